@@ -1,0 +1,27 @@
+# Compiler flags of Thresher's own targets, and the compiler launcher.
+
+include_guard()
+
+if(THRESHER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(ccache_program ccache)
+  mark_as_advanced(ccache_program)
+  if(ccache_program)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${ccache_program}")
+  endif()
+endif()
+
+# No -march here: Highway compiles each kernel once per instruction set and chooses at run time, so that one binary runs
+# on every machine. -fno-math-errno lets the compiler inline sqrt and friends, whose errno nobody reads.
+function(thresher_target_flags target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -fno-math-errno)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # GCC 12 reports overlapping copies inside its own std::string operator+ (GCC bug 105651).
+    target_compile_options(${target} PRIVATE -Wno-restrict)
+  endif()
+  if(THRESHER_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
+                                             CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()

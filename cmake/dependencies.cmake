@@ -1,0 +1,18 @@
+# Finds what Conan installed and says how to install what is missing.
+
+include_guard()
+
+macro(thresher_find_package name target)
+  find_package(${name} CONFIG QUIET)
+  if(NOT TARGET ${target})
+    message(FATAL_ERROR "Wanted the CMake package ${name} with the target ${target}; found none. `nox -s build` "
+                        "installs it through Conan; for a build by hand run `nox -s deps` and configure with "
+                        "`cmake --preset x86-release` (docs/building.md).")
+  endif()
+endmacro()
+
+find_package(Threads REQUIRED)
+thresher_find_package(hwy hwy::hwy)
+if(THRESHER_BUILD_TESTS)
+  thresher_find_package(GTest GTest::gmock)
+endif()

@@ -1,0 +1,28 @@
+# The nanobind module thresher._engine.
+
+include_guard()
+
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+if(NOT nanobind_ROOT AND NOT nanobind_DIR)
+  execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_ROOT
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+find_package(nanobind CONFIG QUIET)
+if(NOT nanobind_FOUND)
+  message(FATAL_ERROR "Wanted nanobind for ${Python_EXECUTABLE}; found none. Install it with "
+                      "`${Python_EXECUTABLE} -m pip install -r requirements/build.txt`, or let `nox -s build` do it.")
+endif()
+
+file(GLOB_RECURSE binding_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/thresher/bindings/*.cc")
+if(binding_sources)
+  nanobind_add_module(_engine NB_STATIC NOMINSIZE ${binding_sources})
+  thresher_target_flags(_engine)
+  target_link_libraries(_engine PRIVATE thresher_core)
+  target_compile_definitions(_engine PRIVATE THRESHER_VERSION="${THRESHER_VERSION_STRING}")
+  if(THRESHER_STATIC_RUNTIME)
+    # Hidden and stripped of what nobody calls, so that an unused function of libstdc++ does not raise the glibc version
+    # that the wheel needs. libgcc stays shared: every glibc system has it, and the static one needs a newer glibc.
+    target_link_options(_engine PRIVATE -static-libstdc++ -Wl,--exclude-libs,ALL -Wl,--gc-sections)
+  endif()
+  install(TARGETS _engine LIBRARY DESTINATION thresher COMPONENT python)
+endif()

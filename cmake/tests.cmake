@@ -1,0 +1,15 @@
+# One GoogleTest binary of everything under tests/cpp; ctest sees each case.
+
+include_guard()
+
+enable_testing()
+include(GoogleTest)
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpp/*.cc")
+if(test_sources)
+  add_executable(thresher_tests ${test_sources})
+  thresher_target_flags(thresher_tests)
+  target_include_directories(thresher_tests PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
+  target_compile_definitions(thresher_tests PRIVATE THRESHER_TEST_DATA="${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(thresher_tests PRIVATE thresher_core GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(thresher_tests DISCOVERY_MODE PRE_TEST)
+endif()

@@ -1,0 +1,196 @@
+"""The entry point of everything: `nox -l` lists the sessions, `nox -s NAME -- --help` explains one.
+
+The sessions only read options; the work is done by scripts/toolchain. They run in the interpreter that runs nox and
+make their own environments under build/venv, which are kept until what they are made of changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import nox
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
+from toolchain import checks, native, tests, wheel
+from toolchain.layout import build_lock
+from toolchain.native import BUILD_TYPES, PLANNED_PLATFORMS, PLATFORMS, PROFILES, Flavour
+from toolchain.process import ToolchainError
+from toolchain.system import ensure_system_packages
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["tests"]
+nox.options.default_venv_backend = "none"
+
+
+def parser_of(name: str, description: str, examples: list[str]) -> argparse.ArgumentParser:
+    """Makes the option parser of a session; the help ends with examples."""
+    lines = "".join(f"  nox -s {name}{f' -- {example}' if example else ''}\n" for example in examples)
+    return argparse.ArgumentParser(
+        prog=f"nox -s {name} --",
+        description=textwrap.fill(description, 100),
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_build_type(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that every building session has."""
+    parser.add_argument("--build-type", choices=BUILD_TYPES, default="Release", help="default: Release")
+
+
+def carry_out(
+    session: nox.Session,
+    parser: argparse.ArgumentParser,
+    action: Callable[[argparse.Namespace, list[str]], None],
+    *,
+    passes_on: bool = False,
+) -> None:
+    """Parses the options after `--` and runs the action; failures become nox's own.
+
+    Args:
+        session: the running session.
+        parser: its options.
+        action: gets the options and the arguments that were not understood.
+        passes_on: whether there may be such arguments.
+    """
+    try:
+        options, rest = parser.parse_known_args(session.posargs)
+        if rest and not passes_on:
+            parser.error(f"unknown arguments: {' '.join(rest)}")
+    except SystemExit as stop:
+        if stop.code:
+            session.error("see the usage above")
+        return
+    try:
+        with build_lock():
+            action(options, rest)
+    except ToolchainError as error:
+        session.error(str(error).removesuffix("."))
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheel into dist/, tag it with auditwheel and prove it in an empty environment."""
+    parser = parser_of(
+        "build",
+        "Builds dist/thresher-*.whl: installs missing system packages (as root; else prints the line to run), builds "
+        "the native dependencies with Conan, compiles, repairs the wheel, and proves it in an empty environment.",
+        ["", "--build-type RelWithDebInfo", "--platform x86"],
+    )
+    add_build_type(parser)
+    platforms = f"available: {', '.join(PLATFORMS)}; not yet: {', '.join(PLANNED_PLATFORMS)}"
+    parser.add_argument("--platform", default="x86", metavar="NAME", help=f"default: x86; {platforms}")
+
+    def action(options: argparse.Namespace, _: list[str]) -> None:
+        native.check_platform(options.platform)
+        wheel.verify(wheel.build_wheel(Flavour(PLATFORMS[options.platform], options.build_type)))
+
+    carry_out(session, parser, action)
+
+
+@nox.session(name="tests")
+def tests_session(session: nox.Session) -> None:
+    """Build, then run every C++ test (ctest) and every Python test (pytest)."""
+    parser = parser_of(
+        "tests",
+        "Builds the wheel and thresher_tests, runs ctest, installs the wheel beside PyTorch and a real model, runs "
+        "pytest. Other arguments go to pytest.",
+        ["", "--only cpp --filter Gemm", "--only python -k doctor -x", "--build-type Debug"],
+    )
+    add_build_type(parser)
+    parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
+    parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+
+    def action(options: argparse.Namespace, rest: list[str]) -> None:
+        if options.only == "cpp" and rest:
+            raise ToolchainError(f"{' '.join(rest)}: these go to pytest, which --only cpp leaves out.")
+        ctest = ["-R", options.filter] if options.filter else []
+        tests.run_tests(Flavour(build_type=options.build_type), only=options.only, ctest=ctest, pytest=rest)
+
+    carry_out(session, parser, action, passes_on=True)
+
+
+@nox.session
+def stage_test(session: nox.Session) -> None:
+    """Measure a real model with and without Thresher, profiler off and on; exit code 1 if a limit is broken."""
+    parser = parser_of(
+        "stage_test",
+        "Builds the wheel, makes one environment without and one with it, runs scripts/stage_test.py over both. "
+        "Results lie in build/stage_test. Arguments that are not listed here go to scripts/stage_test.py.",
+        ["", "--quick"],
+    )
+    parser.add_argument("--quick", action="store_true", help="30 requests a block instead of 300")
+
+    def action(options: argparse.Namespace, rest: list[str]) -> None:
+        tests.run_stage(Flavour(), [*(["--quick"] if options.quick else []), *rest])
+
+    carry_out(session, parser, action, passes_on=True)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Compare Thresher with PyTorch, ONNX Runtime and OpenVINO in one run, or time single kernels."""
+    parser = parser_of(
+        "bench",
+        "Builds the wheel, makes an environment with it and one with its peers (requirements/bench-peers.txt), runs "
+        "bench/run.py. Results lie in build/bench. Arguments that are not listed here go to bench/run.py, or with "
+        "--kernels to each program of bench/kernels.",
+        ["", "--kernels", "--kernels avx2"],
+    )
+    parser.add_argument("--kernels", action="store_true", help="build and run bench/kernels instead")
+
+    def action(options: argparse.Namespace, rest: list[str]) -> None:
+        (tests.run_kernel_bench if options.kernels else tests.run_bench)(Flavour(), rest)
+
+    carry_out(session, parser, action, passes_on=True)
+
+
+@nox.session(name="format")
+def format_session(session: nox.Session) -> None:
+    """Format C++ (clang-format) and Python (ruff), or with --check print the patch and fail."""
+    parser = parser_of(
+        "format",
+        "Formats every C++ and Python file with pinned versions of clang-format and ruff.",
+        ["", "--check", "--since origin/main", "--check --since HEAD~1"],
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing; print the patch, exit code 1 if any")
+    parser.add_argument("--since", metavar="REV", help="only files that differ from this git revision")
+    carry_out(session, parser, lambda options, _: checks.format_sources(check=options.check, since=options.since))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Run ruff, mypy --strict and a syntax check of the shell scripts."""
+    parser = parser_of(
+        "lint",
+        "Runs ruff check, mypy --strict over python/thresher and the toolchain, and bash -n over the shell scripts. "
+        "All run even when one finds something.",
+        ["", "--fix"],
+    )
+    parser.add_argument("--fix", action="store_true", help="let ruff mend what it can")
+    carry_out(session, parser, lambda options, _: checks.lint_sources(fix=options.fix))
+
+
+@nox.session
+def deps(session: nox.Session) -> None:
+    """Build the native dependencies only, for CMake by hand (cmake --preset NAME)."""
+    parser = parser_of(
+        "deps",
+        "Installs the native dependencies through Conan and writes the toolchain file that CMakePresets.json names.",
+        ["", "--profile address", "--build-type Debug", "--update-lock"],
+    )
+    parser.add_argument("--profile", choices=tuple(PROFILES), default="x86", help="Conan profile (default: x86)")
+    parser.add_argument("--build-type", choices=BUILD_TYPES, help="default: Release, with sanitizers RelWithDebInfo")
+    parser.add_argument("--update-lock", action="store_true", help="write conan/conan.lock anew from the recipes")
+
+    def action(options: argparse.Namespace, _: list[str]) -> None:
+        ensure_system_packages("arm" if options.profile == "armv8" else "x86")
+        flavour = Flavour(options.profile, options.build_type or PROFILES[options.profile])
+        native.install_dependencies(flavour, update_lock=options.update_lock)
+
+    carry_out(session, parser, action)

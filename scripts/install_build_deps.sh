@@ -1,0 +1,192 @@
+#!/usr/bin/env bash
+# Installs the system packages that a build of Thresher needs. Everything else (CMake, Ninja, Conan, ...) comes from pip.
+set -euo pipefail
+
+usage() {
+  cat <<'EOF'
+usage: scripts/install_build_deps.sh [options]
+
+Installs what is missing for a build of Thresher: a C++ compiler, the headers of the Python that builds, and the module
+venv. Knows Debian and Ubuntu and what derives from them.
+
+  -y               ask no question
+  --dry-run        print the commands that would run, and run none
+  --print          print the packages for this machine, one a line, installed or not
+  --check          print what is missing, one a line; exit code 1 if anything is
+  --platform NAME  x86 (default) or arm: also a cross compiler and an emulator
+  --python PATH    the Python that builds (default: python3)
+  --self-test      test this script itself
+  --help           this text
+
+examples:
+  sudo scripts/install_build_deps.sh -y
+  scripts/install_build_deps.sh --check --python .venv/bin/python
+  scripts/install_build_deps.sh --dry-run --platform arm
+EOF
+}
+
+fail() {
+  printf 'install_build_deps: %s\n' "$*" >&2
+  exit 2
+}
+
+# family OS_RELEASE_FILE: prints "debian" or stops with the reason.
+family() {
+  local file=$1 id='' like=''
+  [ -r "$file" ] || fail "wanted $file to tell the distribution; found none. Install by hand: $(roles)."
+  # shellcheck disable=SC1090
+  id=$(. "$file" && printf '%s' "${ID:-}")
+  # shellcheck disable=SC1090
+  like=$(. "$file" && printf '%s' "${ID_LIKE:-}")
+  case " $id $like " in
+    *' debian '* | *' ubuntu '*) printf 'debian\n' ;;
+    *) fail "wanted Debian or Ubuntu, found '${id:-unknown}'. Install by hand: $(roles)." ;;
+  esac
+}
+
+roles() {
+  printf 'g++ 11 or newer, the Python 3.10+ headers, the Python module venv, the CA certificates'
+}
+
+# packages PLATFORM ARCHITECTURE: prints the package names of a Debian-like system.
+packages() {
+  local platform=$1 architecture=$2
+  printf '%s\n' ca-certificates g++ python3 python3-dev python3-venv
+  case $platform in
+    x86)
+      [ "$architecture" = x86_64 ] || fail "platform x86 needs an x86_64 machine; this one is $architecture."
+      ;;
+    arm)
+      case $architecture in
+        x86_64) printf '%s\n' g++-aarch64-linux-gnu qemu-user-static ;;
+        aarch64) ;;
+        *) fail "platform arm needs an x86_64 or aarch64 machine; this one is $architecture." ;;
+      esac
+      ;;
+    *) fail "unknown platform '$platform'; known: x86, arm." ;;
+  esac
+}
+
+has_python_headers() {
+  "$1" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' 2>/dev/null
+}
+
+# missing PLATFORM PYTHON: prints what a build lacks, in words that a person can act on.
+missing() {
+  local platform=$1 python=$2
+  command -v g++ >/dev/null || printf 'a C++ compiler (g++)\n'
+  if ! command -v "$python" >/dev/null; then
+    printf 'Python (%s)\n' "$python"
+  else
+    has_python_headers "$python" || printf 'the headers of %s (Python.h)\n' "$python"
+  fi
+  if [ "$platform" = arm ] && [ "$(uname -m)" = x86_64 ]; then
+    command -v aarch64-linux-gnu-g++ >/dev/null || printf 'a cross compiler (aarch64-linux-gnu-g++)\n'
+    command -v qemu-aarch64-static >/dev/null || printf 'an emulator (qemu-aarch64-static)\n'
+  fi
+}
+
+# commands YES PACKAGE...: prints the commands that install packages, one a line.
+commands() {
+  local yes=$1
+  shift
+  printf 'apt-get update\n'
+  printf 'apt-get install --no-install-recommends%s %s\n' "$yes" "$*"
+}
+
+install() {
+  local yes=$1 dry=$2 platform=$3
+  local list line script
+  local -a lines
+  script=$(realpath "${BASH_SOURCE[0]}")
+  family /etc/os-release >/dev/null
+  list=$(packages "$platform" "$(uname -m)")
+  if [ "$dry" = 1 ]; then
+    # shellcheck disable=SC2086
+    commands "$yes" $list
+    return
+  fi
+  if [ "$(id -u)" != 0 ]; then
+    printf 'install_build_deps: needs root. Run this line, then try again:\n  sudo bash %s -y%s\n' "$script" \
+      "$([ "$platform" = x86 ] || printf ' --platform %s' "$platform")" >&2
+    exit 3
+  fi
+  # shellcheck disable=SC2086
+  mapfile -t lines < <(commands "$yes" $list)
+  for line in "${lines[@]}"; do
+    printf '+ %s\n' "$line"
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive $line
+  done
+}
+
+self_test() {
+  local scratch failures=0
+  scratch=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf '$scratch'" EXIT
+  expect() {
+    local what=$1 want=$2 got=$3
+    if [ "$want" = "$got" ]; then
+      printf 'ok: %s\n' "$what"
+    else
+      printf 'FAILED: %s\n  wanted: %s\n  found:  %s\n' "$what" "$want" "$got"
+      failures=$((failures + 1))
+    fi
+  }
+  printf 'ID=debian\n' >"$scratch/debian"
+  printf 'ID=linuxmint\nID_LIKE="ubuntu debian"\n' >"$scratch/mint"
+  printf 'ID=fedora\n' >"$scratch/fedora"
+  expect 'Debian is known' debian "$(family "$scratch/debian")"
+  expect 'a derivative is known' debian "$(family "$scratch/mint")"
+  expect 'another distribution stops' 2 "$( (family "$scratch/fedora") >/dev/null 2>&1 || echo $?)"
+  expect 'no os-release stops' 2 "$( (family "$scratch/none") >/dev/null 2>&1 || echo $?)"
+  expect 'x86 has no cross compiler' '' "$(packages x86 x86_64 | grep aarch64 || true)"
+  expect 'arm on x86_64 has one' g++-aarch64-linux-gnu "$(packages arm x86_64 | grep aarch64)"
+  expect 'arm on aarch64 has none' '' "$(packages arm aarch64 | grep aarch64 || true)"
+  expect 'x86 on aarch64 stops' 2 "$( (packages x86 aarch64) >/dev/null 2>&1 || echo $?)"
+  expect 'an unknown platform stops' 2 "$( (packages vax x86_64) >/dev/null 2>&1 || echo $?)"
+  expect 'the question is asked by default' 'apt-get install --no-install-recommends a b' "$(commands '' a b | tail -n 1)"
+  expect '-y is passed on' 'apt-get install --no-install-recommends -y a' "$(commands ' -y' a | tail -n 1)"
+  expect 'a missing Python is named' 'Python (/no/such/python)' "$(missing x86 /no/such/python | tail -n 1)"
+  [ "$failures" = 0 ]
+}
+
+main() {
+  local yes='' dry=0 platform=x86 python=python3 action=install
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -y) yes=' -y' ;;
+      --dry-run) dry=1 ;;
+      --print) action=print ;;
+      --check) action=check ;;
+      --self-test) action=self-test ;;
+      --platform | --python)
+        [ $# -gt 1 ] || fail "$1 needs a value; see --help."
+        if [ "$1" = --platform ]; then platform=$2; else python=$2; fi
+        shift
+        ;;
+      --help | -h)
+        usage
+        return
+        ;;
+      *) fail "unknown option '$1'; see --help." ;;
+    esac
+    shift
+  done
+  case $action in
+    print) packages "$platform" "$(uname -m)" ;;
+    check)
+      local lacking
+      lacking=$(missing "$platform" "$python")
+      [ -z "$lacking" ] && return
+      printf '%s\n' "$lacking"
+      return 1
+      ;;
+    self-test) self_test ;;
+    install) install "$yes" "$dry" "$platform" ;;
+  esac
+}
+
+main "$@"

@@ -1,0 +1,1 @@
+"""The parts of `scripts/stage_test.py`: what is run (plan), how (runner, stage), what it means (verdict, render)."""

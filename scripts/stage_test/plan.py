@@ -1,0 +1,119 @@
+"""What the stage runs, in which order, and the limits that its results must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One of the six runs.
+
+    Attributes:
+      id: name of its file and of its rows, for example "2-on".
+      title: what it is, for a table.
+      kind: "base" (PyTorch, Thresher not installed), "loaded" (PyTorch, Thresher installed and its entry points loaded)
+        or "backend" (torch.compile with backend="thresher").
+      profiler: whether a profiler watches: torch.profiler in "base" and "loaded", THRESHER_PROFILE=ON in "backend".
+    """
+
+    id: str
+    title: str
+    kind: str
+    profiler: bool
+
+    @property
+    def profiler_name(self) -> str:
+        """What watches this run."""
+        if not self.profiler:
+            return "off"
+        return "THRESHER_PROFILE" if self.kind == "backend" else "torch.profiler"
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario("1-off", "(1) torch eager, no Thresher", "base", False),
+    Scenario("1-on", "(1) torch eager, no Thresher", "base", True),
+    Scenario("2-off", "(2) torch eager, Thresher loaded", "loaded", False),
+    Scenario("2-on", "(2) torch eager, Thresher loaded", "loaded", True),
+    Scenario("3-off", '(3) backend="thresher"', "backend", False),
+    Scenario("3-on", '(3) backend="thresher"', "backend", True),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A run that must not be slower than another by more than a limit."""
+
+    title: str
+    measured: str
+    reference: str
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("(2) vs (1), profiler off", "2-off", "1-off"),
+    Check("(2) vs (1), profiler on", "2-on", "1-on"),
+    Check("(3) vs (1), profiler off", "3-off", "1-off"),
+    Check("(3) profiler on vs off", "3-on", "3-off"),
+)
+
+# The first entry of every file, so that another tool's JSON is not taken for a result.
+RUN_FORMAT = "thresher stage_test run"
+AGREEMENT_FORMAT = "thresher stage_test agreement"
+AGREEMENT_FILE = "agreement.json"
+
+# A measured time may be at most this many times its reference, by median and by mean.
+RATIO_LIMIT = 1.10
+# Largest absolute difference between PyTorch's and Thresher's outputs.
+AGREEMENT_LIMIT = 1e-4
+# A run is noisy when p90 / p10 of its samples is above the first bound, or when the standard error of its mean is above
+# the second: then chance alone could move a ratio across the limit.
+SPREAD_BOUND = 1.30
+MEAN_ERROR_BOUND = 0.03
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+      requests: timed requests of every scenario.
+      warmups: requests before them; the first one compiles in scenario (3).
+      block: timed requests in a row before another scenario gets its turn.
+      threads: threads that PyTorch and Thresher may use.
+      batch: passages a request.
+      sequence: tokens a passage.
+    """
+
+    requests: int = 300
+    warmups: int = 5
+    block: int = 10
+    threads: int = 1
+    batch: int = 1
+    sequence: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "warmups", "block", "threads", "batch", "sequence"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"--{name} must be at least 1, found {value}")
+        if self.sequence > 128:
+            raise ValueError(f"--sequence must be at most 128, the length of the passages, found {self.sequence}")
+
+    def blocks(self) -> list[int]:
+        """Timed requests of every round; their sum is `requests`."""
+        full, rest = divmod(self.requests, self.block)
+        return [self.block] * full + ([rest] if rest else [])
+
+    def turns(self) -> Iterator[tuple[int, Scenario, int]]:
+        """Every block in the order of running: (round, scenario, timed requests).
+
+        The order turns by one place every second round and is reversed in the others, so that a host which becomes
+        slower or faster, and what a process leaves in the caches, meet every scenario alike.
+        """
+        count = len(SCENARIOS)
+        for number, requests in enumerate(self.blocks()):
+            start = number // 2 % count
+            order = [SCENARIOS[(start + i) % count] for i in range(count)]
+            for scenario in reversed(order) if number % 2 else order:
+                yield number, scenario, requests

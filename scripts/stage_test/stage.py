@@ -1,0 +1,154 @@
+"""Runs the six scenarios in turns, each in a process of its own, and writes one JSON file a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from measure.environment import git_revision
+from measure.progress import Progress
+from measure.worker import Worker, clean_environment
+from stage_test.plan import AGREEMENT_FILE, AGREEMENT_FORMAT, RUN_FORMAT, SCENARIOS, Plan, Scenario
+
+PREPARE_LIMIT_S = 600.0
+# A request that takes longer than this is a hang, whatever the machine.
+REQUEST_LIMIT_S = 60.0
+
+
+class Stage:
+    """The six processes while they live. Use it as a context manager."""
+
+    def __init__(self, plan: Plan, python_base: Path, python_thresher: Path, output: Path, root: Path) -> None:
+        """Starts nothing yet.
+
+        Args:
+          plan: how much to measure.
+          python_base: python of the environment without Thresher.
+          python_thresher: python of the environment with it.
+          output: folder of the results; attempts of an earlier run in it are removed.
+          root: the source tree, for its revision.
+        """
+        self._plan = plan
+        self._pythons = {"base": python_base, "loaded": python_thresher, "backend": python_thresher}
+        self._output = output
+        self._revision = git_revision(root)
+        self._workers: dict[str, Worker] = {}
+        self._prepared: dict[str, dict[str, Any]] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Stage:
+        for old in self._output.glob("attempt-*"):
+            shutil.rmtree(old)
+        (self._output / AGREEMENT_FILE).unlink(missing_ok=True)
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _command(self, scenario: Scenario) -> list[str]:
+        plan = self._plan
+        runner = Path(__file__).with_name("runner.py")
+        profiler = "on" if scenario.profiler else "off"
+        numbers = [str(plan.threads), str(plan.batch), str(plan.sequence)]
+        return [str(self._pythons[scenario.kind]), str(runner), scenario.kind, *numbers, profiler]
+
+    def _environment(self, scenario: Scenario) -> Mapping[str, str]:
+        extra: dict[str, str] = {}
+        if scenario.kind != "base":
+            extra["THRESHER_NUM_THREADS"] = str(self._plan.threads)
+        if scenario.kind == "backend":
+            extra["THRESHER_PROFILE"] = "ON" if scenario.profiler else "OFF"
+        return clean_environment(self._plan.threads, extra)
+
+    def _start(self) -> None:
+        progress = Progress("stage_test: loading the model and warming up", len(SCENARIOS))
+        for scenario in SCENARIOS:
+            log = self._output / "logs" / f"{scenario.id}.stderr.txt"
+            name = f"scenario {scenario.id} ({scenario.title}, profiler {scenario.profiler_name})"
+            worker = Worker(name, self._command(scenario), self._environment(scenario), log)
+            self._workers[scenario.id] = self._stack.enter_context(worker)
+            self._prepared[scenario.id] = worker.call("prepare", PREPARE_LIMIT_S, warmups=self._plan.warmups)
+            progress.step(scenario.id)
+
+    def attempt(self, number: int) -> Path:
+        """One full measurement.
+
+        Returns:
+          The folder attempt-NUMBER, which holds SCENARIO.json for every scenario.
+
+        Raises:
+          WorkerError: a scenario's process failed.
+        """
+        blocks: dict[str, list[dict[str, Any]]] = {scenario.id: [] for scenario in SCENARIOS}
+        turns = list(self._plan.turns())
+        for worker in self._workers.values():
+            worker.call("begin", PREPARE_LIMIT_S)
+        progress = Progress(f"stage_test: attempt {number}", len(turns))
+        for round_number, scenario, requests in turns:
+            limit = REQUEST_LIMIT_S * (requests + 1)
+            block = self._workers[scenario.id].call("block", limit, requests=requests)
+            blocks[scenario.id].append({"round": round_number, **block})
+            progress.step(f"round {round_number + 1}, {scenario.id}")
+        folder = self._output / f"attempt-{number}"
+        folder.mkdir(parents=True)
+        for scenario in SCENARIOS:
+            finished = self._workers[scenario.id].call("finish", PREPARE_LIMIT_S)
+            run = self._run(scenario, number, blocks[scenario.id], finished)
+            write_json(folder / f"{scenario.id}.json", run)
+        return folder
+
+    def agreement(self) -> Path:
+        """Compares the outputs with PyTorch's. Comes last, because its shapes make torch.compile compile again.
+
+        Returns:
+          The file agreement.json: {"scenarios": {ID: {...}}}.
+
+        Raises:
+          WorkerError: a scenario's process failed.
+        """
+        progress = Progress("stage_test: comparing outputs", len(SCENARIOS))
+        scenarios: dict[str, Any] = {}
+        for scenario in SCENARIOS:
+            scenarios[scenario.id] = self._workers[scenario.id].call("agree", PREPARE_LIMIT_S)
+            progress.step(scenario.id)
+        path = self._output / AGREEMENT_FILE
+        write_json(path, {"format": AGREEMENT_FORMAT, "scenarios": scenarios})
+        return path
+
+    def _run(
+        self, scenario: Scenario, number: int, blocks: list[dict[str, Any]], finished: dict[str, Any]
+    ) -> dict[str, Any]:
+        samples = [sample for block in blocks for sample in block["samples_ms"]]
+        described = [{k: v for k, v in block.items() if k != "samples_ms"} for block in blocks]
+        prepared = self._prepared[scenario.id]
+        return {
+            "format": RUN_FORMAT,
+            "scenario": asdict(scenario),
+            "attempt": number,
+            "plan": asdict(self._plan),
+            "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "revision": self._revision,
+            **prepared,
+            **finished,
+            "blocks": described,
+            "samples_ms": samples,
+        }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)

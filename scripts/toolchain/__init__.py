@@ -1,0 +1,1 @@
+"""What the nox sessions do: environments, native dependencies, the wheel, formatting and linting."""

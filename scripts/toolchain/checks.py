@@ -1,0 +1,146 @@
+"""Formatting and linting."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from . import environments
+from .environments import CHECKS, LINT, script
+from .layout import ROOT
+from .process import ToolchainError, command_line, note, output, run
+
+CPP_FOLDERS = ("src", "tests", "bench")
+PYTHON_PLACES = ("python", "scripts", "tests", "bench", "conan", "noxfile.py")
+SHELL_PLACES = ("scripts", ".ci")
+
+
+def _files(places: Iterable[str], suffixes: tuple[str, ...]) -> list[Path]:
+    found: set[Path] = set()
+    for place in places:
+        path = ROOT / place
+        candidates = path.rglob("*") if path.is_dir() else [path]
+        found.update(p for p in candidates if p.is_file() and p.suffix in suffixes and "__pycache__" not in p.parts)
+    return sorted(found)
+
+
+def cpp_files() -> list[Path]:
+    """Lists every C++ file of the repository."""
+    return _files(CPP_FOLDERS, (".h", ".cc"))
+
+
+def python_files() -> list[Path]:
+    """Lists every Python file of the repository."""
+    return _files(PYTHON_PLACES, (".py", ".pyi"))
+
+
+def shell_files() -> list[Path]:
+    """Lists every shell script, with or without an ending."""
+    scripts = _files(SHELL_PLACES, (".sh", ""))
+    return [path for path in scripts if path.read_bytes()[:2] == b"#!" and b"sh" in path.read_bytes().split(b"\n")[0]]
+
+
+def changed_since(revision: str) -> set[Path]:
+    """Lists the files that differ from a git revision, those that git does not know yet included.
+
+    Raises:
+        ToolchainError: this is no git repository, or it has no such revision.
+    """
+    changed = output(["git", "-C", ROOT, "diff", "--name-only", "--diff-filter=d", revision, "--"])
+    if changed is None:
+        raise ToolchainError(
+            f"Wanted the files changed since {revision!r}, but git cannot tell: is this a clone that has that "
+            "revision? Without --since, every file is taken."
+        )
+    fresh = output(["git", "-C", ROOT, "ls-files", "--others", "--exclude-standard"]) or ""
+    return {ROOT / name for name in (*changed.splitlines(), *fresh.splitlines())}
+
+
+def _captured(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command_line(command), capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def clang_format_patch(files: list[Path]) -> str:
+    """Returns the patch that clang-format would apply, empty if there is none.
+
+    Raises:
+        ToolchainError: clang-format cannot read a file.
+    """
+    patch: list[str] = []
+    for path in files:
+        done = _captured([script(CHECKS, "clang-format"), path])
+        if done.returncode != 0:
+            raise ToolchainError(f"clang-format could not read {path}: {done.stderr.strip()}")
+        old = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        name = path.relative_to(ROOT)
+        patch += difflib.unified_diff(old, done.stdout.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    return "".join(patch)
+
+
+def ruff_format_patch(files: list[Path]) -> str:
+    """Returns the patch that ruff would apply, empty if there is none.
+
+    Raises:
+        ToolchainError: ruff cannot parse a file.
+    """
+    if not files:
+        return ""
+    done = _captured([script(CHECKS, "ruff"), "format", "--diff", *(path.relative_to(ROOT) for path in files)])
+    if done.returncode not in (0, 1) or (done.returncode == 1 and not done.stdout):
+        raise ToolchainError(f"ruff could not check the format: {done.stderr.strip()}")
+    return done.stdout
+
+
+def format_sources(*, check: bool, since: str | None) -> None:
+    """Formats C++ and Python, or with `check` prints the patch that formatting would apply.
+
+    Raises:
+        ToolchainError: `check` is set and a file is not formatted.
+    """
+    environments.ensure(CHECKS)
+    chosen = changed_since(since) if since else None
+    cpp = [path for path in cpp_files() if chosen is None or path in chosen]
+    python = [path for path in python_files() if chosen is None or path in chosen]
+    if check:
+        patch = clang_format_patch(cpp) + ruff_format_patch(python)
+        if patch:
+            print(patch, flush=True)
+            raise ToolchainError("Some files are not formatted; the patch is above. `nox -s format` applies it.")
+    else:
+        before = {path: path.read_bytes() for path in (*cpp, *python)}
+        for command, files in (("clang-format", cpp), ("ruff", python)):
+            arguments = ["-i"] if command == "clang-format" else ["format", "--quiet"]
+            if files and (done := _captured([script(CHECKS, command), *arguments, *files])).returncode != 0:
+                raise ToolchainError(f"{command} failed: {done.stderr.strip()}")
+        for path, content in before.items():
+            if path.read_bytes() != content:
+                note(f"formatted {path.relative_to(ROOT)}")
+    note(f"{len(cpp)} C++ and {len(python)} Python files {'are formatted' if check else 'looked at'}")
+
+
+def lint_sources(*, fix: bool) -> None:
+    """Runs ruff, mypy --strict on the package and the toolchain, and a syntax check of the shell scripts.
+
+    Raises:
+        ToolchainError: any of them finds something; the others still run and print what they find.
+    """
+    environments.ensure(CHECKS)
+    environments.ensure(LINT)
+    places = [place for place in PYTHON_PLACES if (ROOT / place).exists()]
+    mypy: list[str | Path] = [LINT.python, "-m", "mypy"]
+    commands: dict[str, list[str | Path]] = {
+        "ruff": [script(CHECKS, "ruff"), "check", *(["--fix"] if fix else []), *places],
+        "mypy of the package": [*mypy, "python/thresher"],
+        "mypy of the scripts": [*mypy, "scripts/toolchain", "scripts/fetch_sources.py"],
+        **{f"syntax of {path.relative_to(ROOT)}": ["bash", "-n", path] for path in shell_files()},
+    }
+    failed = []
+    for name, command in commands.items():
+        try:
+            run(command, cwd=ROOT)
+        except ToolchainError:
+            failed.append(name)
+    if failed:
+        raise ToolchainError(f"Found by {', '.join(failed)}; the messages are above.")

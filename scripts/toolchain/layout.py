@@ -1,0 +1,45 @@
+"""Where things lie. The toolchain writes into build/ and dist/ and nowhere else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .process import ToolchainError, note
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = ROOT / "build"
+DIST = ROOT / "dist"
+SCRIPTS = ROOT / "scripts"
+REQUIREMENTS = ROOT / "requirements"
+CONAN = ROOT / "conan"
+
+# Native dependencies, objects and environments depend on the interpreter that runs nox.
+PYTHON_TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
+def conan_home() -> Path:
+    """Returns Conan's home: $THRESHER_CONAN_HOME, else build/conan. The user's own CONAN_HOME is left alone."""
+    chosen = os.environ.get("THRESHER_CONAN_HOME")
+    return Path(chosen).expanduser().resolve() if chosen else BUILD / "conan"
+
+
+@contextmanager
+def build_lock() -> Iterator[None]:
+    """Lets one session at a time write into build/; a second one waits and says so."""
+    try:
+        BUILD.mkdir(exist_ok=True)
+        file = (BUILD / "lock").open("w")
+    except OSError as error:
+        raise ToolchainError(f"Wanted to write into {BUILD}; {error}. Make the folder writable.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(f"another session uses {BUILD}; waiting for it to end")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,167 @@
+"""The native dependencies (Conan) and the C++ build (CMake)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import environments
+from .environments import TOOLS, script
+from .layout import BUILD, CONAN, PYTHON_TAG, ROOT, SCRIPTS, conan_home
+from .process import ToolchainError, cores, note, run
+
+PLATFORMS = {"x86": "x86"}
+PLANNED_PLATFORMS = ("arm", "cuda")
+BUILD_TYPES = ("Release", "RelWithDebInfo", "Debug")
+PROFILES = {
+    "x86": "Release",
+    "armv8": "Release",
+    "address": "RelWithDebInfo",
+    "thread": "RelWithDebInfo",
+    "undefined": "RelWithDebInfo",
+}
+
+
+def check_platform(platform: str) -> None:
+    """Stops for a platform that cannot be built yet.
+
+    Raises:
+        ToolchainError: names the platforms that can.
+    """
+    if platform in PLATFORMS:
+        return
+    what = "is not yet available" if platform in PLANNED_PLATFORMS else "is unknown"
+    raise ToolchainError(f"Platform {platform} {what}; available: {', '.join(PLATFORMS)}.")
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """One way to build: a Conan profile and a build type.
+
+    Attributes:
+        profile: a file of conan/config/profiles.
+        build_type: Release, RelWithDebInfo or Debug.
+    """
+
+    profile: str = "x86"
+    build_type: str = "Release"
+
+    @property
+    def name(self) -> str:
+        """Name of the flavour's folders and of its preset in CMakePresets.json."""
+        return f"{self.profile}-{self.build_type.lower()}"
+
+    @property
+    def dependencies(self) -> Path:
+        """Where Conan leaves its CMake files."""
+        return BUILD / "dependencies" / self.name
+
+    @property
+    def toolchain_file(self) -> Path:
+        """The CMake toolchain file that Conan writes."""
+        return self.dependencies / "conan_toolchain.cmake"
+
+    @property
+    def objects(self) -> Path:
+        """The CMake build folder that the wheel and the tests share."""
+        return BUILD / f"{self.name}-{PYTHON_TAG}"
+
+
+def tool_environment() -> dict[str, str]:
+    """Returns the variables under which CMake, Ninja and Conan run: the pinned tools first on the path."""
+    path = f"{TOOLS.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return {"PATH": path, "CONAN_HOME": str(conan_home()), "CMAKE_BUILD_PARALLEL_LEVEL": str(cores())}
+
+
+def tool(command: list[str | Path], hint: str = "") -> None:
+    """Runs a program of the tools environment."""
+    run([script(TOOLS, str(command[0])), *command[1:]], hint=hint, cwd=ROOT, environment=tool_environment())
+
+
+def parse_remotes(text: str) -> dict[str, str | None]:
+    """Reads THRESHER_CONAN_REMOTES: names, or names with addresses, between commas.
+
+    Returns:
+        Address by name, None for a remote that Conan knows already, in the order given.
+
+    Raises:
+        ToolchainError: an entry is empty or has an empty name or address.
+    """
+    remotes: dict[str, str | None] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, url = entry.partition("=")
+        if not name or (equals and not url):
+            raise ToolchainError(f"THRESHER_CONAN_REMOTES: wanted NAME or NAME=ADDRESS,...; found {entry!r}.")
+        remotes[name] = url or None
+    return remotes
+
+
+def _configure_conan(remotes: Mapping[str, str | None]) -> None:
+    """Gives our Conan home the committed profiles and the recipes index of this very clone."""
+    home = conan_home()
+    digest = hashlib.sha256(str(ROOT).encode())
+    for path in sorted(p for p in (CONAN / "config").rglob("*") if p.is_file()):
+        digest.update(f"{path.relative_to(CONAN)}\0".encode() + path.read_bytes())
+    stamp = home / "thresher-configuration"
+    if not stamp.is_file() or stamp.read_text() != digest.hexdigest():
+        tool(["conan", "config", "install", CONAN / "config"])
+        tool(["conan", "remote", "add", "thresher", CONAN, "-t", "local-recipes-index", "--force"])
+        stamp.write_text(digest.hexdigest())
+    for name, url in remotes.items():
+        if url:
+            tool(["conan", "remote", "add", name, url, "--force"])
+
+
+def install_dependencies(flavour: Flavour, *, update_lock: bool = False) -> None:
+    """Builds or finds the native dependencies and writes their CMake files.
+
+    Only the recipes of this repository are asked, unless THRESHER_CONAN_REMOTES names servers that hold packages built
+    from them.
+
+    Raises:
+        ToolchainError: a source archive cannot be had, or a dependency does not build.
+    """
+    if flavour.profile not in PROFILES:
+        raise ToolchainError(f"Unknown Conan profile {flavour.profile!r}; known: {', '.join(PROFILES)}.")
+    environments.ensure(TOOLS)
+    remotes = parse_remotes(os.environ.get("THRESHER_CONAN_REMOTES", ""))
+    note(f"native dependencies of {flavour.name}; Conan home: {conan_home()}")
+    _configure_conan(remotes)
+    run(
+        [TOOLS.python, SCRIPTS / "fetch_sources.py", conan_home() / "sources"],
+        hint="The lines above say which archive is missing and where it was looked for.",
+    )
+    lock = CONAN / "conan.lock"
+    profiles = ["-pr:h", flavour.profile, "-pr:b", "x86", "-s:h", f"build_type={flavour.build_type}"]
+    servers = [part for name in ("thresher", *remotes) for part in ("-r", name)]
+    if update_lock:
+        lock.unlink(missing_ok=True)
+        tool(["conan", "lock", "create", CONAN, *profiles, *servers, "--lockfile-out", lock])
+    install: list[str | Path] = ["conan", "install", CONAN, *profiles, *servers, "--lockfile", lock, "--build=missing"]
+    tool(
+        [*install, "--output-folder", flavour.dependencies, "-c", f"tools.build:jobs={cores()}"],
+        hint=(
+            "A lock file that does not fit the recipes is renewed with `nox -s deps -- --update-lock`; "
+            f"a damaged Conan home is cured by removing {conan_home()}."
+        ),
+    )
+
+
+def build_target(flavour: Flavour, *targets: str) -> None:
+    """Compiles CMake targets in the build folder that the wheel was built in."""
+    tool(["cmake", "--build", flavour.objects, *(f"--target={target}" for target in targets)])
+
+
+def configure(flavour: Flavour, **options: bool) -> None:
+    """Sets options of a build folder that was configured before; keeps all others."""
+    defines = [f"-D{name}={'ON' if value else 'OFF'}" for name, value in options.items()]
+    tool(["cmake", *defines, flavour.objects])
+
+
+def run_ctest(flavour: Flavour, arguments: list[str]) -> None:
+    """Runs the C++ tests of a build folder."""
+    base: list[str | Path] = ["ctest", "--test-dir", flavour.objects, "--output-on-failure", "--no-tests=error"]
+    tool([*base, "-j", str(cores()), *arguments])

@@ -1,0 +1,67 @@
+"""Running commands: each is printed, and a failure becomes an error that says what to do."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class ToolchainError(Exception):
+    """A build step failed; the message says what was wanted, what was found and what to do."""
+
+
+def command_line(command: Sequence[str | Path]) -> list[str]:
+    """Turns the parts of a command into strings."""
+    return [str(part) for part in command]
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    hint: str = "",
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Runs a command with its output on the terminal.
+
+    Args:
+        command: program and arguments.
+        hint: what the reader should do when it fails; added to the error.
+        cwd: working directory, by default the current one.
+        environment: variables to add to the current environment.
+
+    Raises:
+        ToolchainError: the command is not there or ends with another code than 0.
+    """
+    parts = command_line(command)
+    print(f"$ {shlex.join(parts)}", flush=True)
+    try:
+        code = subprocess.run(parts, cwd=cwd, env={**os.environ, **(environment or {})}, check=False).returncode
+    except FileNotFoundError as error:
+        raise ToolchainError(f"Wanted to run {parts[0]}; it is not there ({error}). {hint}".strip()) from error
+    if code != 0:
+        raise ToolchainError(f"`{shlex.join(parts)}` ended with code {code}. {hint}".strip())
+
+
+def output(command: Sequence[str | Path], *, cwd: Path | None = None) -> str | None:
+    """Returns what a command prints, stripped, or None if it fails or is not there."""
+    try:
+        done = subprocess.run(command_line(command), cwd=cwd, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def cores() -> int:
+    """Returns how many processes may compile at once: $CMAKE_BUILD_PARALLEL_LEVEL, else the usable cores."""
+    chosen = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "")
+    return int(chosen) if chosen.isdigit() and chosen != "0" else len(os.sched_getaffinity(0))
+
+
+def note(text: str) -> None:
+    """Prints a line that says what happens next."""
+    print(f"-- {text}", file=sys.stdout, flush=True)

@@ -1,0 +1,49 @@
+"""The system packages a build needs: finds out what is missing and installs it, or says how to."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from .layout import SCRIPTS
+from .process import ToolchainError, note, output, run
+
+INSTALLER = SCRIPTS / "install_build_deps.sh"
+OLDEST_COMPILER = 11
+
+
+def ensure_system_packages(platform: str) -> None:
+    """Checks compiler and headers; installs what is missing where this process is root.
+
+    Raises:
+        ToolchainError: something is missing and this process may not install it, or the compiler is too old.
+    """
+    missing = _missing(platform)
+    if missing:
+        note(f"missing on this machine: {', '.join(missing)}")
+        if os.geteuid() != 0:
+            line = f"sudo bash {INSTALLER} -y" + ("" if platform == "x86" else f" --platform {platform}")
+            raise ToolchainError(f"Wanted {', '.join(missing)}; found none. Run this line, then try again:\n  {line}")
+        run(["bash", INSTALLER, "-y", "--platform", platform])
+        missing = _missing(platform)
+    if missing:
+        raise ToolchainError(
+            f"Wanted {', '.join(missing)}; found none, not even after {INSTALLER.name} ran. If {sys.executable} is not "
+            "the distribution's Python, install its development files, or run nox with /usr/bin/python3."
+        )
+    version = output([os.environ.get("CXX", "g++"), "-dumpfullversion", "-dumpversion"]) or ""
+    major = re.match(r"\d+", version)
+    if major and int(major.group()) < OLDEST_COMPILER:
+        raise ToolchainError(
+            f"Wanted g++ {OLDEST_COMPILER} or newer for C++20, found {version}. Install a newer one and set CXX to it."
+        )
+
+
+def _missing(platform: str) -> list[str]:
+    command = ["bash", str(INSTALLER), "--check", "--platform", platform, "--python", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise ToolchainError(done.stderr.strip())
+    return done.stdout.splitlines()

@@ -1,0 +1,88 @@
+"""Running the tests, the stage and the benchmarks against a freshly built wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import environments, native, wheel
+from .environments import MODEL, PEERS, RUNTIME, TESTS
+from .layout import BUILD, ROOT, SCRIPTS
+from .native import Flavour
+from .process import run
+
+PYTHON_TESTS = ("tests/python", "tests/e2e")
+# Nothing here may reach for a model hub: the weights come with a package.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: list[str]) -> None:
+    """Builds, then runs the C++ tests (ctest) and the Python tests (pytest).
+
+    Args:
+        flavour: what to build.
+        only: "cpp" or "python" to run just these.
+        ctest: more arguments for ctest.
+        pytest: more arguments for pytest.
+
+    Raises:
+        ToolchainError: the build or a test failed.
+    """
+    built = wheel.build_wheel(flavour)
+    if only != "python":
+        native.configure(flavour, THRESHER_BUILD_TESTS=True)
+        native.build_target(flavour, "thresher_tests")
+        native.run_ctest(flavour, ctest)
+    if only != "cpp":
+        python = environments.install_wheel(TESTS, built)
+        places = [place for place in PYTHON_TESTS if (ROOT / place).is_dir()]
+        run([python, "-m", "pytest", *places, *pytest], cwd=ROOT, environment=OFFLINE)
+
+
+def run_stage(flavour: Flavour, arguments: list[str]) -> None:
+    """Runs scripts/stage_test.py over two environments that differ in nothing but the wheel.
+
+    Raises:
+        ToolchainError: the build failed, or the verdict is a failure.
+    """
+    built = wheel.build_wheel(flavour)
+    _run_script(
+        [
+            *(SCRIPTS / "stage_test.py", "--python-base", environments.ensure(MODEL)),
+            *("--python-thresher", environments.install_wheel(RUNTIME, built), "--output", BUILD / "stage_test"),
+            *arguments,
+        ]
+    )
+
+
+def run_bench(flavour: Flavour, arguments: list[str]) -> None:
+    """Runs bench/run.py: Thresher beside PyTorch and the engines of requirements/bench-peers.txt.
+
+    Raises:
+        ToolchainError: the build or the benchmark failed.
+    """
+    built = wheel.build_wheel(flavour)
+    _run_script(
+        [
+            *(ROOT / "bench" / "run.py", "--python-thresher", environments.install_wheel(RUNTIME, built)),
+            *("--python-peers", environments.ensure(PEERS), "--output", BUILD / "bench"),
+            *arguments,
+        ]
+    )
+
+
+def run_kernel_bench(flavour: Flavour, arguments: list[str]) -> None:
+    """Builds and runs every program of bench/kernels.
+
+    Raises:
+        ToolchainError: the build or a program failed.
+    """
+    wheel.build_wheel(flavour)
+    native.configure(flavour, THRESHER_BUILD_BENCHMARKS=True)
+    native.build_target(flavour, "thresher_benchmarks")
+    for program in sorted((ROOT / "bench" / "kernels").glob("*_bench.cc")):
+        run([flavour.objects / "bench" / program.stem, *arguments])
+
+
+def _run_script(command: list[str | Path]) -> None:
+    """Runs a script in the runtime environment, whose interpreter has rich for the tables."""
+    run([RUNTIME.python, *command], cwd=ROOT, environment=OFFLINE)

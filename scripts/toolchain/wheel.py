@@ -1,0 +1,118 @@
+"""The wheel: built by scikit-build-core, tagged by auditwheel, proven in an empty environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from . import environments, native
+from .environments import TOOLS, script
+from .layout import BUILD, DIST, ROOT
+from .native import Flavour
+from .process import ToolchainError, note, output, run
+from .system import ensure_system_packages
+
+# 1 January 2020: an archive without git history still gives the same bytes each time.
+FALLBACK_EPOCH = "1577836800"
+
+
+def source_date_epoch() -> str:
+    """Returns the time that goes into the wheel: $SOURCE_DATE_EPOCH, the last commit's, or a constant; in seconds."""
+    return (
+        os.environ.get("SOURCE_DATE_EPOCH")
+        or output(["git", "-C", ROOT, "log", "-1", "--format=%ct"])
+        or FALLBACK_EPOCH
+    )
+
+
+def build_wheel(flavour: Flavour) -> Path:
+    """Builds the wheel and leaves it in dist/, in place of older ones.
+
+    Objects are kept in the flavour's build folder, so that a second call compiles only what changed.
+
+    Returns:
+        The repaired wheel.
+
+    Raises:
+        ToolchainError: a step failed.
+    """
+    ensure_system_packages("x86")
+    native.install_dependencies(flavour)
+    raw = BUILD / "wheel"
+    shutil.rmtree(raw, ignore_errors=True)
+    settings = {
+        "build-dir": flavour.objects,
+        "cmake.build-type": flavour.build_type,
+        "cmake.define.CMAKE_TOOLCHAIN_FILE": flavour.toolchain_file,
+        "install.strip": "true" if flavour.build_type == "Release" else "false",
+    }
+    run(
+        [
+            *(TOOLS.python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"),
+            *("--no-index", "-v", "--wheel-dir", raw),
+            *(f"--config-settings={key}={value}" for key, value in settings.items()),
+            ROOT,
+        ],
+        hint=f"The compiler's or CMake's message is above. Removing {flavour.objects} starts afresh.",
+        environment={**native.tool_environment(), "SOURCE_DATE_EPOCH": source_date_epoch()},
+    )
+    return _repair(_only_wheel(raw))
+
+
+def _only_wheel(folder: Path) -> Path:
+    wheels = sorted(folder.glob("thresher-*.whl"))
+    if len(wheels) != 1:
+        raise ToolchainError(f"Wanted one wheel in {folder}, found {[wheel.name for wheel in wheels]}.")
+    return wheels[0]
+
+
+def _repair(wheel: Path) -> Path:
+    """Lets auditwheel find the tag that is true for the wheel's symbols; the result appears in dist/ in one step."""
+    DIST.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        run(
+            [script(TOOLS, "auditwheel"), "repair", "--plat", "auto", "--wheel-dir", scratch, wheel],
+            hint="auditwheel shows which symbol or library fits no manylinux tag.",
+            environment=native.tool_environment(),
+        )
+        repaired = _only_wheel(Path(scratch))
+        for old in DIST.glob("thresher-*.whl"):
+            if old.name != repaired.name:
+                old.unlink()
+        final = DIST / repaired.name
+        shutil.move(repaired, final)
+    note(f"wheel: {final.relative_to(ROOT)} ({final.stat().st_size / 2**20:.2f} MiB)")
+    return final
+
+
+CHECK = """
+import sys, time
+start = time.perf_counter()
+import thresher
+took = time.perf_counter() - start
+assert "torch" not in sys.modules, "import thresher imported torch"
+from thresher import _engine
+print(f"thresher {thresher.__version__} imports in {took * 1e3:.0f} ms without torch; instruction set {_engine.isa()}")
+"""
+
+
+def verify(wheel: Path) -> None:
+    """Installs the wheel into a new empty environment, imports it and lets `thresher doctor` judge.
+
+    Raises:
+        ToolchainError: the wheel does not install, import or work there.
+    """
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        environment = Path(scratch) / "venv"
+        run([sys.executable, "-m", "virtualenv", "--quiet", "--no-download", "-p", sys.executable, environment])
+        python = environment / "bin" / "python"
+        run(
+            [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", wheel],
+            hint=environments.PIP_HINT,
+        )
+        # Somewhere else than the repository, so that nothing but the installed package can be imported.
+        run([python, "-I", "-c", CHECK], cwd=environment)
+        run([environment / "bin" / "thresher", "doctor"], cwd=environment)
