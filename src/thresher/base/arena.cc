@@ -1,0 +1,30 @@
+#include "thresher/base/arena.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+
+namespace thresher {
+
+Arena::~Arena() { std::free(data_); }
+
+Arena::Arena(Arena&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Result<Arena> Arena::Allocate(size_t bytes) {
+  if (bytes == 0) return Arena();
+  void* data = bytes <= PTRDIFF_MAX - kAlignment ? std::aligned_alloc(kAlignment, AlignUp(bytes)) : nullptr;
+  if (data == nullptr) {
+    return ResourceExhausted("memory: wanted a block of " + std::to_string(bytes) +
+                             " bytes, the system gave none; use smaller batches or shorter sequences");
+  }
+  return Arena(static_cast<std::byte*>(data), bytes);
+}
+
+}  // namespace thresher

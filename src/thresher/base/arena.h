@@ -1,0 +1,37 @@
+// One aligned block of memory, the home of a plan's temporaries.
+#pragma once
+
+#include <cstddef>
+
+#include "thresher/base/status.h"
+
+namespace thresher {
+
+// Cache line, and the widest vector of any instruction set the kernels know.
+inline constexpr size_t kAlignment = 64;
+
+// `bytes` rounded up to a multiple of kAlignment.
+constexpr size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Owns a block aligned to kAlignment; movable, not copyable. The content is undefined at first.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+
+  // Error: kResourceExhausted, naming the size asked for.
+  static Result<Arena> Allocate(size_t bytes);
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  Arena(std::byte* data, size_t size) : data_(data), size_(size) {}
+
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace thresher

@@ -1,0 +1,154 @@
+#include "thresher/base/cpu.h"
+
+#include <sched.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+namespace thresher {
+namespace {
+
+std::string ReadLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+int AffinityCores() {
+  // A machine may have more cores than cpu_set_t has bits: grow until the kernel is content.
+  for (int cores = CPU_SETSIZE; cores <= (1 << 20); cores *= 2) {
+    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cores));
+    if (set == nullptr) return 0;
+    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cores));
+    const bool ok = sched_getaffinity(0, bytes, set) == 0;
+    const int count = ok ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (ok) return count;
+  }
+  return 0;
+}
+
+// The folder of this process in a hierarchy, from /proc/self/cgroup. `controller` is "" for version 2.
+std::string CgroupFolder(const std::string& root, const std::string& controller) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    std::stringstream names(line.substr(first + 1, second - first - 1));
+    if (controller.empty() && second == first + 1) return line.substr(second + 1);
+    for (std::string name; std::getline(names, name, ',');) {
+      if (!controller.empty() && name == controller) return line.substr(second + 1);
+    }
+  }
+  return "/";
+}
+
+// Calls `read` on the process's folder and all above it, since each may set a limit; gives the smallest limit found.
+// Inside a container the path of the outside may not exist; then only the mounted root counts.
+template <class Read>
+double SmallestUpwards(const std::string& mount, std::string folder, const Read& read) {
+  double smallest = 0;
+  for (;;) {
+    const double quota = read(mount + folder);
+    if (quota > 0 && (smallest == 0 || quota < smallest)) smallest = quota;
+    if (folder.empty() || folder == "/") return smallest;
+    folder.resize(folder.rfind('/') == std::string::npos ? 0 : folder.rfind('/'));
+  }
+}
+
+double QuotaV2(const std::string& folder) {
+  std::istringstream line(ReadLine(folder + "/cpu.max"));  // "max 100000" or "150000 100000"
+  double quota = 0;
+  double period = 0;
+  return line >> quota >> period && quota > 0 && period > 0 ? quota / period : 0;
+}
+
+double QuotaV1(const std::string& folder) {
+  const double quota = std::atof(ReadLine(folder + "/cpu.cfs_quota_us").c_str());  // -1: none
+  const double period = std::atof(ReadLine(folder + "/cpu.cfs_period_us").c_str());
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+// "48K", "2M", or bytes.
+int64_t ParseSize(const std::string& text) {
+  std::istringstream in(text);
+  int64_t size = 0;
+  char unit = 0;
+  in >> size >> unit;
+  return unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
+}
+
+CacheSizes ReadCaches() {
+  CacheSizes sizes;
+  for (int index = 0; index < 8; ++index) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index);
+    const std::string level = ReadLine(folder + "/level");
+    if (level.empty()) break;
+    if (ReadLine(folder + "/type") == "Instruction") continue;
+    const int64_t size = ParseSize(ReadLine(folder + "/size"));
+    if (size <= 0) continue;
+    if (level == "1") sizes.l1 = size;
+    if (level == "2") sizes.l2 = size;
+    if (level == "3") sizes.l3 = size;
+  }
+  return sizes;
+}
+
+std::string ReadCpuModel() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || !line.starts_with("model name")) continue;
+    const size_t start = line.find_first_not_of(" \t", colon + 1);
+    if (start != std::string::npos) return line.substr(start);
+  }
+  utsname name;
+  return uname(&name) == 0 ? name.machine : "unknown";
+}
+
+}  // namespace
+
+double CgroupQuota(const std::string& root) {
+  const double v2 = SmallestUpwards(root + "/sys/fs/cgroup", CgroupFolder(root, ""), QuotaV2);
+  const double v1 = SmallestUpwards(root + "/sys/fs/cgroup/cpu", CgroupFolder(root, "cpu"), QuotaV1);
+  if (v1 == 0 || v2 == 0) return std::max(v1, v2);
+  return std::min(v1, v2);
+}
+
+CoreLimits ReadCoreLimits() {
+  CoreLimits limits;
+  limits.present = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  limits.affinity = AffinityCores();
+  limits.quota = CgroupQuota("");
+  return limits;
+}
+
+int UsableCores() {
+  static const int usable = [] {
+    const CoreLimits limits = ReadCoreLimits();
+    int cores = std::max(limits.present, 1);
+    if (limits.affinity > 0) cores = std::min(cores, limits.affinity);
+    if (limits.quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(limits.quota)));
+    return std::max(cores, 1);
+  }();
+  return usable;
+}
+
+const CacheSizes& Caches() {
+  static const CacheSizes sizes = ReadCaches();
+  return sizes;
+}
+
+const std::string& CpuModel() {
+  static const std::string model = ReadCpuModel();
+  return model;
+}
+
+}  // namespace thresher

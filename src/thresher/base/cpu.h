@@ -1,0 +1,36 @@
+// What this process may use of the machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace thresher {
+
+// Cores this process may use, at least 1: the smallest of the cores present, the affinity mask and the CPU quota of the
+// control group (rounded up). Read once.
+int UsableCores();
+
+// The parts that UsableCores() is made of; 0 where there is no such limit.
+struct CoreLimits {
+  int present = 0;
+  int affinity = 0;
+  double quota = 0;  // cores' worth of time per period
+};
+CoreLimits ReadCoreLimits();
+
+// The CPU quota in cores that control groups impose on a process, 0 if none. `root` is where the file systems are
+// mounted ("" for the real machine), so that a test can lay out its own.
+double CgroupQuota(const std::string& root);
+
+// Data cache of one core and the last level, in bytes. Values the system does not tell are typical ones.
+struct CacheSizes {
+  int64_t l1 = 32 << 10;
+  int64_t l2 = 512 << 10;
+  int64_t l3 = 4 << 20;  // whole, however many cores share it
+};
+const CacheSizes& Caches();
+
+// "AMD EPYC 7763 64-Core Processor"; the machine's architecture where no name is known.
+const std::string& CpuModel();
+
+}  // namespace thresher

@@ -1,0 +1,224 @@
+#include "thresher/base/env.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+
+extern char** environ;
+
+namespace thresher::env {
+namespace {
+
+constexpr std::string_view kPrefix = "THRESHER_";
+
+const std::vector<Variable>& Table() {
+  static const std::vector<Variable> table = {
+      {"THRESHER_CACHE", Type::kSwitch, "ON", "Whether compiled graphs are kept on disk between processes."},
+      {"THRESHER_CACHE_DIR", Type::kPath, "",
+       "Folder of that cache; by default thresher under XDG_CACHE_HOME or ~/.cache."},
+      {"THRESHER_ISA",
+       Type::kChoice,
+       "",
+       "Instruction set that kernels use; by default the best one this CPU has.",
+       {"sse2", "avx2", "avx512", "neon", "sve", "sve2"}},
+      {"THRESHER_LOG",
+       Type::kChoice,
+       "warning",
+       "Least severe kind of message that is printed to standard error.",
+       {"warning", "info", "debug"}},
+      {"THRESHER_NUM_THREADS",
+       Type::kInteger,
+       "",
+       "Threads that share one operator's work; by default the cores this process may use.",
+       {},
+       1,
+       1024},
+      {"THRESHER_PROFILE", Type::kSwitch, "OFF", "Whether operators are profiled from the start of the process."},
+      {"THRESHER_PROFILE_OUTPUT", Type::kPath, "",
+       "File that receives the operator report as JSON when the process ends; by default none is written."},
+      {"THRESHER_PROFILE_RECORDS",
+       Type::kInteger,
+       "65536",
+       "Profile records each thread keeps, 64 bytes each; older ones stay in the report as sums.",
+       {},
+       64,
+       int64_t{1} << 26},
+  };
+  return table;
+}
+
+const Variable& Find(std::string_view name) {
+  for (const Variable& variable : Table()) {
+    if (variable.name == name) return variable;
+  }
+  std::abort();  // a getter was written for a variable that the table lacks: a bug no input can cause
+}
+
+std::string ValueOf(const Variable& variable) {
+  std::string value = Raw(variable.name);
+  return value.empty() ? std::string(variable.default_value) : value;
+}
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
+Status Invalid(const Variable& variable, const std::string& found) {
+  return InvalidArgument(std::string(variable.name) + ": wanted " + Wanted(variable) + ", found \"" + found +
+                         "\". Correct it or unset the variable.");
+}
+
+Result<bool> ParseSwitch(const Variable& variable, const std::string& value) {
+  const std::string lower = Lower(value);
+  for (const std::string_view on : {"on", "1", "true", "yes"}) {
+    if (lower == on) return true;
+  }
+  for (const std::string_view off : {"off", "0", "false", "no"}) {
+    if (lower == off) return false;
+  }
+  return Invalid(variable, value);
+}
+
+Result<int64_t> ParseInteger(const Variable& variable, const std::string& value) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < variable.min || number > variable.max) {
+    return Invalid(variable, value);
+  }
+  return number;
+}
+
+Status Check(const Variable& variable, const std::string& value) {
+  if (value.empty()) return Status::Ok();
+  switch (variable.type) {
+    case Type::kSwitch:
+      return ParseSwitch(variable, value).status();
+    case Type::kInteger:
+      return ParseInteger(variable, value).status();
+    case Type::kChoice:
+      for (const std::string_view choice : variable.choices) {
+        if (value == choice) return Status::Ok();
+      }
+      return Invalid(variable, value);
+    case Type::kText:
+    case Type::kPath:
+      return Status::Ok();
+  }
+  return Status::Ok();
+}
+
+// Levenshtein distance.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::span<const Variable> Variables() { return Table(); }
+
+std::string_view Name(Type type) {
+  switch (type) {
+    case Type::kSwitch:
+      return "switch";
+    case Type::kInteger:
+      return "integer";
+    case Type::kChoice:
+      return "choice";
+    case Type::kText:
+      return "text";
+    case Type::kPath:
+      return "path";
+  }
+  return "?";
+}
+
+std::string Wanted(const Variable& variable) {
+  switch (variable.type) {
+    case Type::kSwitch:
+      return "ON or OFF (or 1 or 0)";
+    case Type::kInteger:
+      return "an integer from " + std::to_string(variable.min) + " to " + std::to_string(variable.max);
+    case Type::kChoice: {
+      std::string text = "one of ";
+      for (const std::string_view choice : variable.choices) {
+        text += (choice == variable.choices.front() ? "" : ", ") + std::string(choice);
+      }
+      return text;
+    }
+    case Type::kText:
+      return "a text";
+    case Type::kPath:
+      return "a path";
+  }
+  return "?";
+}
+
+Result<bool> GetSwitch(std::string_view name) {
+  const Variable& variable = Find(name);
+  return ParseSwitch(variable, ValueOf(variable));
+}
+
+Result<int64_t> GetInteger(std::string_view name) {
+  const Variable& variable = Find(name);
+  const std::string value = ValueOf(variable);
+  if (value.empty()) return int64_t{0};
+  return ParseInteger(variable, value);
+}
+
+Result<std::string> GetString(std::string_view name) {
+  const Variable& variable = Find(name);
+  std::string value = ValueOf(variable);
+  THRESHER_TRY(Check(variable, value));
+  return value;
+}
+
+std::string Raw(std::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? "" : value;
+}
+
+Status Validate() {
+  for (const Variable& variable : Table()) THRESHER_TRY(Check(variable, Raw(variable.name)));
+  return Status::Ok();
+}
+
+std::vector<std::string> UnknownVariables() {
+  std::vector<std::string> warnings;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with(kPrefix)) continue;
+    const Variable* nearest = nullptr;
+    size_t nearest_distance = std::numeric_limits<size_t>::max();
+    for (const Variable& variable : Table()) {
+      const size_t distance = Distance(name, variable.name);
+      if (distance < nearest_distance) {
+        nearest = &variable;
+        nearest_distance = distance;
+      }
+    }
+    if (nearest_distance == 0) continue;
+    warnings.push_back(std::string(name) + ": no such variable; the nearest known one is " +
+                       std::string(nearest->name) + " (`thresher doctor --env` lists all)");
+  }
+  std::sort(warnings.begin(), warnings.end());
+  return warnings;
+}
+
+}  // namespace thresher::env

@@ -1,0 +1,121 @@
+#include "thresher/base/isa.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "thresher/base/env.h"
+#include "thresher/base/simd_targets.h"
+
+// After simd_targets.h, which says what Highway compiles.
+#include "hwy/highway.h"
+
+namespace thresher::isa {
+namespace {
+
+struct Row {
+  Isa isa;
+  std::string_view name;
+  int64_t target;  // Highway's bit; within an architecture a better target has a lower bit
+};
+
+constexpr Row kRows[] = {
+    {Isa::kSse2, "sse2", HWY_SSE2},
+    {Isa::kAvx2, "avx2", HWY_AVX2},
+    {Isa::kAvx512, "avx512", HWY_AVX3},
+#if HWY_ARCH_ARM && !defined(__ARM_FEATURE_AES)
+    {Isa::kNeon, "neon", HWY_NEON_WITHOUT_AES},
+#else
+    {Isa::kNeon, "neon", HWY_NEON},
+#endif
+    {Isa::kSve, "sve", HWY_SVE},
+    {Isa::kSve2, "sve2", HWY_SVE2},
+};
+
+const Row& Find(Isa isa) {
+  return *std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& row) { return row.isa == isa; });
+}
+
+// What the CPU has. Sampled before anything is forced, since forcing replaces what Highway reports.
+int64_t DetectedTargets() {
+  static const int64_t targets = hwy::SupportedTargets();
+  return targets;
+}
+
+std::vector<Isa> Filter(int64_t targets) {
+  std::vector<Isa> found;
+  for (const Row& row : kRows) {
+    if (row.target & targets) found.push_back(row.isa);
+  }
+  return found;
+}
+
+template <class Rows>
+std::string Join(const Rows& isas) {
+  std::string text;
+  for (const Isa isa : isas) text += (text.empty() ? "" : ", ") + std::string(Name(isa));
+  return text;
+}
+
+bool Contains(const std::vector<Isa>& isas, Isa isa) { return std::find(isas.begin(), isas.end(), isa) != isas.end(); }
+
+}  // namespace
+
+std::string_view Name(Isa isa) { return Find(isa).name; }
+
+const std::vector<Isa>& Compiled() {
+  static const std::vector<Isa> compiled = Filter(HWY_TARGETS);
+  return compiled;
+}
+
+const std::vector<Isa>& Available() {
+  static const std::vector<Isa> available = Filter(HWY_TARGETS & DetectedTargets());
+  return available;
+}
+
+Isa Current() {
+  DetectedTargets();
+  const std::vector<Isa> running = Filter(HWY_TARGETS & hwy::SupportedTargets());
+  return running.back();
+}
+
+Status Force(std::string_view name) {
+  std::vector<Isa> known;
+  std::optional<Isa> wanted;
+  for (const Row& row : kRows) {
+    known.push_back(row.isa);
+    if (row.name == name) wanted = row.isa;
+  }
+  if (!wanted) {
+    return InvalidArgument("THRESHER_ISA: wanted one of " + Join(known) + ", found \"" + std::string(name) +
+                           "\". This machine can run " + Join(Available()) + "; unset the variable to get the best.");
+  }
+  if (!Contains(Compiled(), *wanted)) {
+    return InvalidArgument("THRESHER_ISA=" + std::string(name) + ": this build has kernels for " + Join(Compiled()) +
+                           " only. Choose one of " + Join(Available()) + " or unset the variable.");
+  }
+  if (!Contains(Available(), *wanted)) {
+    return InvalidArgument("THRESHER_ISA=" + std::string(name) + ": this CPU lacks " + std::string(name) + "; it has " +
+                           Join(Available()) + ". Choose one of these or unset the variable.");
+  }
+  // Everything from the wanted target downwards, because a source may lack the wanted one.
+  hwy::SetSupportedTargetsForTest(DetectedTargets() & ~(Find(*wanted).target - 1));
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  return Status::Ok();
+}
+
+void UseBest() {
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+Result<Isa> Select() {
+  const std::string name = env::Raw("THRESHER_ISA");  // Force() has the better message for a wrong name
+  if (name.empty()) {
+    UseBest();
+  } else {
+    THRESHER_TRY(Force(name));
+  }
+  return Current();
+}
+
+}  // namespace thresher::isa

@@ -1,0 +1,159 @@
+#include "thresher/base/thread_pool.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <system_error>
+
+#include "thresher/base/cpu.h"
+#include "thresher/base/env.h"
+#include "thresher/base/spin.h"
+
+namespace thresher {
+
+// On a cache line of its own: each worker spins on its own ticket.
+struct alignas(64) ThreadPool::Worker {
+  std::atomic<uint32_t> ticket{0};  // one more for every job this worker has a part in
+  std::thread thread;
+};
+
+namespace {
+
+thread_local bool inside_work = false;
+
+struct InsideWork {
+  InsideWork() { inside_work = true; }
+  ~InsideWork() { inside_work = false; }
+};
+
+// The shared pool. Neither is ever destroyed: threads may still call after static destructors have begun.
+std::atomic<ThreadPool*> global_pool{nullptr};
+alignas(std::mutex) unsigned char global_mutex_storage[sizeof(std::mutex)];
+
+std::mutex& GlobalMutex() { return *std::launder(reinterpret_cast<std::mutex*>(global_mutex_storage)); }
+
+int DefaultSize() {
+  const Result<int64_t> wanted = env::GetInteger("THRESHER_NUM_THREADS");
+  if (wanted.ok() && wanted.value() > 0) return static_cast<int>(wanted.value());
+  return UsableCores();  // an invalid value is reported by env::Validate()
+}
+
+void EndWorkersAtExit() {
+  // Later calls find a pool of one and run on their own thread.
+  if (ThreadPool* pool = global_pool.load(std::memory_order_acquire)) pool->Resize(1);
+}
+
+void LockBeforeFork() { GlobalMutex().lock(); }
+void UnlockInParent() { GlobalMutex().unlock(); }
+void ForgetInChild() {
+  // The workers did not survive the fork, and the pool's locks may be held by threads that did not either: the memory
+  // is given up and the next call makes a new pool.
+  new (global_mutex_storage) std::mutex;
+  global_pool.store(nullptr, std::memory_order_release);
+  inside_work = false;
+}
+
+// Runs when the library is loaded, before any thread can fork or call.
+const bool hooks_installed = [] {
+  new (global_mutex_storage) std::mutex;
+  pthread_atfork(LockBeforeFork, UnlockInParent, ForgetInChild);
+  std::atexit(EndWorkersAtExit);
+  return true;
+}();
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) { Start(num_threads); }
+
+ThreadPool::~ThreadPool() { Resize(1); }
+
+void ThreadPool::Start(int num_threads) {
+  num_threads = std::max(num_threads, 1);
+  // With more threads than cores, a spinning thread keeps the one it waits for from running.
+  spin_ns_ = num_threads <= UsableCores() ? kSpinNs : 0;
+  if (num_threads > 1) {
+    workers_ = std::make_unique<Worker[]>(static_cast<size_t>(num_threads - 1));
+    for (int part = 1; part < num_threads; ++part) {
+      Worker& worker = workers_[static_cast<size_t>(part - 1)];
+      try {
+        worker.thread = std::thread([this, &worker, part] { Loop(worker, part); });
+      } catch (const std::system_error&) {
+        num_threads = part;  // the system gives no more threads: work with those there are
+      }
+    }
+  }
+  num_threads_.store(num_threads, std::memory_order_release);
+}
+
+void ThreadPool::Stop() {
+  const int num_workers = num_threads() - 1;
+  num_threads_.store(1, std::memory_order_release);
+  work_ = nullptr;
+  for (int i = 0; i < num_workers; ++i) {
+    Worker& worker = workers_[static_cast<size_t>(i)];
+    worker.ticket.fetch_add(1);
+    worker.ticket.notify_one();
+  }
+  for (int i = 0; i < num_workers; ++i) workers_[static_cast<size_t>(i)].thread.join();
+  workers_.reset();
+}
+
+void ThreadPool::Loop(Worker& worker, int part) {
+  inside_work = true;
+  uint32_t done = 0;
+  for (;;) {
+    WaitWhileEqual(worker.ticket, done, spin_ns_);
+    ++done;
+    if (work_ == nullptr) return;
+    (*work_)(part, num_parts_);
+    if (pending_.fetch_sub(1) == 1) pending_.notify_one();
+  }
+}
+
+void ThreadPool::Run(FunctionRef<void(int part, int num_parts)> work, int max_parts) {
+  if (inside_work || max_parts <= 1 || num_threads() == 1) {
+    work(0, 1);
+    return;
+  }
+  const std::lock_guard lock(run_mutex_);
+  const int num_parts = std::min(num_threads(), max_parts);  // read again: Resize may have come first
+  work_ = &work;
+  num_parts_ = num_parts;
+  pending_.store(static_cast<uint32_t>(num_parts - 1), std::memory_order_relaxed);
+  for (int part = 1; part < num_parts; ++part) {
+    Worker& worker = workers_[static_cast<size_t>(part - 1)];
+    worker.ticket.fetch_add(1);  // publishes the job
+    worker.ticket.notify_one();
+  }
+  {
+    const InsideWork inside;
+    work(0, num_parts);
+  }
+  for (uint32_t left; (left = pending_.load(std::memory_order_acquire)) != 0;) {
+    WaitWhileEqual(pending_, left, spin_ns_);
+  }
+}
+
+void ThreadPool::Resize(int num_threads) {
+  const std::lock_guard lock(run_mutex_);
+  if (std::max(num_threads, 1) == this->num_threads()) return;
+  Stop();
+  Start(num_threads);
+}
+
+ThreadPool& ThreadPool::Global() {
+  if (ThreadPool* pool = global_pool.load(std::memory_order_acquire)) return *pool;
+  const std::lock_guard lock(GlobalMutex());
+  ThreadPool* pool = global_pool.load(std::memory_order_relaxed);
+  if (pool == nullptr) {
+    pool = new ThreadPool(DefaultSize());
+    global_pool.store(pool, std::memory_order_release);
+  }
+  return *pool;
+}
+
+void ThreadPool::SetGlobalSize(int num_threads) { Global().Resize(num_threads); }
+
+}  // namespace thresher

@@ -1,0 +1,59 @@
+// A small pool of threads that share the work of one operator.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "thresher/base/function_ref.h"
+
+namespace thresher {
+
+// The caller does part 0 itself, workers the others; each part always goes to the same worker, so a worker finds its
+// share of the data in its own cache. Idle workers spin for kSpinNs and then sleep.
+class ThreadPool {
+ public:
+  // `num_threads` counts the caller: 1 makes no worker.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return num_threads_.load(std::memory_order_acquire); }
+
+  // Calls work(part, num_parts) once for every part in [0, num_parts) and returns when all are done.
+  // num_parts = min(num_threads(), max_parts); with one part the call is made directly, without any synchronisation.
+  // Allocates nothing. `work` must not throw. Calls from several threads take turns; a call from inside `work` runs as
+  // one part on the spot.
+  void Run(FunctionRef<void(int part, int num_parts)> work, int max_parts = 1 << 30);
+
+  // Replaces the workers, after waiting for a Run in progress. Not from inside `work`.
+  void Resize(int num_threads);
+
+  // The pool that all plans of this process share: THRESHER_NUM_THREADS threads, else one for every usable core.
+  // A child made by fork() gets a pool of its own at its first call, so ask for it each time rather than keep it.
+  static ThreadPool& Global();
+
+  // Resizes the shared pool.
+  static void SetGlobalSize(int num_threads);
+
+ private:
+  struct Worker;
+
+  void Start(int num_threads);
+  void Stop();
+  void Loop(Worker& worker, int part);
+
+  std::mutex run_mutex_;  // held during Run and Resize
+  std::atomic<int> num_threads_{1};
+  int64_t spin_ns_ = 0;
+  std::unique_ptr<Worker[]> workers_;
+  // The job in progress; workers read these between their ticket and their decrement of pending_.
+  const FunctionRef<void(int, int)>* work_ = nullptr;  // nullptr asks the workers to end
+  int num_parts_ = 0;
+  alignas(64) std::atomic<uint32_t> pending_{0};
+};
+
+}  // namespace thresher

@@ -1,0 +1,177 @@
+#include "thresher/base/thread_pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "thresher/base/barrier.h"
+#include "thresher/base/cpu.h"
+
+namespace thresher {
+namespace {
+
+TEST(ThreadPool, RunsEveryPartOnceForEverySize) {
+  for (const int size : {1, 2, 3, 7}) {
+    ThreadPool pool(size);
+    ASSERT_EQ(pool.num_threads(), size);
+    for (int round = 0; round < 200; ++round) {
+      std::vector<std::atomic<int>> calls(static_cast<size_t>(size));
+      pool.Run([&](int part, int num_parts) {
+        EXPECT_EQ(num_parts, size);
+        calls[static_cast<size_t>(part)].fetch_add(1);
+      });
+      for (const auto& count : calls) ASSERT_EQ(count.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPool, PartZeroRunsOnTheCallerAndAPartKeepsItsThread) {
+  ThreadPool pool(3);
+  std::vector<std::thread::id> first(3);
+  pool.Run([&](int part, int) { first[static_cast<size_t>(part)] = std::this_thread::get_id(); });
+  EXPECT_EQ(first[0], std::this_thread::get_id());
+  EXPECT_NE(first[1], first[2]);
+  std::vector<std::thread::id> second(3);
+  pool.Run([&](int part, int) { second[static_cast<size_t>(part)] = std::this_thread::get_id(); });
+  EXPECT_EQ(first, second);
+}
+
+TEST(ThreadPool, MaxPartsLimitsTheParts) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 300; ++round) {
+    const int max_parts = 1 + round % 6;
+    std::atomic<int> calls{0};
+    pool.Run(
+        [&](int, int num_parts) {
+          EXPECT_EQ(num_parts, std::min(4, max_parts));
+          calls.fetch_add(1);
+        },
+        max_parts);
+    ASSERT_EQ(calls.load(), std::min(4, max_parts));
+  }
+}
+
+TEST(ThreadPool, WritesOfThePartsAreSeenAfterRun) {
+  ThreadPool pool(2);
+  std::vector<int> values(1000, 0);  // plain memory: a missing acquire or release shows under a thread sanitizer
+  for (int round = 1; round <= 100; ++round) {
+    pool.Run([&](int part, int num_parts) {
+      for (size_t i = static_cast<size_t>(part); i < values.size(); i += static_cast<size_t>(num_parts)) ++values[i];
+    });
+    ASSERT_EQ(std::accumulate(values.begin(), values.end(), 0), round * 1000);
+  }
+}
+
+TEST(ThreadPool, WorkersWakeFromSleep) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // far beyond kSpinNs
+    std::atomic<int> calls{0};
+    pool.Run([&](int, int) { calls.fetch_add(1); });
+    ASSERT_EQ(calls.load(), 2);
+  }
+}
+
+TEST(ThreadPool, CallersTakeTurns) {
+  ThreadPool pool(2);
+  std::atomic<int> inside{0};
+  std::atomic<int> calls{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 4; ++i) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 100; ++round) {
+        pool.Run([&](int, int num_parts) {
+          EXPECT_EQ(num_parts, 2);
+          EXPECT_LE(inside.fetch_add(1), 1);  // never more than the two parts of one job
+          calls.fetch_add(1);
+          inside.fetch_sub(1);
+        });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(calls.load(), 4 * 100 * 2);
+}
+
+TEST(ThreadPool, ACallFromInsideWorkRunsOnTheSpot) {
+  ThreadPool pool(2);
+  std::atomic<int> inner{0};
+  pool.Run([&](int, int) {
+    pool.Run([&](int part, int num_parts) {
+      EXPECT_EQ(part, 0);
+      EXPECT_EQ(num_parts, 1);
+      inner.fetch_add(1);
+    });
+  });
+  EXPECT_EQ(inner.load(), 2);
+}
+
+TEST(ThreadPool, ResizeTakesEffect) {
+  ThreadPool pool(1);
+  for (const int size : {3, 3, 1, 2}) {
+    pool.Resize(size);
+    std::atomic<int> calls{0};
+    pool.Run([&](int, int) { calls.fetch_add(1); });
+    EXPECT_EQ(calls.load(), size);
+  }
+}
+
+TEST(ThreadPool, AForkedChildGetsAPoolOfItsOwn) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer allows no new threads after a fork";
+#endif
+  ThreadPool::SetGlobalSize(2);
+  const auto count_parts = [] {
+    std::atomic<int> calls{0};
+    ThreadPool::Global().Run([&](int, int) { calls.fetch_add(1); });
+    return calls.load();
+  };
+  ASSERT_EQ(count_parts(), 2);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);  // a child that waits for its parent's workers would wait for ever
+    ThreadPool::SetGlobalSize(2);
+    _exit(count_parts() == 2 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  EXPECT_EQ(count_parts(), 2);
+}
+
+TEST(SpinBarrier, NobodyPassesBeforeAllHaveArrived) {
+  constexpr int kParties = 4;  // more than the cores of a small machine: waiting must give way
+  constexpr int kRounds = 200;
+  SpinBarrier barrier(kParties);
+  std::vector<int> progress(kParties, 0);
+  std::vector<std::thread> threads;
+  std::atomic<int> errors{0};
+  for (int self = 0; self < kParties; ++self) {
+    threads.emplace_back([&, self] {
+      for (int round = 1; round <= kRounds; ++round) {
+        progress[static_cast<size_t>(self)] = round;
+        barrier.Wait();
+        for (const int other : progress) errors += other != round;
+        barrier.Wait();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(errors.load(), 0);
+}
+
+TEST(SpinBarrier, OnePartyNeverWaits) {
+  SpinBarrier barrier(1);
+  for (int i = 0; i < 3; ++i) barrier.Wait();
+  EXPECT_EQ(barrier.parties(), 1);
+}
+
+}  // namespace
+}  // namespace thresher
