@@ -1,0 +1,370 @@
+#include "thresher/kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "thresher/base/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thresher/kernels/attention.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// foreach_target.h must come first.
+#include "hwy/highway.h"
+#include "thresher/kernels/math-inl.h"
+#include "thresher/kernels/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+namespace {
+
+// Keys whose scores are held at once, and the memory those scores of one block of queries may take, so as to stay near L1.
+constexpr size_t kMostKeys = 512;
+constexpr size_t kScoreBytes = 32 * 1024;
+constexpr size_t kMostTiles = 8;  // of queries in a block
+
+size_t RoundUp(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+// Sizes that follow from the arguments alone, and where each buffer lies in the scratch memory, in floats.
+struct Layout {
+  explicit Layout(const SdpaArgs& args) {
+    const size_t width = PanelWidth();
+    queries = static_cast<size_t>(args.q.shape[2]);
+    keys = static_cast<size_t>(args.k.shape[2]);
+    depth = static_cast<size_t>(args.q.shape[3]);
+    out_depth = static_cast<size_t>(args.v.shape[3]);
+    const size_t key_blocks = std::max<size_t>(1, (keys + kMostKeys - 1) / kMostKeys);
+    key_step = RoundUp((keys + key_blocks - 1) / key_blocks, width);
+    acc_ld = RoundUp(out_depth, width);
+    const size_t tile = static_cast<size_t>(kTileRows);
+    const size_t tiles = kScoreBytes / (sizeof(float) * std::max<size_t>(key_step, 1) * tile);
+    query_step = std::clamp<size_t>(tiles, 1, kMostTiles) * tile;
+    // Equal blocks, so that no part ends up with a sliver.
+    const size_t query_blocks = std::max<size_t>(1, (queries + query_step - 1) / query_step);
+    query_step = (queries + query_blocks - 1) / query_blocks;
+    blocks = queries == 0 ? 0 : (queries + query_step - 1) / query_step;
+
+    converts_mask = args.mask.data != nullptr &&
+                    (args.mask.dtype == DType::kBool || (args.mask.strides[3] != 1 && keys > 1));
+    mask_rows = !converts_mask ? 0 : args.mask.strides[2] == 0 ? 1 : query_step;
+
+    size_t offset = 0;
+    const auto reserve = [&offset](size_t floats) {
+      const size_t begin = offset;
+      offset += RoundUp(floats, 16);
+      return begin;
+    };
+    packed_k = reserve(RoundUp(keys, width) * depth);
+    packed_v = reserve(keys * acc_ld);
+    scores = reserve(query_step * key_step);
+    acc = reserve(query_step * acc_ld);
+    mask = reserve(mask_rows * key_step);
+    row_max = reserve(query_step);
+    row_sum = reserve(query_step);
+    floats = offset;
+  }
+
+  size_t queries, keys, depth, out_depth;
+  size_t key_step;    // keys at once, a multiple of the panel width
+  size_t query_step;  // queries at once
+  size_t blocks;      // of queries
+  size_t acc_ld;
+  bool converts_mask;  // to additive floats with stride 1
+  size_t mask_rows;
+  size_t packed_k, packed_v, scores, acc, mask, row_max, row_sum;
+  size_t floats;
+};
+
+// One row of scores s[0, valid) becomes exp(s * scale + mask - max) and s[valid, total) becomes 0; `total` may be rounded up
+// to whole vectors. The running maximum and sum take the new keys in; returns the factor for what was summed before.
+template <bool kMasked>
+HWY_INLINE float SoftmaxStep(float* HWY_RESTRICT s, size_t valid, size_t total, const float* HWY_RESTRICT mask,
+                             float scale, float* HWY_RESTRICT row_max, float* HWY_RESTRICT row_sum) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto vscale = hn::Set(d, scale);
+  const auto lowest = hn::Neg(hn::Inf(d));
+  const size_t whole = valid / lanes * lanes;
+  auto max0 = lowest;
+  size_t j = 0;
+  for (; j < whole; j += lanes) {
+    auto t = hn::Mul(hn::Load(d, s + j), vscale);
+    if constexpr (kMasked) {
+      t = hn::Add(t, hn::LoadU(d, mask + j));
+      hn::Store(t, d, s + j);
+    }
+    max0 = hn::Max(max0, t);
+  }
+  if (j < valid) {
+    const size_t count = valid - j;
+    auto t = hn::Mul(hn::Load(d, s + j), vscale);
+    if constexpr (kMasked) t = hn::Add(t, hn::LoadN(d, mask + j, count));
+    t = hn::IfThenElse(hn::FirstN(d, count), t, lowest);
+    if constexpr (kMasked) hn::Store(t, d, s + j);
+    max0 = hn::Max(max0, t);
+  }
+  // A NaN may or may not survive the maximum, but it always survives the sum below.
+  const float old_max = *row_max;
+  const float new_max = std::max(old_max, hn::ReduceMax(d, max0));
+  // No key seen yet: subtract 0 rather than -infinity, and every exponential is 0.
+  const float base = new_max == -std::numeric_limits<float>::infinity() ? 0.0f : new_max;
+  const auto vbase = hn::Set(d, base);
+  auto sum = hn::Zero(d);
+  for (j = 0; j < whole; j += lanes) {
+    const auto t = hn::Load(d, s + j);
+    const auto e = ExpNonPositive(d, kMasked ? hn::Sub(t, vbase) : hn::MulSub(t, vscale, vbase));
+    hn::Store(e, d, s + j);
+    sum = hn::Add(sum, e);
+  }
+  if (j < valid) {
+    const auto t = hn::Load(d, s + j);
+    auto e = ExpNonPositive(d, kMasked ? hn::Sub(t, vbase) : hn::MulSub(t, vscale, vbase));
+    e = hn::IfThenElseZero(hn::FirstN(d, valid - j), e);
+    hn::Store(e, d, s + j);
+    sum = hn::Add(sum, e);
+    j += lanes;
+  }
+  for (; j < total; j += lanes) hn::Store(hn::Zero(d), d, s + j);
+  const float correction = old_max == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(old_max - base);
+  *row_max = new_max;
+  *row_sum = *row_sum * correction + hn::ReduceSum(d, sum);
+  return correction;
+}
+
+void ScaleRow(const float* HWY_RESTRICT in, size_t count, float factor, float* HWY_RESTRICT out) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto f = hn::Set(d, factor);
+  size_t j = 0;
+  for (; j + lanes <= count; j += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, in + j), f), d, out + j);
+  if (j < count) hn::StoreN(hn::Mul(hn::LoadN(d, in + j, count - j), f), d, out + j, count - j);
+}
+
+void ScaleInPlace(float* row, size_t count, float factor) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto f = hn::Set(d, factor);
+  for (size_t j = 0; j < count; j += lanes) hn::Store(hn::Mul(hn::Load(d, row + j), f), d, row + j);
+}
+
+// out = (init ? out : 0) + a * panels, for `rows` rows and every panel; a panel stays in L1 while the rows pass.
+void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* panels, size_t panel_stride,
+              size_t num_panels, bool accumulate, float* out, size_t out_ld) {
+  const size_t width = PanelWidth();
+  const RowTiles tiles(rows);
+  TileArgs tile{};
+  tile.lda = lda;
+  tile.k = k;
+  tile.out_ld = out_ld;
+  tile.init_ld = out_ld;
+  for (size_t p = 0; p < num_panels; ++p) {
+    tile.b = panels + p * panel_stride;
+    tile.next_b = tile.b + panel_stride;
+    size_t row = 0;
+    for (size_t t = 0; t < tiles.count; ++t) {
+      const size_t height = tiles.Height(t);
+      tile.a = a + row * lda;
+      tile.out = out + row * out_ld + p * width;
+      tile.init = accumulate ? tile.out : nullptr;
+      TileForRows(height)(tile);
+      row += height;
+    }
+  }
+}
+
+// Additive float rows of the mask for queries [query, query + rows) and keys [key, key + count).
+void ConvertMask(const SdpaArgs& args, size_t batch, size_t head, size_t query, size_t rows, size_t key, size_t count,
+                 float* HWY_RESTRICT out, size_t out_ld) {
+  const View& mask = args.mask;
+  for (size_t i = 0; i < rows; ++i) {
+    const int64_t begin = static_cast<int64_t>(batch) * mask.strides[0] + static_cast<int64_t>(head) * mask.strides[1] +
+                          static_cast<int64_t>(query + i) * mask.strides[2] +
+                          static_cast<int64_t>(key) * mask.strides[3];
+    if (mask.dtype == DType::kBool) {
+      const uint8_t* in = mask.as<const uint8_t>() + begin;
+      for (size_t j = 0; j < count; ++j) {
+        out[i * out_ld + j] = in[static_cast<int64_t>(j) * mask.strides[3]] != 0
+                                  ? 0.0f
+                                  : -std::numeric_limits<float>::infinity();
+      }
+    } else {
+      const float* in = mask.as<const float>() + begin;
+      for (size_t j = 0; j < count; ++j) out[i * out_ld + j] = in[static_cast<int64_t>(j) * mask.strides[3]];
+    }
+  }
+}
+
+void PackHead(const SdpaArgs& args, const Layout& layout, size_t batch, size_t kv_head, float* scratch) {
+  const size_t width = PanelWidth();
+  const float* k = args.k.as<const float>() + static_cast<int64_t>(batch) * args.k.strides[0] +
+                   static_cast<int64_t>(kv_head) * args.k.strides[1];
+  for (size_t key = 0; key < layout.keys; key += width) {
+    PackPanel(k + static_cast<int64_t>(key) * args.k.strides[2], layout.depth, std::min(width, layout.keys - key), 1,
+              args.k.strides[2], scratch + layout.packed_k + key * layout.depth);
+  }
+  const float* v = args.v.as<const float>() + static_cast<int64_t>(batch) * args.v.strides[0] +
+                   static_cast<int64_t>(kv_head) * args.v.strides[1];
+  for (size_t column = 0; column < layout.out_depth; column += width) {
+    PackPanel(v + column, layout.keys, std::min(width, layout.out_depth - column), args.v.strides[2], 1,
+              scratch + layout.packed_v + column * layout.keys);
+  }
+}
+
+// Queries [begin, end) of one head, whose keys and values are packed.
+void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_t head, size_t begin, size_t end,
+                 float* scratch) {
+  const size_t width = PanelWidth();
+  const size_t rows = end - begin;
+  const size_t limit = args.causal ? std::min(layout.keys, end) : layout.keys;  // keys any of these rows sees
+  const float* q = args.q.as<const float>() + static_cast<int64_t>(batch) * args.q.strides[0] +
+                   static_cast<int64_t>(head) * args.q.strides[1] + static_cast<int64_t>(begin) * args.q.strides[2];
+  float* scores = scratch + layout.scores;
+  float* acc = scratch + layout.acc;
+  float* mask_rows = scratch + layout.mask;
+  float* row_max = scratch + layout.row_max;
+  float* row_sum = scratch + layout.row_sum;
+  std::fill_n(row_max, rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(row_sum, rows, 0.0f);
+  const bool masked = args.mask.data != nullptr;
+
+  for (size_t key = 0; key < limit; key += layout.key_step) {
+    const size_t count = std::min(layout.key_step, limit - key);
+    Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth, scratch + layout.packed_k + key * layout.depth,
+             layout.depth * width, (count + width - 1) / width, false, scores, layout.key_step);
+    if (layout.converts_mask) {
+      ConvertMask(args, batch, head, begin, layout.mask_rows == 1 ? 1 : rows, key, count, mask_rows, layout.key_step);
+    }
+    for (size_t i = 0; i < rows; ++i) {
+      const size_t visible = args.causal ? std::min(layout.keys, begin + i + 1) : layout.keys;
+      const size_t valid = visible <= key ? 0 : std::min(count, visible - key);
+      float* s = scores + i * layout.key_step;
+      float correction;
+      if (!masked) {
+        correction = SoftmaxStep<false>(s, valid, count, nullptr, args.scale, row_max + i, row_sum + i);
+      } else {
+        const float* mask = layout.converts_mask
+                                ? mask_rows + (layout.mask_rows == 1 ? 0 : i) * layout.key_step
+                                : args.mask.as<const float>() + static_cast<int64_t>(batch) * args.mask.strides[0] +
+                                      static_cast<int64_t>(head) * args.mask.strides[1] +
+                                      static_cast<int64_t>(begin + i) * args.mask.strides[2] + static_cast<int64_t>(key);
+        correction = SoftmaxStep<true>(s, valid, count, mask, args.scale, row_max + i, row_sum + i);
+      }
+      if (key != 0 && correction != 1.0f) ScaleInPlace(acc + i * layout.acc_ld, layout.acc_ld, correction);
+    }
+    Multiply(scores, layout.key_step, rows, count, scratch + layout.packed_v + key * width, layout.keys * width,
+             layout.acc_ld / width, key != 0, acc, layout.acc_ld);
+  }
+
+  float* out = args.out.as<float>() + static_cast<int64_t>(batch) * args.out.strides[0] +
+               static_cast<int64_t>(head) * args.out.strides[1] + static_cast<int64_t>(begin) * args.out.strides[2];
+  for (size_t i = 0; i < rows; ++i) {
+    float* out_row = out + static_cast<int64_t>(i) * args.out.strides[2];
+    if (row_sum[i] == 0.0f) {
+      std::fill_n(out_row, layout.out_depth, 0.0f);  // no key to attend to
+    } else {
+      ScaleRow(acc + i * layout.acc_ld, layout.out_depth, 1.0f / row_sum[i], out_row);
+    }
+  }
+}
+
+size_t SdpaScratchFloats(const SdpaArgs& args) { return Layout(args).floats; }
+
+void SdpaPart(const SdpaArgs& args, float* scratch, size_t part, size_t num_parts) {
+  const Layout layout(args);
+  const size_t heads = static_cast<size_t>(args.q.shape[1]);
+  const size_t kv_heads = static_cast<size_t>(args.k.shape[1]);
+  const size_t total = static_cast<size_t>(args.q.shape[0]) * heads * layout.blocks;
+  const size_t end = total * (part + 1) / num_parts;
+  size_t packed = SIZE_MAX;
+  for (size_t unit = total * part / num_parts; unit < end; ++unit) {
+    const size_t block = unit % layout.blocks;
+    const size_t head = unit / layout.blocks % heads;
+    const size_t batch = unit / layout.blocks / heads;
+    const size_t kv_head = head / (heads / kv_heads);
+    if (packed != batch * kv_heads + kv_head) {
+      packed = batch * kv_heads + kv_head;
+      PackHead(args, layout, batch, kv_head, scratch);
+    }
+    const size_t begin = block * layout.query_step;
+    AttendBlock(args, layout, batch, head, begin, std::min(layout.queries, begin + layout.query_step), scratch);
+  }
+}
+
+}  // namespace
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace thresher::kernels {
+namespace {
+
+HWY_EXPORT(SdpaScratchFloats);
+HWY_EXPORT(SdpaPart);
+
+}  // namespace
+
+size_t SdpaScratchBytes(const SdpaArgs& args) { return HWY_DYNAMIC_DISPATCH(SdpaScratchFloats)(args) * sizeof(float); }
+
+void Sdpa(const SdpaArgs& args, void* scratch, int part, int num_parts) {
+  HWY_DYNAMIC_DISPATCH(SdpaPart)
+  (args, static_cast<float*>(scratch), static_cast<size_t>(part), static_cast<size_t>(num_parts));
+}
+
+void SdpaReference(const SdpaArgs& args) {
+  const auto at = [](const View& view, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return b * view.strides[0] + h * view.strides[1] + i * view.strides[2] + j * view.strides[3];
+  };
+  const int64_t keys = args.k.shape[2];
+  const int64_t group = args.k.shape[1] == 0 ? 1 : args.q.shape[1] / args.k.shape[1];
+  std::vector<double> weights(static_cast<size_t>(keys));
+  for (int64_t b = 0; b < args.q.shape[0]; ++b) {
+    for (int64_t h = 0; h < args.q.shape[1]; ++h) {
+      for (int64_t i = 0; i < args.q.shape[2]; ++i) {
+        double max = -std::numeric_limits<double>::infinity();
+        bool any_nan = false;
+        for (int64_t j = 0; j < keys; ++j) {
+          double score = 0.0;
+          for (int64_t l = 0; l < args.q.shape[3]; ++l) {
+            score += static_cast<double>(args.q.as<const float>()[at(args.q, b, h, i, l)]) *
+                     static_cast<double>(args.k.as<const float>()[at(args.k, b, h / group, j, l)]);
+          }
+          score *= args.scale;
+          if (args.mask.data != nullptr) {
+            const int64_t m = at(args.mask, b, h, i, j);
+            // Added in float, as the mask may hold the lowest float, which must absorb the score.
+            if (args.mask.dtype == DType::kF32) {
+              score = static_cast<float>(score) + args.mask.as<const float>()[m];
+            } else if (args.mask.as<const uint8_t>()[m] == 0) {
+              score = -std::numeric_limits<double>::infinity();
+            }
+          }
+          if (args.causal && j > i) score = -std::numeric_limits<double>::infinity();
+          weights[static_cast<size_t>(j)] = score;
+          any_nan = any_nan || std::isnan(score);
+          max = std::max(max, score);
+        }
+        const bool sees_none = !any_nan && max == -std::numeric_limits<double>::infinity();
+        double sum = 0.0;
+        for (double& w : weights) {
+          w = sees_none ? 0.0 : std::exp(w - max);
+          sum += w;
+        }
+        for (int64_t c = 0; c < args.v.shape[3]; ++c) {
+          double value = 0.0;
+          for (int64_t j = 0; j < keys && !sees_none; ++j) {
+            value += weights[static_cast<size_t>(j)] / sum *
+                     static_cast<double>(args.v.as<const float>()[at(args.v, b, h / group, j, c)]);
+          }
+          args.out.as<float>()[at(args.out, b, h, i, c)] = static_cast<float>(value);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace thresher::kernels
+
+#endif  // HWY_ONCE

@@ -1,0 +1,137 @@
+#include "thresher/kernels/norm.h"
+
+#include <cmath>
+#include <cstddef>
+
+#include "thresher/base/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thresher/kernels/norm.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// foreach_target.h must come first.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Tag = hn::ScalableTag<float>;
+
+struct Sums {
+  float first;   // of x - shift
+  float second;  // of (x - shift)^2
+};
+
+// Over one row, in several chains. The second sum is left out (0) unless kSquares.
+template <bool kSquares>
+HWY_INLINE Sums Accumulate(const float* HWY_RESTRICT x, size_t cols, float shift) {
+  const Tag d;
+  using V = hn::Vec<Tag>;
+  const size_t lanes = hn::Lanes(d);
+  const V vshift = hn::Set(d, shift);
+  V s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  V q0 = s0, q1 = s0, q2 = s0, q3 = s0;
+  const auto add = [&vshift](V v, V& sum, V& squares) HWY_ATTR {
+    const V difference = hn::Sub(v, vshift);
+    sum = hn::Add(sum, difference);
+    if constexpr (kSquares) squares = hn::MulAdd(difference, difference, squares);
+  };
+  size_t j = 0;
+  for (; j + 4 * lanes <= cols; j += 4 * lanes) {
+    add(hn::LoadU(d, x + j), s0, q0);
+    add(hn::LoadU(d, x + j + lanes), s1, q1);
+    add(hn::LoadU(d, x + j + 2 * lanes), s2, q2);
+    add(hn::LoadU(d, x + j + 3 * lanes), s3, q3);
+  }
+  for (; j + lanes <= cols; j += lanes) add(hn::LoadU(d, x + j), s0, q0);
+  if (j < cols) {
+    // Lanes past the end read as the shift itself and so add nothing.
+    add(hn::IfThenElse(hn::FirstN(d, cols - j), hn::LoadN(d, x + j, cols - j), vshift), s1, q1);
+  }
+  const float second = kSquares ? hn::ReduceSum(d, hn::Add(hn::Add(q0, q1), hn::Add(q2, q3))) : 0.0f;
+  return {hn::ReduceSum(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))), second};
+}
+
+void LayerNormRange(const LayerNormArgs& args, size_t row_begin, size_t row_end) {
+  const Tag d;
+  using V = hn::Vec<Tag>;
+  const size_t lanes = hn::Lanes(d);
+  const size_t cols = static_cast<size_t>(args.cols);
+  const float count = static_cast<float>(cols);
+  for (size_t row = row_begin; row < row_end; ++row) {
+    const float* x = args.x + static_cast<ptrdiff_t>(row) * args.row_stride;
+    float* out = args.out + static_cast<ptrdiff_t>(row) * args.out_row_stride;
+    // The mean, rounded to a float, is off by up to half a unit in its last place, which counts where all elements share a
+    // large offset. The second pass finds by how much, and both its sums are corrected.
+    const float mean = Accumulate<false>(x, cols, 0.0f).first / count;
+    const Sums sums = Accumulate<true>(x, cols, mean);
+    const float correction = sums.first / count;
+    const float variance = sums.second / count - correction * correction;
+    const float scale = 1.0f / std::sqrt(variance + args.eps);
+    const V vmean = hn::Set(d, mean);
+    const V vscale = hn::Set(d, scale);
+    const V vcorrection = hn::Set(d, correction * scale);
+    const auto finish = [&](V v, V weight, V bias) HWY_ATTR {
+      return hn::MulAdd(hn::MulSub(hn::Sub(v, vmean), vscale, vcorrection), weight, bias);
+    };
+    const V one = hn::Set(d, 1.0f);
+    const V zero = hn::Zero(d);
+    size_t j = 0;
+    for (; j + lanes <= cols; j += lanes) {
+      const V weight = args.weight == nullptr ? one : hn::LoadU(d, args.weight + j);
+      const V bias = args.bias == nullptr ? zero : hn::LoadU(d, args.bias + j);
+      hn::StoreU(finish(hn::LoadU(d, x + j), weight, bias), d, out + j);
+    }
+    if (j < cols) {
+      const size_t rest = cols - j;
+      const V weight = args.weight == nullptr ? one : hn::LoadN(d, args.weight + j, rest);
+      const V bias = args.bias == nullptr ? zero : hn::LoadN(d, args.bias + j, rest);
+      hn::StoreN(finish(hn::LoadN(d, x + j, rest), weight, bias), d, out + j, rest);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace thresher::kernels {
+namespace {
+
+HWY_EXPORT(LayerNormRange);
+
+}  // namespace
+
+void LayerNorm(const LayerNormArgs& args, int part, int num_parts) {
+  if (args.cols <= 0 || args.rows <= 0) return;
+  const size_t rows = static_cast<size_t>(args.rows);
+  const size_t begin = rows * static_cast<size_t>(part) / static_cast<size_t>(num_parts);
+  const size_t end = rows * static_cast<size_t>(part + 1) / static_cast<size_t>(num_parts);
+  HWY_DYNAMIC_DISPATCH(LayerNormRange)(args, begin, end);
+}
+
+void LayerNormReference(const LayerNormArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const float* x = args.x + row * args.row_stride;
+    float* out = args.out + row * args.out_row_stride;
+    double mean = 0.0;
+    for (int64_t j = 0; j < args.cols; ++j) mean += x[j];
+    mean /= static_cast<double>(args.cols);
+    double variance = 0.0;
+    for (int64_t j = 0; j < args.cols; ++j) variance += (x[j] - mean) * (x[j] - mean);
+    variance /= static_cast<double>(args.cols);
+    const double scale = 1.0 / std::sqrt(variance + static_cast<double>(args.eps));
+    for (int64_t j = 0; j < args.cols; ++j) {
+      const double weight = args.weight == nullptr ? 1.0 : args.weight[j];
+      const double bias = args.bias == nullptr ? 0.0 : args.bias[j];
+      out[j] = static_cast<float>((x[j] - mean) * scale * weight + bias);
+    }
+  }
+}
+
+}  // namespace thresher::kernels
+
+#endif  // HWY_ONCE

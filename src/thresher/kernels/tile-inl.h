@@ -1,0 +1,286 @@
+// The register tile that GEMM and attention share: R rows of A times one packed panel of B, in registers.
+//
+// A panel holds kPanelVectors vectors of columns: element (k, j) lies at k * PanelWidth(d) + j. SVE vectors cannot form arrays,
+// so the accumulators are variables c0a, c0b (row 0, left and right vector), c1a ..., declared and used by macros; rows beyond R
+// cost nothing because the compiler drops them.
+
+#if defined(THRESHER_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef THRESHER_KERNELS_TILE_INL_H_
+#undef THRESHER_KERNELS_TILE_INL_H_
+#else
+#define THRESHER_KERNELS_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "hwy/highway.h"
+
+#undef THRESHER_TILE_ROWS
+#undef THRESHER_TILE_DECLARE
+#undef THRESHER_TILE_STEP
+#undef THRESHER_TILE_STEP1
+#undef THRESHER_TILE_FOLD
+#undef THRESHER_TILE_STORE
+
+#define THRESHER_TILE_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
+
+// sum += x * y. Left to itself, GCC picks the forms of the instruction that overwrite a factor, then copies and spills
+// accumulators; naming the form keeps each accumulator in its register.
+#undef THRESHER_TILE_FMA
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_COMPILER_GCC_ACTUAL
+#define THRESHER_TILE_FMA(x, y, sum) __asm__("vfmadd231ps %2, %1, %0" : "+v"((sum).raw) : "v"((x).raw), "v"((y).raw))
+#else
+#define THRESHER_TILE_FMA(x, y, sum) (sum) = hn::MulAdd(x, y, sum)
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using TileTag = hn::ScalableTag<float>;
+
+inline constexpr int kPanelVectors = 2;
+
+// The accumulators, one panel row and one broadcast fill the register file: 16 registers before AVX-512, 32 after and on Arm.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+inline constexpr int kTileRows = 14;
+#elif HWY_ARCH_ARM_A64
+inline constexpr int kTileRows = 12;
+#else
+inline constexpr int kTileRows = 6;
+#endif
+
+HWY_INLINE size_t PanelWidth() { return kPanelVectors * hn::Lanes(TileTag()); }
+
+// Upper bound of PanelWidth() for buffers on the stack.
+inline constexpr size_t kMaxPanelWidth = kPanelVectors * hn::MaxLanes(TileTag());
+
+// What a tile computes: out = init + a * b + residual, on `rows` x PanelWidth() elements.
+struct TileArgs {
+  const float* a;  // rows lda apart
+  size_t lda;
+  const float* b;  // packed panel
+  size_t k;
+  const float* init;  // rows init_ld apart (0: one row for all, such as a bias), or null for zeros
+  size_t init_ld;
+  float* out;  // rows out_ld apart
+  size_t out_ld;
+  const float* residual;  // rows residual_ld apart, or null; may be out
+  size_t residual_ld;
+  const float* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile
+};
+
+// S > 1 splits k over S sets of accumulators, which hides the latency of the multiply-adds when R alone is too small.
+template <int R, int S>
+HWY_NOINLINE void RunTile(const TileArgs& args) {
+  static_assert(R * S <= 14);
+  const TileTag d;
+  using V = hn::Vec<TileTag>;
+  const size_t lanes = hn::Lanes(d);
+  const size_t lda = args.lda;
+  const float* HWY_RESTRICT b = args.b;
+  const float* HWY_RESTRICT next_b = args.next_b;
+  // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
+  const float* HWY_RESTRICT a0 = args.a;
+  const float* HWY_RESTRICT a1 = a0 + 3 * lda;
+  const float* HWY_RESTRICT a2 = a1 + 3 * lda;
+  const float* HWY_RESTRICT a3 = a2 + 3 * lda;
+  const float* HWY_RESTRICT a4 = a3 + 3 * lda;
+
+#define THRESHER_TILE_DECLARE(i)                                     \
+  V c##i##a = hn::Zero(d);                                           \
+  V c##i##b = hn::Zero(d);                                           \
+  if constexpr (i < R) {                                             \
+    if (args.init != nullptr) {                                      \
+      c##i##a = hn::LoadU(d, args.init + i * args.init_ld);          \
+      c##i##b = hn::LoadU(d, args.init + i * args.init_ld + lanes);  \
+    }                                                                \
+  }
+  THRESHER_TILE_ROWS(THRESHER_TILE_DECLARE)
+
+  // Accumulator i belongs to row i % R and to the steps of k that leave i / R modulo S.
+#define THRESHER_TILE_STEP(i)                                                                                      \
+  if constexpr (i < R * S) {                                                                                       \
+    constexpr int r = i % R;                                                                                       \
+    constexpr int s = i / R;                                                                                       \
+    const float* p = r < 3 ? a0 : r < 6 ? a1 : r < 9 ? a2 : r < 12 ? a3 : a4;                                      \
+    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + u * S + s]);                                      \
+    THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a);                            \
+    THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b);                            \
+  }
+#define THRESHER_TILE_K(u_value)                                                          \
+  {                                                                                       \
+    constexpr size_t u = u_value;                                                         \
+    const float* HWY_RESTRICT bu = b + u * S * kPanelVectors * lanes;                     \
+    const V b0a = hn::Load(d, bu);                                                        \
+    const V b0b = hn::Load(d, bu + lanes);                                                \
+    const V b1a = S > 1 ? hn::Load(d, bu + 2 * lanes) : b0a;                              \
+    const V b1b = S > 1 ? hn::Load(d, bu + 3 * lanes) : b0b;                              \
+    const V b2a = S > 2 ? hn::Load(d, bu + 4 * lanes) : b0a;                              \
+    const V b2b = S > 2 ? hn::Load(d, bu + 5 * lanes) : b0b;                              \
+    const V b3a = S > 3 ? hn::Load(d, bu + 6 * lanes) : b0a;                              \
+    const V b3b = S > 3 ? hn::Load(d, bu + 7 * lanes) : b0b;                              \
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                                \
+  }
+
+  size_t k = args.k;
+  for (; k >= 4 * S; k -= 4 * S) {
+    __builtin_prefetch(next_b, 0, 2);
+    THRESHER_TILE_K(0)
+    THRESHER_TILE_K(1)
+    THRESHER_TILE_K(2)
+    THRESHER_TILE_K(3)
+    a0 += 4 * S;
+    a1 += 4 * S;
+    a2 += 4 * S;
+    a3 += 4 * S;
+    a4 += 4 * S;
+    b += 4 * S * kPanelVectors * lanes;
+    next_b += 16;
+  }
+#undef THRESHER_TILE_K
+
+#define THRESHER_TILE_STEP1(i)                                                \
+  if constexpr (i < R) {                                                      \
+    const float* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4; \
+    const V av = hn::Set(d, p[static_cast<size_t>(i % 3) * lda]);             \
+    THRESHER_TILE_FMA(av, b0a, c##i##a);                                      \
+    THRESHER_TILE_FMA(av, b0b, c##i##b);                                      \
+  }
+  for (; k != 0; --k) {
+    const V b0a = hn::Load(d, b);
+    const V b0b = hn::Load(d, b + lanes);
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
+    ++a0, ++a1, ++a2, ++a3, ++a4;
+    b += kPanelVectors * lanes;
+  }
+
+  // The sums of the other sets join those of set 0. Only rows below 3 are ever split.
+  if constexpr (R == 1 && S == 4) {
+    c0a = hn::Add(hn::Add(c0a, c1a), hn::Add(c2a, c3a));
+    c0b = hn::Add(hn::Add(c0b, c1b), hn::Add(c2b, c3b));
+  } else if constexpr (R == 2 && S == 2) {
+    c0a = hn::Add(c0a, c2a);
+    c0b = hn::Add(c0b, c2b);
+    c1a = hn::Add(c1a, c3a);
+    c1b = hn::Add(c1b, c3b);
+  } else if constexpr (R == 3 && S == 2) {
+    c0a = hn::Add(c0a, c3a);
+    c0b = hn::Add(c0b, c3b);
+    c1a = hn::Add(c1a, c4a);
+    c1b = hn::Add(c1b, c4b);
+    c2a = hn::Add(c2a, c5a);
+    c2b = hn::Add(c2b, c5b);
+  } else {
+    static_assert(S == 1);
+  }
+
+  float* out = args.out;
+  if (args.residual == nullptr) {
+#define THRESHER_TILE_STORE(i)                               \
+  if constexpr (i < R) {                                     \
+    hn::StoreU(c##i##a, d, out + i * args.out_ld);           \
+    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes);   \
+  }
+    THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
+  } else {
+    const float* residual = args.residual;
+#undef THRESHER_TILE_STORE
+#define THRESHER_TILE_STORE(i)                                                                          \
+  if constexpr (i < R) {                                                                                \
+    const float* ri = residual + i * args.residual_ld;                                                  \
+    const V ra = hn::LoadU(d, ri);                                                                      \
+    const V rb = hn::LoadU(d, ri + lanes);                                                              \
+    hn::StoreU(hn::Add(c##i##a, ra), d, out + i * args.out_ld);                                         \
+    hn::StoreU(hn::Add(c##i##b, rb), d, out + i * args.out_ld + lanes);                                 \
+  }
+    THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
+  }
+}
+
+using TileFunction = void (*)(const TileArgs&);
+
+template <size_t... I>
+constexpr TileFunction TileAt(size_t index, std::index_sequence<I...>) {
+  constexpr TileFunction table[] = {&RunTile<static_cast<int>(I) + 1, I == 0 ? 4 : I < 3 ? 2 : 1>...};
+  return table[index];
+}
+
+// 1 <= rows <= kTileRows.
+HWY_INLINE TileFunction TileForRows(size_t rows) {
+  return TileAt(rows - 1, std::make_index_sequence<static_cast<size_t>(kTileRows)>());
+}
+
+// Cuts `rows` rows into tiles of nearly equal height: with two accumulators a row, a tile of one or two rows left over
+// would wait for its own multiply-adds, whereas one row less in some tiles costs nothing.
+struct RowTiles {
+  explicit RowTiles(size_t rows)
+      : count((rows + kTileRows - 1) / kTileRows), height(count == 0 ? 0 : rows / count), taller(rows - height * count) {}
+  size_t Height(size_t tile) const { return tile < taller ? height + 1 : height; }
+  size_t count;
+  size_t height;
+  size_t taller;  // the first so many tiles have one row more
+};
+
+// Transposes a 4 x 4 block: out[i * out_ld + j] = in[j * in_ld + i].
+HWY_INLINE void Transpose4x4(const float* HWY_RESTRICT in, size_t in_ld, float* HWY_RESTRICT out, size_t out_ld) {
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<uint64_t, decltype(d)> d64;
+  const auto r0 = hn::LoadU(d, in);
+  const auto r1 = hn::LoadU(d, in + in_ld);
+  const auto r2 = hn::LoadU(d, in + 2 * in_ld);
+  const auto r3 = hn::LoadU(d, in + 3 * in_ld);
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, out);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + out_ld);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * out_ld);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * out_ld);
+}
+
+// Packs columns [0, columns) of b[i * stride_k + j * stride_n] into one panel, filling up with zeros.
+inline void PackPanel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
+                      float* HWY_RESTRICT panel) {
+  const TileTag d;
+  const size_t width = PanelWidth();
+  size_t done = 0;  // columns packed by the fast paths
+  if (stride_n == 1 && columns == width) {
+    const size_t lanes = hn::Lanes(d);
+    for (size_t i = 0; i < k; ++i) {
+      const float* row = b + static_cast<ptrdiff_t>(i) * stride_k;
+      const auto left = hn::LoadU(d, row);
+      const auto right = hn::LoadU(d, row + lanes);
+      hn::Store(left, d, panel + i * width);
+      hn::Store(right, d, panel + i * width + lanes);
+    }
+    return;
+  }
+  if (stride_k == 1 && stride_n > 0) {
+    const size_t ld = static_cast<size_t>(stride_n);
+    for (; done + 4 <= columns; done += 4) {
+      const float* in = b + done * ld;
+      size_t i = 0;
+      for (; i + 4 <= k; i += 4) Transpose4x4(in + i, ld, panel + i * width + done, width);
+      for (; i < k; ++i) {
+        for (size_t j = 0; j < 4; ++j) panel[i * width + done + j] = in[i + j * ld];
+      }
+    }
+  }
+  for (size_t i = 0; i < k; ++i) {
+    float* out = panel + i * width;
+    const float* in = b + static_cast<ptrdiff_t>(i) * stride_k;
+    for (size_t j = done; j < columns; ++j) out[j] = in[static_cast<ptrdiff_t>(j) * stride_n];
+    for (size_t j = columns; j < width; ++j) out[j] = 0.0f;
+  }
+}
+
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,160 @@
+#include "thresher/kernels/index.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/kernel_test_util.h"
+
+namespace thresher::kernels {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool};
+
+// Integers in [least, size).
+void FillIndices(Tensor& tensor, std::mt19937& random, int64_t least, int64_t size) {
+  for (size_t i = 0; i < tensor.elements(); ++i) {
+    const int64_t index = least + static_cast<int64_t>(random() % static_cast<uint64_t>(size - least));
+    if (tensor.view.dtype == DType::kI64) {
+      tensor.memory<int64_t>()[i] = index;
+    } else {
+      tensor.memory<int32_t>()[i] = static_cast<int32_t>(index);
+    }
+  }
+}
+
+TEST(Embedding, MatchesReference) {
+  std::mt19937 random(1);
+  for (const DType dtype : kTypes) {
+    for (const DType index_type : {DType::kI64, DType::kI32}) {
+      for (const int64_t width : {0, 1, 2, 5, 64}) {
+        for (const Layout& layout : {Layout{}, Layout{.order = {1, 0}}, Layout{.step = 2}}) {
+          for (const Layout& index_layout : {Layout{}, Layout{.order = {1, 0}}, Layout{.broadcast = 1}}) {
+            Tensor table(dtype, {11, width}, layout);
+            FillRandom(table, random);
+            Tensor indices(index_type, {3, 7}, index_layout);
+            FillIndices(indices, random, 0, 11);
+            Tensor want(dtype, {3, 7, width});
+            ASSERT_TRUE(EmbeddingReference(table.view, indices.view, want.view).ok());
+            for (const int parts : kPartCounts) {
+              Tensor got(dtype, {3, 7, width});
+              for (int part = 0; part < parts; ++part) {
+                ASSERT_TRUE(Embedding(table.view, indices.view, got.view, part, parts).ok());
+              }
+              ASSERT_TRUE(Same(got, want));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Embedding, NamesTheBadIndex) {
+  std::vector<float> table(30522);
+  std::vector<int64_t> indices = {0, 1, 2, 3, 4, 5, 6, 30600, -1};
+  std::vector<float> out(indices.size());
+  const View t = MakeView(table.data(), DType::kF32, {30522, 1});
+  const View o = MakeView(out.data(), DType::kF32, {9, 1});
+  const Status status = Embedding(t, MakeView(indices.data(), DType::kI64, {9}), o);
+  EXPECT_EQ(status.code(), Code::kOutOfRange);
+  EXPECT_EQ(status.message(), "embedding: index 30600 at position 7 is outside [0, 30522)");
+  const Status last = Embedding(t, MakeView(indices.data(), DType::kI64, {9}), o, 8, 9);
+  EXPECT_EQ(last.message(), "embedding: index -1 at position 8 is outside [0, 30522)");
+  EXPECT_TRUE(Embedding(t, MakeView(indices.data(), DType::kI64, {9}), o, 0, 9).ok());
+}
+
+TEST(Gather, MatchesReference) {
+  std::mt19937 random(2);
+  for (const DType dtype : kTypes) {
+    for (int dim = 0; dim < 3; ++dim) {
+      for (const Layout& layout : {Layout{}, Layout{.order = {2, 0, 1}}, Layout{.broadcast = 2}}) {
+        for (const Layout& index_layout : {Layout{}, Layout{.order = {2, 1, 0}}, Layout{.broadcast = 4}}) {
+          const Dims x_shape = {6, 7, 8};
+          Dims shape = {5, 7, 6};
+          shape[static_cast<size_t>(dim)] = 19;
+          Tensor x(dtype, x_shape, layout);
+          FillRandom(x, random);
+          Tensor indices(DType::kI64, shape, index_layout);
+          FillIndices(indices, random, 0, x_shape[static_cast<size_t>(dim)]);
+          Tensor want(dtype, shape);
+          ASSERT_TRUE(GatherReference(x.view, dim, indices.view, want.view).ok());
+          for (const int parts : kPartCounts) {
+            Tensor got(dtype, shape);
+            for (int part = 0; part < parts; ++part) {
+              ASSERT_TRUE(Gather(x.view, dim, indices.view, got.view, part, parts).ok());
+            }
+            ASSERT_TRUE(Same(got, want)) << dim;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Gather, ScalarsAndErrors) {
+  float x = 3;
+  int64_t index = 0;
+  float out = 0;
+  EXPECT_TRUE(
+      Gather(MakeView(&x, DType::kF32, {}), 0, MakeView(&index, DType::kI64, {}), MakeView(&out, DType::kF32, {})).ok());
+  EXPECT_EQ(out, 3);
+  std::vector<float> row = {1, 2, 3};
+  std::vector<int32_t> indices = {2, -1};
+  std::vector<float> result(2);
+  const Status status = Gather(MakeView(row.data(), DType::kF32, {1, 3}), 1, MakeView(indices.data(), DType::kI32, {1, 2}),
+                               MakeView(result.data(), DType::kF32, {1, 2}));
+  EXPECT_EQ(status.code(), Code::kOutOfRange);
+  EXPECT_EQ(status.message(), "gather: index -1 at position 1 is outside [0, 3)");
+}
+
+TEST(IndexNd, MatchesReference) {
+  std::mt19937 random(3);
+  for (const DType dtype : kTypes) {
+    for (int n = 1; n <= 3; ++n) {
+      for (const Layout& layout : {Layout{}, Layout{.order = {2, 0, 1}}, Layout{.broadcast = 2}}) {
+        Tensor x(dtype, {4, 5, 6}, layout);
+        FillRandom(x, random);
+        // One column and one row broadcast against each other, as masks are made, and a full one.
+        Tensor first(DType::kI64, {7, 9}, {.broadcast = 2});
+        Tensor second(DType::kI32, {7, 9}, {.broadcast = 1});
+        Tensor third(DType::kI64, {7, 9});
+        FillIndices(first, random, -4, 4);
+        FillIndices(second, random, -5, 5);
+        FillIndices(third, random, -6, 6);
+        const View indices[] = {first.view, second.view, third.view};
+        Dims shape = {7, 9};
+        for (int d = n; d < 3; ++d) shape.push_back(x.view.shape[d]);
+        Tensor want(dtype, shape);
+        ASSERT_TRUE(IndexNdReference(x.view, indices, n, want.view).ok());
+        for (const int parts : kPartCounts) {
+          Tensor got(dtype, shape);
+          for (int part = 0; part < parts; ++part) ASSERT_TRUE(IndexNd(x.view, indices, n, got.view, part, parts).ok());
+          ASSERT_TRUE(Same(got, want)) << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(IndexNd, NamesTheBadIndex) {
+  std::vector<int64_t> x = {10, 11, 12, 13, 14, 15};
+  std::vector<int64_t> rows = {0, -2, 1};
+  std::vector<int64_t> columns = {0, -1, 3};
+  std::vector<int64_t> out(3);
+  const View view = MakeView(x.data(), DType::kI64, {2, 3});
+  View indices[] = {MakeView(rows.data(), DType::kI64, {3}), MakeView(columns.data(), DType::kI64, {3})};
+  const View result = MakeView(out.data(), DType::kI64, {3});
+  const Status status = IndexNd(view, indices, 2, result);
+  EXPECT_EQ(status.code(), Code::kOutOfRange);
+  EXPECT_EQ(status.message(), "index: index 3 at position 2 of index tensor 1 is outside [-3, 3)");
+  columns[2] = 2;
+  ASSERT_TRUE(IndexNd(view, indices, 2, result).ok());
+  EXPECT_EQ(out, (std::vector<int64_t>{10, 12, 15}));
+}
+
+}  // namespace
+}  // namespace thresher::kernels

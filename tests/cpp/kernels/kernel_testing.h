@@ -1,0 +1,66 @@
+// What kernel tests share: every instruction set in turn, random data, and comparison that knows NaN and infinity.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "thresher/base/isa.h"
+
+namespace thresher::kernels::testing {
+
+// Runs `body` under every instruction set of this machine.
+template <class Body>
+void ForEachIsa(const Body& body) {
+  for (const isa::Isa isa : isa::Available()) {
+    SCOPED_TRACE("instruction set " + std::string(isa::Name(isa)));
+    ASSERT_TRUE(isa::Force(isa::Name(isa)).ok());
+    body();
+  }
+  isa::UseBest();
+}
+
+inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float low = -1.0f, float high = 1.0f) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<float> distribution(low, high);
+  std::vector<float> values(count);
+  for (float& v : values) v = distribution(generator);
+  return values;
+}
+
+// Floats at a 64-byte boundary.
+class AlignedFloats {
+ public:
+  explicit AlignedFloats(size_t count) : data_(static_cast<float*>(::operator new(count * 4 + 64, std::align_val_t{64}))) {}
+  ~AlignedFloats() { ::operator delete(data_, std::align_val_t{64}); }
+  AlignedFloats(const AlignedFloats&) = delete;
+  AlignedFloats& operator=(const AlignedFloats&) = delete;
+  float* data() { return data_; }
+
+ private:
+  float* data_;
+};
+
+// |actual - expected| <= absolute + relative * |expected|; NaN equals NaN and an infinity equals itself.
+inline void ExpectClose(const std::vector<float>& actual, const std::vector<float>& expected, float absolute,
+                        float relative = 0.0f) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const float a = actual[i];
+    const float e = expected[i];
+    if (std::isnan(e) || std::isinf(e)) {
+      ASSERT_TRUE(std::isnan(e) ? std::isnan(a) : a == e) << "element " << i << ": expected " << e << ", found " << a;
+    } else {
+      ASSERT_LE(std::abs(a - e), absolute + relative * std::abs(e))
+          << "element " << i << ": expected " << e << ", found " << a;
+      ASSERT_FALSE(std::isnan(a)) << "element " << i << ": expected " << e << ", found NaN";
+    }
+  }
+}
+
+}  // namespace thresher::kernels::testing

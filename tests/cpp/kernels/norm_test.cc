@@ -1,0 +1,90 @@
+#include "thresher/kernels/norm.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/kernel_testing.h"
+
+namespace thresher::kernels {
+namespace {
+
+using testing::ExpectClose;
+using testing::ForEachIsa;
+using testing::RandomFloats;
+
+void Check(int64_t rows, int64_t cols, bool affine, int64_t extra, int parts, float offset = 0.0f, float tolerance = 2e-6f) {
+  SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols) + " affine " + std::to_string(affine) + " parts " +
+               std::to_string(parts));
+  const int64_t ld = cols + extra;
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(rows * ld + 1), 1, offset - 1.0f, offset + 1.0f);
+  const std::vector<float> weight = RandomFloats(static_cast<size_t>(cols + 1), 2);
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(cols + 1), 3);
+  std::vector<float> expected(static_cast<size_t>(rows * ld + 1), 7.0f);
+  LayerNormArgs args{.x = x.data() + 1,
+                     .row_stride = ld,
+                     .weight = affine ? weight.data() + 1 : nullptr,
+                     .bias = affine ? bias.data() + 1 : nullptr,
+                     .eps = 1e-5f,
+                     .out = expected.data() + 1,
+                     .out_row_stride = ld,
+                     .rows = rows,
+                     .cols = cols};
+  LayerNormReference(args);
+  ForEachIsa([&] {
+    std::vector<float> actual(expected.size(), 7.0f);
+    LayerNormArgs own = args;
+    own.out = actual.data() + 1;
+    for (int part = 0; part < parts; ++part) LayerNorm(own, part, parts);
+    ExpectClose(actual, expected, tolerance, 2e-6f);
+
+    std::vector<float> in_place = x;
+    own.x = own.out = in_place.data() + 1;
+    for (int part = 0; part < parts; ++part) LayerNorm(own, part, parts);
+    if (extra == 0) {
+      in_place[0] = 7.0f;
+      ExpectClose(in_place, expected, tolerance, 2e-6f);
+    }
+  });
+}
+
+TEST(LayerNormTest, EveryColumnRemainder) {
+  for (int64_t cols = 1; cols <= 80; ++cols) Check(3, cols, cols % 2 == 0, cols % 3, 1);
+}
+
+TEST(LayerNormTest, LongRowsAndParts) {
+  for (const int64_t cols : {384, 768, 1023}) {
+    for (const int parts : {1, 2, 3, 9}) Check(7, cols, true, 0, parts);
+  }
+}
+
+// One pass over squares would lose every digit here: the variance is 1/3, the squares 1e8.
+TEST(LayerNormTest, LargeCommonOffset) { Check(4, 768, true, 0, 1, 1e4f, 5e-6f); }
+
+TEST(LayerNormTest, ConstantRowsGiveTheBias) {
+  const std::vector<float> x(100, 3.25f);
+  const std::vector<float> bias = RandomFloats(100, 5);
+  ForEachIsa([&] {
+    std::vector<float> out(100);
+    LayerNorm({.x = x.data(), .row_stride = 100, .bias = bias.data(), .out = out.data(), .out_row_stride = 100, .rows = 1,
+               .cols = 100});
+    ExpectClose(out, bias, 0.0f);
+  });
+}
+
+TEST(LayerNormTest, NanAndInfinitySpoilTheirRowOnly) {
+  std::vector<float> x = RandomFloats(3 * 50, 1);
+  x[10] = std::numeric_limits<float>::quiet_NaN();
+  x[2 * 50 + 49] = std::numeric_limits<float>::infinity();
+  ForEachIsa([&] {
+    std::vector<float> out(3 * 50);
+    LayerNorm({.x = x.data(), .row_stride = 50, .out = out.data(), .out_row_stride = 50, .rows = 3, .cols = 50});
+    for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i / 50 != 1) << i;
+  });
+}
+
+}  // namespace
+}  // namespace thresher::kernels
