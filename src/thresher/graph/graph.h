@@ -1,0 +1,94 @@
+// The intermediate representation: typed SSA values and the nodes that define them.
+//
+// Every front end builds this, every pass maps one to another, the plan is made from it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "thresher/base/dtype.h"
+#include "thresher/base/status.h"
+#include "thresher/base/view.h"
+
+namespace thresher {
+
+struct OpDef;  // graph/operator.h: one row per operator
+
+using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+using Attrs = std::map<std::string, Attr>;  // ordered: printing and hashing need one order
+
+using ValueId = int32_t;
+inline constexpr ValueId kNoValue = -1;  // an optional operand that was left out
+
+// Bytes of a constant. `data` stays valid as long as `owner` lives. `version` changes when the content does.
+struct Constant {
+  const void* data = nullptr;
+  std::shared_ptr<const void> owner;
+  bool is_weight = false;  // shared with the caller (a model's parameter), not folded by value
+};
+
+struct Value {
+  enum class Kind : uint8_t { kInput, kConstant, kResult };
+  std::string name;
+  DType dtype = DType::kF32;
+  Dims shape;
+  Kind kind = Kind::kResult;
+  Constant constant;  // kConstant only
+};
+
+struct Node {
+  const OpDef* op = nullptr;
+  std::vector<ValueId> inputs;  // kNoValue where optional and absent
+  std::vector<ValueId> outputs;
+  Attrs attrs;
+  std::string source;  // where it came from in the user's model, for messages and profiles
+};
+
+// Nodes stand in topological order: every input is defined before it is used.
+class Graph {
+ public:
+  ValueId AddInput(std::string name, DType dtype, Dims shape);
+  ValueId AddConstant(std::string name, DType dtype, Dims shape, Constant constant);
+  // A constant that owns a copy of `bytes` (row-major).
+  ValueId AddOwnedConstant(std::string name, DType dtype, Dims shape, const void* bytes);
+
+  // Appends a node after checking operand count, attributes, dtypes and shapes with the operator's own row.
+  // Errors name the operator, what it wanted and what it found.
+  Result<std::vector<ValueId>> Add(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {},
+                                   std::string source = {});
+  // The same for an operator with one output.
+  Result<ValueId> Add1(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {}, std::string source = {});
+
+  void SetOutputs(std::vector<ValueId> outputs) { outputs_ = std::move(outputs); }
+
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<Value>& values() const { return values_; }
+  const Value& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }
+  const std::vector<ValueId>& inputs() const { return inputs_; }
+  const std::vector<ValueId>& outputs() const { return outputs_; }
+  // The node that defines `id`, or nullptr for inputs and constants.
+  const Node* producer(ValueId id) const;
+  bool is_constant(ValueId id) const { return id != kNoValue && value(id).kind == Value::Kind::kConstant; }
+  // How many operands and graph outputs use each value, indexed by ValueId.
+  std::vector<int> UseCounts() const;
+
+ private:
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<ValueId> inputs_;
+  std::vector<ValueId> outputs_;
+  std::vector<int32_t> producer_;  // per value: index into nodes_, -1 if none
+};
+
+// Attribute access with a default; the operator's row has checked the types already.
+template <class T>
+T GetAttr(const Attrs& attrs, const std::string& name, T fallback) {
+  const auto it = attrs.find(name);
+  return it == attrs.end() ? fallback : std::get<T>(it->second);
+}
+
+}  // namespace thresher

@@ -1,0 +1,81 @@
+// An operator is one row: name, schema, shape inference, cost model, lowering to kernels.
+//
+// Rows stand in src/thresher/ops/, one family a file; graph/operator.cc lists the families. The documentation table, the
+// profiler's names and the importer's list of what is supported all come from these rows.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thresher/graph/graph.h"
+
+namespace thresher {
+
+class Lowering;  // plan/lowering.h
+
+// Which section of the operator report a row's time belongs to.
+enum class Section : uint8_t { kForward, kReshape, kAlloc };
+
+enum class AttrType : uint8_t { kBool, kInt, kFloat, kString, kInts };
+
+struct AttrSpec {
+  std::string_view name;
+  AttrType type;
+  bool required = false;
+  std::string_view doc;
+};
+
+struct TensorType {
+  DType dtype = DType::kF32;
+  Dims shape;
+};
+
+// What shape inference sees: one entry per declared operand; `present` is false for an absent optional one.
+struct OperandType : TensorType {
+  bool present = false;
+};
+
+struct InferContext {
+  std::span<const OperandType> inputs;
+  const Attrs& attrs;
+};
+
+// Work of one execution. `flops` < 0: not modelled.
+struct Cost {
+  double flops = -1;
+  double bytes_read = 0;
+  double bytes_written = 0;
+};
+
+struct OpDef {
+  std::string_view name;
+  std::string_view doc;                    // one sentence
+  std::vector<std::string_view> operands;  // "x", "bias?" (optional), "xs*" (any number, last only)
+  std::vector<AttrSpec> attrs;
+  Section section = Section::kForward;
+  // Output types, or an error that names what was wanted and found.
+  Result<std::vector<TensorType>> (*infer)(const InferContext&) = nullptr;
+  Cost (*cost)(const InferContext&, std::span<const TensorType> outputs) = nullptr;
+  // Emits the steps of one node into a plan.
+  Status (*lower)(const Graph&, const Node&, Lowering&) = nullptr;
+};
+
+// All rows, sorted by name.
+std::span<const OpDef* const> AllOps();
+
+// The row of that name, or nullptr.
+const OpDef* FindOp(std::string_view name);
+
+// One function per family file in src/thresher/ops/.
+std::span<const OpDef> LinearOps();
+std::span<const OpDef> AttentionOps();
+std::span<const OpDef> NormOps();
+std::span<const OpDef> PointwiseOps();
+std::span<const OpDef> ReduceOps();
+std::span<const OpDef> IndexOps();
+std::span<const OpDef> ShapeOps();
+std::span<const OpDef> CreateOps();
+
+}  // namespace thresher

@@ -1,0 +1,121 @@
+// Scaled dot-product attention.
+#include "thresher/kernels/attention.h"
+
+#include "thresher/ops/common.h"
+
+namespace thresher {
+namespace {
+
+Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
+  static constexpr const char* kNames[] = {"q", "k", "v"};
+  for (size_t i = 0; i < 3; ++i) {
+    THRESHER_TRY(ops::WantF32(c, i, kNames[i]));
+    if (c.inputs[i].shape.size() != 4) {
+      return InvalidArgument(std::string("wanted ") + kNames[i] + " [batch, heads, sequence, head size], found " +
+                             ToString(c.inputs[i].shape));
+    }
+  }
+  const Dims& q = c.inputs[0].shape;
+  const Dims& k = c.inputs[1].shape;
+  const Dims& v = c.inputs[2].shape;
+  if (q[0] != k[0] || q[0] != v[0] || k[1] != v[1] || k[2] != v[2] || q[3] != k[3] || k[1] == 0 || q[1] % k[1] != 0) {
+    return InvalidArgument("wanted q [B, Hq, Sq, D], k [B, Hkv, Skv, D], v [B, Hkv, Skv, Dv] with Hq a multiple of Hkv, "
+                           "found " + ToString(q) + ", " + ToString(k) + ", " + ToString(v));
+  }
+  const OperandType& mask = c.inputs[3];
+  if (mask.present) {
+    if (mask.dtype != DType::kF32 && mask.dtype != DType::kBool) {
+      return Unsupported("wanted a mask of f32 or bool, found " + ops::ToString(mask));
+    }
+    const Dims scores{q[0], q[1], q[2], k[2]};
+    const Result<Dims> together = ops::Broadcast(mask.shape, scores);
+    if (!together.ok() || together.value() != scores) {
+      return InvalidArgument("wanted a mask that broadcasts to the scores " + ToString(scores) + ", found " +
+                             ToString(mask.shape));
+    }
+  }
+  return ops::One(DType::kF32, {q[0], q[1], q[2], v[3]});
+}
+
+// Two products and about five operations a score (scale, mask, maximum, exp counted as one, sum).
+Cost CostSdpa(const InferContext& c, std::span<const TensorType> outputs) {
+  const Dims& q = c.inputs[0].shape;
+  const double scores = static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(c.inputs[1].shape[2]);
+  Cost cost = ops::ElementwiseCost(c, outputs, 0);
+  cost.flops = scores * (2.0 * static_cast<double>(q[3]) + 2.0 * static_cast<double>(c.inputs[2].shape[3]) + 5.0);
+  return cost;
+}
+
+struct SdpaParams {
+  float scale;
+  bool causal;
+  bool masked;
+};
+
+kernels::SdpaArgs MakeArgs(const View& q, const View& k, const View& v, const View& mask, const View& out,
+                           const SdpaParams& p) {
+  kernels::SdpaArgs args;
+  args.q = q;
+  args.k = k;
+  args.v = v;
+  args.out = out;
+  if (p.masked) args.mask = mask;
+  args.scale = p.scale;
+  args.causal = p.causal;
+  return args;
+}
+
+Status SdpaStep(const StepContext& c) {
+  kernels::Sdpa(MakeArgs(c.in(0), c.in(1), c.in(2), c.in(3), c.out(), c.as<SdpaParams>()), c.scratch, c.part,
+                c.num_parts);
+  return Status::Ok();
+}
+
+Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
+  const Dims shape = graph.value(node.outputs[0]).shape;  // [B, H, S, Dv]
+  // Stored as [B, S, H, Dv], so that merging the heads afterwards is a window and not a copy.
+  TensorRef out = lowering.AllocateTemporary(DType::kF32, {shape[0], shape[2], shape[1], shape[3]});
+  std::swap(out.view.shape[1], out.view.shape[2]);
+  std::swap(out.view.strides[1], out.view.strides[2]);
+  lowering.Bind(node.outputs[0], out);
+  if (ops::Empty(out)) return Status::Ok();
+  SdpaParams p{};
+  p.scale = static_cast<float>(GetAttr<double>(node.attrs, "scale", 1.0));
+  p.causal = GetAttr<bool>(node.attrs, "causal", false);
+  p.masked = node.inputs[3] != kNoValue;
+  const TensorRef q = lowering.InnerContiguous(lowering.Ref(node.inputs[0]));
+  const TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
+  const TensorRef v = lowering.InnerContiguous(lowering.Ref(node.inputs[2]));
+  TensorRef mask;
+  if (p.masked) {
+    const TensorRef raw = lowering.Ref(node.inputs[3]);
+    // A mask repeated along the keys keeps stride 0; any other inner stride but 1 is copied.
+    const Dims scores{shape[0], shape[1], shape[2], k.view.shape[2]};
+    mask = ops::ExpandTo(raw, scores);
+    if (mask.view.strides[3] > 1) mask = ops::ExpandTo(lowering.Contiguous(raw), scores);
+  }
+  kernels::SdpaArgs sizes = MakeArgs(q.view, k.view, v.view, mask.view, out.view, p);
+  sizes.mask.data = p.masked ? &sizes : nullptr;  // only whether there is a mask counts, there is no data yet
+  const size_t scratch = kernels::SdpaScratchBytes(sizes);
+  lowering.AddStep(SdpaStep, {q, k, v, mask}, {out}, p).scratch_bytes = scratch;
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::span<const OpDef> AttentionOps() {
+  static const std::vector<OpDef> rows = {
+      {"sdpa",
+       "softmax(scale q k^T + mask) v by blocks of keys, without storing the scores.",
+       {"q", "k", "v", "mask?"},
+       {{"scale", AttrType::kFloat, true, "factor on the scores, usually 1/sqrt(head size)"},
+        {"causal", AttrType::kBool, false, "query i sees keys 0..i only"}},
+       Section::kForward,
+       InferSdpa,
+       CostSdpa,
+       LowerSdpa},
+  };
+  return rows;
+}
+
+}  // namespace thresher

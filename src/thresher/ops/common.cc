@@ -1,0 +1,98 @@
+#include "thresher/ops/common.h"
+
+#include <algorithm>
+
+namespace thresher::ops {
+
+std::string ToString(const TensorType& type) { return std::string(Name(type.dtype)) + thresher::ToString(type.shape); }
+
+Result<Dims> Broadcast(const Dims& a, const Dims& b) {
+  Dims out(std::max(a.size(), b.size()), 1);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t da = i < a.size() ? a[a.size() - 1 - i] : 1;
+    const int64_t db = i < b.size() ? b[b.size() - 1 - i] : 1;
+    if (da != db && da != 1 && db != 1) {
+      return InvalidArgument("wanted shapes that broadcast together, found " + thresher::ToString(a) + " and " +
+                             thresher::ToString(b));
+    }
+    out[out.size() - 1 - i] = da == 1 ? db : da;
+  }
+  return out;
+}
+
+Result<int> NormalizeDim(int64_t dim, int rank, const char* what) {
+  const int64_t limit = std::max(rank, 1);
+  if (dim < -limit || dim >= limit) {
+    return InvalidArgument(std::string("wanted ") + what + " in [" + std::to_string(-limit) + ", " +
+                           std::to_string(limit) + "), found " + std::to_string(dim));
+  }
+  return static_cast<int>(dim < 0 ? dim + limit : dim);
+}
+
+TensorRef ExpandTo(const TensorRef& ref, const Dims& shape) {
+  TensorRef out = ref;
+  out.view.rank = static_cast<int>(shape.size());
+  const int offset = out.view.rank - ref.view.rank;
+  for (int i = 0; i < out.view.rank; ++i) {
+    const int from = i - offset;
+    out.view.shape[i] = shape[static_cast<size_t>(i)];
+    out.view.strides[i] = from >= 0 && ref.view.shape[from] == out.view.shape[i] ? ref.view.strides[from] : 0;
+  }
+  return out;
+}
+
+bool AsRows(const View& view, int64_t* rows, int64_t* cols, int64_t* row_stride) {
+  const int last = view.rank - 1;
+  *cols = view.rank == 0 ? 1 : view.shape[last];
+  *rows = 1;
+  *row_stride = *cols;
+  if (view.rank > 0 && *cols > 1 && view.strides[last] != 1) return false;
+  bool first = true;
+  int64_t expected = 0;
+  for (int i = last - 1; i >= 0; --i) {
+    if (view.shape[i] == 1) continue;
+    if (first) {
+      *row_stride = view.strides[i];
+      first = false;
+    } else if (view.strides[i] != expected) {
+      return false;
+    }
+    expected = view.strides[i] * view.shape[i];
+    *rows *= view.shape[i];
+  }
+  // A stride of 0 repeats one row, which collapses only when no further dimension stands before it.
+  return true;
+}
+
+TensorRef RowsOrCopy(const TensorRef& ref, Lowering& lowering) {
+  int64_t rows, cols, stride;
+  return AsRows(ref.view, &rows, &cols, &stride) ? ref : lowering.Contiguous(ref);
+}
+
+Cost ElementwiseCost(const InferContext& c, std::span<const TensorType> outputs, double flops_per_output) {
+  Cost cost;
+  cost.flops = 0;
+  for (const OperandType& input : c.inputs) {
+    if (input.present) cost.bytes_read += static_cast<double>(Bytes(input));
+  }
+  for (const TensorType& output : outputs) {
+    cost.bytes_written += static_cast<double>(Bytes(output));
+    cost.flops += flops_per_output * static_cast<double>(NumElements(output.shape));
+  }
+  return cost;
+}
+
+Cost MoveCost(const InferContext&, std::span<const TensorType> outputs) {
+  Cost cost;
+  cost.flops = 0;
+  for (const TensorType& output : outputs) cost.bytes_written += static_cast<double>(Bytes(output));
+  cost.bytes_read = cost.bytes_written;
+  return cost;
+}
+
+Status WantF32(const InferContext& c, size_t index, const char* name) {
+  if (index >= c.inputs.size() || !c.inputs[index].present || c.inputs[index].dtype == DType::kF32) return Status::Ok();
+  return Unsupported(std::string("wanted ") + name + " as f32, found " + ToString(c.inputs[index]));
+}
+
+}  // namespace thresher::ops

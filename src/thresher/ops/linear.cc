@@ -1,0 +1,272 @@
+// Matrix products: linear (with a fused epilogue) and batched matmul.
+#include <algorithm>
+
+#include "thresher/kernels/gemm.h"
+#include "thresher/ops/common.h"
+
+namespace thresher {
+namespace {
+
+using ops::AsRows;
+using ops::Empty;
+using ops::One;
+
+struct PackParams {
+  int64_t k, n, stride_k, stride_n;
+  int64_t batch, batch_stride, packed_stride;
+};
+
+// Packs `batch` matrices that lie batch_stride elements apart.
+Status PackStep(const StepContext& c) {
+  const auto& p = c.as<PackParams>();
+  for (int64_t b = 0; b < p.batch; ++b) {
+    kernels::PackB(c.in(0).as<const float>() + b * p.batch_stride, p.k, p.n, p.stride_k, p.stride_n,
+                   c.out().as<float>() + b * p.packed_stride, c.part, c.num_parts);
+  }
+  return Status::Ok();
+}
+
+// Adds a step that packs a 2-D or batched [batch, k, n] window at run time.
+TensorRef AddPack(const TensorRef& b, const PackParams& params, Lowering& lowering) {
+  const TensorRef packed = lowering.AllocateTemporary(DType::kF32, {params.batch * params.packed_stride});
+  Step& step = lowering.AddStep(PackStep, {b}, {packed}, params);
+  step.name = "pack";
+  step.section = Section::kReshape;
+  step.flops = 0;
+  step.bytes = 2.0 * static_cast<double>(sizeof(float)) * static_cast<double>(params.batch * params.k * params.n);
+  return packed;
+}
+
+// ---- linear ----
+
+enum LinearOperand { kX, kWeight, kBias, kResidual };
+
+Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
+  for (size_t i = 0; i < 4; ++i) {
+    static constexpr const char* kNames[] = {"x", "weight", "bias", "residual"};
+    THRESHER_TRY(ops::WantF32(c, i, kNames[i]));
+  }
+  const std::string layout = GetAttr<std::string>(c.attrs, "layout", "nk");
+  if (layout != "nk" && layout != "kn") {
+    return InvalidArgument("wanted layout \"nk\" ([out, in], torch's) or \"kn\", found \"" + layout + "\"");
+  }
+  const std::string activation = GetAttr<std::string>(c.attrs, "activation", "none");
+  if (!kernels::ParseActivation(activation)) return Unsupported("activation \"" + activation + "\" is not known");
+  const Dims& x = c.inputs[kX].shape;
+  const Dims& w = c.inputs[kWeight].shape;
+  const bool nk = layout == "nk";
+  if (w.size() != 2 || x.empty() || x.back() != (nk ? w[1] : w[0])) {
+    return InvalidArgument("wanted x [..., K] and weight " + std::string(nk ? "[N, K]" : "[K, N]") + ", found x " +
+                           ToString(x) + " and weight " + ToString(w));
+  }
+  const int64_t n = nk ? w[0] : w[1];
+  if (c.inputs[kBias].present && c.inputs[kBias].shape != Dims{n}) {
+    return InvalidArgument("wanted bias [" + std::to_string(n) + "], found " + ToString(c.inputs[kBias].shape));
+  }
+  Dims out = x;
+  out.back() = n;
+  if (c.inputs[kResidual].present && c.inputs[kResidual].shape != out) {
+    return InvalidArgument("wanted residual of the output's shape " + ToString(out) + ", found " +
+                           ToString(c.inputs[kResidual].shape));
+  }
+  return One(DType::kF32, std::move(out));
+}
+
+Cost CostLinear(const InferContext& c, std::span<const TensorType> outputs) {
+  const double k = static_cast<double>(c.inputs[kX].shape.back());
+  double per_output = 2 * k;
+  if (c.inputs[kBias].present) per_output += 1;
+  if (c.inputs[kResidual].present) per_output += 1;
+  if (GetAttr<std::string>(c.attrs, "activation", "none") != "none") per_output += 1;
+  return ops::ElementwiseCost(c, outputs, per_output);
+}
+
+struct GemmParams {
+  int64_t m, n, k, lda, ldr;
+  kernels::Activation activation;
+};
+
+Status LinearStep(const StepContext& c) {
+  const auto& p = c.as<GemmParams>();
+  kernels::GemmArgs args;
+  args.m = p.m;
+  args.n = p.n;
+  args.k = p.k;
+  args.a = c.in(0).as<const float>();
+  args.lda = p.lda;
+  args.packed_b = c.in(1).as<const float>();
+  args.c = c.out().as<float>();
+  args.ldc = p.n;
+  args.bias = c.in(2).as<const float>();
+  args.residual = c.in(3).as<const float>();
+  args.ldr = p.ldr;
+  args.activation = p.activation;
+  kernels::Gemm(args, c.part, c.num_parts);
+  return Status::Ok();
+}
+
+Status LowerLinear(const Graph& graph, const Node& node, Lowering& lowering) {
+  const bool nk = GetAttr<std::string>(node.attrs, "layout", "nk") == "nk";
+  const Dims& w = graph.value(node.inputs[kWeight]).shape;
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (Empty(out)) return Status::Ok();
+  const TensorRef x = ops::RowsOrCopy(lowering.Ref(node.inputs[kX]), lowering);
+  GemmParams p{};
+  p.k = nk ? w[1] : w[0];
+  p.n = nk ? w[0] : w[1];
+  int64_t cols;
+  AsRows(x.view, &p.m, &cols, &p.lda);
+  p.activation = *kernels::ParseActivation(GetAttr<std::string>(node.attrs, "activation", "none"));
+  TensorRef weight;
+  if (graph.is_constant(node.inputs[kWeight])) {
+    weight = lowering.PackedWeight(node.inputs[kWeight], nk);
+  } else {
+    const TensorRef raw = lowering.Ref(node.inputs[kWeight]);
+    const int64_t s0 = raw.view.strides[0], s1 = raw.view.strides[1];
+    weight = AddPack(raw, {p.k, p.n, nk ? s1 : s0, nk ? s0 : s1, 1, 0, kernels::PackedSize(p.k, p.n)}, lowering);
+  }
+  const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
+  TensorRef residual = lowering.Ref(node.inputs[kResidual]);
+  if (residual.buffer >= 0) {
+    int64_t rows;
+    residual = ops::RowsOrCopy(residual, lowering);
+    AsRows(residual.view, &rows, &cols, &p.ldr);
+  }
+  lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p);
+  return Status::Ok();
+}
+
+// ---- matmul ----
+
+Result<std::vector<TensorType>> InferMatmul(const InferContext& c) {
+  THRESHER_TRY(ops::WantF32(c, 0, "a"));
+  THRESHER_TRY(ops::WantF32(c, 1, "b"));
+  const Dims& a = c.inputs[0].shape;
+  const Dims& b = c.inputs[1].shape;
+  if (a.size() < 2 || b.size() < 2 || a.back() != b[b.size() - 2]) {
+    return InvalidArgument("wanted a [..., M, K] and b [..., K, N], found " + ToString(a) + " and " + ToString(b));
+  }
+  THRESHER_ASSIGN(Dims out, ops::Broadcast(Dims(a.begin(), a.end() - 2), Dims(b.begin(), b.end() - 2)));
+  out.push_back(a[a.size() - 2]);
+  out.push_back(b.back());
+  return One(DType::kF32, std::move(out));
+}
+
+Cost CostMatmul(const InferContext& c, std::span<const TensorType> outputs) {
+  return ops::ElementwiseCost(c, outputs, 2 * static_cast<double>(c.inputs[0].shape.back()));
+}
+
+struct MatmulParams {
+  int64_t batch, m, n, k, lda, a_batch_stride, b_packed_stride;
+};
+
+Status MatmulStep(const StepContext& c) {
+  const auto& p = c.as<MatmulParams>();
+  kernels::GemmArgs args;
+  args.m = p.m;
+  args.n = p.n;
+  args.k = p.k;
+  args.lda = p.lda;
+  args.ldc = p.n;
+  // Whole products a thread where there are enough of them, else each product is shared.
+  const bool share = p.batch < c.num_parts;
+  const int64_t begin = share ? 0 : p.batch * c.part / c.num_parts;
+  const int64_t end = share ? p.batch : p.batch * (c.part + 1) / c.num_parts;
+  for (int64_t b = begin; b < end; ++b) {
+    args.a = c.in(0).as<const float>() + b * p.a_batch_stride;
+    args.packed_b = c.in(1).as<const float>() + b * p.b_packed_stride;
+    args.c = c.out().as<float>() + b * p.m * p.n;
+    kernels::Gemm(args, share ? c.part : 0, share ? c.num_parts : 1);
+  }
+  return Status::Ok();
+}
+
+// The window [batch, rows, cols] of an operand whose leading dimensions are broadcast to `lead`; a copy where the
+// leading dimensions have no common stride.
+TensorRef AsBatch(const TensorRef& ref, const Dims& lead, bool inner_contiguous, Lowering& lowering) {
+  Dims shape = lead;
+  const View& v = ref.view;
+  shape.push_back(v.shape[v.rank - 2]);
+  shape.push_back(v.shape[v.rank - 1]);
+  TensorRef full = ops::ExpandTo(ref, shape);
+  const auto collapsible = [&](const View& view) {
+    if (inner_contiguous && view.shape[view.rank - 1] > 1 && view.strides[view.rank - 1] != 1) return false;
+    int64_t expected = -1;
+    for (int i = view.rank - 3; i >= 0; --i) {
+      if (view.shape[i] == 1) continue;
+      if (expected >= 0 && view.strides[i] != expected) return false;
+      expected = view.strides[i] * view.shape[i];
+    }
+    return true;
+  };
+  if (!collapsible(full.view)) full = lowering.Contiguous(full);
+  return full;
+}
+
+int64_t BatchStride(const View& view) {
+  for (int i = view.rank - 3; i >= 0; --i) {
+    if (view.shape[i] != 1) return view.strides[i];
+  }
+  return 0;
+}
+
+Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (Empty(out)) return Status::Ok();
+  const Dims& shape = graph.value(node.outputs[0]).shape;
+  Dims lead = shape;
+  lead.resize(shape.size() - 2);
+  const TensorRef a = AsBatch(lowering.Ref(node.inputs[0]), lead, true, lowering);
+  MatmulParams p{};
+  p.batch = NumElements(lead);
+  p.m = shape[shape.size() - 2];
+  p.n = shape.back();
+  p.k = a.view.shape[a.view.rank - 1];
+  p.lda = a.view.shape[a.view.rank - 2] == 1 ? p.k : a.view.strides[a.view.rank - 2];
+  p.a_batch_stride = BatchStride(a.view);
+  TensorRef packed;
+  if (graph.is_constant(node.inputs[1]) && graph.value(node.inputs[1]).shape.size() == 2) {
+    packed = lowering.PackedWeight(node.inputs[1], false);
+  } else {
+    const TensorRef raw = lowering.Ref(node.inputs[1]);
+    int64_t matrices = 1;
+    for (int i = 0; i < raw.view.rank - 2; ++i) matrices *= raw.view.shape[i];
+    const bool shared = matrices == 1;
+    const TensorRef b = shared ? raw : AsBatch(raw, lead, false, lowering);
+    const int r = b.view.rank;
+    p.b_packed_stride = shared ? 0 : kernels::PackedSize(p.k, p.n);
+    packed = AddPack(b,
+                     {p.k, p.n, b.view.strides[r - 2], b.view.strides[r - 1], shared ? 1 : p.batch,
+                      shared ? 0 : BatchStride(b.view), kernels::PackedSize(p.k, p.n)},
+                     lowering);
+  }
+  lowering.AddStep(MatmulStep, {a, packed}, {out}, p);
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::span<const OpDef> LinearOps() {
+  static const std::vector<OpDef> rows = {
+      {"linear",
+       "act(x W + bias) + residual over the last dimension of x.",
+       {"x", "weight", "bias?", "residual?"},
+       {{"layout", AttrType::kString, false, "how the weight is stored: \"nk\" ([out, in], default) or \"kn\""},
+        {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"}},
+       Section::kForward,
+       InferLinear,
+       CostLinear,
+       LowerLinear},
+      {"matmul",
+       "Matrix product of the last two dimensions; leading ones broadcast.",
+       {"a", "b"},
+       {},
+       Section::kForward,
+       InferMatmul,
+       CostMatmul,
+       LowerMatmul},
+  };
+  return rows;
+}
+
+}  // namespace thresher

@@ -1,0 +1,188 @@
+// Element-wise operators: one row per unary and binary kernel, where, cast.
+#include "thresher/kernels/pointwise.h"
+
+#include <utility>
+
+#include "thresher/ops/common.h"
+
+namespace thresher {
+namespace {
+
+using kernels::BinaryOp;
+using kernels::UnaryOp;
+
+struct NoParams {};
+
+template <class Op>
+Status WantSupported(Op op, const OperandType& operand) {
+  if (kernels::Supports(op, operand.dtype)) return Status::Ok();
+  std::string known;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (kernels::Supports(op, static_cast<DType>(i))) known += " " + std::string(Name(static_cast<DType>(i)));
+  }
+  return Unsupported("wanted one of" + known + ", found " + ops::ToString(operand));
+}
+
+// The window of an operand, broadcast to the output.
+TensorRef Operand(const Graph& graph, const Node& node, size_t i, Lowering& lowering) {
+  return ops::ExpandTo(lowering.Ref(node.inputs[i]), graph.value(node.outputs[0]).shape);
+}
+
+// ---- unary ----
+
+template <UnaryOp op>
+Result<std::vector<TensorType>> InferUnary(const InferContext& c) {
+  THRESHER_TRY(WantSupported(op, c.inputs[0]));
+  return ops::One(kernels::ResultType(op, c.inputs[0].dtype), c.inputs[0].shape);
+}
+
+template <UnaryOp op>
+Cost CostUnary(const InferContext& c, std::span<const TensorType> outputs) {
+  return ops::ElementwiseCost(c, outputs, kernels::FlopsPerElement(op));
+}
+
+template <UnaryOp op>
+Status LowerUnary(const Graph&, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  constexpr StepFn kStep = [](const StepContext& c) {
+    kernels::Unary(op, c.in(0), c.out(), c.part, c.num_parts);
+    return Status::Ok();
+  };
+  lowering.AddStep(kStep, {lowering.Ref(node.inputs[0])}, {out}, NoParams{});
+  return Status::Ok();
+}
+
+template <size_t i>
+OpDef UnaryRow() {
+  constexpr UnaryOp op = static_cast<UnaryOp>(i);
+  return {kernels::Name(op), kernels::Doc(op), {"x"}, {}, Section::kForward, InferUnary<op>, CostUnary<op>,
+          LowerUnary<op>};
+}
+
+// ---- binary ----
+
+template <BinaryOp op>
+Result<std::vector<TensorType>> InferBinary(const InferContext& c) {
+  if (c.inputs[0].dtype != c.inputs[1].dtype) {
+    return InvalidArgument("wanted two operands of one type, found " + ops::ToString(c.inputs[0]) + " and " +
+                           ops::ToString(c.inputs[1]) + "; insert a cast");
+  }
+  THRESHER_TRY(WantSupported(op, c.inputs[0]));
+  THRESHER_ASSIGN(Dims shape, ops::Broadcast(c.inputs[0].shape, c.inputs[1].shape));
+  return ops::One(kernels::ResultType(op, c.inputs[0].dtype), std::move(shape));
+}
+
+template <BinaryOp op>
+Cost CostBinary(const InferContext& c, std::span<const TensorType> outputs) {
+  return ops::ElementwiseCost(c, outputs, kernels::FlopsPerElement(op));
+}
+
+template <BinaryOp op>
+Status LowerBinary(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  constexpr StepFn kStep = [](const StepContext& c) {
+    kernels::Binary(op, c.in(0), c.in(1), c.out(), c.part, c.num_parts);
+    return Status::Ok();
+  };
+  lowering.AddStep(kStep, {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering)}, {out}, NoParams{});
+  return Status::Ok();
+}
+
+template <size_t i>
+OpDef BinaryRow() {
+  constexpr BinaryOp op = static_cast<BinaryOp>(i);
+  return {kernels::Name(op), kernels::Doc(op), {"a", "b"}, {}, Section::kForward, InferBinary<op>, CostBinary<op>,
+          LowerBinary<op>};
+}
+
+// ---- where, cast ----
+
+Result<std::vector<TensorType>> InferWhere(const InferContext& c) {
+  if (c.inputs[0].dtype != DType::kBool) {
+    return InvalidArgument("wanted the condition as bool, found " + ops::ToString(c.inputs[0]));
+  }
+  if (c.inputs[1].dtype != c.inputs[2].dtype) {
+    return InvalidArgument("wanted two branches of one type, found " + ops::ToString(c.inputs[1]) + " and " +
+                           ops::ToString(c.inputs[2]) + "; insert a cast");
+  }
+  THRESHER_ASSIGN(const Dims branches, ops::Broadcast(c.inputs[1].shape, c.inputs[2].shape));
+  THRESHER_ASSIGN(Dims shape, ops::Broadcast(c.inputs[0].shape, branches));
+  return ops::One(c.inputs[1].dtype, std::move(shape));
+}
+
+Cost CostMoving(const InferContext& c, std::span<const TensorType> outputs) {
+  return ops::ElementwiseCost(c, outputs, 0);
+}
+
+Status WhereStep(const StepContext& c) {
+  kernels::Where(c.in(0), c.in(1), c.in(2), c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
+
+Status LowerWhere(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  lowering.AddStep(WhereStep,
+                   {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering),
+                    Operand(graph, node, 2, lowering)},
+                   {out}, NoParams{});
+  return Status::Ok();
+}
+
+Result<std::vector<TensorType>> InferCast(const InferContext& c) {
+  const std::string name = GetAttr<std::string>(c.attrs, "dtype", "");
+  const std::optional<DType> dtype = ParseDType(name);
+  if (!dtype) return Unsupported("wanted dtype f32, i64, i32 or bool, found \"" + name + "\"");
+  return ops::One(*dtype, c.inputs[0].shape);
+}
+
+Status CastStep(const StepContext& c) {
+  kernels::Cast(c.in(0), c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
+
+Status LowerCast(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef x = lowering.Ref(node.inputs[0]);
+  if (x.view.dtype == graph.value(node.outputs[0]).dtype) {
+    lowering.Bind(node.outputs[0], x);
+    return Status::Ok();
+  }
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (!ops::Empty(out)) lowering.AddStep(CastStep, {x}, {out}, NoParams{});
+  return Status::Ok();
+}
+
+template <size_t... unary, size_t... binary>
+std::vector<OpDef> MakeRows(std::index_sequence<unary...>, std::index_sequence<binary...>) {
+  std::vector<OpDef> rows = {UnaryRow<unary>()..., BinaryRow<binary>()...};
+  rows.push_back({"where",
+                  "a where the condition holds, else b.",
+                  {"condition", "a", "b"},
+                  {},
+                  Section::kForward,
+                  InferWhere,
+                  CostMoving,
+                  LowerWhere});
+  rows.push_back({"cast",
+                  "The same values as another type; f32 to an integer truncates, to bool is x != 0.",
+                  {"x"},
+                  {{"dtype", AttrType::kString, true, "f32, i64, i32 or bool"}},
+                  Section::kReshape,
+                  InferCast,
+                  CostMoving,
+                  LowerCast});
+  return rows;
+}
+
+}  // namespace
+
+std::span<const OpDef> PointwiseOps() {
+  static const std::vector<OpDef> rows =
+      MakeRows(std::make_index_sequence<static_cast<size_t>(UnaryOp::kBitwiseNot) + 1>(),
+               std::make_index_sequence<static_cast<size_t>(BinaryOp::kLogicalXor) + 1>());
+  return rows;
+}
+
+}  // namespace thresher
