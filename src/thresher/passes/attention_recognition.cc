@@ -1,0 +1,240 @@
+#include <cmath>
+#include <utility>
+
+#include "thresher/graph/operator.h"
+#include "thresher/graph/rewriter.h"
+#include "thresher/passes/passes.h"
+
+namespace thresher::passes {
+namespace {
+
+// Fills this low drown every score they are added to: score + fill rounds to fill.
+constexpr double kDrowningFill = -1e30;
+
+// What feeds one sdpa. Ids are the source graph's.
+struct Attention {
+  ValueId q = kNoValue;
+  ValueId k = kNoValue;
+  ValueId k_transposed = kNoValue;  // k with its last two dimensions exchanged
+  ValueId v = kNoValue;
+  double scale = 1;
+  ValueId mask = kNoValue;  // f32, added to the scores
+  // where(choice, ...) around the scores: positions that keep their score are those where `choice` equals `keep`.
+  ValueId choice = kNoValue;
+  bool keep = true;
+  double fill = 0;
+  std::string source;
+};
+
+class Matcher {
+ public:
+  explicit Matcher(const Graph& graph) : graph_(graph), uses_(graph.UseCounts()) {}
+
+  // softmax(scores) v, where `product` is the last product.
+  std::optional<Attention> Match(const Node& product) const {
+    const Node* softmax = Inner(product.inputs[0], "softmax");
+    if (product.op->name != "matmul" || softmax == nullptr) return std::nullopt;
+    const Dims& scores = Shape(softmax->inputs[0]);
+    if (FromFront(GetAttr<int64_t>(softmax->attrs, "dim", -1), scores.size()) + 1 != static_cast<int64_t>(scores.size())) {
+      return std::nullopt;
+    }
+    Attention found;
+    found.v = product.inputs[1];
+    found.source = MergeSources(softmax->source, product.source);
+    if (!MatchScores(softmax->inputs[0], found) || !ShapesFit(found, scores)) return std::nullopt;
+    return found;
+  }
+
+ private:
+  const Dims& Shape(ValueId id) const { return graph_.value(id).shape; }
+
+  // The node that makes `id`, if it is `op` and nothing else reads it.
+  const Node* Inner(ValueId id, std::string_view op) const {
+    const Node* node = graph_.producer(id);
+    return node != nullptr && node->op->name == op && uses_[static_cast<size_t>(id)] == 1 ? node : nullptr;
+  }
+
+  // where(choice, scores, fill), scores + mask, or the scores alone.
+  bool MatchScores(ValueId id, Attention& found) const {
+    if (MatchScaled(id, found)) return true;
+    const Dims& shape = Shape(id);
+    if (const Node* where = Inner(id, "where")) {
+      for (const size_t side : {size_t{1}, size_t{2}}) {
+        const std::optional<double> fill = UniformConstant(graph_, where->inputs[3 - side]);
+        // A milder fill would leave its positions a share that no mask gives them.
+        if (!fill || !(*fill <= kDrowningFill) || Shape(where->inputs[side]) != shape) continue;
+        if (!MatchScaled(where->inputs[side], found)) continue;
+        found.choice = where->inputs[0];
+        found.keep = side == 1;
+        found.fill = *fill;
+        found.source = MergeSources(where->source, found.source);
+        return true;
+      }
+    }
+    if (const Node* add = Inner(id, "add")) {
+      for (const size_t side : {size_t{0}, size_t{1}}) {
+        if (Shape(add->inputs[side]) != shape || !MatchScaled(add->inputs[side], found)) continue;
+        found.mask = add->inputs[1 - side];
+        found.source = MergeSources(add->source, found.source);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // q kT, times or divided by a constant.
+  bool MatchScaled(ValueId id, Attention& found) const {
+    double scale = 1;
+    std::string source;
+    const ValueId inner = StripScale(id, scale, source);
+    const Node* product = Inner(inner, "matmul");
+    if (product == nullptr) return false;
+    std::string inner_source;
+    found.q = StripScale(product->inputs[0], scale, inner_source);
+    const ValueId k = StripScale(product->inputs[1], scale, inner_source);
+    const Node* permute = graph_.producer(k);
+    if (permute == nullptr || permute->op->name != "permute") return false;
+    if (SwapsLastTwo(PermuteDims(*permute))) {
+      found.k = StripScale(permute->inputs[0], scale, inner_source);
+    } else {
+      found.k_transposed = k;
+    }
+    found.scale = scale;
+    found.source = MergeSources(MergeSources(MergeSources(inner_source, product->source), source), found.source);
+    return true;
+  }
+
+  // x of x * c, c * x or x / c, if nothing else reads the product; `id` itself otherwise.
+  ValueId StripScale(ValueId id, double& scale, std::string& source) const {
+    for (const char* op : {"mul", "div"}) {
+      const Node* node = Inner(id, op);
+      if (node == nullptr) continue;
+      const bool divides = node->op->name == "div";
+      for (const size_t side : {size_t{1}, size_t{0}}) {
+        if (divides && side == 0) continue;
+        const std::optional<double> c = UniformConstant(graph_, node->inputs[side]);
+        const ValueId x = node->inputs[1 - side];
+        if (!c || !std::isfinite(*c) || *c == 0 || Shape(x) != Shape(id)) continue;
+        scale = divides ? scale / *c : scale * *c;
+        source = MergeSources(node->source, source);
+        return x;
+      }
+    }
+    return id;
+  }
+
+  // Equal batches (broadcasting between q, k and v is not sdpa's) of at most two dimensions.
+  bool ShapesFit(const Attention& found, const Dims& scores) const {
+    const Dims& q = Shape(found.q);
+    const Dims& v = Shape(found.v);
+    Dims k = Shape(found.k == kNoValue ? found.k_transposed : found.k);
+    const size_t rank = q.size();
+    if (rank < 2 || rank > 4 || k.size() != rank || v.size() != rank || scores.size() != rank) return false;
+    if (found.k == kNoValue) std::swap(k[rank - 1], k[rank - 2]);
+    for (size_t i = 0; i + 2 < rank; ++i) {
+      if (q[i] != k[i] || q[i] != v[i]) return false;
+    }
+    for (const ValueId mask : {found.mask, found.choice}) {
+      if (mask != kNoValue && BroadcastShapes(scores, Shape(mask)) != scores) return false;
+    }
+    return NumElements(q) > 0 && NumElements(k) > 0 && NumElements(v) > 0;
+  }
+
+  const Graph& graph_;
+  std::vector<int> uses_;
+};
+
+// `id` with dimensions of size 1 put in front until it has four.
+Result<ValueId> ToRank4(Graph& graph, ValueId id, const std::string& source) {
+  Dims shape = graph.value(id).shape;
+  if (shape.size() == 4) return id;
+  shape.insert(shape.begin(), 4 - shape.size(), 1);
+  return graph.Add1("reshape", {id}, {{"shape", shape}}, source);
+}
+
+Result<ValueId> ScalarF32(Graph& graph, double value, const std::string& source) {
+  return graph.Add1("full", {}, {{"shape", Dims{}}, {"value", value}, {"dtype", std::string("f32")}}, source);
+}
+
+// The mask operand of sdpa: bool where true keeps a position, or f32 to be added.
+Result<ValueId> MaskOperand(Rewriter& rewriter, const Attention& found) {
+  Graph& graph = rewriter.graph();
+  if (found.choice == kNoValue) return rewriter.Map(found.mask);
+  ValueId choice = rewriter.Map(found.choice);
+  if (std::isinf(found.fill)) {
+    if (found.keep) return choice;
+    return graph.Add1("logical_not", {choice}, {}, found.source);
+  }
+  // A finite fill leaves a row that is masked throughout its equal shares, which a bool mask would not.
+  THRESHER_ASSIGN(const ValueId zero, ScalarF32(graph, 0, found.source));
+  THRESHER_ASSIGN(const ValueId fill, ScalarF32(graph, found.fill, found.source));
+  return graph.Add1("where", {choice, found.keep ? zero : fill, found.keep ? fill : zero}, {}, found.source);
+}
+
+Result<ValueId> BuildSdpa(Rewriter& rewriter, const Attention& found, const Dims& out) {
+  Graph& graph = rewriter.graph();
+  ValueId k = rewriter.Map(found.k);
+  if (k == kNoValue) {
+    Dims dims;
+    for (size_t i = 0; i < out.size(); ++i) dims.push_back(static_cast<int64_t>(i));
+    std::swap(dims[out.size() - 1], dims[out.size() - 2]);
+    THRESHER_ASSIGN(k, graph.Add1("permute", {rewriter.Map(found.k_transposed)}, {{"dims", dims}}, found.source));
+  }
+  std::vector<ValueId> inputs = {rewriter.Map(found.q), k, rewriter.Map(found.v)};
+  for (ValueId& id : inputs) {
+    THRESHER_ASSIGN(id, ToRank4(graph, id, found.source));
+  }
+  if (found.mask != kNoValue || found.choice != kNoValue) {
+    THRESHER_ASSIGN(const ValueId mask, MaskOperand(rewriter, found));
+    inputs.push_back(mask);
+  }
+  Attrs attrs{{"scale", found.scale}, {"causal", false}};
+  THRESHER_ASSIGN(const ValueId value, graph.Add1("sdpa", std::move(inputs), std::move(attrs), found.source));
+  if (out.size() == 4) return value;
+  return graph.Add1("reshape", {value}, {{"shape", out}}, found.source);
+}
+
+// sdpa with the mask where(keep, 0, -inf) takes `keep` itself.
+Result<ValueId> BoolMask(RuleRewriter& r, const Operation& op) {
+  if (op.op != "sdpa" || op.inputs.size() < 4 || op.inputs[3] == kNoValue) return kNoValue;
+  const auto where = r.Producer(op.inputs[3], "where");
+  if (!where) return kNoValue;
+  const std::optional<double> kept = UniformConstant(r.graph(), where->inputs[1]);
+  const std::optional<double> fill = UniformConstant(r.graph(), where->inputs[2]);
+  if (!kept || !fill || *kept != 0 || !(std::isinf(*fill) && *fill < 0)) return kNoValue;
+  Operation lean = op;
+  lean.inputs[3] = where->inputs[0];
+  lean.source = MergeSources(where->source, op.source);
+  return r.Emit(std::move(lean));
+}
+
+// sdpa broadcasts its mask, so it can do without an expand in front.
+Result<ValueId> BareMask(RuleRewriter& r, const Operation& op) {
+  if (op.op != "sdpa" || op.inputs.size() < 4 || op.inputs[3] == kNoValue) return kNoValue;
+  const auto expand = r.Producer(op.inputs[3], "expand");
+  if (!expand) return kNoValue;
+  Operation lean = op;
+  lean.inputs[3] = expand->inputs[0];
+  return r.Emit(std::move(lean));
+}
+
+}  // namespace
+
+Result<Graph> AttentionRecognition(const Graph& graph, const PassContext&) {
+  const Matcher matcher(graph);
+  Rewriter rewriter(graph);
+  for (const Node& node : graph.nodes()) {
+    const std::optional<Attention> found = matcher.Match(node);
+    if (!found) {
+      THRESHER_TRY(rewriter.Copy(node));
+      continue;
+    }
+    THRESHER_ASSIGN(const ValueId value, BuildSdpa(rewriter, *found, graph.value(node.outputs[0]).shape));
+    rewriter.Replace(node.outputs[0], value);
+  }
+  THRESHER_ASSIGN(const Graph recognized, rewriter.Finish());
+  static constexpr RuleRewriter::Rule kRules[] = {BareMask, BoolMask};
+  return RuleRewriter(recognized, kRules).Run();
+}
+
+}  // namespace thresher::passes

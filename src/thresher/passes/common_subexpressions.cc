@@ -1,0 +1,82 @@
+#include <map>
+#include <utility>
+
+#include "thresher/graph/operator.h"
+#include "thresher/graph/printer.h"
+#include "thresher/graph/rewriter.h"
+#include "thresher/passes/passes.h"
+
+namespace thresher::passes {
+namespace {
+
+// A string of parts that equals another one only when all parts do.
+class Key {
+ public:
+  void Add(const void* bytes, size_t size) {
+    text_.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    text_.append(static_cast<const char*>(bytes), size);
+  }
+  template <class T>
+    requires std::is_arithmetic_v<T> || std::is_pointer_v<T>
+  void Add(T number) {
+    Add(&number, sizeof(number));
+  }
+  void Add(std::string_view text) { Add(text.data(), text.size()); }
+  void Add(const Dims& ints) { Add(ints.data(), ints.size() * sizeof(int64_t)); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// Constants are equal when they are the same memory, or small and the same bytes.
+std::string ConstantKey(const Value& constant) {
+  Key key;
+  key.Add(static_cast<int>(constant.dtype));
+  key.Add(constant.shape);
+  const int64_t elements = NumElements(constant.shape);
+  if (!constant.constant.is_weight && elements <= kMaxInlineElements) {
+    key.Add(constant.constant.data, static_cast<size_t>(elements) * SizeOf(constant.dtype));
+  } else {
+    key.Add(constant.constant.is_weight);
+    key.Add(constant.constant.data);
+  }
+  return key.text();
+}
+
+std::string NodeKey(const Node& node, const std::vector<ValueId>& inputs) {
+  Key key;
+  key.Add(node.op->name);
+  key.Add(inputs.data(), inputs.size() * sizeof(ValueId));
+  for (const auto& [name, attr] : node.attrs) {
+    key.Add(std::string_view(name));
+    key.Add(attr.index());
+    std::visit([&key](const auto& held) { key.Add(held); }, attr);
+  }
+  return key.text();
+}
+
+}  // namespace
+
+Result<Graph> CommonSubexpressions(const Graph& graph, const PassContext&) {
+  Rewriter rewriter(graph);
+  std::map<std::string, ValueId> constants;
+  std::map<std::string, std::vector<ValueId>> nodes;
+  for (ValueId id = 0; id < static_cast<ValueId>(graph.values().size()); ++id) {
+    if (!graph.is_constant(id)) continue;
+    const auto [first, added] = constants.emplace(ConstantKey(graph.value(id)), id);
+    if (!added) rewriter.Replace(id, rewriter.Map(first->second));
+  }
+  for (const Node& node : graph.nodes()) {
+    const auto [first, added] = nodes.try_emplace(NodeKey(node, rewriter.MapAll(node.inputs)));
+    if (added) {
+      THRESHER_TRY(rewriter.Copy(node));
+      first->second = rewriter.MapAll(node.outputs);
+    } else {
+      for (size_t i = 0; i < node.outputs.size(); ++i) rewriter.Replace(node.outputs[i], first->second[i]);
+    }
+  }
+  return rewriter.Finish();
+}
+
+}  // namespace thresher::passes

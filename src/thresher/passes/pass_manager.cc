@@ -1,0 +1,76 @@
+#include "thresher/passes/pass_manager.h"
+
+#include <utility>
+
+#include "thresher/passes/passes.h"
+
+namespace thresher {
+namespace {
+
+constexpr Pass kPasses[] = {
+    {"dead_code", "Drops nodes and constants that no output depends on.", passes::DeadCode},
+    {"constant_folding", "Computes what depends on constants alone, within limits on growth.", passes::ConstantFolding},
+    {"view_simplification",
+     "Collapses chains of views, drops operators that do nothing, and computes broadcast operands before broadcasting them.",
+     passes::ViewSimplification},
+    {"common_subexpressions", "Computes equal operations on equal operands once.", passes::CommonSubexpressions},
+    {"linear_recognition", "Turns products with a constant matrix into linear, which packs its weight once.",
+     passes::LinearRecognition},
+    {"epilogue_fusion", "Lets linear add the bias, apply the activation and add the residual.", passes::EpilogueFusion},
+    {"layout_motion", "Moves reshape and permute past operators that do not mind, so that they meet and cancel.",
+     passes::LayoutMotion},
+    {"attention_recognition", "Turns softmax(q k / scale + mask) v into sdpa.", passes::AttentionRecognition},
+};
+
+constexpr std::string_view kLevels[] = {"O0", "O1", "O2", "O3"};
+
+}  // namespace
+
+std::span<const Pass> AllPasses() { return kPasses; }
+
+const Pass* FindPass(std::string_view name) {
+  for (const Pass& pass : kPasses) {
+    if (pass.name == name) return &pass;
+  }
+  return nullptr;
+}
+
+Result<Level> ParseLevel(std::string_view name) {
+  for (size_t i = 0; i < std::size(kLevels); ++i) {
+    if (kLevels[i] == name) return static_cast<Level>(i);
+  }
+  return InvalidArgument("wanted an optimisation level O0, O1, O2 or O3, found '" + std::string(name) + "'");
+}
+
+std::vector<std::string> PassesForLevel(Level level) {
+  switch (level) {
+    case Level::kO0: return {};
+    case Level::kO1: return {"dead_code", "constant_folding"};
+    case Level::kO2:
+    case Level::kO3: break;
+  }
+  // The bias joins its linear before layouts move: a permute that has to pass linear and add passes one node then.
+  return {"dead_code",          "constant_folding", "view_simplification", "constant_folding",      "common_subexpressions",
+          "linear_recognition", "epilogue_fusion",  "layout_motion",       "attention_recognition", "view_simplification",
+          "epilogue_fusion",    "constant_folding", "common_subexpressions"};
+}
+
+Result<Graph> RunPasses(const Graph& graph, std::span<const std::string> names, const PassContext& context,
+                        const PassDump& dump) {
+  for (const std::string& name : names) {
+    if (FindPass(name) != nullptr) continue;
+    std::string message = "there is no pass '" + name + "'; known are";
+    for (const Pass& pass : kPasses) message += " " + std::string(pass.name);
+    return InvalidArgument(std::move(message));
+  }
+  Graph current = graph;
+  for (const std::string& name : names) {
+    Result<Graph> next = FindPass(name)->run(current, context);
+    if (!next.ok()) return Status(next.status().code(), "pass " + name + ": " + next.status().message());
+    current = std::move(next).value();
+    if (dump) dump(name, current);
+  }
+  return current;
+}
+
+}  // namespace thresher

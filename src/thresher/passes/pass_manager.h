@@ -1,0 +1,48 @@
+// Passes: pure functions from graph to graph, in one ordered list per optimisation level.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thresher/graph/graph.h"
+
+namespace thresher {
+
+// Runs a graph without inputs and gives the contents of its outputs, row-major, in order.
+using Evaluator = std::function<Result<std::vector<Constant>>(const Graph&)>;
+
+struct PassContext {
+  Evaluator evaluate;  // empty: constant folding does only what needs no arithmetic
+};
+
+struct Pass {
+  std::string_view name;
+  std::string_view doc;  // one sentence
+  Result<Graph> (*run)(const Graph&, const PassContext&);
+};
+
+// All passes, each once, in the order of docs/passes.md.
+std::span<const Pass> AllPasses();
+
+// The pass of that name, or nullptr.
+const Pass* FindPass(std::string_view name);
+
+enum class Level : uint8_t { kO0, kO1, kO2, kO3 };
+
+// "O0" to "O3"; an error lists them.
+Result<Level> ParseLevel(std::string_view name);
+
+// What the level runs, in order. A pass may stand there more than once.
+std::vector<std::string> PassesForLevel(Level level);
+
+// Called after each pass with its name and what it made.
+using PassDump = std::function<void(std::string_view pass, const Graph& graph)>;
+
+// Runs the named passes in order. An unknown name is an error that lists the known ones.
+Result<Graph> RunPasses(const Graph& graph, std::span<const std::string> names, const PassContext& context,
+                        const PassDump& dump = {});
+
+}  // namespace thresher
