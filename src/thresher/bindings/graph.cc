@@ -1,0 +1,145 @@
+#include "thresher/graph/graph.h"
+
+#include <memory>
+#include <utility>
+
+#include "thresher/bindings/convert.h"
+#include "thresher/bindings/module.h"
+#include "thresher/graph/hash.h"
+#include "thresher/graph/operator.h"
+#include "thresher/graph/parser.h"
+#include "thresher/graph/printer.h"
+#include "thresher/kernels/copy.h"
+#include "thresher/passes/pass_manager.h"
+
+namespace thresher::bindings {
+namespace {
+
+DType WantDType(const std::string& name) {
+  const std::optional<DType> dtype = ParseDType(name);
+  if (!dtype) throw nb::value_error(("wanted dtype f32, i64, i32 or bool, found '" + name + "'").c_str());
+  return *dtype;
+}
+
+ValueId AddConstant(Graph& graph, std::string name, const Array& array, bool weight) {
+  const View view = ViewOf(array);
+  Dims shape(view.shape, view.shape + view.rank);
+  if (weight && view.contiguous()) {
+    Constant constant;
+    constant.data = view.data;
+    // The array object keeps the tensor's memory alive; its destructor takes the interpreter's lock by itself.
+    constant.owner = std::make_shared<Array>(array);
+    constant.is_weight = true;
+    return graph.AddConstant(std::move(name), view.dtype, std::move(shape), std::move(constant));
+  }
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(view.size()) * SizeOf(view.dtype));
+  if (!bytes->empty()) kernels::Copy(view, MakeView(bytes->data(), view.dtype, shape));
+  Constant constant;
+  constant.data = bytes->data();
+  constant.owner = bytes;
+  constant.is_weight = weight;
+  return graph.AddConstant(std::move(name), view.dtype, std::move(shape), std::move(constant));
+}
+
+const Value& ValueAt(const Graph& graph, ValueId id) {
+  if (id < 0 || static_cast<size_t>(id) >= graph.values().size()) {
+    throw nb::index_error(("the graph has no value " + std::to_string(id)).c_str());
+  }
+  return graph.value(id);
+}
+
+std::vector<ValueId> AddNode(Graph& graph, const std::string& op, const std::vector<std::optional<ValueId>>& inputs,
+                             const nb::dict& attrs, std::string source) {
+  std::vector<ValueId> ids;
+  for (const std::optional<ValueId>& id : inputs) ids.push_back(id.value_or(kNoValue));
+  return Unwrap(graph.Add(op, std::move(ids), AttrsFrom(attrs), std::move(source)));
+}
+
+nb::list Nodes(const Graph& graph) {
+  nb::list nodes;
+  for (const Node& node : graph.nodes()) {
+    nb::dict attrs;
+    for (const auto& [name, attr] : node.attrs) attrs[name.c_str()] = ToPython(attr);
+    nb::dict entry;
+    entry["op"] = std::string(node.op->name);
+    entry["inputs"] = node.inputs;
+    entry["outputs"] = node.outputs;
+    entry["attrs"] = attrs;
+    entry["source"] = node.source;
+    nodes.append(entry);
+  }
+  return nodes;
+}
+
+nb::list Ops() {
+  static constexpr const char* kSections[] = {"forward", "reshape", "alloc"};
+  static constexpr const char* kTypes[] = {"bool", "int", "float", "string", "ints"};
+  nb::list rows;
+  for (const OpDef* op : AllOps()) {
+    nb::list operands, attrs;
+    for (const std::string_view operand : op->operands) operands.append(std::string(operand));
+    for (const AttrSpec& spec : op->attrs) {
+      nb::dict attr;
+      attr["name"] = std::string(spec.name);
+      attr["type"] = kTypes[static_cast<size_t>(spec.type)];
+      attr["required"] = spec.required;
+      attr["doc"] = std::string(spec.doc);
+      attrs.append(attr);
+    }
+    nb::dict row;
+    row["name"] = std::string(op->name);
+    row["doc"] = std::string(op->doc);
+    row["operands"] = operands;
+    row["attrs"] = attrs;
+    row["section"] = kSections[static_cast<size_t>(op->section)];
+    row["modelled"] = op->cost != nullptr;
+    rows.append(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+void BindGraph(nb::module_& m) {
+  nb::class_<Graph>(m, "Graph", "A program of typed SSA values; see docs/architecture.md.")
+      .def(nb::init<>())
+      .def(
+          "input",
+          [](Graph& graph, std::string name, const std::string& dtype, Dims shape) {
+            return graph.AddInput(std::move(name), WantDType(dtype), std::move(shape));
+          },
+          nb::arg("name"), nb::arg("dtype"), nb::arg("shape"))
+      .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false)
+      .def("add", &AddNode, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs") = nb::dict(), nb::arg("source") = "")
+      .def("set_outputs",
+           [](Graph& graph, std::vector<ValueId> outputs) {
+             for (const ValueId id : outputs) ValueAt(graph, id);
+             graph.SetOutputs(std::move(outputs));
+           })
+      .def("dtype", [](const Graph& graph, ValueId id) { return std::string(Name(ValueAt(graph, id).dtype)); })
+      .def("shape", [](const Graph& graph, ValueId id) { return ToPython(ValueAt(graph, id).shape); })
+      .def("is_constant", [](const Graph& graph, ValueId id) {
+        ValueAt(graph, id);
+        return graph.is_constant(id);
+      })
+      .def("nodes", &Nodes)
+      .def("text", [](const Graph& graph) { return PrintGraph(graph); })
+      .def("hash", [](const Graph& graph) { return ToHex(HashGraph(graph)); })
+      .def_static("parse", [](const std::string& text) { return Unwrap(ParseGraph(text)); });
+  m.def("ops", &Ops, "One dict per operator: name, doc, operands, attrs, section, modelled.");
+  m.def(
+      "passes", [](const std::string& level) { return PassesForLevel(Unwrap(ParseLevel(level))); }, nb::arg("level") = "O2",
+      "Names of the passes of an optimisation level, in order.");
+  m.def("all_passes", [] {
+    nb::list rows;
+    for (const Pass& pass : AllPasses()) {
+      nb::dict row;
+      row["name"] = std::string(pass.name);
+      row["doc"] = std::string(pass.doc);
+      rows.append(row);
+    }
+    return rows;
+  });
+}
+
+}  // namespace thresher::bindings

@@ -1,0 +1,13 @@
+// What each file of the bindings adds to the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace thresher::bindings {
+
+void BindGraph(nanobind::module_& m);
+void BindPlan(nanobind::module_& m);
+void BindProfile(nanobind::module_& m);
+void BindSystem(nanobind::module_& m);
+
+}  // namespace thresher::bindings

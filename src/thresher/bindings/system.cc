@@ -1,0 +1,63 @@
+#include "thresher/base/cpu.h"
+#include "thresher/base/env.h"
+#include "thresher/base/isa.h"
+#include "thresher/base/thread_pool.h"
+#include "thresher/bindings/convert.h"
+#include "thresher/bindings/module.h"
+#include "thresher/profile/profiler.h"
+
+namespace thresher::bindings {
+namespace {
+
+std::vector<std::string> Names(const std::vector<isa::Isa>& isas) {
+  std::vector<std::string> names;
+  for (const isa::Isa isa : isas) names.emplace_back(isa::Name(isa));
+  return names;
+}
+
+nb::list EnvVars() {
+  nb::list rows;
+  for (const env::Variable& variable : env::Variables()) {
+    nb::dict row;
+    row["name"] = std::string(variable.name);
+    row["type"] = std::string(env::Name(variable.type));
+    row["default"] = std::string(variable.default_value);
+    row["wanted"] = env::Wanted(variable);
+    row["doc"] = std::string(variable.doc);
+    row["value"] = env::Raw(variable.name);
+    rows.append(row);
+  }
+  return rows;
+}
+
+// What a process does once, before its first plan. Raises where a variable is wrong.
+void Initialize() {
+  Check(env::Validate());
+  Unwrap(isa::Select());
+  Check(profile::StartFromEnvironment());
+}
+
+}  // namespace
+
+void BindSystem(nb::module_& m) {
+  m.def("initialize", &Initialize, "Applies the THRESHER_* variables. Raises ValueError naming a wrong one.");
+  m.def("version", [] { return std::string(THRESHER_VERSION); });
+  m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
+  m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");
+  m.def("compiled_isas", [] { return Names(isa::Compiled()); }, "Those this build has kernels for, worst first.");
+  m.def("num_threads", [] { return ThreadPool::Global().num_threads(); });
+  m.def(
+      "set_num_threads",
+      [](int n) {
+        if (n < 1 || n > 1024) throw nb::value_error("wanted 1 to 1024 threads");
+        const nb::gil_scoped_release release;
+        ThreadPool::SetGlobalSize(n);
+      },
+      nb::arg("n"));
+  m.def("usable_cores", &UsableCores);
+  m.def("cpu_model", &CpuModel);
+  m.def("env_vars", &EnvVars, "One dict per THRESHER_* variable.");
+  m.def("check_env", &env::UnknownVariables, "Warnings about unknown THRESHER_* variables.");
+}
+
+}  // namespace thresher::bindings

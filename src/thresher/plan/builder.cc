@@ -1,0 +1,111 @@
+#include "thresher/plan/builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "thresher/graph/printer.h"
+#include "thresher/plan/lowering.h"
+#include "thresher/plan/memory_planner.h"
+#include "thresher/profile/profiler.h"
+
+namespace thresher {
+namespace {
+
+// Below this much work the hand-over between threads costs more than it saves. The rates are those of one slow core:
+// the decision only has to be right to a factor of a few.
+constexpr double kParallelNs = 4000;
+constexpr double kFlopsPerNs = 40;
+constexpr double kBytesPerNs = 10;
+
+constexpr int64_t kMaxArenaBytes = int64_t{1} << 40;
+
+void MarkLifetimes(Plan& plan) {
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    for (const TensorRef& ref : plan.steps[s].operands) {
+      if (ref.buffer < 0) continue;
+      Buffer& buffer = plan.buffers[static_cast<size_t>(ref.buffer)];
+      if (buffer.first_step < 0) buffer.first_step = static_cast<int>(s);
+      buffer.last_step = static_cast<int>(s);
+    }
+  }
+}
+
+Status PlanMemory(Plan& plan, bool share) {
+  std::vector<Lifetime> lifetimes;
+  std::vector<size_t> owners;
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const Buffer& buffer = plan.buffers[b];
+    if (buffer.kind != Buffer::Kind::kArena || buffer.first_step < 0) continue;
+    const int last = static_cast<int>(plan.steps.size());
+    lifetimes.push_back(share ? Lifetime{buffer.bytes, buffer.first_step, buffer.last_step}
+                              : Lifetime{buffer.bytes, 0, last});
+    owners.push_back(b);
+    plan.unplanned_bytes += buffer.bytes;
+    if (plan.unplanned_bytes > kMaxArenaBytes) {
+      return ResourceExhausted("the plan wants more than " + std::to_string(kMaxArenaBytes) +
+                               " bytes of intermediate memory; use smaller inputs");
+    }
+  }
+  const Placement placement = PlaceBuffers(lifetimes);
+  for (size_t i = 0; i < owners.size(); ++i) plan.buffers[owners[i]].arena_offset = placement.offsets[i];
+  plan.arena_bytes = placement.total;
+  for (const Step& step : plan.steps) {
+    const int64_t aligned = (static_cast<int64_t>(step.scratch_bytes) + kArenaAlignment - 1) / kArenaAlignment;
+    plan.scratch_bytes = std::max(plan.scratch_bytes, aligned * kArenaAlignment);
+  }
+  return Status::Ok();
+}
+
+// The cost of the node goes to its last step; steps before it (packing, say) keep what the operator's row gave them.
+void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, size_t first) {
+  if (steps.size() == first || node.op->cost == nullptr) return;
+  std::vector<OperandType> inputs(node.inputs.size());
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] == kNoValue) continue;
+    const Value& value = graph.value(node.inputs[i]);
+    inputs[i].dtype = value.dtype;
+    inputs[i].shape = value.shape;
+    inputs[i].present = true;
+  }
+  std::vector<TensorType> outputs;
+  for (const ValueId id : node.outputs) outputs.push_back({graph.value(id).dtype, graph.value(id).shape});
+  const Cost cost = node.op->cost(InferContext{inputs, node.attrs}, outputs);
+  steps.back().flops = cost.flops;
+  steps.back().bytes = cost.bytes_read + cost.bytes_written;
+}
+
+}  // namespace
+
+class PlanBuilder {
+ public:
+  static Result<std::shared_ptr<const Plan>> Build(const Graph& graph, WeightStore& weights,
+                                                   const PlanOptions& options) {
+    Lowering lowering(graph, weights, options.num_threads);
+    for (const Node& node : graph.nodes()) {
+      lowering.set_node(&node);
+      const size_t first = lowering.steps_.size();
+      const Status status = node.op->lower(graph, node, lowering);
+      if (!status.ok()) return Status(status.code(), std::string(node.op->name) + ": " + status.message());
+      AssignCost(graph, node, lowering.steps_, first);
+    }
+    lowering.set_node(nullptr);
+    std::vector<TensorRef> outputs;
+    for (const ValueId id : graph.outputs()) outputs.push_back(lowering.Ref(id));
+    auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
+    for (Step& step : plan->steps) {
+      step.name_id = profile::InternName(step.name);
+      const double ns = std::max(step.flops, 0.0) / kFlopsPerNs + step.bytes / kBytesPerNs;
+      step.parallel = options.num_threads > 1 && ns > kParallelNs;
+    }
+    MarkLifetimes(*plan);
+    THRESHER_TRY(PlanMemory(*plan, options.share_memory));
+    plan->graph_text = PrintGraph(graph, {.digests = false});
+    return std::shared_ptr<const Plan>(std::move(plan));
+  }
+};
+
+Result<std::shared_ptr<const Plan>> BuildPlan(const Graph& graph, WeightStore& weights, const PlanOptions& options) {
+  return PlanBuilder::Build(graph, weights, options);
+}
+
+}  // namespace thresher

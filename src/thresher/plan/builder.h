@@ -1,0 +1,21 @@
+// From a graph to a plan: lowering, memory planning and the choice of what runs on several threads.
+#pragma once
+
+#include <memory>
+
+#include "thresher/base/status.h"
+#include "thresher/graph/graph.h"
+#include "thresher/plan/plan.h"
+#include "thresher/plan/weight_store.h"
+
+namespace thresher {
+
+struct PlanOptions {
+  int num_threads = 1;
+  bool share_memory = true;  // false: every buffer gets memory of its own, to tell planner faults from others
+};
+
+// Lowers `graph` as it stands; passes run before.
+Result<std::shared_ptr<const Plan>> BuildPlan(const Graph& graph, WeightStore& weights, const PlanOptions& options);
+
+}  // namespace thresher

@@ -1,0 +1,154 @@
+#include "thresher/plan/lowering.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "thresher/kernels/copy.h"
+#include "thresher/plan/weight_store.h"
+
+namespace thresher {
+namespace {
+
+struct NoParams {};
+
+Status CopyStep(const StepContext& c) {
+  kernels::Copy(c.in(0), c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
+
+Dims ShapeOf(const View& view) { return Dims(view.shape, view.shape + view.rank); }
+
+}  // namespace
+
+Lowering::Lowering(const Graph& graph, WeightStore& weights, int num_threads)
+    : graph_(graph), weights_(weights), num_threads_(num_threads), refs_(graph.values().size()) {
+  for (size_t i = 0; i < graph.inputs().size(); ++i) {
+    const Value& value = graph.value(graph.inputs()[i]);
+    TensorRef ref;
+    ref.view = MakeView(nullptr, value.dtype, value.shape);
+    ref.buffer = NewBuffer(Buffer::Kind::kInput, ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
+    buffers_.back().index = static_cast<int>(i);
+    refs_[static_cast<size_t>(graph.inputs()[i])] = ref;
+  }
+}
+
+int Lowering::NewBuffer(Buffer::Kind kind, int64_t bytes) {
+  Buffer buffer;
+  buffer.kind = kind;
+  buffer.bytes = bytes;
+  buffers_.push_back(std::move(buffer));
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+TensorRef Lowering::Ref(ValueId id) {
+  if (id == kNoValue) return {};
+  TensorRef& ref = refs_[static_cast<size_t>(id)];
+  const Value& value = graph_.value(id);
+  if (ref.buffer < 0 && value.kind == Value::Kind::kConstant) {
+    ref.view = MakeView(nullptr, value.dtype, value.shape);
+    ref.buffer = NewBuffer(Buffer::Kind::kConstant, ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
+    buffers_.back().data = value.constant.data;
+    buffers_.back().owner = value.constant.owner;
+  }
+  return ref;
+}
+
+TensorRef Lowering::Allocate(ValueId id) {
+  const Value& value = graph_.value(id);
+  TensorRef ref = AllocateTemporary(value.dtype, value.shape);
+  Bind(id, ref);
+  return ref;
+}
+
+TensorRef Lowering::AllocateTemporary(DType dtype, const Dims& shape) {
+  TensorRef ref;
+  ref.view = MakeView(nullptr, dtype, shape);
+  ref.buffer = NewBuffer(Buffer::Kind::kArena, ref.view.size() * static_cast<int64_t>(SizeOf(dtype)));
+  return ref;
+}
+
+void Lowering::AddCopy(const TensorRef& from, const TensorRef& to) {
+  Step& step = AddStep(CopyStep, {from}, {to}, NoParams{});
+  const double bytes = static_cast<double>(to.view.size()) * static_cast<double>(SizeOf(to.view.dtype));
+  step.name = "copy";
+  step.section = Section::kReshape;
+  step.flops = 0;
+  step.bytes = 2 * bytes;
+}
+
+TensorRef Lowering::Contiguous(const TensorRef& ref) {
+  if (ref.buffer < 0 || ref.view.contiguous()) return ref;
+  TensorRef copy = AllocateTemporary(ref.view.dtype, ShapeOf(ref.view));
+  AddCopy(ref, copy);
+  return copy;
+}
+
+TensorRef Lowering::InnerContiguous(const TensorRef& ref) {
+  const View& v = ref.view;
+  if (ref.buffer < 0 || v.rank == 0 || v.strides[v.rank - 1] == 1 || v.shape[v.rank - 1] == 1) return ref;
+  return Contiguous(ref);
+}
+
+Step& Lowering::AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, std::vector<TensorRef> outputs,
+                             const void* params, size_t size) {
+  Step step;
+  step.fn = fn;
+  step.num_inputs = static_cast<int>(inputs.size());
+  step.operands = std::move(inputs);
+  for (TensorRef& output : outputs) step.operands.push_back(std::move(output));
+  step.params.resize((size + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
+  std::memcpy(step.params.data(), params, size);
+  if (node_ != nullptr) {
+    step.name = node_->op->name;
+    step.source = node_->source;
+    step.section = node_->op->section;
+  }
+  steps_.push_back(std::move(step));
+  return steps_.back();
+}
+
+TensorRef Lowering::PackedWeight(ValueId id, bool transposed) {
+  const Value& value = graph_.value(id);
+  const int64_t k = transposed ? value.shape[1] : value.shape[0];
+  const int64_t n = transposed ? value.shape[0] : value.shape[1];
+  const WeightStore::Packed packed = weights_.GetPacked(value.constant, k, n, transposed);
+  TensorRef ref;
+  ref.view = MakeView(nullptr, DType::kF32, {packed.bytes / static_cast<int64_t>(sizeof(float))});
+  ref.buffer = NewBuffer(Buffer::Kind::kConstant, packed.bytes);
+  buffers_.back().data = packed.data;
+  buffers_.back().owner = packed.owner;
+  return ref;
+}
+
+Plan Lowering::Take(std::vector<TensorRef> outputs) {
+  node_ = nullptr;
+  Plan plan;
+  plan.num_threads = num_threads_;
+  for (const ValueId id : graph_.inputs()) {
+    const Value& value = graph_.value(id);
+    plan.inputs.push_back({value.name, value.dtype, value.shape});
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const TensorRef& ref = outputs[i];
+    plan.outputs.push_back({{}, ref.view.dtype, ShapeOf(ref.view)});
+    Buffer& buffer = buffers_[static_cast<size_t>(ref.buffer)];
+    const int64_t bytes = ref.view.size() * static_cast<int64_t>(SizeOf(ref.view.dtype));
+    // A value that fills a buffer of its own is computed straight into the caller's memory.
+    if (buffer.kind == Buffer::Kind::kArena && ref.offset == 0 && ref.view.contiguous() && buffer.bytes == bytes) {
+      buffer.kind = Buffer::Kind::kOutput;
+      buffer.index = static_cast<int>(i);
+      continue;
+    }
+    TensorRef target;
+    target.view = MakeView(nullptr, ref.view.dtype, plan.outputs.back().shape);
+    target.buffer = NewBuffer(Buffer::Kind::kOutput, bytes);
+    buffers_.back().index = static_cast<int>(i);
+    AddCopy(ref, target);
+  }
+  plan.buffers = std::move(buffers_);
+  plan.steps = std::move(steps_);
+  return plan;
+}
+
+}  // namespace thresher

@@ -1,0 +1,71 @@
+// What an operator's row sees while its node becomes steps of a plan.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "thresher/base/status.h"
+#include "thresher/base/view.h"
+#include "thresher/graph/graph.h"
+#include "thresher/graph/operator.h"
+#include "thresher/plan/plan.h"
+
+namespace thresher {
+
+class WeightStore;
+
+// Collects the steps of one plan, node by node. Values live in TensorRefs: windows on buffers, so that operators
+// which only rearrange (permute, slice, expand, most reshapes) cost nothing.
+class Lowering {
+ public:
+  Lowering(const Graph& graph, WeightStore& weights, int num_threads);
+
+  // Where the value lives. A constant becomes a constant buffer on first use.
+  TensorRef Ref(ValueId id);
+  // Binds a node's output to a window that exists already.
+  void Bind(ValueId id, TensorRef ref) { refs_[static_cast<size_t>(id)] = std::move(ref); }
+  // A new row-major buffer for the node's output, bound to it.
+  TensorRef Allocate(ValueId id);
+  // A new row-major buffer that is no value of the graph.
+  TensorRef AllocateTemporary(DType dtype, const Dims& shape);
+  // `ref` itself when row-major, else a copy made by a "copy" step.
+  TensorRef Contiguous(const TensorRef& ref);
+  // `ref` itself when the innermost stride is 1, else a copy.
+  TensorRef InnerContiguous(const TensorRef& ref);
+  // A step that copies `from` to `to` (same shape).
+  void AddCopy(const TensorRef& from, const TensorRef& to);
+
+  // Appends a step of the node being lowered. `params` is a plain struct, copied into the plan.
+  template <class Params>
+  Step& AddStep(StepFn fn, std::vector<TensorRef> inputs, std::vector<TensorRef> outputs, const Params& params) {
+    static_assert(std::is_trivially_copyable_v<Params>);
+    return AddStepBytes(fn, std::move(inputs), std::move(outputs), &params, sizeof(Params));
+  }
+
+  // Packed panels of a constant K x N matrix; `transposed` says the constant is stored [N, K]. Shared between plans.
+  TensorRef PackedWeight(ValueId id, bool transposed);
+
+  const Graph& graph() const { return graph_; }
+  int num_threads() const { return num_threads_; }
+  Plan Take(std::vector<TensorRef> outputs);
+  void set_node(const Node* node) { node_ = node; }
+
+ private:
+  friend class PlanBuilder;
+  Step& AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, std::vector<TensorRef> outputs, const void* params,
+                     size_t size);
+  int NewBuffer(Buffer::Kind kind, int64_t bytes);
+
+  const Graph& graph_;
+  WeightStore& weights_;
+  int num_threads_;
+  const Node* node_ = nullptr;
+  std::vector<TensorRef> refs_;  // per value
+  std::vector<Buffer> buffers_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace thresher

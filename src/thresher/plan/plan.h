@@ -1,0 +1,94 @@
+// The frozen result of compiling a graph: steps that call kernels on windows of planned memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "thresher/base/status.h"
+#include "thresher/base/view.h"
+#include "thresher/graph/operator.h"
+
+namespace thresher {
+
+// A window on one of the plan's buffers. `view.data` is null in the plan; the executor fills in its own copy.
+struct TensorRef {
+  int buffer = -1;
+  int64_t offset = 0;  // elements from the start of the buffer
+  View view;
+};
+
+// A piece of memory the plan names but, unless constant, does not own.
+struct Buffer {
+  enum class Kind : uint8_t {
+    kArena,     // inside the run's arena, at arena_offset
+    kInput,     // the caller's, number `index`
+    kOutput,    // the caller's, number `index`
+    kConstant,  // at `data`, kept alive by `owner`
+  };
+  Kind kind = Kind::kArena;
+  int index = 0;
+  int64_t bytes = 0;
+  int64_t arena_offset = 0;
+  int first_step = -1;  // first and last step that touch it; -1: none
+  int last_step = -1;
+  const void* data = nullptr;
+  std::shared_ptr<const void> owner;
+};
+
+// What a step's function sees. Operands are the inputs (absent optional ones have data == nullptr), then the outputs.
+struct StepContext {
+  const View* operands = nullptr;
+  int num_inputs = 0;
+  const void* params = nullptr;
+  std::byte* scratch = nullptr;  // 64-byte aligned, this part's own
+  int part = 0;
+  int num_parts = 1;
+
+  const View& in(int i) const { return operands[i]; }
+  const View& out(int i = 0) const { return operands[num_inputs + i]; }
+  template <class Params>
+  const Params& as() const {
+    return *static_cast<const Params*>(params);
+  }
+};
+
+// Does one part of a step's work. An error must not depend on the part alone: all parts of a step may run at once.
+using StepFn = Status (*)(const StepContext&);
+
+struct Step {
+  std::string name;  // the operator's name, or "copy"
+  std::string source;
+  Section section = Section::kForward;
+  uint32_t name_id = 0;  // interned for the profiler
+  StepFn fn = nullptr;
+  std::vector<TensorRef> operands;  // inputs, then outputs
+  int num_inputs = 0;
+  std::vector<std::max_align_t> params;
+  size_t scratch_bytes = 0;  // per part
+  bool parallel = false;     // false: one thread does it whole
+  double flops = -1;         // < 0: not modelled
+  double bytes = 0;
+};
+
+struct PortType {
+  std::string name;
+  DType dtype = DType::kF32;
+  Dims shape;
+};
+
+struct Plan {
+  std::vector<PortType> inputs;
+  std::vector<PortType> outputs;
+  std::vector<Buffer> buffers;
+  std::vector<Step> steps;
+  int num_threads = 1;
+  int64_t arena_bytes = 0;    // without scratch
+  int64_t scratch_bytes = 0;  // of one part, the largest of all steps, a multiple of 64
+  int64_t unplanned_bytes = 0;  // what the arena would take if no two buffers shared memory
+  std::string graph_text;
+};
+
+}  // namespace thresher

@@ -1,0 +1,42 @@
+// Packed weights, shared between all plans of one model.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "thresher/graph/graph.h"
+
+namespace thresher {
+
+// Thread safe. Entries live as long as the store or a plan that uses them. A store assumes that the bytes behind a
+// constant never change: when they do, plans are rebuilt with a new store.
+class WeightStore {
+ public:
+  struct Packed {
+    std::shared_ptr<const void> owner;
+    const float* data = nullptr;
+    int64_t bytes = 0;
+  };
+
+  // Panels of the k x n matrix at constant.data; `transposed` says it is stored [n, k]. Packs on first use, once.
+  Packed GetPacked(const Constant& constant, int64_t k, int64_t n, bool transposed);
+
+  // Bytes of all packed weights.
+  int64_t bytes() const;
+
+ private:
+  // The instruction set is part of the key because it sets the panel width.
+  using Key = std::tuple<const void*, int64_t, int64_t, bool, std::string>;
+  struct Entry {
+    Packed packed;
+    std::shared_ptr<const void> source;  // so that the address in the key is not reused for other data
+  };
+  mutable std::mutex mutex_;
+  std::map<Key, Entry> entries_;
+};
+
+}  // namespace thresher

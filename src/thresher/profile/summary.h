@@ -1,0 +1,101 @@
+// Sums over records: what the operator report is made of. Memory grows with the number of operator names, not with
+// time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "thresher/profile/events.h"
+#include "thresher/profile/ring.h"
+
+namespace thresher::profile {
+
+// All records of one operator name in one section and phase.
+struct SummaryRow {
+  Phase phase = Phase::kInference;
+  Section section = Section::kForward;
+  std::string name;
+  uint64_t count = 0;
+  int64_t total_ns = 0;
+  int64_t min_ns = 0;
+  int64_t max_ns = 0;
+  int64_t median_ns = 0;  // within 1 %
+  double flops = -1;      // sum; < 0: not modelled for at least one record
+  double bytes = -1;      // likewise
+};
+
+struct PhaseTotals {
+  Phase phase = Phase::kInference;
+  uint64_t calls = 0;
+  uint64_t executions = 0;
+  int64_t wall_ns = 0;  // sum of the outermost calls and executions
+  int64_t rows_ns = 0;  // sum of the phase's rows
+  int64_t gap_ns = 0;   // wall_ns - rows_ns
+};
+
+struct Summary {
+  bool enabled = false;
+  int rank = 0;         // of this process among those that run one model together
+  std::string isa;      // instruction set of the kernels
+  int num_threads = 0;  // of the shared pool
+  std::string cpu;      // model name
+  uint64_t records = 0;
+  uint64_t dropped = 0;             // records that are in no row, because memory for them was not to be had
+  uint64_t overwritten = 0;         // records that are in the rows, but can no longer be read one by one
+  std::vector<PhaseTotals> phases;  // those with records, in the order of Phase
+  std::vector<SummaryRow> rows;     // by phase, section, then falling total
+};
+
+// Counts of durations in steps of less than 1.6 %, for the median.
+class Histogram {
+ public:
+  void Add(int64_t ns);
+  // The middle of the step that holds the lower median; 0 when empty.
+  int64_t Median() const;
+
+ private:
+  // Below 2^7 ns every value has its own step, above it every octave has 2^6 steps; the last takes all beyond 2^44 ns.
+  static constexpr int kStepBits = 6;
+  static constexpr int kOctaves = 44 - (kStepBits + 1);
+  static constexpr size_t kSteps = (size_t{2} << kStepBits) + (size_t{kOctaves} << kStepBits);
+  static size_t StepOf(int64_t ns);
+  static int64_t MiddleOf(size_t step);
+
+  std::array<uint32_t, kSteps> counts_{};
+  uint64_t total_ = 0;
+};
+
+// Not thread safe; the profiler's lock guards it.
+class Aggregator {
+ public:
+  // `ring` is where the record comes from: its wall-clock intervals tell nested ones from outermost ones.
+  void Add(Ring& ring, const Record& record);
+  void Clear();
+
+  // Fills in records, phases and rows. `names` is indexed by Record::name.
+  void Fill(const std::vector<std::string>& names, Summary& summary) const;
+
+ private:
+  struct Row {
+    uint64_t count = 0;
+    int64_t total_ns = 0;
+    int64_t min_ns = 0;
+    int64_t max_ns = 0;
+    double flops = 0;
+    double bytes = 0;
+    Histogram histogram;
+  };
+  static constexpr size_t kRowsPerName = size_t{kNumPhases} * kNumOpSections;
+
+  void AddOp(const Record& record);
+  void AddWall(Ring& ring, const Record& record);
+
+  std::vector<std::unique_ptr<Row>> rows_;  // name * kRowsPerName + phase * kNumOpSections + section
+  std::array<PhaseTotals, kNumPhases> totals_{};
+  uint64_t records_ = 0;
+};
+
+}  // namespace thresher::profile

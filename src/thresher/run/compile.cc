@@ -1,0 +1,55 @@
+#include "thresher/run/compile.h"
+
+#include <utility>
+
+namespace thresher {
+namespace {
+
+// What constant folding calls: the contents of a graph's outputs.
+Result<std::vector<Constant>> EvaluateConstants(const Graph& graph) {
+  THRESHER_ASSIGN(std::vector<OwnedTensor> tensors, Evaluate(graph));
+  std::vector<Constant> constants;
+  for (OwnedTensor& tensor : tensors) {
+    Constant constant;
+    constant.data = tensor.bytes->data();
+    constant.owner = std::move(tensor.bytes);
+    constants.push_back(std::move(constant));
+  }
+  return constants;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options) {
+  std::vector<std::string> names;
+  if (options.passes) {
+    names = *options.passes;
+  } else {
+    THRESHER_ASSIGN(const Level level, ParseLevel(options.level));
+    names = PassesForLevel(level);
+  }
+  if (options.dump) options.dump("input", graph);
+  PassContext context;
+  context.evaluate = EvaluateConstants;
+  THRESHER_ASSIGN(const Graph optimised, RunPasses(graph, names, context, options.dump));
+  THRESHER_ASSIGN(std::shared_ptr<const Plan> plan, BuildPlan(optimised, weights, options.plan));
+  return std::make_unique<Session>(std::move(plan));
+}
+
+Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs) {
+  WeightStore weights;
+  THRESHER_ASSIGN(std::shared_ptr<const Plan> plan, BuildPlan(graph, weights, PlanOptions{}));
+  Session session(std::move(plan));
+  std::vector<OwnedTensor> results;
+  std::vector<View> views;
+  for (const PortType& port : session.plan().outputs) {
+    const size_t size = static_cast<size_t>(NumElements(port.shape)) * SizeOf(port.dtype);
+    OwnedTensor tensor{port.dtype, port.shape, std::make_shared<std::vector<std::byte>>(size)};
+    views.push_back(MakeView(tensor.bytes->data(), port.dtype, port.shape));
+    results.push_back(std::move(tensor));
+  }
+  THRESHER_TRY(session.Run(inputs, views));
+  return results;
+}
+
+}  // namespace thresher

@@ -1,0 +1,40 @@
+// From a graph as a front end built it to a session: passes, then the plan.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "thresher/base/status.h"
+#include "thresher/graph/graph.h"
+#include "thresher/passes/pass_manager.h"
+#include "thresher/plan/builder.h"
+#include "thresher/run/session.h"
+
+namespace thresher {
+
+struct CompileOptions {
+  std::string level = "O2";                        // which list of passes: O0, O1, O2, O3
+  std::optional<std::vector<std::string>> passes;  // instead of the level's list
+  PlanOptions plan;
+  // Called with the graph as it came ("input") and after every pass.
+  std::function<void(std::string_view pass, const Graph& graph)> dump;
+};
+
+// Errors: unknown level or pass, whatever a pass or an operator's lowering refuses.
+Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options);
+
+// A tensor that owns its bytes, row-major.
+struct OwnedTensor {
+  DType dtype = DType::kF32;
+  Dims shape;
+  std::shared_ptr<std::vector<std::byte>> bytes;
+};
+
+// Runs a graph as it stands, on one thread, for constant folding and tests. `inputs` fit graph.inputs().
+Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs = {});
+
+}  // namespace thresher

@@ -1,0 +1,44 @@
+// Runs a plan on the CPU.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "thresher/base/arena.h"
+#include "thresher/base/status.h"
+#include "thresher/base/view.h"
+#include "thresher/plan/plan.h"
+
+namespace thresher {
+
+// Thread safe: runs in progress at the same time get memory of their own, which is kept for later runs. After the first
+// run of a kind nothing is allocated between two steps or at their start.
+class Session {
+ public:
+  explicit Session(std::shared_ptr<const Plan> plan);
+  ~Session();
+
+  // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error.
+  // Errors: InvalidArgument where a view does not fit the plan (wanted and found are named), OutOfRange from indices in
+  // the data, ResourceExhausted. An error leaves the session as good as before.
+  Status Run(std::span<const View> inputs, std::span<const View> outputs);
+
+  const Plan& plan() const { return *plan_; }
+
+ private:
+  struct Context;
+
+  Result<std::unique_ptr<Context>> Acquire();
+  void Release(std::unique_ptr<Context> context);
+  Status Check(std::span<const View> inputs, std::span<const View> outputs) const;
+  // `execution` is 0 when nothing is recorded.
+  Status RunSteps(Context& context, uint64_t execution);
+
+  const std::shared_ptr<const Plan> plan_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Context>> free_;
+};
+
+}  // namespace thresher

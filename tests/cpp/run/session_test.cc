@@ -1,0 +1,277 @@
+#include "thresher/run/session.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "run/test_graphs.h"
+#include "thresher/base/thread_pool.h"
+#include "thresher/profile/profiler.h"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0};
+
+void* CountedAllocate(size_t size, size_t alignment) {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+  void* p = alignment > alignof(std::max_align_t) ? std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)
+                                                  : std::malloc(size == 0 ? 1 : size);
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
+}
+
+}  // namespace
+
+// Every allocation of the test program in C++ passes through here, those of the engine's threads too.
+void* operator new(size_t size) { return CountedAllocate(size, 0); }
+void* operator new[](size_t size) { return CountedAllocate(size, 0); }
+void* operator new(size_t size, std::align_val_t a) { return CountedAllocate(size, static_cast<size_t>(a)); }
+void* operator new[](size_t size, std::align_val_t a) { return CountedAllocate(size, static_cast<size_t>(a)); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace thresher {
+namespace {
+
+constexpr int64_t kRows = 48;
+constexpr int64_t kWidth = 64;
+
+// One encoder-like block: embedding, linear, attention, residual, norm, and a mean.
+Graph MakeBlock() {
+  Graph g;
+  const ValueId ids = g.AddInput("ids", DType::kI64, {2, kRows});
+  const ValueId table = AddF32(g, "table", {100, kWidth}, RandomFloats(100 * kWidth, 1));
+  const ValueId w = AddF32(g, "w", {kWidth, kWidth}, RandomFloats(kWidth * kWidth, 2, 0.1f));
+  const ValueId w2 = AddF32(g, "w2", {kWidth, kWidth}, RandomFloats(kWidth * kWidth, 5, 0.1f));
+  const ValueId b = AddF32(g, "b", {kWidth}, RandomFloats(kWidth, 3));
+  const ValueId x = Must(g.Add1("embedding", {table, ids}));
+  const ValueId h = Must(g.Add1("linear", {x, w, b}, {{"activation", std::string("gelu")}}));
+  const ValueId heads = Must(g.Add1("reshape", {h}, {{"shape", std::vector<int64_t>{2, kRows, 4, 16}}}));
+  const ValueId q = Must(g.Add1("permute", {heads}, {{"dims", std::vector<int64_t>{0, 2, 1, 3}}}));
+  const ValueId a = Must(g.Add1("sdpa", {q, q, q}, {{"scale", 0.25}}));
+  const ValueId back = Must(g.Add1("permute", {a}, {{"dims", std::vector<int64_t>{0, 2, 1, 3}}}));
+  const ValueId merged = Must(g.Add1("reshape", {back}, {{"shape", std::vector<int64_t>{2, kRows, kWidth}}}));
+  const ValueId y = Must(g.Add1("linear", {merged, w2, b, x}));
+  const ValueId n = Must(g.Add1("layer_norm", {y, b, b}));
+  const ValueId mean = Must(g.Add1("mean", {n}, {{"dims", std::vector<int64_t>{1}}}));
+  g.SetOutputs({n, mean});
+  return g;
+}
+
+struct Call {
+  std::vector<int64_t> ids;
+  std::vector<float> hidden = std::vector<float>(2 * kRows * kWidth);
+  std::vector<float> mean = std::vector<float>(2 * kWidth);
+  std::vector<View> inputs, outputs;
+
+  explicit Call(int64_t seed) {
+    for (int64_t i = 0; i < 2 * kRows; ++i) ids.push_back((i * 7 + seed * 13) % 100);
+    inputs = {MakeView(ids.data(), DType::kI64, {2, kRows})};
+    outputs = {MakeView(hidden.data(), DType::kF32, {2, kRows, kWidth}), MakeView(mean.data(), DType::kF32, {2, kWidth})};
+  }
+};
+
+std::unique_ptr<Session> MakeSession(int num_threads, bool share = true) {
+  const Graph graph = MakeBlock();
+  WeightStore weights;
+  PlanOptions options;
+  options.num_threads = num_threads;
+  options.share_memory = share;
+  return std::make_unique<Session>(Must(BuildPlan(graph, weights, options)));
+}
+
+class PoolSize {
+ public:
+  explicit PoolSize(int n) : before_(ThreadPool::Global().num_threads()) { ThreadPool::SetGlobalSize(n); }
+  ~PoolSize() { ThreadPool::SetGlobalSize(before_); }
+
+ private:
+  int before_;
+};
+
+TEST(Session, SharedMemoryChangesNothing) {
+  Call a(1), b(1);
+  ASSERT_TRUE(MakeSession(1, true)->Run(a.inputs, a.outputs).ok());
+  ASSERT_TRUE(MakeSession(1, false)->Run(b.inputs, b.outputs).ok());
+  EXPECT_EQ(a.hidden, b.hidden);
+  EXPECT_EQ(a.mean, b.mean);
+}
+
+TEST(Session, SharesMemoryBetweenSteps) {
+  const auto session = MakeSession(1);
+  EXPECT_LT(session->plan().arena_bytes, session->plan().unplanned_bytes);
+}
+
+TEST(Session, ThreadsChangeNothingBeyondRounding) {
+  Call one(1);
+  ASSERT_TRUE(MakeSession(1)->Run(one.inputs, one.outputs).ok());
+  for (const int threads : {2, 3, 7}) {
+    const PoolSize pool(threads);
+    const auto session = MakeSession(threads);
+    for (int round = 0; round < 20; ++round) {
+      Call many(1);
+      ASSERT_TRUE(session->Run(many.inputs, many.outputs).ok());
+      ExpectNear(many.hidden, one.hidden, 2e-5);
+    }
+  }
+}
+
+TEST(Session, APlanForMoreThreadsThanThePoolHasStillRuns) {
+  const PoolSize pool(1);
+  Call one(1), many(1);
+  ASSERT_TRUE(MakeSession(1)->Run(one.inputs, one.outputs).ok());
+  ASSERT_TRUE(MakeSession(4)->Run(many.inputs, many.outputs).ok());
+  ExpectNear(many.hidden, one.hidden, 2e-5);
+}
+
+TEST(Session, NothingIsAllocatedWhileAPlanRuns) {
+  for (const int threads : {1, 2}) {
+    for (const bool profiled : {false, true}) {
+      const PoolSize pool(threads);
+      const auto session = MakeSession(threads);
+      Call call(1);
+      if (profiled) profile::Start();
+      ASSERT_TRUE(session->Run(call.inputs, call.outputs).ok());  // makes the arena
+      allocations = 0;
+      counting = true;
+      for (int round = 0; round < 10; ++round) ASSERT_TRUE(session->Run(call.inputs, call.outputs).ok());
+      counting = false;
+      if (profiled) profile::Stop();
+      EXPECT_EQ(allocations.load(), 0) << threads << " threads, profiled " << profiled;
+    }
+  }
+  profile::Reset();
+}
+
+TEST(Session, TheCounterCounts) {
+  allocations = 0;
+  counting = true;
+  delete new std::vector<int>(100);
+  counting = false;
+  EXPECT_GE(allocations.load(), 2);
+}
+
+TEST(Session, RunsFromSeveralThreadsAtOnce) {
+  const auto session = MakeSession(ThreadPool::Global().num_threads());
+  std::vector<Call> wanted;
+  for (int i = 0; i < 4; ++i) {
+    wanted.emplace_back(i);
+    Call& call = wanted.back();
+    call.inputs = {MakeView(call.ids.data(), DType::kI64, {2, kRows})};
+    call.outputs = {MakeView(call.hidden.data(), DType::kF32, {2, kRows, kWidth}),
+                    MakeView(call.mean.data(), DType::kF32, {2, kWidth})};
+    ASSERT_TRUE(session->Run(call.inputs, call.outputs).ok());
+  }
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 20; ++round) {
+        Call call(i);
+        if (!session->Run(call.inputs, call.outputs).ok() || call.hidden != wanted[static_cast<size_t>(i)].hidden) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(Session, StridedInputsAreRead) {
+  const auto session = MakeSession(1);
+  Call wanted(3), call(3);
+  ASSERT_TRUE(session->Run(wanted.inputs, wanted.outputs).ok());
+  std::vector<int64_t> spread(static_cast<size_t>(2 * kRows * 3), -1);  // every third element counts
+  for (size_t i = 0; i < call.ids.size(); ++i) spread[i * 3] = call.ids[i];
+  View strided = MakeView(spread.data(), DType::kI64, {2, kRows});
+  strided.strides[0] = kRows * 3;
+  strided.strides[1] = 3;
+  ASSERT_TRUE(session->Run(std::vector<View>{strided}, call.outputs).ok());
+  EXPECT_EQ(call.hidden, wanted.hidden);
+  // And plain ones again afterwards.
+  Call again(3);
+  ASSERT_TRUE(session->Run(again.inputs, again.outputs).ok());
+  EXPECT_EQ(again.hidden, wanted.hidden);
+}
+
+TEST(Session, WrongInputsAreNamed) {
+  const auto session = MakeSession(1);
+  Call call(1);
+  const std::vector<View> short_input = {MakeView(call.ids.data(), DType::kI64, {1, kRows})};
+  const Status shape = session->Run(short_input, call.outputs);
+  EXPECT_EQ(shape.code(), Code::kInvalidArgument);
+  EXPECT_NE(shape.message().find("wanted i64[2, 48], found i64[1, 48]"), std::string::npos) << shape.message();
+  const std::vector<View> floats = {MakeView(call.hidden.data(), DType::kF32, {2, kRows})};
+  EXPECT_NE(session->Run(floats, call.outputs).message().find("found f32[2, 48]"), std::string::npos);
+  EXPECT_EQ(session->Run({}, call.outputs).code(), Code::kInvalidArgument);
+  EXPECT_EQ(session->Run(call.inputs, {}).code(), Code::kInvalidArgument);
+}
+
+TEST(Session, AnErrorInTheDataLeavesTheSessionGood) {
+  for (const int threads : {1, 2}) {
+    const PoolSize pool(threads);
+    const auto session = MakeSession(threads);
+    Call good(1), bad(1), after(1);
+    ASSERT_TRUE(session->Run(good.inputs, good.outputs).ok());
+    bad.ids[5] = 100;
+    const Status status = session->Run(bad.inputs, bad.outputs);
+    EXPECT_EQ(status.code(), Code::kOutOfRange);
+    EXPECT_NE(status.message().find("100"), std::string::npos) << status.message();
+    ASSERT_TRUE(session->Run(after.inputs, after.outputs).ok());
+    EXPECT_EQ(after.hidden, good.hidden);
+  }
+}
+
+TEST(Session, RecordsCoverEveryStep) {
+  const auto session = MakeSession(1);
+  Call call(1);
+  profile::Reset();
+  profile::Start();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(session->Run(call.inputs, call.outputs).ok());
+  profile::Stop();
+  const profile::Summary summary = profile::Summarize();
+  uint64_t steps = 0;
+  for (const profile::SummaryRow& row : summary.rows) {
+    if (row.section != profile::Section::kAlloc) steps += row.count;
+  }
+  EXPECT_EQ(steps, 3 * session->plan().steps.size());
+  EXPECT_EQ(summary.dropped, 0u);
+  ASSERT_EQ(summary.phases.size(), 1u);
+  EXPECT_EQ(summary.phases[0].executions, 3u);
+  EXPECT_GT(summary.phases[0].wall_ns, 0);
+  profile::Reset();
+}
+
+TEST(Session, OutputsThatAreInputsConstantsOrViews) {
+  Graph g;
+  const ValueId x = g.AddInput("x", DType::kF32, {2, 3});
+  const ValueId c = AddF32(g, "c", {2}, {7, 8});
+  const ValueId t = Must(g.Add1("permute", {x}, {{"dims", std::vector<int64_t>{1, 0}}}));
+  const ValueId sum = Must(g.Add1("add", {x, x}));
+  g.SetOutputs({x, c, t, sum, sum});
+  WeightStore weights;
+  Session session(Must(BuildPlan(g, weights, {})));
+  std::vector<float> in = {1, 2, 3, 4, 5, 6}, o0(6), o1(2), o2(6), o3(6), o4(6);
+  const std::vector<View> outputs = {
+      MakeView(o0.data(), DType::kF32, {2, 3}), MakeView(o1.data(), DType::kF32, {2}),
+      MakeView(o2.data(), DType::kF32, {3, 2}), MakeView(o3.data(), DType::kF32, {2, 3}),
+      MakeView(o4.data(), DType::kF32, {2, 3})};
+  ASSERT_TRUE(session.Run(std::vector<View>{MakeView(in.data(), DType::kF32, {2, 3})}, outputs).ok());
+  EXPECT_EQ(o0, in);
+  EXPECT_EQ(o1, (std::vector<float>{7, 8}));
+  EXPECT_EQ(o2, (std::vector<float>{1, 4, 2, 5, 3, 6}));
+  EXPECT_EQ(o3, (std::vector<float>{2, 4, 6, 8, 10, 12}));
+  EXPECT_EQ(o4, o3);
+}
+
+}  // namespace
+}  // namespace thresher
