@@ -1,0 +1,83 @@
+"""Thresher: a C++ inference engine for PyTorch models.
+
+    model = torch.compile(model, backend="thresher")
+
+Importing this package loads neither PyTorch nor the compiler; names below load what they need when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thresher import profiler
+    from thresher.compiler import (
+        CompilationStats,
+        CompilerConfig,
+        ConfigError,
+        ThresherError,
+        UnavailableError,
+        UnsupportedOperatorError,
+        clear_cache,
+        compilation_stats,
+        compile,
+    )
+
+    __version__: str
+
+__all__ = [
+    "CompilationStats",
+    "CompilerConfig",
+    "ConfigError",
+    "ThresherError",
+    "UnavailableError",
+    "UnsupportedOperatorError",
+    "__version__",
+    "clear_cache",
+    "compilation_stats",
+    "compile",
+    "profiler",
+]
+
+_MODULES = ("profiler", "compiler")
+_FROM_COMPILER = frozenset(__all__) - {"__version__", *_MODULES}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"thresher.{name}")
+    if name in _FROM_COMPILER:
+        try:
+            compiler = importlib.import_module("thresher.compiler")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ImportError(
+                f"thresher.{name} wants PyTorch, found none in this environment; install torch 2.13 beside thresher "
+                "(the engine itself, thresher.profiler and the command line work without)"
+            ) from error
+        return getattr(compiler, name)
+    if name == "__version__":
+        from thresher import _engine
+
+        return _engine.version()
+    raise AttributeError(f"module 'thresher' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if os.environ.get("THRESHER_PROFILE") or os.environ.get("THRESHER_PROFILE_OUTPUT"):
+    # What a process does before its first import of the compiler belongs into the profile, too.
+    from thresher import startup
+
+    try:
+        startup.initialize()
+    except (ImportError, ValueError) as error:
+        # Compiling raises the same; the import must succeed, or `thresher doctor` could not say what is wrong.
+        import warnings
+
+        warnings.warn(f"the profiler is off: {error}", stacklevel=2)

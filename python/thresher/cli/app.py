@@ -1,0 +1,44 @@
+"""The list of subcommands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from thresher.cli import doctor, ops, profile, report
+
+app = typer.Typer(
+    name="thresher",
+    help="Thresher: an inference engine for PyTorch models.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+doctor.add_to(app)
+ops.add_to(app)
+profile.add_to(app)
+report.add_to(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from thresher.cli.common import engine
+
+    native = engine()
+    typer.echo(f"thresher {native.version()} ({native.isa()})")
+    raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Thresher: an inference engine for PyTorch models."""

@@ -1,0 +1,34 @@
+"""What several subcommands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+
+
+def fail(message: str) -> NoReturn:
+    """Prints an error and ends the command with exit code 1."""
+    typer.echo(f"thresher: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def engine() -> Any:
+    """The native engine, or the end of the command with a message if it does not load."""
+    from thresher.doctor.checks import load_engine
+
+    native, finding = load_engine()
+    if native is None:
+        fail(f"{finding.found}; {finding.cure}")
+    return native
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file, or ends the command with a message if that is impossible."""
+    from thresher.profiler.at_exit import write_report
+
+    try:
+        write_report(path, text)
+    except OSError as error:
+        fail(f"{path}: wanted a file that can be written, found: {error.strerror or error}; choose another place")

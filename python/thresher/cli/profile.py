@@ -1,0 +1,79 @@
+"""``thresher profile script.py``: profile a script that knows nothing of it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_EPILOG = """
+Examples:
+
+- `thresher profile script.py --batch 8` runs the script with its arguments and prints the operator report at the end
+- `thresher profile -o run.json script.py` also writes the report as JSON, for `thresher report run.json`
+- `thresher profile --json script.py` prints the report as JSON, after what the script prints
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the command."""
+    # The script's own options are not ours to read.
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    app.command(name="profile", epilog=_EPILOG, context_settings=settings)(_profile)
+
+
+def _profile(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="Python script; what follows are its arguments.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also write the report as JSON here.")
+    ] = None,
+) -> None:
+    """Run an unmodified script with the profiler on; print the operator report; keep the script's exit code."""
+    from thresher import profiler
+    from thresher.cli.common import engine, fail, write
+
+    if not script.is_file():
+        fail(f"profile: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
+    engine()
+    profiler.start()
+    code = _run(script, context.args)
+    profiler.stop()
+    report = profiler.collect()
+    sys.stdout.flush()
+    typer.echo(profiler.render(report, "json" if as_json else "text"), nl=False)
+    if output is not None:
+        write(output, profiler.render(report, "json"))
+    raise typer.Exit(code)
+
+
+def _run(script: Path, arguments: list[str]) -> int:
+    """Runs a script as Python itself would and returns the exit code it would have had."""
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:  # the report of the part that ran is still wanted
+        _print_traceback(error, str(script))
+        return 1
+    return 0
+
+
+def _print_traceback(error: BaseException, script: str) -> None:
+    # From the script's own first line on: how it was started is no concern of its author.
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)

@@ -1,0 +1,199 @@
+"""The back end that torch.compile calls."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._guards import TracingContext
+
+from thresher import startup
+from thresher.compiler.config import CompilerConfig, config_from_options
+from thresher.compiler.decompositions import DECOMPOSITIONS
+from thresher.compiler.errors import ConfigError, UnsupportedOperatorError
+from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
+from thresher.compiler.runtime import CompiledGraph
+from thresher.compiler.stats import RECORDER, UnsupportedOperator
+
+log = logging.getLogger("thresher.compiler")
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+def thresher_backend(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compiles one graph of torch.compile.
+
+    Args:
+      gm: the graph as TorchDynamo captured it.
+      example_inputs: its inputs, possibly fake.
+      options: settings by the names of CompilerConfig, or {"config": CompilerConfig}.
+      mode: None or "default"; there are no other modes.
+
+    Raises:
+      ConfigError: an unknown or unusable setting.
+    """
+    if mode not in (None, "default"):
+        raise ConfigError(f"mode: wanted None or 'default', found {mode!r}; settings go into options={{...}}")
+    startup.initialize()
+    config = config_from_options(options)
+
+    def compile_graph(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+        return compile_aten(module, _static_inputs(len(inputs)), config)
+
+    def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+        return compile_aten(module, frozenset(), config)
+
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=compile_graph,
+        bw_compiler=compile_backward,
+        inference_compiler=compile_graph,
+        decompositions=DECOMPOSITIONS,
+    )(gm, example_inputs)
+    return compiled
+
+
+def compile_aten(module: fx.GraphModule, static: frozenset[int], config: CompilerConfig) -> Boxed:
+    """Compiles an aten graph whose placeholders carry traced values in meta["val"].
+
+    Args:
+      module: the graph.
+      static: positions of inputs that are parameters or buffers.
+      config: settings.
+
+    Returns:
+      A function of one list of arguments, which it empties.
+    """
+    start = time.perf_counter()
+    failed = find_unsupported(module)
+    listed = merge_descriptions(failed)
+    total = sum(node.op == "call_function" for node in module.graph.nodes)
+    if listed and config.fallback == "error":
+        RECORDER.graph(0, 0, listed, time.perf_counter() - start)
+        return _refuse(listed)
+    if listed:
+        _announce(listed, total)
+    cut = split(module, set(failed))
+    placeholders = {node: i for i, node in enumerate(n for n in cut.outer.graph.nodes if n.op == "placeholder")}
+    graphs = {}
+    for part in cut.parts:
+        own = frozenset(i for i, node in enumerate(part.inputs) if placeholders.get(node, -1) in static)
+        graphs[part.name] = CompiledGraph(part.module, own, config)
+    boxed = _direct(cut, placeholders, graphs) or _mixed(cut, graphs)
+    RECORDER.graph(len(cut.parts), cut.inside, listed, time.perf_counter() - start)
+    return boxed
+
+
+def _static_inputs(count: int) -> frozenset[int]:
+    """Positions of the parameters and buffers among the inputs of the graph being compiled."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None:
+        return frozenset()
+    return frozenset(i for i in metadata.static_input_indices or () if i < count)
+
+
+def _refuse(listed: tuple[UnsupportedOperator, ...]) -> Boxed:
+    """A function that raises at the first call, so that the user sees the error itself and not TorchDynamo's wrapping."""
+    message = (
+        f"the engine lacks {_count(listed)} of this model:\n{_list(listed)}\n"
+        'Change the model, or use fallback="split" to run them in PyTorch.'
+    )
+
+    def refuse(args: list[Any]) -> Sequence[Any]:
+        raise UnsupportedOperatorError(message, listed)
+
+    refuse._boxed_call = True  # type: ignore[attr-defined]
+    return refuse
+
+
+def _announce(listed: tuple[UnsupportedOperator, ...], total: int) -> None:
+    text = f"{_count(listed)} of {total} nodes run in PyTorch, the rest in the engine:\n{_list(listed)}"
+    log.info("%s", text)
+    warnings.warn(f"thresher: {text}", stacklevel=2)
+
+
+def _count(listed: tuple[UnsupportedOperator, ...]) -> str:
+    nodes = sum(entry.count for entry in listed)
+    return f"{nodes} operator{'s' if nodes != 1 else ''}"
+
+
+def _list(listed: tuple[UnsupportedOperator, ...]) -> str:
+    return "\n".join(f"  {entry}" for entry in listed)
+
+
+def _direct(cut: Split, placeholders: dict[fx.Node, int], graphs: dict[str, CompiledGraph]) -> Boxed | None:
+    """Calls the engine without a graph in between, where one part is all there is."""
+    if len(cut.parts) != 1:
+        return None
+    part = cut.parts[0]
+    graph = graphs[part.name]
+    sources: list[tuple[bool, Any]] = []  # per result: (of the part, index), or (not, argument or plain value)
+    for node in cut.outer.graph.nodes:
+        if node.op not in ("placeholder", "call_module", "output") and node.target is not operator.getitem:
+            return None
+    result = next(iter(reversed(cut.outer.graph.nodes)))
+    for value in result.args[0]:
+        if not isinstance(value, fx.Node):
+            sources.append((False, (None, value)))
+        elif value.op == "placeholder":
+            sources.append((False, (placeholders[value], None)))
+        elif isinstance(value.args[0], fx.Node) and value.args[0].op == "call_module":
+            sources.append((True, value.args[1]))
+        else:
+            return None
+    chosen = [placeholders[node] for node in part.inputs]
+    if [index for own, index in sources if own] == list(range(len(sources))):
+
+        def plain(args: list[Any]) -> Sequence[Any]:
+            picked = [args[i] for i in chosen]
+            args.clear()
+            return graph(picked)
+
+        plain._boxed_call = True  # type: ignore[attr-defined]
+        return plain
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        outputs = graph([args[i] for i in chosen])
+        results = [
+            outputs[source] if own else (source[1] if source[0] is None else args[source[0]]) for own, source in sources
+        ]
+        args.clear()
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _mixed(cut: Split, graphs: dict[str, CompiledGraph]) -> Boxed:
+    """Calls the parts from the outer graph's generated code."""
+    for name, graph in graphs.items():
+        delattr(cut.outer, name)
+        setattr(cut.outer, name, _Call(graph))
+    cut.outer.recompile()
+    boxed: Boxed = make_boxed_func(cut.outer.forward)
+    return boxed
+
+
+class _Call(torch.nn.Module):
+    """A part as the submodule that the outer graph calls."""
+
+    def __init__(self, graph: CompiledGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *args: Any) -> Sequence[Any]:
+        return self.graph(args)

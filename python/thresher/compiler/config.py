@@ -1,0 +1,146 @@
+"""What a user can choose about a compilation."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from thresher.compiler.errors import ConfigError
+
+LEVELS = ("O0", "O1", "O2", "O3")
+FALLBACKS = ("split", "error")
+
+# Which passes a switch turns off, by the engine's names.
+PASS_SWITCHES: dict[str, tuple[str, ...]] = {
+    "fusion": ("linear_recognition", "epilogue_fusion", "attention_recognition"),
+    "constant_folding": ("constant_folding",),
+    "dead_code": ("dead_code",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CompilerConfig:
+    """Settings of one compilation. Checked when made; changes nothing outside itself.
+
+    Attributes:
+      optimization_level: "O0" (no passes) to "O3" (all of them).
+      fusion: join linear, bias, activation and residual, and recognise attention.
+      constant_folding: compute once what depends on constants only.
+      dead_code: drop what no output needs.
+      memory_planning: let tensors that are not needed at the same time share memory.
+      extra_passes: names of engine passes to run after those of the level, see ``thresher._engine.passes("O3")``.
+      freeze_parameters: keep packed copies of parameters and buffers. They are checked at every call and packed again
+        when they changed. False passes them to the engine like any other input.
+      fallback: "split" runs what the engine lacks in PyTorch, after listing all of it; "error" raises
+        UnsupportedOperatorError with the same list.
+      plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
+        used one goes first.
+      dump_dir: a folder that receives the text of every graph after every pass, or None.
+
+    Raises:
+      ConfigError: a value is not usable; the message says what was wanted, what was found and what to do.
+    """
+
+    optimization_level: Literal["O0", "O1", "O2", "O3"] = "O2"
+    fusion: bool = True
+    constant_folding: bool = True
+    dead_code: bool = True
+    memory_planning: bool = True
+    extra_passes: tuple[str, ...] = ()
+    freeze_parameters: bool = True
+    fallback: Literal["split", "error"] = "split"
+    plan_cache_size: int = 32
+    dump_dir: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        _want_choice("optimization_level", self.optimization_level, LEVELS)
+        _want_choice("fallback", self.fallback, FALLBACKS)
+        for name in ("fusion", "constant_folding", "dead_code", "memory_planning", "freeze_parameters"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name}: wanted True or False, found {value!r}; pass a bool")
+        size = self.plan_cache_size
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(f"plan_cache_size: wanted an integer of at least 1, found {size!r}; the default is 32")
+        if isinstance(self.extra_passes, str) or not all(isinstance(p, str) for p in self.extra_passes):
+            raise ConfigError(
+                f"extra_passes: wanted a tuple of pass names, found {self.extra_passes!r}; write ('name',) for one pass"
+            )
+        object.__setattr__(self, "extra_passes", tuple(self.extra_passes))
+        known = known_passes()
+        for name in self.extra_passes:
+            if name not in known:
+                raise ConfigError(f"extra_passes: {name!r} is not a pass of this engine{_nearest(name, known)}")
+        if self.dump_dir is not None:
+            if not isinstance(self.dump_dir, (str, os.PathLike)):
+                raise ConfigError(f"dump_dir: wanted a path or None, found {self.dump_dir!r}")
+            path = Path(self.dump_dir)
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"dump_dir: wanted a folder, found the file {path}; name another path")
+
+    def replace(self, **changes: Any) -> CompilerConfig:
+        """A copy with some settings changed.
+
+        Raises:
+          ConfigError: an unknown name or an unusable value.
+        """
+        check_names(changes)
+        return dataclasses.replace(self, **changes)
+
+    def pass_names(self) -> list[str] | None:
+        """The engine passes to run, or None for just those of the optimisation level."""
+        dropped = {name for switch, names in PASS_SWITCHES.items() if not getattr(self, switch) for name in names}
+        if not dropped and not self.extra_passes:
+            return None
+        from thresher import _engine
+
+        names = [name for name in _engine.passes(self.optimization_level) if name not in dropped]
+        return names + list(self.extra_passes)
+
+
+def check_names(names: Mapping[str, object]) -> None:
+    """Raises ConfigError for the first name that is no setting."""
+    known = [field.name for field in dataclasses.fields(CompilerConfig)]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name!r} is not a compiler setting{_nearest(name, known)}")
+
+
+def config_from_options(options: Mapping[str, Any] | None) -> CompilerConfig:
+    """The configuration that ``torch.compile(..., options=...)`` asks for.
+
+    Args:
+      options: names of settings, or the single key "config" with a CompilerConfig; None for the defaults.
+
+    Raises:
+      ConfigError: an unknown name or an unusable value.
+    """
+    rest = dict(options or {})
+    config = rest.pop("config", None)
+    if config is None:
+        config = CompilerConfig()
+    if not isinstance(config, CompilerConfig):
+        raise ConfigError(f"config: wanted a thresher.CompilerConfig or None, found {type(config).__name__}")
+    return config.replace(**rest) if rest else config
+
+
+def known_passes() -> list[str]:
+    """Names of all passes of the engine."""
+    from thresher import _engine
+
+    return list(_engine.passes("O3"))
+
+
+def _want_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        near = _nearest(value, choices) if isinstance(value, str) else f"; known: {', '.join(choices)}"
+        raise ConfigError(f"{name}: wanted one of {', '.join(choices)}, found {value!r}{near}")
+
+
+def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

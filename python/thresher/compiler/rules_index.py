@@ -1,0 +1,278 @@
+"""Importer rules: look-ups, reductions and tensors made from nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from thresher.compiler.builder import Builder, Scalar, Value, dim, engine_dtype, rule
+from thresher.compiler.errors import UnsupportedNode
+
+aten: Any = torch.ops.aten
+
+# ---- look-ups ----
+
+
+@rule(aten.embedding.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.emit("embedding", [a.weight, a.indices])
+
+
+@rule(aten.gather.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.emit("gather", [a.self, a.index], dim=dim(a.dim, a.self.rank))
+
+
+@rule(aten.index_select.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, axis = a.self, dim(a.dim, a.self.rank)
+    if x.dtype != torch.float32 or x.rank == 0 or a.index.rank != 1:
+        raise UnsupportedNode("only float32 tensors with a 1-D index are supported")
+    # The embedding operator on rows: like index_select, and unlike index, it refuses negative indices.
+    order = [axis, *(i for i in range(x.rank) if i != axis)]
+    rows = b.permute(x, order)
+    picked = b.emit("embedding", [b.reshape(rows, (rows.shape[0], math.prod(rows.shape[1:]))), a.index])
+    back = b.reshape(picked, (a.index.shape[0], *rows.shape[1:]))
+    return b.permute(back, [order.index(i) for i in range(x.rank)])
+
+
+@rule(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    given = [(axis, index) for axis, index in enumerate(a.indices) if index is not None]
+    for _, index in given:
+        if index.dtype not in (torch.int64, torch.int32):
+            raise UnsupportedNode(f"an index of {str(index.dtype).removeprefix('torch.')}, wanted int64 or int32")
+    axes = [axis for axis, _ in given]
+    if not axes:
+        return x
+    rest = [axis for axis in range(x.rank) if axis not in axes]
+    found = b.emit("index", [b.permute(x, axes + rest), *(b.cast(index, torch.int64) for _, index in given)])
+    # Indices that stand side by side put the looked-up dimensions in their place, else in front.
+    before = axes[0]
+    if axes != list(range(before, before + len(axes))) or before == 0:
+        return found
+    looked_up = found.rank - len(rest)
+    order = [*range(looked_up, looked_up + before), *range(looked_up), *range(looked_up + before, found.rank)]
+    return b.permute(found, order)
+
+
+# ---- reductions ----
+
+
+@rule(aten.mean.default, aten.mean.dim)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reduce("mean", b.cast(a.self, b.out_dtype()), getattr(a, "dim", None), getattr(a, "keepdim", False))
+
+
+@rule(aten.sum.default, aten.sum.dim_IntList)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reduce("sum", b.cast(a.self, b.out_dtype()), getattr(a, "dim", None), getattr(a, "keepdim", False))
+
+
+@rule(aten.amax.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reduce("amax", a.self, a.dim, a.keepdim)
+
+
+@rule(aten.amin.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reduce("amin", a.self, a.dim, a.keepdim)
+
+
+@rule(aten.max.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reduce("amax", a.self, None, False)
+
+
+@rule(aten.min.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reduce("amin", a.self, None, False)
+
+
+def _extreme(op: str) -> Callable[[Builder, SimpleNamespace], tuple[Value, None]]:
+    def reduce(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
+        if b.out_used(1):
+            raise UnsupportedNode("the indices output is not offered")
+        return b.reduce(op, a.self, [a.dim], a.keepdim), None
+
+    return reduce
+
+
+rule(aten.max.dim)(_extreme("amax"))
+rule(aten.min.dim)(_extreme("amin"))
+
+
+@rule(aten.any.default, aten.any.dim, aten.any.dims)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _any(b, b.cast(a.self, torch.bool), a)
+
+
+@rule(aten.all.default, aten.all.dim, aten.all.dims)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    missing = b.unary("logical_not", b.cast(a.self, torch.bool))
+    return b.unary("logical_not", _any(b, missing, a))
+
+
+def _any(b: Builder, x: Value, a: SimpleNamespace) -> Value:
+    axes = getattr(a, "dim", None)
+    hits = b.cast(x, torch.int64)
+    return b.cast(b.reduce("amax", hits, [axes] if isinstance(axes, int) else axes, getattr(a, "keepdim", False)), torch.bool)
+
+
+@rule(aten.var.correction)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _variance(b, a)[0]
+
+
+@rule(aten.std.correction)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.unary("sqrt", _variance(b, a)[0])
+
+
+@rule(aten.var_mean.correction)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value]:
+    return _variance(b, a)
+
+
+def _variance(b: Builder, a: SimpleNamespace) -> tuple[Value, Value]:
+    x = a.self
+    if x.dtype != torch.float32:
+        raise UnsupportedNode(f"variance of {str(x.dtype).removeprefix('torch.')}")
+    axes = sorted({dim(d, x.rank) for d in a.dim or ()}) or list(range(x.rank))
+    count = math.prod(x.shape[axis] for axis in axes)
+    divisor = count - (1 if a.correction is None else a.correction)
+    mean = b.reduce("mean", x, axes, True)
+    centred = b.binary("sub", x, mean)
+    total = b.reduce("sum", b.emit("mul", [centred, centred]), axes, a.keepdim)
+    # PyTorch gives NaN (0 / 0) or inf where the divisor is not positive.
+    variance = b.binary("div", total, float(max(divisor, 0)))
+    return variance, b.reduce("mean", x, axes, a.keepdim)
+
+
+@rule(aten.linalg_vector_norm.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _norm(b, b.cast(a.self, b.out_dtype()), a.ord, a.dim, a.keepdim)
+
+
+@rule(aten.norm.ScalarOpt_dim, aten.norm.Scalar)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    order = 2 if a.p is None else a.p
+    return _norm(b, b.cast(a.self, b.out_dtype()), order, getattr(a, "dim", None), getattr(a, "keepdim", False))
+
+
+def _norm(b: Builder, x: Value, order: float, axes: Sequence[int] | int | None, keepdim: bool) -> Value:
+    dims = [axes] if isinstance(axes, int) else axes
+    if order == 2:
+        return b.unary("sqrt", b.reduce("sum", b.emit("mul", [x, x]), dims, keepdim))
+    if order == 1:
+        return b.reduce("sum", b.unary("abs", x), dims, keepdim)
+    if order == math.inf:
+        return b.reduce("amax", b.unary("abs", x), dims, keepdim)
+    raise UnsupportedNode(f"a norm of order {order}, wanted 1, 2 or inf")
+
+
+# ---- tensors made from nothing ----
+
+
+def _full(b: Builder, shape: Sequence[int], value: Scalar) -> Value:
+    return b.full([int(size) for size in shape], value, b.out_dtype())
+
+
+@rule(aten.full.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.size, a.fill_value)
+
+
+@rule(aten.full_like.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.self.shape, a.fill_value)
+
+
+@rule(aten.new_full.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.size, a.fill_value)
+
+
+@rule(aten.fill.Scalar)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.self.shape, a.value)
+
+
+@rule(aten.ones.default, aten.new_ones.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.size, 1)
+
+
+@rule(aten.zeros.default, aten.new_zeros.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.size, 0)
+
+
+@rule(aten.ones_like.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.self.shape, 1)
+
+
+@rule(aten.zeros_like.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.self.shape, 0)
+
+
+@rule(aten.scalar_tensor.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, (), a.s)
+
+
+@rule(aten.arange.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _arange(b, 0, a.end, 1)
+
+
+@rule(aten.arange.start)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _arange(b, a.start, a.end, 1)
+
+
+@rule(aten.arange.start_step)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _arange(b, a.start, a.end, a.step)
+
+
+def _arange(b: Builder, start: float, end: float, step: float) -> Value:
+    dtype = b.out_dtype()
+    return b.emit("arange", [], start=float(start), end=float(end), step=float(step), dtype=engine_dtype(dtype))
+
+
+@rule(aten.eye.default, aten.eye.m)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    columns = getattr(a, "m", a.n)
+    return b.cast(b.binary("eq", _rows(b, a.n), _columns(b, columns)), b.out_dtype())
+
+
+@rule(aten.tril.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _triangle(b, a.self, "ge", a.diagonal)
+
+
+@rule(aten.triu.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _triangle(b, a.self, "le", a.diagonal)
+
+
+def _triangle(b: Builder, x: Value, keep: str, diagonal: int) -> Value:
+    """Keeps where row + diagonal >= column (lower) or <= column (upper)."""
+    rows = b.binary("add", _rows(b, x.shape[-2]), diagonal)
+    return b.where(b.binary(keep, rows, _columns(b, x.shape[-1])), x, 0, x.dtype)
+
+
+def _columns(b: Builder, size: int) -> Value:
+    return b.emit("arange", [], start=0.0, end=float(size), step=1.0, dtype="i64")
+
+
+def _rows(b: Builder, size: int) -> Value:
+    return b.reshape(_columns(b, size), (size, 1))

@@ -1,0 +1,193 @@
+"""Importer rules: matrix products, attention, normalisation and softmax."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from thresher.compiler.builder import Builder, Value, dim, rule
+from thresher.compiler.errors import UnsupportedNode
+
+aten: Any = torch.ops.aten
+
+
+def _matmul(b: Builder, x: Value, y: Value) -> Value:
+    """x @ y for x of rank 2 or more; a matrix y takes the linear operator, whose weights are packed ahead."""
+    for value in (x, y):
+        if value.dtype != torch.float32:
+            raise UnsupportedNode(f"matrix product of {str(value.dtype).removeprefix('torch.')}, only float32 is supported")
+    if y.rank == 2:
+        if y.transposed is not None:
+            return b.emit("linear", [x, y.transposed], layout="nk")
+        return b.emit("linear", [x, y], layout="kn")
+    return b.emit("matmul", [x, y])
+
+
+def _linear(b: Builder, x: Value, weight: Value, bias: Value | None) -> Value:
+    if x.rank == 1:
+        return b.reshape(_linear(b, b.reshape(x, (1, -1)), weight, bias), (-1,))
+    if weight.transposed is not None:
+        return b.emit("linear", [x, weight.transposed, bias], layout="kn")
+    return b.emit("linear", [x, weight, bias], layout="nk")
+
+
+def _scaled(b: Builder, x: Value, factor: float) -> Value:
+    return x if factor == 1 else b.binary("mul", x, factor)
+
+
+@rule(aten.linear.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    if a.weight.rank != 2:
+        raise UnsupportedNode(f"the weight has rank {a.weight.rank}, only 2 is supported")
+    return _linear(b, a.input, a.weight, a.bias)
+
+
+@rule(aten.mm.default, aten.bmm.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _matmul(b, a.self, a.mat2)
+
+
+@rule(aten.matmul.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, y = a.self, a.other
+    if x.rank >= 2 and y.rank >= 2:
+        return _matmul(b, x, y)
+    left = x if x.rank > 1 else b.reshape(x, (1, x.shape[0]))
+    right = y if y.rank > 1 else b.reshape(y, (y.shape[0], 1))
+    out = _matmul(b, left, right)
+    *lead, rows, columns = out.shape
+    shape = [*lead, *([] if x.rank == 1 else [rows]), *([] if y.rank == 1 else [columns])]
+    return b.reshape(out, shape)
+
+
+@rule(aten.mv.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reshape(_matmul(b, a.self, b.reshape(a.vec, (-1, 1))), (-1,))
+
+
+@rule(aten.dot.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reduce("sum", b.binary("mul", a.self, a.tensor), None, False)
+
+
+@rule(aten.addmm.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, y, bias = a.mat1, a.mat2, a.self
+    if a.alpha == 1 and a.beta == 1 and bias.dtype == torch.float32 and bias.shape == (y.shape[1],):
+        if y.transposed is not None:
+            return b.emit("linear", [x, y.transposed, bias], layout="nk")
+        return b.emit("linear", [x, y, bias], layout="kn")
+    out = _scaled(b, _matmul(b, x, y), a.alpha)
+    # PyTorch ignores the addend altogether when beta is 0, NaN included.
+    return out if a.beta == 0 else b.binary("add", out, _scaled(b, bias, a.beta))
+
+
+@rule(aten.baddbmm.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    out = _scaled(b, _matmul(b, a.batch1, a.batch2), a.alpha)
+    return out if a.beta == 0 else b.binary("add", out, _scaled(b, a.self, a.beta))
+
+
+@rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
+    if b.out_used(1):
+        raise UnsupportedNode("the log-sum-exp output, which only training needs, is not offered")
+    return _sdpa(b, a.query, a.key, a.value, a.attn_mask, a.dropout_p, a.is_causal, a.scale), None
+
+
+@rule(aten.scaled_dot_product_attention.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    query, key, value = a.query, a.key, a.value
+    if not a.enable_gqa and query.rank >= 3 and query.shape[-3] != key.shape[-3]:
+        raise UnsupportedNode(f"{query.shape[-3]} query heads and {key.shape[-3]} key heads without enable_gqa")
+    return _sdpa(b, query, key, value, a.attn_mask, a.dropout_p, a.is_causal, a.scale)
+
+
+@rule(aten._scaled_dot_product_attention_math.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
+    if b.out_used(1):
+        raise UnsupportedNode("the attention weights output is not offered")
+    if a.dropout_mask is not None:
+        raise UnsupportedNode("a dropout mask is not supported")
+    return _sdpa(b, a.query, a.key, a.value, a.attn_mask, a.dropout_p, a.is_causal, a.scale), None
+
+
+def _sdpa(
+    b: Builder,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> Value:
+    if dropout:
+        raise UnsupportedNode(f"dropout with probability {dropout}")
+    if causal and mask is not None:
+        raise UnsupportedNode("a mask together with is_causal")
+    if not 3 <= query.rank <= 4 or key.rank != query.rank or value.rank != query.rank:
+        raise UnsupportedNode(f"query, key and value of ranks {query.rank}, {key.rank} and {value.rank}")
+    if scale is None:
+        scale = 1.0 / math.sqrt(query.shape[-1])
+    if mask is not None and mask.dtype not in (torch.float32, torch.bool):
+        raise UnsupportedNode(f"a mask of {str(mask.dtype).removeprefix('torch.')}, wanted float32 or bool")
+    if query.rank == 4:
+        return b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(causal))
+    # [heads or batch, S, D]: one batch in front.
+    query, key, value = (b.reshape(v, (1, *v.shape)) for v in (query, key, value))
+    if mask is not None and mask.rank == 3:
+        mask = b.reshape(mask, (1, *mask.shape))
+    out = b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(causal))
+    return b.reshape(out, out.shape[1:])
+
+
+@rule(aten.native_layer_norm.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None]:
+    out = _layer_norm(b, a.input, a.normalized_shape, a.weight, a.bias, a.eps)
+    if not (b.out_used(1) or b.out_used(2)):
+        return out, None, None
+    axes = range(a.input.rank - len(a.normalized_shape), a.input.rank)
+    mean = b.reduce("mean", a.input, axes, True)
+    centred = b.binary("sub", a.input, mean)
+    variance = b.reduce("mean", b.binary("mul", centred, centred), axes, True)
+    return out, mean, b.unary("rsqrt", b.binary("add", variance, a.eps))
+
+
+@rule(aten.layer_norm.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _layer_norm(b, a.input, a.normalized_shape, a.weight, a.bias, a.eps)
+
+
+def _layer_norm(
+    b: Builder, x: Value, shape: list[int], weight: Value | None, bias: Value | None, eps: float
+) -> Value:
+    return b.emit("layer_norm", [x, weight, bias], eps=float(eps), dims=len(shape))
+
+
+@rule(aten._softmax.default, aten.softmax.int)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _softmax(b, "softmax", a.self, a.dim)
+
+
+@rule(aten._log_softmax.default, aten.log_softmax.int)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _softmax(b, "log_softmax", a.self, a.dim)
+
+
+@rule(aten._safe_softmax.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    # Rows of nothing but -inf give 0 here, where plain softmax gives NaN.
+    top = b.reduce("amax", a.self, [a.dim], True)
+    empty = b.binary("eq", top, -math.inf)
+    return b.where(empty, 0.0, _softmax(b, "softmax", a.self, a.dim))
+
+
+def _softmax(b: Builder, op: str, x: Value, axis: int) -> Value:
+    x = b.cast(x, b.out_dtype())
+    if x.rank == 0:
+        return b.reshape(b.emit(op, [b.reshape(x, (1,))], dim=0), ())
+    return b.emit(op, [x], dim=dim(axis, x.rank))

@@ -1,0 +1,214 @@
+"""Importer rules: operators that only rearrange, cut or join tensors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from thresher.compiler.builder import Builder, Value, dim, rule
+from thresher.compiler.errors import UnsupportedNode
+
+aten: Any = torch.ops.aten
+
+
+@rule(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.view_copy.default,
+)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reshape(a.self, a.size)
+
+
+@rule(aten.reshape.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reshape(a.self, a.shape)
+
+
+@rule(aten.flatten.using_ints)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x = a.self
+    if x.rank == 0:
+        return b.reshape(x, (1,))
+    first, last = dim(a.start_dim, x.rank), dim(a.end_dim, x.rank)
+    merged = 1
+    for size in x.shape[first : last + 1]:
+        merged *= size
+    return b.reshape(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
+
+
+@rule(aten.unflatten.int)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, axis = a.self, dim(a.dim, a.self.rank)
+    sizes = list(a.sizes)
+    if -1 in sizes:
+        known = 1
+        for size in sizes:
+            known *= size if size != -1 else 1
+        sizes[sizes.index(-1)] = x.shape[axis] // known
+    return b.reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
+
+
+@rule(aten.unsqueeze.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    axis = dim(a.dim, a.self.rank + 1)
+    return b.reshape(a.self, (*a.self.shape[:axis], 1, *a.self.shape[axis:]))
+
+
+@rule(aten.squeeze.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.reshape(a.self, [size for size in a.self.shape if size != 1])
+
+
+@rule(aten.squeeze.dim, aten.squeeze.dims)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x = a.self
+    axes = {dim(d, x.rank) for d in (a.dim if isinstance(a.dim, (list, tuple)) else [a.dim])}
+    return b.reshape(x, [size for i, size in enumerate(x.shape) if size != 1 or i not in axes])
+
+
+@rule(aten.permute.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.permute(a.self, a.dims)
+
+
+@rule(aten.transpose.int)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x = a.self
+    if x.rank == 0:
+        return b.permute(x, [])
+    order = list(range(x.rank))
+    i, j = dim(a.dim0, x.rank), dim(a.dim1, x.rank)
+    order[i], order[j] = order[j], order[i]
+    return b.permute(x, order)
+
+
+@rule(aten.t.default, aten.numpy_T.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.permute(a.self, list(reversed(range(a.self.rank))))
+
+
+@rule(aten.expand.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.expand(a.self, a.size)
+
+
+@rule(aten.expand_as.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.expand(a.self, a.other.shape)
+
+
+@rule(aten.broadcast_to.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.expand(a.self, a.size)
+
+
+@rule(aten.repeat.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    # [2, 3] repeated (4, 5): [1, 2, 1, 3] expanded to [4, 2, 5, 3], then joined to [8, 15].
+    x, times = a.self, [int(t) for t in a.repeats]
+    shape = (1,) * (len(times) - x.rank) + x.shape
+    spread = [size for pair in zip([1] * len(times), shape, strict=True) for size in pair]
+    wanted = [size for pair in zip(times, shape, strict=True) for size in pair]
+    if len(wanted) > 8:
+        raise UnsupportedNode(f"repeat over {len(times)} dimensions, at most 4 are supported")
+    out = b.expand(b.reshape(x, spread), wanted)
+    return b.reshape(out, [t * size for t, size in zip(times, shape, strict=True)])
+
+
+@rule(aten.slice.Tensor)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.slice(a.self, a.dim, a.start, a.end, a.step)
+
+
+@rule(aten.narrow.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.slice(a.self, a.dim, a.start, a.start + a.length)
+
+
+@rule(aten.select.int)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    axis = dim(a.dim, a.self.rank)
+    index = a.index + a.self.shape[axis] if a.index < 0 else a.index
+    return b.emit("select", [a.self], dim=axis, index=index)
+
+
+@rule(aten.split.Tensor)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
+    return _split(b, a.self, a.split_size, a.dim)
+
+
+@rule(aten.split_with_sizes.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
+    axis, start, parts = dim(a.dim, a.self.rank), 0, []
+    for size in a.split_sizes:
+        parts.append(b.slice(a.self, axis, start, start + size))
+        start += size
+    return tuple(parts)
+
+
+@rule(aten.chunk.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
+    size = a.self.shape[dim(a.dim, a.self.rank)]
+    return _split(b, a.self, -(-size // a.chunks), a.dim)
+
+
+def _split(b: Builder, x: Value, size: int, axis: int) -> tuple[Value, ...]:
+    axis = dim(axis, x.rank)
+    return tuple(b.slice(x, axis, start, start + size) for start in range(0, x.shape[axis], size))
+
+
+@rule(aten.unbind.int)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
+    axis = dim(a.dim, a.self.rank)
+    return tuple(b.emit("select", [a.self], dim=axis, index=i) for i in range(a.self.shape[axis]))
+
+
+@rule(aten.cat.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    # An empty 1-D tensor may be joined to anything.
+    parts = [b.cast(t, b.out_dtype()) for t in a.tensors if t.shape != (0,)]
+    if not parts:
+        return b.cast(a.tensors[0], b.out_dtype())
+    return parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=dim(a.dim, parts[0].rank))
+
+
+@rule(aten.stack.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    axis = dim(a.dim, a.tensors[0].rank + 1)
+    parts = [b.cast(t, b.out_dtype()) for t in a.tensors]
+    parts = [b.reshape(t, (*t.shape[:axis], 1, *t.shape[axis:])) for t in parts]
+    return parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=axis)
+
+
+@rule(aten.slice_scatter.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    if a.step != 1:
+        raise UnsupportedNode(f"step {a.step}, only 1 is supported")
+    axis = dim(a.dim, a.self.rank)
+    size = a.self.shape[axis]
+    start, end, _ = slice(a.start, a.end).indices(size)
+    return _replace(b, a.self, a.src, axis, start, max(start, end))
+
+
+@rule(aten.select_scatter.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    axis = dim(a.dim, a.self.rank)
+    index = a.index + a.self.shape[axis] if a.index < 0 else a.index
+    shape = (*a.self.shape[:axis], 1, *a.self.shape[axis + 1 :])
+    return _replace(b, a.self, b.reshape(a.src, shape), axis, index, index + 1)
+
+
+def _replace(b: Builder, x: Value, part: Value, axis: int, start: int, end: int) -> Value:
+    """x with elements start to end - 1 of one dimension taken from `part`."""
+    if start == end:
+        return x
+    wanted = (*x.shape[:axis], end - start, *x.shape[axis + 1 :])
+    pieces = [b.expand(b.cast(part, x.dtype), wanted)]
+    if start > 0:
+        pieces.insert(0, b.slice(x, axis, 0, start))
+    if end < x.shape[axis]:
+        pieces.append(b.slice(x, axis, end, None))
+    return pieces[0] if len(pieces) == 1 else b.emit("cat", pieces, dim=axis)

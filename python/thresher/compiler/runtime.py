@@ -1,0 +1,250 @@
+"""A compiled part of a graph: picks or builds the plan for the shapes of a call and runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from thresher import _engine
+from thresher.compiler.config import CompilerConfig
+from thresher.compiler.errors import UnsupportedNode, UnsupportedOperatorError
+from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
+from thresher.compiler.stats import RECORDER
+from thresher.compiler.weights import Snapshot, Store
+
+log = logging.getLogger("thresher.compiler")
+
+_serial = itertools.count()
+_clock = itertools.count()
+
+# Parameters that twice change within this many calls are being trained: they stop being packed ahead.
+TRAINING_CALLS = 8
+
+
+class _Entry:
+    """What one combination of shapes runs: a plan, or the aten graph in PyTorch."""
+
+    __slots__ = ("_arguments", "_graph", "_outputs", "_results", "plan", "used")
+
+    def __init__(self, imported: Imported | None, plan: _engine.Plan | None, graph: CompiledGraph) -> None:
+        self.plan = plan
+        self.used = next(_clock)
+        self._graph = graph
+        if imported is not None:
+            self._arguments = imported.arguments
+            self._results = imported.outputs
+            made: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}
+            for output in imported.outputs:
+                if output.engine >= 0:
+                    made[output.engine] = (output.shape, output.dtype)
+            self._outputs = [made[i] for i in range(len(made))]
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        if self.plan is None:
+            return self._graph.run_eager(args)
+        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self._outputs]
+        self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
+        return [_result(output, outputs, args) for output in self._results]
+
+    def run_profiled(self, args: Sequence[Any]) -> list[Any]:
+        if self.plan is None:
+            return self._graph.run_eager(args)
+        start = _engine.profile_now_ns()
+        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self._outputs]
+        _engine.profile_record("alloc", "outputs", start, _engine.profile_now_ns())
+        self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
+        return [_result(output, outputs, args) for output in self._results]
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    # DLPack refuses tensors that require gradients; AOTAutograd keeps the history, not this call.
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def _result(output: Output, outputs: list[torch.Tensor], args: Sequence[Any]) -> Any:
+    if output.engine >= 0:
+        tensor = outputs[output.engine]
+        return tensor if output.order is None else tensor.permute(output.order)
+    if output.argument >= 0:
+        return args[output.argument].detach().clone()
+    return output.value
+
+
+@dataclasses.dataclass(slots=True)
+class _Generation:
+    """Plans for one state of the parameters."""
+
+    frozen: tuple[int, ...]
+    snapshot: Snapshot
+    store: Store
+    entries: dict[object, _Entry]
+    calls: int = 0
+
+
+class CompiledGraph:
+    """Runs one aten graph in the engine. Call it with the graph's arguments; it may be called from many threads.
+
+    Args:
+      module: aten graph in which every operator is supported.
+      static: positions of arguments that are parameters or buffers.
+      config: settings.
+    """
+
+    def __init__(self, module: fx.GraphModule, static: frozenset[int], config: CompilerConfig) -> None:
+        self.config = config
+        self.name = f"graph_{next(_serial)}"
+        self._module = module
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        vals = [node.meta.get("val") for node in placeholders]
+        self._static = tuple(
+            i
+            for i in sorted(static)
+            if config.freeze_parameters and isinstance(vals[i], torch.Tensor) and placeholders[i].users
+        )
+        # What tells the shapes of two calls apart: numbers, and tensors with symbolic sizes.
+        self._numbers = tuple(i for i, val in enumerate(vals) if not isinstance(val, torch.Tensor))
+        self._symbolic = tuple(
+            i
+            for i, val in enumerate(vals)
+            if isinstance(val, torch.Tensor) and any(not isinstance(size, int) for size in val.shape)
+        )
+        self._tensors = tuple(i for i, val in enumerate(vals) if isinstance(val, torch.Tensor))
+        self._quick_changes = 0
+        self._lock = threading.Lock()
+        self._generation: _Generation | None = None
+        RECORDER.register(self)
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """Runs the graph.
+
+        Args:
+          args: tensors and numbers, one for each placeholder of the graph.
+
+        Returns:
+          The graph's outputs.
+
+        Raises:
+          IndexError: an index in the data is out of range.
+          UnsupportedOperatorError: the engine refuses these shapes and the configuration forbids PyTorch.
+        """
+        if not _engine.profile_enabled():
+            return self._entry(args).run(args)
+        start = _engine.profile_now_ns()
+        outputs = self._entry(args).run_profiled(args)
+        _engine.profile_record("call", self.name, start, _engine.profile_now_ns())
+        return outputs
+
+    def run_eager(self, args: Sequence[Any]) -> list[Any]:
+        """Runs the aten graph in PyTorch."""
+        return list(self._module(*args))
+
+    def plans(self) -> list[_engine.Plan]:
+        """The plans alive."""
+        generation = self._generation
+        return [] if generation is None else [e.plan for e in list(generation.entries.values()) if e.plan is not None]
+
+    def weight_stores(self) -> list[Store]:
+        """The packed weights in use."""
+        generation = self._generation
+        return [] if generation is None else [generation.store]
+
+    def clear(self) -> None:
+        """Drops all plans and packed weights."""
+        with self._lock:
+            self._generation = None
+
+    # ---- picking a plan ----
+
+    def _entry(self, args: Sequence[Any]) -> _Entry:
+        generation = self._generation
+        if generation is None or not generation.snapshot.unchanged([args[i] for i in generation.frozen]):
+            generation = self._renew(generation, args)
+        generation.calls += 1
+        key = (tuple(args[i] for i in self._numbers), tuple(args[i].shape for i in self._symbolic))
+        entry = generation.entries.get(key)
+        if entry is None:
+            entry = self._build(generation, key, args)
+        entry.used = next(_clock)
+        return entry
+
+    def _renew(self, old: _Generation | None, args: Sequence[Any]) -> _Generation:
+        """Starts a generation of plans for parameters that were never seen or have changed."""
+        with self._lock:
+            if self._generation is not old and self._generation is not None:
+                current = self._generation
+                if current.snapshot.unchanged([args[i] for i in current.frozen]):
+                    return current
+            if old is None:
+                frozen = self._static
+            else:
+                RECORDER.repack()
+                log.info("%s: parameters changed, packing them again", self.name)
+                frozen = old.frozen
+                if old.calls < TRAINING_CALLS:
+                    self._quick_changes += 1
+                if self._quick_changes > 1:
+                    frozen = ()
+            snapshot = Snapshot.take([args[i] for i in frozen])
+            self._generation = _Generation(frozen, snapshot, snapshot.store(), {})
+            return self._generation
+
+    def _build(self, generation: _Generation, key: object, args: Sequence[Any]) -> _Entry:
+        with self._lock:
+            entry = generation.entries.get(key)
+            if entry is not None:
+                return entry
+            start = time.perf_counter()
+            entry = self._compile(generation, args)
+            RECORDER.plan(time.perf_counter() - start)
+            entries = generation.entries
+            while len(entries) >= self.config.plan_cache_size:
+                entries.pop(min(entries, key=lambda k: entries[k].used))
+            entries[key] = entry
+            return entry
+
+    def _compile(self, generation: _Generation, args: Sequence[Any]) -> _Entry:
+        try:
+            imported = import_graph(self._module, args, frozenset(generation.frozen))
+            plan = _engine.Plan.build(
+                imported.builder.graph,
+                generation.store.engine,
+                level=self.config.optimization_level,
+                passes=self.config.pass_names(),
+                dump=self._dump(len(generation.entries)),
+                share_memory=self.config.memory_planning,
+            )
+            return _Entry(imported, plan, self)
+        except EmptyTensor:
+            return _Entry(None, None, self)
+        except (UnsupportedNode, NotImplementedError, ValueError) as error:
+            shapes = ", ".join(str(list(args[i].shape)) for i in self._tensors if i not in generation.frozen)
+            reason = f"inputs {shapes}: {error}"
+            if self.config.fallback == "error":
+                raise UnsupportedOperatorError(
+                    f"the engine cannot run this graph at these shapes: {reason}; "
+                    'use fallback="split" to run them in PyTorch'
+                ) from error
+            RECORDER.eager_shape(reason)
+            log.warning("%s runs in PyTorch at these shapes: %s", self.name, reason)
+            return _Entry(None, None, self)
+
+    def _dump(self, number: int) -> Callable[[str, str], None] | None:
+        if self.config.dump_dir is None:
+            return None
+        folder = Path(self.config.dump_dir) / f"{self.name}_plan_{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        count = itertools.count()
+
+        def write(name: str, text: str) -> None:
+            (folder / f"{next(count):02d}_{name}.txt").write_text(text, encoding="utf-8")
+
+        return write

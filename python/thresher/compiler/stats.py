@@ -1,0 +1,171 @@
+"""What the compiler has done so far in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from thresher.compiler.runtime import CompiledGraph
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnsupportedOperator:
+    """An operator of a user's graph that runs in PyTorch.
+
+    Attributes:
+      op: its name, such as "aten.cumsum.default".
+      inputs: its tensor operands as "name: dtype[shape]"; symbolic sizes by their names.
+      outputs: its results as "dtype[shape]".
+      source: the user's line, "file.py:12 in forward", or "".
+      reason: why the engine cannot run it.
+      count: how many nodes of the graph this describes.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    source: str
+    reason: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        times = f" (x{self.count})" if self.count > 1 else ""
+        where = f", at {self.source}" if self.source else ""
+        return f"{self.op}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}{times}: {self.reason}{where}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CompilationStats:
+    """A snapshot; counts are of this process since the start or the last clear_cache().
+
+    Attributes:
+      graphs: aten graphs compiled.
+      partitions: parts of them that the engine runs.
+      plans: plans alive now.
+      plans_built: plans ever built.
+      nodes_supported: nodes of the graphs that the engine runs.
+      nodes_unsupported: nodes that run in PyTorch because the engine lacks them.
+      unsupported: those, described.
+      eager_shapes: shapes that run in PyTorch because a tensor has no elements or the engine refused them, with the
+        reason.
+      repacks: how often packed parameters were thrown away because the parameters had changed.
+      compile_seconds: time spent checking, splitting, importing and planning; without torch.compile's own tracing.
+      peak_arena_bytes: working memory of the largest plan alive.
+      weight_bytes: packed weights alive.
+    """
+
+    graphs: int
+    partitions: int
+    plans: int
+    plans_built: int
+    nodes_supported: int
+    nodes_unsupported: int
+    unsupported: tuple[UnsupportedOperator, ...]
+    eager_shapes: tuple[str, ...]
+    repacks: int
+    compile_seconds: float
+    peak_arena_bytes: int
+    weight_bytes: int
+
+
+class Recorder:
+    """Collects the counts. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.graphs_alive: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._graphs = 0
+        self._partitions = 0
+        self._plans_built = 0
+        self._supported = 0
+        self._unsupported_nodes = 0
+        self._unsupported: list[UnsupportedOperator] = []
+        self._eager_shapes: list[str] = []
+        self._repacks = 0
+        self._seconds = 0.0
+
+    def graph(
+        self, partitions: int, supported: int, unsupported: tuple[UnsupportedOperator, ...], seconds: float
+    ) -> None:
+        """One aten graph was compiled."""
+        with self._lock:
+            self._graphs += 1
+            self._partitions += partitions
+            self._supported += supported
+            self._unsupported_nodes += sum(entry.count for entry in unsupported)
+            self._unsupported.extend(unsupported)
+            self._seconds += seconds
+
+    def plan(self, seconds: float) -> None:
+        """One plan was built."""
+        with self._lock:
+            self._plans_built += 1
+            self._seconds += seconds
+
+    def eager_shape(self, reason: str) -> None:
+        """Some shapes run in PyTorch."""
+        with self._lock:
+            if reason not in self._eager_shapes:
+                self._eager_shapes.append(reason)
+
+    def repack(self) -> None:
+        """Packed parameters were thrown away."""
+        with self._lock:
+            self._repacks += 1
+
+    def alive(self) -> list[CompiledGraph]:
+        """The compiled graphs that still exist."""
+        with self._lock:
+            return list(self.graphs_alive)
+
+    def register(self, graph: CompiledGraph) -> None:
+        """Notes a compiled graph without keeping it alive."""
+        with self._lock:
+            self.graphs_alive.add(graph)
+
+    def snapshot(self) -> CompilationStats:
+        """The counts now."""
+        alive = self.alive()
+        plans = [plan for graph in alive for plan in graph.plans()]
+        stores = {id(store): store for graph in alive for store in graph.weight_stores()}
+        with self._lock:
+            return CompilationStats(
+                graphs=self._graphs,
+                partitions=self._partitions,
+                plans=len(plans),
+                plans_built=self._plans_built,
+                nodes_supported=self._supported,
+                nodes_unsupported=self._unsupported_nodes,
+                unsupported=tuple(self._unsupported),
+                eager_shapes=tuple(self._eager_shapes),
+                repacks=self._repacks,
+                compile_seconds=self._seconds,
+                peak_arena_bytes=max((plan.arena_bytes for plan in plans), default=0),
+                weight_bytes=sum(store.bytes for store in stores.values()),
+            )
+
+    def clear(self) -> None:
+        """Drops every plan and packed weight and sets the counts to zero."""
+        for graph in self.alive():
+            graph.clear()
+        with self._lock:
+            self._reset()
+
+
+RECORDER = Recorder()
+
+
+def compilation_stats() -> CompilationStats:
+    """What the compiler has done in this process since the start or the last clear_cache()."""
+    return RECORDER.snapshot()
+
+
+def clear_cache() -> None:
+    """Drops every plan and every packed weight; compiled models build them again at their next call."""
+    RECORDER.clear()

@@ -1,0 +1,235 @@
+"""What an installation needs, checked one by one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+OLDEST_PYTHON = (3, 10)
+SUPPORTED_TORCH = ("2.13",)
+
+
+class Level(str, Enum):
+    """How good a finding is; FAIL means that the installation cannot work."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: What was checked.
+        level: OK, WARN or FAIL.
+        found: What is the case; for a problem, its cause.
+        cure: What to do about it; empty if there is nothing to do.
+    """
+
+    name: str
+    level: Level
+    found: str
+    cure: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """The finding as plain data for JSON."""
+        return {**asdict(self), "level": self.level.value}
+
+
+def run_checks() -> list[Finding]:
+    """Runs all checks; a check that itself breaks is a failed check, not an exception."""
+    findings = [_guarded(check_python)]
+    engine, finding = load_engine()
+    findings.append(finding)
+    if engine is not None:
+        for check in (check_variables, check_instructions, check_threads, check_computing):
+            findings.append(_guarded(check, engine))
+    for check_alone in (check_numpy, check_torch, check_backend, check_cache, check_report_file, check_compiler):
+        findings.append(_guarded(check_alone))
+    return findings
+
+
+def verdict(findings: list[Finding]) -> Level:
+    """The worst level among findings."""
+    levels = [finding.level for finding in findings]
+    return next((level for level in (Level.FAIL, Level.WARN) if level in levels), Level.OK)
+
+
+def check_python() -> Finding:
+    """Whether this Python is one that the package supports."""
+    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    if sys.version_info < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return Finding("python", Level.FAIL, found, f"use Python {oldest} or newer")
+    return Finding("python", Level.OK, found)
+
+
+def load_engine() -> tuple[Any, Finding]:
+    """Imports the native engine; None with a finding that says why if that is impossible."""
+    try:
+        engine: Any = importlib.import_module("thresher._engine")
+    except Exception as error:  # whatever stops the import is what the user wants to know
+        return None, Finding(
+            "engine",
+            Level.FAIL,
+            f"the native engine does not load: {type(error).__name__}: {error}",
+            f"install a wheel made for Python {sys.version_info.major}.{sys.version_info.minor} on "
+            f"{platform.machine()}: pip install --force-reinstall thresher",
+        )
+    return engine, Finding("engine", Level.OK, f"version {engine.version()} on {engine.cpu_model()}")
+
+
+def check_variables(engine: Any) -> Finding:
+    """Whether every THRESHER_* variable is known and has a value of its type."""
+    try:
+        engine.initialize()
+    except ValueError as error:
+        return Finding("variables", Level.FAIL, str(error), "correct or unset the variable")
+    warnings = engine.check_env()
+    if warnings:
+        return Finding("variables", Level.WARN, "; ".join(warnings), "rename or unset it: it has no effect")
+    values = [f"{row['name']}={row['value']}" for row in engine.env_vars() if row["value"]]
+    return Finding("variables", Level.OK, ", ".join(values) or "none is set")
+
+
+def check_instructions(engine: Any) -> Finding:
+    """Which instruction set the kernels use."""
+    current, available = engine.isa(), engine.isas()
+    found = f"{current} in use; this machine runs {', '.join(available)}"
+    if current != available[-1]:
+        return Finding("instructions", Level.WARN, found, f"unset THRESHER_ISA to get {available[-1]}")
+    if current == "sse2":
+        return Finding("instructions", Level.WARN, found, "expect low speed: the kernels are made for AVX2 and later")
+    return Finding("instructions", Level.OK, found)
+
+
+def check_threads(engine: Any) -> Finding:
+    """Whether the pool fits the cores that this process may use (affinity and the control group's quota)."""
+    threads, cores = engine.num_threads(), engine.usable_cores()
+    found = f"{threads} threads on {cores} usable of {os.cpu_count()} cores"
+    if threads > cores:
+        cure = f"set THRESHER_NUM_THREADS to at most {cores}, or give the process more cores"
+        return Finding("threads", Level.WARN, found, cure)
+    return Finding("threads", Level.OK, found)
+
+
+def check_computing(engine: Any) -> Finding:
+    """Whether the engine computes: one linear operator with a known answer."""
+    try:
+        import numpy as np
+    except ImportError:
+        return Finding("computing", Level.WARN, "not tried, since numpy is missing", "pip install numpy")
+    graph = engine.Graph()
+    x = graph.input("x", "f32", (2, 3))
+    weight = graph.constant("weight", np.arange(12, dtype=np.float32).reshape(4, 3))
+    graph.set_outputs(graph.add("linear", [x, weight, None, None], {"activation": "relu"}))
+    plan = engine.Plan.build(graph, engine.WeightStore())
+    value = np.array([[1, 2, 3], [-1, 0, 1]], dtype=np.float32)
+    out = np.empty((2, 4), dtype=np.float32)
+    plan.run([value], [out])
+    wanted = np.maximum(value @ np.arange(12, dtype=np.float32).reshape(4, 3).T, 0)
+    if not np.array_equal(out, wanted):
+        found = f"a product of 2x3 and 3x4 came out as {out.tolist()} instead of {wanted.tolist()}"
+        return Finding("computing", Level.FAIL, found, f"please report this with THRESHER_ISA={engine.isa()}")
+    return Finding("computing", Level.OK, "a small graph gives the right answer")
+
+
+def check_numpy() -> Finding:
+    """Whether numpy is there."""
+    try:
+        version = metadata.version("numpy")
+    except metadata.PackageNotFoundError:
+        return Finding("numpy", Level.WARN, "missing: arrays can only be passed as tensors", "pip install numpy")
+    return Finding("numpy", Level.OK, version)
+
+
+def check_torch() -> Finding:
+    """Whether there is a PyTorch of a supported version. Does not import it, which takes seconds."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return Finding(
+            "torch",
+            Level.WARN,
+            'missing: torch.compile(backend="thresher") and thresher.compile need it',
+            f"pip install 'torch=={SUPPORTED_TORCH[-1]}.*', or go on without them",
+        )
+    if not version.startswith(tuple(f"{minor}." for minor in SUPPORTED_TORCH)):
+        found = f"{version}; tested are {', '.join(SUPPORTED_TORCH)}"
+        return Finding("torch", Level.WARN, found, f"pip install 'torch=={SUPPORTED_TORCH[-1]}.*'")
+    return Finding("torch", Level.OK, version)
+
+
+def check_backend() -> Finding:
+    """Whether PyTorch finds the back end by its name."""
+    found = [point.value for point in metadata.entry_points(group="torch_dynamo_backends", name="thresher")]
+    if not found:
+        return Finding(
+            "backend",
+            Level.WARN,
+            'torch.compile(backend="thresher") finds no such entry point: the package is imported from a folder, '
+            "not installed",
+            "pip install the wheel",
+        )
+    return Finding("backend", Level.OK, f'torch.compile(backend="thresher") leads to {found[0]}')
+
+
+def cache_folder() -> Path:
+    """The folder that compiled graphs are kept in."""
+    if named := os.environ.get("THRESHER_CACHE_DIR"):
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "thresher"
+
+
+def check_cache() -> Finding:
+    """Whether the cache can be written."""
+    if os.environ.get("THRESHER_CACHE", "").lower() in ("0", "off", "false", "no"):
+        return Finding("cache", Level.OK, "switched off by THRESHER_CACHE")
+    cure = "set THRESHER_CACHE_DIR to a folder that can be written, or THRESHER_CACHE=0"
+    try:
+        folder = cache_folder()
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        # A file in the nearest folder that exists: the check leaves nothing behind.
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except (OSError, RuntimeError) as error:
+        return Finding("cache", Level.WARN, f"cannot be written, so every process compiles anew: {error}", cure)
+    return Finding("cache", Level.OK, f"{folder} can be written")
+
+
+def check_report_file() -> Finding:
+    """Whether the report that THRESHER_PROFILE_OUTPUT asks for can be written."""
+    target = os.environ.get("THRESHER_PROFILE_OUTPUT", "")
+    if not target:
+        return Finding("report file", Level.OK, "none is asked for by THRESHER_PROFILE_OUTPUT")
+    folder = Path(target).expanduser().absolute().parent
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        cure = "set THRESHER_PROFILE_OUTPUT to a file in a folder that can be written"
+        return Finding("report file", Level.WARN, f"{target}: {existing} cannot be written", cure)
+    return Finding("report file", Level.OK, target)
+
+
+def check_compiler() -> Finding:
+    """States that no compiler is needed, since people look for one after other back ends."""
+    return Finding("compiler", Level.OK, "none is needed: nothing is generated or built at run time")
+
+
+def _guarded(check: Callable[..., Finding], *arguments: Any) -> Finding:
+    try:
+        return check(*arguments)
+    except Exception as error:  # the doctor must not die of the illness
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        return Finding(name, Level.FAIL, f"{type(error).__name__}: {error}", "please report this message")

@@ -1,0 +1,366 @@
+"""The operator report as data: what every format is printed from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thresher.profiler.percentages import percentages
+
+SECTIONS = ("forward", "reshape", "alloc")
+NOT_MODELLED = "not modelled"
+_FORMAT = "thresher-op-report"
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """All runs of one operator in one section of one phase. Times are in nanoseconds.
+
+    Attributes:
+        rank: Rank of the process among those that run the model together.
+        opname: Name of the operator.
+        count: How often it ran.
+        min_ns: Shortest run.
+        max_ns: Longest run.
+        median_ns: Median of the runs, within 1 %.
+        total_ns: Sum of the runs.
+        percentage: Share of the section's time; the shares of a section add up to 100.00.
+        flops: Floating-point operations of all runs, None where not modelled.
+        bytes: Bytes read and written by all runs, None where not modelled.
+    """
+
+    rank: int
+    opname: str
+    count: int
+    min_ns: int
+    max_ns: int
+    median_ns: int
+    total_ns: int
+    percentage: float
+    flops: float | None
+    bytes: float | None
+
+    @property
+    def ave_ns(self) -> float:
+        """Mean of the runs, in nanoseconds."""
+        return self.total_ns / self.count
+
+    @property
+    def gflops(self) -> float | None:
+        """Speed in 10^9 floating-point operations per second, None where not modelled or not measurable."""
+        return self.flops / self.total_ns if self.flops is not None and self.total_ns > 0 else None
+
+    @property
+    def gbytes_per_s(self) -> float | None:
+        """Memory traffic in 10^9 bytes per second, None where not modelled or not measurable."""
+        return self.bytes / self.total_ns if self.bytes is not None and self.total_ns > 0 else None
+
+    @property
+    def intensity(self) -> float | None:
+        """Floating-point operations per byte, None where not modelled."""
+        return self.flops / self.bytes if self.flops is not None and self.bytes else None
+
+
+@dataclass(frozen=True)
+class Section:
+    """The operators of one kind of work, the most expensive first.
+
+    Attributes:
+        name: "forward" (computes), "reshape" (moves data) or "alloc" (obtains memory).
+        rows: One row per operator.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def total_ns(self) -> int:
+        """Sum of the rows, in nanoseconds."""
+        return sum(row.total_ns for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One part of a model's work.
+
+    Attributes:
+        name: "inference", "prefill" or "decode".
+        sections: Always forward, reshape and alloc, in this order; a section may be empty.
+        calls: Calls of compiled models.
+        executions: Runs of plans; a call may run several, or run one that no call surrounds.
+        wall_ns: Time between the start and the end of the calls (or of the executions outside any), in nanoseconds.
+    """
+
+    name: str
+    sections: tuple[Section, ...]
+    calls: int
+    executions: int
+    wall_ns: int
+
+    @property
+    def rows_ns(self) -> int:
+        """Sum of all rows, in nanoseconds."""
+        return sum(section.total_ns for section in self.sections)
+
+    @property
+    def gap_ns(self) -> int:
+        """Wall clock that no row accounts for, in nanoseconds: rows + gap = wall clock."""
+        return self.wall_ns - self.rows_ns
+
+
+@dataclass(frozen=True)
+class OpReport:
+    """Where the time of a process went, by operator.
+
+    Attributes:
+        phases: Those with records.
+        enabled: Whether the profiler was on when the report was made.
+        records: Records that the report is made from.
+        dropped: Records that are missing from it.
+        isa: Instruction set of the kernels.
+        num_threads: Threads that shared an operator's work.
+        cpu: Model name of the processor.
+        version: Version of the engine.
+        rank: Rank of the process.
+    """
+
+    phases: tuple[Phase, ...]
+    enabled: bool = False
+    records: int = 0
+    dropped: int = 0
+    isa: str = ""
+    num_threads: int = 0
+    cpu: str = ""
+    version: str = ""
+    rank: int = 0
+    _by_phase: dict[str, Phase] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_phase.update({phase.name: phase for phase in self.phases})
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The sections of all phases, one after another."""
+        return tuple(section for phase in self.phases for section in phase.sections)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all sections, one after another."""
+        return tuple(row for section in self.sections for row in section.rows)
+
+    @property
+    def wall_ns(self) -> int:
+        """Wall clock of all phases, in nanoseconds."""
+        return sum(phase.wall_ns for phase in self.phases)
+
+    @property
+    def gap_ns(self) -> int:
+        """Wall clock that no row accounts for, in nanoseconds."""
+        return sum(phase.gap_ns for phase in self.phases)
+
+    def phase(self, name: str) -> Phase:
+        """Returns the phase of that name.
+
+        Raises:
+            KeyError: There are no records of such a phase; the message lists those there are.
+        """
+        if name not in self._by_phase:
+            raise KeyError(f"phase: wanted one of {sorted(self._by_phase)}, found {name!r}")
+        return self._by_phase[name]
+
+    @classmethod
+    def from_summary(cls, summary: Mapping[str, Any], version: str = "") -> OpReport:
+        """Makes a report from the engine's sums.
+
+        Args:
+            summary: What ``_engine.profile_summary()`` returns.
+            version: Version of the engine.
+        """
+        rank = int(summary["rank"])
+        phases = tuple(
+            Phase(
+                name=totals["phase"],
+                sections=tuple(
+                    _section(
+                        name,
+                        rank,
+                        (r for r in summary["rows"] if r["phase"] == totals["phase"] and r["section"] == name),
+                    )
+                    for name in SECTIONS
+                ),
+                calls=totals["calls"],
+                executions=totals["executions"],
+                wall_ns=totals["wall_ns"],
+            )
+            for totals in summary["phases"]
+        )
+        return cls(
+            phases=phases,
+            enabled=summary["enabled"],
+            records=summary["records"],
+            dropped=summary["dropped"],
+            isa=summary["isa"],
+            num_threads=summary["num_threads"],
+            cpu=summary["cpu"],
+            version=version,
+            rank=rank,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data for JSON. Milliseconds are exact to the nanosecond."""
+        return {
+            "format": _FORMAT,
+            "format_version": _FORMAT_VERSION,
+            "version": self.version,
+            "cpu": self.cpu,
+            "isa": self.isa,
+            "num_threads": self.num_threads,
+            "rank": self.rank,
+            "enabled": self.enabled,
+            "records": self.records,
+            "dropped": self.dropped,
+            "phases": [
+                {
+                    "phase": phase.name,
+                    "calls": phase.calls,
+                    "executions": phase.executions,
+                    "wall_ms": phase.wall_ns / 1e6,
+                    "rows_ms": phase.rows_ns / 1e6,
+                    "gap_ms": phase.gap_ns / 1e6,
+                    "sections": [
+                        {
+                            "section": section.name,
+                            "total_ms": section.total_ns / 1e6,
+                            "rows": [_row_to_dict(row) for row in section.rows],
+                        }
+                        for section in phase.sections
+                    ],
+                }
+                for phase in self.phases
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> OpReport:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            ValueError: The data is not an operator report, or one of a newer format.
+        """
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise ValueError(
+                "operator report: wanted the JSON that `thresher profile -o FILE` or THRESHER_PROFILE_OUTPUT writes, "
+                f"found {_describe(data)}"
+            )
+        if data.get("format_version") != _FORMAT_VERSION:
+            raise ValueError(
+                f"operator report: wanted format version {_FORMAT_VERSION}, found {data.get('format_version')}; "
+                "read it with the version of Thresher that wrote it"
+            )
+        try:
+            return cls(
+                phases=tuple(
+                    Phase(
+                        name=phase["phase"],
+                        sections=tuple(
+                            Section(section["section"], tuple(_row_from_dict(row) for row in section["rows"]))
+                            for section in phase["sections"]
+                        ),
+                        calls=phase["calls"],
+                        executions=phase["executions"],
+                        wall_ns=round(phase["wall_ms"] * 1e6),
+                    )
+                    for phase in data["phases"]
+                ),
+                enabled=data["enabled"],
+                records=data["records"],
+                dropped=data["dropped"],
+                isa=data["isa"],
+                num_threads=data["num_threads"],
+                cpu=data["cpu"],
+                version=data["version"],
+                rank=data["rank"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"operator report: the file is damaged: {type(error).__name__} {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> OpReport:
+        """Reads what the "json" format wrote.
+
+        Raises:
+            ValueError: The text is not the JSON of an operator report.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"operator report: wanted JSON, found something else: {error}") from error
+        return cls.from_dict(data)
+
+
+def _describe(data: object) -> str:
+    return f"an object with the keys {sorted(data)[:8]}" if isinstance(data, dict) else f"a {type(data).__name__}"
+
+
+def _section(name: str, rank: int, rows: Iterable[Mapping[str, Any]]) -> Section:
+    ordered = sorted(rows, key=lambda row: (-row["total_ns"], row["name"]))
+    shares = percentages([row["total_ns"] for row in ordered])
+    return Section(
+        name,
+        tuple(
+            Row(
+                rank=rank,
+                opname=row["name"],
+                count=row["count"],
+                min_ns=row["min_ns"],
+                max_ns=row["max_ns"],
+                median_ns=row["median_ns"],
+                total_ns=row["total_ns"],
+                percentage=share,
+                flops=row["flops"] if row["flops"] >= 0 else None,
+                bytes=row["bytes"] if row["bytes"] >= 0 else None,
+            )
+            for row, share in zip(ordered, shares, strict=True)
+        ),
+    )
+
+
+def _modelled(value: float | None) -> float | str:
+    return NOT_MODELLED if value is None else value
+
+
+def _row_to_dict(row: Row) -> dict[str, Any]:
+    return {
+        "rank": row.rank,
+        "opname": row.opname,
+        "count": row.count,
+        "min_ms": row.min_ns / 1e6,
+        "max_ms": row.max_ns / 1e6,
+        "ave_ms": row.ave_ns / 1e6,
+        "median_ms": row.median_ns / 1e6,
+        "total_ms": row.total_ns / 1e6,
+        "percentage": row.percentage,
+        "flops": _modelled(row.flops),
+        "bytes": _modelled(row.bytes),
+        "gflop_per_s": _modelled(row.gflops),
+        "gbyte_per_s": _modelled(row.gbytes_per_s),
+        "flop_per_byte": _modelled(row.intensity),
+    }
+
+
+def _row_from_dict(row: Mapping[str, Any]) -> Row:
+    return Row(
+        rank=row["rank"],
+        opname=row["opname"],
+        count=row["count"],
+        min_ns=round(row["min_ms"] * 1e6),
+        max_ns=round(row["max_ms"] * 1e6),
+        median_ns=round(row["median_ms"] * 1e6),
+        total_ns=round(row["total_ms"] * 1e6),
+        percentage=row["percentage"],
+        flops=None if row["flops"] == NOT_MODELLED else row["flops"],
+        bytes=None if row["bytes"] == NOT_MODELLED else row["bytes"],
+    )

@@ -1,0 +1,28 @@
+"""What happens once in a process before the engine is used."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+_lock = threading.Lock()
+_state = {"done": False}
+
+
+def initialize() -> None:
+    """Applies the THRESHER_* environment variables: instruction set, threads, profiler. The second call does nothing.
+
+    Raises:
+        ValueError: A variable has a value that cannot be used; the message names it and what was wanted.
+    """
+    with _lock:
+        if _state["done"]:
+            return
+        from thresher import _engine
+        from thresher.profiler import at_exit
+
+        _engine.initialize()
+        for message in _engine.check_env():
+            warnings.warn(message, stacklevel=2)
+        at_exit.install()
+        _state["done"] = True

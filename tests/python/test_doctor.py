@@ -1,0 +1,175 @@
+"""Each check of the doctor, in health and in sickness."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.doctor import Finding, Level, checks, run_checks, verdict
+
+needs_engine = pytest.mark.skipif(
+    importlib.util.find_spec("thresher._engine") is None, reason="the engine is not built"
+)
+
+
+class FakeEngine:
+    """An engine in a state of our choice."""
+
+    def __init__(self, **state: Any) -> None:
+        self._state: dict[str, Any] = {
+            "isa": "avx2",
+            "isas": ["sse2", "avx2"],
+            "num_threads": 2,
+            "usable_cores": 2,
+            "check_env": [],
+            "env_vars": [{"name": "THRESHER_LOG", "value": "debug"}],
+            **state,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self._state[name]
+
+    def initialize(self) -> None:
+        if message := self._state.get("initialize"):
+            raise ValueError(message)
+
+
+def test_verdict_is_the_worst() -> None:
+    ok, warn, fail = (Finding("x", level, "") for level in Level)
+    assert verdict([]) is Level.OK
+    assert verdict([ok, warn]) is Level.WARN
+    assert verdict([warn, fail, ok]) is Level.FAIL
+
+
+def test_every_problem_has_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("THRESHER_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(metadata, "version", lambda name: _raise(metadata.PackageNotFoundError(name)))
+    monkeypatch.setattr(checks, "OLDEST_PYTHON", (99, 0))
+    findings = [
+        checks.check_python(),
+        checks.check_numpy(),
+        checks.check_torch(),
+        checks.check_cache(),
+        checks.check_instructions(FakeEngine(isa="sse2")),
+        checks.check_threads(FakeEngine(num_threads=64)),
+        checks.check_variables(FakeEngine(check_env=["THRESHER_X: no such variable"])),
+        checks.check_variables(FakeEngine(initialize="THRESHER_ISA: wanted this, found that")),
+    ]
+    for finding in findings:
+        assert finding.level is not Level.OK, finding
+        assert finding.cure, finding
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.check_python().level is Level.OK
+    monkeypatch.setattr(checks, "OLDEST_PYTHON", (99, 1))
+    finding = checks.check_python()
+    assert finding.level is Level.FAIL
+    assert "99.1" in finding.cure
+
+
+def test_engine_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "thresher._engine", None)
+    engine, finding = checks.load_engine()
+    assert engine is None
+    assert finding.level is Level.FAIL
+    assert "reinstall" in finding.cure
+    assert verdict(run_checks()) is Level.FAIL
+
+
+def test_variables() -> None:
+    assert checks.check_variables(FakeEngine()).found == "THRESHER_LOG=debug"
+    wrong = checks.check_variables(FakeEngine(initialize="THRESHER_ISA: wanted this, found that"))
+    assert (wrong.level, wrong.found) == (Level.FAIL, "THRESHER_ISA: wanted this, found that")
+
+
+def test_instruction_set() -> None:
+    assert checks.check_instructions(FakeEngine()).level is Level.OK
+    forced = checks.check_instructions(FakeEngine(isa="avx2", isas=["sse2", "avx2", "avx512"]))
+    assert forced.level is Level.WARN
+    assert "avx512" in forced.cure
+    assert checks.check_instructions(FakeEngine(isa="sse2", isas=["sse2"])).level is Level.WARN
+
+
+def test_threads() -> None:
+    assert checks.check_threads(FakeEngine()).level is Level.OK
+    finding = checks.check_threads(FakeEngine(num_threads=8))
+    assert finding.level is Level.WARN
+    assert "at most 2" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [("2.13.0+cpu", Level.OK), ("2.130.0", Level.WARN), ("2.12.1", Level.WARN)]
+)
+def test_torch_version(monkeypatch: pytest.MonkeyPatch, version: str, level: Level) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    assert checks.check_torch().level is level
+
+
+def test_doctor_does_not_import_torch() -> None:
+    import subprocess
+
+    code = "import sys, thresher.doctor as d; d.run_checks(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
+
+
+def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("THRESHER_CACHE", raising=False)
+    monkeypatch.setenv("THRESHER_CACHE_DIR", str(tmp_path / "a" / "b"))
+    assert checks.check_cache().level is Level.OK
+    assert not list(tmp_path.iterdir()), "the check leaves nothing behind"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("THRESHER_CACHE_DIR", str(tmp_path / "file" / "b"))
+    finding = checks.check_cache()
+    assert finding.level is Level.WARN
+    assert "THRESHER_CACHE_DIR" in finding.cure
+    monkeypatch.setenv("THRESHER_CACHE", "0")
+    assert checks.check_cache().level is Level.OK
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THRESHER_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert checks.cache_folder() == Path("/somewhere/thresher")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/of/somebody")
+    assert checks.cache_folder() == Path("/home/of/somebody/.cache/thresher")
+
+
+def test_a_check_that_breaks_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check_numpy() -> Finding:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(checks, "check_numpy", check_numpy)
+    finding = next(finding for finding in run_checks() if finding.name == "numpy")
+    assert finding.level is Level.FAIL
+    assert "unforeseen" in finding.found
+
+
+@needs_engine
+def test_this_machine_is_well() -> None:
+    findings = {finding.name: finding for finding in run_checks()}
+    assert not [finding for finding in findings.values() if finding.level is Level.FAIL]
+    assert findings["engine"].level is Level.OK
+    assert findings["computing"].level in (Level.OK, Level.WARN)
+
+
+@needs_engine
+def test_documentation_lists_every_variable() -> None:
+    from thresher import _engine
+
+    text = (Path(__file__).parents[2] / "docs" / "environment.md").read_text()
+    table = [line for line in text.splitlines() if line.startswith("| `THRESHER_")]
+    assert table == [
+        f"| `{row['name']}` | {row['wanted']} | {row['default'] or '-'} | {row['doc']} |" for row in _engine.env_vars()
+    ]

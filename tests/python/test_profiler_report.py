@@ -1,0 +1,338 @@
+"""The operator report: its arithmetic, its formats, and what the engine's profiler feeds it."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thresher.profiler import OpReport, render
+from thresher.profiler.formats import summary_lines
+from thresher.profiler.percentages import apportion, percentages
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+REPOSITORY = Path(__file__).parents[2]
+RECORDS = json.loads((GOLDEN / "op_report_records.json").read_text())["records"]
+
+needs_engine = pytest.mark.skipif(
+    importlib.util.find_spec("thresher._engine") is None, reason="the engine is not built"
+)
+
+
+def summarize(records: list[list[Any]], **changes: Any) -> dict[str, Any]:
+    """What the engine makes of the golden records (no call in them surrounds another)."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for section, name, start, end in records:
+        groups.setdefault((section, name), []).append(end - start)
+    calls = [ns for (section, _), times in groups.items() if section == "call" for ns in times]
+    rows = [
+        {
+            "phase": "inference",
+            "section": section,
+            "name": name,
+            "count": len(times),
+            "total_ns": sum(times),
+            "min_ns": min(times),
+            "max_ns": max(times),
+            "median_ns": int(statistics.median_low(times)),
+            "flops": 8e9 if name == "linear" else -1.0,
+            "bytes": 4e6 if name == "linear" else -1.0,
+        }
+        for (section, name), times in groups.items()
+        if section != "call"
+    ]
+    rows_ns = sum(row["total_ns"] for row in rows)
+    return {
+        "enabled": True,
+        "rank": 0,
+        "isa": "avx2",
+        "num_threads": 2,
+        "cpu": "Example CPU",
+        "records": len(records),
+        "dropped": 0,
+        "overwritten": 0,
+        "phases": [
+            {
+                "phase": "inference",
+                "calls": len(calls),
+                "executions": 0,
+                "wall_ns": sum(calls),
+                "rows_ns": rows_ns,
+                "gap_ns": sum(calls) - rows_ns,
+            }
+        ],
+        "rows": rows,
+        **changes,
+    }
+
+
+@pytest.fixture
+def report() -> OpReport:
+    return OpReport.from_summary(summarize(RECORDS), version="0.1.0")
+
+
+@pytest.mark.parametrize(("format", "suffix"), [("text", "txt"), ("json", "json"), ("csv", "csv")])
+def test_golden(report: OpReport, format: str, suffix: str) -> None:
+    golden = GOLDEN / f"op_report.{suffix}"
+    found = render(report, format)
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        golden.write_text(found)
+    assert found == golden.read_text(), f"run with UPDATE_GOLDEN=1 if {golden.name} should change"
+
+
+def test_text_has_the_promised_shape(report: OpReport) -> None:
+    lines = render(report, "text").splitlines()
+    for title in ("*** forward ***", "*** reshape ***", "*** alloc ***"):
+        start = lines.index(title)
+        assert lines[start + 1] == lines[start + 3] == "-" * 95
+        assert lines[start + 2].split() == [
+            "rank",
+            "opname",
+            "count",
+            "min_ms",
+            "max_ms",
+            "ave_ms",
+            "total_ms",
+            "percentage",
+        ]
+    assert lines[1].startswith("phase inference")
+    assert all(len(line) <= 95 or "longer_than" in line for line in lines)
+
+
+def test_rows_are_sorted_and_add_up(report: OpReport) -> None:
+    for section in report.sections:
+        shares = [row.percentage for row in section.rows]
+        assert shares == sorted(shares, reverse=True)
+        assert round(sum(shares), 9) == 100
+    phase = report.phase("inference")
+    assert phase.rows_ns + phase.gap_ns == phase.wall_ns == 12_500_000
+    with pytest.raises(KeyError, match=r"wanted one of \['inference'\], found 'decode'"):
+        report.phase("decode")
+
+
+def test_printed_summary_adds_up() -> None:
+    generator = random.Random(1)
+    for _ in range(300):
+        records = [
+            [
+                generator.choice(["forward", "reshape", "alloc", "call"]),
+                generator.choice("abcde"),
+                0,
+                generator.randrange(1, 10**7),
+            ]
+            for _ in range(generator.randrange(1, 60))
+        ]
+        report = OpReport.from_summary(summarize(records))
+        *parts, wall = summary_lines(report.phases[0])
+        assert round(sum(float(total) for _, total, _ in parts), 6) == float(wall[1])
+        if report.wall_ns > 0:
+            assert round(sum(float(share) for _, _, share in parts), 6) == 100
+        for section in report.sections:
+            if section.rows:
+                assert sum(round(float(f"{row.percentage:.2f}") * 100) for row in section.rows) == 10_000
+
+
+def test_percentages_are_fair() -> None:
+    assert percentages([]) == []
+    assert percentages([1, 1, 1]) == [33.34, 33.33, 33.33]
+    assert percentages([0, 0]) == [50, 50]
+    assert percentages([5]) == [100]
+    assert apportion([0.4, 0.4, -0.8], 0) == [1, 0, -1]
+    generator = random.Random(2)
+    for _ in range(200):
+        weights = [generator.random() ** 4 for _ in range(generator.randrange(1, 90))]
+        shares = percentages(weights)
+        assert round(sum(shares), 6) == 100
+        whole = sum(weights)
+        assert all(abs(share - 100 * weight / whole) <= 0.01 for share, weight in zip(shares, weights, strict=True))
+
+
+def test_json_round_trip(report: OpReport) -> None:
+    assert OpReport.from_json(render(report, "json")) == report
+    rows = json.loads(render(report, "json"))["phases"][0]["sections"][0]["rows"]
+    linear = next(row for row in rows if row["opname"] == "linear")
+    assert linear["median_ms"] == 3.0
+    assert linear["gflop_per_s"] == pytest.approx(8e9 / 8e6)
+    assert linear["flop_per_byte"] == pytest.approx(2000)
+    assert next(row for row in rows if row["opname"] == "sdpa")["gflop_per_s"] == "not modelled"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank opname", "wanted JSON"),
+        ("[]", "found a list"),
+        ('{"traceEvents": []}', "traceEvents"),
+        ('{"format": "thresher-op-report", "format_version": 99}', "wanted format version 1, found 99"),
+        ('{"format": "thresher-op-report", "format_version": 1}', "damaged"),
+    ],
+)
+def test_other_files_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OpReport.from_json(text)
+
+
+def test_csv_reads_back(report: OpReport) -> None:
+    rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
+    assert [row["opname"] for row in rows if row["section"] == "reshape"] == ["permute", "cat"]
+    total = {name: float(row["total_ms"]) for row in rows for name in [row["section"]] if name in ("gap", "wall")}
+    operators = sum(float(row["total_ms"]) for row in rows if row["opname"])
+    assert operators + total["gap"] == pytest.approx(total["wall"])
+
+
+def test_rich_shows_every_row(report: OpReport) -> None:
+    rich_console = pytest.importorskip("rich.console")
+    out = io.StringIO()
+    rich_console.Console(file=out, width=200).print(render(report, "rich"))
+    for row in report.rows:
+        assert row.opname in out.getvalue()
+    assert "not modelled" in out.getvalue()
+
+
+def test_unknown_format_lists_the_known(report: OpReport) -> None:
+    with pytest.raises(ValueError, match="wanted one of text, json, csv, rich, found 'xml'"):
+        render(report, "xml")
+
+
+def test_no_records_says_what_to_do() -> None:
+    text = render(OpReport.from_summary(summarize([], phases=[], enabled=False)), "text")
+    assert "THRESHER_PROFILE=ON" in text
+
+
+def test_dropped_records_are_shown() -> None:
+    assert "7 dropped" in render(OpReport.from_summary(summarize(RECORDS, dropped=7)), "text")
+
+
+def test_operators_without_a_call_have_no_share_of_a_wall_clock() -> None:
+    report = OpReport.from_summary(summarize([["forward", "linear", 0, 2_000_000]]))
+    assert summary_lines(report.phases[0])[-2:] == [("gap", "-2.00", "-"), ("wall", "0.00", "-")]
+
+
+@needs_engine
+def test_engine_gives_the_golden_text(report: OpReport) -> None:
+    from thresher import _engine, profiler
+
+    profiler.reset()
+    profiler.start()
+    assert profiler.is_enabled()
+    try:
+        base = _engine.profile_now_ns()
+        for section, name, start, end in RECORDS:
+            _engine.profile_record(section, name, base + start, base + end)
+    finally:
+        profiler.stop()
+    assert not profiler.is_enabled()
+    expected = render(report, "text").splitlines()[:-1]  # the last line names the machine
+    assert profiler.op_report().splitlines()[:-1] == expected
+    assert profiler.op_report().splitlines()[:-1] == expected, "reading must not erase"
+    found = profiler.collect()
+    assert found.records == len(RECORDS)
+    assert found.dropped == 0
+    medians = {row.opname: row.median_ns for row in found.rows}
+    assert medians["linear"] == pytest.approx(3_000_000, rel=0.01)
+    profiler.reset()
+    assert profiler.collect().records == 0
+
+
+@needs_engine
+def test_profile_block() -> None:
+    from thresher import _engine, profiler
+
+    profiler.reset()
+    with profiler.profile() as block:
+        assert profiler.is_enabled()
+        _engine.profile_record("forward", "linear", 0, 10)
+        assert block.report.records == 1
+    assert not profiler.is_enabled()
+    profiler.reset()
+    assert block.report.records == 1, "the block's report stays"
+    assert "linear" in block.op_report()
+    _engine.profile_record("forward", "linear", 0, 10)
+    assert profiler.collect().records == 0, "off means off"
+
+
+@needs_engine
+def test_profile_block_leaves_a_running_profiler_alone() -> None:
+    from thresher import _engine, profiler
+
+    profiler.reset()
+    profiler.start()
+    try:
+        _engine.profile_record("forward", "linear", 0, 10)
+        with profiler.profile() as block:
+            _engine.profile_record("forward", "linear", 0, 10)
+        assert profiler.is_enabled()
+        assert block.report.records == 2
+    finally:
+        profiler.stop()
+        profiler.reset()
+
+
+@needs_engine
+def test_wrong_records_are_refused() -> None:
+    from thresher import _engine
+
+    with pytest.raises(ValueError, match="wanted an end after the start"):
+        _engine.profile_record("forward", "x", 2, 1)
+    with pytest.raises(ValueError, match='found "forwards"'):
+        _engine.profile_record("forwards", "x", 1, 2)
+
+
+def run_script(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@needs_engine
+def test_report_is_written_at_exit(tmp_path: Path) -> None:
+    code = "import thresher; from thresher import _engine as e; e.profile_record('forward', 'linear', 0, 1000)"
+    target = tmp_path / "new folder" / "report-{pid}.json"
+    done = run_script(code, THRESHER_PROFILE="ON", THRESHER_PROFILE_OUTPUT=str(target))
+    assert done.returncode == 0, done.stderr
+    (written,) = target.parent.iterdir()
+    assert "{pid}" not in written.name
+    assert OpReport.from_json(written.read_text()).rows[0].opname == "linear"
+
+
+@needs_engine
+def test_a_report_that_cannot_be_written_is_said_and_harmless(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "report.json"
+    done = run_script("import thresher", THRESHER_PROFILE="ON", THRESHER_PROFILE_OUTPUT=str(target))
+    assert done.returncode == 0
+    assert f"THRESHER_PROFILE_OUTPUT={target}: the operator report was not written" in done.stderr
+
+
+@needs_engine
+def test_profiler_is_off_by_default() -> None:
+    code = "import thresher; print(thresher.profiler.is_enabled())"
+    assert run_script(code).stdout.strip() == "False"
+    assert run_script(code, THRESHER_PROFILE="ON").stdout.strip() == "True"
+
+
+def test_event_table_of_the_docs_is_that_of_the_code() -> None:
+    import re
+
+    header = (REPOSITORY / "src/thresher/profile/events.h").read_text()
+    block = header[header.index("kEvents = {{") : header.index("}};")]
+    events = re.findall(r'\{"([^"]+)", "([^"]+)"\}', block)
+    assert len(events) == int(re.search(r"std::array<Event, (\d+)>", header).group(1))  # type: ignore[union-attr]
+    documented = re.findall(r"^\| (\d+) \| `([^`]+)` \| (.+) \|$", (REPOSITORY / "docs/profiling.md").read_text(), re.M)
+    assert documented == [(str(number), name, doc) for number, (name, doc) in enumerate(events)]

@@ -1,0 +1,48 @@
+"""The configure step refuses what it does not know."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = next((ROOT / "build" / "venv").glob("tools-*/bin"), None)
+CMAKE = shutil.which("cmake", path=str(TOOLS) if TOOLS else None)
+pytestmark = pytest.mark.skipif(not CMAKE, reason="no CMake")
+
+
+def check_options(tmp_path: Path, *defines: str) -> subprocess.CompletedProcess[str]:
+    project = tmp_path / "CMakeLists.txt"
+    project.write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        f'include("{ROOT}/cmake/version.cmake")\n'
+        "project(options_only VERSION ${THRESHER_RELEASE} LANGUAGES NONE)\n"
+        f'include("{ROOT}/cmake/options.cmake")\n'
+        'message(STATUS "version=${THRESHER_VERSION_STRING}")\n'
+    )
+    command = [str(CMAKE), "-S", str(tmp_path), "-B", str(tmp_path / "b"), *defines]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_known_options_configure_and_the_version_is_read(tmp_path: Path) -> None:
+    done = check_options(tmp_path, "-DTHRESHER_BUILD_TESTS=ON")
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in (ROOT / "pyproject.toml").read_text().splitlines() if line.startswith("version"))
+    version = line.split('"')[1]
+    assert f"version={version}" in done.stdout
+
+
+def test_an_unknown_option_stops_and_the_known_ones_are_listed(tmp_path: Path) -> None:
+    done = check_options(tmp_path, "-DTHRESHER_BUILD_TEST=ON")
+    assert done.returncode != 0
+    assert "Unknown option THRESHER_BUILD_TEST." in done.stderr
+    assert "THRESHER_BUILD_TESTS" in done.stderr
+
+
+def test_nothing_to_build_stops(tmp_path: Path) -> None:
+    done = check_options(tmp_path, "-DTHRESHER_BUILD_PYTHON=OFF")
+    assert done.returncode != 0
+    assert "nothing to build" in " ".join(done.stderr.split())
