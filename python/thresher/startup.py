@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import warnings
 
@@ -22,7 +24,20 @@ def initialize() -> None:
         from thresher.profiler import at_exit
 
         _engine.initialize()
+        _set_log_level(os.environ.get("THRESHER_LOG", ""))
         for message in _engine.check_env():
             warnings.warn(message, stacklevel=2)
         at_exit.install()
         _state["done"] = True
+
+
+def _set_log_level(name: str) -> None:
+    if not name:
+        return
+    log = logging.getLogger("thresher")
+    log.setLevel(name.upper())
+    # Where the program has set up logging itself, its handlers print; else ours does.
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("thresher: %(message)s"))
+        log.addHandler(handler)

@@ -22,12 +22,15 @@ class WorkerError(RuntimeError):
 def clean_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
     """The environment variables of a worker: the caller's, without what could leak one installation into another.
 
+    Of Thresher's own variables only THRESHER_ISA passes, so that a slower instruction set can be measured on purpose.
+
     Args:
       threads: number of threads, set for every library that reads a variable for it.
       extra: variables of this worker alone; they win.
     """
     drop = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")
-    kept = {k: v for k, v in os.environ.items() if k not in drop and not k.startswith(("THRESHER_", "TORCH_LOGS"))}
+    ours = {k for k in os.environ if k.startswith(("THRESHER_", "TORCH_LOGS"))} - {"THRESHER_ISA"}
+    kept = {k: v for k, v in os.environ.items() if k not in drop and k not in ours}
     fixed = {
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",

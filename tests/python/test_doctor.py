@@ -48,14 +48,14 @@ def test_verdict_is_the_worst() -> None:
 
 def test_every_problem_has_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("THRESHER_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("THRESHER_PROFILE_OUTPUT", str(tmp_path / "file" / "report.json"))
     monkeypatch.setattr(metadata, "version", lambda name: _raise(metadata.PackageNotFoundError(name)))
     monkeypatch.setattr(checks, "OLDEST_PYTHON", (99, 0))
     findings = [
         checks.check_python(),
         checks.check_numpy(),
         checks.check_torch(),
-        checks.check_cache(),
+        checks.check_report_file(),
         checks.check_instructions(FakeEngine(isa="sse2")),
         checks.check_threads(FakeEngine(num_threads=64)),
         checks.check_variables(FakeEngine(check_env=["THRESHER_X: no such variable"])),
@@ -121,29 +121,6 @@ def test_doctor_does_not_import_torch() -> None:
 
     code = "import sys, thresher.doctor as d; d.run_checks(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
-
-
-def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("THRESHER_CACHE", raising=False)
-    monkeypatch.setenv("THRESHER_CACHE_DIR", str(tmp_path / "a" / "b"))
-    assert checks.check_cache().level is Level.OK
-    assert not list(tmp_path.iterdir()), "the check leaves nothing behind"
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("THRESHER_CACHE_DIR", str(tmp_path / "file" / "b"))
-    finding = checks.check_cache()
-    assert finding.level is Level.WARN
-    assert "THRESHER_CACHE_DIR" in finding.cure
-    monkeypatch.setenv("THRESHER_CACHE", "0")
-    assert checks.check_cache().level is Level.OK
-
-
-def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("THRESHER_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert checks.cache_folder() == Path("/somewhere/thresher")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/of/somebody")
-    assert checks.cache_folder() == Path("/home/of/somebody/.cache/thresher")
 
 
 def test_a_check_that_breaks_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:

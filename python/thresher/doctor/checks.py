@@ -6,7 +6,6 @@ import importlib
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -55,7 +54,7 @@ def run_checks() -> list[Finding]:
     if engine is not None:
         for check in (check_variables, check_instructions, check_threads, check_computing):
             findings.append(_guarded(check, engine))
-    for check_alone in (check_numpy, check_torch, check_backend, check_cache, check_report_file, check_compiler):
+    for check_alone in (check_numpy, check_torch, check_backend, check_report_file, check_compiler):
         findings.append(_guarded(check_alone))
     return findings
 
@@ -183,30 +182,6 @@ def check_backend() -> Finding:
             "pip install the wheel",
         )
     return Finding("backend", Level.OK, f'torch.compile(backend="thresher") leads to {found[0]}')
-
-
-def cache_folder() -> Path:
-    """The folder that compiled graphs are kept in."""
-    if named := os.environ.get("THRESHER_CACHE_DIR"):
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "thresher"
-
-
-def check_cache() -> Finding:
-    """Whether the cache can be written."""
-    if os.environ.get("THRESHER_CACHE", "").lower() in ("0", "off", "false", "no"):
-        return Finding("cache", Level.OK, "switched off by THRESHER_CACHE")
-    cure = "set THRESHER_CACHE_DIR to a folder that can be written, or THRESHER_CACHE=0"
-    try:
-        folder = cache_folder()
-        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        # A file in the nearest folder that exists: the check leaves nothing behind.
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except (OSError, RuntimeError) as error:
-        return Finding("cache", Level.WARN, f"cannot be written, so every process compiles anew: {error}", cure)
-    return Finding("cache", Level.OK, f"{folder} can be written")
 
 
 def check_report_file() -> Finding:

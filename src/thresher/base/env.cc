@@ -16,9 +16,6 @@ constexpr std::string_view kPrefix = "THRESHER_";
 
 const std::vector<Variable>& Table() {
   static const std::vector<Variable> table = {
-      {"THRESHER_CACHE", Type::kSwitch, "ON", "Whether compiled graphs are kept on disk between processes."},
-      {"THRESHER_CACHE_DIR", Type::kPath, "",
-       "Folder of that cache; by default thresher under XDG_CACHE_HOME or ~/.cache."},
       {"THRESHER_ISA",
        Type::kChoice,
        "",

@@ -109,28 +109,33 @@ void BindGraph(nb::module_& m) {
             return graph.AddInput(std::move(name), WantDType(dtype), std::move(shape));
           },
           nb::arg("name"), nb::arg("dtype"), nb::arg("shape"))
-      .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false)
-      .def("add", &AddNode, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs") = nb::dict(), nb::arg("source") = "")
+      .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false,
+           nb::sig("def constant(self, name: str, array: object, weight: bool = False) -> int"))
+      .def("add", &AddNode, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs") = nb::dict(), nb::arg("source") = "",
+           nb::sig("def add(self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, object] = {}, "
+                   "source: str = \"\") -> list[int]"))
       .def("set_outputs",
            [](Graph& graph, std::vector<ValueId> outputs) {
              for (const ValueId id : outputs) ValueAt(graph, id);
              graph.SetOutputs(std::move(outputs));
            })
       .def("dtype", [](const Graph& graph, ValueId id) { return std::string(Name(ValueAt(graph, id).dtype)); })
-      .def("shape", [](const Graph& graph, ValueId id) { return ToPython(ValueAt(graph, id).shape); })
+      .def(
+          "shape", [](const Graph& graph, ValueId id) { return ToPython(ValueAt(graph, id).shape); },
+          nb::sig("def shape(self, id: int) -> tuple[int, ...]"))
       .def("is_constant", [](const Graph& graph, ValueId id) {
         ValueAt(graph, id);
         return graph.is_constant(id);
       })
-      .def("nodes", &Nodes)
+      .def("nodes", &Nodes, nb::sig("def nodes(self) -> list[dict[str, object]]"))
       .def("text", [](const Graph& graph) { return PrintGraph(graph); })
       .def("hash", [](const Graph& graph) { return ToHex(HashGraph(graph)); })
       .def_static("parse", [](const std::string& text) { return Unwrap(ParseGraph(text)); });
-  m.def("ops", &Ops, "One dict per operator: name, doc, operands, attrs, section, modelled.");
+  m.def("ops", &Ops, nb::sig("def ops() -> list[dict[str, object]]"), "One dict per operator: name, doc, operands, attrs, section, modelled.");
   m.def(
       "passes", [](const std::string& level) { return PassesForLevel(Unwrap(ParseLevel(level))); }, nb::arg("level") = "O2",
       "Names of the passes of an optimisation level, in order.");
-  m.def("all_passes", [] {
+  constexpr auto all_passes = [] {
     nb::list rows;
     for (const Pass& pass : AllPasses()) {
       nb::dict row;
@@ -139,7 +144,9 @@ void BindGraph(nb::module_& m) {
       rows.append(row);
     }
     return rows;
-  });
+  };
+  m.def("all_passes", all_passes, nb::sig("def all_passes() -> list[dict[str, str]]"),
+        "One dict per pass: name and doc.");
 }
 
 }  // namespace thresher::bindings

@@ -93,10 +93,11 @@ void BindPlan(nb::module_& m) {
       .def_static("build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
                   nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
                   nb::arg("num_threads") = 0)
-      .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"))
-      .def("steps", &Steps)
-      .def_prop_ro("inputs", &Inputs)
-      .def_prop_ro("outputs", &Outputs)
+      .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
+           nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
+      .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
+      .def_prop_ro("inputs", &Inputs, nb::sig("def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]"))
+      .def_prop_ro("outputs", &Outputs, nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
       .def_prop_ro("num_threads", [](const Session& s) { return s.plan().num_threads; })
       .def_prop_ro("arena_bytes",
                    [](const Session& s) {

@@ -76,8 +76,10 @@ void BindProfile(nb::module_& m) {
   m.def("profile_reset", &profile::Reset);
   m.def("profile_enabled", &profile::Enabled);
   m.def("profile_dropped", &profile::Dropped);
-  m.def("profile_records", &Records, "The newest records of every thread, one dict each.");
-  m.def("profile_summary", &Summarize, "Sums over all records since the start or the last reset.");
+  m.def("profile_records", &Records, nb::sig("def profile_records() -> list[dict[str, object]]"),
+        "The newest records of every thread, one dict each.");
+  m.def("profile_summary", &Summarize, nb::sig("def profile_summary() -> dict[str, object]"),
+        "Sums over all records since the start or the last reset.");
   m.def("profile_now_ns", &NowNs, "Nanoseconds since the Unix epoch on the profiler's clock.");
   m.def(
       "profile_record",

@@ -56,7 +56,7 @@ void BindSystem(nb::module_& m) {
       nb::arg("n"));
   m.def("usable_cores", &UsableCores);
   m.def("cpu_model", &CpuModel);
-  m.def("env_vars", &EnvVars, "One dict per THRESHER_* variable.");
+  m.def("env_vars", &EnvVars, nb::sig("def env_vars() -> list[dict[str, str]]"), "One dict per THRESHER_* variable.");
   m.def("check_env", &env::UnknownVariables, "Warnings about unknown THRESHER_* variables.");
 }
 

@@ -112,7 +112,8 @@ Digest HashBytes(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
   uint64_t lanes[4] = {kKeys[4], kKeys[5], kKeys[6], kKeys[7]};
   const auto absorb_block = [&lanes](const uint8_t* block) {
-    for (size_t i = 0; i < 4; ++i) lanes[i] = Absorb(lanes[i], Load(block + 16 * i), Load(block + 16 * i + 8), kKeys[i]);
+    for (size_t i = 0; i < 4; ++i)
+      lanes[i] = Absorb(lanes[i], Load(block + 16 * i), Load(block + 16 * i + 8), kKeys[i]);
   };
   size_t left = size;
   for (; left >= 64; left -= 64, bytes += 64) absorb_block(bytes);
@@ -138,7 +139,8 @@ Digest DigestCache::Of(const Value& constant) {
     const auto it = entries_.find(key);
     // The same address with another owner is other memory that happens to lie where the old one was.
     const auto& owner = constant.constant.owner;
-    if (it != entries_.end() && owner && !it->second.owner.owner_before(owner) && !owner.owner_before(it->second.owner)) {
+    if (it != entries_.end() && owner && !it->second.owner.owner_before(owner) &&
+        !owner.owner_before(it->second.owner)) {
       return it->second.digest;
     }
   }

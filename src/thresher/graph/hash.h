@@ -1,7 +1,8 @@
 // Content hashes: bytes, constants and whole graphs.
 //
-// The hash is 128 bits wide, non-cryptographic (it guards caches against accidents, not against attackers) and a function
-// of the bytes alone: the same in every process, on every machine and instruction set (all supported ones are little-endian).
+// The hash is 128 bits wide, non-cryptographic (it guards caches against accidents, not against attackers) and a
+// function of the bytes alone: the same in every process, on every machine and instruction set (all supported ones are
+// little-endian).
 #pragma once
 
 #include <compare>

@@ -24,22 +24,26 @@ struct Token {
 };
 
 bool IsWordChar(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '+' ||
-         c == '-';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
+         c == '+' || c == '-';
 }
 
 std::string Describe(const Token& token) {
   switch (token.kind) {
-    case TokenKind::kEnd: return "the end of the text";
-    case TokenKind::kString: return "a string";
-    case TokenKind::kValue: return "%" + token.text;
-    default: return "'" + token.text + "'";
+    case TokenKind::kEnd:
+      return "the end of the text";
+    case TokenKind::kString:
+      return "a string";
+    case TokenKind::kValue:
+      return "%" + token.text;
+    default:
+      return "'" + token.text + "'";
   }
 }
 
 Status Error(const Token& at, const std::string& message) {
-  return InvalidArgument("graph text, line " + std::to_string(at.line) + ", column " + std::to_string(at.column) + ": " +
-                         message);
+  return InvalidArgument("graph text, line " + std::to_string(at.line) + ", column " + std::to_string(at.column) +
+                         ": " + message);
 }
 
 template <class T>
@@ -119,7 +123,8 @@ class Lexer {
           unsigned byte = 0;
           const std::string_view digits = text_.substr(at_ + 1, 2);
           const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
-          if (digits.size() != 2 || result.ptr != digits.data() + 2) return Error(token, "wanted two hex digits after \\x");
+          if (digits.size() != 2 || result.ptr != digits.data() + 2)
+            return Error(token, "wanted two hex digits after \\x");
           c = static_cast<char>(byte);
           at_ += 2;
         } else if (c != '"' && c != '\\') {
@@ -178,7 +183,9 @@ class Parser {
     THRESHER_ASSIGN(token_, lexer_.Next());
     return Status::Ok();
   }
-  Status Wanted(const std::string& what) const { return Error(token_, "wanted " + what + ", found " + Describe(token_)); }
+  Status Wanted(const std::string& what) const {
+    return Error(token_, "wanted " + what + ", found " + Describe(token_));
+  }
   bool Is(char symbol) const { return token_.kind == TokenKind::kSymbol && token_.text[0] == symbol; }
   Status Symbol(char symbol) {
     if (!Is(symbol)) return Wanted(std::string("'") + symbol + "'");
@@ -278,8 +285,8 @@ class Parser {
       if (is_weight) return Error(token_, "the contents of a weight do not stand in the text: use 'const'");
       const int64_t elements = NumElements(type.shape);
       if (elements > kMaxInlineElements) {
-        return Error(token_, "wanted at most " + std::to_string(kMaxInlineElements) + " elements in the text, found a shape of " +
-                                 std::to_string(elements));
+        return Error(token_, "wanted at most " + std::to_string(kMaxInlineElements) +
+                                 " elements in the text, found a shape of " + std::to_string(elements));
       }
       THRESHER_TRY(Advance());
       std::string bytes;
@@ -399,7 +406,8 @@ class Parser {
       THRESHER_TRY(Number("an attribute: true, 1, 0.5, \"text\" or [1, 2]", &number));
       attr = number;
     }
-    if (!attrs->emplace(name.text, std::move(attr)).second) return Error(name, "attribute '" + name.text + "' stands twice");
+    if (!attrs->emplace(name.text, std::move(attr)).second)
+      return Error(name, "attribute '" + name.text + "' stands twice");
     return Status::Ok();
   }
 
@@ -457,7 +465,8 @@ class Parser {
       THRESHER_TRY(CheckSize(op, value));
       if (!types.empty() && (types[i].dtype != value.dtype || types[i].shape != value.shape)) {
         return Error(types_at, op.text + " gives " + std::string(Name(value.dtype)) + ToString(value.shape) +
-                                   ", but the text says " + std::string(Name(types[i].dtype)) + ToString(types[i].shape));
+                                   ", but the text says " + std::string(Name(types[i].dtype)) +
+                                   ToString(types[i].shape));
       }
       THRESHER_TRY(Define(names[i], outputs[i]));
     }

@@ -46,9 +46,7 @@ std::string Text(double number) {
   return text;
 }
 
-std::string Text(const Dims& ints) {
-  return ToString(ints);
-}
+std::string Text(const Dims& ints) { return ToString(ints); }
 
 std::string Text(bool flag) { return flag ? "true" : "false"; }
 std::string Text(int64_t number) { return std::to_string(number); }
@@ -73,9 +71,12 @@ std::string ElementText(const Value& constant, int64_t i) {
       const auto end = std::to_chars(buffer, buffer + sizeof(buffer), bits, 16).ptr;
       return "0x" + std::string(buffer, end);
     }
-    case DType::kI64: return std::to_string(Element<int64_t>(data, i));
-    case DType::kI32: return std::to_string(Element<int32_t>(data, i));
-    case DType::kBool: return Element<uint8_t>(data, i) != 0 ? "true" : "false";
+    case DType::kI64:
+      return std::to_string(Element<int64_t>(data, i));
+    case DType::kI32:
+      return std::to_string(Element<int32_t>(data, i));
+    case DType::kBool:
+      return Element<uint8_t>(data, i) != 0 ? "true" : "false";
   }
   return {};
 }

@@ -150,7 +150,8 @@ Result<ValueId> RuleRewriter::Emit(Operation operation) {
     }
     --depth_;
   }
-  return graph().Add1(operation.op, std::move(operation.inputs), std::move(operation.attrs), std::move(operation.source));
+  return graph().Add1(operation.op, std::move(operation.inputs), std::move(operation.attrs),
+                      std::move(operation.source));
 }
 
 std::optional<Node> RuleRewriter::Producer(ValueId id, std::string_view op) const {
@@ -177,16 +178,16 @@ Result<ValueId> RuleRewriter::Expand(ValueId x, Dims shape, const std::string& s
 // ---- what patterns ask ----
 
 bool IsUnaryPointwise(std::string_view op) {
-  static constexpr std::string_view kOps[] = {"neg",     "abs",  "exp",     "log",  "sqrt", "rsqrt",      "reciprocal",
-                                              "erf",     "tanh", "sigmoid", "relu", "gelu", "gelu_tanh",  "silu",
-                                              "sin",     "cos",  "cast",    "logical_not",  "bitwise_not"};
+  static constexpr std::string_view kOps[] = {
+      "neg",  "abs",  "exp",       "log",  "sqrt", "rsqrt", "reciprocal", "erf",         "tanh",       "sigmoid",
+      "relu", "gelu", "gelu_tanh", "silu", "sin",  "cos",   "cast",       "logical_not", "bitwise_not"};
   return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
 }
 
 bool IsBinaryPointwise(std::string_view op) {
   static constexpr std::string_view kOps[] = {
-      "add", "sub", "mul", "div", "maximum", "minimum",     "pow",        "eq",          "ne",         "lt",
-      "le",  "gt",  "ge",  "bitwise_and",    "bitwise_or",  "bitwise_xor", "logical_and", "logical_or"};
+      "add", "sub", "mul", "div", "maximum",     "minimum",    "pow",         "eq",          "ne",
+      "lt",  "le",  "gt",  "ge",  "bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_or"};
   return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
 }
 
@@ -233,10 +234,14 @@ std::optional<double> UniformConstant(const Graph& graph, ValueId id) {
   const int64_t elements = NumElements(constant.shape);
   if (constant.constant.is_weight || elements == 0 || elements > kMaxUniformScan) return std::nullopt;
   switch (constant.dtype) {
-    case DType::kF32: return Uniform<float>(constant);
-    case DType::kI64: return Uniform<int64_t>(constant);
-    case DType::kI32: return Uniform<int32_t>(constant);
-    case DType::kBool: return Uniform<uint8_t>(constant);
+    case DType::kF32:
+      return Uniform<float>(constant);
+    case DType::kI64:
+      return Uniform<int64_t>(constant);
+    case DType::kI32:
+      return Uniform<int32_t>(constant);
+    case DType::kBool:
+      return Uniform<uint8_t>(constant);
   }
   return std::nullopt;
 }

@@ -95,8 +95,9 @@ bool SwapsLastTwo(const Dims& dims);
 // numpy's rule, for shapes that are known to broadcast.
 Dims BroadcastShapes(const Dims& a, const Dims& b);
 
-// The one value of a constant all of whose elements are equal, or of a full, seen through reshape and expand; nullopt for
-// others and for weights, whose contents may change. Integers beyond 2^53 are nullopt, as a double would round them.
+// The one value of a constant all of whose elements are equal, or of a full, seen through reshape and expand; nullopt
+// for others and for weights, whose contents may change. Integers beyond 2^53 are nullopt, as a double would round
+// them.
 std::optional<double> UniformConstant(const Graph& graph, ValueId id);
 
 // "a, b" without repeating parts; what would get unreadably long stays as it was.

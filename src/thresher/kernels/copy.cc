@@ -83,8 +83,8 @@ void Transpose(const Loop<2>& loop, int row_dim, const T* src, T* dst, int part,
     for (int64_t i = 0; i < n; ++i, ++unit) {
       const int64_t column = unit % column_tiles * kTransposeTile;
       const int64_t row = unit / column_tiles % row_tiles * kTransposeTile;
-      TransposeTile(src + offsets[0] + i * column_strides[0], src_stride, dst + offsets[1] + i * column_strides[1], dst_stride,
-                    std::min(kTransposeTile, rows - row), std::min(kTransposeTile, columns - column));
+      TransposeTile(src + offsets[0] + i * column_strides[0], src_stride, dst + offsets[1] + i * column_strides[1],
+                    dst_stride, std::min(kTransposeTile, rows - row), std::min(kTransposeTile, columns - column));
     }
   });
 }
@@ -92,7 +92,8 @@ void Transpose(const Loop<2>& loop, int row_dim, const T* src, T* dst, int part,
 // The dimension that src runs along while dst runs along the last one, or -1.
 int TransposedDim(const Loop<2>& loop) {
   const int last = loop.rank - 1;
-  if (loop.strides[1][last] != 1 || loop.strides[0][last] == 0 || loop.strides[0][last] == 1 || loop.shape[last] < 4) return -1;
+  if (loop.strides[1][last] != 1 || loop.strides[0][last] == 0 || loop.strides[0][last] == 1 || loop.shape[last] < 4)
+    return -1;
   for (int d = 0; d < last; ++d) {
     if (loop.strides[0][d] == 1 && loop.shape[d] >= 4) return d;
   }
@@ -198,20 +199,28 @@ void Fill(const View& dst, uint64_t bits, int part, int num_parts) {
 
 uint64_t BitsOf(double value, DType dtype) {
   switch (dtype) {
-    case DType::kF32: return std::bit_cast<uint32_t>(static_cast<float>(value));
-    case DType::kI64: return static_cast<uint64_t>(FromReal<int64_t>(value));
-    case DType::kI32: return static_cast<uint32_t>(FromReal<int32_t>(value));
-    case DType::kBool: return value != 0;
+    case DType::kF32:
+      return std::bit_cast<uint32_t>(static_cast<float>(value));
+    case DType::kI64:
+      return static_cast<uint64_t>(FromReal<int64_t>(value));
+    case DType::kI32:
+      return static_cast<uint32_t>(FromReal<int32_t>(value));
+    case DType::kBool:
+      return value != 0;
   }
   return 0;
 }
 
 uint64_t BitsOf(int64_t value, DType dtype) {
   switch (dtype) {
-    case DType::kF32: return std::bit_cast<uint32_t>(static_cast<float>(value));
-    case DType::kI64: return static_cast<uint64_t>(value);
-    case DType::kI32: return static_cast<uint32_t>(value);
-    case DType::kBool: return value != 0;
+    case DType::kF32:
+      return std::bit_cast<uint32_t>(static_cast<float>(value));
+    case DType::kI64:
+      return static_cast<uint64_t>(value);
+    case DType::kI32:
+      return static_cast<uint32_t>(value);
+    case DType::kBool:
+      return value != 0;
   }
   return 0;
 }
@@ -228,7 +237,8 @@ void Arange(const View& dst, double start, double step, int part, int num_parts)
     case DType::kI32:
       Generate<int32_t>(dst, part, num_parts, [&](int64_t i) { return FromReal<int32_t>(value(i)); });
       return;
-    case DType::kBool: return;
+    case DType::kBool:
+      return;
   }
 }
 
@@ -240,11 +250,14 @@ void ArangeInt(const View& dst, int64_t start, int64_t step, int part, int num_p
     case DType::kF32:
       Generate<float>(dst, part, num_parts, [&](int64_t i) { return static_cast<float>(value(i)); });
       return;
-    case DType::kI64: Generate<int64_t>(dst, part, num_parts, value); return;
+    case DType::kI64:
+      Generate<int64_t>(dst, part, num_parts, value);
+      return;
     case DType::kI32:
       Generate<int32_t>(dst, part, num_parts, [&](int64_t i) { return static_cast<int32_t>(value(i)); });
       return;
-    case DType::kBool: return;
+    case DType::kBool:
+      return;
   }
 }
 

@@ -19,17 +19,11 @@ namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
 // One block of a panel stays in L1 while the rows pass by, next to the rows themselves (32 KiB being the smallest L1 we meet).
-#ifndef KPB
-#define KPB 24
-#define KRB 256
-#define KMIN 48
-#define KMAX 144
-#endif
-constexpr size_t kPanelBlockBytes = KPB * 1024;
+constexpr size_t kPanelBlockBytes = 24 * 1024;
 // The rows of A that pass by stay in L2 from one panel to the next.
-constexpr size_t kRowBlockBytes = KRB * 1024;
-constexpr size_t kMinBlockRows = KMIN;
-constexpr size_t kMaxBlockRows = KMAX;
+constexpr size_t kRowBlockBytes = 256 * 1024;
+constexpr size_t kMinBlockRows = 96;
+constexpr size_t kMaxBlockRows = 144;
 
 template <Activation kActivation, class D, class V = hn::Vec<D>>
 HWY_INLINE V Activate(D d, V x) {

@@ -25,7 +25,10 @@ class RowMover {
  public:
   // The dimensions of x from `first` on.
   RowMover(const View& x, int first, const View& out)
-      : element_size_(static_cast<int64_t>(SizeOf(x.dtype))), dtype_(x.dtype), from_(x.as<uint8_t>()), to_(out.as<uint8_t>()) {
+      : element_size_(static_cast<int64_t>(SizeOf(x.dtype))),
+        dtype_(x.dtype),
+        from_(x.as<uint8_t>()),
+        to_(out.as<uint8_t>()) {
     for (int d = first; d < x.rank; ++d) row_.Push(x.shape[d], &x.strides[d]);
     row_.Collapse();
     size_ = row_.size();
@@ -39,9 +42,15 @@ class RowMover {
     if (row_.Linear(0)) {
       // A constant size spares single elements the call.
       switch (bytes_) {
-        case 4: std::memcpy(to, from, 4); return;
-        case 8: std::memcpy(to, from, 8); return;
-        default: std::memcpy(to, from, bytes_); return;
+        case 4:
+          std::memcpy(to, from, 4);
+          return;
+        case 8:
+          std::memcpy(to, from, 8);
+          return;
+        default:
+          std::memcpy(to, from, bytes_);
+          return;
       }
     }
     WithElement(dtype_, [&](auto zero) {
@@ -166,7 +175,8 @@ Status IndexNd(const View& x, const View* indices, int n, const View& out, int p
   });
   if (bad_position >= 0) {
     const int64_t size = x.shape[bad_tensor];
-    return Outside("index", bad_index, At(bad_position) + " of index tensor " + std::to_string(bad_tensor), -size, size);
+    return Outside("index", bad_index, At(bad_position) + " of index tensor " + std::to_string(bad_tensor), -size,
+                   size);
   }
   return Status::Ok();
 }
@@ -175,8 +185,8 @@ namespace {
 
 void MoveElement(const View& from, int64_t offset, const View& to, int64_t index) {
   const size_t size = SizeOf(from.dtype);
-  std::memcpy(to.as<uint8_t>() + static_cast<size_t>(index) * size, from.as<uint8_t>() + offset * static_cast<int64_t>(size),
-              size);
+  std::memcpy(to.as<uint8_t>() + static_cast<size_t>(index) * size,
+              from.as<uint8_t>() + offset * static_cast<int64_t>(size), size);
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ inline Range PartRange(int64_t total, int part, int num_parts, int64_t granule =
 // Elements a part's range begins at a multiple of: a cache line of the smallest type, so that parts share no line.
 inline constexpr int64_t kPartGranule = 64;
 
-// N operands of one shape, outermost dimension first. After Collapse the rank is the least that describes all of them, and at
-// least 1.
+// N operands of one shape, outermost dimension first. After Collapse the rank is the least that describes all of them,
+// and at least 1.
 template <int N>
 struct Loop {
   int rank = 0;
@@ -139,10 +139,14 @@ inline int64_t OffsetOf(const View& view, int64_t index) {
 template <class F>
 inline void WithElement(DType dtype, F&& f) {
   switch (SizeOf(dtype)) {
-    case 1: return f(uint8_t{});
-    case 4: return f(uint32_t{});
-    case 8: return f(uint64_t{});
-    default: return;
+    case 1:
+      return f(uint8_t{});
+    case 4:
+      return f(uint32_t{});
+    case 8:
+      return f(uint64_t{});
+    default:
+      return;
   }
 }
 
@@ -150,10 +154,14 @@ inline void WithElement(DType dtype, F&& f) {
 template <class F>
 inline void WithType(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kF32: return f(float{});
-    case DType::kI64: return f(int64_t{});
-    case DType::kI32: return f(int32_t{});
-    case DType::kBool: return f(bool{});
+    case DType::kF32:
+      return f(float{});
+    case DType::kI64:
+      return f(int64_t{});
+    case DType::kI32:
+      return f(int32_t{});
+    case DType::kBool:
+      return f(bool{});
   }
 }
 

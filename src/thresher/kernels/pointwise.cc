@@ -16,10 +16,13 @@ enum TypeSet : uint8_t { kFloat = 1, kInts = 2, kBools = 4, kNumbers = 3, kInteg
 
 bool Contains(uint8_t set, DType dtype) {
   switch (dtype) {
-    case DType::kF32: return (set & kFloat) != 0;
+    case DType::kF32:
+      return (set & kFloat) != 0;
     case DType::kI64:
-    case DType::kI32: return (set & kInts) != 0;
-    case DType::kBool: return (set & kBools) != 0;
+    case DType::kI32:
+      return (set & kInts) != 0;
+    case DType::kBool:
+      return (set & kBools) != 0;
   }
   return false;
 }
@@ -270,10 +273,7 @@ void Where(const View& cond, const View& a, const View& b, const View& out, int 
   const WhereRow row = FindWhereRow(a.dtype);
   const View* const views[3] = {&cond, &a, &b};
   Run(views, {false, true, true}, out, part, num_parts, [&](const void* const* from, void* to, int64_t n, int one) {
-    row(from[0], from[1], from[2], to, n,
-        one == 1   ? Broadcast::kA
-        : one == 2 ? Broadcast::kB
-                   : Broadcast::kNone);
+    row(from[0], from[1], from[2], to, n, one == 1 ? Broadcast::kA : one == 2 ? Broadcast::kB : Broadcast::kNone);
   });
 }
 

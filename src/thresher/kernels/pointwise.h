@@ -2,7 +2,8 @@
 //
 // `out` is row-major without holes; every operand has out's shape, any strides, and stride 0 where it is broadcast.
 // `out` may be the very memory of an operand of the same element size and the same strides; any other overlap is wrong.
-// Part `part` of `num_parts` writes its own range of out; the parts together write all of it, in any order, on any thread.
+// Part `part` of `num_parts` writes its own range of out; the parts together write all of it, in any order, on any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -96,17 +97,17 @@ DType ResultType(BinaryOp op, DType dtype);
 void Unary(UnaryOp op, const View& x, const View& out, int part = 0, int num_parts = 1);
 
 // out = op(a, b). a and b have one dtype that Supports accepts; out.dtype is ResultType.
-// Integers wrap around. pow: where b is one value for the whole call and is 2, 3, -1, 0.5 or -0.5, products, reciprocals and
-// square roots are used (as torch does for a number as exponent: pow(-0, 0.5) is -0); an integer to a negative
-// exponent is 1 or -1 for the bases 1 and -1, else 0.
+// Integers wrap around. pow: where b is one value for the whole call and is 2, 3, -1, 0.5 or -0.5, products,
+// reciprocals and square roots are used (as torch does for a number as exponent: pow(-0, 0.5) is -0); an integer to a
+// negative exponent is 1 or -1 for the bases 1 and -1, else 0.
 void Binary(BinaryOp op, const View& a, const View& b, const View& out, int part = 0, int num_parts = 1);
 
 // out = cond ? a : b. cond is bool; a, b and out have one dtype, any.
 void Where(const View& cond, const View& a, const View& b, const View& out, int part = 0, int num_parts = 1);
 
 // out = x as out.dtype, any pair of types. f32 to an integer truncates towards zero, and NaN or a value outside the
-// integer's range gives its minimum, on every machine (what torch gives on x86). i64 to i32 wraps. To bool: x != 0 (so NaN is
-// true).
+// integer's range gives its minimum, on every machine (what torch gives on x86). i64 to i32 wraps. To bool: x != 0 (so
+// NaN is true).
 void Cast(const View& x, const View& out, int part = 0, int num_parts = 1);
 
 // The same, element by element in float64 where the type is f32, in one thread.

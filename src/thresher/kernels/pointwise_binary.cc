@@ -132,9 +132,7 @@ struct LogicalOrF {
   }
 };
 struct LogicalXorF {
-  HWY_INLINE M operator()(D d, V a, V b) const {
-    return hn::Xor(hn::Eq(a, hn::Zero(d)), hn::Eq(b, hn::Zero(d)));
-  }
+  HWY_INLINE M operator()(D d, V a, V b) const { return hn::Xor(hn::Eq(a, hn::Zero(d)), hn::Eq(b, hn::Zero(d))); }
 };
 
 template <class F>
@@ -325,25 +323,42 @@ void RowI(const void* a, const void* b, void* out, int64_t n, Broadcast broadcas
 
 BinaryRow FindF(BinaryOp op) {
   switch (op) {
-    case BinaryOp::kAdd: return RowF<AddF>;
-    case BinaryOp::kSub: return RowF<SubF>;
-    case BinaryOp::kMul: return RowF<MulF>;
-    case BinaryOp::kDiv: return RowF<DivF>;
-    case BinaryOp::kMaximum: return RowF<MaximumF>;
-    case BinaryOp::kMinimum: return RowF<MinimumF>;
-    case BinaryOp::kPow: return RowF<PowF>;
-    case BinaryOp::kEq: return TestF<EqF>;
-    case BinaryOp::kNe: return TestF<NeF>;
-    case BinaryOp::kLt: return TestF<LtF>;
-    case BinaryOp::kLe: return TestF<LeF>;
-    case BinaryOp::kGt: return TestF<GtF>;
-    case BinaryOp::kGe: return TestF<GeF>;
+    case BinaryOp::kAdd:
+      return RowF<AddF>;
+    case BinaryOp::kSub:
+      return RowF<SubF>;
+    case BinaryOp::kMul:
+      return RowF<MulF>;
+    case BinaryOp::kDiv:
+      return RowF<DivF>;
+    case BinaryOp::kMaximum:
+      return RowF<MaximumF>;
+    case BinaryOp::kMinimum:
+      return RowF<MinimumF>;
+    case BinaryOp::kPow:
+      return RowF<PowF>;
+    case BinaryOp::kEq:
+      return TestF<EqF>;
+    case BinaryOp::kNe:
+      return TestF<NeF>;
+    case BinaryOp::kLt:
+      return TestF<LtF>;
+    case BinaryOp::kLe:
+      return TestF<LeF>;
+    case BinaryOp::kGt:
+      return TestF<GtF>;
+    case BinaryOp::kGe:
+      return TestF<GeF>;
     case BinaryOp::kBitwiseAnd:
     case BinaryOp::kBitwiseOr:
-    case BinaryOp::kBitwiseXor: return nullptr;
-    case BinaryOp::kLogicalAnd: return TestF<LogicalAndF>;
-    case BinaryOp::kLogicalOr: return TestF<LogicalOrF>;
-    case BinaryOp::kLogicalXor: return TestF<LogicalXorF>;
+    case BinaryOp::kBitwiseXor:
+      return nullptr;
+    case BinaryOp::kLogicalAnd:
+      return TestF<LogicalAndF>;
+    case BinaryOp::kLogicalOr:
+      return TestF<LogicalOrF>;
+    case BinaryOp::kLogicalXor:
+      return TestF<LogicalXorF>;
   }
   return nullptr;
 }
@@ -351,25 +366,44 @@ BinaryRow FindF(BinaryOp op) {
 template <class T>
 BinaryRow FindI(BinaryOp op) {
   switch (op) {
-    case BinaryOp::kAdd: return RowI<T, AddI>;
-    case BinaryOp::kSub: return RowI<T, SubI>;
-    case BinaryOp::kMul: return RowI<T, MulI>;
-    case BinaryOp::kDiv: return nullptr;
-    case BinaryOp::kMaximum: return RowI<T, MaximumI>;
-    case BinaryOp::kMinimum: return RowI<T, MinimumI>;
-    case BinaryOp::kPow: return RowI<T, PowI>;
-    case BinaryOp::kEq: return RowI<T, EqI>;
-    case BinaryOp::kNe: return RowI<T, NeI>;
-    case BinaryOp::kLt: return RowI<T, LtI>;
-    case BinaryOp::kLe: return RowI<T, LeI>;
-    case BinaryOp::kGt: return RowI<T, GtI>;
-    case BinaryOp::kGe: return RowI<T, GeI>;
-    case BinaryOp::kBitwiseAnd: return RowI<T, AndI>;
-    case BinaryOp::kBitwiseOr: return RowI<T, OrI>;
-    case BinaryOp::kBitwiseXor: return RowI<T, XorI>;
-    case BinaryOp::kLogicalAnd: return RowI<T, LogicalAndI>;
-    case BinaryOp::kLogicalOr: return RowI<T, LogicalOrI>;
-    case BinaryOp::kLogicalXor: return RowI<T, LogicalXorI>;
+    case BinaryOp::kAdd:
+      return RowI<T, AddI>;
+    case BinaryOp::kSub:
+      return RowI<T, SubI>;
+    case BinaryOp::kMul:
+      return RowI<T, MulI>;
+    case BinaryOp::kDiv:
+      return nullptr;
+    case BinaryOp::kMaximum:
+      return RowI<T, MaximumI>;
+    case BinaryOp::kMinimum:
+      return RowI<T, MinimumI>;
+    case BinaryOp::kPow:
+      return RowI<T, PowI>;
+    case BinaryOp::kEq:
+      return RowI<T, EqI>;
+    case BinaryOp::kNe:
+      return RowI<T, NeI>;
+    case BinaryOp::kLt:
+      return RowI<T, LtI>;
+    case BinaryOp::kLe:
+      return RowI<T, LeI>;
+    case BinaryOp::kGt:
+      return RowI<T, GtI>;
+    case BinaryOp::kGe:
+      return RowI<T, GeI>;
+    case BinaryOp::kBitwiseAnd:
+      return RowI<T, AndI>;
+    case BinaryOp::kBitwiseOr:
+      return RowI<T, OrI>;
+    case BinaryOp::kBitwiseXor:
+      return RowI<T, XorI>;
+    case BinaryOp::kLogicalAnd:
+      return RowI<T, LogicalAndI>;
+    case BinaryOp::kLogicalOr:
+      return RowI<T, LogicalOrI>;
+    case BinaryOp::kLogicalXor:
+      return RowI<T, LogicalXorI>;
   }
   return nullptr;
 }
@@ -379,22 +413,31 @@ BinaryRow FindB(BinaryOp op) {
     case BinaryOp::kAdd:
     case BinaryOp::kMaximum:
     case BinaryOp::kBitwiseOr:
-    case BinaryOp::kLogicalOr: return RowI<uint8_t, Truths<OrI>>;
+    case BinaryOp::kLogicalOr:
+      return RowI<uint8_t, Truths<OrI>>;
     case BinaryOp::kMul:
     case BinaryOp::kMinimum:
     case BinaryOp::kBitwiseAnd:
-    case BinaryOp::kLogicalAnd: return RowI<uint8_t, Truths<AndI>>;
+    case BinaryOp::kLogicalAnd:
+      return RowI<uint8_t, Truths<AndI>>;
     case BinaryOp::kNe:
     case BinaryOp::kBitwiseXor:
-    case BinaryOp::kLogicalXor: return RowI<uint8_t, Truths<XorI>>;
-    case BinaryOp::kEq: return RowI<uint8_t, Truths<EqI>>;
-    case BinaryOp::kLt: return RowI<uint8_t, Truths<LtI>>;
-    case BinaryOp::kLe: return RowI<uint8_t, Truths<LeI>>;
-    case BinaryOp::kGt: return RowI<uint8_t, Truths<GtI>>;
-    case BinaryOp::kGe: return RowI<uint8_t, Truths<GeI>>;
+    case BinaryOp::kLogicalXor:
+      return RowI<uint8_t, Truths<XorI>>;
+    case BinaryOp::kEq:
+      return RowI<uint8_t, Truths<EqI>>;
+    case BinaryOp::kLt:
+      return RowI<uint8_t, Truths<LtI>>;
+    case BinaryOp::kLe:
+      return RowI<uint8_t, Truths<LeI>>;
+    case BinaryOp::kGt:
+      return RowI<uint8_t, Truths<GtI>>;
+    case BinaryOp::kGe:
+      return RowI<uint8_t, Truths<GeI>>;
     case BinaryOp::kSub:
     case BinaryOp::kDiv:
-    case BinaryOp::kPow: return nullptr;
+    case BinaryOp::kPow:
+      return nullptr;
   }
   return nullptr;
 }
@@ -404,10 +447,14 @@ BinaryRow FindB(BinaryOp op) {
 // Not in the unnamed namespace: the dispatch tables name them.
 BinaryRow FindBinary(BinaryOp op, DType dtype) {
   switch (dtype) {
-    case DType::kF32: return FindF(op);
-    case DType::kI64: return FindI<int64_t>(op);
-    case DType::kI32: return FindI<int32_t>(op);
-    case DType::kBool: return FindB(op);
+    case DType::kF32:
+      return FindF(op);
+    case DType::kI64:
+      return FindI<int64_t>(op);
+    case DType::kI32:
+      return FindI<int32_t>(op);
+    case DType::kBool:
+      return FindB(op);
   }
   return nullptr;
 }

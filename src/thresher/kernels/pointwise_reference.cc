@@ -18,26 +18,42 @@ struct Value {
 Value Load(const View& view, int64_t index) {
   const int64_t offset = OffsetOf(view, index);
   switch (view.dtype) {
-    case DType::kF32: return {.real = view.as<float>()[offset]};
-    case DType::kI64: return {.integer = view.as<int64_t>()[offset]};
-    case DType::kI32: return {.integer = view.as<int32_t>()[offset]};
-    case DType::kBool: return {.integer = view.as<uint8_t>()[offset] != 0};
+    case DType::kF32:
+      return {.real = view.as<float>()[offset]};
+    case DType::kI64:
+      return {.integer = view.as<int64_t>()[offset]};
+    case DType::kI32:
+      return {.integer = view.as<int32_t>()[offset]};
+    case DType::kBool:
+      return {.integer = view.as<uint8_t>()[offset] != 0};
   }
   return {};
 }
 
 void Store(const View& out, int64_t index, Value value) {
   switch (out.dtype) {
-    case DType::kF32: out.as<float>()[index] = static_cast<float>(value.real); return;
-    case DType::kI64: out.as<int64_t>()[index] = value.integer; return;
-    case DType::kI32: out.as<int32_t>()[index] = static_cast<int32_t>(value.integer); return;
-    case DType::kBool: out.as<uint8_t>()[index] = value.integer != 0; return;
+    case DType::kF32:
+      out.as<float>()[index] = static_cast<float>(value.real);
+      return;
+    case DType::kI64:
+      out.as<int64_t>()[index] = value.integer;
+      return;
+    case DType::kI32:
+      out.as<int32_t>()[index] = static_cast<int32_t>(value.integer);
+      return;
+    case DType::kBool:
+      out.as<uint8_t>()[index] = value.integer != 0;
+      return;
   }
 }
 
 // Wrapping arithmetic of i64; that of i32 is its low half.
-int64_t WrapAdd(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
-int64_t WrapMul(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
+int64_t WrapAdd(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+int64_t WrapMul(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
 
 int64_t WrapPow(int64_t base, int64_t exponent) {
   if (exponent < 0) {
@@ -59,95 +75,164 @@ Value ApplyReal(UnaryOp op, double x) {
   constexpr double kSqrtHalf = 0.70710678118654752;
   constexpr double kSqrtTwoOverPi = 0.79788456080286536;
   switch (op) {
-    case UnaryOp::kNeg: return {.real = -x};
-    case UnaryOp::kAbs: return {.real = std::fabs(x)};
-    case UnaryOp::kSign: return {.real = static_cast<double>((x > 0) - (x < 0))};
-    case UnaryOp::kFloor: return {.real = std::floor(x)};
-    case UnaryOp::kCeil: return {.real = std::ceil(x)};
-    case UnaryOp::kRound: return {.real = std::nearbyint(x)};
-    case UnaryOp::kTrunc: return {.real = std::trunc(x)};
-    case UnaryOp::kExp: return {.real = std::exp(x)};
-    case UnaryOp::kLog: return {.real = std::log(x)};
-    case UnaryOp::kSqrt: return {.real = std::sqrt(x)};
-    case UnaryOp::kRsqrt: return {.real = 1 / std::sqrt(x)};
-    case UnaryOp::kReciprocal: return {.real = 1 / x};
-    case UnaryOp::kErf: return {.real = std::erf(x)};
-    case UnaryOp::kTanh: return {.real = std::tanh(x)};
-    case UnaryOp::kSigmoid: return {.real = 1 / (1 + std::exp(-x))};
-    case UnaryOp::kRelu: return {.real = x < 0 ? 0 : x};
-    case UnaryOp::kGelu: return {.real = 0.5 * x * (1 + std::erf(x * kSqrtHalf))};
-    case UnaryOp::kGeluTanh: return {.real = 0.5 * x * (1 + std::tanh(kSqrtTwoOverPi * (x + 0.044715 * x * x * x)))};
-    case UnaryOp::kSilu: return {.real = x / (1 + std::exp(-x))};
-    case UnaryOp::kSin: return {.real = std::sin(x)};
-    case UnaryOp::kCos: return {.real = std::cos(x)};
-    case UnaryOp::kIsNan: return Of(std::isnan(x));
-    case UnaryOp::kIsInf: return Of(std::isinf(x));
-    case UnaryOp::kLogicalNot: return Of(x == 0);
-    case UnaryOp::kBitwiseNot: return {};
+    case UnaryOp::kNeg:
+      return {.real = -x};
+    case UnaryOp::kAbs:
+      return {.real = std::fabs(x)};
+    case UnaryOp::kSign:
+      return {.real = static_cast<double>((x > 0) - (x < 0))};
+    case UnaryOp::kFloor:
+      return {.real = std::floor(x)};
+    case UnaryOp::kCeil:
+      return {.real = std::ceil(x)};
+    case UnaryOp::kRound:
+      return {.real = std::nearbyint(x)};
+    case UnaryOp::kTrunc:
+      return {.real = std::trunc(x)};
+    case UnaryOp::kExp:
+      return {.real = std::exp(x)};
+    case UnaryOp::kLog:
+      return {.real = std::log(x)};
+    case UnaryOp::kSqrt:
+      return {.real = std::sqrt(x)};
+    case UnaryOp::kRsqrt:
+      return {.real = 1 / std::sqrt(x)};
+    case UnaryOp::kReciprocal:
+      return {.real = 1 / x};
+    case UnaryOp::kErf:
+      return {.real = std::erf(x)};
+    case UnaryOp::kTanh:
+      return {.real = std::tanh(x)};
+    case UnaryOp::kSigmoid:
+      return {.real = 1 / (1 + std::exp(-x))};
+    case UnaryOp::kRelu:
+      return {.real = x < 0 ? 0 : x};
+    case UnaryOp::kGelu:
+      return {.real = 0.5 * x * (1 + std::erf(x * kSqrtHalf))};
+    case UnaryOp::kGeluTanh:
+      return {.real = 0.5 * x * (1 + std::tanh(kSqrtTwoOverPi * (x + 0.044715 * x * x * x)))};
+    case UnaryOp::kSilu:
+      return {.real = x / (1 + std::exp(-x))};
+    case UnaryOp::kSin:
+      return {.real = std::sin(x)};
+    case UnaryOp::kCos:
+      return {.real = std::cos(x)};
+    case UnaryOp::kIsNan:
+      return Of(std::isnan(x));
+    case UnaryOp::kIsInf:
+      return Of(std::isinf(x));
+    case UnaryOp::kLogicalNot:
+      return Of(x == 0);
+    case UnaryOp::kBitwiseNot:
+      return {};
   }
   return {};
 }
 
 Value ApplyInteger(UnaryOp op, int64_t x, DType dtype) {
   switch (op) {
-    case UnaryOp::kNeg: return {.integer = WrapMul(x, -1)};
-    case UnaryOp::kAbs: return {.integer = x < 0 ? WrapMul(x, -1) : x};
-    case UnaryOp::kSign: return {.integer = (x > 0) - (x < 0)};
-    case UnaryOp::kRelu: return {.integer = x < 0 ? 0 : x};
+    case UnaryOp::kNeg:
+      return {.integer = WrapMul(x, -1)};
+    case UnaryOp::kAbs:
+      return {.integer = x < 0 ? WrapMul(x, -1) : x};
+    case UnaryOp::kSign:
+      return {.integer = (x > 0) - (x < 0)};
+    case UnaryOp::kRelu:
+      return {.integer = x < 0 ? 0 : x};
     case UnaryOp::kIsNan:
-    case UnaryOp::kIsInf: return Of(false);
-    case UnaryOp::kLogicalNot: return Of(x == 0);
-    case UnaryOp::kBitwiseNot: return {.integer = dtype == DType::kBool ? (x == 0) : ~x};
-    default: return {.integer = x};  // floor, ceil, round, trunc
+    case UnaryOp::kIsInf:
+      return Of(false);
+    case UnaryOp::kLogicalNot:
+      return Of(x == 0);
+    case UnaryOp::kBitwiseNot:
+      return {.integer = dtype == DType::kBool ? (x == 0) : ~x};
+    default:
+      return {.integer = x};  // floor, ceil, round, trunc
   }
 }
 
 Value ApplyReal(BinaryOp op, double a, double b) {
   switch (op) {
-    case BinaryOp::kAdd: return {.real = a + b};
-    case BinaryOp::kSub: return {.real = a - b};
-    case BinaryOp::kMul: return {.real = a * b};
-    case BinaryOp::kDiv: return {.real = a / b};
-    case BinaryOp::kMaximum: return {.real = std::isnan(a) || a > b ? a : b};
-    case BinaryOp::kMinimum: return {.real = std::isnan(a) || a < b ? a : b};
-    case BinaryOp::kPow: return {.real = std::pow(a, b)};
-    case BinaryOp::kEq: return Of(a == b);
-    case BinaryOp::kNe: return Of(a != b);
-    case BinaryOp::kLt: return Of(a < b);
-    case BinaryOp::kLe: return Of(a <= b);
-    case BinaryOp::kGt: return Of(a > b);
-    case BinaryOp::kGe: return Of(a >= b);
-    case BinaryOp::kLogicalAnd: return Of(a != 0 && b != 0);
-    case BinaryOp::kLogicalOr: return Of(a != 0 || b != 0);
-    case BinaryOp::kLogicalXor: return Of((a != 0) != (b != 0));
+    case BinaryOp::kAdd:
+      return {.real = a + b};
+    case BinaryOp::kSub:
+      return {.real = a - b};
+    case BinaryOp::kMul:
+      return {.real = a * b};
+    case BinaryOp::kDiv:
+      return {.real = a / b};
+    case BinaryOp::kMaximum:
+      return {.real = std::isnan(a) || a > b ? a : b};
+    case BinaryOp::kMinimum:
+      return {.real = std::isnan(a) || a < b ? a : b};
+    case BinaryOp::kPow:
+      return {.real = std::pow(a, b)};
+    case BinaryOp::kEq:
+      return Of(a == b);
+    case BinaryOp::kNe:
+      return Of(a != b);
+    case BinaryOp::kLt:
+      return Of(a < b);
+    case BinaryOp::kLe:
+      return Of(a <= b);
+    case BinaryOp::kGt:
+      return Of(a > b);
+    case BinaryOp::kGe:
+      return Of(a >= b);
+    case BinaryOp::kLogicalAnd:
+      return Of(a != 0 && b != 0);
+    case BinaryOp::kLogicalOr:
+      return Of(a != 0 || b != 0);
+    case BinaryOp::kLogicalXor:
+      return Of((a != 0) != (b != 0));
     case BinaryOp::kBitwiseAnd:
     case BinaryOp::kBitwiseOr:
-    case BinaryOp::kBitwiseXor: return {};
+    case BinaryOp::kBitwiseXor:
+      return {};
   }
   return {};
 }
 
 Value ApplyInteger(BinaryOp op, int64_t a, int64_t b) {
   switch (op) {
-    case BinaryOp::kAdd: return {.integer = WrapAdd(a, b)};
-    case BinaryOp::kSub: return {.integer = WrapAdd(a, WrapMul(b, -1))};
-    case BinaryOp::kMul: return {.integer = WrapMul(a, b)};
-    case BinaryOp::kMaximum: return {.integer = a > b ? a : b};
-    case BinaryOp::kMinimum: return {.integer = a < b ? a : b};
-    case BinaryOp::kPow: return {.integer = WrapPow(a, b)};
-    case BinaryOp::kEq: return Of(a == b);
-    case BinaryOp::kNe: return Of(a != b);
-    case BinaryOp::kLt: return Of(a < b);
-    case BinaryOp::kLe: return Of(a <= b);
-    case BinaryOp::kGt: return Of(a > b);
-    case BinaryOp::kGe: return Of(a >= b);
-    case BinaryOp::kBitwiseAnd: return {.integer = a & b};
-    case BinaryOp::kBitwiseOr: return {.integer = a | b};
-    case BinaryOp::kBitwiseXor: return {.integer = a ^ b};
-    case BinaryOp::kLogicalAnd: return Of(a != 0 && b != 0);
-    case BinaryOp::kLogicalOr: return Of(a != 0 || b != 0);
-    case BinaryOp::kLogicalXor: return Of((a != 0) != (b != 0));
-    case BinaryOp::kDiv: return {};
+    case BinaryOp::kAdd:
+      return {.integer = WrapAdd(a, b)};
+    case BinaryOp::kSub:
+      return {.integer = WrapAdd(a, WrapMul(b, -1))};
+    case BinaryOp::kMul:
+      return {.integer = WrapMul(a, b)};
+    case BinaryOp::kMaximum:
+      return {.integer = a > b ? a : b};
+    case BinaryOp::kMinimum:
+      return {.integer = a < b ? a : b};
+    case BinaryOp::kPow:
+      return {.integer = WrapPow(a, b)};
+    case BinaryOp::kEq:
+      return Of(a == b);
+    case BinaryOp::kNe:
+      return Of(a != b);
+    case BinaryOp::kLt:
+      return Of(a < b);
+    case BinaryOp::kLe:
+      return Of(a <= b);
+    case BinaryOp::kGt:
+      return Of(a > b);
+    case BinaryOp::kGe:
+      return Of(a >= b);
+    case BinaryOp::kBitwiseAnd:
+      return {.integer = a & b};
+    case BinaryOp::kBitwiseOr:
+      return {.integer = a | b};
+    case BinaryOp::kBitwiseXor:
+      return {.integer = a ^ b};
+    case BinaryOp::kLogicalAnd:
+      return Of(a != 0 && b != 0);
+    case BinaryOp::kLogicalOr:
+      return Of(a != 0 || b != 0);
+    case BinaryOp::kLogicalXor:
+      return Of((a != 0) != (b != 0));
+    case BinaryOp::kDiv:
+      return {};
   }
   return {};
 }
@@ -172,7 +257,8 @@ void BinaryReference(BinaryOp op, const View& a, const View& b, const View& out)
   for (int64_t i = 0; i < out.size(); ++i) {
     const Value left = Load(a, i);
     const Value right = Load(b, i);
-    Store(out, i, IsFloat(a.dtype) ? ApplyReal(op, left.real, right.real) : ApplyInteger(op, left.integer, right.integer));
+    Store(out, i,
+          IsFloat(a.dtype) ? ApplyReal(op, left.real, right.real) : ApplyInteger(op, left.integer, right.integer));
   }
 }
 

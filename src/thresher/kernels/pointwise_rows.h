@@ -1,5 +1,5 @@
-// The inner loops of pointwise.h, one pointer per operator and type, chosen for the instruction set in use. Internal to the
-// kernels. Bool elements are bytes; any value but 0 is true, and results are 0 or 1.
+// The inner loops of pointwise.h, one pointer per operator and type, chosen for the instruction set in use. Internal to
+// the kernels. Bool elements are bytes; any value but 0 is true, and results are 0 or 1.
 #pragma once
 
 #include <cstdint>

@@ -70,10 +70,14 @@ void RowOfCast(const void* x, void* out, int64_t n) {
 template <class From>
 UnaryRow FindTo(DType to) {
   switch (to) {
-    case DType::kF32: return RowOfCast<From, float>;
-    case DType::kI64: return RowOfCast<From, int64_t>;
-    case DType::kI32: return RowOfCast<From, int32_t>;
-    case DType::kBool: return RowOfCast<From, uint8_t>;
+    case DType::kF32:
+      return RowOfCast<From, float>;
+    case DType::kI64:
+      return RowOfCast<From, int64_t>;
+    case DType::kI32:
+      return RowOfCast<From, int32_t>;
+    case DType::kBool:
+      return RowOfCast<From, uint8_t>;
   }
   return nullptr;
 }
@@ -83,20 +87,28 @@ UnaryRow FindTo(DType to) {
 // Not in the unnamed namespace: the dispatch tables name them.
 UnaryRow FindCast(DType from, DType to) {
   switch (from) {
-    case DType::kF32: return FindTo<float>(to);
-    case DType::kI64: return FindTo<int64_t>(to);
-    case DType::kI32: return FindTo<int32_t>(to);
-    case DType::kBool: return FindTo<uint8_t>(to);
+    case DType::kF32:
+      return FindTo<float>(to);
+    case DType::kI64:
+      return FindTo<int64_t>(to);
+    case DType::kI32:
+      return FindTo<int32_t>(to);
+    case DType::kBool:
+      return FindTo<uint8_t>(to);
   }
   return nullptr;
 }
 
 WhereRow FindWhere(DType dtype) {
   switch (SizeOf(dtype)) {
-    case 1: return RowOfWhere<uint8_t>;
-    case 4: return RowOfWhere<uint32_t>;
-    case 8: return RowOfWhere<uint64_t>;
-    default: return nullptr;
+    case 1:
+      return RowOfWhere<uint8_t>;
+    case 4:
+      return RowOfWhere<uint32_t>;
+    case 8:
+      return RowOfWhere<uint64_t>;
+    default:
+      return nullptr;
   }
 }
 

@@ -21,8 +21,9 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 using M = hn::Mask<D>;
 
-// sin(x) (Quadrants = 0) or cos(x) (Quadrants = 1): both are the sine or cosine of what is left of x after whole quarter
-// turns. The reduction works in float64, where the product of a turn count below 2^20 with the 33-bit head of pi/2 is exact.
+// sin(x) (Quadrants = 0) or cos(x) (Quadrants = 1): both are the sine or cosine of what is left of x after whole
+// quarter turns. The reduction works in float64, where the product of a turn count below 2^20 with the 33-bit head of
+// pi/2 is exact.
 template <int Quadrants>
 HWY_INLINE V SinCos(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -51,8 +52,7 @@ HWY_INLINE V SinCos(D d, V x) {
   const auto quarter = hn::Add(turns, hn::Set(di, Quadrants));
   const V z = hn::Mul(r, r);
   // Taylor series: on |r| <= pi/4 their first omitted terms are below 2e-9 and 1e-10.
-  const V sine = hn::MulAdd(
-      hn::Mul(r, z), Polynomial(d, z, -1.0f / 6, 1.0f / 120, -1.0f / 5040, 1.0f / 362880), r);
+  const V sine = hn::MulAdd(hn::Mul(r, z), Polynomial(d, z, -1.0f / 6, 1.0f / 120, -1.0f / 5040, 1.0f / 362880), r);
   const V cosine = Polynomial(d, z, 1.0f, -0.5f, 1.0f / 24, -1.0f / 720, 1.0f / 40320, -1.0f / 3628800);
   const auto odd = hn::Eq(hn::And(quarter, hn::Set(di, 1)), hn::Set(di, 1));
   const V chosen = hn::IfThenElse(hn::RebindMask(d, odd), cosine, sine);
@@ -239,31 +239,56 @@ void RowI(const void* x, void* out, int64_t n) {
 
 UnaryRow FindF(UnaryOp op) {
   switch (op) {
-    case UnaryOp::kNeg: return RowF<NegF>;
-    case UnaryOp::kAbs: return RowF<AbsF>;
-    case UnaryOp::kSign: return RowF<SignF>;
-    case UnaryOp::kFloor: return RowF<FloorF>;
-    case UnaryOp::kCeil: return RowF<CeilF>;
-    case UnaryOp::kRound: return RowF<RoundF>;
-    case UnaryOp::kTrunc: return RowF<TruncF>;
-    case UnaryOp::kExp: return RowF<ExpF>;
-    case UnaryOp::kLog: return RowF<LogF>;
-    case UnaryOp::kSqrt: return RowF<SqrtF>;
-    case UnaryOp::kRsqrt: return RowF<RsqrtF>;
-    case UnaryOp::kReciprocal: return RowF<ReciprocalF>;
-    case UnaryOp::kErf: return RowF<ErfF>;
-    case UnaryOp::kTanh: return RowF<TanhF>;
-    case UnaryOp::kSigmoid: return RowF<SigmoidF>;
-    case UnaryOp::kRelu: return RowF<ReluF>;
-    case UnaryOp::kGelu: return RowF<GeluF>;
-    case UnaryOp::kGeluTanh: return RowF<GeluTanhF>;
-    case UnaryOp::kSilu: return RowF<SiluF>;
-    case UnaryOp::kSin: return RowF<SinF>;
-    case UnaryOp::kCos: return RowF<CosF>;
-    case UnaryOp::kIsNan: return TestF<IsNanF>;
-    case UnaryOp::kIsInf: return TestF<IsInfF>;
-    case UnaryOp::kLogicalNot: return TestF<LogicalNotF>;
-    case UnaryOp::kBitwiseNot: return nullptr;
+    case UnaryOp::kNeg:
+      return RowF<NegF>;
+    case UnaryOp::kAbs:
+      return RowF<AbsF>;
+    case UnaryOp::kSign:
+      return RowF<SignF>;
+    case UnaryOp::kFloor:
+      return RowF<FloorF>;
+    case UnaryOp::kCeil:
+      return RowF<CeilF>;
+    case UnaryOp::kRound:
+      return RowF<RoundF>;
+    case UnaryOp::kTrunc:
+      return RowF<TruncF>;
+    case UnaryOp::kExp:
+      return RowF<ExpF>;
+    case UnaryOp::kLog:
+      return RowF<LogF>;
+    case UnaryOp::kSqrt:
+      return RowF<SqrtF>;
+    case UnaryOp::kRsqrt:
+      return RowF<RsqrtF>;
+    case UnaryOp::kReciprocal:
+      return RowF<ReciprocalF>;
+    case UnaryOp::kErf:
+      return RowF<ErfF>;
+    case UnaryOp::kTanh:
+      return RowF<TanhF>;
+    case UnaryOp::kSigmoid:
+      return RowF<SigmoidF>;
+    case UnaryOp::kRelu:
+      return RowF<ReluF>;
+    case UnaryOp::kGelu:
+      return RowF<GeluF>;
+    case UnaryOp::kGeluTanh:
+      return RowF<GeluTanhF>;
+    case UnaryOp::kSilu:
+      return RowF<SiluF>;
+    case UnaryOp::kSin:
+      return RowF<SinF>;
+    case UnaryOp::kCos:
+      return RowF<CosF>;
+    case UnaryOp::kIsNan:
+      return TestF<IsNanF>;
+    case UnaryOp::kIsInf:
+      return TestF<IsInfF>;
+    case UnaryOp::kLogicalNot:
+      return TestF<LogicalNotF>;
+    case UnaryOp::kBitwiseNot:
+      return nullptr;
   }
   return nullptr;
 }
@@ -271,30 +296,43 @@ UnaryRow FindF(UnaryOp op) {
 template <class T>
 UnaryRow FindI(UnaryOp op) {
   switch (op) {
-    case UnaryOp::kNeg: return RowI<T, NegI>;
-    case UnaryOp::kAbs: return RowI<T, AbsI>;
-    case UnaryOp::kSign: return RowI<T, SignI>;
+    case UnaryOp::kNeg:
+      return RowI<T, NegI>;
+    case UnaryOp::kAbs:
+      return RowI<T, AbsI>;
+    case UnaryOp::kSign:
+      return RowI<T, SignI>;
     case UnaryOp::kFloor:
     case UnaryOp::kCeil:
     case UnaryOp::kRound:
-    case UnaryOp::kTrunc: return RowI<T, SameI>;
-    case UnaryOp::kRelu: return RowI<T, ReluI>;
+    case UnaryOp::kTrunc:
+      return RowI<T, SameI>;
+    case UnaryOp::kRelu:
+      return RowI<T, ReluI>;
     case UnaryOp::kIsNan:
-    case UnaryOp::kIsInf: return RowI<T, FalseI>;
-    case UnaryOp::kLogicalNot: return RowI<T, LogicalNotI>;
-    case UnaryOp::kBitwiseNot: return RowI<T, BitwiseNotI>;
-    default: return nullptr;
+    case UnaryOp::kIsInf:
+      return RowI<T, FalseI>;
+    case UnaryOp::kLogicalNot:
+      return RowI<T, LogicalNotI>;
+    case UnaryOp::kBitwiseNot:
+      return RowI<T, BitwiseNotI>;
+    default:
+      return nullptr;
   }
 }
 
 UnaryRow FindB(UnaryOp op) {
   switch (op) {
-    case UnaryOp::kSign: return RowI<uint8_t, TruthI>;
+    case UnaryOp::kSign:
+      return RowI<uint8_t, TruthI>;
     case UnaryOp::kIsNan:
-    case UnaryOp::kIsInf: return RowI<uint8_t, FalseI>;
+    case UnaryOp::kIsInf:
+      return RowI<uint8_t, FalseI>;
     case UnaryOp::kLogicalNot:
-    case UnaryOp::kBitwiseNot: return RowI<uint8_t, LogicalNotI>;
-    default: return nullptr;
+    case UnaryOp::kBitwiseNot:
+      return RowI<uint8_t, LogicalNotI>;
+    default:
+      return nullptr;
   }
 }
 
@@ -303,10 +341,14 @@ UnaryRow FindB(UnaryOp op) {
 // Not in the unnamed namespace: the dispatch table names it.
 UnaryRow FindUnary(UnaryOp op, DType dtype) {
   switch (dtype) {
-    case DType::kF32: return FindF(op);
-    case DType::kI64: return FindI<int64_t>(op);
-    case DType::kI32: return FindI<int32_t>(op);
-    case DType::kBool: return FindB(op);
+    case DType::kF32:
+      return FindF(op);
+    case DType::kI64:
+      return FindI<int64_t>(op);
+    case DType::kI32:
+      return FindI<int32_t>(op);
+    case DType::kBool:
+      return FindB(op);
   }
   return nullptr;
 }

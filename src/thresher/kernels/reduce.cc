@@ -229,7 +229,8 @@ void RunInteger(const ReducePlan& plan, Range range) {
     case ReduceOp::kMin:
       RunI<T>(plan, range, std::numeric_limits<T>::max(), [](T a, T b) HWY_ATTR { return a < b ? a : b; });
       return;
-    case ReduceOp::kMean: return;
+    case ReduceOp::kMean:
+      return;
   }
 }
 
@@ -250,9 +251,12 @@ void RunReduce(const ReducePlan& plan, Range range) {
       if (plan.op == ReduceOp::kMax) return RunF<MaxF>(plan, range);
       if (plan.op == ReduceOp::kMin) return RunF<MinF>(plan, range);
       return RunF<SumF>(plan, range);
-    case DType::kI64: return RunInteger<int64_t>(plan, range);
-    case DType::kI32: return RunInteger<int32_t>(plan, range);
-    case DType::kBool: return RunBool(plan, range);
+    case DType::kI64:
+      return RunInteger<int64_t>(plan, range);
+    case DType::kI32:
+      return RunInteger<int32_t>(plan, range);
+    case DType::kBool:
+      return RunBool(plan, range);
   }
 }
 
@@ -298,10 +302,14 @@ std::span<const ReduceOp> AllReduceOps() { return kOps; }
 
 std::string_view Name(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kMean: return "mean";
-    case ReduceOp::kMax: return "amax";
-    case ReduceOp::kMin: return "amin";
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMean:
+      return "mean";
+    case ReduceOp::kMax:
+      return "amax";
+    case ReduceOp::kMin:
+      return "amin";
   }
   return "?";
 }
@@ -315,20 +323,27 @@ std::optional<ReduceOp> ParseReduce(std::string_view name) {
 
 std::string_view Doc(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return "The sum over the dimensions.";
-    case ReduceOp::kMean: return "The mean over the dimensions.";
-    case ReduceOp::kMax: return "The largest element over the dimensions, NaN where there is one; any on bool.";
-    case ReduceOp::kMin: return "The smallest element over the dimensions, NaN where there is one; all on bool.";
+    case ReduceOp::kSum:
+      return "The sum over the dimensions.";
+    case ReduceOp::kMean:
+      return "The mean over the dimensions.";
+    case ReduceOp::kMax:
+      return "The largest element over the dimensions, NaN where there is one; any on bool.";
+    case ReduceOp::kMin:
+      return "The smallest element over the dimensions, NaN where there is one; all on bool.";
   }
   return "?";
 }
 
 bool Supports(ReduceOp op, DType dtype) {
   switch (dtype) {
-    case DType::kF32: return true;
+    case DType::kF32:
+      return true;
     case DType::kI64:
-    case DType::kI32: return op != ReduceOp::kMean;
-    case DType::kBool: return op == ReduceOp::kMax || op == ReduceOp::kMin;
+    case DType::kI32:
+      return op != ReduceOp::kMean;
+    case DType::kBool:
+      return op == ReduceOp::kMax || op == ReduceOp::kMin;
   }
   return false;
 }
@@ -384,9 +399,15 @@ void ReferenceOf(ReduceOp op, const View& x, uint32_t dims_mask, const View& out
       const Accumulator value = static_cast<Accumulator>(x.as<T>()[offset]);
       switch (op) {
         case ReduceOp::kSum:
-        case ReduceOp::kMean: total += value; break;
-        case ReduceOp::kMax: total = total != total || total > value ? total : value; break;
-        case ReduceOp::kMin: total = total != total || total < value ? total : value; break;
+        case ReduceOp::kMean:
+          total += value;
+          break;
+        case ReduceOp::kMax:
+          total = total != total || total > value ? total : value;
+          break;
+        case ReduceOp::kMin:
+          total = total != total || total < value ? total : value;
+          break;
       }
     }
     if (op == ReduceOp::kMean) total = total / static_cast<Accumulator>(count);

@@ -35,7 +35,8 @@ class Matcher {
     const Node* softmax = Inner(product.inputs[0], "softmax");
     if (product.op->name != "matmul" || softmax == nullptr) return std::nullopt;
     const Dims& scores = Shape(softmax->inputs[0]);
-    if (FromFront(GetAttr<int64_t>(softmax->attrs, "dim", -1), scores.size()) + 1 != static_cast<int64_t>(scores.size())) {
+    if (FromFront(GetAttr<int64_t>(softmax->attrs, "dim", -1), scores.size()) + 1 !=
+        static_cast<int64_t>(scores.size())) {
       return std::nullopt;
     }
     Attention found;

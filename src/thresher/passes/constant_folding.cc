@@ -42,7 +42,8 @@ Result<ValueId> AliasConstant(RuleRewriter& r, const Operation& op) {
   }
   const auto dim = static_cast<size_t>(FromFront(GetAttr<int64_t>(op.attrs, "dim", 0), x.shape.size()));
   const int64_t size = x.shape[dim];
-  if (std::any_of(x.shape.begin(), x.shape.begin() + static_cast<std::ptrdiff_t>(dim), [](int64_t d) { return d != 1; })) {
+  if (std::any_of(x.shape.begin(), x.shape.begin() + static_cast<std::ptrdiff_t>(dim),
+                  [](int64_t d) { return d != 1; })) {
     return kNoValue;
   }
   int64_t inner = 1;
@@ -89,7 +90,10 @@ bool IsView(const Node& node) {
 class Folder {
  public:
   Folder(const Graph& graph, const Evaluator& evaluate)
-      : graph_(graph), evaluate_(evaluate), folds_(graph.values().size(), false), wanted_(graph.values().size(), false) {}
+      : graph_(graph),
+        evaluate_(evaluate),
+        folds_(graph.values().size(), false),
+        wanted_(graph.values().size(), false) {}
 
   Result<Graph> Run() {
     for (const Node& node : graph_.nodes()) {
@@ -112,7 +116,8 @@ class Folder {
       for (const ValueId id : wanted) static_cast<void>(Evaluate({id}, rewriter).ok());
     }
     for (const Node& node : graph_.nodes()) {
-      const bool done = std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return rewriter.IsMapped(id); });
+      const bool done =
+          std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return rewriter.IsMapped(id); });
       if (!done) THRESHER_TRY(rewriter.Copy(node));
     }
     return rewriter.Finish();
@@ -153,7 +158,8 @@ class Folder {
     for (const ValueId id : ids) needed[Index(id)] = true;
     std::vector<const Node*> nodes;
     for (auto node = graph_.nodes().rbegin(); node != graph_.nodes().rend(); ++node) {
-      if (std::none_of(node->outputs.begin(), node->outputs.end(), [&](ValueId id) { return needed[Index(id)]; })) continue;
+      if (std::none_of(node->outputs.begin(), node->outputs.end(), [&](ValueId id) { return needed[Index(id)]; }))
+        continue;
       for (const ValueId id : node->inputs) {
         if (id != kNoValue) needed[Index(id)] = true;
       }
@@ -186,7 +192,8 @@ class Folder {
     }
     for (size_t i = 0; i < ids.size(); ++i) {
       const Value& value = graph_.value(ids[i]);
-      rewriter.Replace(ids[i], rewriter.graph().AddConstant("folded", value.dtype, value.shape, std::move(contents[i])));
+      rewriter.Replace(ids[i],
+                       rewriter.graph().AddConstant("folded", value.dtype, value.shape, std::move(contents[i])));
     }
     return Status::Ok();
   }

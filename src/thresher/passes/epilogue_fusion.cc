@@ -35,7 +35,9 @@ std::optional<OpenLinear> FindOpenLinear(const RuleRewriter& r, ValueId id) {
   return open;
 }
 
-std::string ActivationOf(const OpenLinear& open) { return GetAttr<std::string>(open.linear.attrs, "activation", "none"); }
+std::string ActivationOf(const OpenLinear& open) {
+  return GetAttr<std::string>(open.linear.attrs, "activation", "none");
+}
 
 Result<ValueId> Close(RuleRewriter& r, OpenLinear open, const std::string& source) {
   open.linear.source = MergeSources(open.linear.source, source);

@@ -1,5 +1,5 @@
-// reshape and permute sink below operators that do not mind, until they meet another one and collapse. A permute in front
-// of a linear would otherwise be a copy, and a reshape between linear and activation would keep them from fusing.
+// reshape and permute sink below operators that do not mind, until they meet another one and collapse. A permute in
+// front of a linear would otherwise be a copy, and a reshape between linear and activation would keep them from fusing.
 #include <algorithm>
 
 #include "thresher/graph/operator.h"
@@ -22,10 +22,12 @@ Dims Concat(Dims a, const Dims& b) {
   return a;
 }
 
-Dims Tail(const Dims& shape, size_t count) { return Dims(shape.end() - static_cast<std::ptrdiff_t>(count), shape.end()); }
+Dims Tail(const Dims& shape, size_t count) {
+  return Dims(shape.end() - static_cast<std::ptrdiff_t>(count), shape.end());
+}
 
-// A reshape may sink when only this operation reads it, or when it costs nothing anyway: else the copy it stands for would
-// be made once for each reader.
+// A reshape may sink when only this operation reads it, or when it costs nothing anyway: else the copy it stands for
+// would be made once for each reader.
 bool MaySink(const RuleRewriter& r, ValueId reshaped, const Node& reshape) {
   if (r.SingleUse(reshaped)) return true;
   const ValueId x = reshape.inputs[0];
@@ -94,12 +96,14 @@ Result<ValueId> SinkReshapeRows(RuleRewriter& r, const Operation& op) {
   return r.Reshape(value, shape, MergeSources(reshape->source, op.source));
 }
 
-// matmul(reshape(a), b), where the reshape only regroups the batch: b is regrouped instead, and the result back. Attention
-// arrives like this, with batch and heads merged for the product; cut again, the operands are windows and not copies.
+// matmul(reshape(a), b), where the reshape only regroups the batch: b is regrouped instead, and the result back.
+// Attention arrives like this, with batch and heads merged for the product; cut again, the operands are windows and not
+// copies.
 Result<ValueId> SinkReshapeMatmul(RuleRewriter& r, const Operation& op) {
   if (op.op != "matmul") return kNoValue;
   const Dims shapes[2] = {r.shape(op.inputs[0]), r.shape(op.inputs[1])};
-  if (shapes[0].size() < 3 || shapes[1].size() < 3 || WithoutBack(shapes[0], 2) != WithoutBack(shapes[1], 2)) return kNoValue;
+  if (shapes[0].size() < 3 || shapes[1].size() < 3 || WithoutBack(shapes[0], 2) != WithoutBack(shapes[1], 2))
+    return kNoValue;
   for (const size_t side : {size_t{0}, size_t{1}}) {
     const auto reshape = r.Producer(op.inputs[side], "reshape");
     if (!reshape || !MaySink(r, op.inputs[side], *reshape)) continue;
@@ -109,7 +113,8 @@ Result<ValueId> SinkReshapeMatmul(RuleRewriter& r, const Operation& op) {
     const Dims batch = WithoutBack(from, 2);
     Operation moved = op;
     moved.inputs[side] = reshape->inputs[0];
-    THRESHER_ASSIGN(moved.inputs[1 - side], r.Reshape(op.inputs[1 - side], Concat(batch, Tail(shapes[1 - side], 2)), op.source));
+    THRESHER_ASSIGN(moved.inputs[1 - side],
+                    r.Reshape(op.inputs[1 - side], Concat(batch, Tail(shapes[1 - side], 2)), op.source));
     THRESHER_ASSIGN(const ValueId value, r.Emit(std::move(moved)));
     const Dims out = Concat(WithoutBack(shapes[0], 2), {shapes[0][shapes[0].size() - 2], shapes[1].back()});
     return r.Reshape(value, out, MergeSources(reshape->source, op.source));
@@ -145,7 +150,8 @@ Result<ValueId> SinkPermute(RuleRewriter& r, const Operation& op) {
   return r.Permute(value, dims, MergeSources(permute->source, op.source));
 }
 
-// f(permute(x), permute(y)), f(permute(x), scalar), and f(permute(x), vector) where the permute keeps the last dimension.
+// f(permute(x), permute(y)), f(permute(x), scalar), and f(permute(x), vector) where the permute keeps the last
+// dimension.
 Result<ValueId> SinkPermuteBinary(RuleRewriter& r, const Operation& op) {
   if (!IsBinaryPointwise(op.op)) return kNoValue;
   const auto a = r.Producer(op.inputs[0], "permute");
@@ -171,8 +177,8 @@ Result<ValueId> SinkPermuteBinary(RuleRewriter& r, const Operation& op) {
   return kNoValue;
 }
 
-// How many dimensions of `fine` make up each dimension of `coarse`, from the front; nullopt when a dimension of `coarse` is
-// not a product of whole ones. Sizes of 1 go where they come first.
+// How many dimensions of `fine` make up each dimension of `coarse`, from the front; nullopt when a dimension of
+// `coarse` is not a product of whole ones. Sizes of 1 go where they come first.
 std::optional<std::vector<size_t>> Groups(const Dims& fine, const Dims& coarse) {
   std::vector<size_t> groups;
   size_t at = 0;
@@ -238,7 +244,35 @@ Result<ValueId> SinkPermuteBelowSplit(RuleRewriter& r, const Operation& op) {
   return r.Permute(value, ExpandOrder(dims, sizes), source);
 }
 
-// permute(reshape(permute(x))), where the reshape only merges dimensions -> reshape(permute(x)), the two permutes in one.
+// reshape(permute(x)), where the reshape only drops dimensions of size 1 -> permute(reshape(x)).
+Result<ValueId> SinkPermuteBelowSqueeze(RuleRewriter& r, const Operation& op) {
+  if (op.op != "reshape") return kNoValue;
+  const auto permute = r.Producer(op.inputs[0], "permute");
+  if (!permute) return kNoValue;
+  const auto drop_ones = [](Dims shape) {
+    std::erase(shape, 1);
+    return shape;
+  };
+  const Dims from = r.shape(op.inputs[0]);
+  const Dims to = GetAttr<Dims>(op.attrs, "shape", {});
+  const Dims lean = drop_ones(from);
+  if (lean.size() == from.size() || drop_ones(to) != lean) return kNoValue;
+  const Dims shape = r.shape(permute->inputs[0]);
+  Dims places;  // of the dimensions of x that stay
+  int64_t next = 0;
+  for (const int64_t size : shape) places.push_back(size == 1 ? -1 : next++);
+  Dims dims;
+  for (const int64_t d : PermuteDims(*permute)) {
+    if (places[static_cast<size_t>(d)] >= 0) dims.push_back(places[static_cast<size_t>(d)]);
+  }
+  const std::string source = MergeSources(permute->source, op.source);
+  THRESHER_ASSIGN(const ValueId squeezed, r.Reshape(permute->inputs[0], drop_ones(shape), source));
+  THRESHER_ASSIGN(const ValueId value, r.Permute(squeezed, dims, source));
+  return r.Reshape(value, to, source);
+}
+
+// permute(reshape(permute(x))), where the reshape only merges dimensions -> reshape(permute(x)), the two permutes in
+// one.
 Result<ValueId> RaisePermuteAboveMerge(RuleRewriter& r, const Operation& op) {
   if (op.op != "permute") return kNoValue;
   const auto reshape = r.Producer(op.inputs[0], "reshape");
@@ -270,7 +304,8 @@ Result<ValueId> RaisePermuteAboveLinear(RuleRewriter& r, const Operation& op) {
   Node permute;
   permute.attrs = op.attrs;
   const Dims dims = PermuteDims(permute);
-  if (!KeepsLast(dims, 1) || NumElements(coarse) == 0 || fine.size() <= coarse.size() || !Groups(fine, coarse)) return kNoValue;
+  if (!KeepsLast(dims, 1) || NumElements(coarse) == 0 || fine.size() <= coarse.size() || !Groups(fine, coarse))
+    return kNoValue;
   Operation moved{"linear", linear->inputs, linear->attrs, MergeSources(linear->source, op.source)};
   THRESHER_ASSIGN(moved.inputs[0], r.Permute(linear->inputs[0], dims, op.source));
   return r.Emit(std::move(moved));
@@ -302,9 +337,9 @@ Result<Graph> LayoutMotion(const Graph& graph, const PassContext&) {
   // Raising comes first: a permute that was just made must not sink where it can be taken in.
   std::vector<RuleRewriter::Rule> rules = {RaisePermuteAboveMerge, RaisePermuteAboveLinear};
   rules.insert(rules.end(), ViewRules().begin(), ViewRules().end());
-  static constexpr RuleRewriter::Rule kSinking[] = {SinkReshapeUnary,    SinkReshapeBinary,     SinkReshapeRows,
-                                                    SinkReshapeMatmul,   SinkPermute,           SinkPermuteBinary,
-                                                    SinkPermuteBelowCut, SinkPermuteBelowSplit};
+  static constexpr RuleRewriter::Rule kSinking[] = {
+      SinkReshapeUnary,  SinkReshapeBinary,   SinkReshapeRows,       SinkReshapeMatmul,      SinkPermute,
+      SinkPermuteBinary, SinkPermuteBelowCut, SinkPermuteBelowSplit, SinkPermuteBelowSqueeze};
   rules.insert(rules.end(), std::begin(kSinking), std::end(kSinking));
   return RuleRewriter(graph, rules).Run();
 }

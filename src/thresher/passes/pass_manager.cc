@@ -11,7 +11,8 @@ constexpr Pass kPasses[] = {
     {"dead_code", "Drops nodes and constants that no output depends on.", passes::DeadCode},
     {"constant_folding", "Computes what depends on constants alone, within limits on growth.", passes::ConstantFolding},
     {"view_simplification",
-     "Collapses chains of views, drops operators that do nothing, and computes broadcast operands before broadcasting them.",
+     "Collapses chains of views, drops operators that do nothing, and computes broadcast operands before broadcasting "
+     "them.",
      passes::ViewSimplification},
     {"common_subexpressions", "Computes equal operations on equal operands once.", passes::CommonSubexpressions},
     {"linear_recognition", "Turns products with a constant matrix into linear, which packs its weight once.",
@@ -44,15 +45,28 @@ Result<Level> ParseLevel(std::string_view name) {
 
 std::vector<std::string> PassesForLevel(Level level) {
   switch (level) {
-    case Level::kO0: return {};
-    case Level::kO1: return {"dead_code", "constant_folding"};
+    case Level::kO0:
+      return {};
+    case Level::kO1:
+      return {"dead_code", "constant_folding"};
     case Level::kO2:
-    case Level::kO3: break;
+    case Level::kO3:
+      break;
   }
   // The bias joins its linear before layouts move: a permute that has to pass linear and add passes one node then.
-  return {"dead_code",          "constant_folding", "view_simplification", "constant_folding",      "common_subexpressions",
-          "linear_recognition", "epilogue_fusion",  "layout_motion",       "attention_recognition", "view_simplification",
-          "epilogue_fusion",    "constant_folding", "common_subexpressions"};
+  return {"dead_code",
+          "constant_folding",
+          "view_simplification",
+          "constant_folding",
+          "common_subexpressions",
+          "linear_recognition",
+          "epilogue_fusion",
+          "layout_motion",
+          "attention_recognition",
+          "view_simplification",
+          "epilogue_fusion",
+          "constant_folding",
+          "common_subexpressions"};
 }
 
 Result<Graph> RunPasses(const Graph& graph, std::span<const std::string> names, const PassContext& context,

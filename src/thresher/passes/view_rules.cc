@@ -41,7 +41,8 @@ Result<ValueId> SimplifyPermute(RuleRewriter& r, const Operation& op) {
   Dims dims = GetAttr<Dims>(op.attrs, "dims", {});
   for (int64_t& d : dims) d = FromFront(d, dims.size());
   if (const auto inner = r.Producer(x, "permute")) {
-    return r.Permute(inner->inputs[0], ComposePermutes(PermuteDims(*inner), dims), MergeSources(inner->source, op.source));
+    return r.Permute(inner->inputs[0], ComposePermutes(PermuteDims(*inner), dims),
+                     MergeSources(inner->source, op.source));
   }
   const Dims shape = r.shape(x);
   int64_t last = -1;
@@ -108,8 +109,8 @@ Result<ValueId> SimplifySlice(RuleRewriter& r, const Operation& op) {
   const Dims shape = r.shape(x);
   const int64_t size = shape[static_cast<size_t>(FromFront(GetAttr<int64_t>(op.attrs, "dim", 0), shape.size()))];
   const auto at = [size](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
-  const bool all = at(GetAttr<int64_t>(op.attrs, "start", 0)) == 0 && at(GetAttr<int64_t>(op.attrs, "end", size)) == size &&
-                   GetAttr<int64_t>(op.attrs, "step", 1) == 1;
+  const bool all = at(GetAttr<int64_t>(op.attrs, "start", 0)) == 0 &&
+                   at(GetAttr<int64_t>(op.attrs, "end", size)) == size && GetAttr<int64_t>(op.attrs, "step", 1) == 1;
   return all ? x : kNoValue;
 }
 
@@ -174,7 +175,8 @@ Result<ValueId> HoistExpand(RuleRewriter& r, const Operation& op) {
   return r.Expand(value, full, op.source);
 }
 
-// Which dimension of the index tensor counts 0, 1, ... over `extent` while all others have size 1; nullopt if none does.
+// Which dimension of the index tensor counts 0, 1, ... over `extent` while all others have size 1; nullopt if none
+// does.
 std::optional<size_t> CountingDim(const Value& indices, int64_t extent) {
   if (indices.dtype != DType::kI64 || NumElements(indices.shape) != extent) return std::nullopt;
   const auto* numbers = static_cast<const int64_t*>(indices.constant.data);

@@ -4,6 +4,8 @@
 
 namespace thresher::passes {
 
-Result<Graph> ViewSimplification(const Graph& graph, const PassContext&) { return RuleRewriter(graph, ViewRules()).Run(); }
+Result<Graph> ViewSimplification(const Graph& graph, const PassContext&) {
+  return RuleRewriter(graph, ViewRules()).Run();
+}
 
 }  // namespace thresher::passes

@@ -50,7 +50,8 @@ TEST(HashBytes, SeesEveryByteAndTheLength) {
 TEST(HashBytes, NoBlockHidesItsNeighbour) {
   // Words equal to the hash's own keys make a factor zero; the rest of the block must count all the same.
   std::vector<uint64_t> words(8, 0);
-  for (const uint64_t key : {0x9e3779b97f4a7c15ull, 0xc2b2ae3d27d4eb4full, 0x165667b19e3779f9ull, 0xd6e8feb86659fd93ull}) {
+  for (const uint64_t key :
+       {0x9e3779b97f4a7c15ull, 0xc2b2ae3d27d4eb4full, 0x165667b19e3779f9ull, 0xd6e8feb86659fd93ull}) {
     std::set<Digest> seen;
     for (size_t fixed = 0; fixed < 8; ++fixed) {
       for (uint64_t other = 1; other < 50; ++other) {

@@ -49,11 +49,14 @@ TEST(ParseGraph, ErrorsNameThePlaceWantedAndFound) {
             "graph text, line 3, column 7: %x is defined twice");
   EXPECT_EQ(ErrorOf("graph 2\nreturn\n"),
             "graph text, line 1, column 7: wanted format version 1, the only one there is, found '2'");
-  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = relu(%x) : f32[3]\nreturn %y\n").find("relu gives f32[2], but the text says f32[3]"),
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = relu(%x) : f32[3]\nreturn %y\n")
+                .find("relu gives f32[2], but the text says f32[3]"),
             std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = nonsense(%x)\nreturn %y\n").find("line 3, column 6: operator 'nonsense'"),
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = nonsense(%x)\nreturn %y\n")
+                .find("line 3, column 6: operator 'nonsense'"),
             std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\nconst %c : f32[2] = [1]\nreturn %c\n").find("wanted 2 elements, found 1"), std::string::npos);
+  EXPECT_NE(ErrorOf("graph 1\nconst %c : f32[2] = [1]\nreturn %c\n").find("wanted 2 elements, found 1"),
+            std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x \"name\nreturn\n").find("no closing quote"), std::string::npos);
   EXPECT_NE(ErrorOf(std::string(kSample) + "input %w : f32[]\n").find("wanted the end of the text, found 'input'"),
             std::string::npos);
@@ -61,9 +64,10 @@ TEST(ParseGraph, ErrorsNameThePlaceWantedAndFound) {
 
 TEST(ParseGraph, ConstantsOutsideTheTextNeedAResolver) {
   const std::string text = "graph 1\nweight %w \"fc.weight\" : f32[2, 2]\nreturn %w\n";
-  EXPECT_EQ(ErrorOf(text),
-            "graph text, line 2, column 8: the contents of constant 'fc.weight' are not in the text: pass a resolver that "
-            "finds them");
+  EXPECT_EQ(
+      ErrorOf(text),
+      "graph text, line 2, column 8: the contents of constant 'fc.weight' are not in the text: pass a resolver that "
+      "finds them");
   const std::vector<float> contents = {1, 2, 3, 4};
   const auto resolver = [&](const ConstantRequest& request) -> Result<Constant> {
     EXPECT_EQ(request.name, "fc.weight");
@@ -79,21 +83,26 @@ TEST(ParseGraph, ConstantsOutsideTheTextNeedAResolver) {
   EXPECT_TRUE(graph.value().value(0).constant.is_weight);
 
   const std::string digest = ToHex(HashConstant(graph.value().value(0)));
-  EXPECT_TRUE(ParseGraph("graph 1\nweight %w \"fc.weight\" : f32[2, 2] digest " + digest + "\nreturn %w\n", resolver).ok());
-  const Result<Graph> other =
-      ParseGraph("graph 1\nweight %w \"fc.weight\" : f32[2, 2] digest " + std::string(32, '0') + "\nreturn %w\n", resolver);
+  EXPECT_TRUE(
+      ParseGraph("graph 1\nweight %w \"fc.weight\" : f32[2, 2] digest " + digest + "\nreturn %w\n", resolver).ok());
+  const Result<Graph> other = ParseGraph(
+      "graph 1\nweight %w \"fc.weight\" : f32[2, 2] digest " + std::string(32, '0') + "\nreturn %w\n", resolver);
   ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.status().message().find("found " + digest + "; the graph was written with other weights"), std::string::npos);
+  EXPECT_NE(other.status().message().find("found " + digest + "; the graph was written with other weights"),
+            std::string::npos);
 }
 
 TEST(ParseGraph, RefusesWhatIsTooLarge) {
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[1, 1, 1, 1, 1, 1, 1, 1, 1]\nreturn\n").find("more than 8 dimensions"),
             std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[4000000000, 4000000000]\nreturn\n").find("larger than"), std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[0, 9000000000000000000, 9000000000000000000]\nreturn\n").find("larger than"),
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[4000000000, 4000000000]\nreturn\n").find("larger than"),
             std::string::npos);
+  EXPECT_NE(
+      ErrorOf("graph 1\ninput %x : f32[0, 9000000000000000000, 9000000000000000000]\nreturn\n").find("larger than"),
+      std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[-1]\nreturn\n").find("wanted a size of 0 or more"), std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[99999999999999999999]\nreturn\n").find("wanted a size"), std::string::npos);
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[99999999999999999999]\nreturn\n").find("wanted a size"),
+            std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\nconst %x : f32[17] = [1]\nreturn\n").find("at most 16 elements"), std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[1]\n%y = expand(%x) {shape = [70368744177664, 70368744177664]}\nreturn\n")
                 .find("larger than"),
@@ -119,9 +128,15 @@ TEST(ParseGraph, SurvivesDamagedText) {
       const size_t at = random() % text.size();
       const char c = alphabet[random() % alphabet.size()];
       switch (random() % 3) {
-        case 0: text[at] = c; break;
-        case 1: text.insert(at, 1, c); break;
-        default: text.erase(at, 1 + random() % 5); break;
+        case 0:
+          text[at] = c;
+          break;
+        case 1:
+          text.insert(at, 1, c);
+          break;
+        default:
+          text.erase(at, 1 + random() % 5);
+          break;
       }
       if (text.empty()) text = " ";
     }

@@ -44,17 +44,21 @@ TEST(PrintGraph, IsReadable) {
 
 TEST(PrintGraph, InlineConstantsKeepTheirBits) {
   Graph graph;
-  const float floats[] = {0.1f, -0.0f, 3.4028235e38f, 1e-45f, std::numeric_limits<float>::infinity(),
-                          -std::numeric_limits<float>::infinity(), std::bit_cast<float>(0x7fc00000u),
+  const float floats[] = {0.1f,
+                          -0.0f,
+                          3.4028235e38f,
+                          1e-45f,
+                          std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity(),
+                          std::bit_cast<float>(0x7fc00000u),
                           std::bit_cast<float>(0xffc00123u)};
   const int64_t longs[] = {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), 0};
   const int32_t ints[] = {std::numeric_limits<int32_t>::min(), -1};
   const uint8_t flags[] = {1, 0};
-  graph.SetOutputs({graph.AddOwnedConstant("f", DType::kF32, {8}, floats),
-                    graph.AddOwnedConstant("l", DType::kI64, {3}, longs),
-                    graph.AddOwnedConstant("i", DType::kI32, {2, 1}, ints),
-                    graph.AddOwnedConstant("b", DType::kBool, {2}, flags),
-                    graph.AddOwnedConstant("none", DType::kF32, {0, 3}, nullptr)});
+  graph.SetOutputs(
+      {graph.AddOwnedConstant("f", DType::kF32, {8}, floats), graph.AddOwnedConstant("l", DType::kI64, {3}, longs),
+       graph.AddOwnedConstant("i", DType::kI32, {2, 1}, ints), graph.AddOwnedConstant("b", DType::kBool, {2}, flags),
+       graph.AddOwnedConstant("none", DType::kF32, {0, 3}, nullptr)});
   const std::string text = PrintGraph(graph);
   const Result<Graph> back = ParseGraph(text);
   ASSERT_TRUE(back.ok()) << back.status().message();
@@ -64,7 +68,8 @@ TEST(PrintGraph, InlineConstantsKeepTheirBits) {
 
 TEST(PrintGraph, NamesAndAttributesOfAnyContentRoundTrip) {
   Graph graph;
-  const ValueId x = graph.AddInput("quote \" backslash \\ newline \n bell \a tab \t umlaut \xc3\xbc", DType::kF32, {2, 3});
+  const ValueId x =
+      graph.AddInput("quote \" backslash \\ newline \n bell \a tab \t umlaut \xc3\xbc", DType::kF32, {2, 3});
   const ValueId y = graph.Add1("layer_norm", {x}, {{"eps", 1e-5}, {"dims", int64_t{1}}}, "a \"source\"").value();
   const ValueId z = graph.Add1("sum", {y}, {{"dims", Dims{0, 1}}, {"keepdim", true}}).value();
   graph.SetOutputs({z});

@@ -27,11 +27,11 @@ TEST(Copy, MatchesReference) {
       {{1000}, {.step = 2}, {.step = 3}},
       {{1000}, {.broadcast = 1}, {}},
       {{3, 0, 2}, {}, {}},
-      {{5, 7, 33}, {.order = {1, 0, 2}}, {}},                       // runs
-      {{5, 7, 33}, {}, {.order = {1, 0, 2}}},                       // runs, on the other side
-      {{3, 40, 50}, {.order = {0, 2, 1}}, {}},                      // transposes in a batch
+      {{5, 7, 33}, {.order = {1, 0, 2}}, {}},   // runs
+      {{5, 7, 33}, {}, {.order = {1, 0, 2}}},   // runs, on the other side
+      {{3, 40, 50}, {.order = {0, 2, 1}}, {}},  // transposes in a batch
       {{3, 40, 50}, {}, {.order = {0, 2, 1}}},
-      {{40, 3, 50}, {.order = {2, 1, 0}}, {.offset = 1}},           // transpose around a dimension
+      {{40, 3, 50}, {.order = {2, 1, 0}}, {.offset = 1}},  // transpose around a dimension
       {{40, 3, 50}, {.order = {2, 0, 1}}, {}},
       {{4, 5, 6, 7}, {.order = {3, 1, 2, 0}}, {.order = {1, 3, 0, 2}}},
       {{6, 70}, {.broadcast = 1}, {}},

@@ -100,13 +100,15 @@ TEST(Gather, ScalarsAndErrors) {
   int64_t index = 0;
   float out = 0;
   EXPECT_TRUE(
-      Gather(MakeView(&x, DType::kF32, {}), 0, MakeView(&index, DType::kI64, {}), MakeView(&out, DType::kF32, {})).ok());
+      Gather(MakeView(&x, DType::kF32, {}), 0, MakeView(&index, DType::kI64, {}), MakeView(&out, DType::kF32, {}))
+          .ok());
   EXPECT_EQ(out, 3);
   std::vector<float> row = {1, 2, 3};
   std::vector<int32_t> indices = {2, -1};
   std::vector<float> result(2);
-  const Status status = Gather(MakeView(row.data(), DType::kF32, {1, 3}), 1, MakeView(indices.data(), DType::kI32, {1, 2}),
-                               MakeView(result.data(), DType::kF32, {1, 2}));
+  const Status status =
+      Gather(MakeView(row.data(), DType::kF32, {1, 3}), 1, MakeView(indices.data(), DType::kI32, {1, 2}),
+             MakeView(result.data(), DType::kF32, {1, 2}));
   EXPECT_EQ(status.code(), Code::kOutOfRange);
   EXPECT_EQ(status.message(), "gather: index -1 at position 1 is outside [0, 3)");
 }

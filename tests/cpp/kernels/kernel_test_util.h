@@ -1,5 +1,5 @@
-// What the kernel tests share: tensors in awkward layouts, random elements with corner cases, comparison, and the loop over
-// the instruction sets of this machine.
+// What the kernel tests share: tensors in awkward layouts, random elements with corner cases, comparison, and the loop
+// over the instruction sets of this machine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -94,10 +94,35 @@ class Tensor {
 // Values at the corners of f32 arithmetic.
 inline const std::vector<float>& CornerFloats() {
   using Limits = std::numeric_limits<float>;
-  static const std::vector<float> corners = {
-      Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity(), 0.0f, -0.0f, 1.0f, -1.0f, 0.5f, -0.5f, 1.5f, 2.5f, -2.5f,
-      2.0f, 3.0f, 88.8f, -90.0f, 1e-30f, -1e-30f, 1e30f, -1e30f, 3e9f, -3e9f, 2147483648.0f, -2147483648.0f, 1e19f, -1e19f,
-      Limits::max(), Limits::min(), Limits::denorm_min()};
+  static const std::vector<float> corners = {Limits::quiet_NaN(),
+                                             Limits::infinity(),
+                                             -Limits::infinity(),
+                                             0.0f,
+                                             -0.0f,
+                                             1.0f,
+                                             -1.0f,
+                                             0.5f,
+                                             -0.5f,
+                                             1.5f,
+                                             2.5f,
+                                             -2.5f,
+                                             2.0f,
+                                             3.0f,
+                                             88.8f,
+                                             -90.0f,
+                                             1e-30f,
+                                             -1e-30f,
+                                             1e30f,
+                                             -1e30f,
+                                             3e9f,
+                                             -3e9f,
+                                             2147483648.0f,
+                                             -2147483648.0f,
+                                             1e19f,
+                                             -1e19f,
+                                             Limits::max(),
+                                             Limits::min(),
+                                             Limits::denorm_min()};
   return corners;
 }
 
@@ -120,8 +145,10 @@ inline void FillRandom(Tensor& tensor, std::mt19937& random, bool corners = true
         tensor.memory<float>()[i] = corner ? CornerFloats()[random() % CornerFloats().size()] : normal(random);
       }
       return;
-    case DType::kI64: return FillIntegers(tensor.memory<int64_t>(), n, random);
-    case DType::kI32: return FillIntegers(tensor.memory<int32_t>(), n, random);
+    case DType::kI64:
+      return FillIntegers(tensor.memory<int64_t>(), n, random);
+    case DType::kI32:
+      return FillIntegers(tensor.memory<int32_t>(), n, random);
     case DType::kBool:
       for (size_t i = 0; i < n; ++i) tensor.memory<uint8_t>()[i] = random() & 1;
       return;
@@ -136,7 +163,8 @@ inline bool Close(float got, float want, double relative, double absolute) {
 }
 
 // Both contiguous. Types other than f32 are compared exactly.
-inline ::testing::AssertionResult Same(const Tensor& got, const Tensor& want, double relative = 0, double absolute = 0) {
+inline ::testing::AssertionResult Same(const Tensor& got, const Tensor& want, double relative = 0,
+                                       double absolute = 0) {
   if (!got.GuardIntact()) return ::testing::AssertionFailure() << "bytes behind the output were written";
   for (int64_t i = 0; i < want.view.size(); ++i) {
     if (want.view.dtype == DType::kF32) {

@@ -36,12 +36,12 @@ std::vector<Case> Cases() {
     cases.push_back({{n}, {.step = 3}, {}});
   }
   cases.push_back({{}, {}, {}});
-  cases.push_back({{7, 130}, {}, {.broadcast = 1}});                            // a row for all
-  cases.push_back({{7, 130}, {.broadcast = 2}, {}});                            // a column for all
-  cases.push_back({{7, 130}, {.broadcast = 2}, {.broadcast = 1}});              // outer product
-  cases.push_back({{33, 50}, {.order = {1, 0}}, {}});                           // transposed
+  cases.push_back({{7, 130}, {}, {.broadcast = 1}});                // a row for all
+  cases.push_back({{7, 130}, {.broadcast = 2}, {}});                // a column for all
+  cases.push_back({{7, 130}, {.broadcast = 2}, {.broadcast = 1}});  // outer product
+  cases.push_back({{33, 50}, {.order = {1, 0}}, {}});               // transposed
   cases.push_back({{3, 4, 5, 6}, {.order = {2, 0, 3, 1}}, {.broadcast = 0b0101}});
-  cases.push_back({{300, 3}, {}, {.broadcast = 1}});                            // short rows
+  cases.push_back({{300, 3}, {}, {.broadcast = 1}});  // short rows
   cases.push_back({{2, 1, 40, 3}, {.order = {0, 2, 1, 3}}, {.broadcast = 0b1001}});
   cases.push_back({{2, 3, 70}, {.step = 2}, {.broadcast = 0b010, .offset = 1}});
   cases.push_back({{4, 0, 3}, {}, {}});
@@ -56,18 +56,23 @@ struct Tolerance {
 
 Tolerance ToleranceOf(UnaryOp op) {
   switch (op) {
-    case UnaryOp::kRsqrt: return {2e-7, 0};
+    case UnaryOp::kRsqrt:
+      return {2e-7, 0};
     case UnaryOp::kExp:
     case UnaryOp::kLog:
     case UnaryOp::kSin:
-    case UnaryOp::kCos: return {4e-7, 1e-40};
+    case UnaryOp::kCos:
+      return {4e-7, 1e-40};
     case UnaryOp::kErf:
     case UnaryOp::kTanh:
     case UnaryOp::kSigmoid:
-    case UnaryOp::kSilu: return {1e-6, 1e-37};
+    case UnaryOp::kSilu:
+      return {1e-6, 1e-37};
     case UnaryOp::kGelu:
-    case UnaryOp::kGeluTanh: return {1e-6, 2e-6};
-    default: return {};
+    case UnaryOp::kGeluTanh:
+      return {1e-6, 2e-6};
+    default:
+      return {};
   }
 }
 
@@ -88,7 +93,8 @@ TEST(Pointwise, UnaryMatchesReference) {
             got.Clear();
             for (int part = parts - 1; part >= 0; --part) Unary(op, x.view, got.view, part, parts);
             const Tolerance tolerance = ToleranceOf(op);
-            ASSERT_TRUE(Same(got, want, tolerance.relative, tolerance.absolute)) << ToString(c.shape) << " in " << parts;
+            ASSERT_TRUE(Same(got, want, tolerance.relative, tolerance.absolute))
+                << ToString(c.shape) << " in " << parts;
           }
         }
       }
@@ -298,7 +304,8 @@ TEST(Pointwise, SineAndCosineKeepTheirDigits) {
       UnaryReference(op, x, MakeView(want.data(), DType::kF32, {n}));
       Unary(op, x, MakeView(got.data(), DType::kF32, {n}));
       for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_TRUE(Close(got[i], want[i], 2e-7, 0)) << Name(op) << "(" << angles[i] << ") is " << got[i] << ", wanted " << want[i];
+        EXPECT_TRUE(Close(got[i], want[i], 2e-7, 0))
+            << Name(op) << "(" << angles[i] << ") is " << got[i] << ", wanted " << want[i];
       }
     }
   });

@@ -30,8 +30,8 @@ void Check(ReduceOp op, Tensor& x, const Dims& shape, uint32_t dims_mask, double
   for (const int parts : kPartCounts) {
     got.Clear();
     for (int part = 0; part < parts; ++part) Reduce(op, x.view, dims_mask, got.view, part, parts);
-    ASSERT_TRUE(Same(got, want, relative, absolute))
-        << Name(op) << " " << Name(x.view.dtype) << " of " << ToString(shape) << " over " << dims_mask << " in " << parts;
+    ASSERT_TRUE(Same(got, want, relative, absolute)) << Name(op) << " " << Name(x.view.dtype) << " of "
+                                                     << ToString(shape) << " over " << dims_mask << " in " << parts;
   }
 }
 

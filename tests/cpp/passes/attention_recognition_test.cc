@@ -45,49 +45,63 @@ TEST(AttentionRecognition, Masks) {
 
 TEST(AttentionRecognition, MadeMasksBecomeBool) {
   Expect("const %keep : bool[6] = [true, false, true, true, false, true]\nconst %zero : f32[] = [0]\n" + kScores +
-             "%w = where(%keep, %zero, %inf)\n%e = expand(%w) {shape = [2, 1, 5, 6]}\n%a = add(%n, %e)\n%p = softmax(%a) {dim = -1}\n"
+             "%w = where(%keep, %zero, %inf)\n%e = expand(%w) {shape = [2, 1, 5, 6]}\n%a = add(%n, %e)\n%p = "
+             "softmax(%a) {dim = -1}\n"
              "%y = matmul(%p, %v)\nreturn %y\n",
          "sdpa");
 }
 
 TEST(AttentionRecognition, OtherRanks) {
-  Expect("input %q : f32[6, 5, 4]\ninput %k : f32[6, 3, 4]\ninput %v : f32[6, 3, 4]\ninput %mask : f32[6, 5, 3]\n"
-         "%t = permute(%k) {dims = [0, 2, 1]}\n%m = matmul(%q, %t)\n%a = add(%m, %mask)\n%p = softmax(%a)\n%y = matmul(%p, %v)\nreturn %y\n",
-         "reshape reshape reshape sdpa reshape");
-  Expect("input %q : f32[5, 4]\ninput %k : f32[3, 4]\ninput %v : f32[3, 4]\n%t = permute(%k) {dims = [1, 0]}\n"
-         "%m = matmul(%q, %t)\n%p = softmax(%m)\n%y = matmul(%p, %v)\nreturn %y\n",
-         "reshape reshape reshape sdpa reshape");
+  Expect(
+      "input %q : f32[6, 5, 4]\ninput %k : f32[6, 3, 4]\ninput %v : f32[6, 3, 4]\ninput %mask : f32[6, 5, 3]\n"
+      "%t = permute(%k) {dims = [0, 2, 1]}\n%m = matmul(%q, %t)\n%a = add(%m, %mask)\n%p = softmax(%a)\n%y = "
+      "matmul(%p, %v)\nreturn %y\n",
+      "reshape reshape reshape sdpa reshape");
+  Expect(
+      "input %q : f32[5, 4]\ninput %k : f32[3, 4]\ninput %v : f32[3, 4]\n%t = permute(%k) {dims = [1, 0]}\n"
+      "%m = matmul(%q, %t)\n%p = softmax(%m)\n%y = matmul(%p, %v)\nreturn %y\n",
+      "reshape reshape reshape sdpa reshape");
   // One permute from [batch, sequence, heads, size] straight to the transposed keys.
-  Expect("input %q : f32[2, 3, 5, 4]\ninput %k : f32[2, 6, 3, 4]\ninput %v : f32[2, 3, 6, 4]\n%t = permute(%k) {dims = [0, 2, 3, 1]}\n"
-         "%m = matmul(%q, %t)\n%p = softmax(%m)\n%y = matmul(%p, %v)\nreturn %y\n",
-         "permute permute sdpa");
+  Expect(
+      "input %q : f32[2, 3, 5, 4]\ninput %k : f32[2, 6, 3, 4]\ninput %v : f32[2, 3, 6, 4]\n%t = permute(%k) {dims = "
+      "[0, 2, 3, 1]}\n"
+      "%m = matmul(%q, %t)\n%p = softmax(%m)\n%y = matmul(%p, %v)\nreturn %y\n",
+      "permute permute sdpa");
 }
 
 TEST(AttentionRecognition, NearMisses) {
   const std::string tail = "%y = matmul(%p, %v)\nreturn %y\n";
   // Not the last dimension.
-  Expect("input %q : f32[6, 6]\ninput %k : f32[6, 6]\n%t = permute(%k) {dims = [1, 0]}\n%m = matmul(%q, %t)\n%p = softmax(%m) {dim = 0}\n"
-         "%y = matmul(%p, %k)\nreturn %y\n",
-         "permute matmul softmax matmul");
+  Expect(
+      "input %q : f32[6, 6]\ninput %k : f32[6, 6]\n%t = permute(%k) {dims = [1, 0]}\n%m = matmul(%q, %t)\n%p = "
+      "softmax(%m) {dim = 0}\n"
+      "%y = matmul(%p, %k)\nreturn %y\n",
+      "permute matmul softmax matmul");
   // Keys that are not transposed by a permute.
-  Expect("input %q : f32[6, 6]\ninput %k : f32[6, 6]\n%m = matmul(%q, %k)\n%p = softmax(%m)\n%y = matmul(%p, %k)\nreturn %y\n",
-         "matmul softmax matmul");
+  Expect(
+      "input %q : f32[6, 6]\ninput %k : f32[6, 6]\n%m = matmul(%q, %k)\n%p = softmax(%m)\n%y = matmul(%p, %k)\nreturn "
+      "%y\n",
+      "matmul softmax matmul");
   // The weights are wanted too, or the scores.
   Expect(kScores + "%p = softmax(%n)\n%y = matmul(%p, %v)\nreturn %y, %p\n", "permute matmul mul softmax matmul");
   Expect(kScores + "%p = softmax(%n)\n%y = matmul(%p, %v)\nreturn %y, %n\n", "permute matmul mul softmax matmul");
   // A scale for each head is no scalar.
-  Expect(kHead + "const %h : f32[3, 1, 1] = [1, 2, 3]\n%m = matmul(%q, %t)\n%n = mul(%m, %h)\n%p = softmax(%n)\n" + tail,
-         "permute matmul mul softmax matmul");
+  Expect(
+      kHead + "const %h : f32[3, 1, 1] = [1, 2, 3]\n%m = matmul(%q, %t)\n%n = mul(%m, %h)\n%p = softmax(%n)\n" + tail,
+      "permute matmul mul softmax matmul");
   // A mild fill leaves its positions a share.
-  Expect(kHead + "input %keep : bool[5, 6]\n%m = matmul(%q, %t)\n%n = where(%keep, %m, %soft)\n%p = softmax(%n)\n" + tail,
-         "permute matmul where softmax matmul");
+  Expect(
+      kHead + "input %keep : bool[5, 6]\n%m = matmul(%q, %t)\n%n = where(%keep, %m, %soft)\n%p = softmax(%n)\n" + tail,
+      "permute matmul where softmax matmul");
   // v is broadcast over the heads.
   Expect(kHead + "input %u : f32[6, 7]\n%m = matmul(%q, %t)\n%p = softmax(%m)\n%y = matmul(%p, %u)\nreturn %y\n",
          "permute matmul softmax matmul");
   // The softmax is the right operand.
-  Expect("input %q : f32[6, 6]\ninput %k : f32[6, 6]\n%t = permute(%k) {dims = [1, 0]}\n%m = matmul(%q, %t)\n%p = softmax(%m)\n"
-         "%y = matmul(%k, %p)\nreturn %y\n",
-         "permute matmul softmax matmul");
+  Expect(
+      "input %q : f32[6, 6]\ninput %k : f32[6, 6]\n%t = permute(%k) {dims = [1, 0]}\n%m = matmul(%q, %t)\n%p = "
+      "softmax(%m)\n"
+      "%y = matmul(%k, %p)\nreturn %y\n",
+      "permute matmul softmax matmul");
 }
 
 }  // namespace

@@ -18,17 +18,20 @@ TEST(ConstantFolding, LeavesWeightsToTheirOwner) {
 
 TEST(ConstantFolding, DoesNotGrowConstantsByBroadcasting) {
   const Graph folded = After(FromText("input %x : f32[512, 1024]\nconst %c : f32[1024]\nconst %d : f32[512, 1]\n"
-                                    "%s = add(%c, %d)\n%y = mul(%x, %s)\nreturn %y\n"),
-                           {kPass});
+                                      "%s = add(%c, %d)\n%y = mul(%x, %s)\nreturn %y\n"),
+                             {kPass});
   EXPECT_EQ(Ops(folded), "add mul");  // 2 MiB of result from 6 KiB of operands
-  ExpectPass(kPass, "input %x : f32[64, 4]\nconst %c : f32[4]\n%e = expand(%c) {shape = [64, 4]}\n%y = mul(%x, %e)\nreturn %y\n",
-             "expand mul", 0);
+  ExpectPass(
+      kPass,
+      "input %x : f32[64, 4]\nconst %c : f32[4]\n%e = expand(%c) {shape = [64, 4]}\n%y = mul(%x, %e)\nreturn %y\n",
+      "expand mul", 0);
 }
 
 TEST(ConstantFolding, ViewsOfWeightsAliasThem) {
   const Graph graph = FromText(
       "input %x : f32[2, 4]\nweight %w : f32[12, 4]\n%q = slice(%w) {dim = 0, start = 4, end = 8}\n"
-      "%s = select(%w) {dim = 0, index = -1}\n%r = reshape(%s) {shape = [2, -1]}\n%p = slice(%w) {dim = 1, start = 1, end = 3}\n"
+      "%s = select(%w) {dim = 0, index = -1}\n%r = reshape(%s) {shape = [2, -1]}\n%p = slice(%w) {dim = 1, start = 1, "
+      "end = 3}\n"
       "%y = linear(%x, %q)\nreturn %y, %r, %p\n");
   const Graph folded = After(graph, {kPass});
   EXPECT_EQ(Ops(folded), "slice linear") << PrintGraph(folded);  // columns are no window without strides
@@ -54,8 +57,8 @@ TEST(ConstantFolding, AnErrorInOnePartKeepsTheOthersFolding) {
 }
 
 TEST(ConstantFolding, WithoutAnEvaluatorOnlyViewsFold) {
-  const Graph graph = FromText(
-      "const %c : f32[4] = [1, 2, 3, 4]\n%r = reshape(%c) {shape = [2, 2]}\n%e = exp(%r)\nreturn %e\n");
+  const Graph graph =
+      FromText("const %c : f32[4] = [1, 2, 3, 4]\n%r = reshape(%c) {shape = [2, 2]}\n%e = exp(%r)\nreturn %e\n");
   const std::vector<std::string> names = {kPass};
   const Result<Graph> folded = RunPasses(graph, names, PassContext{});
   ASSERT_TRUE(folded.ok());

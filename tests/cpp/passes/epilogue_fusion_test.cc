@@ -4,7 +4,8 @@ namespace thresher::pass_testing {
 namespace {
 
 const std::string kHead =
-    "input %x : f32[2, 3, 4]\ninput %r : f32[2, 3, 5]\nweight %w : f32[5, 4]\nweight %b : f32[5]\n%l = linear(%x, %w)\n";
+    "input %x : f32[2, 3, 4]\ninput %r : f32[2, 3, 5]\nweight %w : f32[5, 4]\nweight %b : f32[5]\n%l = linear(%x, "
+    "%w)\n";
 
 void Expect(const std::string& body, const std::string& ops) { ExpectPass("epilogue_fusion", kHead + body, ops); }
 
@@ -12,7 +13,8 @@ TEST(EpilogueFusion, BiasActivationAndResidual) {
   Expect("%y = add(%l, %b)\nreturn %y\n", "linear");
   Expect("%y = add(%b, %l)\nreturn %y\n", "linear");
   for (const char* activation : {"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}) {
-    const std::string body = std::string("%a = add(%l, %b)\n%c = ") + activation + "(%a)\n%y = add(%r, %c)\nreturn %y\n";
+    const std::string body =
+        std::string("%a = add(%l, %b)\n%c = ") + activation + "(%a)\n%y = add(%r, %c)\nreturn %y\n";
     Expect(body, "linear");
     const Graph after = After(FromText(kHead + body), {"epilogue_fusion"});
     EXPECT_EQ(GetAttr<std::string>(after.nodes()[0].attrs, "activation", ""), activation);
@@ -44,13 +46,15 @@ TEST(EpilogueFusion, NeedsTheOnlyUse) {
 TEST(EpilogueFusion, NeedsTheLastDimension) {
   Expect("input %c : f32[3, 1]\n%y = add(%l, %c)\nreturn %y\n", "linear add");
   Expect("input %c : f32[]\n%y = add(%l, %c)\nreturn %y\n", "linear add");
-  Expect("%s = reshape(%l) {shape = [2, 5, 3]}\ninput %c : f32[3]\n%a = add(%s, %c)\nreturn %a\n", "linear reshape add");
+  Expect("%s = reshape(%l) {shape = [2, 5, 3]}\ninput %c : f32[3]\n%a = add(%s, %c)\nreturn %a\n",
+         "linear reshape add");
   Expect("input %c : f32[4, 2, 3, 5]\n%y = add(%l, %c)\nreturn %y\n", "linear add");  // broadcasts the linear
   Expect("%y = sub(%l, %b)\nreturn %y\n", "linear sub");
 }
 
 TEST(EpilogueFusion, OfTwoLinearsTheLaterTakesTheOther) {
-  ExpectPass("epilogue_fusion", kHead + "weight %v : f32[5, 4]\n%m = linear(%x, %v)\n%y = add(%m, %l)\nreturn %y\n", "linear linear");
+  ExpectPass("epilogue_fusion", kHead + "weight %v : f32[5, 4]\n%m = linear(%x, %v)\n%y = add(%m, %l)\nreturn %y\n",
+             "linear linear");
 }
 
 TEST(EpilogueFusion, TheResidualMayBeComputedAfterTheLinear) {
@@ -58,9 +62,10 @@ TEST(EpilogueFusion, TheResidualMayBeComputedAfterTheLinear) {
 }
 
 TEST(EpilogueFusion, MergesSources) {
-  const Graph after = After(FromText("input %x : f32[3, 4]\nweight %w : f32[5, 4]\nweight %b : f32[5]\n%l = linear(%x, %w) @ \"fc\"\n"
-                                   "%a = add(%l, %b) @ \"fc\"\n%y = gelu(%a) @ \"act\"\nreturn %y\n"),
-                          {"epilogue_fusion"});
+  const Graph after =
+      After(FromText("input %x : f32[3, 4]\nweight %w : f32[5, 4]\nweight %b : f32[5]\n%l = linear(%x, %w) @ \"fc\"\n"
+                     "%a = add(%l, %b) @ \"fc\"\n%y = gelu(%a) @ \"act\"\nreturn %y\n"),
+            {"epilogue_fusion"});
   ASSERT_EQ(Ops(after), "linear");
   EXPECT_EQ(after.nodes()[0].source, "fc, act");
 }

@@ -7,7 +7,7 @@ void Expect(const std::string& body, const std::string& ops) { ExpectPass("linea
 
 TEST(LinearRecognition, ProductsWithConstantMatrices) {
   const Graph kn = After(FromText("input %x : f32[2, 3, 4]\nweight %w : f32[4, 5]\n%y = matmul(%x, %w)\nreturn %y\n"),
-                       {"linear_recognition"});
+                         {"linear_recognition"});
   ASSERT_EQ(Ops(kn), "linear");
   EXPECT_EQ(GetAttr<std::string>(kn.nodes()[0].attrs, "layout", ""), "kn");
   Expect("input %x : f32[2, 3, 4]\nweight %w : f32[4, 5]\n%y = matmul(%x, %w)\nreturn %y\n", "linear");
@@ -16,39 +16,49 @@ TEST(LinearRecognition, ProductsWithConstantMatrices) {
   Expect(nk, "linear");
   const Graph after = After(FromText(nk), {"linear_recognition"});
   EXPECT_EQ(GetAttr<std::string>(after.nodes()[0].attrs, "layout", ""), "nk");
-  Expect("input %x : f32[3, 4]\nweight %w : f32[5, 4]\n%t = permute(%w) {dims = [1, 0]}\n"
-         "%y = linear(%x, %t) {layout = \"kn\"}\nreturn %y\n",
-         "linear");
+  Expect(
+      "input %x : f32[3, 4]\nweight %w : f32[5, 4]\n%t = permute(%w) {dims = [1, 0]}\n"
+      "%y = linear(%x, %t) {layout = \"kn\"}\nreturn %y\n",
+      "linear");
 }
 
 TEST(LinearRecognition, LeavesOtherProducts) {
   Expect("input %x : f32[3, 4]\ninput %w : f32[4, 5]\n%y = matmul(%x, %w)\nreturn %y\n", "matmul");
   Expect("input %x : f32[2, 3, 4]\nweight %w : f32[2, 4, 5]\n%y = matmul(%x, %w)\nreturn %y\n", "matmul");
   Expect("input %x : f32[4, 3]\nweight %w : f32[5, 4]\n%y = matmul(%w, %x)\nreturn %y\n", "matmul");
-  Expect("input %x : f32[3, 4]\ninput %w : f32[5, 4]\n%t = permute(%w) {dims = [1, 0]}\n%y = matmul(%x, %t)\nreturn %y\n",
-         "permute matmul");
+  Expect(
+      "input %x : f32[3, 4]\ninput %w : f32[5, 4]\n%t = permute(%w) {dims = [1, 0]}\n%y = matmul(%x, %t)\nreturn %y\n",
+      "permute matmul");
 }
 
 TEST(LinearRecognition, LooksThroughReshapesOfTheRows) {
-  Expect("input %x : f32[2, 3, 4]\nweight %w : f32[5, 4]\n%r = reshape(%x) {shape = [6, 4]}\n%l = linear(%r, %w)\n"
-         "%y = reshape(%l) {shape = [2, 3, 5]}\nreturn %y\n",
-         "linear");
+  Expect(
+      "input %x : f32[2, 3, 4]\nweight %w : f32[5, 4]\n%r = reshape(%x) {shape = [6, 4]}\n%l = linear(%r, %w)\n"
+      "%y = reshape(%l) {shape = [2, 3, 5]}\nreturn %y\n",
+      "linear");
   // Several linears that share one reshape.
-  Expect("input %x : f32[2, 3, 4]\nweight %w : f32[5, 4]\nweight %v : f32[6, 4]\n%r = reshape(%x) {shape = [6, 4]}\n"
-         "%a = linear(%r, %w)\n%b = linear(%r, %v)\n%y = reshape(%a) {shape = [2, 3, 5]}\n%z = reshape(%b) {shape = [2, 3, 6]}\n"
-         "return %y, %z\n",
-         "linear linear");
+  Expect(
+      "input %x : f32[2, 3, 4]\nweight %w : f32[5, 4]\nweight %v : f32[6, 4]\n%r = reshape(%x) {shape = [6, 4]}\n"
+      "%a = linear(%r, %w)\n%b = linear(%r, %v)\n%y = reshape(%a) {shape = [2, 3, 5]}\n%z = reshape(%b) {shape = [2, "
+      "3, 6]}\n"
+      "return %y, %z\n",
+      "linear linear");
   // Heads merged together with the rows.
-  Expect("input %x : f32[2, 3, 2, 4]\nweight %w : f32[5, 8]\n%r = reshape(%x) {shape = [6, 8]}\n%l = linear(%r, %w)\n"
-         "%y = reshape(%l) {shape = [2, 3, 5]}\nreturn %y\n",
-         "reshape linear");
+  Expect(
+      "input %x : f32[2, 3, 2, 4]\nweight %w : f32[5, 8]\n%r = reshape(%x) {shape = [6, 8]}\n%l = linear(%r, %w)\n"
+      "%y = reshape(%l) {shape = [2, 3, 5]}\nreturn %y\n",
+      "reshape linear");
 }
 
 TEST(LinearRecognition, KeepsReshapesThatCutRows) {
-  Expect("input %x : f32[6, 4]\nweight %w : f32[5, 3]\n%r = reshape(%x) {shape = [8, 3]}\n%y = linear(%r, %w)\nreturn %y\n",
-         "reshape linear");
-  Expect("input %x : f32[2, 8]\nweight %w : f32[5, 4]\n%r = reshape(%x) {shape = [4, 4]}\n%y = linear(%r, %w)\nreturn %y\n",
-         "reshape linear");
+  Expect(
+      "input %x : f32[6, 4]\nweight %w : f32[5, 3]\n%r = reshape(%x) {shape = [8, 3]}\n%y = linear(%r, %w)\nreturn "
+      "%y\n",
+      "reshape linear");
+  Expect(
+      "input %x : f32[2, 8]\nweight %w : f32[5, 4]\n%r = reshape(%x) {shape = [4, 4]}\n%y = linear(%r, %w)\nreturn "
+      "%y\n",
+      "reshape linear");
 }
 
 }  // namespace

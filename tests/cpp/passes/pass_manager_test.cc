@@ -64,19 +64,21 @@ TEST(DeadCode, KeepsInputsAndWhatOutputsNeed) {
 }
 
 TEST(CommonSubexpressions, ComputesEqualNodesOnce) {
-  pass_testing::ExpectPass("common_subexpressions",
-                      "input %x : f32[2, 3]\nconst %c : f32[] = [2]\nconst %d : f32[] = [2]\n"
-                      "%a = mul(%x, %c)\n%b = mul(%x, %d)\n%e = softmax(%a) {dim = 1}\n%f = softmax(%b) {dim = 1}\n"
-                      "%y = add(%e, %f)\nreturn %y, %f\n",
-                      "mul softmax add", 0);
+  pass_testing::ExpectPass(
+      "common_subexpressions",
+      "input %x : f32[2, 3]\nconst %c : f32[] = [2]\nconst %d : f32[] = [2]\n"
+      "%a = mul(%x, %c)\n%b = mul(%x, %d)\n%e = softmax(%a) {dim = 1}\n%f = softmax(%b) {dim = 1}\n"
+      "%y = add(%e, %f)\nreturn %y, %f\n",
+      "mul softmax add", 0);
 }
 
 TEST(CommonSubexpressions, KeepsWhatDiffersInAttributesOperandsOrBits) {
-  pass_testing::ExpectPass("common_subexpressions",
-                      "input %x : f32[2, 2]\nconst %c : f32[] = [0]\nconst %d : f32[] = [-0]\n"
-                      "%a = softmax(%x) {dim = 0}\n%b = softmax(%x) {dim = 1}\n%e = mul(%a, %c)\n%f = mul(%a, %d)\n"
-                      "%g = sub(%a, %b)\n%h = sub(%b, %a)\nreturn %e, %f, %g, %h\n",
-                      "softmax softmax mul mul sub sub", 0);
+  pass_testing::ExpectPass(
+      "common_subexpressions",
+      "input %x : f32[2, 2]\nconst %c : f32[] = [0]\nconst %d : f32[] = [-0]\n"
+      "%a = softmax(%x) {dim = 0}\n%b = softmax(%x) {dim = 1}\n%e = mul(%a, %c)\n%f = mul(%a, %d)\n"
+      "%g = sub(%a, %b)\n%h = sub(%b, %a)\nreturn %e, %f, %g, %h\n",
+      "softmax softmax mul mul sub sub", 0);
 }
 
 }  // namespace

@@ -125,7 +125,8 @@ inline void ExpectSameResults(const Graph& before, const Graph& after, double to
 }
 
 // Runs `pass`, expects these operators, and the same results as before.
-inline void ExpectPass(const std::string& pass, const std::string& text, const std::string& ops, double tolerance = 1e-5) {
+inline void ExpectPass(const std::string& pass, const std::string& text, const std::string& ops,
+                       double tolerance = 1e-5) {
   const Graph before = FromText(text);
   const Graph after = After(before, {pass});
   EXPECT_EQ(Ops(after), ops) << PrintGraph(after);

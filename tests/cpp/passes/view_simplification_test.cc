@@ -6,13 +6,21 @@ namespace {
 void Expect(const std::string& body, const std::string& ops) { ExpectPass("view_simplification", body, ops, 0); }
 
 TEST(ViewSimplification, CollapsesChains) {
-  Expect("input %x : f32[2, 3, 4]\n%a = reshape(%x) {shape = [6, 4]}\n%b = reshape(%a) {shape = [3, -1]}\nreturn %b\n", "reshape");
-  Expect("input %x : f32[2, 3, 4]\n%a = reshape(%x) {shape = [6, 4]}\n%b = reshape(%a) {shape = [2, 3, 4]}\n%y = neg(%b)\nreturn %y\n",
-         "neg");
-  Expect("input %x : f32[2, 3, 4]\n%a = permute(%x) {dims = [1, 2, 0]}\n%b = permute(%a) {dims = [1, -1, 0]}\nreturn %b\n", "permute");
-  Expect("input %x : f32[2, 3, 4]\n%a = permute(%x) {dims = [1, 2, 0]}\n%b = permute(%a) {dims = [2, 0, 1]}\n%y = neg(%b)\nreturn %y\n",
-         "neg");
-  Expect("input %x : f32[3, 1]\n%a = expand(%x) {shape = [3, 4]}\n%b = expand(%a) {shape = [2, -1, -1]}\nreturn %b\n", "expand");
+  Expect("input %x : f32[2, 3, 4]\n%a = reshape(%x) {shape = [6, 4]}\n%b = reshape(%a) {shape = [3, -1]}\nreturn %b\n",
+         "reshape");
+  Expect(
+      "input %x : f32[2, 3, 4]\n%a = reshape(%x) {shape = [6, 4]}\n%b = reshape(%a) {shape = [2, 3, 4]}\n%y = "
+      "neg(%b)\nreturn %y\n",
+      "neg");
+  Expect(
+      "input %x : f32[2, 3, 4]\n%a = permute(%x) {dims = [1, 2, 0]}\n%b = permute(%a) {dims = [1, -1, 0]}\nreturn %b\n",
+      "permute");
+  Expect(
+      "input %x : f32[2, 3, 4]\n%a = permute(%x) {dims = [1, 2, 0]}\n%b = permute(%a) {dims = [2, 0, 1]}\n%y = "
+      "neg(%b)\nreturn %y\n",
+      "neg");
+  Expect("input %x : f32[3, 1]\n%a = expand(%x) {shape = [3, 4]}\n%b = expand(%a) {shape = [2, -1, -1]}\nreturn %b\n",
+         "expand");
   Expect("input %x : bool[3]\n%a = cast(%x) {dtype = \"i64\"}\n%b = cast(%a) {dtype = \"f32\"}\nreturn %b\n", "cast");
 }
 
@@ -24,8 +32,10 @@ TEST(ViewSimplification, DropsWhatDoesNothing) {
   Expect(x + "%a = cast(%x) {dtype = \"f32\"}\n%y = neg(%a)\nreturn %y\n", "neg");
   Expect(x + "%a = slice(%x) {dim = -1, start = 0, end = 100}\n%y = neg(%a)\nreturn %y\n", "neg");
   Expect(x + "%a = cat(%x) {dim = 0}\n%y = neg(%a)\nreturn %y\n", "neg");
-  Expect("input %x : f32[2, 1, 3]\n%a = permute(%x) {dims = [1, 0, 2]}\n%b = select(%a) {dim = 0, index = 0}\n%y = neg(%b)\nreturn %y\n",
-         "reshape neg");
+  Expect(
+      "input %x : f32[2, 1, 3]\n%a = permute(%x) {dims = [1, 0, 2]}\n%b = select(%a) {dim = 0, index = 0}\n%y = "
+      "neg(%b)\nreturn %y\n",
+      "reshape neg");
 }
 
 TEST(ViewSimplification, KeepsWhatDoesSomething) {
@@ -52,18 +62,24 @@ TEST(ViewSimplification, DropsNeutralConstantsOnlyWhereExact) {
   Expect(x + "%a = sub(%zero, %x)\nreturn %a\n", "sub");
   Expect("input %x : f32[3, 2]\nconst %near : f32[2] = [1, 1.0000001]\n%a = mul(%x, %near)\nreturn %a\n", "mul");
   Expect("input %x : i64[3]\nconst %zero : i64[] = [0]\n%a = add(%x, %zero)\n%y = neg(%a)\nreturn %y\n", "neg");
-  Expect("input %x : bool[3]\nconst %t : bool[2, 3] = [true, true, true, true, true, true]\n%a = bitwise_and(%x, %t)\nreturn %a\n",
-         "expand");
+  Expect(
+      "input %x : bool[3]\nconst %t : bool[2, 3] = [true, true, true, true, true, true]\n%a = bitwise_and(%x, "
+      "%t)\nreturn %a\n",
+      "expand");
   Expect("input %x : f32[3]\nweight %w : f32[]\n%a = mul(%x, %w)\nreturn %a\n", "mul");
 }
 
 TEST(ViewSimplification, ComputesBeforeBroadcasting) {
-  Expect("input %m : bool[2, 1, 1, 4]\nconst %z : f32[] = [0]\nconst %i : f32[] = [-inf]\n"
-         "%e = expand(%m) {shape = [2, 1, 4, 4]}\n%y = where(%e, %z, %i)\nreturn %y\n",
-         "where expand");
-  Expect("input %x : f32[3, 4]\ninput %b : f32[4]\n%e = expand(%b) {shape = [3, 4]}\n%y = add(%x, %e)\nreturn %y\n", "add");
-  Expect("input %i : i64[1, 3]\nweight %t : f32[4, 5]\n%e = expand(%i) {shape = [2, 3]}\n%y = embedding(%t, %e)\nreturn %y\n",
-         "embedding expand");
+  Expect(
+      "input %m : bool[2, 1, 1, 4]\nconst %z : f32[] = [0]\nconst %i : f32[] = [-inf]\n"
+      "%e = expand(%m) {shape = [2, 1, 4, 4]}\n%y = where(%e, %z, %i)\nreturn %y\n",
+      "where expand");
+  Expect("input %x : f32[3, 4]\ninput %b : f32[4]\n%e = expand(%b) {shape = [3, 4]}\n%y = add(%x, %e)\nreturn %y\n",
+         "add");
+  Expect(
+      "input %i : i64[1, 3]\nweight %t : f32[4, 5]\n%e = expand(%i) {shape = [2, 3]}\n%y = embedding(%t, %e)\nreturn "
+      "%y\n",
+      "embedding expand");
 }
 
 TEST(ViewSimplification, IndexingEverythingInOrderIsAReshape) {
@@ -71,14 +87,15 @@ TEST(ViewSimplification, IndexingEverythingInOrderIsAReshape) {
   const std::string rows = "const %r : i64[2, 1, 1, 1] = [0, 1]\n";
   Expect(head + rows + "const %c : i64[1, 1, 1, 3] = [0, 1, 2]\n%y = index(%x, %r, %c)\nreturn %y\n", "reshape");
   Expect(head + rows + "const %c : i64[1, 1, 1, 3] = [0, 2, 1]\n%y = index(%x, %r, %c)\nreturn %y\n", "index");
-  Expect(head + "const %r : i64[1, 2] = [0, 1]\nconst %c : i64[3, 1] = [0, 1, 2]\n%y = index(%x, %r, %c)\nreturn %y\n", "index");
+  Expect(head + "const %r : i64[1, 2] = [0, 1]\nconst %c : i64[3, 1] = [0, 1, 2]\n%y = index(%x, %r, %c)\nreturn %y\n",
+         "index");
   Expect("input %x : f32[2, 2]\nconst %r : i64[2] = [0, 1]\n%y = index(%x, %r, %r)\nreturn %y\n", "index");
 }
 
 TEST(ViewSimplification, KeepsSourcesOfWhatItMerges) {
   const Graph graph = After(FromText("input %x : f32[6]\n%a = reshape(%x) {shape = [2, 3]} @ \"first\"\n"
-                                   "%b = reshape(%a) {shape = [3, 2]} @ \"second\"\nreturn %b\n"),
-                          {"view_simplification"});
+                                     "%b = reshape(%a) {shape = [3, 2]} @ \"second\"\nreturn %b\n"),
+                            {"view_simplification"});
   ASSERT_EQ(graph.nodes().size(), 1u);
   EXPECT_EQ(graph.nodes()[0].source, "first, second");
 }

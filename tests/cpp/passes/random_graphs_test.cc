@@ -1,0 +1,177 @@
+// Random graphs before and after passes. The operators are those that rules look at, drawn so that patterns arise
+// often.
+#include <random>
+
+#include "passes/pass_testing.h"
+
+namespace thresher::pass_testing {
+namespace {
+
+class RandomGraph {
+ public:
+  explicit RandomGraph(uint32_t seed) : random_(seed) {}
+
+  Graph Make() {
+    for (int i = 0; i < 2; ++i) pool_.push_back(graph_.AddInput("x" + std::to_string(i), DType::kF32, {2, 3, 4}));
+    pool_.push_back(graph_.AddInput("row", DType::kF32, {4}));
+    for (int i = 0; i < 14; ++i) Step();
+    std::vector<ValueId> outputs = {pool_.back()};
+    for (int i = 0; i < 2; ++i) outputs.push_back(Any());
+    graph_.SetOutputs(std::move(outputs));
+    return std::move(graph_);
+  }
+
+ private:
+  size_t Below(size_t n) { return random_() % n; }
+  // Mostly recent values, so that chains grow.
+  ValueId Any() { return pool_[pool_.size() - 1 - std::min(Below(pool_.size()), Below(pool_.size()))]; }
+  const Dims& Shape(ValueId id) const { return graph_.value(id).shape; }
+
+  void Try(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {}) {
+    const Result<ValueId> value = graph_.Add1(op, std::move(inputs), std::move(attrs), op);
+    if (value.ok() && NumElements(Shape(value.value())) <= 512) pool_.push_back(value.value());
+  }
+
+  ValueId Constant(Dims shape, bool weight) {
+    const std::string name = "c" + std::to_string(random_());
+    auto bytes = std::make_shared<std::vector<std::byte>>(RandomBytes(name, DType::kF32, shape, 3));
+    thresher::Constant constant;
+    constant.data = bytes->data();
+    constant.owner = bytes;
+    constant.is_weight = weight;
+    return graph_.AddConstant(name, DType::kF32, std::move(shape), std::move(constant));
+  }
+
+  ValueId Scalar() {
+    static constexpr float kScalars[] = {1.0f, 0.0f, -0.0f, 0.5f};
+    return graph_.AddOwnedConstant("s", DType::kF32, {}, &kScalars[Below(4)]);
+  }
+
+  // The same elements in another shape: neighbours merged, one cut, or a 1 put in.
+  Dims OtherShape(Dims shape) {
+    const size_t at = Below(shape.size() + 1);
+    if (at + 1 < shape.size() && Below(2) == 0) {
+      shape[at] *= shape[at + 1];
+      shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    } else if (at < shape.size() && shape[at] % 2 == 0 && Below(2) == 0) {
+      shape[at] /= 2;
+      shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(at), 2);
+    } else if (shape.size() < 5) {
+      shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(at), 1);
+    }
+    return shape;
+  }
+
+  void Step() {
+    static const std::vector<std::string> kUnary = {"gelu", "relu", "tanh", "sigmoid", "silu", "neg"};
+    static const std::vector<std::string> kBinary = {"add", "sub", "mul", "add", "maximum"};
+    const ValueId x = Any();
+    const Dims shape = Shape(x);
+    const size_t rank = shape.size();
+    switch (Below(13)) {
+      case 0:
+        Try(kUnary[Below(kUnary.size())], {x});
+        break;
+      case 1:
+        Try(kBinary[Below(kBinary.size())], {x, Any()});
+        break;
+      case 2:
+        Try(kBinary[Below(kBinary.size())], {x, Scalar()});
+        break;
+      case 3:
+        if (rank > 0) Try("add", {x, Constant({shape.back()}, true)});
+        break;
+      case 4:
+      case 5:
+        Try("reshape", {x}, {{"shape", OtherShape(shape)}});
+        break;
+      case 6:
+      case 7: {
+        Dims dims;
+        for (size_t i = 0; i < rank; ++i) dims.push_back(static_cast<int64_t>(i));
+        std::shuffle(dims.begin(), dims.end(), random_);
+        Try("permute", {x}, {{"dims", dims}});
+        break;
+      }
+      case 8: {
+        if (rank == 0) break;
+        ValueId y = graph_.Add1("linear", {x, Constant({4, shape.back()}, true)}).value();
+        if (Below(3) == 0) y = graph_.Add1("reshape", {y}, {{"shape", OtherShape(Shape(y))}}).value();
+        if (Below(2) == 0) y = graph_.Add1("add", {y, Constant({Shape(y).back()}, true)}).value();
+        Try(kUnary[Below(kUnary.size())], {y});
+        break;
+      }
+      case 9:
+        if (rank > 1) Try("matmul", {x, Constant({shape.back(), 4}, true)});
+        break;
+      case 10:
+        if (rank > 0) Try(Below(2) ? "softmax" : "layer_norm", {x});
+        break;
+      case 11: {
+        if (rank == 0) break;
+        const auto dim = static_cast<int64_t>(Below(rank));
+        const int64_t size = shape[static_cast<size_t>(dim)];
+        if (Below(2) == 0) {
+          Try("select", {x}, {{"dim", dim}, {"index", size - 1}});
+        } else {
+          Try("slice", {x}, {{"dim", dim}, {"start", int64_t{Below(2) == 0}}, {"end", size}});
+        }
+        break;
+      }
+      default: {
+        // Attention over what there is.
+        if (rank < 2 || rank > 4) break;
+        Dims swap;
+        for (size_t i = 0; i < rank; ++i) swap.push_back(static_cast<int64_t>(i));
+        std::swap(swap[rank - 1], swap[rank - 2]);
+        const ValueId keys = graph_.Add1("permute", {x}, {{"dims", swap}}).value();
+        ValueId scores = graph_.Add1("matmul", {x, keys}).value();
+        if (Below(2)) scores = graph_.Add1("mul", {scores, Scalar()}).value();
+        if (Below(2)) scores = graph_.Add1("add", {scores, Constant({Shape(scores).back()}, false)}).value();
+        const ValueId weights = graph_.Add1("softmax", {scores}).value();
+        Try("matmul", {weights, x});
+        break;
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  Graph graph_;
+  std::vector<ValueId> pool_;
+};
+
+TEST(RandomGraphs, EveryPassKeepsTheResults) {
+  for (const Pass& pass : AllPasses()) {
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+      const Graph before = RandomGraph(seed).Make();
+      SCOPED_TRACE(std::string(pass.name) + ", seed " + std::to_string(seed));
+      ASSERT_NO_FATAL_FAILURE(ExpectSameResults(before, After(before, {std::string(pass.name)}), 1e-4));
+    }
+  }
+}
+
+TEST(RandomGraphs, LevelsKeepTheResults) {
+  int fused = 0, recognized = 0;
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    const Graph before = RandomGraph(seed).Make();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Graph after = After(before, PassesForLevel(Level::kO2));
+    ASSERT_NO_FATAL_FAILURE(ExpectSameResults(before, after, 1e-4));
+    EXPECT_LE(after.nodes().size(), before.nodes().size() + 2);
+    recognized += Count(after, "sdpa");
+    for (const Node& node : after.nodes()) {
+      fused += node.op->name == "linear" && (node.inputs[2] != kNoValue || node.inputs[3] != kNoValue);
+    }
+    const std::string text = PrintGraph(after);
+    const Result<Graph> back = ParseGraph(text, RandomConstant);
+    if (back.ok()) {
+      EXPECT_EQ(PrintGraph(back.value()), text);
+    }
+  }
+  // Else the graphs do not test what they are for.
+  EXPECT_GT(fused, 50);
+  EXPECT_GT(recognized, 50);
+}
+
+}  // namespace
+}  // namespace thresher::pass_testing
