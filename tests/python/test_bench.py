@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import comparison
 import run
@@ -21,6 +20,7 @@ from bars import svg
 from comparison import ENGINES, REFERENCE, Settings
 from report import environment_lines, profiler_cost, rows_of, table_of
 
+ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     "cpu_model": "Test CPU",
     "cpu_family_model": "1/2",
@@ -66,13 +66,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 def test_table_has_every_engine() -> None:
     text = table_of(rows_of(result_of({"eager": [[40.0]], "openvino": [[30.0]], "thresher": [[20.0]]}))).text()
     line = next(row for row in text.splitlines() if "OpenVINO" in row)
-    assert line.split() == [
-        "1",
-        "1",
-        "128",
-        "OpenVINO",
-        *["30.00", "30.00", "30.00", "1.33", "1.33..1.33", "67", "1.0e-06", "0.12"],
-    ]
+    assert line.split()[3:] == ["OpenVINO", "30.00", "30.00", "30.00", "1.33", "1.33..1.33", "67", "1.0e-06", "0.12"]
 
 
 def test_profiler_cost() -> None:

@@ -182,4 +182,5 @@ def test_every_split_of_a_chain_is_in_order(compiler: Any) -> None:
         cut = split(graph, failed)
         cut.outer.graph.lint()
         check(cut.outer(*args), want)
-        assert all(n.name not in {m.name for m in part.module.graph.nodes} for part in cut.parts for n in failed)
+        inside = {m.name for part in cut.parts for m in part.module.graph.nodes if m.op == "call_function"}
+        assert not inside & {n.name for n in failed}

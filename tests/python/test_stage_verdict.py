@@ -18,9 +18,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden"
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from measure.statistics import median, percentile, summarise
 from measure.table import Table
@@ -30,6 +28,8 @@ from stage_test.main import main
 from stage_test.plan import SCENARIOS, Plan
 from stage_test.verdict import ResultError, judge
 
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
 Edit = Callable[[dict[str, Any]], None]
 
 
@@ -282,7 +282,7 @@ def test_statistics() -> None:
     assert summary.mean_error == pytest.approx(math.sqrt(5 / 3 / 4) / 2.5)
     with pytest.raises(ValueError, match="found none"):
         percentile([], 0.5)
-    with pytest.raises(ValueError, match="found 1.5"):
+    with pytest.raises(ValueError, match=r"found 1\.5"):
         percentile([1.0], 1.5)
 
 

@@ -131,13 +131,17 @@ def find_unsupported(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOperato
                 values[node] = Foreign(str(error))
                 failed[node] = None
             continue
+        if node.target is operator.getitem and node.args[0] in failed:
+            # A tuple cannot cross over, so it is unpacked where it is made.
+            failed[node] = None
+            values[node] = _stand_in(builder, node, val)
+            continue
         try:
             value = import_node(builder, node, values)
             _want_engine_types(val)
             values[node] = value
         except UnsupportedNode as error:
-            unpacked = node.target is operator.getitem and node.args[0] in failed
-            failed[node] = None if unpacked else _describe(node, str(error))
+            failed[node] = _describe(node, str(error))
             values[node] = _stand_in(builder, node, val)
     return failed
 

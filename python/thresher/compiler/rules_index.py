@@ -203,6 +203,11 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return _full(b, a.self.shape, a.value)
 
 
+@rule(aten.fill.Tensor)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.expand(b.cast(a.value, a.self.dtype), a.self.shape)
+
+
 @rule(aten.ones.default, aten.new_ones.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _full(b, a.size, 1)

@@ -22,8 +22,10 @@ namespace {
 
 // Keys whose scores are held at once, and the memory those scores of one block of queries may take, so as to stay near L1.
 constexpr size_t kMostKeys = 512;
-constexpr size_t kScoreBytes = 32 * 1024;
+constexpr size_t kScoreBytes = 24 * 1024;
 constexpr size_t kMostTiles = 8;  // of queries in a block
+
+constexpr float kNoKey = -std::numeric_limits<float>::infinity();  // the maximum over no keys
 
 size_t RoundUp(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
@@ -77,42 +79,51 @@ struct Layout {
   size_t floats;
 };
 
-// One row of scores s[0, valid) becomes exp(s * scale + mask - max) and s[valid, total) becomes 0; `total` may be rounded up
-// to whole vectors. The running maximum and sum take the new keys in; returns the factor for what was summed before.
+// The softmax of a block takes one loop over its rows for the maxima and one for the exponentials: within one loop the rows
+// do not depend on each other, so the processor overlaps the end of one row with the next.
+
+// The maximum of s[0, valid) * scale + mask. With a mask the sums replace the scores. A NaN may get lost here, but not in the
+// sum of the exponentials.
 template <bool kMasked>
-HWY_INLINE float SoftmaxStep(float* HWY_RESTRICT s, size_t valid, size_t total, const float* HWY_RESTRICT mask,
-                             float scale, float* HWY_RESTRICT row_max, float* HWY_RESTRICT row_sum) {
+HWY_INLINE float RowMax(float* HWY_RESTRICT s, size_t valid, const float* HWY_RESTRICT mask, float scale) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
   const auto vscale = hn::Set(d, scale);
   const auto lowest = hn::Neg(hn::Inf(d));
   const size_t whole = valid / lanes * lanes;
-  auto max0 = lowest;
-  size_t j = 0;
-  for (; j < whole; j += lanes) {
+  auto max = lowest;
+  for (size_t j = 0; j < whole; j += lanes) {
     auto t = hn::Mul(hn::Load(d, s + j), vscale);
     if constexpr (kMasked) {
       t = hn::Add(t, hn::LoadU(d, mask + j));
       hn::Store(t, d, s + j);
     }
-    max0 = hn::Max(max0, t);
+    max = hn::Max(max, t);
   }
-  if (j < valid) {
-    const size_t count = valid - j;
-    auto t = hn::Mul(hn::Load(d, s + j), vscale);
-    if constexpr (kMasked) t = hn::Add(t, hn::LoadN(d, mask + j, count));
-    t = hn::IfThenElse(hn::FirstN(d, count), t, lowest);
-    if constexpr (kMasked) hn::Store(t, d, s + j);
-    max0 = hn::Max(max0, t);
+  if (whole < valid) {
+    const size_t count = valid - whole;
+    auto t = hn::Mul(hn::Load(d, s + whole), vscale);
+    if constexpr (kMasked) {
+      t = hn::Add(t, hn::LoadN(d, mask + whole, count));
+      hn::Store(t, d, s + whole);
+    }
+    max = hn::Max(max, hn::IfThenElse(hn::FirstN(d, count), t, lowest));
   }
-  // A NaN may or may not survive the maximum, but it always survives the sum below.
-  const float old_max = *row_max;
-  const float new_max = std::max(old_max, hn::ReduceMax(d, max0));
-  // No key seen yet: subtract 0 rather than -infinity, and every exponential is 0.
-  const float base = new_max == -std::numeric_limits<float>::infinity() ? 0.0f : new_max;
+  return hn::ReduceMax(d, max);
+}
+
+// s[0, valid) becomes exp(s - base), the scores being scaled first where RowMax<true> has not done so; s[valid, total) becomes
+// 0, `total` rounded up to whole vectors. Returns the sum.
+template <bool kMasked>
+HWY_INLINE float RowExp(float* HWY_RESTRICT s, size_t valid, size_t total, float base, float scale) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto vscale = hn::Set(d, scale);
   const auto vbase = hn::Set(d, base);
+  const size_t whole = valid / lanes * lanes;
   auto sum = hn::Zero(d);
-  for (j = 0; j < whole; j += lanes) {
+  size_t j = 0;
+  for (; j < whole; j += lanes) {
     const auto t = hn::Load(d, s + j);
     const auto e = ExpNonPositive(d, kMasked ? hn::Sub(t, vbase) : hn::MulSub(t, vscale, vbase));
     hn::Store(e, d, s + j);
@@ -127,10 +138,7 @@ HWY_INLINE float SoftmaxStep(float* HWY_RESTRICT s, size_t valid, size_t total, 
     j += lanes;
   }
   for (; j < total; j += lanes) hn::Store(hn::Zero(d), d, s + j);
-  const float correction = old_max == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(old_max - base);
-  *row_max = new_max;
-  *row_sum = *row_sum * correction + hn::ReduceSum(d, sum);
-  return correction;
+  return hn::ReduceSum(d, sum);
 }
 
 void ScaleRow(const float* HWY_RESTRICT in, size_t count, float factor, float* HWY_RESTRICT out) {
@@ -225,7 +233,7 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
   float* mask_rows = scratch + layout.mask;
   float* row_max = scratch + layout.row_max;
   float* row_sum = scratch + layout.row_sum;
-  std::fill_n(row_max, rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(row_max, rows, kNoKey);
   std::fill_n(row_sum, rows, 0.0f);
   const bool masked = args.mask.data != nullptr;
 
@@ -236,22 +244,39 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     if (layout.converts_mask) {
       ConvertMask(args, batch, head, begin, layout.mask_rows == 1 ? 1 : rows, key, count, mask_rows, layout.key_step);
     }
-    for (size_t i = 0; i < rows; ++i) {
+    const auto valid = [&](size_t i) {
       const size_t visible = args.causal ? std::min(layout.keys, begin + i + 1) : layout.keys;
-      const size_t valid = visible <= key ? 0 : std::min(count, visible - key);
+      return visible <= key ? size_t{0} : std::min(count, visible - key);
+    };
+    for (size_t i = 0; i < rows; ++i) {
       float* s = scores + i * layout.key_step;
-      float correction;
+      float max;
       if (!masked) {
-        correction = SoftmaxStep<false>(s, valid, count, nullptr, args.scale, row_max + i, row_sum + i);
+        max = RowMax<false>(s, valid(i), nullptr, args.scale);
+      } else if (layout.converts_mask) {
+        max = RowMax<true>(s, valid(i), mask_rows + (layout.mask_rows == 1 ? 0 : i) * layout.key_step, args.scale);
       } else {
-        const float* mask = layout.converts_mask
-                                ? mask_rows + (layout.mask_rows == 1 ? 0 : i) * layout.key_step
-                                : args.mask.as<const float>() + static_cast<int64_t>(batch) * args.mask.strides[0] +
-                                      static_cast<int64_t>(head) * args.mask.strides[1] +
-                                      static_cast<int64_t>(begin + i) * args.mask.strides[2] + static_cast<int64_t>(key);
-        correction = SoftmaxStep<true>(s, valid, count, mask, args.scale, row_max + i, row_sum + i);
+        const int64_t mask = static_cast<int64_t>(batch) * args.mask.strides[0] +
+                             static_cast<int64_t>(head) * args.mask.strides[1] +
+                             static_cast<int64_t>(begin + i) * args.mask.strides[2] + static_cast<int64_t>(key);
+        max = RowMax<true>(s, valid(i), args.mask.as<const float>() + mask, args.scale);
       }
-      if (key != 0 && correction != 1.0f) ScaleInPlace(acc + i * layout.acc_ld, layout.acc_ld, correction);
+      const float old_max = row_max[i];
+      const float new_max = std::max(old_max, max);
+      row_max[i] = new_max;
+      // What earlier blocks summed was relative to their maximum.
+      if (key != 0 && old_max != new_max) {
+        const float factor = old_max == kNoKey ? 0.0f : std::exp(old_max - new_max);
+        row_sum[i] *= factor;
+        ScaleInPlace(acc + i * layout.acc_ld, layout.acc_ld, factor);
+      }
+    }
+    for (size_t i = 0; i < rows; ++i) {
+      float* s = scores + i * layout.key_step;
+      // No key seen yet: subtract 0 rather than -infinity, and every exponential is 0.
+      const float base = row_max[i] == kNoKey ? 0.0f : row_max[i];
+      row_sum[i] += masked ? RowExp<true>(s, valid(i), count, base, args.scale)
+                           : RowExp<false>(s, valid(i), count, base, args.scale);
     }
     Multiply(scores, layout.key_step, rows, count, scratch + layout.packed_v + key * width, layout.keys * width,
              layout.acc_ld / width, key != 0, acc, layout.acc_ld);

@@ -153,6 +153,10 @@ TEST(IndexNd, NamesTheBadIndex) {
   const Status status = IndexNd(view, indices, 2, result);
   EXPECT_EQ(status.code(), Code::kOutOfRange);
   EXPECT_EQ(status.message(), "index: index 3 at position 2 of index tensor 1 is outside [-3, 3)");
+  rows[1] = -3;
+  EXPECT_EQ(IndexNd(view, indices, 2, result).message(),
+            "index: index -3 at position 1 of index tensor 0 is outside [-2, 2)");
+  rows[1] = -2;
   columns[2] = 2;
   ASSERT_TRUE(IndexNd(view, indices, 2, result).ok());
   EXPECT_EQ(out, (std::vector<int64_t>{10, 12, 15}));
