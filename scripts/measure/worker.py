@@ -115,7 +115,7 @@ class Worker:
         except queue.Empty:
             self.kill()
             raise WorkerError(
-                f"{self.name}: no answer to '{do}' within {timeout_s:.0f} s, stopped it; standard error ends with\n"
+                f"{self.name}: no answer to '{do}' within {timeout_s:g} s, stopped it; standard error ends with\n"
                 f"{self.tail()}"
             ) from None
         except OSError:

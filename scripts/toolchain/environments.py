@@ -107,7 +107,7 @@ def ensure(environment: Environment) -> Path:
     note(f"environment {environment.name}: making {environment.folder}")
     if environment.folder.exists():
         shutil.rmtree(environment.folder)
-    run([sys.executable, "-m", "virtualenv", "--quiet", "--no-download", "-p", sys.executable, environment.folder])
+    create(environment.folder)
     if environment.base:
         (environment.site_packages / "base_environment.pth").write_text(f"{environment.base.site_packages}\n")
     for name in environment.requirements:
@@ -116,6 +116,21 @@ def ensure(environment: Environment) -> Path:
         pip_install(environment, ["--no-deps", "-r", REQUIREMENTS / name])
     write_stamp(environment, {"fingerprint": wanted})
     return environment.python
+
+
+def create(folder: Path) -> None:
+    """Makes an empty environment with pip, for the interpreter that runs nox."""
+    # virtualenv would keep its copy of pip in the home folder.
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "virtualenv",
+        "--quiet",
+        "--no-download",
+        "--app-data",
+        BUILD / "virtualenv",
+    ]
+    run([*command, "-p", sys.executable, folder], hint="virtualenv comes with nox; `pip install virtualenv` mends it.")
 
 
 def pip_install(environment: Environment, arguments: list[str | Path]) -> None:

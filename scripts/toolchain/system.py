@@ -25,7 +25,7 @@ def ensure_system_packages(platform: str) -> None:
         note(f"missing on this machine: {', '.join(missing)}")
         if os.geteuid() != 0:
             line = f"sudo bash {INSTALLER} -y" + ("" if platform == "x86" else f" --platform {platform}")
-            raise ToolchainError(f"Wanted {', '.join(missing)}; found none. Run this line, then try again:\n  {line}")
+            raise ToolchainError(f"Wanted {', '.join(missing)}; found none. Run this line, then try again:\n  {line}\n")
         run(["bash", INSTALLER, "-y", "--platform", platform])
         missing = _missing(platform)
     if missing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -98,7 +97,7 @@ def verify(wheel: Path) -> None:
     """
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         environment = Path(scratch) / "venv"
-        run([sys.executable, "-m", "virtualenv", "--quiet", "--no-download", "-p", sys.executable, environment])
+        environments.create(environment)
         python = environment / "bin" / "python"
         install: list[str | Path] = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
         check: list[str | Path] = [python, "-I", SCRIPTS / "check_wheel.py"]

@@ -54,8 +54,22 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     # one operand
     **{
         name: (getattr(torch, name), lambda: (special(4, 7),))
-        for name in ("neg", "abs", "exp", "erf", "tanh", "sigmoid", "relu", "isnan", "isinf", "square", "log", "sqrt",
-                     "rsqrt", "reciprocal")
+        for name in (
+            "neg",
+            "abs",
+            "exp",
+            "erf",
+            "tanh",
+            "sigmoid",
+            "relu",
+            "isnan",
+            "isinf",
+            "square",
+            "log",
+            "sqrt",
+            "rsqrt",
+            "reciprocal",
+        )
     },
     "sin": (torch.sin, lambda: (f32(4, 7),)),
     "cos": (torch.cos, lambda: (f32(4, 7),)),
@@ -160,7 +174,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "addmm": (torch.addmm, lambda: (f32(7), f32(3, 5), f32(5, 7))),
     "addmm_full_bias": (torch.addmm, lambda: (f32(3, 7), f32(3, 5), f32(5, 7))),
     "addmm_factors": (lambda c, a, b: torch.addmm(c, a, b, beta=2, alpha=0.5), lambda: (f32(7), f32(3, 5), f32(5, 7))),
-    "addmm_beta_0": (lambda c, a, b: torch.addmm(c, a, b, beta=0), lambda: (torch.full((7,), NAN), f32(3, 5), f32(5, 7))),
+    "addmm_beta_0": (
+        lambda c, a, b: torch.addmm(c, a, b, beta=0),
+        lambda: (torch.full((7,), NAN), f32(3, 5), f32(5, 7)),
+    ),
     "baddbmm": (lambda c, a, b: torch.baddbmm(c, a, b, alpha=0.3), lambda: (f32(2, 3, 7), f32(2, 3, 5), f32(2, 5, 7))),
     # attention, normalisation, softmax
     "sdpa": (F.scaled_dot_product_attention, lambda: (f32(2, 3, 5, 8), f32(2, 3, 6, 8), f32(2, 3, 6, 8))),
@@ -170,7 +187,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     ),
     "sdpa_bool_mask": (
         F.scaled_dot_product_attention,
-        lambda: (f32(2, 3, 5, 8), f32(2, 3, 6, 8), f32(2, 3, 6, 8), torch.tensor([1, 1, 0, 1, 0, 1]).bool().expand(2, 1, 5, 6)),
+        lambda: (
+            f32(2, 3, 5, 8),
+            f32(2, 3, 6, 8),
+            f32(2, 3, 6, 8),
+            torch.tensor([1, 1, 0, 1, 0, 1]).bool().expand(2, 1, 5, 6),
+        ),
     ),
     "sdpa_float_mask": (
         F.scaled_dot_product_attention,

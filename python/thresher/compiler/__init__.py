@@ -4,6 +4,7 @@ from thresher.compiler.api import compile
 from thresher.compiler.backend import thresher_backend
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import ConfigError, ThresherError, UnavailableError, UnsupportedOperatorError
+from thresher.compiler.importer import supported_operators
 from thresher.compiler.stats import CompilationStats, UnsupportedOperator, clear_cache, compilation_stats
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "clear_cache",
     "compilation_stats",
     "compile",
+    "supported_operators",
     "thresher_backend",
 ]

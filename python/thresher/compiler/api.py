@@ -16,7 +16,7 @@ AVAILABLE_TARGETS = ("cpu",)
 AVAILABLE_PRECISIONS = ("fp32",)
 
 
-def compile(  # noqa: A001
+def compile(
     model: torch.nn.Module,
     *,
     target: Literal["cpu", "cuda"] = "cpu",

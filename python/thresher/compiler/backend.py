@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import operator
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch._guards import TracingContext
 
 from thresher import startup
@@ -57,13 +58,26 @@ def thresher_backend(
     def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         return compile_aten(module, frozenset(), config)
 
-    compiled: Callable[..., Any] = aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=compile_backward,
-        inference_compiler=compile_graph,
-        decompositions=DECOMPOSITIONS,
-    )(gm, example_inputs)
+    with _without_garbage_collection():
+        compiled: Callable[..., Any] = aot_autograd(
+            fw_compiler=compile_graph,
+            bw_compiler=compile_backward,
+            inference_compiler=compile_graph,
+            decompositions=DECOMPOSITIONS,
+        )(gm, example_inputs)
     return compiled
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Tracing makes many objects that live on, over which the collector would go again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def compile_aten(module: fx.GraphModule, static: frozenset[int], config: CompilerConfig) -> Boxed:
@@ -107,7 +121,7 @@ def _static_inputs(count: int) -> frozenset[int]:
 
 
 def _refuse(listed: tuple[UnsupportedOperator, ...]) -> Boxed:
-    """A function that raises at the first call, so that the user sees the error itself and not TorchDynamo's wrapping."""
+    """A function that raises when called, so that the user sees the error itself and not TorchDynamo's wrapping."""
     message = (
         f"the engine lacks {_count(listed)} of this model:\n{_list(listed)}\n"
         'Change the model, or use fallback="split" to run them in PyTorch.'
@@ -184,8 +198,15 @@ def _mixed(cut: Split, graphs: dict[str, CompiledGraph]) -> Boxed:
         delattr(cut.outer, name)
         setattr(cut.outer, name, _Call(graph))
     cut.outer.recompile()
-    boxed: Boxed = make_boxed_func(cut.outer.forward)
-    return boxed
+    forward = cut.outer.forward
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        results: Sequence[Any] = forward(*args)
+        args.clear()
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 class _Call(torch.nn.Module):

@@ -64,10 +64,12 @@ class Value:
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         count = 1
         for size in self.shape:
             count *= size
@@ -253,7 +255,7 @@ def _type_key(operand: Value | Scalar) -> object:
     return type(operand)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _result_type(keys: tuple[Any, ...]) -> torch.dtype:
     samples: list[Any] = [
         torch.empty((1,) if key[1] else (), dtype=key[0]) if isinstance(key, tuple) else key(1) for key in keys

@@ -66,12 +66,13 @@ class CompilerConfig:
         size = self.plan_cache_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"plan_cache_size: wanted an integer of at least 1, found {size!r}; the default is 32")
-        if isinstance(self.extra_passes, str) or not all(isinstance(p, str) for p in self.extra_passes):
+        extra: object = self.extra_passes
+        if not isinstance(extra, (tuple, list)) or not all(isinstance(name, str) for name in extra):
             raise ConfigError(
                 f"extra_passes: wanted a tuple of pass names, found {self.extra_passes!r}; write ('name',) for one pass"
             )
         object.__setattr__(self, "extra_passes", tuple(self.extra_passes))
-        known = known_passes()
+        known = known_passes() if self.extra_passes else []
         for name in self.extra_passes:
             if name not in known:
                 raise ConfigError(f"extra_passes: {name!r} is not a pass of this engine{_nearest(name, known)}")

@@ -155,6 +155,11 @@ def import_node(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> 
     return function(builder, bound)
 
 
+def supported_operators() -> list[str]:
+    """Names of the aten operators that have an importer rule; some only for certain arguments."""
+    return sorted(str(target) for target in RULES)
+
+
 def attribute(module: fx.GraphModule, node: fx.Node) -> torch.Tensor:
     """The tensor that a get_attr node names."""
     found: Any = module
@@ -312,4 +317,5 @@ __all__ = [
     "import_graph",
     "import_node",
     "source_of",
+    "supported_operators",
 ]

@@ -121,7 +121,9 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 def _any(b: Builder, x: Value, a: SimpleNamespace) -> Value:
     axes = getattr(a, "dim", None)
     hits = b.cast(x, torch.int64)
-    return b.cast(b.reduce("amax", hits, [axes] if isinstance(axes, int) else axes, getattr(a, "keepdim", False)), torch.bool)
+    return b.cast(
+        b.reduce("amax", hits, [axes] if isinstance(axes, int) else axes, getattr(a, "keepdim", False)), torch.bool
+    )
 
 
 @rule(aten.var.correction)

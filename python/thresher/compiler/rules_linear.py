@@ -18,7 +18,9 @@ def _matmul(b: Builder, x: Value, y: Value) -> Value:
     """x @ y for x of rank 2 or more; a matrix y takes the linear operator, whose weights are packed ahead."""
     for value in (x, y):
         if value.dtype != torch.float32:
-            raise UnsupportedNode(f"matrix product of {str(value.dtype).removeprefix('torch.')}, only float32 is supported")
+            raise UnsupportedNode(
+                f"matrix product of {str(value.dtype).removeprefix('torch.')}, only float32 is supported"
+            )
     if y.rank == 2:
         if y.transposed is not None:
             return b.emit("linear", [x, y.transposed], layout="nk")
@@ -162,9 +164,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return _layer_norm(b, a.input, a.normalized_shape, a.weight, a.bias, a.eps)
 
 
-def _layer_norm(
-    b: Builder, x: Value, shape: list[int], weight: Value | None, bias: Value | None, eps: float
-) -> Value:
+def _layer_norm(b: Builder, x: Value, shape: list[int], weight: Value | None, bias: Value | None, eps: float) -> Value:
     return b.emit("layer_norm", [x, weight, bias], eps=float(eps), dims=len(shape))
 
 

@@ -242,8 +242,9 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 def _bitwise(op: str) -> Callable[[Builder, SimpleNamespace], Value]:
     def combine(b: Builder, a: SimpleNamespace) -> Value:
         dtype = b.promote(a.self, a.other)
-        return b.binary(op.replace("bitwise", "logical") if dtype == torch.bool and "xor" not in op else op,
-                        a.self, a.other, dtype)
+        return b.binary(
+            op.replace("bitwise", "logical") if dtype == torch.bool and "xor" not in op else op, a.self, a.other, dtype
+        )
 
     return combine
 
@@ -404,7 +405,9 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     t = b.unary("tanh", inner)
     left = b.binary("mul", b.binary("add", t, 1.0), 0.5)
     slope = b.binary("mul", b.binary("add", b.binary("mul", square, 3.0 * cubic), 1.0), beta)
-    right = b.binary("mul", b.binary("mul", b.binary("mul", x, 0.5), b.binary("sub", 1.0, b.binary("mul", t, t))), slope)
+    right = b.binary(
+        "mul", b.binary("mul", b.binary("mul", x, 0.5), b.binary("sub", 1.0, b.binary("mul", t, t))), slope
+    )
     return b.binary("mul", grad, b.binary("add", left, right))
 
 

@@ -45,11 +45,7 @@ NUMBER_FUNCTIONS = {
     torch.sym_not,
     torch.sym_ite,
     torch.sym_sum,
-    *(
-        getattr(torch, name)
-        for name in ("_sym_sqrt", "_sym_log2", "_sym_exp")
-        if hasattr(torch, name)
-    ),
+    *(getattr(torch, name) for name in ("_sym_sqrt", "_sym_log2", "_sym_exp") if hasattr(torch, name)),
 }
 
 

@@ -51,7 +51,7 @@ class _Entry:
     def run(self, args: Sequence[Any]) -> list[Any]:
         if self.plan is None:
             return self._graph.run_eager(args)
-        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self._outputs]
+        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._outputs]
         self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
         return [_result(output, outputs, args) for output in self._results]
 
@@ -59,15 +59,17 @@ class _Entry:
         if self.plan is None:
             return self._graph.run_eager(args)
         start = _engine.profile_now_ns()
-        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in self._outputs]
+        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._outputs]
         _engine.profile_record("alloc", "outputs", start, _engine.profile_now_ns())
         self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
         return [_result(output, outputs, args) for output in self._results]
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    # DLPack refuses tensors that require gradients; AOTAutograd keeps the history, not this call.
-    return tensor.detach() if tensor.requires_grad else tensor
+    # DLPack refuses tensors with a gradient history, which AOTAutograd keeps, or with a pending negation.
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def _result(output: Output, outputs: list[torch.Tensor], args: Sequence[Any]) -> Any:
@@ -84,6 +86,7 @@ class _Generation:
     """Plans for one state of the parameters."""
 
     frozen: tuple[int, ...]
+    constants: dict[int, torch.Tensor]  # the frozen arguments, row-major
     snapshot: Snapshot
     store: Store
     entries: dict[object, _Entry]
@@ -192,9 +195,12 @@ class CompiledGraph:
                 if old.calls < TRAINING_CALLS:
                     self._quick_changes += 1
                 if self._quick_changes > 1:
-                    frozen = ()
-            snapshot = Snapshot.take([args[i] for i in frozen])
-            self._generation = _Generation(frozen, snapshot, snapshot.store(), {})
+                    stable = old.snapshot.stable([args[i] for i in frozen])
+                    frozen = tuple(frozen[i] for i in stable)
+            tensors = [args[i] for i in frozen]
+            constants = {i: tensor.detach().contiguous() for i, tensor in zip(frozen, tensors, strict=True)}
+            snapshot = Snapshot.take(tensors)
+            self._generation = _Generation(frozen, constants, snapshot, snapshot.store(), {})
             return self._generation
 
     def _build(self, generation: _Generation, key: object, args: Sequence[Any]) -> _Entry:
@@ -213,7 +219,8 @@ class CompiledGraph:
 
     def _compile(self, generation: _Generation, args: Sequence[Any]) -> _Entry:
         try:
-            imported = import_graph(self._module, args, frozenset(generation.frozen))
+            known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
+            imported = import_graph(self._module, known, frozenset(generation.frozen))
             plan = _engine.Plan.build(
                 imported.builder.graph,
                 generation.store.engine,

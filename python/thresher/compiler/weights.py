@@ -82,6 +82,13 @@ class Snapshot:
             and (self.window is None or self.window.take(self.offsets).tobytes() == self.samples)
         )
 
+    def stable(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Which of `tensors` show no change by address and count; none where only samples tell of a change."""
+        pairs = zip(self.pointers, self.versions, strict=True)
+        now = zip(_pointers(tensors), _versions(tensors), strict=True)
+        same = [i for i, (old, new) in enumerate(zip(pairs, now, strict=True)) if old == new]
+        return same if len(same) < len(self.pointers) else []
+
     def store(self) -> Store:
         """The packed weights of tensors in this state, shared by all graphs of the same model."""
         key = (frozenset(zip(self.pointers, self.versions, strict=True)), self.samples)

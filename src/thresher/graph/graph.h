@@ -24,7 +24,7 @@ using Attrs = std::map<std::string, Attr>;  // ordered: printing and hashing nee
 using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;  // an optional operand that was left out
 
-// Bytes of a constant. `data` stays valid as long as `owner` lives. `version` changes when the content does.
+// Bytes of a constant. `data` stays valid as long as `owner` lives.
 struct Constant {
   const void* data = nullptr;
   std::shared_ptr<const void> owner;

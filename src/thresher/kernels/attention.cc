@@ -20,9 +20,10 @@ HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
-// Keys whose scores are held at once, and the memory those scores of one block of queries may take, so as to stay near L1.
+// Keys whose scores are held at once, and the memory those scores of one block of queries may take, so as to stay near
+// L1.
 constexpr size_t kMostKeys = 512;
-constexpr size_t kScoreBytes = 24 * 1024;
+constexpr size_t kScoreBytes = 32 * 1024;
 constexpr size_t kMostTiles = 8;  // of queries in a block
 
 constexpr float kNoKey = -std::numeric_limits<float>::infinity();  // the maximum over no keys
@@ -48,8 +49,8 @@ struct Layout {
     query_step = (queries + query_blocks - 1) / query_blocks;
     blocks = queries == 0 ? 0 : (queries + query_step - 1) / query_step;
 
-    converts_mask = args.mask.data != nullptr &&
-                    (args.mask.dtype == DType::kBool || (args.mask.strides[3] != 1 && keys > 1));
+    converts_mask =
+        args.mask.data != nullptr && (args.mask.dtype == DType::kBool || (args.mask.strides[3] != 1 && keys > 1));
     mask_rows = !converts_mask ? 0 : args.mask.strides[2] == 0 ? 1 : query_step;
 
     size_t offset = 0;
@@ -79,11 +80,11 @@ struct Layout {
   size_t floats;
 };
 
-// The softmax of a block takes one loop over its rows for the maxima and one for the exponentials: within one loop the rows
-// do not depend on each other, so the processor overlaps the end of one row with the next.
+// The softmax of a block takes one loop over its rows for the maxima and one for the exponentials: within one loop the
+// rows do not depend on each other, so the processor overlaps the end of one row with the next.
 
-// The maximum of s[0, valid) * scale + mask. With a mask the sums replace the scores. A NaN may get lost here, but not in the
-// sum of the exponentials.
+// The maximum of s[0, valid) * scale + mask. With a mask the sums replace the scores. A NaN may get lost here, but not
+// in the sum of the exponentials.
 template <bool kMasked>
 HWY_INLINE float RowMax(float* HWY_RESTRICT s, size_t valid, const float* HWY_RESTRICT mask, float scale) {
   const TileTag d;
@@ -112,8 +113,8 @@ HWY_INLINE float RowMax(float* HWY_RESTRICT s, size_t valid, const float* HWY_RE
   return hn::ReduceMax(d, max);
 }
 
-// s[0, valid) becomes exp(s - base), the scores being scaled first where RowMax<true> has not done so; s[valid, total) becomes
-// 0, `total` rounded up to whole vectors. Returns the sum.
+// s[0, valid) becomes exp(s - base), the scores being scaled first where RowMax<true> has not done so; s[valid, total)
+// becomes 0, `total` rounded up to whole vectors. Returns the sum.
 template <bool kMasked>
 HWY_INLINE float RowExp(float* HWY_RESTRICT s, size_t valid, size_t total, float base, float scale) {
   const TileTag d;
@@ -193,9 +194,8 @@ void ConvertMask(const SdpaArgs& args, size_t batch, size_t head, size_t query, 
     if (mask.dtype == DType::kBool) {
       const uint8_t* in = mask.as<const uint8_t>() + begin;
       for (size_t j = 0; j < count; ++j) {
-        out[i * out_ld + j] = in[static_cast<int64_t>(j) * mask.strides[3]] != 0
-                                  ? 0.0f
-                                  : -std::numeric_limits<float>::infinity();
+        out[i * out_ld + j] =
+            in[static_cast<int64_t>(j) * mask.strides[3]] != 0 ? 0.0f : -std::numeric_limits<float>::infinity();
       }
     } else {
       const float* in = mask.as<const float>() + begin;
@@ -239,8 +239,9 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
 
   for (size_t key = 0; key < limit; key += layout.key_step) {
     const size_t count = std::min(layout.key_step, limit - key);
-    Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth, scratch + layout.packed_k + key * layout.depth,
-             layout.depth * width, (count + width - 1) / width, false, scores, layout.key_step);
+    Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth,
+             scratch + layout.packed_k + key * layout.depth, layout.depth * width, (count + width - 1) / width, false,
+             scores, layout.key_step);
     if (layout.converts_mask) {
       ConvertMask(args, batch, head, begin, layout.mask_rows == 1 ? 1 : rows, key, count, mask_rows, layout.key_step);
     }

@@ -18,7 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
-// One block of a panel stays in L1 while the rows pass by, next to the rows themselves (32 KiB being the smallest L1 we meet).
+// One block of a panel stays in L1 while the rows pass by, next to the rows themselves (32 KiB being the smallest L1 we
+// meet).
 constexpr size_t kPanelBlockBytes = 24 * 1024;
 // The rows of A that pass by stay in L2 from one panel to the next.
 constexpr size_t kRowBlockBytes = 256 * 1024;
@@ -70,13 +71,20 @@ using FinishFunction = void (*)(const float*, size_t, size_t, float*, size_t, co
 
 FinishFunction FinishFor(Activation activation) {
   switch (activation) {
-    case Activation::kNone: return &Finish<Activation::kNone>;
-    case Activation::kRelu: return &Finish<Activation::kRelu>;
-    case Activation::kGelu: return &Finish<Activation::kGelu>;
-    case Activation::kGeluTanh: return &Finish<Activation::kGeluTanh>;
-    case Activation::kSilu: return &Finish<Activation::kSilu>;
-    case Activation::kTanh: return &Finish<Activation::kTanh>;
-    case Activation::kSigmoid: return &Finish<Activation::kSigmoid>;
+    case Activation::kNone:
+      return &Finish<Activation::kNone>;
+    case Activation::kRelu:
+      return &Finish<Activation::kRelu>;
+    case Activation::kGelu:
+      return &Finish<Activation::kGelu>;
+    case Activation::kGeluTanh:
+      return &Finish<Activation::kGeluTanh>;
+    case Activation::kSilu:
+      return &Finish<Activation::kSilu>;
+    case Activation::kTanh:
+      return &Finish<Activation::kTanh>;
+    case Activation::kSigmoid:
+      return &Finish<Activation::kSigmoid>;
   }
   return &Finish<Activation::kNone>;
 }
@@ -198,14 +206,20 @@ size_t Share(size_t total, int part, int num_parts) {
 
 double ActivateReference(Activation activation, double x) {
   switch (activation) {
-    case Activation::kNone: return x;
-    case Activation::kRelu: return x < 0.0 ? 0.0 : x;
-    case Activation::kGelu: return 0.5 * x * (1.0 + std::erf(x * 0.70710678118654752440));
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return x < 0.0 ? 0.0 : x;
+    case Activation::kGelu:
+      return 0.5 * x * (1.0 + std::erf(x * 0.70710678118654752440));
     case Activation::kGeluTanh:
       return 0.5 * x * (1.0 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case Activation::kSilu: return x / (1.0 + std::exp(-x));
-    case Activation::kTanh: return std::tanh(x);
-    case Activation::kSigmoid: return 1.0 / (1.0 + std::exp(-x));
+    case Activation::kSilu:
+      return x / (1.0 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kSigmoid:
+      return 1.0 / (1.0 + std::exp(-x));
   }
   return x;
 }
@@ -231,8 +245,8 @@ void PackB(const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t strid
   const size_t width = CurrentPanelWidth();
   const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
   HWY_DYNAMIC_DISPATCH(PackRange)
-  (b, static_cast<size_t>(k), static_cast<size_t>(n), static_cast<ptrdiff_t>(stride_k), static_cast<ptrdiff_t>(stride_n),
-   packed, Share(panels, part, num_parts), Share(panels, part + 1, num_parts));
+  (b, static_cast<size_t>(k), static_cast<size_t>(n), static_cast<ptrdiff_t>(stride_k),
+   static_cast<ptrdiff_t>(stride_n), packed, Share(panels, part, num_parts), Share(panels, part + 1, num_parts));
 }
 
 void Gemm(const GemmArgs& args, int part, int num_parts) {

@@ -62,8 +62,8 @@ void LayerNormRange(const LayerNormArgs& args, size_t row_begin, size_t row_end)
   for (size_t row = row_begin; row < row_end; ++row) {
     const float* x = args.x + static_cast<ptrdiff_t>(row) * args.row_stride;
     float* out = args.out + static_cast<ptrdiff_t>(row) * args.out_row_stride;
-    // The mean, rounded to a float, is off by up to half a unit in its last place, which counts where all elements share a
-    // large offset. The second pass finds by how much, and both its sums are corrected.
+    // The mean, rounded to a float, is off by up to half a unit in its last place, which counts where all elements
+    // share a large offset. The second pass finds by how much, and both its sums are corrected.
     const float mean = Accumulate<false>(x, cols, 0.0f).first / count;
     const Sums sums = Accumulate<true>(x, cols, mean);
     const float correction = sums.first / count;

@@ -21,8 +21,8 @@ namespace {
 using Tag = hn::ScalableTag<float>;
 using V = hn::Vec<Tag>;
 
-// A NaN anywhere, a maximum of +infinity (inf - inf) and a slice of -infinity only all turn the sum into NaN, and the sum the
-// whole slice; so the maximum itself need not propagate NaN.
+// A NaN anywhere, a maximum of +infinity (inf - inf) and a slice of -infinity only all turn the sum into NaN, and the
+// sum the whole slice; so the maximum itself need not propagate NaN.
 
 // One contiguous slice.
 void SoftmaxRow(const float* x, float* out, size_t count, bool log) {

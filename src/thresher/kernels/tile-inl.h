@@ -1,8 +1,8 @@
 // The register tile that GEMM and attention share: R rows of A times one packed panel of B, in registers.
 //
-// A panel holds kPanelVectors vectors of columns: element (k, j) lies at k * PanelWidth(d) + j. SVE vectors cannot form arrays,
-// so the accumulators are variables c0a, c0b (row 0, left and right vector), c1a ..., declared and used by macros; rows beyond R
-// cost nothing because the compiler drops them.
+// A panel holds kPanelVectors vectors of columns: element (k, j) lies at k * PanelWidth(d) + j. SVE vectors cannot form
+// arrays, so the accumulators are variables c0a, c0b (row 0, left and right vector), c1a ..., declared and used by
+// macros; rows beyond R cost nothing because the compiler drops them.
 
 #if defined(THRESHER_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_TILE_INL_H_
@@ -45,7 +45,8 @@ using TileTag = hn::ScalableTag<float>;
 
 inline constexpr int kPanelVectors = 2;
 
-// The accumulators, one panel row and one broadcast fill the register file: 16 registers before AVX-512, 32 after and on Arm.
+// The accumulators, one panel row and one broadcast fill the register file: 16 registers before AVX-512, 32 after and
+// on Arm.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 inline constexpr int kTileRows = 14;
 #elif HWY_ARCH_ARM_A64
@@ -91,40 +92,40 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   const float* HWY_RESTRICT a3 = a2 + 3 * lda;
   const float* HWY_RESTRICT a4 = a3 + 3 * lda;
 
-#define THRESHER_TILE_DECLARE(i)                                     \
-  V c##i##a = hn::Zero(d);                                           \
-  V c##i##b = hn::Zero(d);                                           \
-  if constexpr (i < R) {                                             \
-    if (args.init != nullptr) {                                      \
-      c##i##a = hn::LoadU(d, args.init + i * args.init_ld);          \
-      c##i##b = hn::LoadU(d, args.init + i * args.init_ld + lanes);  \
-    }                                                                \
+#define THRESHER_TILE_DECLARE(i)                                    \
+  V c##i##a = hn::Zero(d);                                          \
+  V c##i##b = hn::Zero(d);                                          \
+  if constexpr (i < R) {                                            \
+    if (args.init != nullptr) {                                     \
+      c##i##a = hn::LoadU(d, args.init + i * args.init_ld);         \
+      c##i##b = hn::LoadU(d, args.init + i * args.init_ld + lanes); \
+    }                                                               \
   }
   THRESHER_TILE_ROWS(THRESHER_TILE_DECLARE)
 
   // Accumulator i belongs to row i % R and to the steps of k that leave i / R modulo S.
-#define THRESHER_TILE_STEP(i)                                                                                      \
-  if constexpr (i < R * S) {                                                                                       \
-    constexpr int r = i % R;                                                                                       \
-    constexpr int s = i / R;                                                                                       \
-    const float* p = r < 3 ? a0 : r < 6 ? a1 : r < 9 ? a2 : r < 12 ? a3 : a4;                                      \
-    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + u * S + s]);                                      \
-    THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a);                            \
-    THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b);                            \
+#define THRESHER_TILE_STEP(i)                                                           \
+  if constexpr (i < R * S) {                                                            \
+    constexpr int r = i % R;                                                            \
+    constexpr int s = i / R;                                                            \
+    const float* p = r < 3 ? a0 : r < 6 ? a1 : r < 9 ? a2 : r < 12 ? a3 : a4;           \
+    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + u * S + s]);           \
+    THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a); \
+    THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
   }
-#define THRESHER_TILE_K(u_value)                                                          \
-  {                                                                                       \
-    constexpr size_t u = u_value;                                                         \
-    const float* HWY_RESTRICT bu = b + u * S * kPanelVectors * lanes;                     \
-    const V b0a = hn::Load(d, bu);                                                        \
-    const V b0b = hn::Load(d, bu + lanes);                                                \
-    const V b1a = S > 1 ? hn::Load(d, bu + 2 * lanes) : b0a;                              \
-    const V b1b = S > 1 ? hn::Load(d, bu + 3 * lanes) : b0b;                              \
-    const V b2a = S > 2 ? hn::Load(d, bu + 4 * lanes) : b0a;                              \
-    const V b2b = S > 2 ? hn::Load(d, bu + 5 * lanes) : b0b;                              \
-    const V b3a = S > 3 ? hn::Load(d, bu + 6 * lanes) : b0a;                              \
-    const V b3b = S > 3 ? hn::Load(d, bu + 7 * lanes) : b0b;                              \
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                                \
+#define THRESHER_TILE_K(u_value)                                      \
+  {                                                                   \
+    constexpr size_t u = u_value;                                     \
+    const float* HWY_RESTRICT bu = b + u * S * kPanelVectors * lanes; \
+    const V b0a = hn::Load(d, bu);                                    \
+    const V b0b = hn::Load(d, bu + lanes);                            \
+    const V b1a = S > 1 ? hn::Load(d, bu + 2 * lanes) : b0a;          \
+    const V b1b = S > 1 ? hn::Load(d, bu + 3 * lanes) : b0b;          \
+    const V b2a = S > 2 ? hn::Load(d, bu + 4 * lanes) : b0a;          \
+    const V b2b = S > 2 ? hn::Load(d, bu + 5 * lanes) : b0b;          \
+    const V b3a = S > 3 ? hn::Load(d, bu + 6 * lanes) : b0a;          \
+    const V b3b = S > 3 ? hn::Load(d, bu + 7 * lanes) : b0b;          \
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                            \
   }
 
   size_t k = args.k;
@@ -181,22 +182,22 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
 
   float* out = args.out;
   if (args.residual == nullptr) {
-#define THRESHER_TILE_STORE(i)                               \
-  if constexpr (i < R) {                                     \
-    hn::StoreU(c##i##a, d, out + i * args.out_ld);           \
-    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes);   \
+#define THRESHER_TILE_STORE(i)                             \
+  if constexpr (i < R) {                                   \
+    hn::StoreU(c##i##a, d, out + i * args.out_ld);         \
+    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes); \
   }
     THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
   } else {
     const float* residual = args.residual;
 #undef THRESHER_TILE_STORE
-#define THRESHER_TILE_STORE(i)                                                                          \
-  if constexpr (i < R) {                                                                                \
-    const float* ri = residual + i * args.residual_ld;                                                  \
-    const V ra = hn::LoadU(d, ri);                                                                      \
-    const V rb = hn::LoadU(d, ri + lanes);                                                              \
-    hn::StoreU(hn::Add(c##i##a, ra), d, out + i * args.out_ld);                                         \
-    hn::StoreU(hn::Add(c##i##b, rb), d, out + i * args.out_ld + lanes);                                 \
+#define THRESHER_TILE_STORE(i)                                          \
+  if constexpr (i < R) {                                                \
+    const float* ri = residual + i * args.residual_ld;                  \
+    const V ra = hn::LoadU(d, ri);                                      \
+    const V rb = hn::LoadU(d, ri + lanes);                              \
+    hn::StoreU(hn::Add(c##i##a, ra), d, out + i * args.out_ld);         \
+    hn::StoreU(hn::Add(c##i##b, rb), d, out + i * args.out_ld + lanes); \
   }
     THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
   }
@@ -206,7 +207,7 @@ using TileFunction = void (*)(const TileArgs&);
 
 template <size_t... I>
 constexpr TileFunction TileAt(size_t index, std::index_sequence<I...>) {
-  constexpr TileFunction table[] = {&RunTile<static_cast<int>(I) + 1, I == 0 ? 4 : I < 3 ? 2 : 1>...};
+  constexpr TileFunction table[] = {&RunTile < static_cast<int>(I) + 1, I == 0 ? 4 : I < 3 ? 2 : 1 > ...};
   return table[index];
 }
 
@@ -219,7 +220,9 @@ HWY_INLINE TileFunction TileForRows(size_t rows) {
 // would wait for its own multiply-adds, whereas one row less in some tiles costs nothing.
 struct RowTiles {
   explicit RowTiles(size_t rows)
-      : count((rows + kTileRows - 1) / kTileRows), height(count == 0 ? 0 : rows / count), taller(rows - height * count) {}
+      : count((rows + kTileRows - 1) / kTileRows),
+        height(count == 0 ? 0 : rows / count),
+        taller(rows - height * count) {}
   size_t Height(size_t tile) const { return tile < taller ? height + 1 : height; }
   size_t count;
   size_t height;

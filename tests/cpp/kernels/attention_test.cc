@@ -95,7 +95,9 @@ TEST(SdpaTest, EveryDepth) {
   for (const int64_t depth : {64, 80, 128}) Check({.queries = 9, .keys = 21, .depth = depth});
 }
 
-TEST(SdpaTest, EncoderShape) { Check({.batch = 2, .heads = 3, .kv_heads = 3, .queries = 128, .keys = 128, .depth = 32}); }
+TEST(SdpaTest, EncoderShape) {
+  Check({.batch = 2, .heads = 3, .kv_heads = 3, .queries = 128, .keys = 128, .depth = 32});
+}
 
 TEST(SdpaTest, SeveralBlocksOfKeys) {
   for (const int64_t keys : {512, 513, 1100}) {
@@ -112,8 +114,15 @@ TEST(SdpaTest, CausalIsAlignedTopLeft) {
 
 TEST(SdpaTest, GroupedHeadsAndStrides) {
   for (const bool heads_inside : {false, true}) {
-    Check({.batch = 2, .heads = 6, .kv_heads = 2, .queries = 10, .keys = 19, .depth = 24, .heads_inside = heads_inside});
-    Check({.batch = 2, .heads = 4, .kv_heads = 1, .queries = 10, .keys = 19, .depth = 24, .causal = true,
+    Check(
+        {.batch = 2, .heads = 6, .kv_heads = 2, .queries = 10, .keys = 19, .depth = 24, .heads_inside = heads_inside});
+    Check({.batch = 2,
+           .heads = 4,
+           .kv_heads = 1,
+           .queries = 10,
+           .keys = 19,
+           .depth = 24,
+           .causal = true,
            .heads_inside = heads_inside});
   }
 }
@@ -165,7 +174,8 @@ TEST(SdpaTest, RowsThatSeeNoKeyAreZero) {
   Check({.queries = 3, .keys = 0, .depth = 8});
 }
 
-// Additive masks of the lowest float, as Hugging Face models build them: a row of nothing else attends to all keys equally.
+// Additive masks of the lowest float, as Hugging Face models build them: a row of nothing else attends to all keys
+// equally.
 TEST(SdpaTest, LowestFloatMaskIsUniform) {
   std::vector<float> mask(3 * 20, 0.0f);
   for (size_t j = 0; j < 20; ++j) mask[20 + j] = std::numeric_limits<float>::lowest();

@@ -44,9 +44,8 @@ void Check(const Case& c) {
   const std::vector<float> b = RandomFloats(static_cast<size_t>((c.transposed ? c.n : c.k) * ldb + 1), 2);
   const std::vector<float> bias = RandomFloats(static_cast<size_t>(c.n + 1), 3);
   const std::vector<float> residual = RandomFloats(static_cast<size_t>(c.m * ldc + 1), 4);
-  std::vector<float> expected = c.residual == Case::kInPlace
-                                    ? residual
-                                    : std::vector<float>(static_cast<size_t>(c.m * ldc + 1), kUntouched);
+  std::vector<float> expected =
+      c.residual == Case::kInPlace ? residual : std::vector<float>(static_cast<size_t>(c.m * ldc + 1), kUntouched);
   const std::vector<float> initial = expected;
 
   GemmArgs args;
@@ -72,8 +71,8 @@ void Check(const Case& c) {
       PackB(b.data() + 1, c.k, c.n, stride_k, stride_n, packed.data(), part, c.num_parts);
     }
     for (int part = 0; part < c.num_parts; ++part) Gemm(own, part, c.num_parts);
-    // The partial sums grow with the square root of k, and so does the number of roundings that add up; columns past n must
-    // stay as they were.
+    // The partial sums grow with the square root of k, and so does the number of roundings that add up; columns past n
+    // must stay as they were.
     ExpectClose(actual, expected, 1e-6f + 1e-7f * static_cast<float>(c.k), 1e-6f);
   });
 }
@@ -112,7 +111,12 @@ TEST(GemmTest, Epilogues) {
   for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
     for (const bool bias : {false, true}) {
       for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
-        Check({.m = 13, .n = 75, .k = 30, .bias = bias, .residual = residual, .activation = static_cast<Activation>(act)});
+        Check({.m = 13,
+               .n = 75,
+               .k = 30,
+               .bias = bias,
+               .residual = residual,
+               .activation = static_cast<Activation>(act)});
       }
     }
   }
@@ -122,7 +126,13 @@ TEST(GemmTest, LayoutsAndLeadingDimensions) {
   for (const bool transposed : {false, true}) {
     for (const int64_t extra : {0, 1, 5, 16}) {
       for (const int64_t n : {3, 32, 61}) {
-        Check({.m = 14, .n = n, .k = 27, .bias = true, .residual = Case::kInPlace, .transposed = transposed, .extra = extra});
+        Check({.m = 14,
+               .n = n,
+               .k = 27,
+               .bias = true,
+               .residual = Case::kInPlace,
+               .transposed = transposed,
+               .extra = extra});
       }
     }
   }
@@ -175,7 +185,14 @@ TEST(GemmTest, NanAndInfinityStayInTheirRow) {
       AlignedFloats packed(static_cast<size_t>(PackedSize(20, 33)));
       PackB(b.data(), 20, 33, 33, 1, packed.data());
       std::vector<float> c(8 * 33);
-      Gemm({.m = 8, .n = 33, .k = 20, .a = a.data(), .lda = 20, .packed_b = packed.data(), .c = c.data(), .ldc = 33,
+      Gemm({.m = 8,
+            .n = 33,
+            .k = 20,
+            .a = a.data(),
+            .lda = 20,
+            .packed_b = packed.data(),
+            .c = c.data(),
+            .ldc = 33,
             .activation = activation});
       for (int i = 0; i < 8; ++i) {
         for (int j = 0; j < 33; ++j) {

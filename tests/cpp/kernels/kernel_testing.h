@@ -36,7 +36,8 @@ inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float low = 
 // Floats at a 64-byte boundary.
 class AlignedFloats {
  public:
-  explicit AlignedFloats(size_t count) : data_(static_cast<float*>(::operator new(count * 4 + 64, std::align_val_t{64}))) {}
+  explicit AlignedFloats(size_t count)
+      : data_(static_cast<float*>(::operator new(count * 4 + 64, std::align_val_t{64}))) {}
   ~AlignedFloats() { ::operator delete(data_, std::align_val_t{64}); }
   AlignedFloats(const AlignedFloats&) = delete;
   AlignedFloats& operator=(const AlignedFloats&) = delete;

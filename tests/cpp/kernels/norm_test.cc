@@ -16,7 +16,8 @@ using testing::ExpectClose;
 using testing::ForEachIsa;
 using testing::RandomFloats;
 
-void Check(int64_t rows, int64_t cols, bool affine, int64_t extra, int parts, float offset = 0.0f, float tolerance = 2e-6f) {
+void Check(int64_t rows, int64_t cols, bool affine, int64_t extra, int parts, float offset = 0.0f,
+           float tolerance = 2e-6f) {
   SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols) + " affine " + std::to_string(affine) + " parts " +
                std::to_string(parts));
   const int64_t ld = cols + extra;
@@ -69,7 +70,12 @@ TEST(LayerNormTest, ConstantRowsGiveTheBias) {
   const std::vector<float> bias = RandomFloats(100, 5);
   ForEachIsa([&] {
     std::vector<float> out(100);
-    LayerNorm({.x = x.data(), .row_stride = 100, .bias = bias.data(), .out = out.data(), .out_row_stride = 100, .rows = 1,
+    LayerNorm({.x = x.data(),
+               .row_stride = 100,
+               .bias = bias.data(),
+               .out = out.data(),
+               .out_row_stride = 100,
+               .rows = 1,
                .cols = 100});
     ExpectClose(out, bias, 0.0f);
   });

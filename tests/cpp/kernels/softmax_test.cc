@@ -32,7 +32,8 @@ void Check(int64_t outer, int64_t dim, int64_t inner, int parts, std::vector<flo
       for (int p = 0; p < parts; ++p) Softmax(x.data() + 1, actual.data() + 1, outer, dim, inner, log, p, parts);
       ExpectClose(actual, expected, log ? 4e-6f : 3e-7f, log ? 3e-7f : 4e-6f);
       std::vector<float> in_place = x;
-      for (int p = 0; p < parts; ++p) Softmax(in_place.data() + 1, in_place.data() + 1, outer, dim, inner, log, p, parts);
+      for (int p = 0; p < parts; ++p)
+        Softmax(in_place.data() + 1, in_place.data() + 1, outer, dim, inner, log, p, parts);
       in_place[0] = 5.0f;
       ExpectClose(in_place, actual, 0.0f);
     });
@@ -56,9 +57,9 @@ TEST(SoftmaxTest, Parts) {
 
 TEST(SoftmaxTest, SpecialValues) {
   // Slices of 5: a masked entry, a NaN, +infinity, -infinity only, values whose exponentials overflow, all equal.
-  const std::vector<float> slices = {1.0f,  -kInf, 2.0f,  -kInf, 0.0f,  1.0f,  kNan, 2.0f, 3.0f, 4.0f,
-                                     kInf,  1.0f,  2.0f,  3.0f,  4.0f,  -kInf, -kInf, -kInf, -kInf, -kInf,
-                                     1e30f, 1e30f, -1e30f, 0.0f, 1.0f,  8.0f,  8.0f, 8.0f, 8.0f, 8.0f};
+  const std::vector<float> slices = {1.0f,  -kInf, 2.0f,   -kInf, 0.0f, 1.0f,  kNan,  2.0f,  3.0f,  4.0f,
+                                     kInf,  1.0f,  2.0f,   3.0f,  4.0f, -kInf, -kInf, -kInf, -kInf, -kInf,
+                                     1e30f, 1e30f, -1e30f, 0.0f,  1.0f, 8.0f,  8.0f,  8.0f,  8.0f,  8.0f};
   std::vector<float> rows = {0.0f};
   rows.insert(rows.end(), slices.begin(), slices.end());
   Check(6, 5, 1, 1, rows);
