@@ -37,7 +37,7 @@ def flops(config: Any, batch: int, sequence: int) -> int:
     width = config.hidden_size
     linear = 2 * sequence * (4 * width * width + 2 * width * config.intermediate_size)
     attention = 4 * sequence * sequence * width
-    return batch * int(config.num_hidden_layers) * (linear + attention)
+    return int(batch * config.num_hidden_layers * (linear + attention))
 
 
 def write_onnx(path: Path) -> None:
@@ -65,7 +65,7 @@ def main(folder: Path, batches: list[int], sequences: list[int]) -> None:
     """Writes the three files."""
     folder.mkdir(parents=True, exist_ok=True)
     model = minilm.load_model()
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     work: dict[str, int] = {}
     with torch.no_grad():
         for batch in batches:

@@ -108,13 +108,23 @@ def test_encoder_row_without_any_key_is_nan_as_in_pytorch(compiler: Any) -> None
         assert_close(compiler.compile(model)(x, src_key_padding_mask=padding), want)
 
 
-def test_multihead_attention(compiler: Any) -> None:
-    model = nn.MultiheadAttention(32, 4, batch_first=True).eval()
-    x = torch.randn(2, 5, 32)
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_multihead_attention(compiler: Any, need_weights: bool) -> None:
+    class Attend(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            return self.attention(x, y, y, need_weights=need_weights)
+
+    model = Attend().eval()
+    x, y = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
     with torch.no_grad():
-        want = model(x, x, x, need_weights=False)[0]
-        got = torch.compile(lambda x: model(x, x, x, need_weights=False)[0], backend=compiler.thresher_backend)(x)
-    assert_close(got, want)
+        for got, want in zip(compiler.compile(model)(x, y), model(x, y), strict=True):
+            assert (got is None) == (want is None)
+            if want is not None:
+                assert_close(got, want)
     assert_all_in_engine(compiler, graphs=1)
 
 
@@ -421,6 +431,7 @@ def test_gradients(compiler: Any, model: nn.Module) -> None:
     assert compiler.compilation_stats().partitions >= 2
 
 
+@pytest.mark.filterwarnings("ignore:thresher")
 def test_training_steps(compiler: Any) -> None:
     torch.manual_seed(3)
     model, reference = Mlp(), Mlp()
@@ -531,6 +542,21 @@ def test_wrong_shape_raises_and_the_next_call_works(compiler: Any) -> None:
             compiled(torch.randn(4, 11))
         x = torch.randn(4, 12)
         assert_close(compiled(x), model(x))
+
+
+def test_memory_that_nobody_has(compiler: Any) -> None:
+    def function(x: Any, w: Any) -> Any:
+        return (x.expand(2**40, 8) @ w).relu().sum()
+
+    compiled = torch.compile(function, backend=compiler.thresher_backend)
+    x, w = torch.ones(1, 8), torch.ones(8, 8)
+    with torch.no_grad():
+        for _ in range(2):
+            with pytest.raises((MemoryError, RuntimeError)):
+                compiled(x, w)
+        model = Mlp().eval()
+        x = torch.randn(4, 12)
+        assert_close(compiler.compile(model)(x), model(x))
 
 
 def test_profile_records_of_a_call(compiler: Any) -> None:

@@ -163,7 +163,6 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     # products
     "linear": (F.linear, lambda: (f32(2, 3, 5), f32(7, 5), f32(7))),
     "linear_no_bias": (F.linear, lambda: (f32(3, 5), f32(7, 5))),
-    "linear_vector": (F.linear, lambda: (f32(5), f32(7, 5), f32(7))),
     "mm": (torch.mm, lambda: (f32(3, 5), f32(5, 7))),
     "mm_transposed": (lambda a, b: torch.mm(a.t(), b.t()), lambda: (f32(5, 3), f32(7, 5))),
     "bmm": (torch.bmm, lambda: (f32(2, 3, 5), f32(2, 5, 7))),
@@ -318,6 +317,13 @@ def test_rule_with_dynamic_shapes_and_strided_inputs(compiler: Any, name: str) -
     compiled = torch.compile(function, backend=compiler.thresher_backend, options={"fallback": "error"}, dynamic=True)
     with torch.no_grad():
         check(compiled(*args), function(*args))
+
+
+def test_linear_of_a_vector(compiler: Any) -> None:
+    args = (f32(5), f32(7, 5), f32(7))
+    compiled = torch.compile(F.linear, backend=compiler.thresher_backend, options={"fallback": "error"})
+    with torch.no_grad():
+        check(compiled(*args), F.linear(*args))
 
 
 def test_output_strides_are_those_of_pytorch(compiler: Any) -> None:

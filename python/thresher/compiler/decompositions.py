@@ -14,7 +14,7 @@ from torch.nn import functional
 
 aten: Any = torch.ops.aten
 
-_MASK_SRC, _MASK_PADDING = 0, 1  # mask_type of the fused encoder operators; 2 is a mask for every batch and head
+_MASK_SRC, _MASK_PADDING = 0, 1  # mask_type of the fused operator; 2 is a mask for every batch and head
 
 
 def _transformer_encoder_layer(
@@ -61,34 +61,6 @@ def _transformer_encoder_layer(
     return norm(x + feed(x), norm_weight_2, norm_bias_2)
 
 
-def _multi_head_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    embed_dim: int,
-    num_head: int,
-    qkv_weight: torch.Tensor,
-    qkv_bias: torch.Tensor,
-    proj_weight: torch.Tensor,
-    proj_bias: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> Any:
-    """nn.MultiheadAttention's fused inference operator. Inputs: float32 [batch, length, embed_dim]."""
-    if need_weights:
-        return NotImplemented
-    if query is key and key is value:
-        q, k, v = functional.linear(query, qkv_weight, qkv_bias).chunk(3, dim=-1)
-    else:
-        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
-        q, k, v = (
-            functional.linear(x, w, bias) for x, w, bias in zip((query, key, value), weights, biases, strict=True)
-        )
-    return _attention(q, k, v, num_head, proj_weight, proj_bias, mask, mask_type), query.new_empty((0,))
-
-
 def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -126,5 +98,4 @@ def _additive(mask: torch.Tensor, mask_type: int | None, dtype: torch.dtype) -> 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer,
-    aten._native_multi_head_attention.default: _multi_head_attention,
 }

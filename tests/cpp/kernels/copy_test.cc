@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/kernel_test_util.h"
+#include "kernels/tensor_testing.h"
 
 namespace thresher::kernels {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/kernel_testing.h"
+#include "kernels/float_testing.h"
 #include "thresher/base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE

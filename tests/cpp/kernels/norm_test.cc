@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/kernel_testing.h"
+#include "kernels/float_testing.h"
 
 namespace thresher::kernels {
 namespace {

@@ -1,5 +1,4 @@
-// What the kernel tests share: tensors in awkward layouts, random elements with corner cases, comparison, and the loop
-// over the instruction sets of this machine.
+// What the kernel tests share: tensors in awkward layouts, random elements with corner cases, and comparison.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,24 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/for_each_isa.h"
 #include "thresher/base/dtype.h"
-#include "thresher/base/isa.h"
 #include "thresher/base/view.h"
 
 namespace thresher::kernels {
-
-// Runs `body` once with every instruction set that this machine has.
-template <class Body>
-void ForEachIsa(Body&& body) {
-  for (const isa::Isa isa : isa::Available()) {
-    SCOPED_TRACE(std::string(isa::Name(isa)));
-    const Status forced = isa::Force(isa::Name(isa));
-    ASSERT_TRUE(forced.ok()) << forced.message();
-    body();
-    if (::testing::Test::HasFatalFailure()) break;
-  }
-  isa::UseBest();
-}
 
 // Numbers of parts that divide nothing evenly.
 inline constexpr int kPartCounts[] = {1, 3, 7};

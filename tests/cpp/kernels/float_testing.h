@@ -1,4 +1,4 @@
-// What kernel tests share: every instruction set in turn, random data, and comparison that knows NaN and infinity.
+// What the tests of dense f32 kernels share: random data, aligned memory, and comparison that knows NaN and infinity.
 #pragma once
 
 #include <cmath>
@@ -10,20 +10,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "thresher/base/isa.h"
+#include "kernels/for_each_isa.h"
 
 namespace thresher::kernels::testing {
 
-// Runs `body` under every instruction set of this machine.
-template <class Body>
-void ForEachIsa(const Body& body) {
-  for (const isa::Isa isa : isa::Available()) {
-    SCOPED_TRACE("instruction set " + std::string(isa::Name(isa)));
-    ASSERT_TRUE(isa::Force(isa::Name(isa)).ok());
-    body();
-  }
-  isa::UseBest();
-}
+using kernels::ForEachIsa;
 
 inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float low = -1.0f, float high = 1.0f) {
   std::mt19937 generator(seed);
