@@ -168,7 +168,7 @@ def lint(session: nox.Session) -> None:
     """Run ruff, mypy --strict and a syntax check of the shell scripts."""
     parser = parser_of(
         "lint",
-        "Runs ruff check, mypy --strict over python/thresher and the toolchain, and bash -n over the shell scripts. "
+        "Runs ruff check, mypy --strict over python/thresher and scripts, and bash -n over the shell scripts. "
         "All run even when one finds something.",
         ["", "--fix"],
     )

@@ -64,8 +64,16 @@ class Dependency:
     archives: tuple[Archive, ...]
 
     def cached(self, folder: Path) -> Archive | None:
-        """Returns the archive that lies in the cache folder already, if any."""
-        return next((a for a in self.archives if (folder / a.sha256).is_file()), None)
+        """Returns the archive that lies in the cache folder already, if any; a damaged file there is removed."""
+        for archive in self.archives:
+            file = folder / archive.sha256
+            if not file.is_file():
+                continue
+            if sha256_of(file) == archive.sha256:
+                return archive
+            print(f"{self.name} {self.version}: {file} is cut off or damaged; fetching it again", file=sys.stderr)
+            file.unlink()
+        return None
 
 
 def parse_archive(where: str, entry: Any) -> Archive:
@@ -262,14 +270,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--recipes", type=Path, default=RECIPES, help="recipes folder (default: conan/recipes)")
     options = parser.parse_args(argv)
     folder: Path = options.cache / "s"
-    folder.mkdir(parents=True, exist_ok=True)
-    fetcher = Fetcher(folder, options.mirror)
-    missing = 0
     try:
-        dependencies = read_recipes(options.recipes)
+        folder.mkdir(parents=True, exist_ok=True)
+        return fetch_all(read_recipes(options.recipes), Fetcher(folder, options.mirror))
     except RecipeError as error:
         print(error, file=sys.stderr)
-        return 2
+    except OSError as error:
+        print(
+            f"{folder} cannot be filled: {error}\n"
+            "  Make it writable or free some space there, or name another Conan home with THRESHER_CONAN_HOME.",
+            file=sys.stderr,
+        )
+    return 2
+
+
+def fetch_all(dependencies: Iterable[Dependency], fetcher: Fetcher) -> int:
+    """Fetches what the cache lacks; returns the exit code: 1 when an archive cannot be had."""
+    missing = 0
+    folder = fetcher.folder
     for dependency in dependencies:
         if dependency.cached(folder):
             continue

@@ -121,7 +121,7 @@ def format_sources(*, check: bool, since: str | None) -> None:
 
 
 def lint_sources(*, fix: bool) -> None:
-    """Runs ruff, mypy --strict on the package and the toolchain, and a syntax check of the shell scripts.
+    """Runs ruff, mypy --strict on the package and the scripts, and a syntax check of the shell scripts.
 
     Raises:
         ToolchainError: any of them finds something; the others still run and print what they find.
@@ -133,7 +133,7 @@ def lint_sources(*, fix: bool) -> None:
     commands: dict[str, list[str | Path]] = {
         "ruff": [script(CHECKS, "ruff"), "check", *(["--fix"] if fix else []), *places],
         "mypy of the package": [*mypy, "python/thresher"],
-        "mypy of the scripts": [*mypy, "scripts/toolchain", "scripts/fetch_sources.py"],
+        "mypy of the scripts": [*mypy, "scripts"],
         **{f"syntax of {path.relative_to(ROOT)}": ["bash", "-n", path] for path in shell_files()},
     }
     failed = []

@@ -105,6 +105,29 @@ class TestFetching:
         source.unlink()
         assert fetch_sources.main(["--recipes", str(recipes), str(cache)]) == 0, "the cache is enough"
 
+    def test_a_cut_off_file_in_the_cache_is_fetched_again(
+        self, fetch_sources: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        source = tmp_path / "thing.tar.gz"
+        source.write_bytes(b"content")
+        recipes = archive_recipe(tmp_path / "recipes", b"content", f"url: {source.as_uri()}")
+        kept = tmp_path / "cache" / "s" / hashlib.sha256(b"content").hexdigest()
+        kept.parent.mkdir(parents=True)
+        kept.write_bytes(b"cont")
+        assert fetch_sources.main(["--recipes", str(recipes), str(tmp_path / "cache")]) == 0
+        assert kept.read_bytes() == b"content"
+        assert "cut off or damaged" in capsys.readouterr().err
+
+    def test_a_cache_that_cannot_be_written_is_named_with_its_cure(
+        self, fetch_sources: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        recipes = archive_recipe(tmp_path / "recipes", b"content", "url: file:///nowhere")
+        # A file where the folder should be: permissions would not stop root.
+        (tmp_path / "cache").write_text("")
+        assert fetch_sources.main(["--recipes", str(recipes), str(tmp_path / "cache")]) == 2
+        error = capsys.readouterr().err
+        assert str(tmp_path / "cache") in error and "THRESHER_CONAN_HOME" in error
+
     def test_refuses_other_bytes_and_says_both_hashes(
         self, fetch_sources: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
