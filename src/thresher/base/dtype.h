@@ -16,10 +16,14 @@ inline constexpr int kNumDTypes = 4;
 // Bytes of one element.
 constexpr size_t SizeOf(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return 4;
-    case DType::kI64: return 8;
-    case DType::kI32: return 4;
-    case DType::kBool: return 1;
+    case DType::kF32:
+      return 4;
+    case DType::kI64:
+      return 8;
+    case DType::kI32:
+      return 4;
+    case DType::kBool:
+      return 1;
   }
   return 0;
 }
@@ -27,10 +31,14 @@ constexpr size_t SizeOf(DType dtype) {
 // "f32", "i64", "i32", "bool".
 constexpr std::string_view Name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "f32";
-    case DType::kI64: return "i64";
-    case DType::kI32: return "i32";
-    case DType::kBool: return "bool";
+    case DType::kF32:
+      return "f32";
+    case DType::kI64:
+      return "i64";
+    case DType::kI32:
+      return "i32";
+    case DType::kBool:
+      return "bool";
   }
   return "?";
 }

@@ -43,8 +43,8 @@ inline Status Internal(std::string message) { return {Code::kInternal, std::move
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
-  Result(Status status) : state_(std::move(status)) {}   // NOLINT(google-explicit-constructor)
+  Result(T value) : state_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : state_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return std::holds_alternative<T>(state_); }
   Status status() const { return ok() ? Status::Ok() : std::get<Status>(state_); }
@@ -60,16 +60,15 @@ class [[nodiscard]] Result {
 #define THRESHER_CONCAT(a, b) THRESHER_CONCAT_INNER(a, b)
 
 // Returns from the enclosing function when `expr` (a Status) is an error.
-#define THRESHER_TRY(expr)                                                                       \
-  do {                                                                                           \
+#define THRESHER_TRY(expr)                                                                             \
+  do {                                                                                                 \
     if (::thresher::Status thresher_status_ = (expr); !thresher_status_.ok()) return thresher_status_; \
   } while (false)
 
 // Assigns the value of `expr` (a Result) to `lhs`, or returns its Status.
-#define THRESHER_ASSIGN(lhs, expr)                                            \
-  auto THRESHER_CONCAT(thresher_result_, __LINE__) = (expr);                  \
-  if (!THRESHER_CONCAT(thresher_result_, __LINE__).ok())                      \
-    return THRESHER_CONCAT(thresher_result_, __LINE__).status();              \
+#define THRESHER_ASSIGN(lhs, expr)                                                                                    \
+  auto THRESHER_CONCAT(thresher_result_, __LINE__) = (expr);                                                          \
+  if (!THRESHER_CONCAT(thresher_result_, __LINE__).ok()) return THRESHER_CONCAT(thresher_result_, __LINE__).status(); \
   lhs = std::move(THRESHER_CONCAT(thresher_result_, __LINE__)).value()
 
 }  // namespace thresher

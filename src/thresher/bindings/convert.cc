@@ -24,12 +24,21 @@ DType DTypeOf(nb::dlpack::dtype dtype) {
 void Raise(const Status& status) {
   PyObject* type = PyExc_RuntimeError;
   switch (status.code()) {
-    case Code::kInvalidArgument: type = PyExc_ValueError; break;
-    case Code::kUnsupported: type = PyExc_NotImplementedError; break;
-    case Code::kOutOfRange: type = PyExc_IndexError; break;
-    case Code::kResourceExhausted: type = PyExc_MemoryError; break;
+    case Code::kInvalidArgument:
+      type = PyExc_ValueError;
+      break;
+    case Code::kUnsupported:
+      type = PyExc_NotImplementedError;
+      break;
+    case Code::kOutOfRange:
+      type = PyExc_IndexError;
+      break;
+    case Code::kResourceExhausted:
+      type = PyExc_MemoryError;
+      break;
     case Code::kInternal:
-    case Code::kOk: break;
+    case Code::kOk:
+      break;
   }
   PyErr_SetString(type, status.message().c_str());
   throw nb::python_error();

@@ -19,7 +19,8 @@ namespace nb = nanobind;
 using Array = nb::ndarray<nb::ro, nb::device::cpu>;
 using MutableArray = nb::ndarray<nb::device::cpu>;
 
-// Raises the Python exception that fits the code: ValueError, NotImplementedError, IndexError, MemoryError, RuntimeError.
+// Raises the Python exception that fits the code: ValueError, NotImplementedError, IndexError, MemoryError,
+// RuntimeError.
 [[noreturn]] void Raise(const Status& status);
 
 inline void Check(const Status& status) {

@@ -123,18 +123,20 @@ void BindGraph(nb::module_& m) {
       .def(
           "shape", [](const Graph& graph, ValueId id) { return ToPython(ValueAt(graph, id).shape); },
           nb::sig("def shape(self, id: int) -> tuple[int, ...]"))
-      .def("is_constant", [](const Graph& graph, ValueId id) {
-        ValueAt(graph, id);
-        return graph.is_constant(id);
-      })
+      .def("is_constant",
+           [](const Graph& graph, ValueId id) {
+             ValueAt(graph, id);
+             return graph.is_constant(id);
+           })
       .def("nodes", &Nodes, nb::sig("def nodes(self) -> list[dict[str, object]]"))
       .def("text", [](const Graph& graph) { return PrintGraph(graph); })
       .def("hash", [](const Graph& graph) { return ToHex(HashGraph(graph)); })
       .def_static("parse", [](const std::string& text) { return Unwrap(ParseGraph(text)); });
-  m.def("ops", &Ops, nb::sig("def ops() -> list[dict[str, object]]"), "One dict per operator: name, doc, operands, attrs, section, modelled.");
+  m.def("ops", &Ops, nb::sig("def ops() -> list[dict[str, object]]"),
+        "One dict per operator: name, doc, operands, attrs, section, modelled.");
   m.def(
-      "passes", [](const std::string& level) { return PassesForLevel(Unwrap(ParseLevel(level))); }, nb::arg("level") = "O2",
-      "Names of the passes of an optimisation level, in order.");
+      "passes", [](const std::string& level) { return PassesForLevel(Unwrap(ParseLevel(level))); },
+      nb::arg("level") = "O2", "Names of the passes of an optimisation level, in order.");
   constexpr auto all_passes = [] {
     nb::list rows;
     for (const Pass& pass : AllPasses()) {

@@ -16,8 +16,8 @@ namespace {
 
 // The interpreter owns the result.
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level,
-                               std::optional<std::vector<std::string>> passes, std::optional<nb::callable> dump,
-                               bool share_memory, int num_threads) {
+               std::optional<std::vector<std::string>> passes, std::optional<nb::callable> dump, bool share_memory,
+               int num_threads) {
   CompileOptions options;
   options.level = level;
   options.passes = std::move(passes);
@@ -99,10 +99,9 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro("inputs", &Inputs, nb::sig("def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]"))
       .def_prop_ro("outputs", &Outputs, nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
       .def_prop_ro("num_threads", [](const Session& s) { return s.plan().num_threads; })
-      .def_prop_ro("arena_bytes",
-                   [](const Session& s) {
-                     return s.plan().arena_bytes + s.plan().scratch_bytes * s.plan().num_threads;
-                   })
+      .def_prop_ro(
+          "arena_bytes",
+          [](const Session& s) { return s.plan().arena_bytes + s.plan().scratch_bytes * s.plan().num_threads; })
       .def_prop_ro("unplanned_bytes", [](const Session& s) { return s.plan().unplanned_bytes; })
       .def_prop_ro("graph_text", [](const Session& s) { return s.plan().graph_text; });
 }

@@ -25,11 +25,16 @@ OperandSpec ParseOperand(std::string_view text) {
 
 std::string_view TypeName(AttrType type) {
   switch (type) {
-    case AttrType::kBool: return "bool";
-    case AttrType::kInt: return "int";
-    case AttrType::kFloat: return "float";
-    case AttrType::kString: return "string";
-    case AttrType::kInts: return "list of ints";
+    case AttrType::kBool:
+      return "bool";
+    case AttrType::kInt:
+      return "int";
+    case AttrType::kFloat:
+      return "float";
+    case AttrType::kString:
+      return "string";
+    case AttrType::kInts:
+      return "list of ints";
   }
   return "?";
 }
@@ -160,8 +165,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
 }
 
 Result<ValueId> Graph::Add1(const std::string& op, std::vector<ValueId> inputs, Attrs attrs, std::string source) {
-  THRESHER_ASSIGN(const std::vector<ValueId> outputs,
-                  Add(op, std::move(inputs), std::move(attrs), std::move(source)));
+  THRESHER_ASSIGN(const std::vector<ValueId> outputs, Add(op, std::move(inputs), std::move(attrs), std::move(source)));
   return outputs.front();
 }
 

@@ -1,7 +1,7 @@
 // An operator is one row: name, schema, shape inference, cost model, lowering to kernels.
 //
-// Rows stand in src/thresher/ops/, one family a file; graph/operator.cc lists the families. The documentation table, the
-// profiler's names and the importer's list of what is supported all come from these rows.
+// Rows stand in src/thresher/ops/, one family a file; graph/operator.cc lists the families. The documentation table,
+// the profiler's names and the importer's list of what is supported all come from these rows.
 #pragma once
 
 #include <span>

@@ -19,8 +19,10 @@ Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
   const Dims& k = c.inputs[1].shape;
   const Dims& v = c.inputs[2].shape;
   if (q[0] != k[0] || q[0] != v[0] || k[1] != v[1] || k[2] != v[2] || q[3] != k[3] || k[1] == 0 || q[1] % k[1] != 0) {
-    return InvalidArgument("wanted q [B, Hq, Sq, D], k [B, Hkv, Skv, D], v [B, Hkv, Skv, Dv] with Hq a multiple of Hkv, "
-                           "found " + ToString(q) + ", " + ToString(k) + ", " + ToString(v));
+    return InvalidArgument(
+        "wanted q [B, Hq, Sq, D], k [B, Hkv, Skv, D], v [B, Hkv, Skv, Dv] with Hq a multiple of Hkv, "
+        "found " +
+        ToString(q) + ", " + ToString(k) + ", " + ToString(v));
   }
   const OperandType& mask = c.inputs[3];
   if (mask.present) {

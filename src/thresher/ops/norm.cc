@@ -80,8 +80,7 @@ Status LowerLayerNorm(const Graph&, const Node& node, Lowering& lowering) {
 
 Result<std::vector<TensorType>> InferSoftmax(const InferContext& c) {
   THRESHER_TRY(ops::WantF32(c, 0, "x"));
-  const Result<int> dim =
-      ops::NormalizeDim(GetAttr<int64_t>(c.attrs, "dim", -1), ops::Rank(c.inputs[0]), "dim");
+  const Result<int> dim = ops::NormalizeDim(GetAttr<int64_t>(c.attrs, "dim", -1), ops::Rank(c.inputs[0]), "dim");
   if (!dim.ok()) return dim.status();
   return ops::One(DType::kF32, c.inputs[0].shape);
 }
@@ -98,8 +97,7 @@ struct SoftmaxParams {
 
 Status SoftmaxStep(const StepContext& c) {
   const auto& p = c.as<SoftmaxParams>();
-  kernels::Softmax(c.in(0).as<const float>(), c.out().as<float>(), p.outer, p.dim, p.inner, p.log, c.part,
-                   c.num_parts);
+  kernels::Softmax(c.in(0).as<const float>(), c.out().as<float>(), p.outer, p.dim, p.inner, p.log, c.part, c.num_parts);
   return Status::Ok();
 }
 

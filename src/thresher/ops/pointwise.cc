@@ -56,8 +56,8 @@ Status LowerUnary(const Graph&, const Node& node, Lowering& lowering) {
 template <size_t i>
 OpDef UnaryRow() {
   constexpr UnaryOp op = static_cast<UnaryOp>(i);
-  return {kernels::Name(op), kernels::Doc(op), {"x"}, {}, Section::kForward, InferUnary<op>, CostUnary<op>,
-          LowerUnary<op>};
+  return {kernels::Name(op), kernels::Doc(op), {"x"},         {},
+          Section::kForward, InferUnary<op>,   CostUnary<op>, LowerUnary<op>};
 }
 
 // ---- binary ----
@@ -93,8 +93,8 @@ Status LowerBinary(const Graph& graph, const Node& node, Lowering& lowering) {
 template <size_t i>
 OpDef BinaryRow() {
   constexpr BinaryOp op = static_cast<BinaryOp>(i);
-  return {kernels::Name(op), kernels::Doc(op), {"a", "b"}, {}, Section::kForward, InferBinary<op>, CostBinary<op>,
-          LowerBinary<op>};
+  return {kernels::Name(op), kernels::Doc(op), {"a", "b"},     {},
+          Section::kForward, InferBinary<op>,  CostBinary<op>, LowerBinary<op>};
 }
 
 // ---- where, cast ----
@@ -124,10 +124,10 @@ Status WhereStep(const StepContext& c) {
 Status LowerWhere(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
-  lowering.AddStep(WhereStep,
-                   {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering),
-                    Operand(graph, node, 2, lowering)},
-                   {out}, NoParams{});
+  lowering.AddStep(
+      WhereStep,
+      {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering), Operand(graph, node, 2, lowering)}, {out},
+      NoParams{});
   return Status::Ok();
 }
 

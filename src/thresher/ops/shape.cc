@@ -54,8 +54,8 @@ bool StridesForReshape(const View& view, const Dims& shape, int64_t* strides) {
     return true;
   }
   int to = static_cast<int>(shape.size()) - 1;
-  int64_t block = 1;       // elements of the current block of `view`
-  int64_t block_new = 1;   // elements of `shape` placed in it
+  int64_t block = 1;      // elements of the current block of `view`
+  int64_t block_new = 1;  // elements of `shape` placed in it
   int64_t base = view.rank > 0 ? view.strides[view.rank - 1] : 1;
   for (int from = view.rank - 1; from >= 0; --from) {
     block *= view.shape[from];
@@ -142,8 +142,7 @@ Result<std::vector<TensorType>> InferExpand(const InferContext& c) {
 }
 
 Status LowerExpand(const Graph& graph, const Node& node, Lowering& lowering) {
-  lowering.Bind(node.outputs[0],
-                ops::ExpandTo(lowering.Ref(node.inputs[0]), graph.value(node.outputs[0]).shape));
+  lowering.Bind(node.outputs[0], ops::ExpandTo(lowering.Ref(node.inputs[0]), graph.value(node.outputs[0]).shape));
   return Status::Ok();
 }
 

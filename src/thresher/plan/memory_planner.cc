@@ -30,9 +30,8 @@ Placement PlaceBuffers(std::span<const Lifetime> lifetimes) {
     }
     placement.offsets[index] = offset;
     placement.total = std::max(placement.total, offset + bytes);
-    const auto at = std::upper_bound(placed.begin(), placed.end(), offset, [&](int64_t value, size_t other) {
-      return value < placement.offsets[other];
-    });
+    const auto at = std::upper_bound(placed.begin(), placed.end(), offset,
+                                     [&](int64_t value, size_t other) { return value < placement.offsets[other]; });
     placed.insert(at, index);
   }
   return placement;

@@ -85,8 +85,8 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<Step> steps;
   int num_threads = 1;
-  int64_t arena_bytes = 0;    // without scratch
-  int64_t scratch_bytes = 0;  // of one part, the largest of all steps, a multiple of 64
+  int64_t arena_bytes = 0;      // without scratch
+  int64_t scratch_bytes = 0;    // of one part, the largest of all steps, a multiple of 64
   int64_t unplanned_bytes = 0;  // what the arena would take if no two buffers shared memory
   std::string graph_text;
 };

@@ -21,7 +21,8 @@ std::string Describe(const View& view) {
 }
 
 bool Fits(const PortType& port, const View& view) {
-  return port.dtype == view.dtype && std::equal(port.shape.begin(), port.shape.end(), view.shape, view.shape + view.rank);
+  return port.dtype == view.dtype &&
+         std::equal(port.shape.begin(), port.shape.end(), view.shape, view.shape + view.rank);
 }
 
 std::byte* At(std::byte* base, const TensorRef& ref) {
@@ -96,8 +97,8 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire() {
             break;
           case Buffer::Kind::kInput:
           case Buffer::Kind::kOutput:
-            context->fixups.push_back({context->operands.size(), ref.buffer,
-                                       ref.offset * static_cast<int64_t>(SizeOf(ref.view.dtype))});
+            context->fixups.push_back(
+                {context->operands.size(), ref.buffer, ref.offset * static_cast<int64_t>(SizeOf(ref.view.dtype))});
             break;
         }
       }

@@ -51,7 +51,8 @@ TEST(Ops, WrongCallsAreExplained) {
   ExpectContains(ErrorOf(g, "linear", {x, y}), "found x [2, 3] and weight [4]");
   ExpectContains(ErrorOf(g, "permute", {x}), "wanted attribute 'dims'");
   ExpectContains(ErrorOf(g, "permute", {x}, {{"dims", Ints{0, 0}}}), "each dimension of x [2, 3] once");
-  ExpectContains(ErrorOf(g, "permute", {x}, {{"dims", int64_t{1}}}), "wanted attribute 'dims' as list of ints, found int");
+  ExpectContains(ErrorOf(g, "permute", {x}, {{"dims", int64_t{1}}}),
+                 "wanted attribute 'dims' as list of ints, found int");
   ExpectContains(ErrorOf(g, "softmax", {x}, {{"dimm", int64_t{1}}}), "unknown attribute 'dimm'; known are dim");
   ExpectContains(ErrorOf(g, "softmax", {x}, {{"dim", int64_t{2}}}), "in [-2, 2), found 2");
   ExpectContains(ErrorOf(g, "reshape", {x}, {{"shape", Ints{4, -1}}}), "6 elements");
@@ -118,8 +119,13 @@ TEST(Ops, MatmulBroadcastsLeadingDimensions) {
   struct Case {
     Dims a, b;
   };
-  for (const Case& c : {Case{{4, 5}, {5, 6}}, {{2, 4, 5}, {5, 6}}, {{2, 4, 5}, {2, 5, 6}}, {{4, 5}, {3, 5, 6}},
-                        {{2, 1, 4, 5}, {3, 5, 6}}, {{2, 3, 4, 5}, {2, 1, 5, 6}}, {{2, 3, 1, 5}, {2, 3, 5, 1}}}) {
+  for (const Case& c : {Case{{4, 5}, {5, 6}},
+                        {{2, 4, 5}, {5, 6}},
+                        {{2, 4, 5}, {2, 5, 6}},
+                        {{4, 5}, {3, 5, 6}},
+                        {{2, 1, 4, 5}, {3, 5, 6}},
+                        {{2, 3, 4, 5}, {2, 1, 5, 6}},
+                        {{2, 3, 1, 5}, {2, 3, 5, 1}}}) {
     const std::vector<float> a = RandomFloats(NumElements(c.a), 1), b = RandomFloats(NumElements(c.b), 2);
     Graph g;
     const ValueId x = AddF32(g, "a", c.a, a);
@@ -165,8 +171,14 @@ TEST(Ops, ReshapeOfWindows) {
     Ints shape;
   };
   // x is [2, 3, 4] before the permutation; some of these need a copy, others do not.
-  for (const Case& c : {Case{{0, 1, 2}, {6, 4}}, {{0, 1, 2}, {24}}, {{1, 0, 2}, {3, 8}}, {{1, 0, 2}, {6, 4}},
-                        {{2, 0, 1}, {4, 6}}, {{2, 1, 0}, {24}}, {{0, 2, 1}, {2, 1, 2, 2, 3}}, {{1, 2, 0}, {3, 2, 2, 2}}}) {
+  for (const Case& c : {Case{{0, 1, 2}, {6, 4}},
+                        {{0, 1, 2}, {24}},
+                        {{1, 0, 2}, {3, 8}},
+                        {{1, 0, 2}, {6, 4}},
+                        {{2, 0, 1}, {4, 6}},
+                        {{2, 1, 0}, {24}},
+                        {{0, 2, 1}, {2, 1, 2, 2, 3}},
+                        {{1, 2, 0}, {3, 2, 2, 2}}}) {
     Graph g;
     const ValueId x = AddF32(g, "x", {2, 3, 4}, Iota(24));
     const ValueId p = Must(g.Add1("permute", {x}, {{"dims", c.permute}}));
@@ -177,7 +189,8 @@ TEST(Ops, ReshapeOfWindows) {
   }
   Graph g;
   const ValueId row = Must(g.Add1("expand", {AddF32(g, "x", {1, 3}, Iota(3))}, {{"shape", Ints{2, 3}}}));
-  g.SetOutputs({Must(g.Add1("reshape", {row}, {{"shape", Ints{6}}})), Must(g.Add1("reshape", {row}, {{"shape", Ints{2, 3, 1}}}))});
+  g.SetOutputs({Must(g.Add1("reshape", {row}, {{"shape", Ints{6}}})),
+                Must(g.Add1("reshape", {row}, {{"shape", Ints{2, 3, 1}}}))});
   const auto out = Must(Evaluate(g));
   EXPECT_EQ(Elements<float>(out[0]), (std::vector<float>{0, 1, 2, 0, 1, 2}));
   EXPECT_EQ(Elements<float>(out[1]), (std::vector<float>{0, 1, 2, 0, 1, 2}));
@@ -208,7 +221,8 @@ TEST(Ops, ScalarsAndEmptyTensors) {
 TEST(Ops, SliceSelectCat) {
   Graph g;
   const ValueId x = AddF32(g, "x", {3, 4}, Iota(12));
-  const ValueId a = Must(g.Add1("slice", {x}, {{"dim", int64_t{1}}, {"start", int64_t{-3}}, {"end", int64_t{100}}, {"step", int64_t{2}}}));
+  const ValueId a = Must(
+      g.Add1("slice", {x}, {{"dim", int64_t{1}}, {"start", int64_t{-3}}, {"end", int64_t{100}}, {"step", int64_t{2}}}));
   const ValueId b = Must(g.Add1("select", {x}, {{"dim", int64_t{0}}, {"index", int64_t{-1}}}));
   const ValueId c = Must(g.Add1("cat", {a, a, x}, {{"dim", int64_t{-1}}}));
   g.SetOutputs({a, b, c});
@@ -225,7 +239,8 @@ TEST(Ops, IntegersAndMasks) {
   Graph g;
   const ValueId i = Must(g.Add1("arange", {}, {{"end", 6.0}, {"dtype", std::string("i64")}}));
   const ValueId three = Must(g.Add1("full", {}, {{"shape", Ints{}}, {"value", 3.0}, {"dtype", std::string("i64")}}));
-  const ValueId big = Must(g.Add1("full", {}, {{"shape", Ints{1}}, {"value_int", (int64_t{1} << 62) + 1}, {"dtype", std::string("i64")}}));
+  const ValueId big = Must(
+      g.Add1("full", {}, {{"shape", Ints{1}}, {"value_int", (int64_t{1} << 62) + 1}, {"dtype", std::string("i64")}}));
   const ValueId m = Must(g.Add1("ge", {i, three}));
   const ValueId f = Must(g.Add1("cast", {i}, {{"dtype", std::string("f32")}}));
   const ValueId z = Must(g.Add1("full", {}, {{"shape", Ints{1}}, {"value", -1.0}}));

@@ -18,8 +18,9 @@ std::atomic<int64_t> allocations{0};
 
 void* CountedAllocate(size_t size, size_t alignment) {
   if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = alignment > alignof(std::max_align_t) ? std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)
-                                                  : std::malloc(size == 0 ? 1 : size);
+  void* p = alignment > alignof(std::max_align_t)
+                ? std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)
+                : std::malloc(size == 0 ? 1 : size);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
@@ -77,7 +78,8 @@ struct Call {
   explicit Call(int64_t seed) {
     for (int64_t i = 0; i < 2 * kRows; ++i) ids.push_back((i * 7 + seed * 13) % 100);
     inputs = {MakeView(ids.data(), DType::kI64, {2, kRows})};
-    outputs = {MakeView(hidden.data(), DType::kF32, {2, kRows, kWidth}), MakeView(mean.data(), DType::kF32, {2, kWidth})};
+    outputs = {MakeView(hidden.data(), DType::kF32, {2, kRows, kWidth}),
+               MakeView(mean.data(), DType::kF32, {2, kWidth})};
   }
 };
 
@@ -178,7 +180,8 @@ TEST(Session, RunsFromSeveralThreadsAtOnce) {
     threads.emplace_back([&, i] {
       for (int round = 0; round < 20; ++round) {
         Call call(i);
-        if (!session->Run(call.inputs, call.outputs).ok() || call.hidden != wanted[static_cast<size_t>(i)].hidden) ++wrong;
+        if (!session->Run(call.inputs, call.outputs).ok() || call.hidden != wanted[static_cast<size_t>(i)].hidden)
+          ++wrong;
       }
     });
   }
@@ -261,10 +264,9 @@ TEST(Session, OutputsThatAreInputsConstantsOrViews) {
   WeightStore weights;
   Session session(Must(BuildPlan(g, weights, {})));
   std::vector<float> in = {1, 2, 3, 4, 5, 6}, o0(6), o1(2), o2(6), o3(6), o4(6);
-  const std::vector<View> outputs = {
-      MakeView(o0.data(), DType::kF32, {2, 3}), MakeView(o1.data(), DType::kF32, {2}),
-      MakeView(o2.data(), DType::kF32, {3, 2}), MakeView(o3.data(), DType::kF32, {2, 3}),
-      MakeView(o4.data(), DType::kF32, {2, 3})};
+  const std::vector<View> outputs = {MakeView(o0.data(), DType::kF32, {2, 3}), MakeView(o1.data(), DType::kF32, {2}),
+                                     MakeView(o2.data(), DType::kF32, {3, 2}), MakeView(o3.data(), DType::kF32, {2, 3}),
+                                     MakeView(o4.data(), DType::kF32, {2, 3})};
   ASSERT_TRUE(session.Run(std::vector<View>{MakeView(in.data(), DType::kF32, {2, 3})}, outputs).ok());
   EXPECT_EQ(o0, in);
   EXPECT_EQ(o1, (std::vector<float>{7, 8}));
