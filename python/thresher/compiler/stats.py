@@ -5,10 +5,24 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from thresher.compiler.runtime import CompiledGraph
+    from thresher import _engine
+    from thresher.compiler.weights import Store
+
+
+class Holder(Protocol):
+    """What holds plans and packed weights: a compiled graph."""
+
+    def plans(self) -> list[_engine.Plan]:
+        """The plans built and not dropped."""
+
+    def weight_stores(self) -> list[Store]:
+        """The packed weights; several holders may share one."""
+
+    def clear(self) -> None:
+        """Drops them all; the next call builds them again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.graphs_alive: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        self.graphs_alive: weakref.WeakSet[Holder] = weakref.WeakSet()
         self._reset()
 
     def _reset(self) -> None:
@@ -119,12 +133,12 @@ class Recorder:
         with self._lock:
             self._repacks += 1
 
-    def alive(self) -> list[CompiledGraph]:
+    def alive(self) -> list[Holder]:
         """The compiled graphs that still exist."""
         with self._lock:
             return list(self.graphs_alive)
 
-    def register(self, graph: CompiledGraph) -> None:
+    def register(self, graph: Holder) -> None:
         """Notes a compiled graph without keeping it alive."""
         with self._lock:
             self.graphs_alive.add(graph)
