@@ -17,6 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from thresher import startup
+from thresher.compiler.capture import capture_inference
 from thresher.compiler.config import CompilerConfig, config_from_options
 from thresher.compiler.decompositions import DECOMPOSITIONS
 from thresher.compiler.errors import ConfigError, UnsupportedOperatorError
@@ -59,6 +60,10 @@ def thresher_backend(
         return compile_aten(module, frozenset(), config)
 
     with _without_garbage_collection():
+        captured = capture_inference(gm, example_inputs)
+        if captured is not None:
+            boxed = compile_aten(*captured, config)
+            return lambda *args: boxed(list(args))
         compiled: Callable[..., Any] = aot_autograd(
             fw_compiler=compile_graph,
             bw_compiler=compile_backward,

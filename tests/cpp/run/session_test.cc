@@ -16,22 +16,36 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
 
-void* CountedAllocate(size_t size, size_t alignment) {
+void* CountedAllocate(size_t size, size_t alignment) noexcept {
   if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = alignment > alignof(std::max_align_t)
-                ? std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)
-                : std::malloc(size == 0 ? 1 : size);
+  return alignment > alignof(std::max_align_t)
+             ? std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)
+             : std::malloc(size == 0 ? 1 : size);
+}
+
+void* Required(void* p) {
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
 
+size_t Number(std::align_val_t alignment) { return static_cast<size_t>(alignment); }
+
 }  // namespace
 
-// Every allocation of the test program in C++ passes through here, those of the engine's threads too.
-void* operator new(size_t size) { return CountedAllocate(size, 0); }
-void* operator new[](size_t size) { return CountedAllocate(size, 0); }
-void* operator new(size_t size, std::align_val_t a) { return CountedAllocate(size, static_cast<size_t>(a)); }
-void* operator new[](size_t size, std::align_val_t a) { return CountedAllocate(size, static_cast<size_t>(a)); }
+// Every allocation of the test program in C++ passes through here, those of the engine's threads too. All forms are
+// replaced: AddressSanitizer has its own for those that are not, and then finds them freed by the wrong function.
+void* operator new(size_t size) { return Required(CountedAllocate(size, 0)); }
+void* operator new[](size_t size) { return Required(CountedAllocate(size, 0)); }
+void* operator new(size_t size, std::align_val_t a) { return Required(CountedAllocate(size, Number(a))); }
+void* operator new[](size_t size, std::align_val_t a) { return Required(CountedAllocate(size, Number(a))); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return CountedAllocate(size, 0); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return CountedAllocate(size, 0); }
+void* operator new(size_t size, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return CountedAllocate(size, Number(a));
+}
+void* operator new[](size_t size, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return CountedAllocate(size, Number(a));
+}
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }

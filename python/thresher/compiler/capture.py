@@ -1,0 +1,111 @@
+"""A short way from TorchDynamo's graph to an aten graph, for the inference of graphs that change nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
+
+from thresher.compiler.decompositions import DECOMPOSITIONS
+
+log = logging.getLogger("thresher.compiler")
+
+
+def capture_inference(
+    gm: fx.GraphModule, example_inputs: Sequence[object]
+) -> tuple[fx.GraphModule, frozenset[int]] | None:
+    """Traces a graph once, where AOTAutograd would trace it twice and prepare for gradients and changes.
+
+    Args:
+      gm: a graph as TorchDynamo captured it.
+      example_inputs: what it is called with.
+
+    Returns:
+      The aten graph, its placeholders being those of gm, and the positions of parameters and buffers. None where the
+      graph needs AOTAutograd: gradients, autocast, tensor subclasses, changes in place, data-dependent sizes.
+    """
+    context = TracingContext.try_get()
+    if context is None or context.fake_mode is None or not _is_plain(gm, example_inputs):
+        return None
+    inputs = [_fake(value, context) for value in example_inputs]
+    try:
+        # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
+        with torch.no_grad(), fx.traceback.preserve_node_meta(), enable_python_dispatcher(), context.fake_mode:
+            traced = make_fx(PropagateUnbackedSymInts(gm).run, decomposition_table=DECOMPOSITIONS)(*inputs)
+    except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
+        log.debug("a graph goes through AOTAutograd after all", exc_info=True)
+        return None
+    traced.graph.eliminate_dead_code()
+    if not _is_pure(traced):
+        return None
+    static = (i for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _is_static(node))
+    return traced, frozenset(static)
+
+
+def _fake(value: object, context: TracingContext) -> object:
+    """The tensor as one without data, its sizes being symbols where TorchDynamo made them so."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+        return value
+    assert context.fake_mode is not None
+    contexts: Any = context.tensor_to_context
+    known = contexts.get(value)
+    source = known.tensor_source if known is not None else None
+    return context.fake_mode.from_tensor(value, symbolic_context=known, source=source, trace=known is None)
+
+
+def _is_static(placeholder: fx.Node) -> bool:
+    """Whether TorchDynamo lifted a parameter or buffer of the model to this input."""
+    return placeholder.meta.get("tensor_dict", {}).get("_dynamo_static_input_type") is not None
+
+
+def _is_plain(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
+    if torch.is_autocast_enabled("cpu"):
+        return False
+    grad = torch.is_grad_enabled()
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            if (
+                type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor)
+                or value.layout != torch.strided
+                or (grad and value.requires_grad)
+            ):
+                return False
+        elif not isinstance(value, torch.SymInt):
+            return False
+    # Contexts (autocast, gradients) and higher-order operators are calls into torch's private modules; tensors that
+    # belong to the graph would have to become inputs.
+    return all(
+        node.op in ("placeholder", "call_method", "output")
+        or (node.op == "call_function" and not _is_private(node.target) and "unbacked_bindings" not in node.meta)
+        for node in gm.graph.nodes
+    )
+
+
+def _is_private(function: Any) -> bool:
+    if isinstance(function, torch._ops.HigherOrderOperator):
+        return True
+    name = getattr(function, "__module__", None) or ""
+    return name.startswith(("torch.amp", "torch._functorch", "torch._higher_order_ops")) or function in (
+        torch._C._set_grad_enabled,
+        torch._C._autograd._saved_tensors_hooks_disable,
+    )
+
+
+def _is_pure(traced: fx.GraphModule) -> bool:
+    """Whether nothing is changed in place and no tensor belongs to the graph itself."""
+    for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            return False
+        if isinstance(node.target, torch._ops.OpOverload):
+            schema = node.target._schema
+            if schema.is_mutable or not schema.returns:
+                return False
+    return True

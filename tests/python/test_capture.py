@@ -1,0 +1,227 @@
+"""The short way from TorchDynamo to the engine, and the graphs that must not take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+
+@pytest.fixture
+def taken(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Which of the graphs compiled so far took the short way."""
+    from thresher.compiler import backend
+
+    ways: list[bool] = []
+    capture = backend.capture_inference
+
+    def watched(*args: Any) -> Any:
+        captured = capture(*args)
+        ways.append(captured is not None)
+        return captured
+
+    monkeypatch.setattr(backend, "capture_inference", watched)
+    return ways
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 6)).eval()
+
+
+def test_inference_takes_it(compiler: Any, taken: list[bool]) -> None:
+    net = model()
+    compiled = compiler.compile(net)
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x))
+        assert compiler.compilation_stats().weight_bytes > 0  # parameters were known as such
+        net[0].weight.mul_(2.0)
+        torch.testing.assert_close(compiled(x), net(x))
+    assert taken == [True]
+
+
+def test_sizes_become_symbols(compiler: Any, taken: list[bool]) -> None:
+    net = model()
+    compiled = compiler.compile(net)
+    with torch.no_grad():
+        for rows in (3, 5, 7, 11):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(compiled(x), net(x))
+    assert taken == [True, True]
+
+
+def test_an_integer_becomes_a_symbol(compiler: Any) -> None:
+    def scale(x: Any, times: int) -> Any:
+        return x.reshape(-1, times) * times + x.shape[0]
+
+    compiled = torch.compile(scale, backend="thresher")
+    x = torch.randn(24)
+    with torch.no_grad():
+        for times in (2, 3, 4, 6):
+            torch.testing.assert_close(compiled(x, times), scale(x, times))
+
+
+@pytest.mark.filterwarnings("ignore:thresher")
+def test_gradients_do_not(compiler: Any, taken: list[bool]) -> None:
+    net = model()
+    compiled = compiler.compile(net)
+    x = torch.randn(3, 6)
+    compiled(x).sum().backward()
+    got = net[0].weight.grad.clone()
+    net.zero_grad()
+    net(x).sum().backward()
+    torch.testing.assert_close(got, net[0].weight.grad)
+    assert taken == [False]
+
+
+@pytest.mark.filterwarnings("ignore:thresher")
+def test_both_ways_in_one_process(compiler: Any, taken: list[bool]) -> None:
+    net = model()
+    compiled = compiler.compile(net)
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        first = compiled(x)
+    assert not first.requires_grad
+    second = compiled(x)
+    assert second.requires_grad
+    torch.testing.assert_close(first, second.detach())
+    assert taken == [True, False]
+
+
+def add_in_place(x: Any) -> Any:
+    y = x * 2.0
+    y += x
+    return y
+
+
+def change_the_input(x: Any) -> Any:
+    x.add_(1.0)
+    return x * 2.0
+
+
+def view_of_the_input(x: Any) -> Any:
+    return x.view(-1), x + 1.0
+
+
+def the_input_itself(x: Any) -> Any:
+    return x, x + 1.0
+
+
+def shared_memory(x: Any) -> Any:
+    y = x + 1.0
+    return y, y[0]
+
+
+def twice_the_same(x: Any) -> Any:
+    y = x + 1.0
+    return y, y
+
+
+def a_view_sees_the_change(x: Any) -> Any:
+    y = x * 2.0
+    v = y.view(-1)
+    y.add_(1.0)
+    return v * 3.0
+
+
+def a_constant(x: Any) -> Any:
+    return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def gradients_inside(x: Any) -> Any:
+    with torch.enable_grad():
+        return x * 2.0
+
+
+def autocast_inside(x: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x @ x.t()
+
+
+@pytest.mark.parametrize(
+    ("function", "short"),
+    [
+        (add_in_place, False),
+        (change_the_input, False),
+        (a_view_sees_the_change, False),
+        (a_constant, False),
+        (gradients_inside, False),
+        (autocast_inside, False),
+        (view_of_the_input, True),
+        (the_input_itself, True),
+        (shared_memory, True),
+        (twice_the_same, True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:thresher")
+def test_graphs_that_are_not_plain(
+    compiler: Any, taken: list[bool], function: Callable[[Any], Any], short: bool
+) -> None:
+    compiled = torch.compile(function, backend="thresher")
+    with torch.no_grad():
+        x = torch.randn(3, 4)
+        ours, theirs = x.clone(), x.clone()
+        got, want = compiled(ours), function(theirs)
+    assert all(way is short for way in taken)
+    assert torch.equal(ours, theirs)
+    many = isinstance(want, tuple)
+    for mine, reference in zip(got if many else [got], want if many else [want], strict=True):
+        torch.testing.assert_close(mine, reference)
+        assert mine.requires_grad == reference.requires_grad
+    if many:  # what shares memory in PyTorch shares it here
+        for i, j in ((0, 1), (1, 0)):
+            assert shares(got[i], got[j]) == shares(want[i], want[j])
+            assert shares(got[i], ours) == shares(want[i], theirs)
+
+
+def shares(a: Any, b: Any) -> bool:
+    return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+
+
+@pytest.mark.filterwarnings("ignore:thresher")
+def test_sizes_that_depend_on_data(compiler: Any, taken: list[bool]) -> None:
+    def positive(x: Any) -> Any:
+        return x[x > 0.0] * 2.0
+
+    x = torch.randn(3, 4)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        torch.testing.assert_close(torch.compile(positive, backend="thresher")(x), positive(x))
+    assert taken == [False]
+
+
+def test_inference_mode(compiler: Any, taken: list[bool]) -> None:
+    net = model()
+    compiled = compiler.compile(net)
+    x = torch.randn(3, 6)
+    with torch.inference_mode():
+        got = compiled(x)
+        torch.testing.assert_close(got, net(x))
+    assert got.is_inference()
+    assert taken == [True]
+
+
+@pytest.mark.filterwarnings("ignore:thresher")
+def test_autocast_around(compiler: Any, taken: list[bool]) -> None:
+    net = model()
+    compiled = compiler.compile(net)
+    x = torch.randn(3, 6)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = compiled(x), net(x)
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    assert taken == [False]
+
+
+def test_unsupported_operators_are_named_with_their_line(compiler: Any, taken: list[bool]) -> None:
+    def spectrum(x: Any) -> Any:
+        return torch.fft.rfft(x * 2.0).abs() + 1.0
+
+    compiled = torch.compile(spectrum, backend="thresher")
+    x = torch.randn(3, 8)
+    with torch.no_grad(), pytest.warns(UserWarning, match="test_capture.py"):
+        torch.testing.assert_close(compiled(x), spectrum(x))
+    assert taken == [True]
