@@ -28,6 +28,9 @@ void* Required(void* p) {
   return p;
 }
 
+// Not inlined, because the compiler knows operator new by name and would warn of the call of free().
+[[gnu::noinline]] void Release(void* p) noexcept { std::free(p); }
+
 size_t Number(std::align_val_t alignment) { return static_cast<size_t>(alignment); }
 
 }  // namespace
@@ -46,14 +49,14 @@ void* operator new(size_t size, std::align_val_t a, const std::nothrow_t&) noexc
 void* operator new[](size_t size, std::align_val_t a, const std::nothrow_t&) noexcept {
   return CountedAllocate(size, Number(a));
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { Release(p); }
+void operator delete[](void* p) noexcept { Release(p); }
+void operator delete(void* p, size_t) noexcept { Release(p); }
+void operator delete[](void* p, size_t) noexcept { Release(p); }
+void operator delete(void* p, std::align_val_t) noexcept { Release(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { Release(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { Release(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { Release(p); }
 
 namespace thresher {
 namespace {
