@@ -142,6 +142,17 @@ def autocast_inside(x: Any) -> Any:
         return x @ x.t()
 
 
+def inference_mode_inside(x: Any) -> Any:
+    with torch.inference_mode():
+        y = x * 2.0
+    return y + 1.0
+
+
+def hooks_inside(x: Any) -> Any:
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        return x * 2.0
+
+
 @pytest.mark.parametrize(
     ("function", "short"),
     [
@@ -151,6 +162,8 @@ def autocast_inside(x: Any) -> Any:
         (a_constant, False),
         (gradients_inside, False),
         (autocast_inside, False),
+        (inference_mode_inside, False),
+        (hooks_inside, False),
         (view_of_the_input, True),
         (the_input_itself, True),
         (shared_memory, True),

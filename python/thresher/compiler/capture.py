@@ -12,7 +12,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
 from thresher.compiler.decompositions import DECOMPOSITIONS
 
@@ -30,7 +29,8 @@ def capture_inference(
 
     Returns:
       The aten graph, its placeholders being those of gm, and the positions of parameters and buffers. None where the
-      graph needs AOTAutograd: gradients, autocast, tensor subclasses, changes in place, data-dependent sizes.
+      graph needs AOTAutograd: gradients, autocast and other contexts, tensor subclasses, changes in place,
+      data-dependent sizes.
     """
     context = TracingContext.try_get()
     if context is None or context.fake_mode is None or not _is_plain(gm, example_inputs):
@@ -39,7 +39,7 @@ def capture_inference(
     try:
         # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
         with torch.no_grad(), fx.traceback.preserve_node_meta(), enable_python_dispatcher(), context.fake_mode:
-            traced = make_fx(PropagateUnbackedSymInts(gm).run, decomposition_table=DECOMPOSITIONS)(*inputs)
+            traced = make_fx(fx.Interpreter(gm).run, decomposition_table=DECOMPOSITIONS)(*inputs)
     except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
         log.debug("a graph goes through AOTAutograd after all", exc_info=True)
         return None
@@ -80,23 +80,22 @@ def _is_plain(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
                 return False
         elif not isinstance(value, torch.SymInt):
             return False
-    # Contexts (autocast, gradients) and higher-order operators are calls into torch's private modules; tensors that
-    # belong to the graph would have to become inputs.
+    # Tensors that belong to the graph (get_attr) would have to become inputs.
     return all(
         node.op in ("placeholder", "call_method", "output")
-        or (node.op == "call_function" and not _is_private(node.target) and "unbacked_bindings" not in node.meta)
+        or (node.op == "call_function" and not _sets_context(node.target) and "unbacked_bindings" not in node.meta)
         for node in gm.graph.nodes
     )
 
 
-def _is_private(function: Any) -> bool:
-    if isinstance(function, torch._ops.HigherOrderOperator):
+# Their functions set a context (autocast, gradients, inference mode, hooks) or stand for a higher-order operator.
+_CONTEXT_MODULES = ("torch.amp", "torch.autograd", "torch._C._autograd", "torch._functorch", "torch._higher_order_ops")
+
+
+def _sets_context(function: Any) -> bool:
+    if isinstance(function, torch._ops.HigherOrderOperator) or function is torch._C._set_grad_enabled:
         return True
-    name = getattr(function, "__module__", None) or ""
-    return name.startswith(("torch.amp", "torch._functorch", "torch._higher_order_ops")) or function in (
-        torch._C._set_grad_enabled,
-        torch._C._autograd._saved_tensors_hooks_disable,
-    )
+    return (getattr(function, "__module__", None) or "").startswith(_CONTEXT_MODULES)
 
 
 def _is_pure(traced: fx.GraphModule) -> bool:
