@@ -4,6 +4,9 @@
 #include <optional>
 
 #include "thresher/base/env.h"
+
+// The longest list of targets that any kernel is compiled for.
+#define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
 
 // After simd_targets.h, which says what Highway compiles.
@@ -22,11 +25,14 @@ constexpr Row kRows[] = {
     {Isa::kSse2, "sse2", HWY_SSE2},
     {Isa::kAvx2, "avx2", HWY_AVX2},
     {Isa::kAvx512, "avx512", HWY_AVX3},
+    {Isa::kAvx512Vnni, "avx512_vnni", HWY_AVX3_DL},
+    {Isa::kAvx512Bf16, "avx512_bf16", HWY_AVX3_ZEN4},
 #if HWY_ARCH_ARM && !defined(__ARM_FEATURE_AES)
     {Isa::kNeon, "neon", HWY_NEON_WITHOUT_AES},
 #else
     {Isa::kNeon, "neon", HWY_NEON},
 #endif
+    {Isa::kNeonBf16, "neon_bf16", HWY_NEON_BF16},
     {Isa::kSve, "sve", HWY_SVE},
     {Isa::kSve2, "sve2", HWY_SVE2},
 };

@@ -11,9 +11,10 @@
 namespace thresher::isa {
 
 // Within one architecture, later is better.
-enum class Isa : uint8_t { kSse2, kAvx2, kAvx512, kNeon, kSve, kSve2 };
+enum class Isa : uint8_t { kSse2, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kNeon, kNeonBf16, kSve, kSve2 };
 
-// The name that THRESHER_ISA takes: "sse2", "avx2", "avx512", "neon", "sve", "sve2".
+// The name that THRESHER_ISA takes: "sse2", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "neon", "neon_bf16",
+// "sve", "sve2".
 std::string_view Name(Isa isa);
 
 // Those this build has kernels for, worst first.

@@ -170,7 +170,7 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
   tile.init_ld = out_ld;
   for (size_t p = 0; p < num_panels; ++p) {
     tile.b = panels + p * panel_stride;
-    tile.next_b = tile.b + panel_stride;
+    tile.next_b = panels + (p + 1) * panel_stride;
     size_t row = 0;
     for (size_t t = 0; t < tiles.count; ++t) {
       const size_t height = tiles.Height(t);

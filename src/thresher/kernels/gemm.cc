@@ -3,15 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
 
 #include "thresher/base/simd_targets.h"
+#include "thresher/kernels/gemm_dot.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thresher/kernels/gemm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // foreach_target.h must come first.
+#include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
-#include "thresher/kernels/math-inl.h"
+#include "thresher/kernels/epilogue-inl.h"
+#include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,79 +30,34 @@ constexpr size_t kRowBlockBytes = 256 * 1024;
 constexpr size_t kMinBlockRows = 96;
 constexpr size_t kMaxBlockRows = 144;
 
-template <Activation kActivation, class D, class V = hn::Vec<D>>
-HWY_INLINE V Activate(D d, V x) {
-  if constexpr (kActivation == Activation::kRelu) {
-    return AtLeast(d, hn::Zero(d), x);
-  } else if constexpr (kActivation == Activation::kGelu) {
-    return Gelu(d, x);
-  } else if constexpr (kActivation == Activation::kGeluTanh) {
-    return GeluTanh(d, x);
-  } else if constexpr (kActivation == Activation::kSilu) {
-    return Silu(d, x);
-  } else if constexpr (kActivation == Activation::kTanh) {
-    return Tanh(d, x);
-  } else if constexpr (kActivation == Activation::kSigmoid) {
-    return Sigmoid(d, x);
-  } else {
-    return x;
-  }
-}
+// Up to so many rows, a compressed panel is widened in registers, in tiles of up to kDirectTileRows rows, which is free
+// while memory sets the pace. More rows share a panel that is widened once.
+constexpr size_t kDirectRows = 8;
+constexpr int kDirectTileRows = 4;
 
-// c = act(tile) + residual for `rows` rows of `columns` columns, the tile's rows being PanelWidth() apart.
-template <Activation kActivation>
-HWY_NOINLINE void Finish(const float* HWY_RESTRICT tile, size_t rows, size_t columns, float* c, size_t ldc,
-                         const float* residual, size_t ldr) {
-  const TileTag d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t width = PanelWidth();
-  for (size_t i = 0; i < rows; ++i) {
-    for (size_t j = 0; j < columns; j += lanes) {
-      auto v = Activate<kActivation>(d, hn::Load(d, tile + i * width + j));
-      const size_t count = columns - j;
-      if (count >= lanes) {
-        if (residual != nullptr) v = hn::Add(v, hn::LoadU(d, residual + i * ldr + j));
-        hn::StoreU(v, d, c + i * ldc + j);
-      } else {
-        if (residual != nullptr) v = hn::Add(v, hn::LoadN(d, residual + i * ldr + j, count));
-        hn::StoreN(v, d, c + i * ldc + j, count);
-      }
-    }
-  }
-}
+template <class Panel>
+constexpr bool kHasColumnScale = std::is_same_v<Panel, Int8Panel>;
 
-using FinishFunction = void (*)(const float*, size_t, size_t, float*, size_t, const float*, size_t);
-
-FinishFunction FinishFor(Activation activation) {
-  switch (activation) {
-    case Activation::kNone:
-      return &Finish<Activation::kNone>;
-    case Activation::kRelu:
-      return &Finish<Activation::kRelu>;
-    case Activation::kGelu:
-      return &Finish<Activation::kGelu>;
-    case Activation::kGeluTanh:
-      return &Finish<Activation::kGeluTanh>;
-    case Activation::kSilu:
-      return &Finish<Activation::kSilu>;
-    case Activation::kTanh:
-      return &Finish<Activation::kTanh>;
-    case Activation::kSigmoid:
-      return &Finish<Activation::kSigmoid>;
-  }
-  return &Finish<Activation::kNone>;
+// Bytes from one panel to the next. Scales of the columns follow the panel they belong to.
+template <class Panel>
+size_t PanelStride(size_t k) {
+  return StoredBytes<Panel>(k) + (kHasColumnScale<Panel> ? PanelWidth() * sizeof(float) : 0);
 }
 
 // Rows [row_begin, row_end) of panels [panel_begin, panel_end).
+template <class Panel>
 void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+  constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
+  constexpr size_t kStepUnit = Panel::kGroup == 0 ? 4 : Panel::kGroup;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
   const size_t lda = static_cast<size_t>(args.lda);
   const size_t ldc = static_cast<size_t>(args.ldc);
   const size_t ldr = static_cast<size_t>(args.ldr);
   const size_t width = PanelWidth();
+  const size_t panel_stride = PanelStride<Panel>(k);
   const size_t rows = row_end - row_begin;
-  const FinishFunction finish = FinishFor(args.activation);
+  const FinishFunction finish = FinishFor<float>(args.activation);
 
   const size_t most_rows =
       std::clamp(kRowBlockBytes / (sizeof(float) * std::max<size_t>(k, 1)), kMinBlockRows, kMaxBlockRows);
@@ -106,18 +65,24 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
 
   alignas(64) float strip[kMaxBlockRows * kMaxPanelWidth];
   alignas(64) float padded_bias[kMaxPanelWidth];
+  alignas(64) float widened[kStoredAsFloats ? 16 : kPanelBlockBytes / sizeof(float)];
 
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = row_begin + rows * block / row_blocks;
     const size_t block_end = row_begin + rows * (block + 1) / row_blocks;
-    const RowTiles tiles(block_end - block_begin);
+    const bool direct_panel = kStoredAsFloats || block_end - block_begin <= kDirectRows;
+    const RowTiles tiles(block_end - block_begin, static_cast<size_t>(direct_panel && !kStoredAsFloats
+                                                                          ? kDirectTileRows
+                                                                          : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
-    const size_t most_k = tiles.count == 1 ? std::max<size_t>(k, 1) : kPanelBlockBytes / (sizeof(float) * width);
+    const size_t most_k = tiles.count == 1 && direct_panel
+                              ? std::max<size_t>(k, 1)
+                              : std::max<size_t>(kPanelBlockBytes / (sizeof(float) * width) / kStepUnit, 1) * kStepUnit;
     const size_t k_blocks = std::max<size_t>(1, (k + most_k - 1) / most_k);
-    const size_t k_step = ((k + k_blocks - 1) / k_blocks + 3) / 4 * 4;
+    const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit - 1) / kStepUnit * kStepUnit;
 
     for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-      const float* panel_b = args.packed_b + panel * k * width;
+      const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
       const float* bias = args.bias == nullptr ? nullptr : args.bias + column;
@@ -126,28 +91,34 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
         std::fill(padded_bias + columns, padded_bias + width, 0.0f);
         bias = padded_bias;
       }
-      const bool direct = columns == width && args.activation == Activation::kNone;
+      const bool direct = columns == width && args.activation == Activation::kNone && !kHasColumnScale<Panel>;
 
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
         const size_t k_begin = std::min(k, k_block * k_step);
         const size_t k_end = std::min(k, k_begin + k_step);
         const bool first = k_block == 0;
         const bool last = k_block + 1 == k_blocks;
-        const size_t block_floats = (k_end - k_begin) * width;
+        const uint8_t* block_b = panel_b + StoredBytes<Panel>(k_begin);
+        const size_t block_bytes = StoredBytes<Panel>(k_end - k_begin);
         TileArgs tile;
         tile.lda = lda;
-        tile.b = panel_b + k_begin * width;
         tile.k = k_end - k_begin;
+        tile.b = block_b;
+        if (!direct_panel) {
+          WidenPanel<Panel>(block_b, tile.k, widened);
+          tile.b = widened;
+        }
         size_t row = block_begin;
         for (size_t t = 0; t < tiles.count; ++t) {
           const size_t height = tiles.Height(t);
           // Partial sums wait in the strip. A tile that is finished at once always uses its beginning, to stay in L1.
           float* wait = strip + (k_blocks == 1 ? 0 : (row - block_begin) * width);
           tile.a = args.a + row * lda + k_begin;
-          tile.init = first ? bias : wait;
+          tile.init = first ? (kHasColumnScale<Panel> ? nullptr : bias) : wait;
           tile.init_ld = first ? 0 : width;
           // Four tiles fetch the whole block that follows.
-          tile.next_b = t * tile.k * 4 < block_floats ? tile.b + block_floats + t * tile.k * 4 : tile.b;
+          const size_t fetched = t * tile.k * 16;
+          tile.next_b = fetched < block_bytes ? block_b + block_bytes + fetched : block_b;
           if (last && direct) {
             tile.out = args.c + row * ldc + column;
             tile.out_ld = ldc;
@@ -159,10 +130,27 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
             tile.residual = nullptr;
             tile.residual_ld = 0;
           }
-          TileForRows(height)(tile);
+          if constexpr (kStoredAsFloats) {
+            TileForRows(height)(tile);
+          } else if (direct_panel) {
+            TileForRows<Panel, kDirectTileRows>(height)(tile);
+          } else {
+            TileForRows(height)(tile);
+          }
           if (last && !direct) {
-            finish(wait, height, columns, args.c + row * ldc + column, ldc,
-                   args.residual == nullptr ? nullptr : args.residual + row * ldr + column, ldr);
+            FinishArgs end{};
+            end.sums = wait;
+            end.rows = height;
+            end.columns = columns;
+            end.c = args.c + row * ldc + column;
+            end.ldc = ldc;
+            end.residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+            end.ldr = ldr;
+            if (kHasColumnScale<Panel>) {
+              end.bias = bias;
+              end.column_scale = reinterpret_cast<const float*>(panel_b + StoredBytes<Panel>(k));
+            }
+            finish(end);
           }
           row += height;
         }
@@ -171,7 +159,38 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   }
 }
 
+void GemmRangeF32(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+  GemmRange<FloatPanel>(args, row_begin, row_end, panel_begin, panel_end);
+}
+void GemmRangeBF16(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+  GemmRange<Bf16Panel>(args, row_begin, row_end, panel_begin, panel_end);
+}
+void GemmRangeF16(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+  GemmRange<HalfPanel>(args, row_begin, row_end, panel_begin, panel_end);
+}
+void GemmRangeInt8(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+  GemmRange<Int8Panel>(args, row_begin, row_end, panel_begin, panel_end);
+}
+void GemmRangeInt4(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+  GemmRange<Int4Panel>(args, row_begin, row_end, panel_begin, panel_end);
+}
+
 size_t GemmPanelWidth() { return PanelWidth(); }
+
+size_t GemmPanelStride(Precision precision, size_t k) {
+  switch (precision) {
+    case Precision::kBF16:
+      return PanelStride<Bf16Panel>(k);
+    case Precision::kF16:
+      return PanelStride<HalfPanel>(k);
+    case Precision::kInt8Weight:
+      return PanelStride<Int8Panel>(k);
+    case Precision::kInt4Weight:
+      return PanelStride<Int4Panel>(k);
+    default:
+      return PanelStride<FloatPanel>(k);
+  }
+}
 
 void PackRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, float* packed,
                size_t panel_begin, size_t panel_end) {
@@ -180,6 +199,163 @@ void PackRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t
     const size_t column = panel * width;
     PackPanel(b + static_cast<ptrdiff_t>(column) * stride_n, k, std::min(width, n - column), stride_k, stride_n,
               packed + panel * k * width);
+  }
+}
+
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> RoundToBf16(TileTag d, hn::Vec<TileTag> x) {
+  const hn::RebindToUnsigned<TileTag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(hn::Add(bits, even), hn::Set(du, 0x7FFF));
+  // Rounding could carry a NaN over into an infinity: a NaN is cut off and made quiet instead.
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
+  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  (void)d;
+  return hn::And(kept, hn::Set(du, 0xFFFF0000u));
+}
+
+// Encode: k rows of a panel of floats into the panel's stored form.
+
+void Encode(Bf16Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> du;
+  const size_t width = PanelWidth();
+  for (size_t row = 0; row < k; row += 2) {
+    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
+      const auto even = RoundToBf16(d, hn::LoadU(d, in + row * width + j));
+      const auto odd = row + 1 < k ? RoundToBf16(d, hn::LoadU(d, in + (row + 1) * width + j)) : hn::Zero(du);
+      hn::StoreU(hn::Or(hn::ShiftRight<16>(even), odd), du, reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
+    }
+  }
+}
+
+void Encode(HalfPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::Rebind<hwy::float16_t, TileTag> dh;
+  const size_t count = k * PanelWidth();
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, in + i)), dh, reinterpret_cast<hwy::float16_t*>(out) + i);
+  }
+}
+
+// The largest magnitude in a column of `rows` rows.
+HWY_INLINE hn::Vec<TileTag> ColumnMax(TileTag d, const float* HWY_RESTRICT in, size_t rows) {
+  auto max = hn::Zero(d);
+  for (size_t row = 0; row < rows; ++row) max = hn::Max(max, hn::Abs(hn::LoadU(d, in + row * PanelWidth())));
+  return max;
+}
+
+// 1 / scale, and 0 for 0.
+HWY_INLINE hn::Vec<TileTag> Inverse(TileTag d, hn::Vec<TileTag> scale) {
+  return hn::IfThenZeroElse(hn::Eq(scale, hn::Zero(d)), hn::Div(hn::Set(d, 1.0f), scale));
+}
+
+HWY_INLINE hn::Vec<hn::RebindToSigned<TileTag>> Quantized(TileTag d, const float* in, hn::Vec<TileTag> inverse,
+                                                          int32_t limit) {
+  const hn::RebindToSigned<TileTag> di;
+  const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, in), inverse));
+  return hn::Min(hn::Max(q, hn::Set(di, -limit)), hn::Set(di, limit));
+}
+
+void Encode(Int8Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::Rebind<int8_t, TileTag> d8;
+  const size_t width = PanelWidth();
+  float* scales = reinterpret_cast<float*>(out + StoredBytes<Int8Panel>(k));
+  for (size_t j = 0; j < width; j += hn::Lanes(d)) {
+    const auto scale = hn::Mul(ColumnMax(d, in + j, k), hn::Set(d, 1.0f / 127.0f));
+    const auto inverse = Inverse(d, scale);
+    hn::StoreU(scale, d, scales + j);
+    for (size_t row = 0; row < k; ++row) {
+      const auto q = Quantized(d, in + row * width + j, inverse, 127);
+      hn::StoreU(hn::DemoteTo(d8, q), d8, reinterpret_cast<int8_t*>(out) + row * width + j);
+    }
+  }
+}
+
+void Encode(Int4Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::RebindToSigned<TileTag> di;
+  const hn::RebindToUnsigned<TileTag> du;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const hn::Rebind<uint8_t, TileTag> d8;
+  const size_t width = PanelWidth();
+  for (size_t begin = 0; begin < k; begin += Int4Panel::kGroup) {
+    const size_t rows = std::min(k - begin, Int4Panel::kGroup);
+    uint8_t* pairs = out + Int4Panel::ScaleBytes();
+    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
+      const float* column = in + begin * width + j;
+      const auto scale = RoundToBf16(d, hn::Mul(ColumnMax(d, column, rows), hn::Set(d, 1.0f / 7.0f)));
+      const auto inverse = Inverse(d, hn::BitCast(d, scale));
+      hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(scale)), d16, reinterpret_cast<uint16_t*>(out) + j);
+      for (size_t row = 0; row < Int4Panel::kGroup; row += 2) {
+        const auto low = row < rows ? Quantized(d, column + row * width, inverse, 7) : hn::Zero(di);
+        const auto high = row + 1 < rows ? Quantized(d, column + (row + 1) * width, inverse, 7) : hn::Zero(di);
+        const auto both = hn::Or(hn::And(low, hn::Set(di, 15)), hn::ShiftLeft<4>(hn::And(high, hn::Set(di, 15))));
+        hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, both)), d8, pairs + row / 2 * width + j);
+      }
+    }
+    out += Int4Panel::ScaleBytes() + Int4Panel::Bytes(Int4Panel::kGroup);
+  }
+}
+
+template <class Panel>
+void EncodeRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
+                 size_t panel_begin, size_t panel_end) {
+  const size_t width = PanelWidth();
+  const hwy::AlignedFreeUniquePtr<float[]> floats = hwy::AllocateAligned<float>(std::max<size_t>(k, 1) * width);
+  for (size_t panel = panel_begin; panel < panel_end; ++panel) {
+    const size_t column = panel * width;
+    PackPanel(b + static_cast<ptrdiff_t>(column) * stride_n, k, std::min(width, n - column), stride_k, stride_n,
+              floats.get());
+    Encode(Panel(), floats.get(), k, packed + panel * PanelStride<Panel>(k));
+  }
+}
+
+void EncodeWeight(Precision precision, const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n,
+                  uint8_t* packed, size_t panel_begin, size_t panel_end) {
+  switch (precision) {
+    case Precision::kBF16:
+      return EncodeRange<Bf16Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+    case Precision::kF16:
+      return EncodeRange<HalfPanel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+    case Precision::kInt8Weight:
+      return EncodeRange<Int8Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+    case Precision::kInt4Weight:
+      return EncodeRange<Int4Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+    default:
+      return PackRange(b, k, n, stride_k, stride_n, reinterpret_cast<float*>(packed), panel_begin, panel_end);
+  }
+}
+
+template <class Panel>
+void DecodePanels(const uint8_t* packed, size_t k, size_t n, float* b) {
+  const size_t width = PanelWidth();
+  const hwy::AlignedFreeUniquePtr<float[]> floats = hwy::AllocateAligned<float>(std::max<size_t>(k, 1) * width);
+  for (size_t column = 0; column < n; column += width) {
+    const uint8_t* panel = packed + column / width * PanelStride<Panel>(k);
+    WidenPanel<Panel>(panel, k, floats.get());
+    const float* scales = reinterpret_cast<const float*>(panel + StoredBytes<Panel>(k));
+    for (size_t row = 0; row < k; ++row) {
+      for (size_t j = 0; j < std::min(width, n - column); ++j) {
+        b[row * n + column + j] = floats[row * width + j] * (kHasColumnScale<Panel> ? scales[j] : 1.0f);
+      }
+    }
+  }
+}
+
+void DecodeWeight(Precision precision, const uint8_t* packed, size_t k, size_t n, float* b) {
+  switch (precision) {
+    case Precision::kBF16:
+      return DecodePanels<Bf16Panel>(packed, k, n, b);
+    case Precision::kF16:
+      return DecodePanels<HalfPanel>(packed, k, n, b);
+    case Precision::kInt8Weight:
+      return DecodePanels<Int8Panel>(packed, k, n, b);
+    case Precision::kInt4Weight:
+      return DecodePanels<Int4Panel>(packed, k, n, b);
+    default:
+      return DecodePanels<FloatPanel>(packed, k, n, b);
   }
 }
 
@@ -192,9 +368,16 @@ HWY_AFTER_NAMESPACE();
 namespace thresher::kernels {
 namespace {
 
-HWY_EXPORT(GemmRange);
+HWY_EXPORT(GemmRangeF32);
+HWY_EXPORT(GemmRangeBF16);
+HWY_EXPORT(GemmRangeF16);
+HWY_EXPORT(GemmRangeInt8);
+HWY_EXPORT(GemmRangeInt4);
 HWY_EXPORT(GemmPanelWidth);
+HWY_EXPORT(GemmPanelStride);
 HWY_EXPORT(PackRange);
+HWY_EXPORT(EncodeWeight);
+HWY_EXPORT(DecodeWeight);
 
 constexpr std::string_view kActivationNames[] = {"none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"};
 
@@ -235,6 +418,8 @@ std::optional<Activation> ParseActivation(std::string_view name) {
   return std::nullopt;
 }
 
+int64_t PackedColumns() { return static_cast<int64_t>(CurrentPanelWidth()); }
+
 int64_t PackedSize(int64_t k, int64_t n) {
   const int64_t width = static_cast<int64_t>(CurrentPanelWidth());
   return (n + width - 1) / width * width * k;
@@ -249,25 +434,69 @@ void PackB(const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t strid
    static_cast<ptrdiff_t>(stride_n), packed, Share(panels, part, num_parts), Share(panels, part + 1, num_parts));
 }
 
-void Gemm(const GemmArgs& args, int part, int num_parts) {
-  if (args.m <= 0 || args.n <= 0) return;
-  const size_t m = static_cast<size_t>(args.m);
+int64_t PackedBytes(Precision precision, int64_t k, int64_t n) {
   const size_t width = CurrentPanelWidth();
-  const size_t panels = (static_cast<size_t>(args.n) + width - 1) / width;
+  const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
+  const size_t stride = precision == Precision::kInt8
+                            ? Int8PanelStride(static_cast<size_t>(k))
+                            : HWY_DYNAMIC_DISPATCH(GemmPanelStride)(precision, static_cast<size_t>(k));
+  return static_cast<int64_t>(panels * stride);
+}
+
+void PackWeight(Precision precision, const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n,
+                void* packed, int part, int num_parts) {
+  const size_t width = CurrentPanelWidth();
+  const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
+  const size_t begin = Share(panels, part, num_parts);
+  const size_t end = Share(panels, part + 1, num_parts);
+  if (begin == end) return;
+  const auto pack = precision == Precision::kInt8 ? &EncodeInt8 : HWY_DYNAMIC_POINTER(EncodeWeight);
+  pack(precision, b, static_cast<size_t>(k), static_cast<size_t>(n), static_cast<ptrdiff_t>(stride_k),
+       static_cast<ptrdiff_t>(stride_n), static_cast<uint8_t*>(packed), begin, end);
+}
+
+void UnpackWeight(Precision precision, const void* packed, int64_t k, int64_t n, float* b) {
+  const auto unpack = precision == Precision::kInt8 ? &DecodeInt8 : HWY_DYNAMIC_POINTER(DecodeWeight);
+  unpack(precision, static_cast<const uint8_t*>(packed), static_cast<size_t>(k), static_cast<size_t>(n), b);
+}
+
+PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts) {
+  const size_t rows = static_cast<size_t>(m);
+  const size_t width = CurrentPanelWidth();
+  const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
   const size_t parts = static_cast<size_t>(num_parts);
   // The cost of the slowest part. Fewer than four rows take as long as four: reading the panel sets the pace.
-  const size_t by_rows = std::max<size_t>((m + parts - 1) / parts, 4) * panels;
-  const size_t by_panels = std::max<size_t>(m, 4) * ((panels + parts - 1) / parts);
+  const size_t by_rows = std::max<size_t>((rows + parts - 1) / parts, 4) * panels;
+  const size_t by_panels = std::max<size_t>(rows, 4) * ((panels + parts - 1) / parts);
   // In a tie, let each part read only its share of the larger matrix.
-  if (by_panels < by_rows || (by_panels == by_rows && args.n >= args.m)) {
-    const size_t begin = Share(panels, part, num_parts);
-    const size_t end = Share(panels, part + 1, num_parts);
-    if (begin < end) HWY_DYNAMIC_DISPATCH(GemmRange)(args, 0, m, begin, end);
-  } else {
-    const size_t begin = Share(m, part, num_parts);
-    const size_t end = Share(m, part + 1, num_parts);
-    if (begin < end) HWY_DYNAMIC_DISPATCH(GemmRange)(args, begin, end, 0, panels);
+  if (by_panels < by_rows || (by_panels == by_rows && n >= m)) {
+    return {0, rows, Share(panels, part, num_parts), Share(panels, part + 1, num_parts)};
   }
+  return {Share(rows, part, num_parts), Share(rows, part + 1, num_parts), 0, panels};
+}
+
+void Gemm(const GemmArgs& args, int part, int num_parts) {
+  if (args.m <= 0 || args.n <= 0) return;
+  const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts);
+  if (range.empty()) return;
+  auto run = HWY_DYNAMIC_POINTER(GemmRangeF32);
+  switch (args.precision) {
+    case Precision::kBF16:
+      run = HWY_DYNAMIC_POINTER(GemmRangeBF16);
+      break;
+    case Precision::kF16:
+      run = HWY_DYNAMIC_POINTER(GemmRangeF16);
+      break;
+    case Precision::kInt8Weight:
+      run = HWY_DYNAMIC_POINTER(GemmRangeInt8);
+      break;
+    case Precision::kInt4Weight:
+      run = HWY_DYNAMIC_POINTER(GemmRangeInt4);
+      break;
+    default:
+      break;
+  }
+  run(args, range.row_begin, range.row_end, range.panel_begin, range.panel_end);
 }
 
 void GemmReference(const GemmArgs& args, const float* b, int64_t stride_k, int64_t stride_n) {

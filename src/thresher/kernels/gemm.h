@@ -1,13 +1,17 @@
-// Dense fp32 matrix multiplication: C = act(A * B + bias) + residual, with B packed beforehand.
+// Dense matrix multiplication with fp32 activations: C = act(A * B + bias) + residual, with B packed beforehand, in fp32
+// or in a smaller form that is widened on the way. What multiplies smaller numbers directly is in gemm_dot.h.
 //
 // B is stored as panels of two SIMD vectors of columns, each panel k rows high, the last one padded with zeros; a
 // register tile then walks a panel with aligned loads only. A is read where it lies. The panel width follows the
 // instruction set in use, so pack and multiply under the same one (isa::Force in between invalidates packed matrices).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+
+#include "thresher/kernels/precision.h"
 
 namespace thresher::kernels {
 
@@ -33,14 +37,26 @@ int64_t PackedSize(int64_t k, int64_t n);
 void PackB(const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n, float* packed, int part = 0,
            int num_parts = 1);
 
+// The same for any precision. kInt8 packs for gemm_dot.h; the integer forms want finite numbers. `packed` has
+// PackedBytes(); matrices of the same k whose n is a multiple of PackedColumns() may be packed one after the other and
+// used as one.
+int64_t PackedBytes(Precision precision, int64_t k, int64_t n);
+int64_t PackedColumns();
+void PackWeight(Precision precision, const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n,
+                void* packed, int part = 0, int num_parts = 1);
+
+// The numbers that a packed matrix stands for, as b[i * n + j].
+void UnpackWeight(Precision precision, const void* packed, int64_t k, int64_t n, float* b);
+
 struct GemmArgs {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
   const float* a = nullptr;  // [m, k], rows lda apart
   int64_t lda = 0;
-  const float* packed_b = nullptr;  // from PackB(k, n)
-  float* c = nullptr;               // [m, n], rows ldc apart; must not overlap a or packed_b
+  Precision precision = Precision::kF32;  // of b; not kInt8
+  const void* packed_b = nullptr;         // from PackWeight(precision, k, n)
+  float* c = nullptr;                     // [m, n], rows ldc apart; must not overlap a or packed_b
   int64_t ldc = 0;
   const float* bias = nullptr;      // [n], or null
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself (same rows, ldr == ldc)
@@ -51,6 +67,13 @@ struct GemmArgs {
 // Computes part `part` of `num_parts`: a range of rows or of panels, whichever balances better. k == 0 is a product of
 // 0.
 void Gemm(const GemmArgs& args, int part = 0, int num_parts = 1);
+
+// Which rows of a and panels of b a part computes.
+struct PanelRange {
+  size_t row_begin, row_end, panel_begin, panel_end;
+  bool empty() const { return row_begin == row_end || panel_begin == panel_end; }
+};
+PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts);
 
 // The same with plain strided b, in scalar code with float64 accumulation.
 void GemmReference(const GemmArgs& args, const float* b, int64_t stride_k, int64_t stride_n);

@@ -1,6 +1,7 @@
 // The register tile that GEMM and attention share: R rows of A times one packed panel of B, in registers.
 //
-// A panel holds kPanelVectors vectors of columns: element (k, j) lies at k * PanelWidth(d) + j. SVE vectors cannot form
+// A panel holds kPanelVectors vectors of columns, row k after row k - 1. In what form its elements are stored is the
+// business of a panel format (FloatPanel here, the others in panel_formats-inl.h), which loads them as floats. SVE vectors cannot form
 // arrays, so the accumulators are variables c0a, c0b (row 0, left and right vector), c1a ..., declared and used by
 // macros; rows beyond R cost nothing because the compiler drops them.
 
@@ -60,11 +61,26 @@ HWY_INLINE size_t PanelWidth() { return kPanelVectors * hn::Lanes(TileTag()); }
 // Upper bound of PanelWidth() for buffers on the stack.
 inline constexpr size_t kMaxPanelWidth = kPanelVectors * hn::MaxLanes(TileTag());
 
+// Elements stored as floats: (k, j) lies at k * PanelWidth() + j.
+struct FloatPanel {
+  static constexpr size_t kGroup = 0;  // elements along k that share a scale; 0: there are no scales
+
+  // Bytes of k rows (a multiple of what the format stores together).
+  static HWY_INLINE size_t Bytes(size_t k) { return k * PanelWidth() * sizeof(float); }
+
+  // Row k of the left (half 0) or the right (half 1) vector of columns. `scale` is that half's of the group.
+  template <class V>
+  static HWY_INLINE V Load(TileTag d, const uint8_t* b, size_t k, size_t half, V scale) {
+    (void)scale;
+    return hn::Load(d, reinterpret_cast<const float*>(b) + (k * kPanelVectors + half) * hn::Lanes(d));
+  }
+};
+
 // What a tile computes: out = init + a * b + residual, on `rows` x PanelWidth() elements.
 struct TileArgs {
   const float* a;  // rows lda apart
   size_t lda;
-  const float* b;  // packed panel
+  const void* b;  // packed panel, at the beginning of a group
   size_t k;
   const float* init;  // rows init_ld apart (0: one row for all, such as a bias), or null for zeros
   size_t init_ld;
@@ -72,19 +88,19 @@ struct TileArgs {
   size_t out_ld;
   const float* residual;  // rows residual_ld apart, or null; may be out
   size_t residual_ld;
-  const float* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile
+  const void* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile
 };
 
 // S > 1 splits k over S sets of accumulators, which hides the latency of the multiply-adds when R alone is too small.
-template <int R, int S>
+template <class Panel, int R, int S>
 HWY_NOINLINE void RunTile(const TileArgs& args) {
   static_assert(R * S <= 14);
   const TileTag d;
   using V = hn::Vec<TileTag>;
   const size_t lanes = hn::Lanes(d);
   const size_t lda = args.lda;
-  const float* HWY_RESTRICT b = args.b;
-  const float* HWY_RESTRICT next_b = args.next_b;
+  const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
+  const uint8_t* HWY_RESTRICT next_b = static_cast<const uint8_t*>(args.next_b);
   // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
   const float* HWY_RESTRICT a0 = args.a;
   const float* HWY_RESTRICT a1 = a0 + 3 * lda;
@@ -113,38 +129,19 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a); \
     THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
   }
-#define THRESHER_TILE_K(u_value)                                      \
-  {                                                                   \
-    constexpr size_t u = u_value;                                     \
-    const float* HWY_RESTRICT bu = b + u * S * kPanelVectors * lanes; \
-    const V b0a = hn::Load(d, bu);                                    \
-    const V b0b = hn::Load(d, bu + lanes);                            \
-    const V b1a = S > 1 ? hn::Load(d, bu + 2 * lanes) : b0a;          \
-    const V b1b = S > 1 ? hn::Load(d, bu + 3 * lanes) : b0b;          \
-    const V b2a = S > 2 ? hn::Load(d, bu + 4 * lanes) : b0a;          \
-    const V b2b = S > 2 ? hn::Load(d, bu + 5 * lanes) : b0b;          \
-    const V b3a = S > 3 ? hn::Load(d, bu + 6 * lanes) : b0a;          \
-    const V b3b = S > 3 ? hn::Load(d, bu + 7 * lanes) : b0b;          \
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                            \
+#define THRESHER_TILE_K(u_value)                                                  \
+  {                                                                               \
+    constexpr size_t u = u_value;                                                 \
+    const V b0a = Panel::Load(d, b, u * S, 0, scale_a);                           \
+    const V b0b = Panel::Load(d, b, u * S, 1, scale_b);                           \
+    const V b1a = S > 1 ? Panel::Load(d, b, u * S + 1, 0, scale_a) : b0a;         \
+    const V b1b = S > 1 ? Panel::Load(d, b, u * S + 1, 1, scale_b) : b0b;         \
+    const V b2a = S > 2 ? Panel::Load(d, b, u * S + 2, 0, scale_a) : b0a;         \
+    const V b2b = S > 2 ? Panel::Load(d, b, u * S + 2, 1, scale_b) : b0b;         \
+    const V b3a = S > 3 ? Panel::Load(d, b, u * S + 3, 0, scale_a) : b0a;         \
+    const V b3b = S > 3 ? Panel::Load(d, b, u * S + 3, 1, scale_b) : b0b;         \
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                        \
   }
-
-  size_t k = args.k;
-  for (; k >= 4 * S; k -= 4 * S) {
-    __builtin_prefetch(next_b, 0, 2);
-    THRESHER_TILE_K(0)
-    THRESHER_TILE_K(1)
-    THRESHER_TILE_K(2)
-    THRESHER_TILE_K(3)
-    a0 += 4 * S;
-    a1 += 4 * S;
-    a2 += 4 * S;
-    a3 += 4 * S;
-    a4 += 4 * S;
-    b += 4 * S * kPanelVectors * lanes;
-    next_b += 16;
-  }
-#undef THRESHER_TILE_K
-
 #define THRESHER_TILE_STEP1(i)                                                \
   if constexpr (i < R) {                                                      \
     const float* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4; \
@@ -152,13 +149,40 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     THRESHER_TILE_FMA(av, b0a, c##i##a);                                      \
     THRESHER_TILE_FMA(av, b0b, c##i##b);                                      \
   }
-  for (; k != 0; --k) {
-    const V b0a = hn::Load(d, b);
-    const V b0b = hn::Load(d, b + lanes);
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
-    ++a0, ++a1, ++a2, ++a3, ++a4;
-    b += kPanelVectors * lanes;
+
+  for (size_t left = args.k; left != 0;) {
+    size_t k = left;
+    V scale_a = hn::Zero(d);
+    V scale_b = hn::Zero(d);
+    if constexpr (Panel::kGroup != 0) {
+      k = std::min(left, Panel::kGroup);
+      scale_a = Panel::Scale(d, b, 0);
+      scale_b = Panel::Scale(d, b, 1);
+      b += Panel::ScaleBytes();
+    }
+    left -= k;
+    for (; k >= 4 * S; k -= 4 * S) {
+      __builtin_prefetch(next_b, 0, 2);
+      THRESHER_TILE_K(0)
+      THRESHER_TILE_K(1)
+      THRESHER_TILE_K(2)
+      THRESHER_TILE_K(3)
+      a0 += 4 * S;
+      a1 += 4 * S;
+      a2 += 4 * S;
+      a3 += 4 * S;
+      a4 += 4 * S;
+      b += Panel::Bytes(4 * S);
+      next_b += 64;
+    }
+    for (size_t j = 0; j < k; ++j) {
+      const V b0a = Panel::Load(d, b, j, 0, scale_a);
+      const V b0b = Panel::Load(d, b, j, 1, scale_b);
+      THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
+      ++a0, ++a1, ++a2, ++a3, ++a4;
+    }
   }
+#undef THRESHER_TILE_K
 
   // The sums of the other sets join those of set 0. Only rows below 3 are ever split.
   if constexpr (R == 1 && S == 4) {
@@ -205,22 +229,23 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
 
 using TileFunction = void (*)(const TileArgs&);
 
-template <size_t... I>
+template <class Panel, size_t... I>
 constexpr TileFunction TileAt(size_t index, std::index_sequence<I...>) {
-  constexpr TileFunction table[] = {&RunTile < static_cast<int>(I) + 1, I == 0 ? 4 : I < 3 ? 2 : 1 > ...};
+  constexpr TileFunction table[] = {&RunTile < Panel, static_cast<int>(I) + 1, I == 0 ? 4 : I < 3 ? 2 : 1 > ...};
   return table[index];
 }
 
-// 1 <= rows <= kTileRows.
+// 1 <= rows <= kMostRows.
+template <class Panel = FloatPanel, int kMostRows = kTileRows>
 HWY_INLINE TileFunction TileForRows(size_t rows) {
-  return TileAt(rows - 1, std::make_index_sequence<static_cast<size_t>(kTileRows)>());
+  return TileAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
 }
 
-// Cuts `rows` rows into tiles of nearly equal height: with two accumulators a row, a tile of one or two rows left over
+// Cuts `rows` rows into tiles of nearly equal height, at most `most`: with two accumulators a row, a tile of one or two rows left over
 // would wait for its own multiply-adds, whereas one row less in some tiles costs nothing.
 struct RowTiles {
-  explicit RowTiles(size_t rows)
-      : count((rows + kTileRows - 1) / kTileRows),
+  explicit RowTiles(size_t rows, size_t most = static_cast<size_t>(kTileRows))
+      : count((rows + most - 1) / most),
         height(count == 0 ? 0 : rows / count),
         taller(rows - height * count) {}
   size_t Height(size_t tile) const { return tile < taller ? height + 1 : height; }

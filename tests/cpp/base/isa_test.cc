@@ -58,14 +58,15 @@ TEST_F(IsaTest, UnknownNameListsTheKnownOnes) {
   setenv("THRESHER_ISA", "avx3", 1);
   const Status status = Select().status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  for (const char* part : {"\"avx3\"", "sse2, avx2, avx512, neon, sve, sve2", "unset"}) {
+  for (const char* part : {"\"avx3\"", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, neon, neon_bf16, sve, sve2", "unset"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
   EXPECT_EQ(Current(), before);
 }
 
 TEST_F(IsaTest, OneThatIsMissingIsNamedWithWhatThereIs) {
-  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512, Isa::kNeon, Isa::kSve, Isa::kSve2}) {
+  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kNeon,
+                        Isa::kNeonBf16, Isa::kSve, Isa::kSve2}) {
     if (std::find(Available().begin(), Available().end(), isa) != Available().end()) continue;
     const Status status = Force(Name(isa));
     EXPECT_EQ(status.code(), Code::kInvalidArgument);

@@ -1,0 +1,221 @@
+// The register tile of products whose operands are smaller than the sums: R rows of A times one packed panel of B.
+//
+// One step multiplies all that fits into 32 bits: two bf16, two int16 or four int8. B holds for each step one vector of
+// such groups for either half of the panel; A's rows hold one group a step, which is broadcast.
+
+#if defined(THRESHER_KERNELS_DOT_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef THRESHER_KERNELS_DOT_TILE_INL_H_
+#undef THRESHER_KERNELS_DOT_TILE_INL_H_
+#else
+#define THRESHER_KERNELS_DOT_TILE_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "hwy/highway.h"
+#include "thresher/kernels/tile-inl.h"
+
+// Whether four int8 at a time are multiplied by an instruction; else two at a time, as int16.
+#undef THRESHER_DOT_QUADS
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16
+#define THRESHER_DOT_QUADS 1
+#else
+#define THRESHER_DOT_QUADS 0
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+
+using IntTag = hn::RebindToSigned<TileTag>;
+using WordTag = hn::RebindToUnsigned<TileTag>;
+
+HWY_INLINE hn::Vec<WordTag> BroadcastGroup(const uint8_t* p) {
+  uint32_t group;
+  std::memcpy(&group, p, sizeof(group));
+  return hn::Set(WordTag(), group);
+}
+
+// Pairs of bf16; sums in float.
+struct Bf16Dot {
+  using Sum = float;
+  using Tag = TileTag;
+  static constexpr size_t kStep = 2;        // elements of k
+  static constexpr size_t kLaneBytes = 4;   // of B, a column and step
+  static constexpr bool kNative = HWY_NATIVE_DOT_BF16 != 0;
+
+  template <class V>
+  static HWY_INLINE V Add(hn::Vec<WordTag> a, const uint8_t* b, V sum) {
+    const Tag d;
+    const hn::Repartition<hwy::bfloat16_t, Tag> db;
+#if HWY_NATIVE_DOT_BF16
+    auto unused = hn::Zero(d);
+    return hn::ReorderWidenMulAccumulate(d, hn::BitCast(db, a),
+                                         hn::LoadU(db, reinterpret_cast<const hwy::bfloat16_t*>(b)), sum, unused);
+#else
+    const WordTag du;
+    (void)db;
+    const auto bits = hn::LoadU(du, reinterpret_cast<const uint32_t*>(b));
+    const auto high = hn::Set(du, 0xFFFF0000u);
+    const auto even = hn::MulAdd(hn::BitCast(d, hn::ShiftLeft<16>(a)), hn::BitCast(d, hn::ShiftLeft<16>(bits)), sum);
+    return hn::MulAdd(hn::BitCast(d, hn::And(a, high)), hn::BitCast(d, hn::And(bits, high)), even);
+#endif
+  }
+};
+
+#if THRESHER_DOT_QUADS
+
+// Quads of 8 bits; sums in int32. A is unsigned on x86, as its instruction wants, and signed on Arm.
+struct Int8Dot {
+  using Sum = int32_t;
+  using Tag = IntTag;
+  static constexpr size_t kStep = 4;
+  static constexpr size_t kLaneBytes = 4;
+  // Of A: bytes of an element, and what is subtracted from the 8-bit code 0..255 to store it.
+  static constexpr size_t kRowBytes = 1;
+  static constexpr int32_t kRowOffset = HWY_ARCH_X86 ? 0 : 128;
+  // Whether rows are stored less their zero point, so that the sums need no correction.
+  static constexpr bool kCentred = false;
+
+  template <class V>
+  static HWY_INLINE V Add(hn::Vec<WordTag> a, const uint8_t* b, V sum) {
+    const Tag d;
+    const hn::Repartition<int8_t, Tag> d8;
+    const auto bv = hn::LoadU(d8, reinterpret_cast<const int8_t*>(b));
+#if HWY_ARCH_X86
+    const hn::Repartition<uint8_t, Tag> du8;
+    return hn::SumOfMulQuadAccumulate(d, hn::BitCast(du8, a), bv, sum);
+#elif HWY_TARGET == HWY_NEON_BF16
+    (void)d;
+    return V(vdotq_s32(sum.raw, hn::BitCast(d8, a).raw, bv.raw));
+#else
+    return hn::SumOfMulQuadAccumulate(d, hn::BitCast(d8, a), bv, sum);
+#endif
+  }
+};
+
+#else
+
+// Pairs of int8 widened to int16; sums in int32.
+struct Int8Dot {
+  using Sum = int32_t;
+  using Tag = IntTag;
+  static constexpr size_t kStep = 2;
+  static constexpr size_t kLaneBytes = 2;
+  static constexpr size_t kRowBytes = 2;
+  static constexpr int32_t kRowOffset = 0;
+  static constexpr bool kCentred = true;
+
+  template <class V>
+  static HWY_INLINE V Add(hn::Vec<WordTag> a, const uint8_t* b, V sum) {
+    const Tag d;
+    const hn::Repartition<int16_t, Tag> d16;
+    const hn::Rebind<int8_t, decltype(d16)> d8;
+    const auto bv = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(b)));
+    return hn::Add(sum, hn::WidenMulPairwiseAdd(d, hn::BitCast(d16, a), bv));
+  }
+};
+
+#endif
+
+// What a tile computes: out = init + a * b, on `rows` x PanelWidth() elements.
+struct DotTileArgs {
+  const uint8_t* a;  // rows lda bytes apart
+  size_t lda;
+  const uint8_t* b;
+  size_t steps;
+  const void* init;  // Sum, rows init_ld elements apart (0: one row for all), or null for zeros
+  size_t init_ld;
+  void* out;  // Sum, rows out_ld elements apart
+  size_t out_ld;
+  const uint8_t* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile
+};
+
+template <class Dot, int R>
+HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
+  const typename Dot::Tag d;
+  using V = hn::Vec<typename Dot::Tag>;
+  using Sum = typename Dot::Sum;
+  const size_t lanes = hn::Lanes(d);
+  const size_t half = lanes * Dot::kLaneBytes;
+  const size_t lda = args.lda;
+  const uint8_t* HWY_RESTRICT b = args.b;
+  const uint8_t* HWY_RESTRICT next_b = args.next_b;
+  const uint8_t* HWY_RESTRICT a0 = args.a;
+  const uint8_t* HWY_RESTRICT a1 = a0 + 3 * lda;
+  const uint8_t* HWY_RESTRICT a2 = a1 + 3 * lda;
+  const uint8_t* HWY_RESTRICT a3 = a2 + 3 * lda;
+  const uint8_t* HWY_RESTRICT a4 = a3 + 3 * lda;
+  const Sum* init = static_cast<const Sum*>(args.init);
+
+#define THRESHER_DOT_DECLARE(i)                                \
+  V c##i##a = hn::Zero(d);                                     \
+  V c##i##b = hn::Zero(d);                                     \
+  if constexpr (i < R) {                                       \
+    if (init != nullptr) {                                     \
+      c##i##a = hn::LoadU(d, init + i * args.init_ld);         \
+      c##i##b = hn::LoadU(d, init + i * args.init_ld + lanes); \
+    }                                                          \
+  }
+  THRESHER_TILE_ROWS(THRESHER_DOT_DECLARE)
+
+#define THRESHER_DOT_STEP(i)                                                                             \
+  if constexpr (i < R) {                                                                                 \
+    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;                           \
+    const auto av = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + u * sizeof(uint32_t));         \
+    c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                                   \
+    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                                             \
+  }
+
+  size_t steps = args.steps;
+  for (; steps >= 2; steps -= 2) {
+    __builtin_prefetch(next_b, 0, 2);
+    {
+      constexpr size_t u = 0;
+      THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
+    }
+    {
+      constexpr size_t u = 1;
+      THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
+    }
+    a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;
+    b += 4 * half;
+    next_b += 64;
+  }
+  if (steps != 0) {
+    constexpr size_t u = 0;
+    THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
+  }
+
+  Sum* out = static_cast<Sum*>(args.out);
+#define THRESHER_DOT_STORE(i)                              \
+  if constexpr (i < R) {                                   \
+    hn::StoreU(c##i##a, d, out + i * args.out_ld);         \
+    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes); \
+  }
+  THRESHER_TILE_ROWS(THRESHER_DOT_STORE)
+#undef THRESHER_DOT_DECLARE
+#undef THRESHER_DOT_STEP
+#undef THRESHER_DOT_STORE
+}
+
+using DotTileFunction = void (*)(const DotTileArgs&);
+
+template <class Dot, size_t... I>
+constexpr DotTileFunction DotTileAt(size_t index, std::index_sequence<I...>) {
+  constexpr DotTileFunction table[] = {&RunDotTile<Dot, static_cast<int>(I) + 1>...};
+  return table[index];
+}
+
+// 1 <= rows <= kTileRows.
+template <class Dot>
+HWY_INLINE DotTileFunction DotTileForRows(size_t rows) {
+  return DotTileAt<Dot>(rows - 1, std::make_index_sequence<static_cast<size_t>(kTileRows)>());
+}
+
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

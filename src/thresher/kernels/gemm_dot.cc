@@ -1,0 +1,384 @@
+#include "thresher/kernels/gemm_dot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#define THRESHER_DOT_TARGETS
+#include "thresher/base/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thresher/kernels/gemm_dot.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// foreach_target.h must come first.
+#include "hwy/aligned_allocator.h"
+#include "hwy/highway.h"
+#include "thresher/kernels/dot_tile-inl.h"
+#include "thresher/kernels/epilogue-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+namespace {
+
+// As in gemm.cc: a block of a panel stays in L1, the rows that pass by stay in L2.
+constexpr size_t kPanelBlockBytes = 24 * 1024;
+constexpr size_t kRowBlockBytes = 256 * 1024;
+constexpr size_t kMinBlockRows = 96;
+constexpr size_t kMaxBlockRows = 144;
+
+size_t RoundUp(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+// Bytes of a panel's numbers.
+template <class Dot>
+size_t NumberBytes(size_t k) {
+  return RoundUp(k, Dot::kStep) / Dot::kStep * PanelWidth() * Dot::kLaneBytes;
+}
+
+// An int8 panel is followed by the scales and the sums of its columns.
+size_t Int8Stride(size_t k) { return NumberBytes<Int8Dot>(k) + PanelWidth() * (sizeof(float) + sizeof(int32_t)); }
+
+size_t RowStride(RowForm form, size_t k) {
+  const size_t bytes = form == RowForm::kBF16 ? RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t)
+                                              : RoundUp(k, Int8Dot::kStep) * Int8Dot::kRowBytes;
+  return RoundUp(bytes, 16);
+}
+
+bool HasBf16Dot() { return Bf16Dot::kNative; }
+
+// ---- rows ----
+
+void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
+  const TileTag d;
+  const hn::Rebind<hwy::bfloat16_t, TileTag> db;
+  const size_t lanes = hn::Lanes(d);
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t stride = RowStride(RowForm::kBF16, k);
+  for (size_t i = begin; i < end; ++i) {
+    const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
+    uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
+    auto* HWY_RESTRICT out = reinterpret_cast<hwy::bfloat16_t*>(row);
+    size_t j = 0;
+    for (; j + lanes <= k; j += lanes) hn::StoreU(hn::DemoteTo(db, hn::LoadU(d, x + j)), db, out + j);
+    if (j < k) hn::StoreN(hn::DemoteTo(db, hn::LoadN(d, x + j, k - j)), db, out + j, k - j);
+    std::memset(row + k * sizeof(uint16_t), 0, stride - k * sizeof(uint16_t));
+  }
+}
+
+// Stores `count` codes, which lie in [-255, 255].
+HWY_INLINE void StoreCodes(hn::Vec<IntTag> q, uint8_t* row, size_t j, size_t count) {
+  if constexpr (Int8Dot::kRowBytes == 2) {
+    const hn::Rebind<int16_t, IntTag> d16;
+    hn::StoreN(hn::DemoteTo(d16, q), d16, reinterpret_cast<int16_t*>(row) + j, count);
+  } else if constexpr (Int8Dot::kRowOffset == 0) {
+    const hn::Rebind<uint8_t, IntTag> d8;
+    hn::StoreN(hn::DemoteTo(d8, q), d8, row + j, count);
+  } else {
+    const hn::Rebind<int8_t, IntTag> d8;
+    hn::StoreN(hn::DemoteTo(d8, q), d8, reinterpret_cast<int8_t*>(row) + j, count);
+  }
+}
+
+void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
+  const TileTag d;
+  const IntTag di;
+  const size_t lanes = hn::Lanes(d);
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t stride = RowStride(RowForm::kInt8, k);
+  for (size_t i = begin; i < end; ++i) {
+    const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
+    uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
+    // 0 belongs to the range, so that it has a code of its own.
+    auto min = hn::Zero(d), min2 = hn::Zero(d);
+    auto max = hn::Zero(d), max2 = hn::Zero(d);
+    auto odd = hn::Zero(d);  // becomes NaN with a NaN or an infinity
+    size_t j = 0;
+    for (; j + 2 * lanes <= k; j += 2 * lanes) {
+      const auto v = hn::LoadU(d, x + j);
+      const auto w = hn::LoadU(d, x + j + lanes);
+      min = hn::Min(min, v);
+      max = hn::Max(max, v);
+      min2 = hn::Min(min2, w);
+      max2 = hn::Max(max2, w);
+      odd = hn::MulAdd(hn::Sub(v, w), hn::Zero(d), odd);
+    }
+    for (; j < k; j += lanes) {
+      const auto v = hn::LoadN(d, x + j, std::min(lanes, k - j));
+      min = hn::Min(min, v);
+      max = hn::Max(max, v);
+      odd = hn::MulAdd(v, hn::Zero(d), odd);
+    }
+    const float low = hn::ReduceMin(d, hn::Min(min, min2));
+    const float range = hn::ReduceMax(d, hn::Max(max, max2)) - low;
+    const bool finite = hn::ReduceSum(d, odd) == 0.0f && range <= std::numeric_limits<float>::max();
+    const float scale = range / 255.0f;
+    const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
+    const int32_t zero = finite ? static_cast<int32_t>(std::nearbyint(-low * inverse)) : 0;
+    args.scale[i] = finite ? scale : std::numeric_limits<float>::quiet_NaN();
+    args.zero[i] = Int8Dot::kCentred ? 0 : zero - Int8Dot::kRowOffset;
+    if (!finite) {
+      std::memset(row, 0, stride);
+      continue;
+    }
+    const int32_t shift = Int8Dot::kCentred ? 0 : zero - Int8Dot::kRowOffset;
+    const auto vshift = hn::Set(di, shift);
+    const auto lowest = hn::Set(di, shift - zero);
+    const auto highest = hn::Set(di, shift - zero + 255);
+    const auto vinverse = hn::Set(d, inverse);
+    const auto code = [&](hn::Vec<TileTag> v) HWY_ATTR {
+      const auto q = hn::Add(hn::NearestInt(hn::Mul(v, vinverse)), vshift);
+      return hn::Min(hn::Max(q, lowest), highest);
+    };
+    for (j = 0; j + lanes <= k; j += lanes) StoreCodes(code(hn::LoadU(d, x + j)), row, j, lanes);
+    if (j < k) StoreCodes(code(hn::LoadN(d, x + j, k - j)), row, j, k - j);
+    std::memset(row + k * Int8Dot::kRowBytes, 0, stride - k * Int8Dot::kRowBytes);
+  }
+}
+
+void ConvertRange(const ConvertRowsArgs& args, size_t begin, size_t end) {
+  (args.form == RowForm::kBF16 ? &ConvertRowsToBf16 : &ConvertRowsToInt8)(args, begin, end);
+}
+
+void RestoreRange(const ConvertRowsArgs& args, float* x) {
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t stride = RowStride(args.form, k);
+  for (size_t i = 0; i < static_cast<size_t>(args.m); ++i) {
+    const uint8_t* row = static_cast<const uint8_t*>(args.rows) + i * stride;
+    for (size_t j = 0; j < k; ++j) {
+      if (args.form == RowForm::kBF16) {
+        hwy::bfloat16_t value;
+        std::memcpy(&value, row + j * sizeof(value), sizeof(value));
+        x[i * k + j] = hwy::F32FromBF16(value);
+      } else {
+        int32_t code;
+        if constexpr (Int8Dot::kRowBytes == 2) {
+          code = reinterpret_cast<const int16_t*>(row)[j];
+        } else {
+          code = Int8Dot::kRowOffset == 0 ? row[j] : reinterpret_cast<const int8_t*>(row)[j];
+        }
+        x[i * k + j] = args.scale[i] * static_cast<float>(code - args.zero[i]);
+      }
+    }
+  }
+}
+
+// ---- products ----
+
+// Rows [row_begin, row_end) of panels [panel_begin, panel_end).
+template <class Dot>
+void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
+  using Sum = typename Dot::Sum;
+  constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
+  const size_t n = static_cast<size_t>(args.n);
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t ldc = static_cast<size_t>(args.ldc);
+  const size_t ldr = static_cast<size_t>(args.ldr);
+  const size_t lda = RowStride(args.form, k);
+  const size_t width = PanelWidth();
+  const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
+  const size_t step_bytes = width * Dot::kLaneBytes;
+  const size_t panel_stride = kInt8 ? Int8Stride(k) : steps * step_bytes;
+  const size_t rows = range.row_end - range.row_begin;
+  const FinishFunction finish = FinishFor<Sum>(args.activation);
+
+  const size_t most_rows = std::clamp(kRowBlockBytes / std::max<size_t>(lda, 1), kMinBlockRows, kMaxBlockRows);
+  const size_t row_blocks = (rows + most_rows - 1) / most_rows;
+
+  alignas(64) Sum strip[kMaxBlockRows * kMaxPanelWidth];
+  alignas(64) float padded_bias[kMaxPanelWidth];
+
+  for (size_t block = 0; block < row_blocks; ++block) {
+    const size_t block_begin = range.row_begin + rows * block / row_blocks;
+    const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
+    const RowTiles tiles(block_end - block_begin);
+    const size_t most_steps = tiles.count == 1 ? std::max<size_t>(steps, 1) : kPanelBlockBytes / step_bytes;
+    const size_t blocks = std::max<size_t>(1, (steps + most_steps - 1) / most_steps);
+    const size_t block_steps = (steps + blocks - 1) / blocks;
+
+    for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
+      const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
+      const size_t column = panel * width;
+      const size_t columns = std::min(width, n - column);
+      const float* bias = args.bias == nullptr ? nullptr : args.bias + column;
+      if (bias != nullptr && columns < width) {
+        std::copy_n(bias, columns, padded_bias);
+        std::fill(padded_bias + columns, padded_bias + width, 0.0f);
+        bias = padded_bias;
+      }
+
+      for (size_t b = 0; b < blocks; ++b) {
+        const size_t begin = std::min(steps, b * block_steps);
+        const size_t end = std::min(steps, begin + block_steps);
+        const bool last = b + 1 == blocks;
+        const size_t block_bytes = (end - begin) * step_bytes;
+        DotTileArgs tile;
+        tile.lda = lda;
+        tile.b = panel_b + begin * step_bytes;
+        tile.steps = end - begin;
+        size_t row = block_begin;
+        for (size_t t = 0; t < tiles.count; ++t) {
+          const size_t height = tiles.Height(t);
+          Sum* wait = strip + (blocks == 1 ? 0 : (row - block_begin) * width);
+          tile.a = static_cast<const uint8_t*>(args.rows) + row * lda + begin * sizeof(uint32_t);
+          tile.init = b == 0 ? nullptr : wait;
+          tile.init_ld = width;
+          tile.out = wait;
+          tile.out_ld = width;
+          const size_t fetched = t * tile.steps * 32;
+          tile.next_b = fetched < block_bytes ? tile.b + block_bytes + fetched : tile.b;
+          DotTileForRows<Dot>(height)(tile);
+          if (last) {
+            FinishArgs finished{};
+            finished.sums = wait;
+            finished.rows = height;
+            finished.columns = columns;
+            finished.c = args.c + row * ldc + column;
+            finished.ldc = ldc;
+            finished.residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+            finished.ldr = ldr;
+            finished.bias = bias;
+            if constexpr (kInt8) {
+              const uint8_t* numbers_end = panel_b + steps * step_bytes;
+              finished.column_scale = reinterpret_cast<const float*>(numbers_end);
+              finished.row_scale = args.scale + row;
+              if constexpr (!Int8Dot::kCentred) {
+                finished.column_sum = reinterpret_cast<const int32_t*>(numbers_end + width * sizeof(float));
+                finished.row_zero = args.zero + row;
+              }
+            }
+            finish(finished);
+          }
+          row += height;
+        }
+      }
+    }
+  }
+}
+
+void RunProduct(const GemmDotArgs& args, const PanelRange& range) {
+  (args.form == RowForm::kBF16 ? &GemmDotRange<Bf16Dot> : &GemmDotRange<Int8Dot>)(args, range);
+}
+
+// ---- packing int8 ----
+
+// Quantises k rows of a panel of floats.
+void EncodePanel(const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const IntTag di;
+  const WordTag du;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const size_t lanes = hn::Lanes(d);
+  const size_t width = PanelWidth();
+  float* scales = reinterpret_cast<float*>(out + NumberBytes<Int8Dot>(k));
+  int32_t* sums = reinterpret_cast<int32_t*>(scales + width);
+  for (size_t j = 0; j < width; j += lanes) {
+    auto max = hn::Zero(d);
+    for (size_t row = 0; row < k; ++row) max = hn::Max(max, hn::Abs(hn::LoadU(d, in + row * width + j)));
+    const auto scale = hn::Mul(max, hn::Set(d, 1.0f / 127.0f));
+    const auto inverse = hn::IfThenZeroElse(hn::Eq(scale, hn::Zero(d)), hn::Div(hn::Set(d, 1.0f), scale));
+    hn::StoreU(scale, d, scales + j);
+    auto sum = hn::Zero(di);
+    for (size_t row = 0; row < k; row += Int8Dot::kStep) {
+      auto group = hn::Zero(du);
+      for (size_t i = Int8Dot::kStep; i-- > 0;) {
+        auto q = hn::Zero(di);
+        if (row + i < k) {
+          q = hn::NearestInt(hn::Mul(hn::LoadU(d, in + (row + i) * width + j), inverse));
+          q = hn::Min(hn::Max(q, hn::Set(di, -127)), hn::Set(di, 127));
+        }
+        sum = hn::Add(sum, q);
+        group = hn::Or(hn::ShiftLeft<8>(group), hn::And(hn::BitCast(du, q), hn::Set(du, 255)));
+      }
+      uint8_t* at = out + row / Int8Dot::kStep * width * Int8Dot::kLaneBytes + j * Int8Dot::kLaneBytes;
+      if constexpr (Int8Dot::kLaneBytes == 4) {
+        hn::StoreU(group, du, reinterpret_cast<uint32_t*>(at));
+      } else {
+        hn::StoreU(hn::TruncateTo(d16, group), d16, reinterpret_cast<uint16_t*>(at));
+      }
+    }
+    hn::StoreU(sum, di, sums + j);
+  }
+}
+
+void EncodeInt8Range(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
+                     size_t panel_begin, size_t panel_end) {
+  const size_t width = PanelWidth();
+  const hwy::AlignedFreeUniquePtr<float[]> floats = hwy::AllocateAligned<float>(std::max<size_t>(k, 1) * width);
+  for (size_t panel = panel_begin; panel < panel_end; ++panel) {
+    const size_t column = panel * width;
+    PackPanel(b + static_cast<ptrdiff_t>(column) * stride_n, k, std::min(width, n - column), stride_k, stride_n,
+              floats.get());
+    EncodePanel(floats.get(), k, packed + panel * Int8Stride(k));
+  }
+}
+
+void DecodeInt8Range(const uint8_t* packed, size_t k, size_t n, float* b) {
+  const size_t width = PanelWidth();
+  for (size_t j = 0; j < n; ++j) {
+    const uint8_t* panel = packed + j / width * Int8Stride(k);
+    const float scale = reinterpret_cast<const float*>(panel + NumberBytes<Int8Dot>(k))[j % width];
+    for (size_t row = 0; row < k; ++row) {
+      const size_t at = (row / Int8Dot::kStep * width + j % width) * Int8Dot::kLaneBytes + row % Int8Dot::kStep;
+      b[row * n + j] = static_cast<float>(reinterpret_cast<const int8_t*>(panel)[at]) * scale;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace thresher::kernels {
+namespace {
+
+HWY_EXPORT(HasBf16Dot);
+HWY_EXPORT(RowStride);
+HWY_EXPORT(ConvertRange);
+HWY_EXPORT(RestoreRange);
+HWY_EXPORT(RunProduct);
+HWY_EXPORT(Int8Stride);
+HWY_EXPORT(EncodeInt8Range);
+HWY_EXPORT(DecodeInt8Range);
+
+}  // namespace
+
+RowForm RowsFor(Precision precision) {
+  if (precision == Precision::kInt8) return RowForm::kInt8;
+  return precision == Precision::kBF16 && HWY_DYNAMIC_DISPATCH(HasBf16Dot)() ? RowForm::kBF16 : RowForm::kF32;
+}
+
+int64_t RowBytes(RowForm form, int64_t k) {
+  if (form == RowForm::kF32) return k * static_cast<int64_t>(sizeof(float));
+  return static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(RowStride)(form, static_cast<size_t>(k)));
+}
+
+void ConvertRows(const ConvertRowsArgs& args, int part, int num_parts) {
+  const int64_t begin = args.m * part / num_parts;
+  const int64_t end = args.m * (part + 1) / num_parts;
+  if (begin < end) HWY_DYNAMIC_DISPATCH(ConvertRange)(args, static_cast<size_t>(begin), static_cast<size_t>(end));
+}
+
+void RestoreRows(const ConvertRowsArgs& converted, float* x) { HWY_DYNAMIC_DISPATCH(RestoreRange)(converted, x); }
+
+void GemmDot(const GemmDotArgs& args, int part, int num_parts) {
+  if (args.m <= 0 || args.n <= 0) return;
+  const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts);
+  if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, range);
+}
+
+size_t Int8PanelStride(size_t k) { return HWY_DYNAMIC_DISPATCH(Int8Stride)(k); }
+
+void EncodeInt8(Precision, const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
+                size_t panel_begin, size_t panel_end) {
+  HWY_DYNAMIC_DISPATCH(EncodeInt8Range)(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+}
+
+void DecodeInt8(Precision, const uint8_t* packed, size_t k, size_t n, float* b) {
+  HWY_DYNAMIC_DISPATCH(DecodeInt8Range)(packed, k, n, b);
+}
+
+}  // namespace thresher::kernels
+
+#endif  // HWY_ONCE

@@ -1,0 +1,67 @@
+// Matrix multiplication with operands smaller than the sums: bf16 with fp32 sums, int8 with int32 sums.
+//
+// The rows of A are converted first, once for all products that share them. int8 quantises each row to 8 bits with a
+// scale and a zero point of its own, found from its smallest and largest number:
+//   a = scale * (q - zero), 0 <= q <= 255,
+// and each column of B symmetrically to [-127, 127] with a scale of its own. The integer sums are exact; only rounding to
+// 8 bits and the final scaling are not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "thresher/kernels/gemm.h"
+
+namespace thresher::kernels {
+
+enum class RowForm : uint8_t { kF32, kBF16, kInt8 };
+
+// What a product of this precision wants of A. bf16 weights are multiplied by fp32 rows (see gemm.h) where the processor
+// has no instruction for bf16.
+RowForm RowsFor(Precision precision);
+
+// Bytes of a converted row of k elements.
+int64_t RowBytes(RowForm form, int64_t k);
+
+struct ConvertRowsArgs {
+  RowForm form = RowForm::kBF16;  // or kInt8
+  int64_t m = 0;
+  int64_t k = 0;
+  const float* x = nullptr;  // [m, k], rows ldx apart
+  int64_t ldx = 0;
+  void* rows = nullptr;       // m times RowBytes(form, k)
+  float* scale = nullptr;     // [m], kInt8 only; NaN for a row that holds a NaN or an infinity
+  int32_t* zero = nullptr;    // [m], kInt8 only: what the stored numbers are relative to
+};
+void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
+
+struct GemmDotArgs {
+  RowForm form = RowForm::kBF16;  // or kInt8
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  const void* rows = nullptr;  // from ConvertRows
+  const float* scale = nullptr;
+  const int32_t* zero = nullptr;
+  const void* packed_b = nullptr;  // from PackWeight with kBF16 or kInt8
+  float* c = nullptr;              // [m, n], rows ldc apart
+  int64_t ldc = 0;
+  const float* bias = nullptr;      // [n], or null
+  const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself
+  int64_t ldr = 0;
+  Activation activation = Activation::kNone;
+};
+
+// C = act(A * B + bias) + residual; part `part` of `num_parts`.
+void GemmDot(const GemmDotArgs& args, int part = 0, int num_parts = 1);
+
+// What the rows stand for, as [m, k] floats.
+void RestoreRows(const ConvertRowsArgs& converted, float* x);
+
+// For gemm.cc: the int8 form of PackWeight, UnpackWeight and of the bytes of a panel.
+size_t Int8PanelStride(size_t k);
+void EncodeInt8(Precision, const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
+                size_t panel_begin, size_t panel_end);
+void DecodeInt8(Precision, const uint8_t* packed, size_t k, size_t n, float* b);
+
+}  // namespace thresher::kernels

@@ -1,0 +1,299 @@
+// Products with weights in every precision: against float64 on the numbers that the packed weights and the converted
+// rows stand for, which leaves only the roundings of the sums, and the packed numbers against the original ones.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/float_testing.h"
+#include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_dot.h"
+
+namespace thresher::kernels {
+namespace {
+
+using testing::AlignedFloats;
+using testing::ExpectClose;
+using testing::ForEachIsa;
+using testing::RandomFloats;
+
+constexpr Precision kAll[] = {Precision::kF32,        Precision::kBF16,      Precision::kF16, Precision::kInt8,
+                              Precision::kInt8Weight, Precision::kInt4Weight};
+
+struct Case {
+  int64_t m, n, k;
+  bool bias = false;
+  enum { kNoResidual, kResidual, kInPlace } residual = kNoResidual;
+  Activation activation = Activation::kNone;
+  bool transposed = true;
+  int64_t extra = 0;
+  int num_parts = 1;
+};
+
+constexpr float kUntouched = 12345.0f;
+
+std::string ToString(const Case& c) {
+  return "m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " k " + std::to_string(c.k) + " bias " +
+         std::to_string(c.bias) + " residual " + std::to_string(c.residual) + " act " +
+         std::string(Name(c.activation)) + " transposed " + std::to_string(c.transposed) + " extra " +
+         std::to_string(c.extra) + " parts " + std::to_string(c.num_parts);
+}
+
+struct Rows {
+  Rows(RowForm form, int64_t m, int64_t k, const float* x, int64_t ldx, int num_parts = 1)
+      : bytes(static_cast<size_t>(m * RowBytes(form, k) + 64)),
+        scale(static_cast<size_t>(m)),
+        zero(static_cast<size_t>(m)) {
+    args.form = form;
+    args.m = m, args.k = k;
+    args.x = x, args.ldx = ldx;
+    args.rows = bytes.data();
+    args.scale = scale.data();
+    args.zero = zero.data();
+    for (int part = 0; part < num_parts; ++part) ConvertRows(args, part, num_parts);
+  }
+  std::vector<uint8_t> bytes;
+  std::vector<float> scale;
+  std::vector<int32_t> zero;
+  ConvertRowsArgs args;
+};
+
+// Checks one product with the current instruction set; `form` says in what form the rows are multiplied.
+void CheckProduct(const Case& c, Precision precision, RowForm form) {
+  SCOPED_TRACE(ToString(c) + " " + std::string(Name(precision)) + " form " + std::to_string(static_cast<int>(form)));
+  const int64_t lda = c.k + c.extra;
+  const int64_t ldc = c.n + c.extra;
+  const int64_t ldb = (c.transposed ? c.k : c.n) + c.extra;
+  const int64_t stride_k = c.transposed ? 1 : ldb;
+  const int64_t stride_n = c.transposed ? ldb : 1;
+  const std::vector<float> a = RandomFloats(static_cast<size_t>(c.m * lda + 1), 1);
+  const std::vector<float> b = RandomFloats(static_cast<size_t>((c.transposed ? c.n : c.k) * ldb + 1), 2);
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(c.n + 1), 3);
+  const std::vector<float> residual = RandomFloats(static_cast<size_t>(c.m * ldc + 1), 4);
+
+  AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, c.k, c.n)) / sizeof(float) + 16);
+  for (int part = 0; part < c.num_parts; ++part) {
+    PackWeight(precision, b.data() + 1, c.k, c.n, stride_k, stride_n, packed.data(), part, c.num_parts);
+  }
+  std::vector<float> restored_b(static_cast<size_t>(c.k * c.n));
+  UnpackWeight(precision, packed.data(), c.k, c.n, restored_b.data());
+
+  GemmArgs args;
+  args.m = c.m, args.n = c.n, args.k = c.k;
+  args.a = a.data() + 1, args.lda = lda;
+  args.precision = precision;
+  args.packed_b = packed.data();
+  args.bias = c.bias ? bias.data() + 1 : nullptr;
+  args.ldc = ldc, args.ldr = ldc;
+  args.activation = c.activation;
+
+  const std::vector<float> initial =
+      c.residual == Case::kInPlace ? residual : std::vector<float>(static_cast<size_t>(c.m * ldc + 1), kUntouched);
+  std::vector<float> expected = initial;
+  std::vector<float> actual = initial;
+  const auto residual_for = [&](std::vector<float>& out) -> const float* {
+    return c.residual == Case::kNoResidual ? nullptr : c.residual == Case::kInPlace ? out.data() + 1 : residual.data() + 1;
+  };
+  std::vector<float> restored_a(static_cast<size_t>(c.m * c.k));
+
+  if (form == RowForm::kF32) {
+    GemmArgs own = args;
+    own.c = actual.data() + 1;
+    own.residual = residual_for(actual);
+    for (int part = 0; part < c.num_parts; ++part) Gemm(own, part, c.num_parts);
+  } else {
+    const Rows rows(form, c.m, c.k, a.data() + 1, lda, c.num_parts);
+    RestoreRows(rows.args, restored_a.data());
+    GemmDotArgs own;
+    own.form = form;
+    own.m = c.m, own.n = c.n, own.k = c.k;
+    own.rows = rows.bytes.data();
+    own.scale = rows.scale.data();
+    own.zero = rows.zero.data();
+    own.packed_b = packed.data();
+    own.c = actual.data() + 1;
+    own.ldc = ldc;
+    own.bias = args.bias;
+    own.residual = residual_for(actual);
+    own.ldr = ldc;
+    own.activation = c.activation;
+    for (int part = 0; part < c.num_parts; ++part) GemmDot(own, part, c.num_parts);
+    args.a = restored_a.data();
+    args.lda = c.k;
+  }
+  args.c = expected.data() + 1;
+  args.residual = residual_for(expected);
+  GemmReference(args, restored_b.data(), c.n, 1);
+  ExpectClose(actual, expected, 2e-6f + 2e-7f * static_cast<float>(c.k), 1e-6f);
+}
+
+void Check(const Case& c) {
+  ForEachIsa([&] {
+    for (const Precision precision : kAll) {
+      if (precision == Precision::kInt8) {
+        CheckProduct(c, precision, RowForm::kInt8);
+      } else {
+        CheckProduct(c, precision, RowForm::kF32);
+        // The same code runs with and without an instruction for it.
+        if (precision == Precision::kBF16) CheckProduct(c, precision, RowForm::kBF16);
+      }
+    }
+  });
+}
+
+TEST(GemmPrecisionTest, EveryRowRemainder) {
+  for (int64_t m = 1; m <= 31; ++m) Check({.m = m, .n = 37, .k = 19});
+}
+
+TEST(GemmPrecisionTest, EveryColumnRemainder) {
+  for (int64_t n = 1; n <= 66; ++n) Check({.m = 5, .n = n, .k = 21, .bias = true, .residual = Case::kResidual});
+}
+
+TEST(GemmPrecisionTest, EveryDepthRemainder) {
+  for (int64_t k = 0; k <= 70; ++k) {
+    for (const int64_t m : {1, 2, 3, 9}) Check({.m = m, .n = 33, .k = k, .bias = true});
+  }
+}
+
+TEST(GemmPrecisionTest, DepthBlocks) {
+  for (const int64_t k : {383, 384, 385, 1157, 2000}) {
+    for (const auto residual : {Case::kNoResidual, Case::kInPlace}) {
+      Check({.m = 31, .n = 50, .k = k, .bias = true, .residual = residual});
+      Check({.m = 3, .n = 50, .k = k, .bias = true, .residual = residual, .activation = Activation::kGelu});
+    }
+  }
+}
+
+TEST(GemmPrecisionTest, RowBlocks) {
+  for (const int64_t m : {145, 300}) Check({.m = m, .n = 40, .k = 70, .bias = true, .residual = Case::kInPlace});
+}
+
+TEST(GemmPrecisionTest, Epilogues) {
+  for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
+    for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
+      Check({.m = 13, .n = 75, .k = 30, .bias = act % 2 == 0, .residual = residual,
+             .activation = static_cast<Activation>(act)});
+    }
+  }
+}
+
+TEST(GemmPrecisionTest, LayoutsAndParts) {
+  for (const int parts : {2, 3, 7}) {
+    for (const bool transposed : {false, true}) {
+      Check({.m = 29, .n = 100, .k = 40, .bias = true, .transposed = transposed, .extra = 3, .num_parts = parts});
+      Check({.m = 1, .n = 200, .k = 67, .bias = true, .transposed = transposed, .extra = 3, .num_parts = parts});
+    }
+  }
+}
+
+// Each element of B and the one it is stored as.
+TEST(GemmPrecisionTest, PackedNumbersAreTheNearestOnes) {
+  const int64_t k = 71, n = 45;
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(k * n), 5);
+  ForEachIsa([&] {
+    for (const Precision precision : kAll) {
+      SCOPED_TRACE(Name(precision));
+      AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
+      PackWeight(precision, b.data(), k, n, n, 1, packed.data());
+      std::vector<float> restored(static_cast<size_t>(k * n));
+      UnpackWeight(precision, packed.data(), k, n, restored.data());
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t i = 0; i < k; ++i) {
+          const float original = b[static_cast<size_t>(i * n + j)];
+          float allowed = 0.0f;
+          float max = 0.0f;
+          const int64_t group = precision == Precision::kInt4Weight ? kInt4Group : k;
+          for (int64_t l = i / group * group; l < std::min(k, (i / group + 1) * group); ++l) {
+            max = std::max(max, std::abs(b[static_cast<size_t>(l * n + j)]));
+          }
+          switch (precision) {
+            case Precision::kF32:
+              break;
+            case Precision::kBF16:
+              allowed = std::abs(original) / 256.0f;
+              break;
+            case Precision::kF16:
+              allowed = std::abs(original) / 2048.0f + 1e-7f;
+              break;
+            case Precision::kInt8:
+            case Precision::kInt8Weight:
+              allowed = max / 127.0f * 0.5001f;
+              break;
+            case Precision::kInt4Weight:
+              // The scale is rounded to bf16, which may push the largest number out of reach by as much.
+              allowed = max / 7.0f * 0.502f + max / 256.0f;
+              break;
+          }
+          ASSERT_LE(std::abs(restored[static_cast<size_t>(i * n + j)] - original), allowed) << i << " " << j;
+        }
+      }
+    }
+  });
+}
+
+TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {
+  for (const int64_t k : {1, 5, 16, 33, 100}) {
+    std::vector<float> x = RandomFloats(static_cast<size_t>(3 * k), 6);
+    for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(k + j)] = std::abs(x[static_cast<size_t>(k + j)]) + 3.0f;
+    for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(2 * k + j)] = 0.0f;
+    ForEachIsa([&] {
+      for (const RowForm form : {RowForm::kBF16, RowForm::kInt8}) {
+        const Rows rows(form, 3, k, x.data(), k);
+        std::vector<float> restored(static_cast<size_t>(3 * k));
+        RestoreRows(rows.args, restored.data());
+        for (int64_t i = 0; i < 3; ++i) {
+          float low = 0.0f, high = 0.0f;
+          for (int64_t j = 0; j < k; ++j) {
+            low = std::min(low, x[static_cast<size_t>(i * k + j)]);
+            high = std::max(high, x[static_cast<size_t>(i * k + j)]);
+          }
+          for (int64_t j = 0; j < k; ++j) {
+            const float original = x[static_cast<size_t>(i * k + j)];
+            // The zero point is rounded too, which costs the ends of the range up to half a step more.
+            const float allowed =
+                form == RowForm::kBF16 ? std::abs(original) / 256.0f : (high - low) / 255.0f * 1.001f + 1e-30f;
+            ASSERT_LE(std::abs(restored[static_cast<size_t>(i * k + j)] - original), allowed) << i << " " << j;
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
+  const int64_t m = 4, n = 20, k = 37;
+  std::vector<float> a = RandomFloats(static_cast<size_t>(m * k), 1);
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(n * k), 2);
+  a[static_cast<size_t>(k + 3)] = std::numeric_limits<float>::quiet_NaN();
+  a[static_cast<size_t>(3 * k + 36)] = std::numeric_limits<float>::infinity();
+  ForEachIsa([&] {
+    for (const RowForm form : {RowForm::kBF16, RowForm::kInt8}) {
+      const Precision precision = form == RowForm::kBF16 ? Precision::kBF16 : Precision::kInt8;
+      AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
+      PackWeight(precision, b.data(), k, n, 1, k, packed.data());
+      const Rows rows(form, m, k, a.data(), k);
+      std::vector<float> c(static_cast<size_t>(m * n));
+      GemmDotArgs args;
+      args.form = form;
+      args.m = m, args.n = n, args.k = k;
+      args.rows = rows.bytes.data();
+      args.scale = rows.scale.data();
+      args.zero = rows.zero.data();
+      args.packed_b = packed.data();
+      args.c = c.data();
+      args.ldc = n;
+      GemmDot(args);
+      for (int64_t j = 0; j < n; ++j) {
+        EXPECT_TRUE(std::isfinite(c[static_cast<size_t>(j)]));
+        EXPECT_TRUE(std::isnan(c[static_cast<size_t>(n + j)]));
+        EXPECT_TRUE(std::isfinite(c[static_cast<size_t>(2 * n + j)]));
+        EXPECT_FALSE(std::isfinite(c[static_cast<size_t>(3 * n + j)]));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace thresher::kernels
