@@ -114,7 +114,15 @@ struct Int8Dot {
     const hn::Repartition<int16_t, Tag> d16;
     const hn::Rebind<int8_t, decltype(d16)> d8;
     const auto bv = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(b)));
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_COMPILER_GCC_ACTUAL
+    // Left to itself, GCC adds the products of several steps before the sum, then spills sums for want of registers.
+    decltype(sum.raw) products;
+    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum.raw), "=&v"(products) : "v"(a.raw), "v"(bv.raw));
+    (void)d;
+    return sum;
+#else
     return hn::Add(sum, hn::WidenMulPairwiseAdd(d, hn::BitCast(d16, a), bv));
+#endif
   }
 };
 

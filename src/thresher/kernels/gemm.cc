@@ -31,7 +31,8 @@ constexpr size_t kMinBlockRows = 96;
 constexpr size_t kMaxBlockRows = 144;
 
 // Up to so many rows, a compressed panel is widened in registers, in tiles of up to kDirectTileRows rows, which is free
-// while memory sets the pace. More rows share a panel that is widened once.
+// while memory sets the pace. More rows share a panel that is widened once, as do 4-bit ones always (for few rows see
+// gemm_dot.h).
 constexpr size_t kDirectRows = 8;
 constexpr int kDirectTileRows = 4;
 
@@ -70,7 +71,8 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = row_begin + rows * block / row_blocks;
     const size_t block_end = row_begin + rows * (block + 1) / row_blocks;
-    const bool direct_panel = kStoredAsFloats || block_end - block_begin <= kDirectRows;
+    const bool direct_panel =
+        kStoredAsFloats || (Panel::kGroup == 0 && block_end - block_begin <= kDirectRows);
     const RowTiles tiles(block_end - block_begin, static_cast<size_t>(direct_panel && !kStoredAsFloats
                                                                           ? kDirectTileRows
                                                                           : kTileRows));
@@ -130,13 +132,11 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
             tile.residual = nullptr;
             tile.residual_ld = 0;
           }
-          if constexpr (kStoredAsFloats) {
-            TileForRows(height)(tile);
-          } else if (direct_panel) {
-            TileForRows<Panel, kDirectTileRows>(height)(tile);
-          } else {
-            TileForRows(height)(tile);
+          TileFunction run = TileForRows(height);
+          if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
+            if (direct_panel) run = TileForRows<Panel, kDirectTileRows>(height);
           }
+          run(tile);
           if (last && !direct) {
             FinishArgs end{};
             end.sums = wait;
@@ -278,24 +278,26 @@ void Encode(Int4Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_REST
   const hn::RebindToSigned<TileTag> di;
   const hn::RebindToUnsigned<TileTag> du;
   const hn::Rebind<uint16_t, TileTag> d16;
-  const hn::Rebind<uint8_t, TileTag> d8;
   const size_t width = PanelWidth();
   for (size_t begin = 0; begin < k; begin += Int4Panel::kGroup) {
     const size_t rows = std::min(k - begin, Int4Panel::kGroup);
-    uint8_t* pairs = out + Int4Panel::ScaleBytes();
+    auto* words = reinterpret_cast<uint32_t*>(out + Int4Panel::ScaleBytes());
     for (size_t j = 0; j < width; j += hn::Lanes(d)) {
       const float* column = in + begin * width + j;
       const auto scale = RoundToBf16(d, hn::Mul(ColumnMax(d, column, rows), hn::Set(d, 1.0f / 7.0f)));
       const auto inverse = Inverse(d, hn::BitCast(d, scale));
       hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(scale)), d16, reinterpret_cast<uint16_t*>(out) + j);
-      for (size_t row = 0; row < Int4Panel::kGroup; row += 2) {
-        const auto low = row < rows ? Quantized(d, column + row * width, inverse, 7) : hn::Zero(di);
-        const auto high = row + 1 < rows ? Quantized(d, column + (row + 1) * width, inverse, 7) : hn::Zero(di);
-        const auto both = hn::Or(hn::And(low, hn::Set(di, 15)), hn::ShiftLeft<4>(hn::And(high, hn::Set(di, 15))));
-        hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, both)), d8, pairs + row / 2 * width + j);
+      for (size_t row = 0; row < Int4Panel::kGroup; row += Int4Panel::kLaneRows) {
+        auto word = hn::Zero(du);
+        for (size_t i = 0; i < Int4Panel::kLaneRows; ++i) {
+          auto q = hn::Set(di, 8);
+          if (row + i < rows) q = hn::Add(q, Quantized(d, column + (row + i) * width, inverse, 7));
+          word = hn::Or(word, hn::ShiftLeftSame(hn::BitCast(du, q), static_cast<int>(i / 2 * 4 + i % 2 * 16)));
+        }
+        hn::StoreU(word, du, words + row / Int4Panel::kLaneRows * width + j);
       }
     }
-    out += Int4Panel::ScaleBytes() + Int4Panel::Bytes(Int4Panel::kGroup);
+    out += Int4Panel::GroupBytes();
   }
 }
 

@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 #include "thresher/kernels/dot_tile-inl.h"
 #include "thresher/kernels/epilogue-inl.h"
+#include "thresher/kernels/int4_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -39,6 +40,7 @@ size_t NumberBytes(size_t k) {
 size_t Int8Stride(size_t k) { return NumberBytes<Int8Dot>(k) + PanelWidth() * (sizeof(float) + sizeof(int32_t)); }
 
 size_t RowStride(RowForm form, size_t k) {
+  if (form == RowForm::kInt16) return Int4Rows::Bytes(k);
   const size_t bytes = form == RowForm::kBF16 ? RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t)
                                               : RoundUp(k, Int8Dot::kStep) * Int8Dot::kRowBytes;
   return RoundUp(bytes, 16);
@@ -136,6 +138,14 @@ void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
 }
 
 void ConvertRange(const ConvertRowsArgs& args, size_t begin, size_t end) {
+  if (args.form == RowForm::kInt16) {
+    const size_t k = static_cast<size_t>(args.k);
+    for (size_t i = begin; i < end; ++i) {
+      Int4Rows::Convert(args.x + i * static_cast<size_t>(args.ldx), k,
+                        static_cast<uint8_t*>(args.rows) + i * Int4Rows::Bytes(k));
+    }
+    return;
+  }
   (args.form == RowForm::kBF16 ? &ConvertRowsToBf16 : &ConvertRowsToInt8)(args, begin, end);
 }
 
@@ -149,6 +159,8 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
         hwy::bfloat16_t value;
         std::memcpy(&value, row + j * sizeof(value), sizeof(value));
         x[i * k + j] = hwy::F32FromBF16(value);
+      } else if (args.form == RowForm::kInt16) {
+        x[i * k + j] = Int4Rows::Restore(row, k, j);
       } else {
         int32_t code;
         if constexpr (Int8Dot::kRowBytes == 2) {
@@ -255,7 +267,46 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
   }
 }
 
+// Few rows of int16 times panels of 4-bit numbers.
+void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
+  const size_t n = static_cast<size_t>(args.n);
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t ldc = static_cast<size_t>(args.ldc);
+  const size_t ldr = static_cast<size_t>(args.ldr);
+  const size_t width = PanelWidth();
+  const size_t lda = Int4Rows::Bytes(k);
+  const FinishFunction finish = FinishFor<float>(args.activation);
+  const RowTiles tiles(range.row_end - range.row_begin, static_cast<size_t>(kInt4TileRows));
+  alignas(64) float sums[static_cast<size_t>(kInt4TileRows) * kMaxPanelWidth];
+  alignas(64) float padded_bias[kMaxPanelWidth];
+  for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
+    const size_t column = panel * width;
+    FinishArgs finished{};
+    finished.sums = sums;
+    finished.columns = std::min(width, n - column);
+    finished.ldc = ldc;
+    finished.ldr = ldr;
+    if (args.bias != nullptr) {
+      std::copy_n(args.bias + column, finished.columns, padded_bias);
+      std::fill(padded_bias + finished.columns, padded_bias + width, 0.0f);
+      finished.bias = padded_bias;
+    }
+    size_t row = range.row_begin;
+    for (size_t t = 0; t < tiles.count; ++t) {
+      finished.rows = tiles.Height(t);
+      Int4TileForRows(finished.rows)(static_cast<const uint8_t*>(args.rows) + row * lda, k,
+                                     static_cast<const uint8_t*>(args.packed_b) + panel * StoredBytes<Int4Panel>(k),
+                                     sums);
+      finished.c = args.c + row * ldc + column;
+      finished.residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+      finish(finished);
+      row += finished.rows;
+    }
+  }
+}
+
 void RunProduct(const GemmDotArgs& args, const PanelRange& range) {
+  if (args.form == RowForm::kInt16) return GemmInt4Range(args, range);
   (args.form == RowForm::kBF16 ? &GemmDotRange<Bf16Dot> : &GemmDotRange<Int8Dot>)(args, range);
 }
 
@@ -342,10 +393,14 @@ HWY_EXPORT(Int8Stride);
 HWY_EXPORT(EncodeInt8Range);
 HWY_EXPORT(DecodeInt8Range);
 
+// More rows amortise the widening of 4-bit weights to floats.
+constexpr int64_t kFewRows = 8;
+
 }  // namespace
 
-RowForm RowsFor(Precision precision) {
+RowForm RowsFor(Precision precision, int64_t m) {
   if (precision == Precision::kInt8) return RowForm::kInt8;
+  if (precision == Precision::kInt4Weight && m <= kFewRows) return RowForm::kInt16;
   return precision == Precision::kBF16 && HWY_DYNAMIC_DISPATCH(HasBf16Dot)() ? RowForm::kBF16 : RowForm::kF32;
 }
 

@@ -5,6 +5,10 @@
 //   a = scale * (q - zero), 0 <= q <= 255,
 // and each column of B symmetrically to [-127, 127] with a scale of its own. The integer sums are exact; only rounding to
 // 8 bits and the final scaling are not.
+//
+// A few rows times 4-bit weights are multiplied as int16: each group of kInt4Group elements of a row is quantised to
+// 16 bits with a scale of its own, which adds an error of 2^-16 of the group's largest number, far below that of the
+// weights. Memory then sets the pace instead of the unpacking.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +18,17 @@
 
 namespace thresher::kernels {
 
-enum class RowForm : uint8_t { kF32, kBF16, kInt8 };
+enum class RowForm : uint8_t { kF32, kBF16, kInt8, kInt16 };
 
-// What a product of this precision wants of A. bf16 weights are multiplied by fp32 rows (see gemm.h) where the processor
-// has no instruction for bf16.
-RowForm RowsFor(Precision precision);
+// What a product of m rows wants of A in this precision; kF32 means Gemm() of gemm.h. bf16 weights are multiplied by
+// fp32 rows where the processor has no instruction for bf16.
+RowForm RowsFor(Precision precision, int64_t m);
 
 // Bytes of a converted row of k elements.
 int64_t RowBytes(RowForm form, int64_t k);
 
 struct ConvertRowsArgs {
-  RowForm form = RowForm::kBF16;  // or kInt8
+  RowForm form = RowForm::kBF16;  // not kF32
   int64_t m = 0;
   int64_t k = 0;
   const float* x = nullptr;  // [m, k], rows ldx apart
@@ -36,14 +40,14 @@ struct ConvertRowsArgs {
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
 
 struct GemmDotArgs {
-  RowForm form = RowForm::kBF16;  // or kInt8
+  RowForm form = RowForm::kBF16;  // not kF32
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
   const void* rows = nullptr;  // from ConvertRows
   const float* scale = nullptr;
   const int32_t* zero = nullptr;
-  const void* packed_b = nullptr;  // from PackWeight with kBF16 or kInt8
+  const void* packed_b = nullptr;  // from PackWeight with kBF16, kInt8 or (for kInt16) kInt4Weight
   float* c = nullptr;              // [m, n], rows ldc apart
   int64_t ldc = 0;
   const float* bias = nullptr;      // [n], or null

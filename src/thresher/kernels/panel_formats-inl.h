@@ -25,9 +25,7 @@ struct Bf16Panel {
 
   static HWY_INLINE size_t Bytes(size_t k) { return (k + 1) / 2 * PanelWidth() * sizeof(uint32_t); }
 
-  template <class V>
-  static HWY_INLINE V Load(TileTag d, const uint8_t* b, size_t k, size_t half, V scale) {
-    (void)scale;
+  static HWY_INLINE hn::Vec<TileTag> Load(TileTag d, const uint8_t* b, size_t k, size_t half) {
     const hn::RebindToUnsigned<TileTag> du;
     const auto* pairs = reinterpret_cast<const uint32_t*>(b) + (k / 2 * kPanelVectors + half) * hn::Lanes(d);
     const auto pair = hn::LoadU(du, pairs);
@@ -41,9 +39,7 @@ struct HalfPanel {
 
   static HWY_INLINE size_t Bytes(size_t k) { return k * PanelWidth() * sizeof(uint16_t); }
 
-  template <class V>
-  static HWY_INLINE V Load(TileTag d, const uint8_t* b, size_t k, size_t half, V scale) {
-    (void)scale;
+  static HWY_INLINE hn::Vec<TileTag> Load(TileTag d, const uint8_t* b, size_t k, size_t half) {
     const hn::Rebind<hwy::float16_t, TileTag> dh;
     const auto* row = reinterpret_cast<const hwy::float16_t*>(b) + (k * kPanelVectors + half) * hn::Lanes(d);
     return hn::PromoteTo(d, hn::LoadU(dh, row));
@@ -56,9 +52,7 @@ struct Int8Panel {
 
   static HWY_INLINE size_t Bytes(size_t k) { return k * PanelWidth(); }
 
-  template <class V>
-  static HWY_INLINE V Load(TileTag d, const uint8_t* b, size_t k, size_t half, V scale) {
-    (void)scale;
+  static HWY_INLINE hn::Vec<TileTag> Load(TileTag d, const uint8_t* b, size_t k, size_t half) {
     const hn::RebindToSigned<TileTag> di;
     const hn::Rebind<int8_t, TileTag> d8;
     const auto* row = reinterpret_cast<const int8_t*>(b) + (k * kPanelVectors + half) * hn::Lanes(d);
@@ -66,27 +60,27 @@ struct Int8Panel {
   }
 };
 
-// Signed 4-bit numbers, two rows of k to a row of bytes, the even one in the lower halves. Each group of kInt4Group rows
-// is preceded by its scales in bf16, one a column.
+// Four bits, 8 more than the number they stand for. A 32-bit lane holds eight rows of k of its column: row 2 p at bit
+// 4 p and row 2 p + 1 at bit 16 + 4 p, so that one shift and one mask give a pair of int16. Each group of kInt4Group
+// rows is preceded by its scales in bf16, one a column. Never loaded by a tile: see WidenPanel and gemm_dot.cc.
 struct Int4Panel {
   static constexpr size_t kGroup = static_cast<size_t>(kInt4Group);
+  static constexpr size_t kLaneRows = 8;
 
-  static HWY_INLINE size_t Bytes(size_t k) { return (k + 1) / 2 * PanelWidth(); }
   static HWY_INLINE size_t ScaleBytes() { return PanelWidth() * sizeof(uint16_t); }
+  static HWY_INLINE size_t GroupBytes() { return ScaleBytes() + kGroup / kLaneRows * PanelWidth() * sizeof(uint32_t); }
 
-  static HWY_INLINE hn::Vec<TileTag> Scale(TileTag d, const uint8_t* b, size_t half) {
+  // The scales of a group, of the left or the right half.
+  static HWY_INLINE hn::Vec<TileTag> Scale(TileTag d, const uint8_t* group, size_t half) {
     const hn::Rebind<hwy::bfloat16_t, TileTag> db;
-    return hn::PromoteTo(d, hn::LoadU(db, reinterpret_cast<const hwy::bfloat16_t*>(b) + half * hn::Lanes(d)));
+    return hn::PromoteTo(d, hn::LoadU(db, reinterpret_cast<const hwy::bfloat16_t*>(group) + half * hn::Lanes(d)));
   }
 
-  template <class V>
-  static HWY_INLINE V Load(TileTag d, const uint8_t* b, size_t k, size_t half, V scale) {
-    const hn::RebindToSigned<TileTag> di;
-    const hn::Rebind<int8_t, TileTag> d8;
-    const auto* row = reinterpret_cast<const int8_t*>(b) + (k / 2 * kPanelVectors + half) * hn::Lanes(d);
-    const auto both = hn::PromoteTo(di, hn::LoadU(d8, row));
-    const auto own = k % 2 == 0 ? hn::ShiftRight<28>(hn::ShiftLeft<28>(both)) : hn::ShiftRight<4>(both);
-    return hn::Mul(hn::ConvertTo(d, own), scale);
+  // Rows 8 i to 8 i + 7 of a group.
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> Lanes(const uint8_t* group, size_t i, size_t half) {
+    const hn::RebindToUnsigned<TileTag> du;
+    const auto* words = reinterpret_cast<const uint32_t*>(group + ScaleBytes());
+    return hn::LoadU(du, words + (i * kPanelVectors + half) * hn::Lanes(du));
   }
 };
 
@@ -96,37 +90,50 @@ HWY_INLINE size_t StoredBytes(size_t k) {
   if constexpr (Panel::kGroup == 0) {
     return Panel::Bytes(k);
   } else {
-    const size_t groups = (k + Panel::kGroup - 1) / Panel::kGroup;
-    return groups * (Panel::ScaleBytes() + Panel::Bytes(Panel::kGroup));
+    return (k + Panel::kGroup - 1) / Panel::kGroup * Panel::GroupBytes();
   }
 }
 
 // Writes k rows of a panel, from the beginning of a group on, as floats.
 template <class Panel>
-HWY_NOINLINE void WidenPanel(const uint8_t* HWY_RESTRICT b, size_t k, float* HWY_RESTRICT out) {
+HWY_INLINE void WidenPanel(const uint8_t* HWY_RESTRICT b, size_t k, float* HWY_RESTRICT out) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
-  const auto store = [&](size_t row, hn::Vec<TileTag> scale_a, hn::Vec<TileTag> scale_b) HWY_ATTR {
-    hn::Store(Panel::Load(d, b, row, 0, scale_a), d, out + row * kPanelVectors * lanes);
-    hn::Store(Panel::Load(d, b, row, 1, scale_b), d, out + (row * kPanelVectors + 1) * lanes);
+  const auto store = [&](size_t row) HWY_ATTR {
+    hn::Store(Panel::Load(d, b, row, 0), d, out + row * kPanelVectors * lanes);
+    hn::Store(Panel::Load(d, b, row, 1), d, out + (row * kPanelVectors + 1) * lanes);
   };
-  while (k != 0) {
-    size_t rows = k;
-    auto scale_a = hn::Zero(d);
-    auto scale_b = hn::Zero(d);
-    if constexpr (Panel::kGroup != 0) {
-      rows = std::min(k, Panel::kGroup);
-      scale_a = Panel::Scale(d, b, 0);
-      scale_b = Panel::Scale(d, b, 1);
-      b += Panel::ScaleBytes();
+  size_t row = 0;
+  for (; row + 2 <= k; row += 2) {
+    store(row);
+    store(row + 1);
+  }
+  if (row < k) store(row);
+}
+
+template <>
+HWY_INLINE void WidenPanel<Int4Panel>(const uint8_t* HWY_RESTRICT b, size_t k, float* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> du;
+  const hn::RebindToSigned<TileTag> di;
+  const size_t lanes = hn::Lanes(d);
+  const auto flip = hn::Set(du, 0x88888888u);  // turns "8 more" into two's complement
+  for (; k != 0; b += Int4Panel::GroupBytes()) {
+    const size_t rows = std::min(k, Int4Panel::kGroup);
+    for (size_t half = 0; half < kPanelVectors; ++half) {
+      const auto scale = Int4Panel::Scale(d, b, half);
+      float* HWY_RESTRICT column = out + half * lanes;
+      for (size_t row = 0; row < rows; row += Int4Panel::kLaneRows) {
+        const auto numbers = hn::Xor(Int4Panel::Lanes(b, row / Int4Panel::kLaneRows, half), flip);
+        const size_t count = std::min(Int4Panel::kLaneRows, rows - row);
+        for (size_t i = 0; i < count; ++i) {
+          // The number's sign moves to the lane's sign.
+          const int shift = static_cast<int>(28 - (i / 2 * 4 + i % 2 * 16));
+          const auto number = hn::ShiftRight<28>(hn::BitCast(di, hn::ShiftLeftSame(numbers, shift)));
+          hn::Store(hn::Mul(hn::ConvertTo(d, number), scale), d, column + (row + i) * kPanelVectors * lanes);
+        }
+      }
     }
-    size_t row = 0;
-    for (; row + 2 <= rows; row += 2) {
-      store(row, scale_a, scale_b);
-      store(row + 1, scale_a, scale_b);
-    }
-    if (row < rows) store(row, scale_a, scale_b);
-    b += Panel::Bytes(rows);
     out += rows * kPanelVectors * lanes;
     k -= rows;
   }

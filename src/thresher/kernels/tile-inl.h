@@ -63,15 +63,13 @@ inline constexpr size_t kMaxPanelWidth = kPanelVectors * hn::MaxLanes(TileTag())
 
 // Elements stored as floats: (k, j) lies at k * PanelWidth() + j.
 struct FloatPanel {
-  static constexpr size_t kGroup = 0;  // elements along k that share a scale; 0: there are no scales
+  static constexpr size_t kGroup = 0;  // rows along k that share scales; 0: there are no scales
 
   // Bytes of k rows (a multiple of what the format stores together).
   static HWY_INLINE size_t Bytes(size_t k) { return k * PanelWidth() * sizeof(float); }
 
-  // Row k of the left (half 0) or the right (half 1) vector of columns. `scale` is that half's of the group.
-  template <class V>
-  static HWY_INLINE V Load(TileTag d, const uint8_t* b, size_t k, size_t half, V scale) {
-    (void)scale;
+  // Row k of the left (half 0) or the right (half 1) vector of columns.
+  static HWY_INLINE hn::Vec<TileTag> Load(TileTag d, const uint8_t* b, size_t k, size_t half) {
     return hn::Load(d, reinterpret_cast<const float*>(b) + (k * kPanelVectors + half) * hn::Lanes(d));
   }
 };
@@ -80,7 +78,7 @@ struct FloatPanel {
 struct TileArgs {
   const float* a;  // rows lda apart
   size_t lda;
-  const void* b;  // packed panel, at the beginning of a group
+  const void* b;  // packed panel
   size_t k;
   const float* init;  // rows init_ld apart (0: one row for all, such as a bias), or null for zeros
   size_t init_ld;
@@ -132,14 +130,14 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
 #define THRESHER_TILE_K(u_value)                                                  \
   {                                                                               \
     constexpr size_t u = u_value;                                                 \
-    const V b0a = Panel::Load(d, b, u * S, 0, scale_a);                           \
-    const V b0b = Panel::Load(d, b, u * S, 1, scale_b);                           \
-    const V b1a = S > 1 ? Panel::Load(d, b, u * S + 1, 0, scale_a) : b0a;         \
-    const V b1b = S > 1 ? Panel::Load(d, b, u * S + 1, 1, scale_b) : b0b;         \
-    const V b2a = S > 2 ? Panel::Load(d, b, u * S + 2, 0, scale_a) : b0a;         \
-    const V b2b = S > 2 ? Panel::Load(d, b, u * S + 2, 1, scale_b) : b0b;         \
-    const V b3a = S > 3 ? Panel::Load(d, b, u * S + 3, 0, scale_a) : b0a;         \
-    const V b3b = S > 3 ? Panel::Load(d, b, u * S + 3, 1, scale_b) : b0b;         \
+    const V b0a = Panel::Load(d, b, u * S, 0);                           \
+    const V b0b = Panel::Load(d, b, u * S, 1);                           \
+    const V b1a = S > 1 ? Panel::Load(d, b, u * S + 1, 0) : b0a;         \
+    const V b1b = S > 1 ? Panel::Load(d, b, u * S + 1, 1) : b0b;         \
+    const V b2a = S > 2 ? Panel::Load(d, b, u * S + 2, 0) : b0a;         \
+    const V b2b = S > 2 ? Panel::Load(d, b, u * S + 2, 1) : b0b;         \
+    const V b3a = S > 3 ? Panel::Load(d, b, u * S + 3, 0) : b0a;         \
+    const V b3b = S > 3 ? Panel::Load(d, b, u * S + 3, 1) : b0b;         \
     THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                        \
   }
 #define THRESHER_TILE_STEP1(i)                                                \
@@ -150,37 +148,26 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     THRESHER_TILE_FMA(av, b0b, c##i##b);                                      \
   }
 
-  for (size_t left = args.k; left != 0;) {
-    size_t k = left;
-    V scale_a = hn::Zero(d);
-    V scale_b = hn::Zero(d);
-    if constexpr (Panel::kGroup != 0) {
-      k = std::min(left, Panel::kGroup);
-      scale_a = Panel::Scale(d, b, 0);
-      scale_b = Panel::Scale(d, b, 1);
-      b += Panel::ScaleBytes();
-    }
-    left -= k;
-    for (; k >= 4 * S; k -= 4 * S) {
-      __builtin_prefetch(next_b, 0, 2);
-      THRESHER_TILE_K(0)
-      THRESHER_TILE_K(1)
-      THRESHER_TILE_K(2)
-      THRESHER_TILE_K(3)
-      a0 += 4 * S;
-      a1 += 4 * S;
-      a2 += 4 * S;
-      a3 += 4 * S;
-      a4 += 4 * S;
-      b += Panel::Bytes(4 * S);
-      next_b += 64;
-    }
-    for (size_t j = 0; j < k; ++j) {
-      const V b0a = Panel::Load(d, b, j, 0, scale_a);
-      const V b0b = Panel::Load(d, b, j, 1, scale_b);
-      THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
-      ++a0, ++a1, ++a2, ++a3, ++a4;
-    }
+  size_t k = args.k;
+  for (; k >= 4 * S; k -= 4 * S) {
+    __builtin_prefetch(next_b, 0, 2);
+    THRESHER_TILE_K(0)
+    THRESHER_TILE_K(1)
+    THRESHER_TILE_K(2)
+    THRESHER_TILE_K(3)
+    a0 += 4 * S;
+    a1 += 4 * S;
+    a2 += 4 * S;
+    a3 += 4 * S;
+    a4 += 4 * S;
+    b += Panel::Bytes(4 * S);
+    next_b += 64;
+  }
+  for (size_t j = 0; j < k; ++j) {
+    const V b0a = Panel::Load(d, b, j, 0);
+    const V b0b = Panel::Load(d, b, j, 1);
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
+    ++a0, ++a1, ++a2, ++a3, ++a4;
   }
 #undef THRESHER_TILE_K
 

@@ -138,6 +138,7 @@ void Check(const Case& c) {
         CheckProduct(c, precision, RowForm::kF32);
         // The same code runs with and without an instruction for it.
         if (precision == Precision::kBF16) CheckProduct(c, precision, RowForm::kBF16);
+        if (precision == Precision::kInt4Weight) CheckProduct(c, precision, RowForm::kInt16);
       }
     }
   });
@@ -239,7 +240,7 @@ TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {
     for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(k + j)] = std::abs(x[static_cast<size_t>(k + j)]) + 3.0f;
     for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(2 * k + j)] = 0.0f;
     ForEachIsa([&] {
-      for (const RowForm form : {RowForm::kBF16, RowForm::kInt8}) {
+      for (const RowForm form : {RowForm::kBF16, RowForm::kInt8, RowForm::kInt16}) {
         const Rows rows(form, 3, k, x.data(), k);
         std::vector<float> restored(static_cast<size_t>(3 * k));
         RestoreRows(rows.args, restored.data());
@@ -252,8 +253,9 @@ TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {
           for (int64_t j = 0; j < k; ++j) {
             const float original = x[static_cast<size_t>(i * k + j)];
             // The zero point is rounded too, which costs the ends of the range up to half a step more.
-            const float allowed =
-                form == RowForm::kBF16 ? std::abs(original) / 256.0f : (high - low) / 255.0f * 1.001f + 1e-30f;
+            const float allowed = form == RowForm::kBF16   ? std::abs(original) / 256.0f
+                                  : form == RowForm::kInt8 ? (high - low) / 255.0f * 1.001f + 1e-30f
+                                                           : (high - low) / 65000.0f;
             ASSERT_LE(std::abs(restored[static_cast<size_t>(i * k + j)] - original), allowed) << i << " " << j;
           }
         }
@@ -269,8 +271,10 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
   a[static_cast<size_t>(k + 3)] = std::numeric_limits<float>::quiet_NaN();
   a[static_cast<size_t>(3 * k + 36)] = std::numeric_limits<float>::infinity();
   ForEachIsa([&] {
-    for (const RowForm form : {RowForm::kBF16, RowForm::kInt8}) {
-      const Precision precision = form == RowForm::kBF16 ? Precision::kBF16 : Precision::kInt8;
+    for (const RowForm form : {RowForm::kBF16, RowForm::kInt8, RowForm::kInt16}) {
+      const Precision precision = form == RowForm::kBF16   ? Precision::kBF16
+                                  : form == RowForm::kInt8 ? Precision::kInt8
+                                                           : Precision::kInt4Weight;
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
       PackWeight(precision, b.data(), k, n, 1, k, packed.data());
       const Rows rows(form, m, k, a.data(), k);
