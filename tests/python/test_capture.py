@@ -238,3 +238,43 @@ def test_unsupported_operators_are_named_with_their_line(compiler: Any, taken: l
     with torch.no_grad(), pytest.warns(UserWarning, match="test_capture.py"):
         torch.testing.assert_close(compiled(x), spectrum(x))
     assert taken == [True]
+
+
+@pytest.mark.parametrize("no_grad", [True, False], ids=["one trace", "AOTAutograd"])
+def test_nodes_know_their_module(compiler: Any, taken: list[bool], no_grad: bool) -> None:
+    from thresher.compiler import runtime
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.ModuleList([nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4)) for _ in range(2)])
+            self.heads = nn.ModuleDict({"a b": nn.Linear(4, 3)})
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layer:
+                x = layer(x) + x
+            return self.heads["a b"](x)
+
+    net = Block().eval()
+    compiled = compiler.compile(net)
+    with torch.set_grad_enabled(not no_grad):
+        compiled(torch.randn(2, 4))
+    assert taken == [no_grad]
+    plans = [plan for graph in runtime.RECORDER.alive() for plan in graph.plans()]
+    linears = [step["module"] for plan in plans for step in plan.steps() if step["name"] == "linear"]
+    assert linears == [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+
+
+def test_module_names_are_plain_paths() -> None:
+    from thresher.compiler.importer import _module_name
+
+    paths = {
+        "L['self']": "",
+        "L['self'].encoder.layer.0": "encoder.layer.0",
+        'G["model"].blocks[1].mlp': "blocks.1.mlp",
+        "getattr(getattr(L['self'].layer, '0').attention, 'self').query": "layer.0.attention.self.query",
+        "L['self']._modules['layer']._modules['0'].fc": "layer.0.fc",
+        "L['self'].heads['a b']": "heads.a b",
+        "layer.0.fc@1": "layer.0.fc",
+    }
+    assert {path: _module_name(path) for path in paths} == paths

@@ -82,6 +82,7 @@ class Builder:
     def __init__(self) -> None:
         self.graph = _engine.Graph()
         self.source = ""
+        self.module = ""
         self.node: fx.Node | None = None
         self._seen: dict[object, tuple[Value, ...]] = {}
 
@@ -97,7 +98,7 @@ class Builder:
         found = self._seen.get(key)
         if found is None:
             try:
-                ids = self.graph.add(op, [None if v is None else v.id for v in inputs], attrs, self.source)
+                ids = self.graph.add(op, [None if v is None else v.id for v in inputs], attrs, self.source, self.module)
             except (ValueError, NotImplementedError, IndexError, RuntimeError) as error:
                 raise UnsupportedNode(str(error)) from error
             found = tuple(self.wrap(i) for i in ids)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +129,7 @@ def import_node(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> 
     """
     builder.node = node
     builder.source = source_of(node)
+    builder.module = module_of(node)
     args = [_resolve(arg, values) for arg in node.args]
     kwargs = {name: _resolve(arg, values) for name, arg in node.kwargs.items()}
     target = node.target
@@ -191,6 +193,31 @@ def source_of(node: fx.Node) -> str:
         found = _source(node.meta.get("stack_trace"))
         node.meta["thresher_source"] = found
     return str(found)
+
+
+def module_of(node: fx.Node) -> str:
+    """The nn.Module that made a node, by its name in model.named_modules(); "" for the model itself and for none."""
+    found = node.meta.get("thresher_module")
+    if found is None:
+        stack = node.meta.get("nn_module_stack")
+        found = _module_name(str(next(reversed(stack.values()))[0])) if stack else ""
+        node.meta["thresher_module"] = found
+    return str(found)
+
+
+# What TorchDynamo calls the variable that holds the model, such as L['self'] or G['model'].
+_ROOT = re.compile(r"""^(?:[LG]\[(?:'[^']*'|"[^"]*")\]|L__self__)(?=[._\[]|$)""")
+_GETATTR = re.compile(r"""getattr\(([^()]*), ?['"]([^'"]*)['"]\)""")
+_MODULES = re.compile(r"""(?:\._modules)?\[(?:'([^']*)'|"([^"]*)"|(\d+))\]""")
+
+
+def _module_name(path: str) -> str:
+    """L['self'].layer.0.query, getattr(L['self'].layer, '0').query or L['self']._modules['layer']... in plain dots."""
+    while (flat := _GETATTR.sub(r"\1.\2", path)) != path:
+        path = flat
+    path = _ROOT.sub("", path)
+    path = _MODULES.sub(lambda match: "." + next(part for part in match.groups() if part is not None), path)
+    return re.sub(r"@\d+$", "", path).strip(".")
 
 
 def _source(trace: str | None) -> str:
@@ -316,6 +343,7 @@ __all__ = [
     "hint_value",
     "import_graph",
     "import_node",
+    "module_of",
     "source_of",
     "supported_operators",
 ]

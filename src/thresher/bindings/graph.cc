@@ -49,10 +49,10 @@ const Value& ValueAt(const Graph& graph, ValueId id) {
 }
 
 std::vector<ValueId> AddNode(Graph& graph, const std::string& op, const std::vector<std::optional<ValueId>>& inputs,
-                             const nb::dict& attrs, std::string source) {
+                             const nb::dict& attrs, std::string source, std::string module) {
   std::vector<ValueId> ids;
   for (const std::optional<ValueId>& id : inputs) ids.push_back(id.value_or(kNoValue));
-  return Unwrap(graph.Add(op, std::move(ids), AttrsFrom(attrs), std::move(source)));
+  return Unwrap(graph.Add(op, std::move(ids), AttrsFrom(attrs), std::move(source), std::move(module)));
 }
 
 nb::list Nodes(const Graph& graph) {
@@ -66,6 +66,7 @@ nb::list Nodes(const Graph& graph) {
     entry["outputs"] = node.outputs;
     entry["attrs"] = attrs;
     entry["source"] = node.source;
+    entry["module"] = node.module;
     nodes.append(entry);
   }
   return nodes;
@@ -112,8 +113,9 @@ void BindGraph(nb::module_& m) {
       .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false,
            nb::sig("def constant(self, name: str, array: object, weight: bool = False) -> int"))
       .def("add", &AddNode, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs") = nb::dict(), nb::arg("source") = "",
+           nb::arg("module") = "",
            nb::sig("def add(self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, object] = {}, "
-                   "source: str = \"\") -> list[int]"))
+                   "source: str = \"\", module: str = \"\") -> list[int]"))
       .def("set_outputs",
            [](Graph& graph, std::vector<ValueId> outputs) {
              for (const ValueId id : outputs) ValueAt(graph, id);

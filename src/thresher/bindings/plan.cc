@@ -57,6 +57,7 @@ nb::list Steps(const Session& session) {
     nb::dict entry;
     entry["name"] = step.name;
     entry["source"] = step.source;
+    entry["module"] = step.module;
     entry["section"] = kSections[static_cast<size_t>(step.section)];
     entry["parallel"] = step.parallel;
     entry["flops"] = step.flops;

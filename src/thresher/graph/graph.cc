@@ -104,7 +104,7 @@ ValueId Graph::AddOwnedConstant(std::string name, DType dtype, Dims shape, const
 }
 
 Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<ValueId> inputs, Attrs attrs,
-                                        std::string source) {
+                                        std::string source, std::string module) {
   const OpDef* op = FindOp(op_name);
   if (op == nullptr) {
     return Unsupported("operator " + Quote(op_name) + " is not one of this engine's; `thresher ops` lists them");
@@ -149,6 +149,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);
   node.source = std::move(source);
+  node.module = std::move(module);
   for (TensorType& type : inferred.value()) {
     if (static_cast<int>(type.shape.size()) > kMaxRank) {
       return Unsupported(op_name + ": wanted at most " + std::to_string(kMaxRank) + " dimensions, found " +
@@ -164,8 +165,10 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
   return outputs;
 }
 
-Result<ValueId> Graph::Add1(const std::string& op, std::vector<ValueId> inputs, Attrs attrs, std::string source) {
-  THRESHER_ASSIGN(const std::vector<ValueId> outputs, Add(op, std::move(inputs), std::move(attrs), std::move(source)));
+Result<ValueId> Graph::Add1(const std::string& op, std::vector<ValueId> inputs, Attrs attrs, std::string source,
+                            std::string module) {
+  THRESHER_ASSIGN(const std::vector<ValueId> outputs,
+                  Add(op, std::move(inputs), std::move(attrs), std::move(source), std::move(module)));
   return outputs.front();
 }
 

@@ -46,6 +46,7 @@ struct Node {
   std::vector<ValueId> outputs;
   Attrs attrs;
   std::string source;  // where it came from in the user's model, for messages and profiles
+  std::string module;  // the nn.Module it belongs to, by its path in the model: "encoder.layer.0.attention"
 };
 
 // Nodes stand in topological order: every input is defined before it is used.
@@ -59,9 +60,10 @@ class Graph {
   // Appends a node after checking operand count, attributes, dtypes and shapes with the operator's own row.
   // Errors name the operator, what it wanted and what it found.
   Result<std::vector<ValueId>> Add(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {},
-                                   std::string source = {});
+                                   std::string source = {}, std::string module = {});
   // The same for an operator with one output.
-  Result<ValueId> Add1(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {}, std::string source = {});
+  Result<ValueId> Add1(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {}, std::string source = {},
+                       std::string module = {});
 
   void SetOutputs(std::vector<ValueId> outputs) { outputs_ = std::move(outputs); }
 

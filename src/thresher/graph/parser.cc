@@ -453,7 +453,15 @@ class Parser {
       source = token_.text;
       THRESHER_TRY(Advance());
     }
-    Result<std::vector<ValueId>> added = graph_.Add(op.text, std::move(inputs), std::move(attrs), std::move(source));
+    std::string module;
+    if (token_.kind == TokenKind::kWord && token_.text == "in") {
+      THRESHER_TRY(Advance());
+      if (token_.kind != TokenKind::kString) return Wanted("the module as a string");
+      module = token_.text;
+      THRESHER_TRY(Advance());
+    }
+    Result<std::vector<ValueId>> added =
+        graph_.Add(op.text, std::move(inputs), std::move(attrs), std::move(source), std::move(module));
     if (!added.ok()) return Error(op, added.status().message());
     const std::vector<ValueId>& outputs = added.value();
     if (outputs.size() != names.size() || (!types.empty() && types.size() != names.size())) {

@@ -126,6 +126,7 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
     if (!node.attrs.empty()) text += "}";
     text += types;
     if (!node.source.empty()) text += " @ " + Quote(node.source);
+    if (!node.module.empty()) text += " in " + Quote(node.module);
     text += "\n";
   }
   text += "return";

@@ -4,7 +4,7 @@
 //   input %0 "x" : f32[2, 8]
 //   const %1 "scale" : f32[] = [0.5]
 //   weight %2 "fc.weight" : f32[4, 8] digest 5b1c...
-//   %3 = mul(%0, %1) : f32[2, 8] @ "fc"
+//   %3 = mul(%0, %1) : f32[2, 8] @ "model.py:7 in forward" in "encoder.fc"
 //   %4 = linear(%3, %2, _, _) {activation = "relu", layout = "nk"} : f32[2, 4]
 //   return %4
 //

@@ -78,7 +78,7 @@ void Rewriter::Replace(ValueId id, ValueId with) { map_[Index(id)] = with; }
 
 Status Rewriter::Copy(const Node& node) {
   THRESHER_ASSIGN(const std::vector<ValueId> outputs,
-                  graph_.Add(std::string(node.op->name), MapAll(node.inputs), node.attrs, node.source));
+                  graph_.Add(std::string(node.op->name), MapAll(node.inputs), node.attrs, node.source, node.module));
   for (size_t i = 0; i < outputs.size(); ++i) Replace(node.outputs[i], outputs[i]);
   return Status::Ok();
 }
@@ -123,8 +123,8 @@ Result<Graph> RuleRewriter::Run() {
   for (const ValueId id : source.inputs()) count_uses(id, rewriter_.Map(id));
   for (const Node& node : source.nodes()) {
     if (node.outputs.size() == 1) {
-      THRESHER_ASSIGN(const ValueId value,
-                      Emit({std::string(node.op->name), rewriter_.MapAll(node.inputs), node.attrs, node.source}));
+      THRESHER_ASSIGN(const ValueId value, Emit({std::string(node.op->name), rewriter_.MapAll(node.inputs), node.attrs,
+                                                 node.source, node.module}));
       // An operation that dissolves into its operand is no use of it any more.
       for (const ValueId input : node.inputs) {
         if (input != kNoValue && rewriter_.Map(input) == value && Index(value) < uses_.size()) --uses_[Index(value)];
@@ -139,19 +139,21 @@ Result<Graph> RuleRewriter::Run() {
 }
 
 Result<ValueId> RuleRewriter::Emit(Operation operation) {
+  if (operation.module.empty() && depth_ > 0) operation.module = module_;
   if (depth_ < kMaxRuleDepth) {
     ++depth_;
+    const std::string outer = std::exchange(module_, operation.module);
+    Result<ValueId> replaced = kNoValue;
     for (const Rule rule : rules_) {
-      Result<ValueId> replaced = rule(*this, operation);
-      if (!replaced.ok() || replaced.value() != kNoValue) {
-        --depth_;
-        return replaced;
-      }
+      replaced = rule(*this, operation);
+      if (!replaced.ok() || replaced.value() != kNoValue) break;
     }
     --depth_;
+    module_ = outer;
+    if (!replaced.ok() || replaced.value() != kNoValue) return replaced;
   }
   return graph().Add1(operation.op, std::move(operation.inputs), std::move(operation.attrs),
-                      std::move(operation.source));
+                      std::move(operation.source), std::move(operation.module));
 }
 
 std::optional<Node> RuleRewriter::Producer(ValueId id, std::string_view op) const {

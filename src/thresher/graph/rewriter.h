@@ -46,6 +46,7 @@ struct Operation {
   std::vector<ValueId> inputs;
   Attrs attrs;
   std::string source;
+  std::string module = {};  // left empty by a rule: that of the operation the rule replaces
 };
 
 // Rewrites by local rules: every node of `source`, on operands that were rewritten already, is offered to the rules in
@@ -76,6 +77,7 @@ class RuleRewriter {
   Rewriter rewriter_;
   std::vector<Rule> rules_;
   std::vector<int> uses_;  // per new value: uses in the source of all values it stands for
+  std::string module_;     // of the operation that rules are working on
   int depth_ = 0;
 };
 

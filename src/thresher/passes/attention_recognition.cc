@@ -24,6 +24,7 @@ struct Attention {
   bool keep = true;
   double fill = 0;
   std::string source;
+  std::string module;
 };
 
 class Matcher {
@@ -42,6 +43,7 @@ class Matcher {
     Attention found;
     found.v = product.inputs[1];
     found.source = MergeSources(softmax->source, product.source);
+    found.module = softmax->module.empty() ? product.module : softmax->module;
     if (!MatchScores(softmax->inputs[0], found) || !ShapesFit(found, scores)) return std::nullopt;
     return found;
   }
@@ -146,15 +148,16 @@ class Matcher {
 };
 
 // `id` with dimensions of size 1 put in front until it has four.
-Result<ValueId> ToRank4(Graph& graph, ValueId id, const std::string& source) {
+Result<ValueId> ToRank4(Graph& graph, ValueId id, const Attention& found) {
   Dims shape = graph.value(id).shape;
   if (shape.size() == 4) return id;
   shape.insert(shape.begin(), 4 - shape.size(), 1);
-  return graph.Add1("reshape", {id}, {{"shape", shape}}, source);
+  return graph.Add1("reshape", {id}, {{"shape", shape}}, found.source, found.module);
 }
 
-Result<ValueId> ScalarF32(Graph& graph, double value, const std::string& source) {
-  return graph.Add1("full", {}, {{"shape", Dims{}}, {"value", value}, {"dtype", std::string("f32")}}, source);
+Result<ValueId> ScalarF32(Graph& graph, double value, const Attention& found) {
+  return graph.Add1("full", {}, {{"shape", Dims{}}, {"value", value}, {"dtype", std::string("f32")}}, found.source,
+                    found.module);
 }
 
 // The mask operand of sdpa: bool where true keeps a position, or f32 to be added.
@@ -164,12 +167,13 @@ Result<ValueId> MaskOperand(Rewriter& rewriter, const Attention& found) {
   ValueId choice = rewriter.Map(found.choice);
   if (std::isinf(found.fill)) {
     if (found.keep) return choice;
-    return graph.Add1("logical_not", {choice}, {}, found.source);
+    return graph.Add1("logical_not", {choice}, {}, found.source, found.module);
   }
   // A finite fill leaves a row that is masked throughout its equal shares, which a bool mask would not.
-  THRESHER_ASSIGN(const ValueId zero, ScalarF32(graph, 0, found.source));
-  THRESHER_ASSIGN(const ValueId fill, ScalarF32(graph, found.fill, found.source));
-  return graph.Add1("where", {choice, found.keep ? zero : fill, found.keep ? fill : zero}, {}, found.source);
+  THRESHER_ASSIGN(const ValueId zero, ScalarF32(graph, 0, found));
+  THRESHER_ASSIGN(const ValueId fill, ScalarF32(graph, found.fill, found));
+  return graph.Add1("where", {choice, found.keep ? zero : fill, found.keep ? fill : zero}, {}, found.source,
+                    found.module);
 }
 
 Result<ValueId> BuildSdpa(Rewriter& rewriter, const Attention& found, const Dims& out) {
@@ -179,20 +183,22 @@ Result<ValueId> BuildSdpa(Rewriter& rewriter, const Attention& found, const Dims
     Dims dims;
     for (size_t i = 0; i < out.size(); ++i) dims.push_back(static_cast<int64_t>(i));
     std::swap(dims[out.size() - 1], dims[out.size() - 2]);
-    THRESHER_ASSIGN(k, graph.Add1("permute", {rewriter.Map(found.k_transposed)}, {{"dims", dims}}, found.source));
+    THRESHER_ASSIGN(
+        k, graph.Add1("permute", {rewriter.Map(found.k_transposed)}, {{"dims", dims}}, found.source, found.module));
   }
   std::vector<ValueId> inputs = {rewriter.Map(found.q), k, rewriter.Map(found.v)};
   for (ValueId& id : inputs) {
-    THRESHER_ASSIGN(id, ToRank4(graph, id, found.source));
+    THRESHER_ASSIGN(id, ToRank4(graph, id, found));
   }
   if (found.mask != kNoValue || found.choice != kNoValue) {
     THRESHER_ASSIGN(const ValueId mask, MaskOperand(rewriter, found));
     inputs.push_back(mask);
   }
   Attrs attrs{{"scale", found.scale}, {"causal", false}};
-  THRESHER_ASSIGN(const ValueId value, graph.Add1("sdpa", std::move(inputs), std::move(attrs), found.source));
+  THRESHER_ASSIGN(const ValueId value,
+                  graph.Add1("sdpa", std::move(inputs), std::move(attrs), found.source, found.module));
   if (out.size() == 4) return value;
-  return graph.Add1("reshape", {value}, {{"shape", out}}, found.source);
+  return graph.Add1("reshape", {value}, {{"shape", out}}, found.source, found.module);
 }
 
 // sdpa with the mask where(keep, 0, -inf) takes `keep` itself.

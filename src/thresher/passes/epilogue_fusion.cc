@@ -31,7 +31,7 @@ std::optional<OpenLinear> FindOpenLinear(const RuleRewriter& r, ValueId id) {
   if (!node || node->inputs[kResidual] != kNoValue) return std::nullopt;
   open.id = id;
   open.shape = r.shape(id);
-  open.linear = {"linear", node->inputs, node->attrs, MergeSources(node->source, source)};
+  open.linear = {"linear", node->inputs, node->attrs, MergeSources(node->source, source), node->module};
   return open;
 }
 

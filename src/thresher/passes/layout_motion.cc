@@ -306,7 +306,7 @@ Result<ValueId> RaisePermuteAboveLinear(RuleRewriter& r, const Operation& op) {
   const Dims dims = PermuteDims(permute);
   if (!KeepsLast(dims, 1) || NumElements(coarse) == 0 || fine.size() <= coarse.size() || !Groups(fine, coarse))
     return kNoValue;
-  Operation moved{"linear", linear->inputs, linear->attrs, MergeSources(linear->source, op.source)};
+  Operation moved{"linear", linear->inputs, linear->attrs, MergeSources(linear->source, op.source), linear->module};
   THRESHER_ASSIGN(moved.inputs[0], r.Permute(linear->inputs[0], dims, op.source));
   return r.Emit(std::move(moved));
 }

@@ -102,6 +102,7 @@ Step& Lowering::AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, std::vect
   if (node_ != nullptr) {
     step.name = node_->op->name;
     step.source = node_->source;
+    step.module = node_->module;
     step.section = node_->op->section;
   }
   steps_.push_back(std::move(step));

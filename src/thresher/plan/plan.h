@@ -61,6 +61,7 @@ using StepFn = Status (*)(const StepContext&);
 struct Step {
   std::string name;  // the operator's name, or "copy"
   std::string source;
+  std::string module;
   Section section = Section::kForward;
   uint32_t name_id = 0;  // interned for the profiler
   StepFn fn = nullptr;

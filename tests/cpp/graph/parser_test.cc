@@ -57,6 +57,9 @@ TEST(ParseGraph, ErrorsNameThePlaceWantedAndFound) {
             std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\nconst %c : f32[2] = [1]\nreturn %c\n").find("wanted 2 elements, found 1"),
             std::string::npos);
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = relu(%x) in fc\nreturn %y\n")
+                .find("line 3, column 18: wanted the module as a string, found 'fc'"),
+            std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x \"name\nreturn\n").find("no closing quote"), std::string::npos);
   EXPECT_NE(ErrorOf(std::string(kSample) + "input %w : f32[]\n").find("wanted the end of the text, found 'input'"),
             std::string::npos);

@@ -24,7 +24,7 @@ TEST(PrintGraph, IsReadable) {
   const float scale = 0.5f;
   const ValueId w = graph.AddConstant("fc.weight", DType::kF32, {4, 8}, weight);
   const ValueId s = graph.AddOwnedConstant("scale", DType::kF32, {}, &scale);
-  const ValueId scaled = graph.Add1("mul", {x, s}, {}, "fc").value();
+  const ValueId scaled = graph.Add1("mul", {x, s}, {}, "model.py:7 in forward", "encoder.fc").value();
   const ValueId y =
       graph.Add1("linear", {scaled, w}, {{"activation", std::string("relu")}, {"layout", std::string("nk")}}).value();
   graph.SetOutputs({y, scaled});
@@ -35,7 +35,7 @@ TEST(PrintGraph, IsReadable) {
             "input %0 \"x\" : f32[2, 8]\n"
             "const %1 \"scale\" : f32[] = [0.5]\n"
             "weight %2 \"fc.weight\" : f32[4, 8]\n"
-            "%3 = mul(%0, %1) : f32[2, 8] @ \"fc\"\n"
+            "%3 = mul(%0, %1) : f32[2, 8] @ \"model.py:7 in forward\" in \"encoder.fc\"\n"
             "%4 = linear(%3, %2, _, _) {activation = \"relu\", layout = \"nk\"} : f32[2, 4]\n"
             "return %4, %3\n");
   EXPECT_NE(PrintGraph(graph).find("weight %2 \"fc.weight\" : f32[4, 8] digest " + ToHex(HashConstant(graph.value(w)))),
@@ -71,13 +71,15 @@ TEST(PrintGraph, NamesAndAttributesOfAnyContentRoundTrip) {
   const ValueId x =
       graph.AddInput("quote \" backslash \\ newline \n bell \a tab \t umlaut \xc3\xbc", DType::kF32, {2, 3});
   const ValueId y = graph.Add1("layer_norm", {x}, {{"eps", 1e-5}, {"dims", int64_t{1}}}, "a \"source\"").value();
-  const ValueId z = graph.Add1("sum", {y}, {{"dims", Dims{0, 1}}, {"keepdim", true}}).value();
+  const ValueId z = graph.Add1("sum", {y}, {{"dims", Dims{0, 1}}, {"keepdim", true}}, "", "blocks.\"a b\"\n").value();
   graph.SetOutputs({z});
   const std::string text = PrintGraph(graph);
   const Result<Graph> back = ParseGraph(text);
   ASSERT_TRUE(back.ok()) << back.status().message() << text;
   EXPECT_EQ(PrintGraph(back.value()), text);
   EXPECT_EQ(back.value().value(0).name, graph.value(0).name);
+  EXPECT_EQ(back.value().nodes()[1].module, "blocks.\"a b\"\n");
+  EXPECT_EQ(back.value().nodes()[1].source, "");
 }
 
 }  // namespace

@@ -104,5 +104,14 @@ TEST(AttentionRecognition, NearMisses) {
       "permute matmul softmax matmul");
 }
 
+TEST(AttentionRecognition, KeepsTheModule) {
+  const Graph after = After(
+      FromText("input %q : f32[2, 3, 4]\n%k = permute(%q) {dims = [0, 2, 1]}\n%s = matmul(%q, %k) in \"attention\"\n"
+               "%p = softmax(%s) in \"attention\"\n%y = matmul(%p, %q) in \"attention\"\nreturn %y\n"),
+      {"attention_recognition"});
+  ASSERT_EQ(Count(after, "sdpa"), 1) << PrintGraph(after);
+  for (const Node& node : after.nodes()) EXPECT_EQ(node.module, "attention") << node.op->name;
+}
+
 }  // namespace
 }  // namespace thresher::pass_testing

@@ -70,5 +70,16 @@ TEST(EpilogueFusion, MergesSources) {
   EXPECT_EQ(after.nodes()[0].source, "fc, act");
 }
 
+TEST(EpilogueFusion, KeepsTheModuleOfTheLinear) {
+  const Graph after =
+      After(FromText("input %x : f32[3, 4]\nweight %w : f32[5, 4]\n%l = linear(%x, %w) in \"block.fc\"\n"
+                     "%r = reshape(%l) {shape = [15]} in \"block\"\n%y = gelu(%r) in \"block.act\"\n"
+                     "return %y\n"),
+            {"epilogue_fusion"});
+  ASSERT_EQ(Ops(after), "linear reshape");
+  EXPECT_EQ(after.nodes()[0].module, "block.fc");
+  EXPECT_EQ(after.nodes()[1].module, "block.act");  // made by the rule that replaced the gelu
+}
+
 }  // namespace
 }  // namespace thresher::pass_testing

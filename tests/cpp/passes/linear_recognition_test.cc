@@ -61,5 +61,14 @@ TEST(LinearRecognition, KeepsReshapesThatCutRows) {
       "reshape linear");
 }
 
+TEST(LinearRecognition, KeepsTheModuleOfTheProduct) {
+  const Graph after =
+      After(FromText("input %x : f32[2, 3, 4]\nweight %w : f32[5, 4]\n%t = permute(%w) {dims = [1, 0]}\n"
+                     "%r = reshape(%x) {shape = [6, 4]}\n%y = matmul(%r, %t) in \"fc\"\nreturn %y\n"),
+            {"linear_recognition"});
+  ASSERT_EQ(Ops(after), "linear reshape") << PrintGraph(after);
+  EXPECT_EQ(after.nodes()[0].module, "fc");
+}
+
 }  // namespace
 }  // namespace thresher::pass_testing
