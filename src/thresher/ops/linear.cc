@@ -1,6 +1,7 @@
 // Matrix products: linear (with a fused epilogue) and batched matmul.
 #include <algorithm>
 
+#include "thresher/base/precision.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/ops/common.h"
 
@@ -52,6 +53,8 @@ Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
   }
   const std::string activation = GetAttr<std::string>(c.attrs, "activation", "none");
   if (!kernels::ParseActivation(activation)) return Unsupported("activation \"" + activation + "\" is not known");
+  const std::string precision = GetAttr<std::string>(c.attrs, "precision", "fp32");
+  if (!ParsePrecision(precision)) return Unsupported("precision \"" + precision + "\" is not known");
   const Dims& x = c.inputs[kX].shape;
   const Dims& w = c.inputs[kWeight].shape;
   const bool nk = layout == "nk";
@@ -252,7 +255,9 @@ std::span<const OpDef> LinearOps() {
        "act(x W + bias) + residual over the last dimension of x.",
        {"x", "weight", "bias?", "residual?"},
        {{"layout", AttrType::kString, false, "how the weight is stored: \"nk\" ([out, in], default) or \"kn\""},
-        {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"}},
+        {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"},
+        {"precision", AttrType::kString, false,
+         "of weights and arithmetic: fp32 (default), bf16, fp16, int8, int8_weight or int4_weight"}},
        Section::kForward,
        InferLinear,
        CostLinear,

@@ -1,0 +1,52 @@
+// The number formats a matrix product with constant weights may be computed in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace thresher {
+
+enum class Precision : uint8_t {
+  kFp32,
+  kBf16,
+  kFp16,
+  kInt8,        // weights and activations in 8 bits
+  kInt8Weight,  // weights in 8 bits, arithmetic in fp32
+  kInt4Weight,  // weights in 4 bits, arithmetic in fp32
+};
+
+inline constexpr std::string_view kPrecisionNames[] = {"fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight"};
+
+inline std::string_view Name(Precision precision) { return kPrecisionNames[static_cast<size_t>(precision)]; }
+
+inline std::optional<Precision> ParsePrecision(std::string_view name) {
+  for (size_t i = 0; i < std::size(kPrecisionNames); ++i) {
+    if (kPrecisionNames[i] == name) return static_cast<Precision>(i);
+  }
+  return std::nullopt;
+}
+
+// What storing a weight W in another format Q does to it.
+struct WeightError {
+  double relative = 0;     // |Q(W) - W| / |W| in the Frobenius norm
+  bool finite = true;      // W holds neither infinities nor NaN
+  bool overflows = false;  // an element of W is beyond the format's range
+};
+
+// What became of one product, and why.
+struct PrecisionDecision {
+  std::string module;
+  std::string source;
+  std::string op;
+  int64_t k = 0;
+  int64_t n = 0;
+  Precision precision = Precision::kFp32;
+  std::optional<double> weight_error;  // relative; nullopt: not measured
+  std::string reason;
+};
+
+}  // namespace thresher
