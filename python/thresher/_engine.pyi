@@ -77,9 +77,17 @@ class Plan:
         dump: Callable[[str, str], None] | None = None,
         share_memory: bool = True,
         num_threads: int = 0,
+        precision: str = "fp32",
+        exclude: Sequence[str] = [],
+        max_weight_error: float | None = None,
     ) -> Plan: ...
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
     def steps(self) -> list[dict[str, object]]: ...
+    def precision_decisions(self) -> list[dict[str, object]]:
+        """One dict per linear where a precision other than fp32 was asked for: module, source, op, k, n, precision,
+        weight_error (None: not measured), reason.
+        """
+
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]: ...
     @property

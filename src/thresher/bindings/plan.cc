@@ -17,12 +17,14 @@ namespace {
 // The interpreter owns the result.
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level,
                std::optional<std::vector<std::string>> passes, std::optional<nb::callable> dump, bool share_memory,
-               int num_threads) {
+               int num_threads, const std::string& precision, const std::vector<std::string>& exclude,
+               std::optional<double> max_weight_error) {
   CompileOptions options;
   options.level = level;
   options.passes = std::move(passes);
   options.plan.num_threads = num_threads > 0 ? num_threads : ThreadPool::Global().num_threads();
   options.plan.share_memory = share_memory;
+  options.precision = {precision, exclude, max_weight_error};
   if (dump) {
     options.dump = [&](std::string_view pass, const Graph& g) {
       const nb::gil_scoped_acquire lock;
@@ -68,6 +70,23 @@ nb::list Steps(const Session& session) {
   return steps;
 }
 
+nb::list PrecisionDecisions(const Session& session) {
+  nb::list decisions;
+  for (const PrecisionDecision& decision : session.precision_decisions()) {
+    nb::dict entry;
+    entry["module"] = decision.module;
+    entry["source"] = decision.source;
+    entry["op"] = decision.op;
+    entry["k"] = decision.k;
+    entry["n"] = decision.n;
+    entry["precision"] = std::string(Name(decision.precision));
+    entry["weight_error"] = decision.weight_error;
+    entry["reason"] = decision.reason;
+    decisions.append(entry);
+  }
+  return decisions;
+}
+
 nb::list Inputs(const Session& session) {
   nb::list ports;
   for (const PortType& port : session.plan().inputs) {
@@ -93,10 +112,15 @@ void BindPlan(nb::module_& m) {
   nb::class_<Session>(m, "Plan", "A compiled graph: build() it, then run() it from any number of threads.")
       .def_static("build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
                   nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
-                  nb::arg("num_threads") = 0)
+                  nb::arg("num_threads") = 0, nb::arg("precision") = "fp32",
+                  nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none())
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
+      .def("precision_decisions", &PrecisionDecisions,
+           nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),
+           "One dict per linear where a precision other than fp32 was asked for: module, source, op, k, n, precision, "
+           "weight_error (None: not measured), reason.")
       .def_prop_ro("inputs", &Inputs, nb::sig("def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]"))
       .def_prop_ro("outputs", &Outputs, nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
       .def_prop_ro("num_threads", [](const Session& s) { return s.plan().num_threads; })

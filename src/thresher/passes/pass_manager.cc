@@ -21,6 +21,8 @@ constexpr Pass kPasses[] = {
     {"layout_motion", "Moves reshape and permute past operators that do not mind, so that they meet and cancel.",
      passes::LayoutMotion},
     {"attention_recognition", "Turns softmax(q k / scale + mask) v into sdpa.", passes::AttentionRecognition},
+    {"precision_assignment", "Chooses the precision of every linear, where other than fp32 is asked for.",
+     passes::PrecisionAssignment},
 };
 
 constexpr std::string_view kLevels[] = {"O0", "O1", "O2", "O3"};
@@ -66,7 +68,8 @@ std::vector<std::string> PassesForLevel(Level level) {
           "view_simplification",
           "epilogue_fusion",
           "constant_folding",
-          "common_subexpressions"};
+          "common_subexpressions",
+          "precision_assignment"};
 }
 
 Result<Graph> RunPasses(const Graph& graph, std::span<const std::string> names, const PassContext& context,

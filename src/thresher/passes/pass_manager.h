@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
 
 namespace thresher {
@@ -14,8 +16,21 @@ namespace thresher {
 // Runs a graph without inputs and gives the contents of its outputs, row-major, in order.
 using Evaluator = std::function<Result<std::vector<Constant>>(const Graph&)>;
 
+// What a weight would lose in another precision; `transposed` says it is stored [N, K].
+using WeightErrorFunction = std::function<WeightError(const Value& weight, bool transposed, Precision precision)>;
+
+// How precision_assignment chooses.
+struct PrecisionOptions {
+  std::string precision = "fp32";          // for every linear that nothing below keeps in fp32
+  std::vector<std::string> exclude;        // modules that stay, with all below them; * and ? are wildcards
+  std::optional<double> max_weight_error;  // 0: no limit; nullopt: 0.02, and 0.12 for int4_weight
+};
+
 struct PassContext {
-  Evaluator evaluate;  // empty: constant folding does only what needs no arithmetic
+  Evaluator evaluate;                // empty: constant folding does only what needs no arithmetic
+  WeightErrorFunction weight_error;  // empty: weights are not looked at, and no limit on their error applies
+  PrecisionOptions precision;
+  std::vector<PrecisionDecision>* decisions = nullptr;  // where precision_assignment reports, one entry a linear
 };
 
 struct Pass {

@@ -14,5 +14,6 @@ Result<Graph> LinearRecognition(const Graph& graph, const PassContext& context);
 Result<Graph> EpilogueFusion(const Graph& graph, const PassContext& context);
 Result<Graph> LayoutMotion(const Graph& graph, const PassContext& context);
 Result<Graph> AttentionRecognition(const Graph& graph, const PassContext& context);
+Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context);
 
 }  // namespace thresher::passes

@@ -4,6 +4,7 @@
 
 #include "thresher/base/isa.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/weight_error.h"
 
 namespace thresher {
 namespace {
@@ -24,6 +25,18 @@ WeightStore::Packed WeightStore::GetPacked(const Constant& constant, int64_t k, 
   const Packed packed{std::move(owner), data, bytes};
   entries_.emplace(key, Entry{packed, constant.owner});
   return packed;
+}
+
+WeightError WeightStore::GetError(const Constant& constant, int64_t k, int64_t n, bool transposed,
+                                  Precision precision) {
+  const std::lock_guard lock(mutex_);
+  const ErrorKey key{constant.data, k, n, transposed, precision};
+  const auto found = errors_.find(key);
+  if (found != errors_.end()) return found->second.error;
+  const WeightError error =
+      kernels::MeasureWeightError(static_cast<const float*>(constant.data), k, n, transposed, precision);
+  errors_.emplace(key, ErrorEntry{error, constant.owner});
+  return error;
 }
 
 int64_t WeightStore::bytes() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
 
 namespace thresher {
@@ -25,6 +26,9 @@ class WeightStore {
   // Panels of the k x n matrix at constant.data; `transposed` says it is stored [n, k]. Packs on first use, once.
   Packed GetPacked(const Constant& constant, int64_t k, int64_t n, bool transposed);
 
+  // What the k x n matrix at constant.data would lose in another precision. Measured on first use, once.
+  WeightError GetError(const Constant& constant, int64_t k, int64_t n, bool transposed, Precision precision);
+
   // Bytes of all packed weights.
   int64_t bytes() const;
 
@@ -35,8 +39,14 @@ class WeightStore {
     Packed packed;
     std::shared_ptr<const void> source;  // so that the address in the key is not reused for other data
   };
+  using ErrorKey = std::tuple<const void*, int64_t, int64_t, bool, Precision>;
+  struct ErrorEntry {
+    WeightError error;
+    std::shared_ptr<const void> source;
+  };
   mutable std::mutex mutex_;
   std::map<Key, Entry> entries_;
+  std::map<ErrorKey, ErrorEntry> errors_;
 };
 
 }  // namespace thresher

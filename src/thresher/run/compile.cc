@@ -31,9 +31,17 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
   if (options.dump) options.dump("input", graph);
   PassContext context;
   context.evaluate = EvaluateConstants;
+  context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
+    const int64_t k = weight.shape[transposed ? 1 : 0];
+    const int64_t n = weight.shape[transposed ? 0 : 1];
+    return weights.GetError(weight.constant, k, n, transposed, precision);
+  };
+  context.precision = options.precision;
+  std::vector<PrecisionDecision> decisions;
+  context.decisions = &decisions;
   THRESHER_ASSIGN(const Graph optimised, RunPasses(graph, names, context, options.dump));
   THRESHER_ASSIGN(std::shared_ptr<const Plan> plan, BuildPlan(optimised, weights, options.plan));
-  return std::make_unique<Session>(std::move(plan));
+  return std::make_unique<Session>(std::move(plan), std::move(decisions));
 }
 
 Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs) {

@@ -49,7 +49,8 @@ struct Session::Context {
   Status error;
 };
 
-Session::Session(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
+Session::Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions)
+    : plan_(std::move(plan)), decisions_(std::move(decisions)) {}
 Session::~Session() = default;
 
 Result<std::unique_ptr<Session::Context>> Session::Acquire() {

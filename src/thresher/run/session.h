@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "thresher/base/arena.h"
+#include "thresher/base/precision.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/plan/plan.h"
@@ -17,7 +18,7 @@ namespace thresher {
 // run of a kind nothing is allocated between two steps or at their start.
 class Session {
  public:
-  explicit Session(std::shared_ptr<const Plan> plan);
+  explicit Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions = {});
   ~Session();
 
   // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error.
@@ -26,6 +27,8 @@ class Session {
   Status Run(std::span<const View> inputs, std::span<const View> outputs);
 
   const Plan& plan() const { return *plan_; }
+  // What precision_assignment decided for the plan's products; empty in fp32.
+  const std::vector<PrecisionDecision>& precision_decisions() const { return decisions_; }
 
  private:
   struct Context;
@@ -37,6 +40,7 @@ class Session {
   Status RunSteps(Context& context, uint64_t execution);
 
   const std::shared_ptr<const Plan> plan_;
+  const std::vector<PrecisionDecision> decisions_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> free_;
 };

@@ -1,0 +1,205 @@
+#include "thresher/kernels/weight_error.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace thresher::kernels {
+namespace {
+
+constexpr int32_t kInfinityBits = 0x7f800000;
+constexpr float kFp16Limit = 65520.0f;          // rounds to infinity, as does all beyond
+constexpr int32_t kBf16LimitBits = 0x7f7f8000;  // likewise
+constexpr float kRoundToInt = 12582912.0f;      // 1.5 * 2^23: adding it leaves no bits for a fraction
+
+// Everything below is written so that compilers vectorise it: no branches, several chains of sums, magnitudes compared
+// as integers (which also finds what is not finite).
+
+int32_t MagnitudeBits(float x) { return std::bit_cast<int32_t>(x) & 0x7fffffff; }
+
+int32_t MaxBits(const float* w, int64_t count) {
+  int32_t top = 0;
+  for (int64_t i = 0; i < count; ++i) top = std::max(top, MagnitudeBits(w[i]));
+  return top;
+}
+
+// The sum of term(i)^2.
+template <class Term>
+double SumSquares(int64_t count, Term term) {
+  constexpr int64_t kLanes = 8;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const double t = term(i + l);
+      lanes[l] += t * t;
+    }
+  }
+  for (; i < count; ++i) {
+    const double t = term(i);
+    lanes[0] += t * t;
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+float RoundBf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
+}
+
+// To a multiple of 2^(exponent - 10), and of 2^-24 where numbers are subnormal.
+float RoundFp16(float x) {
+  const int32_t exponent = std::max(std::bit_cast<int32_t>(x) & kInfinityBits, (127 - 14) << 23);
+  const float magic = std::bit_cast<float>((exponent + (13 << 23)) | 0x400000);
+  return (x + magic) - magic;
+}
+
+struct Scale {
+  float scale;
+  float inverse;
+};
+
+// Of a group whose largest magnitude is `bits`. What cannot be divided by (an empty range) becomes 0.
+Scale ScaleFor(int32_t bits, float limit) {
+  const float top = std::bit_cast<float>(bits);
+  const float inverse = limit / top;
+  if (!(inverse <= std::numeric_limits<float>::max())) return {0.0f, 0.0f};
+  return {top / limit, inverse};
+}
+
+float Quantize(float x, Scale s, float limit) {
+  const float q = (x * s.inverse + kRoundToInt) - kRoundToInt;
+  return std::min(std::max(q, -limit), limit) * s.scale;
+}
+
+struct Format {
+  float limit;    // largest integer; 0: a floating-point format
+  int64_t group;  // elements along k that share a scale
+};
+
+Format FormatOf(Precision precision, int64_t k) {
+  switch (precision) {
+    case Precision::kInt8:
+    case Precision::kInt8Weight:
+      return {127.0f, k};
+    case Precision::kInt4Weight:
+      return {7.0f, kInt4Group};
+    case Precision::kFp32:
+    case Precision::kBf16:
+    case Precision::kFp16:
+      break;
+  }
+  return {0.0f, k};
+}
+
+// Channels are rows, and so are their groups.
+double ErrorOfRows(const float* w, int64_t k, int64_t n, Format format) {
+  double sum = 0;
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t begin = 0; begin < k; begin += format.group) {
+      const float* group = w + row * k + begin;
+      const int64_t count = std::min(format.group, k - begin);
+      const Scale s = ScaleFor(MaxBits(group, count), format.limit);
+      sum += SumSquares(count, [&](int64_t i) { return Quantize(group[i], s, format.limit) - group[i]; });
+    }
+  }
+  return sum;
+}
+
+// Channels are columns: a whole row of scales at a time.
+double ErrorOfColumns(const float* w, int64_t k, int64_t n, Format format) {
+  std::vector<int32_t> top(static_cast<size_t>(n));
+  std::vector<float> scale(static_cast<size_t>(n)), inverse(static_cast<size_t>(n));
+  double sum = 0;
+  for (int64_t begin = 0; begin < k; begin += format.group) {
+    const int64_t end = std::min(begin + format.group, k);
+    std::fill(top.begin(), top.end(), 0);
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < n; ++j)
+        top[static_cast<size_t>(j)] = std::max(top[static_cast<size_t>(j)], MagnitudeBits(w[i * n + j]));
+    }
+    for (size_t j = 0; j < top.size(); ++j) {
+      const Scale s = ScaleFor(top[j], format.limit);
+      scale[j] = s.scale;
+      inverse[j] = s.inverse;
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      const float* row = w + i * n;
+      sum += SumSquares(n, [&](int64_t j) {
+        const auto column = static_cast<size_t>(j);
+        return Quantize(row[j], {scale[column], inverse[column]}, format.limit) - row[j];
+      });
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+WeightError MeasureWeightError(const float* weight, int64_t k, int64_t n, bool transposed, Precision precision) {
+  WeightError result;
+  const int64_t count = k * n;
+  const int32_t top = MaxBits(weight, count);
+  result.finite = top < kInfinityBits;
+  result.overflows = (precision == Precision::kFp16 && top >= std::bit_cast<int32_t>(kFp16Limit)) ||
+                     (precision == Precision::kBf16 && top >= kBf16LimitBits);
+  if (!result.finite || result.overflows || top == 0 || precision == Precision::kFp32) return result;
+  const double norm = SumSquares(count, [&](int64_t i) { return weight[i]; });
+  double error = 0;
+  const Format format = FormatOf(precision, k);
+  if (precision == Precision::kBf16) {
+    error = SumSquares(count, [&](int64_t i) { return RoundBf16(weight[i]) - weight[i]; });
+  } else if (precision == Precision::kFp16) {
+    error = SumSquares(count, [&](int64_t i) { return RoundFp16(weight[i]) - weight[i]; });
+  } else {
+    error = transposed ? ErrorOfRows(weight, k, n, format) : ErrorOfColumns(weight, k, n, format);
+  }
+  result.relative = std::sqrt(error / norm);
+  return result;
+}
+
+WeightError MeasureWeightErrorReference(const float* weight, int64_t k, int64_t n, bool transposed,
+                                        Precision precision) {
+  const auto at = [&](int64_t i, int64_t j) { return static_cast<double>(weight[transposed ? j * k + i : i * n + j]); };
+  // The nearest number with `digits` binary digits after the leading one, none below 2^(least - digits).
+  const auto round = [](double x, int digits, int least) {
+    if (x == 0) return 0.0;
+    const int exponent = std::max(std::ilogb(x), least) - digits;
+    return std::ldexp(std::nearbyint(std::ldexp(x, -exponent)), exponent);
+  };
+  WeightError result;
+  double error = 0, norm = 0;
+  const Format format = FormatOf(precision, k);
+  for (int64_t j = 0; j < n; ++j) {
+    double top = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      const double x = at(i, j);
+      if (!std::isfinite(x)) result.finite = false;
+      double q = x;
+      if (precision == Precision::kBf16) {
+        q = round(x, 7, -126);
+        if (std::abs(q) > std::numeric_limits<float>::max()) result.overflows = true;
+      } else if (precision == Precision::kFp16) {
+        q = round(x, 10, -14);
+        if (std::abs(q) > 65504.0) result.overflows = true;
+      } else if (precision != Precision::kFp32) {
+        if (i % format.group == 0) {
+          top = 0;
+          for (int64_t g = i; g < std::min(i + format.group, k); ++g) top = std::max(top, std::abs(at(g, j)));
+        }
+        const double scale = top / static_cast<double>(format.limit);
+        q = scale == 0 ? 0.0 : std::nearbyint(x / scale) * scale;
+      }
+      error += (q - x) * (q - x);
+      norm += x * x;
+    }
+  }
+  if (result.finite && !result.overflows && norm > 0) result.relative = std::sqrt(error / norm);
+  return result;
+}
+
+}  // namespace thresher::kernels

@@ -1,0 +1,104 @@
+#include "thresher/kernels/weight_error.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace thresher::kernels {
+namespace {
+
+constexpr Precision kLossy[] = {Precision::kBf16, Precision::kFp16, Precision::kInt8, Precision::kInt8Weight,
+                                Precision::kInt4Weight};
+
+std::vector<float> Gaussian(int64_t count, float scale, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> w(static_cast<size_t>(count));
+  for (float& x : w) x = normal(random);
+  return w;
+}
+
+TEST(WeightError, AgreesWithTheReference) {
+  for (const auto& [k, n] : {std::pair{1, 1}, {32, 3}, {33, 5}, {31, 1}, {100, 17}, {257, 64}}) {
+    for (const float scale : {1e-20f, 3e-5f, 0.02f, 30.0f}) {
+      const std::vector<float> w = Gaussian(k * n, scale, static_cast<uint32_t>(k + n));
+      for (const bool transposed : {false, true}) {
+        for (const Precision precision : kLossy) {
+          const WeightError expected = MeasureWeightErrorReference(w.data(), k, n, transposed, precision);
+          const WeightError found = MeasureWeightError(w.data(), k, n, transposed, precision);
+          EXPECT_TRUE(found.finite);
+          EXPECT_FALSE(found.overflows);
+          // A quotient next to a tie may round the other way.
+          EXPECT_NEAR(found.relative, expected.relative, 1e-6 + 1e-4 * expected.relative)
+              << k << "x" << n << " scale " << scale << " " << Name(precision) << " transposed " << transposed;
+        }
+      }
+    }
+  }
+}
+
+TEST(WeightError, IsWhatTheFormatsPromise) {
+  const std::vector<float> w = Gaussian(256 * 256, 0.02f, 1);
+  const auto error = [&](Precision precision) {
+    return MeasureWeightError(w.data(), 256, 256, true, precision).relative;
+  };
+  EXPECT_EQ(error(Precision::kFp32), 0);
+  EXPECT_LT(error(Precision::kFp16), 0.0005);
+  EXPECT_LT(error(Precision::kBf16), 0.004);
+  EXPECT_GT(error(Precision::kBf16), 0.001);
+  EXPECT_LT(error(Precision::kInt8), 0.01);
+  EXPECT_GT(error(Precision::kInt8), 0.004);
+  EXPECT_LT(error(Precision::kInt4Weight), 0.12);
+  EXPECT_GT(error(Precision::kInt4Weight), 0.06);
+}
+
+TEST(WeightError, ExactWeightsHaveNone) {
+  std::vector<float> w(64 * 3);
+  for (size_t i = 0; i < w.size(); ++i) w[i] = 0.25f * static_cast<float>(static_cast<int>(i % 15) - 7);
+  for (const Precision precision : {Precision::kBf16, Precision::kFp16, Precision::kInt4Weight}) {
+    EXPECT_NEAR(MeasureWeightError(w.data(), 64, 3, true, precision).relative, 0, 1e-6) << Name(precision);
+  }
+  const std::vector<float> zeros(64, 0.0f);
+  for (const Precision precision : kLossy) {
+    EXPECT_EQ(MeasureWeightError(zeros.data(), 8, 8, false, precision).relative, 0);
+  }
+}
+
+TEST(WeightError, ScalesBelongToOutputChannels) {
+  // One channel is a thousand times the others: a shared scale would wipe those out.
+  std::vector<float> w = Gaussian(64 * 16, 0.02f, 2);
+  for (size_t i = 0; i < 64; ++i) w[5 * 64 + i] *= 1000.0f;
+  EXPECT_LT(MeasureWeightError(w.data(), 64, 16, true, Precision::kInt8).relative, 0.01);
+  // One element does it within its channel.
+  w[7 * 64 + 3] = 1e5f;
+  EXPECT_LT(MeasureWeightError(w.data(), 64, 16, true, Precision::kInt4Weight).relative, 0.12);
+  EXPECT_GT(MeasureWeightError(w.data() + 7 * 64, 64, 1, true, Precision::kInt8).relative, 0);
+}
+
+TEST(WeightError, WhatDoesNotFit) {
+  std::vector<float> w = Gaussian(40 * 7, 1.0f, 3);
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> broken = w;
+    broken.back() = -bad;
+    for (const Precision precision : kLossy) {
+      EXPECT_FALSE(MeasureWeightError(broken.data(), 40, 7, true, precision).finite);
+      EXPECT_FALSE(MeasureWeightErrorReference(broken.data(), 40, 7, true, precision).finite);
+    }
+  }
+  for (const auto& [value, fits] : {std::pair{65504.0f, true}, {65519.99f, true}, {65520.0f, false}, {-1e9f, false}}) {
+    w[11] = value;
+    EXPECT_EQ(MeasureWeightError(w.data(), 40, 7, true, Precision::kFp16).overflows, !fits) << value;
+    EXPECT_EQ(MeasureWeightErrorReference(w.data(), 40, 7, true, Precision::kFp16).overflows, !fits) << value;
+    EXPECT_FALSE(MeasureWeightError(w.data(), 40, 7, true, Precision::kBf16).overflows);
+    EXPECT_FALSE(MeasureWeightError(w.data(), 40, 7, true, Precision::kInt8).overflows);
+  }
+  w[11] = std::numeric_limits<float>::max();
+  EXPECT_TRUE(MeasureWeightError(w.data(), 40, 7, true, Precision::kBf16).overflows);
+  EXPECT_TRUE(MeasureWeightErrorReference(w.data(), 40, 7, true, Precision::kBf16).overflows);
+}
+
+}  // namespace
+}  // namespace thresher::kernels

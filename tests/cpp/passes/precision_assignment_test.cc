@@ -1,0 +1,167 @@
+#include "passes/pass_testing.h"
+#include "thresher/plan/weight_store.h"
+
+namespace thresher::pass_testing {
+namespace {
+
+// Two layers and a head, whose weights are random and so lose about 0.5% in int8 and 9% in int4.
+const std::string kModel =
+    "input %x : f32[2, 64]\nweight %w0 : f32[48, 64]\nweight %b0 : f32[48]\nweight %w1 : f32[48, 64]\n"
+    "weight %wh : f32[8, 48]\n%a = linear(%x, %w0, %b0) {activation = \"gelu\"} @ \"m.py:1 in f\" in \"layer.0.fc\"\n"
+    "%t = linear(%a, %wh) {layout = \"nk\"} in \"head\"\n%b = linear(%x, %w1) in \"layer.10.fc\"\n"
+    "return %t, %b\n";
+
+struct Outcome {
+  Graph graph;
+  std::vector<PrecisionDecision> decisions;
+};
+
+Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore* store = nullptr) {
+  WeightStore own;
+  WeightStore& weights = store == nullptr ? own : *store;
+  Outcome outcome;
+  PassContext context;
+  context.precision = options;
+  context.decisions = &outcome.decisions;
+  context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
+    return weights.GetError(weight.constant, weight.shape[transposed ? 1 : 0], weight.shape[transposed ? 0 : 1],
+                            transposed, precision);
+  };
+  const std::vector<std::string> passes = {"precision_assignment"};
+  Result<Graph> after = RunPasses(before, passes, context);
+  EXPECT_TRUE(after.ok()) << after.status().message();
+  if (after.ok()) outcome.graph = std::move(after).value();
+  return outcome;
+}
+
+std::vector<std::string> Precisions(const Graph& graph) {
+  std::vector<std::string> found;
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name == "linear") found.push_back(GetAttr<std::string>(node.attrs, "precision", "fp32"));
+  }
+  return found;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(PrecisionAssignment, NothingIsAskedForNothingChanges) {
+  const Graph before = FromText(kModel);
+  const Outcome outcome = Assign(before, {});
+  EXPECT_EQ(PrintGraph(outcome.graph), PrintGraph(before));
+  EXPECT_TRUE(outcome.decisions.empty());
+}
+
+TEST(PrecisionAssignment, SetsEveryLinearAndReports) {
+  const Graph before = FromText(kModel);
+  const Outcome outcome = Assign(before, {"int8", {}, {}});
+  EXPECT_EQ(Precisions(outcome.graph), (Names{"int8", "int8", "int8"}));
+  ASSERT_EQ(outcome.decisions.size(), 3u);
+  const PrecisionDecision& first = outcome.decisions[0];
+  EXPECT_EQ(first.module, "layer.0.fc");
+  EXPECT_EQ(first.source, "m.py:1 in f");
+  EXPECT_EQ(first.op, "linear");
+  EXPECT_EQ(first.k, 64);
+  EXPECT_EQ(first.n, 48);
+  EXPECT_EQ(first.precision, Precision::kInt8);
+  ASSERT_TRUE(first.weight_error.has_value());
+  EXPECT_GT(*first.weight_error, 0.001);
+  EXPECT_LT(*first.weight_error, 0.02);
+  EXPECT_EQ(GetAttr<std::string>(outcome.graph.nodes()[0].attrs, "activation", ""), "gelu");
+}
+
+TEST(PrecisionAssignment, ExcludesModulesByPatternAndPrefix) {
+  const Graph before = FromText(kModel);
+  const auto excluded = [&](const Names& patterns) { return Precisions(Assign(before, {"bf16", patterns, {}}).graph); };
+  EXPECT_EQ(excluded({"head"}), (Names{"bf16", "fp32", "bf16"}));
+  EXPECT_EQ(excluded({"layer.0"}), (Names{"fp32", "bf16", "bf16"}));
+  EXPECT_EQ(excluded({"layer.1"}), (Names{"bf16", "bf16", "bf16"}));  // no part of "layer.10"
+  EXPECT_EQ(excluded({"layer.?"}), (Names{"fp32", "bf16", "bf16"}));
+  EXPECT_EQ(excluded({"*.fc"}), (Names{"fp32", "bf16", "fp32"}));
+  EXPECT_EQ(excluded({"layer"}), (Names{"fp32", "bf16", "fp32"}));
+  EXPECT_EQ(excluded({"l*1*c"}), (Names{"bf16", "bf16", "fp32"}));
+  EXPECT_EQ(excluded({"fc", "ayer.0", ""}), (Names{"bf16", "bf16", "bf16"}));
+  EXPECT_EQ(excluded({"*"}), (Names{"fp32", "fp32", "fp32"}));
+  const Outcome outcome = Assign(before, {"bf16", {"none", "he*"}, {}});
+  EXPECT_EQ(outcome.decisions[1].precision, Precision::kFp32);
+  EXPECT_EQ(outcome.decisions[1].reason, "excluded by \"he*\"");
+  EXPECT_FALSE(outcome.decisions[1].weight_error.has_value());
+}
+
+TEST(PrecisionAssignment, KeepsWhatWouldLoseTooMuch) {
+  const Graph before = FromText(kModel);
+  const Outcome tight = Assign(before, {"int8_weight", {}, 1e-4});
+  EXPECT_EQ(Precisions(tight.graph), (Names{"fp32", "fp32", "fp32"}));
+  for (const PrecisionDecision& decision : tight.decisions) {
+    EXPECT_GT(decision.weight_error.value_or(0), 1e-4);
+    EXPECT_NE(decision.reason.find("exceeds 0.01%"), std::string::npos) << decision.reason;
+  }
+  EXPECT_EQ(Precisions(Assign(before, {"int4_weight", {}, {}}).graph), (Names(3, "int4_weight")));
+  EXPECT_EQ(Precisions(Assign(before, {"int4_weight", {}, 0.02}).graph), (Names(3, "fp32")));
+  EXPECT_EQ(Precisions(Assign(before, {"int4_weight", {}, 0.0}).graph), (Names(3, "int4_weight")));
+}
+
+TEST(PrecisionAssignment, KeepsWhatDoesNotFit) {
+  const Graph before = FromText(
+      "input %x : f32[2, 2]\ninput %v : f32[2, 2]\nconst %big : f32[2, 2] = [1, 2, 3, 70000]\n"
+      "const %nan : f32[2, 2] = [1, 2, nan, 4]\nconst %good : f32[2, 2] = [1, 2, 3, 4]\n%a = linear(%x, %big)\n"
+      "%b = linear(%x, %nan)\n%c = linear(%x, %v)\n%d = linear(%x, %good)\n"
+      "%e = linear(%x, %good) {precision = \"bf16\"}\nreturn %a, %b, %c, %d, %e\n");
+  const Outcome outcome = Assign(before, {"fp16", {}, {}});
+  EXPECT_EQ(Precisions(outcome.graph), (Names{"fp32", "fp32", "fp32", "fp16", "bf16"}));
+  EXPECT_EQ(outcome.decisions[0].reason, "the weight exceeds the range of fp16");
+  EXPECT_EQ(outcome.decisions[1].reason, "the weight holds infinities or NaN");
+  EXPECT_EQ(outcome.decisions[2].reason, "the weight is not a constant");
+  EXPECT_EQ(outcome.decisions[4].reason, "the graph sets it");
+}
+
+TEST(PrecisionAssignment, RefusesWhatItDoesNotKnow) {
+  const Graph before = FromText(kModel);
+  const std::vector<std::string> passes = {"precision_assignment"};
+  PassContext context;
+  context.precision.precision = "int7";
+  const Result<Graph> unknown = RunPasses(before, passes, context);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().message(),
+            "pass precision_assignment: wanted a precision of fp32 bf16 fp16 int8 int8_weight int4_weight, found "
+            "'int7'");
+  context.precision = {"int8", {}, -1.0};
+  EXPECT_FALSE(RunPasses(before, passes, context).ok());
+  Result<Graph> parsed =
+      ParseGraph("graph 1\ninput %x : f32[2, 2]\n%y = linear(%x, %x) {precision = \"f8\"}\nreturn %y\n");
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.status().message().find("precision \"f8\" is not known"), std::string::npos);
+}
+
+TEST(PrecisionAssignment, AStoreMeasuresAWeightOnce) {
+  const Graph before = FromText(kModel);
+  WeightStore store;
+  const Outcome first = Assign(before, {"int8", {}, {}}, &store);
+  // Other contents at the same address would be measured anew without the store.
+  for (const Value& value : before.values()) {
+    if (value.kind == Value::Kind::kConstant) {
+      std::memset(const_cast<void*>(value.constant.data), 0, static_cast<size_t>(NumElements(value.shape)) * 4);
+    }
+  }
+  const Outcome second = Assign(before, {"int8", {}, {}}, &store);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(second.decisions[i].weight_error, first.decisions[i].weight_error);
+    EXPECT_GT(*second.decisions[i].weight_error, 0);
+  }
+  EXPECT_EQ(Assign(before, {"int8", {}, {}}).decisions[0].weight_error, 0.0);
+}
+
+TEST(PrecisionAssignment, CompileReportsTheDecisions) {
+  WeightStore store;
+  CompileOptions options;
+  options.precision = {"int8", {"head"}, {}};
+  const Result<std::unique_ptr<Session>> session = Compile(FromText(kModel), store, options);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  std::vector<std::string> found;
+  for (const PrecisionDecision& decision : session.value()->precision_decisions()) {
+    found.push_back(decision.module + " " + std::string(Name(decision.precision)));
+  }
+  EXPECT_EQ(found, (std::vector<std::string>{"layer.0.fc int8", "head fp32", "layer.10.fc int8"}));
+}
+
+}  // namespace
+}  // namespace thresher::pass_testing
