@@ -84,8 +84,9 @@ class Plan:
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
     def steps(self) -> list[dict[str, object]]: ...
     def precision_decisions(self) -> list[dict[str, object]]:
-        """One dict per linear where a precision other than fp32 was asked for: module, source, op, k, n, precision,
-        weight_error (None: not measured), reason.
+        """What was decided for each linear, where a precision other than fp32 was asked for.
+
+        Each dict has module, source, op, k, n, precision, weight_error (None: not measured) and reason.
         """
 
     @property

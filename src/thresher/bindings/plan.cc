@@ -120,7 +120,7 @@ void BindPlan(nb::module_& m) {
       .def("precision_decisions", &PrecisionDecisions,
            nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),
            "One dict per linear where a precision other than fp32 was asked for: module, source, op, k, n, precision, "
-           "weight_error (None: not measured), reason.")
+           "weight_error (None: not measured) and reason.")
       .def_prop_ro("inputs", &Inputs, nb::sig("def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]"))
       .def_prop_ro("outputs", &Outputs, nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
       .def_prop_ro("num_threads", [](const Session& s) { return s.plan().num_threads; })

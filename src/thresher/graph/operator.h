@@ -70,6 +70,7 @@ const OpDef* FindOp(std::string_view name);
 
 // One function per family file in src/thresher/ops/.
 std::span<const OpDef> LinearOps();
+std::span<const OpDef> LinearsOps();
 std::span<const OpDef> AttentionOps();
 std::span<const OpDef> NormOps();
 std::span<const OpDef> PointwiseOps();

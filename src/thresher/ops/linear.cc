@@ -1,4 +1,6 @@
 // Matrix products: linear (with a fused epilogue) and batched matmul.
+#include "thresher/ops/linear.h"
+
 #include <algorithm>
 
 #include "thresher/base/precision.h"
@@ -47,17 +49,10 @@ Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
     static constexpr const char* kNames[] = {"x", "weight", "bias", "residual"};
     THRESHER_TRY(ops::WantF32(c, i, kNames[i]));
   }
-  const std::string layout = GetAttr<std::string>(c.attrs, "layout", "nk");
-  if (layout != "nk" && layout != "kn") {
-    return InvalidArgument("wanted layout \"nk\" ([out, in], torch's) or \"kn\", found \"" + layout + "\"");
-  }
-  const std::string activation = GetAttr<std::string>(c.attrs, "activation", "none");
-  if (!kernels::ParseActivation(activation)) return Unsupported("activation \"" + activation + "\" is not known");
-  const std::string precision = GetAttr<std::string>(c.attrs, "precision", "fp32");
-  if (!ParsePrecision(precision)) return Unsupported("precision \"" + precision + "\" is not known");
+  THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
   const Dims& x = c.inputs[kX].shape;
   const Dims& w = c.inputs[kWeight].shape;
-  const bool nk = layout == "nk";
+  const bool nk = GetAttr<std::string>(c.attrs, "layout", "nk") == "nk";
   if (w.size() != 2 || x.empty() || x.back() != (nk ? w[1] : w[0])) {
     return InvalidArgument("wanted x [..., K] and weight " + std::string(nk ? "[N, K]" : "[K, N]") + ", found x " +
                            ToString(x) + " and weight " + ToString(w));
@@ -108,35 +103,10 @@ Status LinearStep(const StepContext& c) {
   return Status::Ok();
 }
 
-Status LowerLinear(const Graph& graph, const Node& node, Lowering& lowering) {
-  const bool nk = GetAttr<std::string>(node.attrs, "layout", "nk") == "nk";
-  const Dims& w = graph.value(node.inputs[kWeight]).shape;
-  const TensorRef out = lowering.Allocate(node.outputs[0]);
-  if (Empty(out)) return Status::Ok();
-  const TensorRef x = ops::RowsOrCopy(lowering.Ref(node.inputs[kX]), lowering);
-  GemmParams p{};
-  p.k = nk ? w[1] : w[0];
-  p.n = nk ? w[0] : w[1];
-  int64_t cols;
-  AsRows(x.view, &p.m, &cols, &p.lda);
-  p.activation = *kernels::ParseActivation(GetAttr<std::string>(node.attrs, "activation", "none"));
-  TensorRef weight;
-  if (graph.is_constant(node.inputs[kWeight])) {
-    weight = lowering.PackedWeight(node.inputs[kWeight], nk);
-  } else {
-    const TensorRef raw = lowering.Ref(node.inputs[kWeight]);
-    const int64_t s0 = raw.view.strides[0], s1 = raw.view.strides[1];
-    weight = AddPack(raw, {p.k, p.n, nk ? s1 : s0, nk ? s0 : s1, 1, 0, kernels::PackedSize(p.k, p.n)}, lowering);
-  }
-  const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
-  TensorRef residual = lowering.Ref(node.inputs[kResidual]);
-  if (residual.buffer >= 0) {
-    int64_t rows;
-    residual = ops::RowsOrCopy(residual, lowering);
-    AsRows(residual.view, &rows, &cols, &p.ldr);
-  }
-  lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p);
-  return Status::Ok();
+Status LowerLinear(const Graph&, const Node& node, Lowering& lowering) {
+  ops::Product product{node.inputs[kX], {node.inputs[kWeight]}, {}, node.inputs[kResidual]};
+  if (node.inputs[kBias] != kNoValue) product.biases = {node.inputs[kBias]};
+  return ops::LowerProduct(product, node.attrs, lowering.Allocate(node.outputs[0]), lowering);
 }
 
 // ---- matmul ----
@@ -229,7 +199,7 @@ Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
   p.a_batch_stride = BatchStride(a.view);
   TensorRef packed;
   if (graph.is_constant(node.inputs[1]) && graph.value(node.inputs[1]).shape.size() == 2) {
-    packed = lowering.PackedWeight(node.inputs[1], false);
+    packed = lowering.PackedWeight({node.inputs[1]}, false);
   } else {
     const TensorRef raw = lowering.Ref(node.inputs[1]);
     int64_t matrices = 1;
@@ -249,15 +219,89 @@ Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
 
 }  // namespace
 
+namespace ops {
+
+const std::vector<AttrSpec>& ProductAttrs() {
+  static const std::vector<AttrSpec> attrs = {
+      {"layout", AttrType::kString, false, "how the weight is stored: \"nk\" ([out, in], default) or \"kn\""},
+      {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"},
+      {"precision", AttrType::kString, false,
+       "of weights and arithmetic: fp32 (default), bf16, fp16, int8, int8_weight or int4_weight"}};
+  return attrs;
+}
+
+Status CheckProductAttrs(const Attrs& attrs) {
+  const std::string layout = GetAttr<std::string>(attrs, "layout", "nk");
+  if (layout != "nk" && layout != "kn") {
+    return InvalidArgument("wanted layout \"nk\" ([out, in], torch's) or \"kn\", found \"" + layout + "\"");
+  }
+  const std::string activation = GetAttr<std::string>(attrs, "activation", "none");
+  if (!kernels::ParseActivation(activation)) return Unsupported("activation \"" + activation + "\" is not known");
+  const std::string precision = GetAttr<std::string>(attrs, "precision", "fp32");
+  if (!ParsePrecision(precision)) return Unsupported("precision \"" + precision + "\" is not known");
+  return Status::Ok();
+}
+
+std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Attrs&) {
+  std::vector<int64_t> columns = {0};
+  for (size_t i = 0; i < n.size(); ++i) {
+    // A matrix of one row takes as many elements as its panels have columns.
+    columns.push_back(columns.back() + (i + 1 < n.size() ? kernels::PackedSize(1, n[i]) : n[i]));
+  }
+  return columns;
+}
+
+Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering) {
+  if (Empty(out)) return Status::Ok();
+  const Graph& graph = lowering.graph();
+  const bool nk = GetAttr<std::string>(attrs, "layout", "nk") == "nk";
+  const TensorRef x = RowsOrCopy(lowering.Ref(product.x), lowering);
+  std::vector<int64_t> widths;
+  for (const ValueId id : product.weights) widths.push_back(graph.value(id).shape[nk ? 0 : 1]);
+  const std::vector<int64_t> columns = ProductColumns(widths, attrs);
+  GemmParams p{};
+  p.k = graph.value(product.x).shape.back();
+  p.n = columns.back();
+  int64_t cols;
+  AsRows(x.view, &p.m, &cols, &p.lda);
+  p.activation = *kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none"));
+  TensorRef weight;
+  if (graph.is_constant(product.weights[0])) {
+    weight = lowering.PackedWeight(product.weights, nk);
+  } else {
+    const TensorRef raw = lowering.Ref(product.weights[0]);
+    const int64_t s0 = raw.view.strides[0], s1 = raw.view.strides[1];
+    weight = AddPack(raw, {p.k, p.n, nk ? s1 : s0, nk ? s0 : s1, 1, 0, kernels::PackedSize(p.k, p.n)}, lowering);
+  }
+  TensorRef bias;
+  if (product.biases.size() == 1) {
+    bias = lowering.Contiguous(lowering.Ref(product.biases[0]));
+  } else if (!product.biases.empty()) {
+    std::vector<float> joined(static_cast<size_t>(p.n), 0.0f);
+    for (size_t i = 0; i < widths.size(); ++i) {
+      std::copy_n(static_cast<const float*>(graph.value(product.biases[i]).constant.data), widths[i],
+                  joined.begin() + columns[i]);
+    }
+    bias = lowering.AddConstant(std::move(joined));
+  }
+  TensorRef residual = lowering.Ref(product.residual);
+  if (residual.buffer >= 0) {
+    int64_t rows;
+    residual = RowsOrCopy(residual, lowering);
+    AsRows(residual.view, &rows, &cols, &p.ldr);
+  }
+  lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p);
+  return Status::Ok();
+}
+
+}  // namespace ops
+
 std::span<const OpDef> LinearOps() {
   static const std::vector<OpDef> rows = {
       {"linear",
        "act(x W + bias) + residual over the last dimension of x.",
        {"x", "weight", "bias?", "residual?"},
-       {{"layout", AttrType::kString, false, "how the weight is stored: \"nk\" ([out, in], default) or \"kn\""},
-        {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"},
-        {"precision", AttrType::kString, false,
-         "of weights and arithmetic: fp32 (default), bf16, fp16, int8, int8_weight or int4_weight"}},
+       ops::ProductAttrs(),
        Section::kForward,
        InferLinear,
        CostLinear,

@@ -23,6 +23,8 @@ constexpr Pass kPasses[] = {
     {"attention_recognition", "Turns softmax(q k / scale + mask) v into sdpa.", passes::AttentionRecognition},
     {"precision_assignment", "Chooses the precision of every linear, where other than fp32 is asked for.",
      passes::PrecisionAssignment},
+    {"projection_merge", "Computes linears of one operand, such as queries, keys and values, as one product.",
+     passes::ProjectionMerge},
 };
 
 constexpr std::string_view kLevels[] = {"O0", "O1", "O2", "O3"};
@@ -69,7 +71,8 @@ std::vector<std::string> PassesForLevel(Level level) {
           "epilogue_fusion",
           "constant_folding",
           "common_subexpressions",
-          "precision_assignment"};
+          "precision_assignment",
+          "projection_merge"};
 }
 
 Result<Graph> RunPasses(const Graph& graph, std::span<const std::string> names, const PassContext& context,

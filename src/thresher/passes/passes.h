@@ -15,5 +15,6 @@ Result<Graph> EpilogueFusion(const Graph& graph, const PassContext& context);
 Result<Graph> LayoutMotion(const Graph& graph, const PassContext& context);
 Result<Graph> AttentionRecognition(const Graph& graph, const PassContext& context);
 Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context);
+Result<Graph> ProjectionMerge(const Graph& graph, const PassContext& context);
 
 }  // namespace thresher::passes

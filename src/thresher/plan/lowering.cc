@@ -109,11 +109,24 @@ Step& Lowering::AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, std::vect
   return steps_.back();
 }
 
-TensorRef Lowering::PackedWeight(ValueId id, bool transposed) {
-  const Value& value = graph_.value(id);
-  const int64_t k = transposed ? value.shape[1] : value.shape[0];
-  const int64_t n = transposed ? value.shape[0] : value.shape[1];
-  const WeightStore::Packed packed = weights_.GetPacked(value.constant, k, n, transposed);
+TensorRef Lowering::AddConstant(std::vector<float> elements) {
+  TensorRef ref;
+  ref.view = MakeView(nullptr, DType::kF32, {static_cast<int64_t>(elements.size())});
+  ref.buffer = NewBuffer(Buffer::Kind::kConstant, static_cast<int64_t>(elements.size() * sizeof(float)));
+  const auto owner = std::make_shared<const std::vector<float>>(std::move(elements));
+  buffers_.back().data = owner->data();
+  buffers_.back().owner = owner;
+  return ref;
+}
+
+TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transposed) {
+  std::vector<WeightStore::Matrix> matrices;
+  for (const ValueId id : ids) {
+    const Value& value = graph_.value(id);
+    matrices.push_back({value.constant, value.shape[transposed ? 0 : 1]});
+  }
+  const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
+  const WeightStore::Packed packed = weights_.GetPacked(matrices, k, transposed);
   TensorRef ref;
   ref.view = MakeView(nullptr, DType::kF32, {packed.bytes / static_cast<int64_t>(sizeof(float))});
   ref.buffer = NewBuffer(Buffer::Kind::kConstant, packed.bytes);

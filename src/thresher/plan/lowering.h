@@ -45,8 +45,11 @@ class Lowering {
     return AddStepBytes(fn, std::move(inputs), std::move(outputs), &params, sizeof(Params));
   }
 
-  // Packed panels of a constant K x N matrix; `transposed` says the constant is stored [N, K]. Shared between plans.
-  TensorRef PackedWeight(ValueId id, bool transposed);
+  // A constant that is no value of the graph.
+  TensorRef AddConstant(std::vector<float> elements);
+  // Packed panels of constant K x N matrices side by side, as WeightStore::GetPacked lays them out; `transposed` says
+  // they are stored [N, K]. Shared between plans.
+  TensorRef PackedWeight(const std::vector<ValueId>& ids, bool transposed);
 
   const Graph& graph() const { return graph_; }
   int num_threads() const { return num_threads_; }

@@ -1,6 +1,7 @@
 #include "thresher/plan/weight_store.h"
 
 #include <new>
+#include <utility>
 
 #include "thresher/base/isa.h"
 #include "thresher/kernels/gemm.h"
@@ -13,18 +14,28 @@ constexpr std::align_val_t kPackAlignment{64};
 
 }  // namespace
 
-WeightStore::Packed WeightStore::GetPacked(const Constant& constant, int64_t k, int64_t n, bool transposed) {
+WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed) {
   const std::lock_guard lock(mutex_);
-  const Key key{constant.data, k, n, transposed, std::string(isa::Name(isa::Current()))};
+  Key key{{}, k, transposed, std::string(isa::Name(isa::Current()))};
+  int64_t floats = 0;
+  for (const Matrix& matrix : matrices) {
+    std::get<0>(key).emplace_back(matrix.constant.data, matrix.n);
+    floats += kernels::PackedSize(k, matrix.n);
+  }
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second.packed;
-  const int64_t bytes = kernels::PackedSize(k, n) * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
   float* data = static_cast<float*>(::operator new(static_cast<size_t>(bytes), kPackAlignment));
-  std::shared_ptr<const void> owner(data, [](void* p) { ::operator delete(p, kPackAlignment); });
-  kernels::PackB(static_cast<const float*>(constant.data), k, n, transposed ? 1 : n, transposed ? k : 1, data);
-  const Packed packed{std::move(owner), data, bytes};
-  entries_.emplace(key, Entry{packed, constant.owner});
-  return packed;
+  Entry entry;
+  entry.packed = {std::shared_ptr<const void>(data, [](void* p) { ::operator delete(p, kPackAlignment); }), data,
+                  bytes};
+  for (const Matrix& matrix : matrices) {
+    const int64_t n = matrix.n;
+    kernels::PackB(static_cast<const float*>(matrix.constant.data), k, n, transposed ? 1 : n, transposed ? k : 1, data);
+    data += kernels::PackedSize(k, n);
+    entry.sources.push_back(matrix.constant.owner);
+  }
+  return entries_.emplace(std::move(key), std::move(entry)).first->second.packed;
 }
 
 WeightError WeightStore::GetError(const Constant& constant, int64_t k, int64_t n, bool transposed,

@@ -5,8 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
@@ -23,8 +26,14 @@ class WeightStore {
     int64_t bytes = 0;
   };
 
-  // Panels of the k x n matrix at constant.data; `transposed` says it is stored [n, k]. Packs on first use, once.
-  Packed GetPacked(const Constant& constant, int64_t k, int64_t n, bool transposed);
+  struct Matrix {
+    Constant constant;
+    int64_t n = 0;
+  };
+
+  // Panels of k x n matrices, those of one after those of another, each beginning with a panel of its own; `transposed`
+  // says they are stored [n, k]. Packs on first use, once.
+  Packed GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed);
 
   // What the k x n matrix at constant.data would lose in another precision. Measured on first use, once.
   WeightError GetError(const Constant& constant, int64_t k, int64_t n, bool transposed, Precision precision);
@@ -34,10 +43,10 @@ class WeightStore {
 
  private:
   // The instruction set is part of the key because it sets the panel width.
-  using Key = std::tuple<const void*, int64_t, int64_t, bool, std::string>;
+  using Key = std::tuple<std::vector<std::pair<const void*, int64_t>>, int64_t, bool, std::string>;
   struct Entry {
     Packed packed;
-    std::shared_ptr<const void> source;  // so that the address in the key is not reused for other data
+    std::vector<std::shared_ptr<const void>> sources;  // so that no address in the key is reused for other data
   };
   using ErrorKey = std::tuple<const void*, int64_t, int64_t, bool, Precision>;
   struct ErrorEntry {

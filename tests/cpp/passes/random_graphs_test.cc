@@ -68,7 +68,7 @@ class RandomGraph {
     const ValueId x = Any();
     const Dims shape = Shape(x);
     const size_t rank = shape.size();
-    switch (Below(13)) {
+    switch (Below(14)) {
       case 0:
         Try(kUnary[Below(kUnary.size())], {x});
         break;
@@ -107,6 +107,21 @@ class RandomGraph {
       case 10:
         if (rank > 0) Try(Below(2) ? "softmax" : "layer_norm", {x});
         break;
+      case 12: {
+        // Projections of one operand.
+        if (rank == 0) break;
+        std::vector<ValueId> parts;
+        for (int i = 0; i < 3; ++i) {
+          const ValueId w = Constant({shape.back() % 2 == 0 ? shape.back() : 3, shape.back()}, true);
+          std::vector<ValueId> inputs = {x, w};
+          if (Below(2)) inputs.push_back(Constant({Shape(w)[0]}, true));
+          parts.push_back(graph_.Add1("linear", std::move(inputs)).value());
+        }
+        if (Below(4) == 0) pool_.push_back(parts[0]);
+        if (Below(2)) parts[1] = graph_.Add1("reshape", {parts[1]}, {{"shape", Shape(parts[0])}}).value();
+        Try("mul", {graph_.Add1(Below(2) ? "add" : "sub", {parts[0], parts[1]}).value(), parts[2]});
+        break;
+      }
       case 11: {
         if (rank == 0) break;
         const auto dim = static_cast<int64_t>(Below(rank));
@@ -151,7 +166,7 @@ TEST(RandomGraphs, EveryPassKeepsTheResults) {
 }
 
 TEST(RandomGraphs, LevelsKeepTheResults) {
-  int fused = 0, recognized = 0;
+  int fused = 0, recognized = 0, merged = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     const Graph before = RandomGraph(seed).Make();
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -159,6 +174,7 @@ TEST(RandomGraphs, LevelsKeepTheResults) {
     ASSERT_NO_FATAL_FAILURE(ExpectSameResults(before, after, 1e-4));
     EXPECT_LE(after.nodes().size(), before.nodes().size() + 2);
     recognized += Count(after, "sdpa");
+    merged += Count(after, "linears");
     for (const Node& node : after.nodes()) {
       fused += node.op->name == "linear" && (node.inputs[2] != kNoValue || node.inputs[3] != kNoValue);
     }
@@ -171,6 +187,7 @@ TEST(RandomGraphs, LevelsKeepTheResults) {
   // Else the graphs do not test what they are for.
   EXPECT_GT(fused, 50);
   EXPECT_GT(recognized, 50);
+  EXPECT_GT(merged, 50);
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// What linear and linears share: the product of x with packed weights.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "thresher/base/status.h"
+#include "thresher/graph/operator.h"
+#include "thresher/plan/lowering.h"
+
+namespace thresher::ops {
+
+// act(x [W0 W1 ...] + [b0 b1 ...]) + residual. Several weights, and then their biases too, are constants.
+struct Product {
+  ValueId x = kNoValue;
+  std::vector<ValueId> weights;
+  std::vector<ValueId> biases;  // one a weight, or none at all
+  ValueId residual = kNoValue;
+};
+
+// The rows of attributes that both operators have: layout, activation, precision.
+const std::vector<AttrSpec>& ProductAttrs();
+// Whether their values are known.
+Status CheckProductAttrs(const Attrs& attrs);
+
+// Where each weight's columns begin in the result of one product, and, as the last entry, its width. Each weight
+// begins with a panel of its own; the columns up to there hold zeros put through the activation.
+std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Attrs& attrs);
+
+// Emits the step that computes `out`: row-major, rows as many as x has, as wide as ProductColumns says.
+Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);
+
+}  // namespace thresher::ops

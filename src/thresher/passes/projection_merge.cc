@@ -1,0 +1,176 @@
+// Queries, keys and values are three products of one x: as a single one they read x once, and threads share one larger
+// matrix.
+#include <algorithm>
+#include <optional>
+
+#include "thresher/graph/operator.h"
+#include "thresher/graph/rewriter.h"
+#include "thresher/passes/passes.h"
+
+namespace thresher::passes {
+namespace {
+
+enum LinearOperand : size_t { kX, kWeight, kBias, kResidual };
+
+bool IsView(std::string_view op) {
+  static constexpr std::string_view kOps[] = {"reshape", "permute", "expand", "slice", "select"};
+  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
+}
+
+bool IsProduct(std::string_view op) {
+  static constexpr std::string_view kOps[] = {"linear", "linears", "matmul", "sdpa"};
+  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
+}
+
+// Linears that become one product, by their positions among the nodes.
+struct Group {
+  std::vector<size_t> members;
+  std::vector<bool> dependents;  // per value: is computed from a member's result
+  bool open = true;
+};
+
+class Finder {
+ public:
+  explicit Finder(const Graph& graph) : graph_(graph), users_(graph.values().size()), is_output_(users_.size(), false) {
+    for (const Node& node : graph.nodes()) {
+      for (const ValueId id : node.inputs) {
+        if (id != kNoValue) users_[Index(id)].push_back(&node);
+      }
+    }
+    for (const ValueId id : graph.outputs()) is_output_[Index(id)] = true;
+  }
+
+  std::vector<Group> Run() {
+    std::vector<Group> groups;
+    for (size_t at = 0; at < graph_.nodes().size(); ++at) {
+      const Node& node = graph_.nodes()[at];
+      // A product that reads a group's results ends the group: what came after it would be computed too early and
+      // wait in memory, as in a decoder, all of whose layers read what the encoder made.
+      for (Group& group : groups) {
+        if (!group.open || !Depends(node, group)) continue;
+        if (IsProduct(node.op->name)) group.open = false;
+        for (const ValueId id : node.outputs) group.dependents[Index(id)] = true;
+      }
+      if (!Eligible(node)) continue;
+      Group* home = nullptr;
+      for (Group& group : groups) {
+        if (group.open && Fits(graph_.nodes()[group.members[0]], node)) home = &group;
+      }
+      if (home == nullptr) {
+        groups.push_back({{}, std::vector<bool>(users_.size(), false), true});
+        home = &groups.back();
+      }
+      home->members.push_back(at);
+      home->dependents[Index(node.outputs[0])] = true;
+    }
+    std::erase_if(groups, [](const Group& group) { return group.members.size() < 2; });
+    return groups;
+  }
+
+ private:
+  static size_t Index(ValueId id) { return static_cast<size_t>(id); }
+
+  static bool Depends(const Node& node, const Group& group) {
+    return std::any_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId id) { return id != kNoValue && group.dependents[Index(id)]; });
+  }
+
+  static bool Fits(const Node& first, const Node& node) {
+    return first.inputs[kX] == node.inputs[kX] && first.attrs == node.attrs;
+  }
+
+  bool Eligible(const Node& node) const {
+    return node.op->name == "linear" && graph_.is_constant(node.inputs[kWeight]) &&
+           (node.inputs[kBias] == kNoValue || graph_.is_constant(node.inputs[kBias])) &&
+           node.inputs[kResidual] == kNoValue && ReadsWindow(node.outputs[0]);
+  }
+
+  // The merged results are windows with gaps between the rows. Whether all that reads this one takes it as it is.
+  bool ReadsWindow(ValueId id) const {
+    if (is_output_[Index(id)]) return false;
+    const Dims& shape = graph_.value(id).shape;
+    return std::all_of(users_[Index(id)].begin(), users_[Index(id)].end(), [&](const Node* user) {
+      const std::string_view op = user->op->name;
+      if (op == "reshape" && !KeepsRows(shape, graph_.value(user->outputs[0]).shape)) return false;
+      if (op == "softmax" || op == "log_softmax") return false;
+      if (op == "layer_norm" && GetAttr<int64_t>(user->attrs, "dims", 1) != 1) return false;
+      return !IsView(op) || ViewReadsWindow(user->outputs[0]);
+    });
+  }
+
+  bool ViewReadsWindow(ValueId id) const {
+    if (is_output_[Index(id)]) return false;
+    return std::all_of(users_[Index(id)].begin(), users_[Index(id)].end(),
+                       [&](const Node* user) { return !IsView(user->op->name) || ViewReadsWindow(user->outputs[0]); });
+  }
+
+  // Whether the reshape cuts the last dimension or regroups the others, but merges neither with the other.
+  static bool KeepsRows(const Dims& from, const Dims& to) {
+    int64_t columns = 1;
+    for (size_t i = to.size(); i-- > 0 && columns < from.back();) columns *= to[i];
+    return columns == from.back();
+  }
+
+  const Graph& graph_;
+  std::vector<std::vector<const Node*>> users_;  // per value
+  std::vector<bool> is_output_;
+};
+
+// The module that all are part of.
+std::string CommonModule(const std::string& a, const std::string& b) {
+  if (a == b) return a;
+  size_t end = 0;
+  for (size_t i = 0; i <= a.size() && i <= b.size(); ++i) {
+    const bool a_ends = i == a.size() || a[i] == '.';
+    const bool b_ends = i == b.size() || b[i] == '.';
+    if (a_ends && b_ends) end = i;
+    if (i == a.size() || i == b.size() || a[i] != b[i]) break;
+  }
+  return a.substr(0, end);
+}
+
+Status Merge(const Group& group, Rewriter& rewriter) {
+  const Graph& source = rewriter.source();
+  const auto member = [&](size_t i) -> const Node& { return source.nodes()[group.members[i]]; };
+  std::vector<ValueId> inputs = {rewriter.Map(member(0).inputs[kX])};
+  std::string from = member(0).source;
+  std::string module = member(0).module;
+  bool any_bias = false;
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    inputs.push_back(rewriter.Map(member(i).inputs[kWeight]));
+    any_bias |= member(i).inputs[kBias] != kNoValue;
+    from = MergeSources(from, member(i).source);
+    module = CommonModule(module, member(i).module);
+  }
+  for (size_t i = 0; any_bias && i < group.members.size(); ++i) {
+    const ValueId bias = member(i).inputs[kBias];
+    if (bias != kNoValue) {
+      inputs.push_back(rewriter.Map(bias));
+      continue;
+    }
+    const int64_t n = source.value(member(i).outputs[0]).shape.back();
+    const std::vector<float> zeros(static_cast<size_t>(n), 0.0f);
+    inputs.push_back(rewriter.graph().AddOwnedConstant("no bias", DType::kF32, {n}, zeros.data()));
+  }
+  THRESHER_ASSIGN(const std::vector<ValueId> outputs,
+                  rewriter.graph().Add("linears", std::move(inputs), member(0).attrs, from, module));
+  for (size_t i = 0; i < outputs.size(); ++i) rewriter.Replace(member(i).outputs[0], outputs[i]);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<Graph> ProjectionMerge(const Graph& graph, const PassContext&) {
+  const std::vector<Group> groups = Finder(graph).Run();
+  Rewriter rewriter(graph);
+  for (size_t at = 0; at < graph.nodes().size(); ++at) {
+    const Node& node = graph.nodes()[at];
+    for (const Group& group : groups) {
+      if (group.members[0] == at) THRESHER_TRY(Merge(group, rewriter));
+    }
+    if (!rewriter.IsMapped(node.outputs[0])) THRESHER_TRY(rewriter.Copy(node));
+  }
+  return rewriter.Finish();
+}
+
+}  // namespace thresher::passes
