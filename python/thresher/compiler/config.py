@@ -16,7 +16,14 @@ FALLBACKS = ("split", "error")
 
 # Which passes a switch turns off, by the engine's names.
 PASS_SWITCHES: dict[str, tuple[str, ...]] = {
-    "fusion": ("linear_recognition", "epilogue_fusion", "attention_recognition", "projection_merge"),
+    "fusion": (
+        "linear_recognition",
+        "epilogue_fusion",
+        "attention_recognition",
+        "norm_recognition",
+        "norm_fusion",
+        "projection_merge",
+    ),
     "constant_folding": ("constant_folding",),
     "dead_code": ("dead_code",),
 }

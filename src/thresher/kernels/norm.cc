@@ -53,15 +53,55 @@ HWY_INLINE Sums Accumulate(const float* HWY_RESTRICT x, size_t cols, float shift
   return {hn::ReduceSum(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))), second};
 }
 
-void LayerNormRange(const LayerNormArgs& args, size_t row_begin, size_t row_end) {
+// What is to be normalised in one row: x itself, or x + residual, which then waits where the sum or the result goes.
+HWY_INLINE const float* RowOf(const NormArgs& args, size_t row, float* out) {
+  const float* x = args.x + static_cast<ptrdiff_t>(row) * args.row_stride;
+  if (args.residual == nullptr) return x;
+  const Tag d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t cols = static_cast<size_t>(args.cols);
+  const float* residual = args.residual + static_cast<ptrdiff_t>(row) * args.residual_row_stride;
+  float* sum = args.sum == nullptr ? out : args.sum + static_cast<ptrdiff_t>(row) * args.sum_row_stride;
+  size_t j = 0;
+  for (; j + lanes <= cols; j += lanes)
+    hn::StoreU(hn::Add(hn::LoadU(d, x + j), hn::LoadU(d, residual + j)), d, sum + j);
+  if (j < cols) {
+    const size_t rest = cols - j;
+    hn::StoreN(hn::Add(hn::LoadN(d, x + j, rest), hn::LoadN(d, residual + j, rest)), d, sum + j, rest);
+  }
+  return sum;
+}
+
+// out = finish(x, weight, bias), element by element.
+template <class Finish>
+HWY_INLINE void Apply(const NormArgs& args, const float* x, float* out, Finish finish) {
+  const Tag d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t cols = static_cast<size_t>(args.cols);
+  const auto one = hn::Set(d, 1.0f);
+  const auto zero = hn::Zero(d);
+  size_t j = 0;
+  for (; j + lanes <= cols; j += lanes) {
+    const auto weight = args.weight == nullptr ? one : hn::LoadU(d, args.weight + j);
+    const auto bias = args.bias == nullptr ? zero : hn::LoadU(d, args.bias + j);
+    hn::StoreU(finish(hn::LoadU(d, x + j), weight, bias), d, out + j);
+  }
+  if (j < cols) {
+    const size_t rest = cols - j;
+    const auto weight = args.weight == nullptr ? one : hn::LoadN(d, args.weight + j, rest);
+    const auto bias = args.bias == nullptr ? zero : hn::LoadN(d, args.bias + j, rest);
+    hn::StoreN(finish(hn::LoadN(d, x + j, rest), weight, bias), d, out + j, rest);
+  }
+}
+
+void LayerNormRange(const NormArgs& args, size_t row_begin, size_t row_end) {
   const Tag d;
   using V = hn::Vec<Tag>;
-  const size_t lanes = hn::Lanes(d);
   const size_t cols = static_cast<size_t>(args.cols);
   const float count = static_cast<float>(cols);
   for (size_t row = row_begin; row < row_end; ++row) {
-    const float* x = args.x + static_cast<ptrdiff_t>(row) * args.row_stride;
     float* out = args.out + static_cast<ptrdiff_t>(row) * args.out_row_stride;
+    const float* x = RowOf(args, row, out);
     // The mean, rounded to a float, is off by up to half a unit in its last place, which counts where all elements
     // share a large offset. The second pass finds by how much, and both its sums are corrected.
     const float mean = Accumulate<false>(x, cols, 0.0f).first / count;
@@ -72,23 +112,22 @@ void LayerNormRange(const LayerNormArgs& args, size_t row_begin, size_t row_end)
     const V vmean = hn::Set(d, mean);
     const V vscale = hn::Set(d, scale);
     const V vcorrection = hn::Set(d, correction * scale);
-    const auto finish = [&](V v, V weight, V bias) HWY_ATTR {
+    Apply(args, x, out, [&](V v, V weight, V bias) HWY_ATTR {
       return hn::MulAdd(hn::MulSub(hn::Sub(v, vmean), vscale, vcorrection), weight, bias);
-    };
-    const V one = hn::Set(d, 1.0f);
-    const V zero = hn::Zero(d);
-    size_t j = 0;
-    for (; j + lanes <= cols; j += lanes) {
-      const V weight = args.weight == nullptr ? one : hn::LoadU(d, args.weight + j);
-      const V bias = args.bias == nullptr ? zero : hn::LoadU(d, args.bias + j);
-      hn::StoreU(finish(hn::LoadU(d, x + j), weight, bias), d, out + j);
-    }
-    if (j < cols) {
-      const size_t rest = cols - j;
-      const V weight = args.weight == nullptr ? one : hn::LoadN(d, args.weight + j, rest);
-      const V bias = args.bias == nullptr ? zero : hn::LoadN(d, args.bias + j, rest);
-      hn::StoreN(finish(hn::LoadN(d, x + j, rest), weight, bias), d, out + j, rest);
-    }
+    });
+  }
+}
+
+void RmsNormRange(const NormArgs& args, size_t row_begin, size_t row_end) {
+  const Tag d;
+  using V = hn::Vec<Tag>;
+  const size_t cols = static_cast<size_t>(args.cols);
+  for (size_t row = row_begin; row < row_end; ++row) {
+    float* out = args.out + static_cast<ptrdiff_t>(row) * args.out_row_stride;
+    const float* x = RowOf(args, row, out);
+    const float mean_square = Accumulate<true>(x, cols, 0.0f).second / static_cast<float>(cols);
+    const V vscale = hn::Set(d, 1.0f / std::sqrt(mean_square + args.eps));
+    Apply(args, x, out, [&](V v, V weight, V) HWY_ATTR { return hn::Mul(hn::Mul(v, vscale), weight); });
   }
 }
 
@@ -102,23 +141,31 @@ namespace thresher::kernels {
 namespace {
 
 HWY_EXPORT(LayerNormRange);
+HWY_EXPORT(RmsNormRange);
 
-}  // namespace
+struct Rows {
+  size_t begin, end;
+};
 
-void LayerNorm(const LayerNormArgs& args, int part, int num_parts) {
-  if (args.cols <= 0 || args.rows <= 0) return;
+Rows Share(const NormArgs& args, int part, int num_parts) {
+  if (args.cols <= 0 || args.rows <= 0) return {0, 0};
   const size_t rows = static_cast<size_t>(args.rows);
-  const size_t begin = rows * static_cast<size_t>(part) / static_cast<size_t>(num_parts);
-  const size_t end = rows * static_cast<size_t>(part + 1) / static_cast<size_t>(num_parts);
-  HWY_DYNAMIC_DISPATCH(LayerNormRange)(args, begin, end);
+  return {rows * static_cast<size_t>(part) / static_cast<size_t>(num_parts),
+          rows * static_cast<size_t>(part + 1) / static_cast<size_t>(num_parts)};
 }
 
-void LayerNormReference(const LayerNormArgs& args) {
+template <bool kRms>
+void Reference(const NormArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row) {
     const float* x = args.x + row * args.row_stride;
     float* out = args.out + row * args.out_row_stride;
+    if (args.residual != nullptr) {
+      float* sum = args.sum == nullptr ? out : args.sum + row * args.sum_row_stride;
+      for (int64_t j = 0; j < args.cols; ++j) sum[j] = x[j] + args.residual[row * args.residual_row_stride + j];
+      x = sum;
+    }
     double mean = 0.0;
-    for (int64_t j = 0; j < args.cols; ++j) mean += x[j];
+    for (int64_t j = 0; j < args.cols && !kRms; ++j) mean += x[j];
     mean /= static_cast<double>(args.cols);
     double variance = 0.0;
     for (int64_t j = 0; j < args.cols; ++j) variance += (x[j] - mean) * (x[j] - mean);
@@ -126,11 +173,26 @@ void LayerNormReference(const LayerNormArgs& args) {
     const double scale = 1.0 / std::sqrt(variance + static_cast<double>(args.eps));
     for (int64_t j = 0; j < args.cols; ++j) {
       const double weight = args.weight == nullptr ? 1.0 : args.weight[j];
-      const double bias = args.bias == nullptr ? 0.0 : args.bias[j];
+      const double bias = args.bias == nullptr || kRms ? 0.0 : args.bias[j];
       out[j] = static_cast<float>((x[j] - mean) * scale * weight + bias);
     }
   }
 }
+
+}  // namespace
+
+void LayerNorm(const NormArgs& args, int part, int num_parts) {
+  const Rows rows = Share(args, part, num_parts);
+  HWY_DYNAMIC_DISPATCH(LayerNormRange)(args, rows.begin, rows.end);
+}
+
+void RmsNorm(const NormArgs& args, int part, int num_parts) {
+  const Rows rows = Share(args, part, num_parts);
+  HWY_DYNAMIC_DISPATCH(RmsNormRange)(args, rows.begin, rows.end);
+}
+
+void LayerNormReference(const NormArgs& args) { Reference<false>(args); }
+void RmsNormReference(const NormArgs& args) { Reference<true>(args); }
 
 }  // namespace thresher::kernels
 

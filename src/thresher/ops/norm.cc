@@ -1,4 +1,4 @@
-// Normalisations along rows: layer_norm, softmax, log_softmax.
+// Normalisations along rows: layer_norm, rms_norm, softmax, log_softmax.
 #include "thresher/kernels/norm.h"
 
 #include "thresher/kernels/softmax.h"
@@ -7,73 +7,108 @@
 namespace thresher {
 namespace {
 
-// ---- layer_norm ----
+// ---- layer_norm, rms_norm ----
 
-Result<std::vector<TensorType>> InferLayerNorm(const InferContext& c) {
-  THRESHER_TRY(ops::WantF32(c, 0, "x"));
-  THRESHER_TRY(ops::WantF32(c, 1, "weight"));
-  THRESHER_TRY(ops::WantF32(c, 2, "bias"));
+// Operands are x, weight, then the bias (layer_norm only), then the residual.
+template <bool kRms>
+constexpr size_t kResidual = kRms ? 2 : 3;
+
+template <bool kRms>
+Result<std::vector<TensorType>> InferNorm(const InferContext& c) {
+  static constexpr const char* kNames[] = {"x", "weight", kRms ? "residual" : "bias", "residual"};
+  for (size_t i = 0; i <= kResidual<kRms>; ++i) THRESHER_TRY(ops::WantF32(c, i, kNames[i]));
   const Dims& x = c.inputs[0].shape;
   const int64_t dims = GetAttr<int64_t>(c.attrs, "dims", 1);
   if (dims < 1 || dims > static_cast<int64_t>(x.size())) {
     return InvalidArgument("wanted dims in [1, " + std::to_string(x.size()) + "], found " + std::to_string(dims));
   }
   const Dims tail(x.end() - dims, x.end());
-  for (size_t i = 1; i < 3; ++i) {
+  for (size_t i = 1; i < kResidual<kRms>; ++i) {
     if (c.inputs[i].present && c.inputs[i].shape != tail) {
       return InvalidArgument("wanted weight and bias " + ToString(tail) + ", found " + ToString(c.inputs[i].shape));
     }
   }
-  return ops::One(DType::kF32, x);
+  const OperandType& residual = c.inputs[kResidual<kRms>];
+  if (residual.present && residual.shape != x) {
+    return InvalidArgument("wanted residual of the shape of x, " + ToString(x) + ", found " + ToString(residual.shape));
+  }
+  std::vector<TensorType> outputs(GetAttr<bool>(c.attrs, "sum", false) ? 2 : 1, TensorType{DType::kF32, x});
+  if (outputs.size() > 1 && !residual.present) {
+    return InvalidArgument("wanted a residual where the sum with it is asked for, found none");
+  }
+  return outputs;
 }
 
-// Mean (1), variance (2), difference and scale (2), weight and bias (2).
-Cost CostLayerNorm(const InferContext& c, std::span<const TensorType> outputs) {
-  return ops::ElementwiseCost(c, outputs, 7);
+// layer_norm: mean (1), variance (2), difference and scale (2), weight and bias (2). rms_norm: squares (2), scale (1),
+// weight (1).
+template <bool kRms>
+Cost CostNorm(const InferContext& c, std::span<const TensorType> outputs) {
+  Cost cost = ops::ElementwiseCost(c, outputs, 0);
+  const double per_element = (kRms ? 4 : 7) + (c.inputs[kResidual<kRms>].present ? 1 : 0);
+  cost.flops = per_element * static_cast<double>(NumElements(outputs[0].shape));
+  return cost;
 }
 
-struct LayerNormParams {
-  int64_t rows, cols, row_stride;
+struct NormParams {
+  int64_t rows, cols, row_stride, residual_row_stride;
   float eps;
 };
 
-Status LayerNormStep(const StepContext& c) {
-  const auto& p = c.as<LayerNormParams>();
-  kernels::LayerNormArgs args;
+template <bool kRms>
+Status NormStep(const StepContext& c) {
+  const auto& p = c.as<NormParams>();
+  kernels::NormArgs args;
   args.x = c.in(0).as<const float>();
   args.row_stride = p.row_stride;
   args.weight = c.in(1).as<const float>();
   args.bias = c.in(2).as<const float>();
+  args.residual = c.in(3).as<const float>();
+  args.residual_row_stride = p.residual_row_stride;
   args.eps = p.eps;
   args.out = c.out().as<float>();
   args.out_row_stride = p.cols;
+  args.sum = c.out(1).as<float>();
+  args.sum_row_stride = p.cols;
   args.rows = p.rows;
   args.cols = p.cols;
-  kernels::LayerNorm(args, c.part, c.num_parts);
+  (kRms ? kernels::RmsNorm : kernels::LayerNorm)(args, c.part, c.num_parts);
   return Status::Ok();
 }
 
-Status LowerLayerNorm(const Graph&, const Node& node, Lowering& lowering) {
+// The operand as rows of `cols` elements; a copy where its strides do not allow it.
+TensorRef NormRows(TensorRef ref, int64_t dims, int64_t cols, Lowering& lowering, int64_t* row_stride) {
+  int64_t rows, last;
+  if (dims == 1 && ops::AsRows(ref.view, &rows, &last, row_stride)) return ref;
+  *row_stride = cols;
+  return lowering.Contiguous(ref);
+}
+
+template <bool kRms>
+Status LowerNorm(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
+  const TensorRef sum = node.outputs.size() > 1 ? lowering.Allocate(node.outputs[1]) : TensorRef{};
   if (ops::Empty(out)) return Status::Ok();
+  const Dims& shape = graph.value(node.inputs[0]).shape;
   const int64_t dims = GetAttr<int64_t>(node.attrs, "dims", 1);
-  LayerNormParams p{};
+  NormParams p{};
   p.eps = static_cast<float>(GetAttr<double>(node.attrs, "eps", 1e-5));
-  TensorRef x = lowering.Ref(node.inputs[0]);
-  int64_t cols;
-  if (dims != 1 || !ops::AsRows(x.view, &p.rows, &cols, &p.row_stride)) x = lowering.Contiguous(x);
-  if (dims == 1) {
-    ops::AsRows(x.view, &p.rows, &p.cols, &p.row_stride);
-  } else {
-    p.cols = 1;
-    for (int64_t i = 0; i < dims; ++i) p.cols *= x.view.shape[x.view.rank - 1 - i];
-    p.rows = x.view.size() / p.cols;
-    p.row_stride = p.cols;
-  }
+  p.cols = NumElements(Dims(shape.end() - dims, shape.end()));
+  p.rows = NumElements(shape) / p.cols;
+  const TensorRef x = NormRows(lowering.Ref(node.inputs[0]), dims, p.cols, lowering, &p.row_stride);
   const TensorRef weight = lowering.Contiguous(lowering.Ref(node.inputs[1]));
-  const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[2]));
-  lowering.AddStep(LayerNormStep, {x, weight, bias}, {out}, p);
+  const TensorRef bias = kRms ? TensorRef{} : lowering.Contiguous(lowering.Ref(node.inputs[2]));
+  TensorRef residual = lowering.Ref(node.inputs[kResidual<kRms>]);
+  if (residual.buffer >= 0) residual = NormRows(residual, dims, p.cols, lowering, &p.residual_row_stride);
+  lowering.AddStep(NormStep<kRms>, {x, weight, bias, residual}, {out, sum}, p);
   return Status::Ok();
+}
+
+const std::vector<AttrSpec>& NormAttrs() {
+  static const std::vector<AttrSpec> attrs = {
+      {"eps", AttrType::kFloat, false, "added to the variance or mean square; default 1e-5"},
+      {"dims", AttrType::kInt, false, "how many trailing dimensions are normalised; default 1"},
+      {"sum", AttrType::kBool, false, "x + residual as a second output"}};
+  return attrs;
 }
 
 // ---- softmax ----
@@ -119,14 +154,21 @@ Status LowerSoftmax(const Graph&, const Node& node, Lowering& lowering) {
 std::span<const OpDef> NormOps() {
   static const std::vector<OpDef> rows = {
       {"layer_norm",
-       "(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions.",
-       {"x", "weight?", "bias?"},
-       {{"eps", AttrType::kFloat, false, "added to the variance; default 1e-5"},
-        {"dims", AttrType::kInt, false, "how many trailing dimensions are normalised; default 1"}},
+       "(x - mean) / sqrt(variance + eps) * weight + bias over the last dimensions of x, or of x + residual.",
+       {"x", "weight?", "bias?", "residual?"},
+       NormAttrs(),
        Section::kForward,
-       InferLayerNorm,
-       CostLayerNorm,
-       LowerLayerNorm},
+       InferNorm<false>,
+       CostNorm<false>,
+       LowerNorm<false>},
+      {"rms_norm",
+       "x / sqrt(mean(x^2) + eps) * weight over the last dimensions of x, or of x + residual.",
+       {"x", "weight?", "residual?"},
+       NormAttrs(),
+       Section::kForward,
+       InferNorm<true>,
+       CostNorm<true>,
+       LowerNorm<true>},
       {"softmax",
        "exp(x) / sum(exp(x)) along one dimension.",
        {"x"},

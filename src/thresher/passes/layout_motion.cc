@@ -34,6 +34,13 @@ bool MaySink(const RuleRewriter& r, ValueId reshaped, const Node& reshape) {
   return !r.Producer(x, "permute") && !r.Producer(x, "expand") && !r.Producer(x, "slice") && !r.Producer(x, "select");
 }
 
+// A norm of x alone: a residual would have to move with it.
+bool IsPlainNorm(const Operation& op) {
+  const size_t residual = op.op == "layer_norm" ? 3 : 2;
+  return (op.op == "layer_norm" || op.op == "rms_norm") &&
+         (op.inputs.size() <= residual || op.inputs[residual] == kNoValue);
+}
+
 // f(reshape(x)) -> reshape(f(x)).
 Result<ValueId> SinkReshapeUnary(RuleRewriter& r, const Operation& op) {
   if (!IsUnaryPointwise(op.op)) return kNoValue;
@@ -74,10 +81,10 @@ Result<ValueId> SinkReshapeBinary(RuleRewriter& r, const Operation& op) {
   return kNoValue;
 }
 
-// softmax over the last dimension and layer_norm over the last ones, where the reshape regroups only those before.
+// softmax over the last dimension and norms over the last ones, where the reshape regroups only those before.
 Result<ValueId> SinkReshapeRows(RuleRewriter& r, const Operation& op) {
   const bool softmax = op.op == "softmax" || op.op == "log_softmax";
-  if (!softmax && op.op != "layer_norm") return kNoValue;
+  if (!softmax && !IsPlainNorm(op)) return kNoValue;
   const auto reshape = r.Producer(op.inputs[0], "reshape");
   if (!reshape || !MaySink(r, op.inputs[0], *reshape)) return kNoValue;
   const Dims shape = r.shape(op.inputs[0]);
@@ -135,7 +142,7 @@ Result<ValueId> SinkPermute(RuleRewriter& r, const Operation& op) {
   if (op.op == "linear") {
     if (op.inputs.size() > 3 && op.inputs[3] != kNoValue) return kNoValue;
     kept = 1;
-  } else if (op.op == "layer_norm") {
+  } else if (IsPlainNorm(op)) {
     kept = static_cast<size_t>(GetAttr<int64_t>(op.attrs, "dims", 1));
   } else if (!IsUnaryPointwise(op.op)) {
     return kNoValue;

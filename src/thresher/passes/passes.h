@@ -12,6 +12,8 @@ Result<Graph> CommonSubexpressions(const Graph& graph, const PassContext& contex
 Result<Graph> ViewSimplification(const Graph& graph, const PassContext& context);
 Result<Graph> LinearRecognition(const Graph& graph, const PassContext& context);
 Result<Graph> EpilogueFusion(const Graph& graph, const PassContext& context);
+Result<Graph> NormRecognition(const Graph& graph, const PassContext& context);
+Result<Graph> NormFusion(const Graph& graph, const PassContext& context);
 Result<Graph> LayoutMotion(const Graph& graph, const PassContext& context);
 Result<Graph> AttentionRecognition(const Graph& graph, const PassContext& context);
 Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context);

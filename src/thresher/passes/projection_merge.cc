@@ -93,7 +93,7 @@ class Finder {
       const std::string_view op = user->op->name;
       if (op == "reshape" && !KeepsRows(shape, graph_.value(user->outputs[0]).shape)) return false;
       if (op == "softmax" || op == "log_softmax") return false;
-      if (op == "layer_norm" && GetAttr<int64_t>(user->attrs, "dims", 1) != 1) return false;
+      if ((op == "layer_norm" || op == "rms_norm") && GetAttr<int64_t>(user->attrs, "dims", 1) != 1) return false;
       return !IsView(op) || ViewReadsWindow(user->outputs[0]);
     });
   }

@@ -25,19 +25,19 @@ void Check(int64_t rows, int64_t cols, bool affine, int64_t extra, int parts, fl
   const std::vector<float> weight = RandomFloats(static_cast<size_t>(cols + 1), 2);
   const std::vector<float> bias = RandomFloats(static_cast<size_t>(cols + 1), 3);
   std::vector<float> expected(static_cast<size_t>(rows * ld + 1), 7.0f);
-  LayerNormArgs args{.x = x.data() + 1,
-                     .row_stride = ld,
-                     .weight = affine ? weight.data() + 1 : nullptr,
-                     .bias = affine ? bias.data() + 1 : nullptr,
-                     .eps = 1e-5f,
-                     .out = expected.data() + 1,
-                     .out_row_stride = ld,
-                     .rows = rows,
-                     .cols = cols};
+  NormArgs args{.x = x.data() + 1,
+                .row_stride = ld,
+                .weight = affine ? weight.data() + 1 : nullptr,
+                .bias = affine ? bias.data() + 1 : nullptr,
+                .eps = 1e-5f,
+                .out = expected.data() + 1,
+                .out_row_stride = ld,
+                .rows = rows,
+                .cols = cols};
   LayerNormReference(args);
   ForEachIsa([&] {
     std::vector<float> actual(expected.size(), 7.0f);
-    LayerNormArgs own = args;
+    NormArgs own = args;
     own.out = actual.data() + 1;
     for (int part = 0; part < parts; ++part) LayerNorm(own, part, parts);
     ExpectClose(actual, expected, tolerance, 2e-6f);
@@ -89,6 +89,62 @@ TEST(LayerNormTest, NanAndInfinitySpoilTheirRowOnly) {
     std::vector<float> out(3 * 50);
     LayerNorm({.x = x.data(), .row_stride = 50, .out = out.data(), .out_row_stride = 50, .rows = 3, .cols = 50});
     for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i / 50 != 1) << i;
+  });
+}
+
+using Norm = void (*)(const NormArgs&, int, int);
+using NormReference = void (*)(const NormArgs&);
+
+// With every combination of weight, residual and sum.
+void CheckResidual(Norm norm, NormReference reference, int64_t rows, int64_t cols, int parts) {
+  const int64_t ld = cols + 3;
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(rows * ld), 1);
+  const std::vector<float> residual = RandomFloats(static_cast<size_t>(rows * ld), 2);
+  const std::vector<float> weight = RandomFloats(static_cast<size_t>(cols), 3);
+  for (int choice = 0; choice < 8; ++choice) {
+    SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols) + " choice " + std::to_string(choice));
+    const bool with_sum = (choice & 6) == 6;
+    std::vector<float> expected(static_cast<size_t>(rows * ld), 7.0f), expected_sum = expected;
+    NormArgs args{
+        .x = x.data(), .row_stride = ld, .out = expected.data(), .out_row_stride = ld, .rows = rows, .cols = cols};
+    if (choice & 1) args.weight = weight.data();
+    if (choice & 2) {
+      args.residual = residual.data();
+      args.residual_row_stride = ld;
+    }
+    if (with_sum) {
+      args.sum = expected_sum.data();
+      args.sum_row_stride = ld;
+    }
+    reference(args);
+    ForEachIsa([&] {
+      std::vector<float> actual(expected.size(), 7.0f), sum = actual;
+      NormArgs own = args;
+      own.out = actual.data();
+      if (with_sum) own.sum = sum.data();
+      for (int part = 0; part < parts; ++part) norm(own, part, parts);
+      ExpectClose(actual, expected, 3e-6f, 3e-6f);
+      ExpectClose(sum, expected_sum, 0.0f);
+    });
+  }
+}
+
+TEST(NormTest, ResidualsAreAddedFirst) {
+  for (const int64_t cols : {1, 5, 16, 31, 384}) {
+    for (const int parts : {1, 3}) {
+      CheckResidual(LayerNorm, LayerNormReference, 4, cols, parts);
+      CheckResidual(RmsNorm, RmsNormReference, 4, cols, parts);
+    }
+  }
+}
+
+TEST(RmsNormTest, IgnoresTheSignAndKeepsTheMean) {
+  const std::vector<float> x(64, -3.0f);
+  ForEachIsa([&] {
+    std::vector<float> out(64);
+    RmsNorm(
+        {.x = x.data(), .row_stride = 64, .eps = 0.0f, .out = out.data(), .out_row_stride = 64, .rows = 1, .cols = 64});
+    ExpectClose(out, std::vector<float>(64, -1.0f), 1e-6f);
   });
 }
 

@@ -68,7 +68,7 @@ class RandomGraph {
     const ValueId x = Any();
     const Dims shape = Shape(x);
     const size_t rank = shape.size();
-    switch (Below(14)) {
+    switch (Below(15)) {
       case 0:
         Try(kUnary[Below(kUnary.size())], {x});
         break;
@@ -107,6 +107,24 @@ class RandomGraph {
       case 10:
         if (rank > 0) Try(Below(2) ? "softmax" : "layer_norm", {x});
         break;
+      case 13: {
+        if (rank == 0) break;
+        // Norms of sums, which others may read too, written out in part.
+        const ValueId sum = graph_.Add1("add", {x, Below(2) ? x : graph_.Add1("neg", {x}).value()}).value();
+        if (Below(2)) pool_.push_back(sum);
+        if (Below(2)) {
+          Try("layer_norm", {sum, Constant({shape.back()}, true)});
+          break;
+        }
+        const ValueId squares = graph_.Add1("mul", {sum, sum}).value();
+        const ValueId mean = graph_.Add1("mean", {squares}, {{"dims", Dims{-1}}, {"keepdim", true}}).value();
+        const float eps = 0.01f;
+        const ValueId shifted =
+            graph_.Add1("add", {mean, graph_.AddOwnedConstant("eps", DType::kF32, {}, &eps)}).value();
+        const ValueId scaled = graph_.Add1("mul", {sum, graph_.Add1("rsqrt", {shifted}).value()}).value();
+        Try("mul", {scaled, Constant({shape.back()}, true)});
+        break;
+      }
       case 12: {
         // Projections of one operand.
         if (rank == 0) break;
@@ -166,7 +184,7 @@ TEST(RandomGraphs, EveryPassKeepsTheResults) {
 }
 
 TEST(RandomGraphs, LevelsKeepTheResults) {
-  int fused = 0, recognized = 0, merged = 0;
+  int fused = 0, recognized = 0, merged = 0, norms = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     const Graph before = RandomGraph(seed).Make();
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -175,6 +193,7 @@ TEST(RandomGraphs, LevelsKeepTheResults) {
     EXPECT_LE(after.nodes().size(), before.nodes().size() + 2);
     recognized += Count(after, "sdpa");
     merged += Count(after, "linears");
+    norms += Count(after, "rms_norm");
     for (const Node& node : after.nodes()) {
       fused += node.op->name == "linear" && (node.inputs[2] != kNoValue || node.inputs[3] != kNoValue);
     }
@@ -188,6 +207,7 @@ TEST(RandomGraphs, LevelsKeepTheResults) {
   EXPECT_GT(fused, 50);
   EXPECT_GT(recognized, 50);
   EXPECT_GT(merged, 50);
+  EXPECT_GT(norms, 50);
 }
 
 }  // namespace
