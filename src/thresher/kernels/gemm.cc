@@ -179,9 +179,9 @@ size_t GemmPanelWidth() { return PanelWidth(); }
 
 size_t GemmPanelStride(Precision precision, size_t k) {
   switch (precision) {
-    case Precision::kBF16:
+    case Precision::kBf16:
       return PanelStride<Bf16Panel>(k);
-    case Precision::kF16:
+    case Precision::kFp16:
       return PanelStride<HalfPanel>(k);
     case Precision::kInt8Weight:
       return PanelStride<Int8Panel>(k);
@@ -317,9 +317,9 @@ void EncodeRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff
 void EncodeWeight(Precision precision, const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n,
                   uint8_t* packed, size_t panel_begin, size_t panel_end) {
   switch (precision) {
-    case Precision::kBF16:
+    case Precision::kBf16:
       return EncodeRange<Bf16Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
-    case Precision::kF16:
+    case Precision::kFp16:
       return EncodeRange<HalfPanel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
     case Precision::kInt8Weight:
       return EncodeRange<Int8Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
@@ -348,9 +348,9 @@ void DecodePanels(const uint8_t* packed, size_t k, size_t n, float* b) {
 
 void DecodeWeight(Precision precision, const uint8_t* packed, size_t k, size_t n, float* b) {
   switch (precision) {
-    case Precision::kBF16:
+    case Precision::kBf16:
       return DecodePanels<Bf16Panel>(packed, k, n, b);
-    case Precision::kF16:
+    case Precision::kFp16:
       return DecodePanels<HalfPanel>(packed, k, n, b);
     case Precision::kInt8Weight:
       return DecodePanels<Int8Panel>(packed, k, n, b);
@@ -483,10 +483,10 @@ void Gemm(const GemmArgs& args, int part, int num_parts) {
   if (range.empty()) return;
   auto run = HWY_DYNAMIC_POINTER(GemmRangeF32);
   switch (args.precision) {
-    case Precision::kBF16:
+    case Precision::kBf16:
       run = HWY_DYNAMIC_POINTER(GemmRangeBF16);
       break;
-    case Precision::kF16:
+    case Precision::kFp16:
       run = HWY_DYNAMIC_POINTER(GemmRangeF16);
       break;
     case Precision::kInt8Weight:

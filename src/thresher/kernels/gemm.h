@@ -11,9 +11,12 @@
 #include <optional>
 #include <string_view>
 
-#include "thresher/kernels/precision.h"
+#include "thresher/base/precision.h"
 
 namespace thresher::kernels {
+
+// Weights along k that share a scale in kInt4Weight.
+inline constexpr int64_t kInt4Group = 32;
 
 enum class Activation : uint8_t {
   kNone,
@@ -54,7 +57,7 @@ struct GemmArgs {
   int64_t k = 0;
   const float* a = nullptr;  // [m, k], rows lda apart
   int64_t lda = 0;
-  Precision precision = Precision::kF32;  // of b; not kInt8
+  Precision precision = Precision::kFp32;  // of b; not kInt8
   const void* packed_b = nullptr;         // from PackWeight(precision, k, n)
   float* c = nullptr;                     // [m, n], rows ldc apart; must not overlap a or packed_b
   int64_t ldc = 0;

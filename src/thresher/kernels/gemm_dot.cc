@@ -401,7 +401,7 @@ constexpr int64_t kFewRows = 8;
 RowForm RowsFor(Precision precision, int64_t m) {
   if (precision == Precision::kInt8) return RowForm::kInt8;
   if (precision == Precision::kInt4Weight && m <= kFewRows) return RowForm::kInt16;
-  return precision == Precision::kBF16 && HWY_DYNAMIC_DISPATCH(HasBf16Dot)() ? RowForm::kBF16 : RowForm::kF32;
+  return precision == Precision::kBf16 && HWY_DYNAMIC_DISPATCH(HasBf16Dot)() ? RowForm::kBF16 : RowForm::kF32;
 }
 
 int64_t RowBytes(RowForm form, int64_t k) {

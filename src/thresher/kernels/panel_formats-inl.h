@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "thresher/kernels/precision.h"
+#include "thresher/kernels/gemm.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,11 +4,9 @@
 #include <cstdint>
 
 #include "thresher/base/precision.h"
+#include "thresher/kernels/gemm.h"
 
 namespace thresher::kernels {
-
-// Elements along k that share a scale in int4.
-inline constexpr int64_t kInt4Group = 32;
 
 // Measures the k x n matrix at `weight`; `transposed` says it is stored [n, k]. int8 is symmetric with one scale per
 // output channel (max|w| / 127), int4 with one per kInt4Group elements of a channel (max|w| / 7); all round to nearest,

@@ -5,6 +5,7 @@
 
 #include "thresher/base/precision.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_dot.h"
 #include "thresher/ops/common.h"
 
 namespace thresher {
@@ -82,6 +83,8 @@ Cost CostLinear(const InferContext& c, std::span<const TensorType> outputs) {
 struct GemmParams {
   int64_t m, n, k, lda, ldr;
   kernels::Activation activation;
+  Precision precision;
+  kernels::RowForm form;  // of x; kF32: as it is
 };
 
 Status LinearStep(const StepContext& c) {
@@ -92,7 +95,8 @@ Status LinearStep(const StepContext& c) {
   args.k = p.k;
   args.a = c.in(0).as<const float>();
   args.lda = p.lda;
-  args.packed_b = c.in(1).as<const float>();
+  args.precision = p.precision;
+  args.packed_b = c.in(1).data;
   args.c = c.out().as<float>();
   args.ldc = p.n;
   args.bias = c.in(2).as<const float>();
@@ -101,6 +105,75 @@ Status LinearStep(const StepContext& c) {
   args.activation = p.activation;
   kernels::Gemm(args, c.part, c.num_parts);
   return Status::Ok();
+}
+
+// Rows in another form in one piece of memory: the rows, then what belongs to each of them.
+struct ConvertedRows {
+  ConvertedRows(const View& view, const GemmParams& p)
+      : rows(static_cast<std::byte*>(view.data)),
+        scale(reinterpret_cast<float*>(rows + p.m * kernels::RowBytes(p.form, p.k))),
+        zero(reinterpret_cast<int32_t*>(scale + p.m)) {}
+
+  static int64_t Bytes(const GemmParams& p) {
+    return p.m * (kernels::RowBytes(p.form, p.k) +
+                  (p.form == kernels::RowForm::kInt8 ? static_cast<int64_t>(sizeof(float) + sizeof(int32_t)) : 0));
+  }
+
+  std::byte* rows;
+  float* scale;
+  int32_t* zero;
+};
+
+Status ConvertStep(const StepContext& c) {
+  const auto& p = c.as<GemmParams>();
+  const ConvertedRows converted(c.out(), p);
+  kernels::ConvertRowsArgs args;
+  args.form = p.form;
+  args.m = p.m;
+  args.k = p.k;
+  args.x = c.in(0).as<const float>();
+  args.ldx = p.lda;
+  args.rows = converted.rows;
+  args.scale = converted.scale;
+  args.zero = converted.zero;
+  kernels::ConvertRows(args, c.part, c.num_parts);
+  return Status::Ok();
+}
+
+Status DotStep(const StepContext& c) {
+  const auto& p = c.as<GemmParams>();
+  const ConvertedRows converted(c.in(0), p);
+  kernels::GemmDotArgs args;
+  args.form = p.form;
+  args.m = p.m;
+  args.n = p.n;
+  args.k = p.k;
+  args.rows = converted.rows;
+  args.scale = converted.scale;
+  args.zero = converted.zero;
+  args.packed_b = c.in(1).data;
+  args.c = c.out().as<float>();
+  args.ldc = p.n;
+  args.bias = c.in(2).as<const float>();
+  args.residual = c.in(3).as<const float>();
+  args.ldr = p.ldr;
+  args.activation = p.activation;
+  kernels::GemmDot(args, c.part, c.num_parts);
+  return Status::Ok();
+}
+
+// x in the form p.form, converted once for all products that want it.
+TensorRef Converted(ValueId id, const TensorRef& x, const GemmParams& p, Lowering& lowering) {
+  TensorRef& kept = lowering.Derived(id, static_cast<int>(p.form));
+  if (kept.buffer >= 0) return kept;
+  const int64_t bytes = ConvertedRows::Bytes(p);
+  kept = lowering.AllocateTemporary(DType::kF32, {(bytes + 3) / static_cast<int64_t>(sizeof(float))});
+  Step& step = lowering.AddStep(ConvertStep, {x}, {kept}, p);
+  step.name = p.form == kernels::RowForm::kBF16 ? "to_bf16" : "quantize";
+  step.section = Section::kReshape;
+  step.flops = 0;
+  step.bytes = static_cast<double>(bytes) + static_cast<double>(sizeof(float)) * static_cast<double>(p.m * p.k);
+  return kept;
 }
 
 Status LowerLinear(const Graph&, const Node& node, Lowering& lowering) {
@@ -265,9 +338,13 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   int64_t cols;
   AsRows(x.view, &p.m, &cols, &p.lda);
   p.activation = *kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none"));
+  p.precision = Precision::kFp32;
+  p.form = kernels::RowForm::kF32;
   TensorRef weight;
   if (graph.is_constant(product.weights[0])) {
-    weight = lowering.PackedWeight(product.weights, nk);
+    p.precision = *ParsePrecision(GetAttr<std::string>(attrs, "precision", "fp32"));
+    p.form = kernels::RowsFor(p.precision, p.m);
+    weight = lowering.PackedWeight(product.weights, nk, p.precision);
   } else {
     const TensorRef raw = lowering.Ref(product.weights[0]);
     const int64_t s0 = raw.view.strides[0], s1 = raw.view.strides[1];
@@ -290,7 +367,12 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
     residual = RowsOrCopy(residual, lowering);
     AsRows(residual.view, &rows, &cols, &p.ldr);
   }
-  lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p);
+  if (p.form == kernels::RowForm::kF32) {
+    lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p);
+  } else {
+    const TensorRef rows = Converted(product.x, x, p, lowering);
+    lowering.AddStep(DotStep, {rows, weight, bias, residual}, {out}, p);
+  }
   return Status::Ok();
 }
 

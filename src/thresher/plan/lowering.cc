@@ -119,14 +119,14 @@ TensorRef Lowering::AddConstant(std::vector<float> elements) {
   return ref;
 }
 
-TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transposed) {
+TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transposed, Precision precision) {
   std::vector<WeightStore::Matrix> matrices;
   for (const ValueId id : ids) {
     const Value& value = graph_.value(id);
     matrices.push_back({value.constant, value.shape[transposed ? 0 : 1]});
   }
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
-  const WeightStore::Packed packed = weights_.GetPacked(matrices, k, transposed);
+  const WeightStore::Packed packed = weights_.GetPacked(matrices, k, transposed, precision);
   TensorRef ref;
   ref.view = MakeView(nullptr, DType::kF32, {packed.bytes / static_cast<int64_t>(sizeof(float))});
   ref.buffer = NewBuffer(Buffer::Kind::kConstant, packed.bytes);

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "thresher/base/precision.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/graph/graph.h"
@@ -49,7 +52,10 @@ class Lowering {
   TensorRef AddConstant(std::vector<float> elements);
   // Packed panels of constant K x N matrices side by side, as WeightStore::GetPacked lays them out; `transposed` says
   // they are stored [N, K]. Shared between plans.
-  TensorRef PackedWeight(const std::vector<ValueId>& ids, bool transposed);
+  TensorRef PackedWeight(const std::vector<ValueId>& ids, bool transposed, Precision precision = Precision::kFp32);
+  // What another node made of `id` in the form that `tag` names, and keeps for all that want the same; no buffer if
+  // there is none yet.
+  TensorRef& Derived(ValueId id, int tag) { return derived_[{id, tag}]; }
 
   const Graph& graph() const { return graph_; }
   int num_threads() const { return num_threads_; }
@@ -67,6 +73,7 @@ class Lowering {
   int num_threads_;
   const Node* node_ = nullptr;
   std::vector<TensorRef> refs_;  // per value
+  std::map<std::pair<ValueId, int>, TensorRef> derived_;
   std::vector<Buffer> buffers_;
   std::vector<Step> steps_;
 };

@@ -1,5 +1,6 @@
 #include "thresher/plan/weight_store.h"
 
+#include <cstddef>
 #include <new>
 #include <utility>
 
@@ -14,25 +15,26 @@ constexpr std::align_val_t kPackAlignment{64};
 
 }  // namespace
 
-WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed) {
+WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
+                                           Precision precision) {
   const std::lock_guard lock(mutex_);
-  Key key{{}, k, transposed, std::string(isa::Name(isa::Current()))};
-  int64_t floats = 0;
+  Key key{{}, k, transposed, precision, std::string(isa::Name(isa::Current()))};
+  int64_t bytes = 0;
   for (const Matrix& matrix : matrices) {
     std::get<0>(key).emplace_back(matrix.constant.data, matrix.n);
-    floats += kernels::PackedSize(k, matrix.n);
+    bytes += kernels::PackedBytes(precision, k, matrix.n);
   }
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second.packed;
-  const int64_t bytes = floats * static_cast<int64_t>(sizeof(float));
-  float* data = static_cast<float*>(::operator new(static_cast<size_t>(bytes), kPackAlignment));
+  auto* data = static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kPackAlignment));
   Entry entry;
   entry.packed = {std::shared_ptr<const void>(data, [](void* p) { ::operator delete(p, kPackAlignment); }), data,
                   bytes};
   for (const Matrix& matrix : matrices) {
     const int64_t n = matrix.n;
-    kernels::PackB(static_cast<const float*>(matrix.constant.data), k, n, transposed ? 1 : n, transposed ? k : 1, data);
-    data += kernels::PackedSize(k, n);
+    kernels::PackWeight(precision, static_cast<const float*>(matrix.constant.data), k, n, transposed ? 1 : n,
+                        transposed ? k : 1, data);
+    data += kernels::PackedBytes(precision, k, n);
     entry.sources.push_back(matrix.constant.owner);
   }
   return entries_.emplace(std::move(key), std::move(entry)).first->second.packed;

@@ -22,7 +22,7 @@ class WeightStore {
  public:
   struct Packed {
     std::shared_ptr<const void> owner;
-    const float* data = nullptr;
+    const void* data = nullptr;
     int64_t bytes = 0;
   };
 
@@ -31,9 +31,10 @@ class WeightStore {
     int64_t n = 0;
   };
 
-  // Panels of k x n matrices, those of one after those of another, each beginning with a panel of its own; `transposed`
-  // says they are stored [n, k]. Packs on first use, once.
-  Packed GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed);
+  // Panels of k x n matrices in a precision, those of one after those of another, each beginning with a panel of its
+  // own; `transposed` says they are stored [n, k]. Packs on first use, once.
+  Packed GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
+                   Precision precision = Precision::kFp32);
 
   // What the k x n matrix at constant.data would lose in another precision. Measured on first use, once.
   WeightError GetError(const Constant& constant, int64_t k, int64_t n, bool transposed, Precision precision);
@@ -43,7 +44,7 @@ class WeightStore {
 
  private:
   // The instruction set is part of the key because it sets the panel width.
-  using Key = std::tuple<std::vector<std::pair<const void*, int64_t>>, int64_t, bool, std::string>;
+  using Key = std::tuple<std::vector<std::pair<const void*, int64_t>>, int64_t, bool, Precision, std::string>;
   struct Entry {
     Packed packed;
     std::vector<std::shared_ptr<const void>> sources;  // so that no address in the key is reused for other data

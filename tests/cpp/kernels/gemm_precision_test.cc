@@ -19,7 +19,7 @@ using testing::ExpectClose;
 using testing::ForEachIsa;
 using testing::RandomFloats;
 
-constexpr Precision kAll[] = {Precision::kF32,        Precision::kBF16,      Precision::kF16, Precision::kInt8,
+constexpr Precision kAll[] = {Precision::kFp32,        Precision::kBf16,      Precision::kFp16, Precision::kInt8,
                               Precision::kInt8Weight, Precision::kInt4Weight};
 
 struct Case {
@@ -137,7 +137,7 @@ void Check(const Case& c) {
       } else {
         CheckProduct(c, precision, RowForm::kF32);
         // The same code runs with and without an instruction for it.
-        if (precision == Precision::kBF16) CheckProduct(c, precision, RowForm::kBF16);
+        if (precision == Precision::kBf16) CheckProduct(c, precision, RowForm::kBF16);
         if (precision == Precision::kInt4Weight) CheckProduct(c, precision, RowForm::kInt16);
       }
     }
@@ -210,12 +210,12 @@ TEST(GemmPrecisionTest, PackedNumbersAreTheNearestOnes) {
             max = std::max(max, std::abs(b[static_cast<size_t>(l * n + j)]));
           }
           switch (precision) {
-            case Precision::kF32:
+            case Precision::kFp32:
               break;
-            case Precision::kBF16:
+            case Precision::kBf16:
               allowed = std::abs(original) / 256.0f;
               break;
-            case Precision::kF16:
+            case Precision::kFp16:
               allowed = std::abs(original) / 2048.0f + 1e-7f;
               break;
             case Precision::kInt8:
@@ -272,7 +272,7 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
   a[static_cast<size_t>(3 * k + 36)] = std::numeric_limits<float>::infinity();
   ForEachIsa([&] {
     for (const RowForm form : {RowForm::kBF16, RowForm::kInt8, RowForm::kInt16}) {
-      const Precision precision = form == RowForm::kBF16   ? Precision::kBF16
+      const Precision precision = form == RowForm::kBF16   ? Precision::kBf16
                                   : form == RowForm::kInt8 ? Precision::kInt8
                                                            : Precision::kInt4Weight;
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
