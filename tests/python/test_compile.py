@@ -56,6 +56,19 @@ def test_minilm_on_sentences(compiler: Any, minilm: Any, minilm_tokenizer: Any) 
     assert stats.plans == 2 and stats.weight_bytes > 40e6 and stats.peak_arena_bytes > 0
 
 
+def test_minilm_projects_once_a_layer(compiler: Any, minilm: Any) -> None:
+    from thresher.compiler.stats import RECORDER
+
+    compiled = compiler.compile(minilm)
+    with torch.no_grad():
+        compiled(torch.ones(2, 9, dtype=torch.int64))
+    (plan,) = (plan for graph in RECORDER.alive() for plan in graph.plans())
+    steps = plan.steps()
+    merged = [step["module"] for step in steps if step["name"] == "linears"]
+    assert merged == [f"encoder.layer.{i}.attention.self" for i in range(6)]
+    assert "copy" not in [step["name"] for step in steps]
+
+
 def test_bert_sizes_become_dynamic(compiler: Any) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

@@ -35,7 +35,7 @@ class CompilerConfig:
 
     Attributes:
       optimization_level: "O0" (no passes) to "O3" (all of them).
-      fusion: join linear, bias, activation and residual, and recognise attention.
+      fusion: join linear, bias, activation and residual, projections of one tensor, norms; recognise attention.
       constant_folding: compute once what depends on constants only.
       dead_code: drop what no output needs.
       memory_planning: let tensors that are not needed at the same time share memory.

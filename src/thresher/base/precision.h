@@ -12,11 +12,11 @@ namespace thresher {
 
 enum class Precision : uint8_t {
   kFp32,
-  kBf16,
-  kFp16,
-  kInt8,        // weights and activations in 8 bits
-  kInt8Weight,  // weights in 8 bits, arithmetic in fp32
-  kInt4Weight,  // weights in 4 bits, arithmetic in fp32
+  kBf16,        // weights and, where the processor multiplies bf16, activations in bf16; sums in fp32
+  kFp16,        // weights in fp16, computed in fp32
+  kInt8,        // weights in int8, one scale a column; activations in 8 bits, one scale and zero point a row
+  kInt8Weight,  // weights in int8, one scale a column; computed in fp32
+  kInt4Weight,  // weights in 4 bits, one scale for 32 of them along k; computed in fp32
 };
 
 inline constexpr std::string_view kPrecisionNames[] = {"fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight"};

@@ -63,22 +63,10 @@ struct Scale {
   float inverse;
 };
 
-// Of a group whose largest magnitude is `bits`. What cannot be divided by (an empty range) becomes 0.
-Scale ScaleFor(int32_t bits, float limit) {
-  const float top = std::bit_cast<float>(bits);
-  const float inverse = limit / top;
-  if (!(inverse <= std::numeric_limits<float>::max())) return {0.0f, 0.0f};
-  return {top / limit, inverse};
-}
-
-float Quantize(float x, Scale s, float limit) {
-  const float q = (x * s.inverse + kRoundToInt) - kRoundToInt;
-  return std::min(std::max(q, -limit), limit) * s.scale;
-}
-
 struct Format {
-  float limit;    // largest integer; 0: a floating-point format
-  int64_t group;  // elements along k that share a scale
+  float limit;          // largest integer; 0: a floating-point format
+  int64_t group;        // elements along k that share a scale
+  bool coarse = false;  // whether scales are stored in bf16
 };
 
 Format FormatOf(Precision precision, int64_t k) {
@@ -87,13 +75,27 @@ Format FormatOf(Precision precision, int64_t k) {
     case Precision::kInt8Weight:
       return {127.0f, k};
     case Precision::kInt4Weight:
-      return {7.0f, kInt4Group};
+      return {7.0f, kInt4Group, true};
     case Precision::kFp32:
     case Precision::kBf16:
     case Precision::kFp16:
       break;
   }
   return {0.0f, k};
+}
+
+// Of a group whose largest magnitude is `bits`. What is too small to divide by becomes 0.
+Scale ScaleFor(int32_t bits, Format format) {
+  const float exact = std::bit_cast<float>(bits) * (1.0f / format.limit);
+  const float scale = format.coarse ? RoundBf16(exact) : exact;
+  const float inverse = 1.0f / scale;
+  if (!(inverse <= std::numeric_limits<float>::max())) return {0.0f, 0.0f};
+  return {scale, inverse};
+}
+
+float Quantize(float x, Scale s, float limit) {
+  const float q = (x * s.inverse + kRoundToInt) - kRoundToInt;
+  return std::min(std::max(q, -limit), limit) * s.scale;
 }
 
 // Channels are rows, and so are their groups.
@@ -103,7 +105,7 @@ double ErrorOfRows(const float* w, int64_t k, int64_t n, Format format) {
     for (int64_t begin = 0; begin < k; begin += format.group) {
       const float* group = w + row * k + begin;
       const int64_t count = std::min(format.group, k - begin);
-      const Scale s = ScaleFor(MaxBits(group, count), format.limit);
+      const Scale s = ScaleFor(MaxBits(group, count), format);
       sum += SumSquares(count, [&](int64_t i) { return Quantize(group[i], s, format.limit) - group[i]; });
     }
   }
@@ -123,7 +125,7 @@ double ErrorOfColumns(const float* w, int64_t k, int64_t n, Format format) {
         top[static_cast<size_t>(j)] = std::max(top[static_cast<size_t>(j)], MagnitudeBits(w[i * n + j]));
     }
     for (size_t j = 0; j < top.size(); ++j) {
-      const Scale s = ScaleFor(top[j], format.limit);
+      const Scale s = ScaleFor(top[j], format);
       scale[j] = s.scale;
       inverse[j] = s.inverse;
     }
@@ -191,8 +193,9 @@ WeightError MeasureWeightErrorReference(const float* weight, int64_t k, int64_t 
           top = 0;
           for (int64_t g = i; g < std::min(i + format.group, k); ++g) top = std::max(top, std::abs(at(g, j)));
         }
-        const double scale = top / static_cast<double>(format.limit);
-        q = scale == 0 ? 0.0 : std::nearbyint(x / scale) * scale;
+        const double limit = format.limit;
+        const double scale = format.coarse ? round(top / limit, 7, -126) : top / limit;
+        q = scale == 0 ? 0.0 : std::clamp(std::nearbyint(x / scale), -limit, limit) * scale;
       }
       error += (q - x) * (q - x);
       norm += x * x;

@@ -315,11 +315,11 @@ Status CheckProductAttrs(const Attrs& attrs) {
   return Status::Ok();
 }
 
-std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Attrs&) {
+std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n) {
+  const int64_t panel = kernels::PackedColumns();
   std::vector<int64_t> columns = {0};
   for (size_t i = 0; i < n.size(); ++i) {
-    // A matrix of one row takes as many elements as its panels have columns.
-    columns.push_back(columns.back() + (i + 1 < n.size() ? kernels::PackedSize(1, n[i]) : n[i]));
+    columns.push_back(columns.back() + (i + 1 < n.size() ? (n[i] + panel - 1) / panel * panel : n[i]));
   }
   return columns;
 }
@@ -331,7 +331,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   const TensorRef x = RowsOrCopy(lowering.Ref(product.x), lowering);
   std::vector<int64_t> widths;
   for (const ValueId id : product.weights) widths.push_back(graph.value(id).shape[nk ? 0 : 1]);
-  const std::vector<int64_t> columns = ProductColumns(widths, attrs);
+  const std::vector<int64_t> columns = ProductColumns(widths);
   GemmParams p{};
   p.k = graph.value(product.x).shape.back();
   p.n = columns.back();

@@ -25,7 +25,7 @@ Status CheckProductAttrs(const Attrs& attrs);
 
 // Where each weight's columns begin in the result of one product, and, as the last entry, its width. Each weight
 // begins with a panel of its own; the columns up to there hold zeros put through the activation.
-std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Attrs& attrs);
+std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n);
 
 // Emits the step that computes `out`: row-major, rows as many as x has, as wide as ProductColumns says.
 Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);

@@ -71,7 +71,7 @@ Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
   }
   std::vector<int64_t> n;
   for (const ValueId output : node.outputs) n.push_back(graph.value(output).shape.back());
-  const std::vector<int64_t> columns = ops::ProductColumns(n, node.attrs);
+  const std::vector<int64_t> columns = ops::ProductColumns(n);
   const TensorRef all = lowering.AllocateTemporary(DType::kF32, {rows, columns.back()});
   THRESHER_TRY(ops::LowerProduct(product, node.attrs, all, lowering));
   for (size_t i = 0; i < count; ++i) {

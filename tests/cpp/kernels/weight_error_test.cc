@@ -7,6 +7,9 @@
 #include <random>
 #include <vector>
 
+#include "kernels/float_testing.h"
+#include "thresher/kernels/gemm.h"
+
 namespace thresher::kernels {
 namespace {
 
@@ -37,6 +40,28 @@ TEST(WeightError, AgreesWithTheReference) {
         }
       }
     }
+  }
+}
+
+TEST(WeightError, IsThatOfPackedWeights) {
+  constexpr int64_t k = 100, n = 37;
+  const std::vector<float> w = Gaussian(k * n, 0.02f, 5);
+  double norm = 0;
+  for (const float x : w) norm += static_cast<double>(x) * x;
+  // What kInt8 packs is for another kernel, but the same numbers.
+  for (const Precision precision :
+       {Precision::kBf16, Precision::kFp16, Precision::kInt8Weight, Precision::kInt4Weight}) {
+    testing::ForEachIsa([&] {
+      testing::AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 1);
+      std::vector<float> back(w.size());
+      PackWeight(precision, w.data(), k, n, n, 1, packed.data());
+      UnpackWeight(precision, packed.data(), k, n, back.data());
+      double error = 0;
+      for (size_t i = 0; i < w.size(); ++i) error += std::pow(static_cast<double>(back[i]) - w[i], 2);
+      const double expected = std::sqrt(error / norm);
+      EXPECT_NEAR(MeasureWeightError(w.data(), k, n, false, precision).relative, expected, 1e-3 * expected)
+          << Name(precision);
+    });
   }
 }
 
