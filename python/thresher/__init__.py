@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import profiler
+    from thresher import cache, profiler
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         compilation_stats,
         compile,
     )
+    from thresher.machine import Peaks, peaks
 
     __version__: str
 
@@ -31,23 +32,29 @@ __all__ = [
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
+    "Peaks",
     "ThresherError",
     "UnavailableError",
     "UnsupportedOperatorError",
     "__version__",
+    "cache",
     "clear_cache",
     "compilation_stats",
     "compile",
+    "peaks",
     "profiler",
 ]
 
-_MODULES = ("profiler", "compiler")
-_FROM_COMPILER = frozenset(__all__) - {"__version__", *_MODULES}
+_MODULES = ("cache", "compiler", "machine", "profiler")
+_FROM_MACHINE = frozenset({"Peaks", "peaks"})
+_FROM_COMPILER = frozenset(__all__) - {"__version__", *_FROM_MACHINE, *_MODULES}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"thresher.{name}")
+    if name in _FROM_MACHINE:
+        return getattr(importlib.import_module("thresher.machine"), name)
     if name in _FROM_COMPILER:
         try:
             compiler = importlib.import_module("thresher.compiler")

@@ -19,8 +19,14 @@ def num_threads() -> int: ...
 def set_num_threads(n: int) -> None: ...
 def usable_cores() -> int: ...
 def cpu_model() -> str: ...
+def machine() -> dict[str, str | int]:
+    """What tells this machine from others: processor, instruction set in use, usable cores, cache sizes."""
+
 def env_vars() -> list[dict[str, str]]:
     """One dict per THRESHER_* variable."""
+
+def env_value(name: str) -> bool | int | str:
+    """The value of a THRESHER_* variable or its default. Raises ValueError where it is wrong."""
 
 def check_env() -> list[str]:
     """Warnings about unknown THRESHER_* variables."""
@@ -101,6 +107,11 @@ class Plan:
     def unplanned_bytes(self) -> int: ...
     @property
     def graph_text(self) -> str: ...
+
+def measure_peaks(
+    num_threads: Sequence[int], quick: bool = False, progress: Callable[[int, int], object] | None = None
+) -> dict[str, object]:
+    """Measures arithmetic and memory speed with each number of threads; `quick` is for tests."""
 
 def profile_start() -> None: ...
 def profile_stop() -> None: ...

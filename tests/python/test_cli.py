@@ -15,7 +15,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COMMANDS = ("doctor", "ops", "profile", "report")
+COMMANDS = ("cache", "doctor", "ops", "peaks", "profile", "report")
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("thresher._engine") is None, reason="the engine is not built"

@@ -78,6 +78,22 @@ def test_python(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "99.1" in finding.cure
 
 
+@needs_engine
+def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("THRESHER_CACHE", raising=False)
+    monkeypatch.setenv("THRESHER_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    assert checks.check_cache() == Finding("cache", Level.OK, str(tmp_path / "new" / "cache"))
+    assert not (tmp_path / "new").exists(), "looking changes nothing"
+    (tmp_path / "new").write_text("")
+    finding = checks.check_cache()
+    assert finding.level is Level.WARN
+    assert "THRESHER_CACHE_DIR" in finding.cure
+    monkeypatch.setenv("THRESHER_CACHE", "maybe")
+    assert checks.check_cache().level is Level.WARN
+    monkeypatch.setenv("THRESHER_CACHE", "0")
+    assert checks.check_cache().level is Level.OK
+
+
 def test_engine_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "thresher._engine", None)
     engine, finding = checks.load_engine()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import doctor, ops, profile, report
+from thresher.cli import cache, doctor, ops, peaks, profile, report
 
 app = typer.Typer(
     name="thresher",
@@ -18,8 +18,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+cache.add_to(app)
 doctor.add_to(app)
 ops.add_to(app)
+peaks.add_to(app)
 profile.add_to(app)
 report.add_to(app)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +25,18 @@ def engine() -> Any:
     if native is None:
         fail(f"{finding.found}; {finding.cure}")
     return native
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Within this block warnings are one line on standard error, without the place in our code that gave them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for warning in caught:
+                typer.echo(f"thresher: warning: {warning.message}", err=True)
 
 
 def write(path: Path, text: str) -> None:

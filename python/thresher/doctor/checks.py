@@ -54,7 +54,7 @@ def run_checks() -> list[Finding]:
     if engine is not None:
         for check in (check_variables, check_instructions, check_threads, check_computing):
             findings.append(_guarded(check, engine))
-    for check_alone in (check_numpy, check_torch, check_backend, check_report_file, check_compiler):
+    for check_alone in (check_numpy, check_torch, check_backend, check_cache, check_report_file, check_compiler):
         findings.append(_guarded(check_alone))
     return findings
 
@@ -182,6 +182,25 @@ def check_backend() -> Finding:
             "pip install the wheel",
         )
     return Finding("backend", Level.OK, f'torch.compile(backend="thresher") leads to {found[0]}')
+
+
+def check_cache() -> Finding:
+    """Whether results that take long to make can be kept in files."""
+    from thresher import cache
+
+    try:
+        if not cache.enabled():
+            return Finding("cache", Level.OK, "switched off by THRESHER_CACHE")
+    except (ImportError, ValueError) as error:
+        return Finding("cache", Level.WARN, f"not tried: {error}", "see the finding about the engine or variables")
+    folder = cache.folder()
+    cure = "set THRESHER_CACHE_DIR to a folder that can be written, or THRESHER_CACHE=0 to do without"
+    if folder is None:
+        return Finding("cache", Level.WARN, "this user has no home folder to keep results in", cure)
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        return Finding("cache", Level.WARN, f"{folder}: {existing} cannot be written", cure)
+    return Finding("cache", Level.OK, str(folder))
 
 
 def check_report_file() -> Finding:

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 namespace thresher {
@@ -85,6 +86,18 @@ int64_t ParseSize(const std::string& text) {
   return unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
 }
 
+// "0-3,8,10-11": how many numbers that names.
+int CountOfList(const std::string& text) {
+  int count = 0;
+  std::stringstream ranges(text);
+  for (std::string range; std::getline(ranges, range, ',');) {
+    const size_t dash = range.find('-');
+    const int first = std::atoi(range.c_str());
+    count += (dash == std::string::npos ? first : std::atoi(range.c_str() + dash + 1)) - first + 1;
+  }
+  return std::max(count, 1);
+}
+
 CacheSizes ReadCaches() {
   CacheSizes sizes;
   for (int index = 0; index < 8; ++index) {
@@ -96,7 +109,10 @@ CacheSizes ReadCaches() {
     if (size <= 0) continue;
     if (level == "1") sizes.l1 = size;
     if (level == "2") sizes.l2 = size;
-    if (level == "3") sizes.l3 = size;
+    if (level == "3") {
+      sizes.l3 = size;
+      sizes.l3_cores = CountOfList(ReadLine(folder + "/shared_cpu_list"));
+    }
   }
   return sizes;
 }
@@ -109,17 +125,44 @@ std::string ReadCpuModel() {
     const size_t start = line.find_first_not_of(" \t", colon + 1);
     if (start != std::string::npos) return line.substr(start);
   }
-  utsname name;
-  return uname(&name) == 0 ? name.machine : "unknown";
+  return Architecture();
 }
 
 }  // namespace
+
+const std::string& Architecture() {
+  static const std::string architecture = [] {
+    utsname name;
+    return std::string(uname(&name) == 0 ? name.machine : "unknown");
+  }();
+  return architecture;
+}
 
 double CgroupQuota(const std::string& root) {
   const double v2 = SmallestUpwards(root + "/sys/fs/cgroup", CgroupFolder(root, ""), QuotaV2);
   const double v1 = SmallestUpwards(root + "/sys/fs/cgroup/cpu", CgroupFolder(root, "cpu"), QuotaV1);
   if (v1 == 0 || v2 == 0) return std::max(v1, v2);
   return std::min(v1, v2);
+}
+
+int64_t AvailableMemory(const std::string& root) {
+  double available = 0;
+  std::ifstream file(root + "/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    constexpr std::string_view kName = "MemAvailable:";  // in KiB
+    if (line.starts_with(kName)) available = 1024 * std::atof(line.c_str() + kName.size());
+  }
+  const auto limit_in = [](const std::string& name) {
+    return [name](const std::string& folder) { return std::atof(ReadLine(folder + name).c_str()); };  // "max": 0
+  };
+  const double limits[] = {
+      SmallestUpwards(root + "/sys/fs/cgroup", CgroupFolder(root, ""), limit_in("/memory.max")),
+      SmallestUpwards(root + "/sys/fs/cgroup/memory", CgroupFolder(root, "memory"), limit_in("/memory.limit_in_bytes")),
+  };
+  for (const double limit : limits) {
+    if (limit > 0 && (available == 0 || limit < available)) available = limit;
+  }
+  return static_cast<int64_t>(std::min(available, 0x1p62));
 }
 
 CoreLimits ReadCoreLimits() {

@@ -27,8 +27,16 @@ struct CacheSizes {
   int64_t l1 = 32 << 10;
   int64_t l2 = 512 << 10;
   int64_t l3 = 4 << 20;  // whole, however many cores share it
+  int l3_cores = 1;      // that share it
 };
 const CacheSizes& Caches();
+
+// Bytes this process may still take without harm: the free memory of the machine, at most the limit of the control
+// group. 0 where the system does not tell. `root` as above.
+int64_t AvailableMemory(const std::string& root = "");
+
+// "x86_64", "aarch64": what the kernel calls it.
+const std::string& Architecture();
 
 // "AMD EPYC 7763 64-Core Processor"; the machine's architecture where no name is known.
 const std::string& CpuModel();

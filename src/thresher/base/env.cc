@@ -16,6 +16,9 @@ constexpr std::string_view kPrefix = "THRESHER_";
 
 const std::vector<Variable>& Table() {
   static const std::vector<Variable> table = {
+      {"THRESHER_CACHE", Type::kSwitch, "ON", "Whether results that take long to make are kept in files."},
+      {"THRESHER_CACHE_DIR", Type::kPath, "",
+       "Folder of these files; by default thresher in XDG_CACHE_HOME, else in ~/.cache."},
       {"THRESHER_ISA",
        Type::kChoice,
        "",

@@ -7,5 +7,6 @@ NB_MODULE(_engine, m) {
   thresher::bindings::BindSystem(m);
   thresher::bindings::BindGraph(m);
   thresher::bindings::BindPlan(m);
+  thresher::bindings::BindPeaks(m);
   thresher::bindings::BindProfile(m);
 }

@@ -6,6 +6,7 @@
 namespace thresher::bindings {
 
 void BindGraph(nanobind::module_& m);
+void BindPeaks(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
 void BindProfile(nanobind::module_& m);
 void BindSystem(nanobind::module_& m);

@@ -30,6 +30,37 @@ nb::list EnvVars() {
   return rows;
 }
 
+// The variable's checked value, with the default where it is not set.
+nb::object EnvValue(const std::string& name) {
+  for (const env::Variable& variable : env::Variables()) {
+    if (variable.name != name) continue;
+    switch (variable.type) {
+      case env::Type::kSwitch:
+        return nb::cast(Unwrap(env::GetSwitch(name)));
+      case env::Type::kInteger:
+        return nb::cast(Unwrap(env::GetInteger(name)));
+      case env::Type::kChoice:
+      case env::Type::kText:
+      case env::Type::kPath:
+        return nb::cast(Unwrap(env::GetString(name)));
+    }
+  }
+  throw nb::value_error((name + ": wanted a variable that env_vars() lists, found no such name").c_str());
+}
+
+nb::dict Machine() {
+  nb::dict machine;
+  machine["cpu_model"] = CpuModel();
+  machine["architecture"] = Architecture();
+  machine["isa"] = std::string(isa::Name(isa::Current()));
+  machine["usable_cores"] = UsableCores();
+  machine["l1_bytes"] = Caches().l1;
+  machine["l2_bytes"] = Caches().l2;
+  machine["l3_bytes"] = Caches().l3;
+  machine["l3_cores"] = Caches().l3_cores;
+  return machine;
+}
+
 // What a process does once, before its first plan. Raises where a variable is wrong.
 void Initialize() {
   Check(env::Validate());
@@ -56,7 +87,11 @@ void BindSystem(nb::module_& m) {
       nb::arg("n"));
   m.def("usable_cores", &UsableCores);
   m.def("cpu_model", &CpuModel);
+  m.def("machine", &Machine, nb::sig("def machine() -> dict[str, str | int]"),
+        "What tells this machine from others: processor, instruction set in use, usable cores, cache sizes.");
   m.def("env_vars", &EnvVars, nb::sig("def env_vars() -> list[dict[str, str]]"), "One dict per THRESHER_* variable.");
+  m.def("env_value", &EnvValue, nb::arg("name"), nb::sig("def env_value(name: str) -> bool | int | str"),
+        "The value of a THRESHER_* variable or its default. Raises ValueError where it is wrong.");
   m.def("check_env", &env::UnknownVariables, "Warnings about unknown THRESHER_* variables.");
 }
 

@@ -57,6 +57,25 @@ TEST_F(CgroupTest, Version1) {
   EXPECT_DOUBLE_EQ(Quota(), 2.5);
 }
 
+TEST_F(CgroupTest, MemoryIsTheTighterOfMachineAndControlGroup) {
+  EXPECT_EQ(AvailableMemory(root_.string()), 0);
+  Write("proc/meminfo", "MemTotal:       4096 kB\nMemAvailable:   2048 kB\n");
+  EXPECT_EQ(AvailableMemory(root_.string()), 2 << 20);
+  Write("proc/self/cgroup", "0::/pod\n");
+  Write("sys/fs/cgroup/pod/memory.max", "max\n");
+  EXPECT_EQ(AvailableMemory(root_.string()), 2 << 20);
+  Write("sys/fs/cgroup/pod/memory.max", "1048576\n");
+  EXPECT_EQ(AvailableMemory(root_.string()), 1 << 20);
+}
+
+TEST_F(CgroupTest, MemoryOfVersion1) {
+  Write("proc/meminfo", "MemAvailable:   2048 kB\n");
+  Write("proc/self/cgroup", "9:memory:/job\n");
+  Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "524288\n");
+  EXPECT_EQ(AvailableMemory(root_.string()), 512 << 10);
+}
+
 TEST(Cpu, UsableCoresRespectsEveryLimit) {
   const CoreLimits limits = ReadCoreLimits();
   EXPECT_GE(UsableCores(), 1);
@@ -72,6 +91,8 @@ TEST(Cpu, UsableCoresRespectsEveryLimit) {
 TEST(Cpu, CachesGrowWithTheirLevel) {
   EXPECT_GE(Caches().l1, 8 << 10);
   EXPECT_GE(Caches().l2, Caches().l1);
+  EXPECT_GE(Caches().l3_cores, 1);
+  EXPECT_GT(AvailableMemory(), 0);
   EXPECT_FALSE(CpuModel().empty());
 }
 

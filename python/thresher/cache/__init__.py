@@ -1,0 +1,29 @@
+"""Results that take long to make, kept in files between processes.
+
+A result is found again by its kind, its key, the machine and the engine's version. Nothing here fails because of the
+file system: what cannot be read is missing, what cannot be written is not kept, and a warning says so once.
+
+    value = thresher.cache.load("peaks", key)
+    if value is None:
+        value = measure()
+        thresher.cache.store("peaks", key, value)
+"""
+
+from thresher.cache.entry import Entry, State
+from thresher.cache.files import clear, entries, load, prune, store
+from thresher.cache.location import CacheWarning, disabled, enabled, folder, set_dir
+
+__all__ = [
+    "CacheWarning",
+    "Entry",
+    "State",
+    "clear",
+    "disabled",
+    "enabled",
+    "entries",
+    "folder",
+    "load",
+    "prune",
+    "set_dir",
+    "store",
+]

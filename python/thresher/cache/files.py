@@ -1,0 +1,206 @@
+"""The files of the cache: reading, writing, tidying up."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from thresher.cache import location
+from thresher.cache.entry import (
+    ENTRY_NAME,
+    KIND_NAME,
+    UNFINISHED_NAME,
+    DamagedError,
+    Entry,
+    State,
+    decode,
+    encode,
+    full_key,
+    name_of,
+)
+
+# A write takes milliseconds; what is older was left by a process that has ended.
+_UNFINISHED_SECONDS = 3600
+
+
+def load(kind: str, key: Any) -> Any | None:
+    """The result that was stored under this key, on this machine and by this version of the engine.
+
+    Args:
+        kind: What sort of result; a lower-case word.
+        key: What else the result depends on; anything JSON can hold.
+
+    Returns:
+        The result, or None where there is none that can be used. A damaged file gives a warning, once.
+    """
+    base = _usable_folder()
+    if base is None:
+        return None
+    path = base / _checked(kind) / name_of(full_key(kind, key))
+    try:
+        body = decode(path.read_bytes(), path.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        _warn(path, f"wanted a file that can be read, found: {error.strerror or error}")
+        return None
+    except DamagedError as error:
+        _warn(path, f"this file is not used, since {error}; it is replaced when the result is stored again")
+        return None
+    return body["value"]
+
+
+def store(kind: str, key: Any, value: Any) -> bool:
+    """Keeps a result. Other processes see the whole of it or nothing, whatever happens in between.
+
+    Args:
+        kind: What sort of result; a lower-case word.
+        key: What else the result depends on; anything JSON can hold.
+        value: The result; anything JSON can hold.
+
+    Returns:
+        Whether it was kept. Where the folder cannot be written there is a warning, once.
+
+    Raises:
+        TypeError: Key or value are not what JSON can hold.
+        ValueError: The same, of a number that is not finite.
+    """
+    full = full_key(_checked(kind), key)
+    text = encode(full, value, datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    base = _usable_folder()
+    if base is None:
+        return False
+    try:
+        _write(base / kind / name_of(full), text)
+    except OSError as error:
+        _warn(
+            base,
+            f"wanted a folder that can be written, found: {error.strerror or error}; results are not kept. "
+            "Set THRESHER_CACHE_DIR to another folder, or THRESHER_CACHE=0 to do without",
+        )
+        return False
+    return True
+
+
+def entries(kind: str | None = None) -> list[Entry]:
+    """Every file of the cache, or those of one kind, with what it is good for."""
+    return [_inspect(path) for path in _files(kind)]
+
+
+def prune(older_than_days: float | None = None) -> list[Entry]:
+    """Removes what this engine cannot use: damaged files, those of other versions, leftovers of ended processes.
+
+    Args:
+        older_than_days: Also removes good entries that were written longer ago.
+
+    Returns:
+        What was removed.
+    """
+    now = time.time()
+    removed = []
+    for entry in entries():
+        try:
+            age = now - entry.path.stat().st_mtime
+        except OSError:  # another process was faster
+            continue
+        useless = age > _UNFINISHED_SECONDS if entry.state is State.UNFINISHED else entry.state is not State.GOOD
+        too_old = older_than_days is not None and age > older_than_days * 86400
+        if (useless or too_old) and _remove(entry.path):
+            removed.append(entry)
+    return removed
+
+
+def clear(kind: str | None = None) -> int:
+    """Removes every file of the cache, or those of one kind, and nothing else. Returns how many."""
+    removed = sum(_remove(path) for path in _files(kind))
+    base = location.folder()
+    if base is not None and base.is_dir():
+        for below in base.iterdir():
+            if KIND_NAME.fullmatch(below.name):
+                with suppress(OSError):  # not empty: there are files of others
+                    below.rmdir()
+    return removed
+
+
+def _checked(kind: str) -> str:
+    if not KIND_NAME.fullmatch(kind):
+        raise ValueError(f"cache: wanted a kind like 'peaks', found {kind!r}")
+    return kind
+
+
+def _usable_folder() -> Path | None:
+    if not location.enabled():
+        return None
+    base = location.folder()
+    if base is None:
+        location.warn_once(
+            "folder",
+            "cache: wanted a home folder to keep results in, found none; results are not kept. "
+            "Set THRESHER_CACHE_DIR, or THRESHER_CACHE=0 to do without",
+        )
+    return base
+
+
+def _warn(path: Path, problem: str) -> None:
+    location.warn_once(str(path), f"cache {path}: {problem}")
+
+
+def _write(path: Path, text: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # In the same folder, because only there renaming is one step.
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else a power failure could leave the new name with no content
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _files(kind: str | None) -> list[Path]:
+    base = location.folder()
+    if base is None or not base.is_dir():
+        return []
+    found: list[Path] = []
+    for below in sorted(base.iterdir()):
+        if not KIND_NAME.fullmatch(below.name) or kind not in (None, below.name) or not below.is_dir():
+            continue
+        names = (path for path in sorted(below.iterdir()))
+        found += [path for path in names if ENTRY_NAME.fullmatch(path.name) or UNFINISHED_NAME.fullmatch(path.name)]
+    return found
+
+
+def _inspect(path: Path) -> Entry:
+    from thresher import _engine
+
+    kind = path.parent.name
+    try:
+        size = path.stat().st_size
+        if UNFINISHED_NAME.fullmatch(path.name):
+            return Entry(path, kind, State.UNFINISHED, size)
+        body = decode(path.read_bytes(), path.name)
+    except OSError as error:
+        return Entry(path, kind, State.DAMAGED, 0, problem=f"it cannot be read: {error.strerror or error}")
+    except DamagedError as error:
+        return Entry(path, kind, State.DAMAGED, size, problem=str(error))
+    key = {"key": body["key"], "machine": body["machine"]}
+    version = body["engine_version"]
+    state = State.GOOD if version == _engine.version() else State.OTHER_VERSION
+    return Entry(path, kind, state, size, body["stored_at"], version, key)
+
+
+def _remove(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,156 @@
+"""``thresher cache``: look after the kept results."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from thresher.cache import Entry
+
+_EPILOG = """
+Examples:
+
+- `thresher cache list` shows every kept result; `thresher cache list --json` gives the same with all keys
+- `thresher cache verify` checks every file; exit code 1 if one is damaged
+- `thresher cache prune --older-than 30` removes what this engine cannot use, and what is older than 30 days
+- `rm -r "$(thresher cache path)"` removes the folder
+"""
+
+_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+_group = typer.Typer(
+    help="List, check and remove the results that are kept in files.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the commands."""
+    app.add_typer(_group, name="cache", epilog=_EPILOG)
+
+
+@_group.command(
+    name="list",
+    epilog="Examples: `thresher cache list`, `thresher cache list --json`, `thresher cache list --kind peaks`",
+)
+def _list(
+    as_json: _AsJson = False,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only results of this kind.")] = None,
+) -> None:
+    """Show every kept result."""
+    found = _entries(kind)
+    if as_json:
+        typer.echo(json.dumps([entry.to_dict() for entry in found], indent=2))
+        return
+    _print(found, f"{_count(len(found))} in {_folder_name()}")
+
+
+@_group.command(name="verify", epilog="Examples: `thresher cache verify`, `thresher cache verify --json`")
+def _verify(as_json: _AsJson = False) -> None:
+    """Check every file; exit code 1 if one is damaged."""
+    from thresher.cache import State
+
+    found = _entries()
+    damaged = [entry for entry in found if entry.state is State.DAMAGED]
+    if as_json:
+        data = {"files": len(found), "damaged": [entry.to_dict() for entry in damaged]}
+        typer.echo(json.dumps(data, indent=2))
+    else:
+        for entry in damaged:
+            typer.echo(f"{entry.path}: {entry.problem}")
+        cure = "; `thresher cache prune` removes them" if damaged else ""
+        typer.echo(f"{len(damaged)} of {_count(len(found))} damaged in {_folder_name()}{cure}")
+    if damaged:
+        raise typer.Exit(1)
+
+
+@_group.command(name="prune", epilog="Examples: `thresher cache prune`, `thresher cache prune --older-than 30 --json`")
+def _prune(
+    as_json: _AsJson = False,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Also remove results older than this.")
+    ] = None,
+) -> None:
+    """Remove what this engine cannot use: damaged files, those of other versions, leftovers of ended processes."""
+    from thresher.cache import prune
+    from thresher.cli.common import engine
+
+    engine()
+    removed = prune(older_than)
+    if as_json:
+        typer.echo(json.dumps({"removed": [entry.to_dict() for entry in removed]}, indent=2))
+        return
+    _print(removed, f"{_count(len(removed))} removed from {_folder_name()}")
+
+
+@_group.command(name="clear", epilog="Examples: `thresher cache clear`, `thresher cache clear --kind peaks --json`")
+def _clear(
+    as_json: _AsJson = False,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only results of this kind.")] = None,
+) -> None:
+    """Remove every kept result."""
+    from thresher.cache import clear
+    from thresher.cli.common import engine
+
+    engine()
+    removed = clear(kind)
+    typer.echo(json.dumps({"removed": removed}) if as_json else f"{_count(removed)} removed from {_folder_name()}")
+
+
+@_group.command(name="path", epilog="Examples: `thresher cache path`, `thresher cache path --json`")
+def _path(as_json: _AsJson = False) -> None:
+    """Print the folder, whether it exists or not."""
+    from thresher import cache
+    from thresher.cli.common import engine, fail
+
+    engine()
+    try:
+        enabled = cache.enabled()
+    except ValueError as error:
+        fail(str(error))
+    folder = cache.folder()
+    if as_json:
+        typer.echo(json.dumps({"path": None if folder is None else str(folder), "enabled": enabled}))
+        return
+    if folder is None:
+        fail("cache: wanted a home folder, found none; set THRESHER_CACHE_DIR")
+    typer.echo(folder)
+
+
+def _entries(kind: str | None = None) -> list[Entry]:
+    from thresher.cache import entries
+    from thresher.cli.common import engine
+
+    engine()
+    return entries(kind)
+
+
+def _count(files: int) -> str:
+    return f"{files} file{'' if files == 1 else 's'}"
+
+
+def _folder_name() -> str:
+    from thresher.cache import folder
+
+    return str(folder() or "no folder (there is no home folder; set THRESHER_CACHE_DIR)")
+
+
+def _print(found: list[Entry], sentence: str) -> None:
+    if found:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table()
+        for name in ("kind", "state", "bytes", "stored", "version", "file"):
+            table.add_column(name, overflow="fold", justify="right" if name == "bytes" else "left")
+        for entry in found:
+            size = str(entry.size_bytes)
+            cells = (entry.kind, entry.state.value, size, entry.stored_at, entry.engine_version, entry.path.name)
+            table.add_row(*(Text(cell) for cell in cells))
+        Console().print(table)
+    typer.echo(sentence)

@@ -1,0 +1,204 @@
+"""How fast this machine computes and moves memory at best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+# On a machine that is left alone, the middle of the arithmetic measurements comes this near to the best of them. Speed
+# of memory differs from one time to the next on quiet machines, too.
+_QUIET_SHARE = 0.85
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate that was measured several times.
+
+    Attributes:
+        median: The middle of the measurements: the roof.
+        min: The slowest.
+        max: The fastest.
+    """
+
+    median: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True)
+class ThreadPeaks:
+    """What a number of threads reach together.
+
+    A multiply-add is two operations; 1 GB is 1e9 bytes.
+
+    Attributes:
+        num_threads: How many threads.
+        rounds: How many measurements each rate comes from.
+        fp32_gflops: Multiply-adds of float32.
+        bf16_gflops: Dot products of bfloat16; None where the processor (or the forced instruction set) has none.
+        int8_gops: Dot products of int8 by the instructions that `Peaks.int8_by` names.
+        l1_read_gb_per_s: Reading a buffer that fits the first-level cache.
+        l2_read_gb_per_s: Reading one that fits the second level and not the first.
+        l3_read_gb_per_s: Reading one that fits this process's share of the third level and not the second.
+        dram_read_gb_per_s: Reading one that fits no cache.
+        dram_write_gb_per_s: Writing it, past the caches where the processor can.
+        dram_copy_gb_per_s: Copying half of it over the other half; counts bytes read and bytes written.
+        l1_buffer_bytes: Size of the first of these buffers, for each thread.
+        l2_buffer_bytes: Size of the second.
+        l3_buffer_bytes: Size of the third.
+        dram_buffer_bytes: Size of the last, for all threads together.
+    """
+
+    num_threads: int
+    rounds: int
+    fp32_gflops: Rate
+    bf16_gflops: Rate | None
+    int8_gops: Rate
+    l1_read_gb_per_s: Rate
+    l2_read_gb_per_s: Rate
+    l3_read_gb_per_s: Rate
+    dram_read_gb_per_s: Rate
+    dram_write_gb_per_s: Rate
+    dram_copy_gb_per_s: Rate
+    l1_buffer_bytes: int
+    l2_buffer_bytes: int
+    l3_buffer_bytes: int
+    dram_buffer_bytes: int
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The roofs of this machine.
+
+    Attributes:
+        cpu_model: The processor.
+        architecture: Such as "x86_64".
+        isa: The instruction set in use.
+        simd_target: The variant of the kernels that ran; it may know more than the name of the instruction set says.
+        int8_by: The instructions behind `int8_gops`: "quads of int8", or "pairs of int16" where there are no such.
+        usable_cores: Cores this process may use.
+        l1_bytes: Size of a core's first-level data cache.
+        l2_bytes: Size of a core's second-level cache.
+        l3_bytes: Size of the third-level cache, shared by `l3_cores` cores.
+        l3_cores: Cores that share it.
+        engine_version: The engine that measured.
+        measured_at: When, as ISO 8601 in UTC.
+        seconds: How long it took.
+        from_cache: Whether an earlier measurement was used.
+        by_threads: One set of rates for each number of threads, ascending.
+    """
+
+    cpu_model: str
+    architecture: str
+    isa: str
+    simd_target: str
+    int8_by: str
+    usable_cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    l3_cores: int
+    engine_version: str
+    measured_at: str
+    seconds: float
+    from_cache: bool
+    by_threads: tuple[ThreadPeaks, ...]
+
+    @property
+    def one_thread(self) -> ThreadPeaks:
+        """The rates of one thread."""
+        return self.by_threads[0]
+
+    @property
+    def all_threads(self) -> ThreadPeaks:
+        """The rates of the largest number of threads that was measured."""
+        return self.by_threads[-1]
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine was busy with something else, so that the medians lie below the roofs."""
+        rates = [rate for entry in self.by_threads for rate in (entry.fp32_gflops, entry.int8_gops)]
+        return any(rate.median < _QUIET_SHARE * rate.max for rate in rates)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "by_threads": [asdict(entry) for entry in self.by_threads]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Peaks:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: The data is not what `to_dict` gives.
+        """
+        try:
+            by_threads = tuple(_thread_peaks(entry) for entry in data["by_threads"])
+            found = cls(**{**data, "by_threads": by_threads})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"wanted what Peaks.to_dict gives, found something else: {error}") from error
+        if not by_threads:
+            raise ValueError("wanted what Peaks.to_dict gives, found no number of threads")
+        return found
+
+
+_measured: dict[tuple[Any, ...], Peaks] = {}
+
+
+def peaks(
+    refresh: bool = False, *, num_threads: int | None = None, progress: Callable[[int, int], object] | None = None
+) -> Peaks:
+    """The roofs of this machine with one thread and with all: measured once, then from the cache.
+
+    The first call takes a few seconds and wants a machine that does nothing else.
+
+    Args:
+        refresh: Measures again even where there is an earlier measurement.
+        num_threads: The larger number of threads; by default all cores this process may use.
+        progress: Called with how much of how much is done while the measurement runs.
+
+    Raises:
+        ValueError: `num_threads` is not from 1 to 1024, or a THRESHER_* variable is wrong.
+        MemoryError: There is no memory for the buffers.
+    """
+    from thresher import _engine, cache, startup
+
+    startup.initialize()
+    machine: dict[str, Any] = _engine.machine()
+    counts = sorted({1, num_threads if num_threads is not None else int(machine["usable_cores"])})
+    if counts[0] < 1 or counts[-1] > 1024:
+        raise ValueError(f"peaks: wanted 1 to 1024 threads, found {num_threads}")
+    key = {"num_threads": counts}
+    in_process = (*counts, *machine.items())
+    if not refresh:
+        if in_process in _measured:
+            return replace(_measured[in_process], from_cache=True)
+        stored = cache.load("peaks", key)
+        if stored is not None:
+            try:
+                return replace(Peaks.from_dict(stored), from_cache=True)
+            except ValueError:
+                pass  # from a build of the same version that measured other things
+    begin = time.monotonic()
+    measured_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    raw: dict[str, Any] = _engine.measure_peaks(counts, progress=progress)
+    result = Peaks.from_dict(
+        {
+            **machine,
+            **raw,
+            "engine_version": _engine.version(),
+            "measured_at": measured_at,
+            "seconds": round(time.monotonic() - begin, 3),
+            "from_cache": False,
+        }
+    )
+    _measured[in_process] = result
+    cache.store("peaks", key, result.to_dict())
+    return result
+
+
+def _thread_peaks(data: dict[str, Any]) -> ThreadPeaks:
+    values: dict[str, Any] = {name: Rate(**value) if isinstance(value, dict) else value for name, value in data.items()}
+    return ThreadPeaks(**values)

@@ -1,0 +1,54 @@
+// The roofs of this machine: how fast its cores compute and move memory when nothing holds them up.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "thresher/base/function_ref.h"
+#include "thresher/base/status.h"
+
+namespace thresher::kernels {
+
+// A rate that was measured several times: 1e9 operations or 1e9 bytes a second, all threads together.
+struct Rate {
+  double median = 0;
+  double min = 0;
+  double max = 0;
+};
+
+// A multiply-add counts as two operations. Reading adds up vectors of a buffer that fits the named level and not the
+// one before; the stores of write and copy bypass the caches where the target can; copy counts what it reads and what
+// it writes.
+struct ThreadPeaks {
+  int num_threads = 0;
+  Rate fp32;
+  std::optional<Rate> bf16;  // none where the target has no dot product of bf16
+  Rate int8;                 // by the instructions that Peaks::int8_by names
+  Rate l1_read, l2_read, l3_read;
+  Rate dram_read, dram_write, dram_copy;
+  int64_t l1_buffer = 0, l2_buffer = 0, l3_buffer = 0;  // bytes of one thread
+  int64_t dram_buffer = 0;                              // bytes of all threads
+  int rounds = 0;
+};
+
+struct Peaks {
+  std::string target;   // Highway's name of the code that ran, which may know more than the instruction set's name says
+  std::string int8_by;  // "quads of int8" or "pairs of int16"
+  std::vector<ThreadPeaks> by_threads;
+};
+
+struct PeaksOptions {
+  std::vector<int> num_threads = {1};  // each is measured; 1 or more
+  int rounds = 15;                     // every quantity is measured once a round
+  int64_t sample_ns = 4'000'000;       // least time of one measurement
+  int64_t most_dram_bytes = int64_t{1} << 30;
+  int64_t budget_ns = 7'000'000'000;  // after that no round begins, but there are three at least
+};
+
+// Measures with the instruction set in use. `progress` is told on the calling thread how much of the whole is done, and
+// may throw to end the measurement. Errors: a wrong option, no memory for the buffers.
+Result<Peaks> MeasurePeaks(const PeaksOptions& options, FunctionRef<void(int done, int total)> progress);
+
+}  // namespace thresher::kernels
