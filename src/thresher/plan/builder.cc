@@ -30,6 +30,15 @@ void MarkLifetimes(Plan& plan) {
   }
 }
 
+// A constant that lowering looked at but no step reads, because the steps use something made from it.
+void ReleaseUnread(Plan& plan) {
+  for (Buffer& buffer : plan.buffers) {
+    if (buffer.kind != Buffer::Kind::kConstant || buffer.first_step >= 0) continue;
+    buffer.data = nullptr;
+    buffer.owner.reset();
+  }
+}
+
 Status PlanMemory(Plan& plan, bool share) {
   std::vector<Lifetime> lifetimes;
   std::vector<size_t> owners;
@@ -98,6 +107,7 @@ class PlanBuilder {
       step.parallel = options.num_threads > 1 && ns > kParallelNs;
     }
     MarkLifetimes(*plan);
+    ReleaseUnread(*plan);
     THRESHER_TRY(PlanMemory(*plan, options.share_memory));
     plan->graph_text = PrintGraph(graph, {.digests = false});
     return std::shared_ptr<const Plan>(std::move(plan));

@@ -50,6 +50,7 @@ TensorRef Lowering::Ref(ValueId id) {
     ref.buffer = NewBuffer(Buffer::Kind::kConstant, ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
     buffers_.back().data = value.constant.data;
     buffers_.back().owner = value.constant.owner;
+    buffers_.back().origin = value.constant.is_weight ? Buffer::Origin::kCaller : Buffer::Origin::kEngine;
   }
   return ref;
 }
@@ -132,6 +133,7 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   ref.buffer = NewBuffer(Buffer::Kind::kConstant, packed.bytes);
   buffers_.back().data = packed.data;
   buffers_.back().owner = packed.owner;
+  buffers_.back().origin = Buffer::Origin::kPacked;
   return ref;
 }
 

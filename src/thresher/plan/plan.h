@@ -29,6 +29,9 @@ struct Buffer {
     kConstant,  // at `data`, kept alive by `owner`
   };
   Kind kind = Kind::kArena;
+  // Whose bytes a constant is: the caller's (a model's weight), a value the engine copied or computed, packed panels.
+  enum class Origin : uint8_t { kCaller, kEngine, kPacked };
+  Origin origin = Origin::kEngine;  // kConstant only
   int index = 0;
   int64_t bytes = 0;
   int64_t arena_offset = 0;

@@ -15,15 +15,20 @@ constexpr std::align_val_t kPackAlignment{64};
 
 }  // namespace
 
+WeightStore::Identity WeightStore::IdentityOf(const Constant& constant, int64_t elements) {
+  if (constant.is_weight) return {constant.data, Digest{}};
+  return {nullptr, HashBytes(constant.data, static_cast<size_t>(elements) * sizeof(float))};
+}
+
 WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
                                            Precision precision) {
-  const std::lock_guard lock(mutex_);
   Key key{{}, k, transposed, precision, std::string(isa::Name(isa::Current()))};
   int64_t bytes = 0;
   for (const Matrix& matrix : matrices) {
-    std::get<0>(key).emplace_back(matrix.constant.data, matrix.n);
+    std::get<0>(key).emplace_back(IdentityOf(matrix.constant, k * matrix.n), matrix.n);
     bytes += kernels::PackedBytes(precision, k, matrix.n);
   }
+  const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second.packed;
   auto* data = static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kPackAlignment));
@@ -35,20 +40,20 @@ WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int
     kernels::PackWeight(precision, static_cast<const float*>(matrix.constant.data), k, n, transposed ? 1 : n,
                         transposed ? k : 1, data);
     data += kernels::PackedBytes(precision, k, n);
-    entry.sources.push_back(matrix.constant.owner);
+    if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
   }
   return entries_.emplace(std::move(key), std::move(entry)).first->second.packed;
 }
 
 WeightError WeightStore::GetError(const Constant& constant, int64_t k, int64_t n, bool transposed,
                                   Precision precision) {
+  const ErrorKey key{IdentityOf(constant, k * n), k, n, transposed, precision};
   const std::lock_guard lock(mutex_);
-  const ErrorKey key{constant.data, k, n, transposed, precision};
   const auto found = errors_.find(key);
   if (found != errors_.end()) return found->second.error;
   const WeightError error =
       kernels::MeasureWeightError(static_cast<const float*>(constant.data), k, n, transposed, precision);
-  errors_.emplace(key, ErrorEntry{error, constant.owner});
+  errors_.emplace(key, ErrorEntry{error, constant.is_weight ? constant.owner : nullptr});
   return error;
 }
 

@@ -13,6 +13,7 @@
 
 #include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
+#include "thresher/graph/hash.h"
 
 namespace thresher {
 
@@ -43,13 +44,17 @@ class WeightStore {
   int64_t bytes() const;
 
  private:
+  // A weight is known by its address, since it would take long to read; a constant that the engine owns by its digest,
+  // so that its bytes need not be kept beside the panels, and so that plans which computed it anew share them.
+  using Identity = std::pair<const void*, Digest>;
+  static Identity IdentityOf(const Constant& constant, int64_t elements);
   // The instruction set is part of the key because it sets the panel width.
-  using Key = std::tuple<std::vector<std::pair<const void*, int64_t>>, int64_t, bool, Precision, std::string>;
+  using Key = std::tuple<std::vector<std::pair<Identity, int64_t>>, int64_t, bool, Precision, std::string>;
   struct Entry {
     Packed packed;
     std::vector<std::shared_ptr<const void>> sources;  // so that no address in the key is reused for other data
   };
-  using ErrorKey = std::tuple<const void*, int64_t, int64_t, bool, Precision>;
+  using ErrorKey = std::tuple<Identity, int64_t, int64_t, bool, Precision>;
   struct ErrorEntry {
     WeightError error;
     std::shared_ptr<const void> source;

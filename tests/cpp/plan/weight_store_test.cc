@@ -1,0 +1,97 @@
+#include "thresher/plan/weight_store.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "thresher/plan/builder.h"
+
+namespace thresher {
+namespace {
+
+constexpr int64_t kRows = 5, kColumns = 7;
+
+struct Held {
+  Constant constant;
+  std::weak_ptr<const void> alive;
+};
+
+Held MakeConstant(bool weight, float first = 1) {
+  auto values = std::make_shared<std::vector<float>>(kRows * kColumns, 2.0F);
+  values->front() = first;
+  Held held;
+  held.constant.data = values->data();
+  held.constant.owner = values;
+  held.constant.is_weight = weight;
+  held.alive = held.constant.owner;
+  return held;
+}
+
+WeightStore::Packed Pack(WeightStore& store, const Constant& constant, int64_t k, int64_t n, bool transposed) {
+  const WeightStore::Matrix matrix{constant, n};
+  return store.GetPacked({&matrix, 1}, k, transposed, Precision::kFp32);
+}
+
+TEST(WeightStore, ConstantsOfTheEngineAreFreedOnceTheyArePacked) {
+  WeightStore store;
+  Held held = MakeConstant(false);
+  const WeightStore::Packed packed = Pack(store, held.constant, kRows, kColumns, false);
+  held.constant = {};
+  EXPECT_TRUE(held.alive.expired());
+  EXPECT_EQ(store.bytes(), packed.bytes);
+}
+
+TEST(WeightStore, EqualConstantsOfTheEngineShareTheirPanels) {
+  WeightStore store;
+  const Held one = MakeConstant(false), equal = MakeConstant(false), other = MakeConstant(false, 3);
+  const auto* data = Pack(store, one.constant, kRows, kColumns, false).data;
+  EXPECT_EQ(Pack(store, equal.constant, kRows, kColumns, false).data, data);
+  EXPECT_NE(Pack(store, other.constant, kRows, kColumns, false).data, data);
+  EXPECT_NE(Pack(store, one.constant, kColumns, kRows, false).data, data);
+  EXPECT_NE(Pack(store, one.constant, kRows, kColumns, true).data, data);
+}
+
+TEST(WeightStore, WeightsAreKnownByTheirAddressAndStay) {
+  WeightStore store;
+  Held held = MakeConstant(true);
+  const Held equal = MakeConstant(true);
+  const auto* data = Pack(store, held.constant, kRows, kColumns, false).data;
+  EXPECT_EQ(Pack(store, held.constant, kRows, kColumns, false).data, data);
+  EXPECT_NE(Pack(store, equal.constant, kRows, kColumns, false).data, data);
+  held.constant = {};
+  EXPECT_FALSE(held.alive.expired());  // or another tensor could come to lie at the address of the key
+}
+
+TEST(WeightStore, MeasuringKeepsNoConstantOfTheEngine) {
+  WeightStore store;
+  Held held = MakeConstant(false, 3);
+  const Held equal = MakeConstant(false, 3);
+  const double error = store.GetError(held.constant, kRows, kColumns, false, Precision::kInt4Weight).relative;
+  held.constant = {};
+  EXPECT_TRUE(held.alive.expired());
+  EXPECT_EQ(store.GetError(equal.constant, kRows, kColumns, false, Precision::kInt4Weight).relative, error);
+}
+
+TEST(WeightStore, PlansKeepOnlyWhatTheirStepsRead) {
+  WeightStore store;
+  Held packed = MakeConstant(false), read = MakeConstant(false);
+  std::shared_ptr<const Plan> plan;
+  {
+    Graph graph;
+    const ValueId x = graph.AddInput("x", DType::kF32, {2, kRows});
+    const ValueId w = graph.AddConstant("w", DType::kF32, {kRows, kColumns}, std::move(packed.constant));
+    const ValueId c = graph.AddConstant("c", DType::kF32, {kRows, kColumns}, std::move(read.constant));
+    const ValueId y = graph.Add1("linear", {x, w}, {{"layout", std::string("kn")}}).value();
+    graph.SetOutputs({y, graph.Add1("neg", {c}).value()});
+    packed.constant = read.constant = {};
+    plan = BuildPlan(graph, store, {}).value();
+  }
+  EXPECT_TRUE(packed.alive.expired());
+  EXPECT_FALSE(read.alive.expired());
+  plan.reset();
+  EXPECT_TRUE(read.alive.expired());
+}
+
+}  // namespace
+}  // namespace thresher
