@@ -12,11 +12,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, profiler
+    from thresher import cache, passes, profiler
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
         ConfigError,
+        PassError,
         ThresherError,
         UnavailableError,
         UnsupportedOperatorError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         compile,
     )
     from thresher.machine import Peaks, peaks
+    from thresher.passes import Pass
 
     __version__: str
 
@@ -32,6 +34,8 @@ __all__ = [
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
+    "Pass",
+    "PassError",
     "Peaks",
     "ThresherError",
     "UnavailableError",
@@ -41,13 +45,14 @@ __all__ = [
     "clear_cache",
     "compilation_stats",
     "compile",
+    "passes",
     "peaks",
     "profiler",
 ]
 
-_MODULES = ("cache", "compiler", "machine", "profiler")
+_MODULES = ("cache", "compiler", "machine", "passes", "profiler")
 _FROM_MACHINE = frozenset({"Peaks", "peaks"})
-_FROM_COMPILER = frozenset(__all__) - {"__version__", *_FROM_MACHINE, *_MODULES}
+_FROM_COMPILER = frozenset(__all__) - {"Pass", "__version__", *_FROM_MACHINE, *_MODULES}
 
 
 def __getattr__(name: str) -> Any:
@@ -55,6 +60,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"thresher.{name}")
     if name in _FROM_MACHINE:
         return getattr(importlib.import_module("thresher.machine"), name)
+    if name == "Pass":
+        return importlib.import_module("thresher.passes").Pass
     if name in _FROM_COMPILER:
         try:
             compiler = importlib.import_module("thresher.compiler")

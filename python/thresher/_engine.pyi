@@ -1,6 +1,9 @@
 """The Thresher engine: graphs, plans and the profiler. Use the thresher package rather than this module."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
 
 def initialize() -> None:
     """Applies the THRESHER_* variables. Raises ValueError naming a wrong one."""
@@ -46,9 +49,22 @@ class Graph:
         module: str = "",
     ) -> list[int]: ...
     def set_outputs(self, arg: Sequence[int], /) -> None: ...
+    def adopt(self, source: Graph, id: int) -> int:
+        """Adds a constant of another graph on the same memory and gives its id here."""
+
+    def copy(self) -> Graph: ...
+    @property
+    def inputs(self) -> list[int]: ...
+    @property
+    def outputs(self) -> list[int]: ...
+    def name(self, arg: int, /) -> str: ...
+    def contents(self, id: int) -> npt.NDArray[Any]:
+        """A constant's elements, read only, without a copy."""
+
     def dtype(self, arg: int, /) -> str: ...
     def shape(self, id: int) -> tuple[int, ...]: ...
     def is_constant(self, arg: int, /) -> bool: ...
+    def is_weight(self, arg: int, /) -> bool: ...
     def nodes(self) -> list[dict[str, object]]: ...
     def text(self) -> str: ...
     def hash(self) -> str: ...
@@ -79,7 +95,7 @@ class Plan:
         graph: Graph,
         weights: WeightStore,
         level: str = "O2",
-        passes: Sequence[str] | None = None,
+        passes: Iterable[str | tuple[str, Callable[[Graph], Graph]]] | None = None,
         dump: Callable[[str, str], None] | None = None,
         share_memory: bool = True,
         num_threads: int = 0,
@@ -94,6 +110,9 @@ class Plan:
 
         Each dict has module, source, op, k, n, precision, weight_error (None: not measured) and reason.
         """
+
+    def constants(self) -> list[tuple[int, int, str]]:
+        """Constants the plan reads: address, bytes, and who made them: caller, engine or packed."""
 
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]: ...

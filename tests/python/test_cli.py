@@ -15,7 +15,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COMMANDS = ("cache", "doctor", "ops", "peaks", "profile", "report")
+COMMANDS = ("cache", "doctor", "ops", "passes", "peaks", "profile", "report")
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("thresher._engine") is None, reason="the engine is not built"
@@ -226,3 +226,14 @@ def test_profile_of_nothing(tmp_path: Path) -> None:
     done = thresher("profile", tmp_path / "none.py")
     assert done.returncode == 1
     assert "wanted a Python script" in done.stderr
+
+
+@needs_engine
+def test_passes_and_their_places() -> None:
+    found = json.loads(thresher("passes", "--json", "--level", "O1").stdout)
+    assert found["level"] == "O1" and found["order"] == ["dead_code", "constant_folding"]
+    places = {row["name"]: row["places"] for row in found["passes"]}
+    assert places["dead_code"] == [1] and places["layout_motion"] == []
+    assert "epilogue_fusion" in thresher("passes").stdout
+    wrong = thresher("passes", "--level", "O9")
+    assert wrong.returncode == 1 and "O0, O1, O2 or O3" in wrong.stderr

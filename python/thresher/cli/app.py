@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, doctor, ops, peaks, profile, report
+from thresher.cli import cache, doctor, ops, passes, peaks, profile, report
 
 app = typer.Typer(
     name="thresher",
@@ -21,6 +21,7 @@ app = typer.Typer(
 cache.add_to(app)
 doctor.add_to(app)
 ops.add_to(app)
+passes.add_to(app)
 peaks.add_to(app)
 profile.add_to(app)
 report.add_to(app)

@@ -3,7 +3,7 @@
 from thresher.compiler.api import compile
 from thresher.compiler.backend import thresher_backend
 from thresher.compiler.config import CompilerConfig
-from thresher.compiler.errors import ConfigError, ThresherError, UnavailableError, UnsupportedOperatorError
+from thresher.compiler.errors import ConfigError, PassError, ThresherError, UnavailableError, UnsupportedOperatorError
 from thresher.compiler.importer import supported_operators
 from thresher.compiler.stats import CompilationStats, UnsupportedOperator, clear_cache, compilation_stats
 
@@ -11,6 +11,7 @@ __all__ = [
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
+    "PassError",
     "ThresherError",
     "UnavailableError",
     "UnsupportedOperator",

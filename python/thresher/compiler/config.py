@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from thresher.compiler.errors import ConfigError
+from thresher.compiler.errors import ConfigError, PassError
+from thresher.passes import INPUT, Graph, Pass
+
+EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
 
 LEVELS = ("O0", "O1", "O2", "O3")
 FALLBACKS = ("split", "error")
@@ -39,14 +42,15 @@ class CompilerConfig:
       constant_folding: compute once what depends on constants only.
       dead_code: drop what no output needs.
       memory_planning: let tensors that are not needed at the same time share memory.
-      extra_passes: names of engine passes to run after those of the level, see ``thresher._engine.passes("O3")``.
+      extra_passes: further passes, in order: names of engine passes, ``thresher.Pass`` objects, or functions from
+        graph to graph. They go behind those of the level unless a Pass says otherwise. See ``thresher.passes``.
       freeze_parameters: keep packed copies of parameters and buffers. They are checked at every call and packed again
         when they changed. False passes them to the engine like any other input.
       fallback: "split" runs what the engine lacks in PyTorch, after listing all of it; "error" raises
         UnsupportedOperatorError with the same list.
       plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
         used one goes first.
-      dump_dir: a folder that receives the text of every graph after every pass, or None.
+      dump_dir: a folder that receives the text and a drawing of every graph after every pass, or None.
 
     Raises:
       ConfigError: a value is not usable; the message says what was wanted, what was found and what to do.
@@ -57,7 +61,7 @@ class CompilerConfig:
     constant_folding: bool = True
     dead_code: bool = True
     memory_planning: bool = True
-    extra_passes: tuple[str, ...] = ()
+    extra_passes: tuple[str | Pass | Callable[[Graph], Graph], ...] = ()
     freeze_parameters: bool = True
     fallback: Literal["split", "error"] = "split"
     plan_cache_size: int = 32
@@ -73,16 +77,7 @@ class CompilerConfig:
         size = self.plan_cache_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"plan_cache_size: wanted an integer of at least 1, found {size!r}; the default is 32")
-        extra: object = self.extra_passes
-        if not isinstance(extra, (tuple, list)) or not all(isinstance(name, str) for name in extra):
-            raise ConfigError(
-                f"extra_passes: wanted a tuple of pass names, found {self.extra_passes!r}; write ('name',) for one pass"
-            )
-        object.__setattr__(self, "extra_passes", tuple(self.extra_passes))
-        known = known_passes() if self.extra_passes else []
-        for name in self.extra_passes:
-            if name not in known:
-                raise ConfigError(f"extra_passes: {name!r} is not a pass of this engine{_nearest(name, known)}")
+        self._check_extra_passes()
         if self.dump_dir is not None:
             if not isinstance(self.dump_dir, (str, os.PathLike)):
                 raise ConfigError(f"dump_dir: wanted a path or None, found {self.dump_dir!r}")
@@ -100,14 +95,71 @@ class CompilerConfig:
         return dataclasses.replace(self, **changes)
 
     def pass_names(self) -> list[str] | None:
-        """The engine passes to run, or None for just those of the optimisation level."""
+        """Names of the passes to run, in order, or None for just those of the optimisation level."""
         dropped = {name for switch, names in PASS_SWITCHES.items() if not getattr(self, switch) for name in names}
         if not dropped and not self.extra_passes:
             return None
         from thresher import _engine
 
         names = [name for name in _engine.passes(self.optimization_level) if name not in dropped]
-        return names + list(self.extra_passes)
+        behind: dict[str, int] = {}  # how many passes were put behind the same one: they keep their order
+        for entry in self.extra_passes:
+            own = entry if isinstance(entry, str) else Pass.of(entry)
+            if isinstance(own, str) or own.after is None:
+                names.append(own if isinstance(own, str) else own.name)
+                continue
+            if own.after != INPUT and own.after not in names:
+                raise ConfigError(
+                    f"extra_passes: {own.name!r} wants to run after {own.after!r}, found no such pass among those that "
+                    f"these settings run{_nearest(own.after, [INPUT, *dict.fromkeys(names)])}"
+                )
+            place = 0 if own.after == INPUT else names.index(own.after) + 1
+            names.insert(place + behind.get(own.after, 0), own.name)
+            behind[own.after] = behind.get(own.after, 0) + 1
+        return names
+
+    def engine_passes(self) -> list[EnginePass] | None:
+        """pass_names() as the engine takes them: passes of the user's with their functions."""
+        names = self.pass_names()
+        if names is None:
+            return None
+        own = {entry.name: entry for entry in self.user_passes()}
+        return [(name, _guarded(own[name])) if name in own else name for name in names]
+
+    def user_passes(self) -> list[Pass]:
+        """The passes that are not the engine's."""
+        return [Pass.of(entry) for entry in self.extra_passes if not isinstance(entry, str)]
+
+    def _check_extra_passes(self) -> None:
+        extra: object = self.extra_passes
+        if not isinstance(extra, (tuple, list)) or not all(isinstance(e, str) or callable(e) for e in extra):
+            raise ConfigError(
+                "extra_passes: wanted a tuple of pass names, functions from graph to graph and thresher.Pass objects, "
+                f"found {extra!r}; write ('name',) or (function,) for one pass"
+            )
+        object.__setattr__(self, "extra_passes", tuple(extra))
+        if not extra:
+            return
+        known = known_passes()
+        for entry in extra:
+            if isinstance(entry, str) and entry not in known:
+                raise ConfigError(f"extra_passes: {entry!r} is not a pass of this engine{_nearest(entry, known)}")
+        try:
+            names = [own.name for own in self.user_passes()]
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"extra_passes: {error}") from error
+        for name in names:
+            if name in known or name == INPUT:
+                raise ConfigError(
+                    f"extra_passes: a pass of your own is called {name!r}, which the engine uses already; "
+                    "write thresher.Pass('another_name', function)"
+                )
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"extra_passes: wanted one pass called {name!r}, found {names.count(name)}; "
+                    "tell them apart with thresher.Pass('another_name', function)"
+                )
+        self.pass_names()
 
 
 def check_names(names: Mapping[str, object]) -> None:
@@ -140,7 +192,25 @@ def known_passes() -> list[str]:
     """Names of all passes of the engine."""
     from thresher import _engine
 
-    return list(_engine.passes("O3"))
+    return [row["name"] for row in _engine.all_passes()]
+
+
+def _guarded(own: Pass) -> Callable[[Graph], Graph]:
+    """The pass with errors that name it."""
+
+    def run(graph: Graph) -> Graph:
+        try:
+            made: object = own.function(graph)
+        except Exception as error:
+            raise PassError(f"pass {own.name}: {type(error).__name__}: {error}") from error
+        if not isinstance(made, Graph):
+            raise PassError(
+                f"pass {own.name}: wanted a Graph as its result, found {type(made).__name__}; "
+                "return the graph, changed or not"
+            )
+        return made
+
+    return run
 
 
 def _want_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

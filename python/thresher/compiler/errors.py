@@ -27,5 +27,9 @@ class UnsupportedOperatorError(ThresherError, NotImplementedError):
         self.operators = operators
 
 
+class PassError(ThresherError, RuntimeError):
+    """A pass of the user's failed or returned a graph that cannot stand for the one it got. Names the pass."""
+
+
 class UnsupportedNode(Exception):
     """Internal: one node of a graph cannot be imported. The text is the reason shown to the user."""

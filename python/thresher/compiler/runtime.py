@@ -16,7 +16,7 @@ from torch import fx
 
 from thresher import _engine
 from thresher.compiler.config import CompilerConfig
-from thresher.compiler.errors import UnsupportedNode, UnsupportedOperatorError
+from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
@@ -225,7 +225,7 @@ class CompiledGraph:
                 imported.builder.graph,
                 generation.store.engine,
                 level=self.config.optimization_level,
-                passes=self.config.pass_names(),
+                passes=self.config.engine_passes(),
                 dump=self._dump(len(generation.entries)),
                 share_memory=self.config.memory_planning,
             )
@@ -233,6 +233,8 @@ class CompiledGraph:
         except EmptyTensor:
             return _Entry(None, None, self)
         except (UnsupportedNode, NotImplementedError, ValueError) as error:
+            if any(str(error).startswith(f"pass {own.name}: ") for own in self.config.user_passes()):
+                raise PassError(str(error)) from error
             shapes = ", ".join(str(list(args[i].shape)) for i in self._tensors if i not in generation.frozen)
             reason = f"inputs {shapes}: {error}"
             if self.config.fallback == "error":

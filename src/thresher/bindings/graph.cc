@@ -72,6 +72,46 @@ nb::list Nodes(const Graph& graph) {
   return nodes;
 }
 
+// A constant of another graph in this one, on the same memory.
+ValueId AdoptConstant(Graph& graph, const Graph& source, ValueId id) {
+  const Value value = ValueAt(source, id);  // a copy: `source` may be `graph`
+  if (value.kind != Value::Kind::kConstant) {
+    throw nb::value_error(("wanted a constant, found value " + std::to_string(id) +
+                           ", which is an input or the result of a node; map those yourself")
+                              .c_str());
+  }
+  return graph.AddConstant(value.name, value.dtype, value.shape, value.constant);
+}
+
+nb::dlpack::dtype DLTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return nb::dtype<float>();
+    case DType::kI64:
+      return nb::dtype<int64_t>();
+    case DType::kI32:
+      return nb::dtype<int32_t>();
+    case DType::kBool:
+      return nb::dtype<bool>();
+  }
+  throw nb::type_error("numpy has no such type");
+}
+
+// A constant's contents, without a copy. Read only: graphs share them.
+nb::object Contents(const Graph& graph, ValueId id) {
+  const Value& value = ValueAt(graph, id);
+  if (value.kind != Value::Kind::kConstant) {
+    throw nb::value_error(
+        ("wanted a constant, found value " + std::to_string(id) + ", which has no contents before the plan runs")
+            .c_str());
+  }
+  using Owner = std::shared_ptr<const void>;
+  nb::capsule owner(new Owner(value.constant.owner), [](void* p) noexcept { delete static_cast<Owner*>(p); });
+  std::vector<size_t> shape(value.shape.begin(), value.shape.end());
+  return nb::cast(nb::ndarray<nb::numpy, nb::ro>(value.constant.data, shape.size(), shape.data(), owner, nullptr,
+                                                 DLTypeOf(value.dtype)));
+}
+
 nb::list Ops() {
   static constexpr const char* kSections[] = {"forward", "reshape", "alloc"};
   static constexpr const char* kTypes[] = {"bool", "int", "float", "string", "ints"};
@@ -121,6 +161,14 @@ void BindGraph(nb::module_& m) {
              for (const ValueId id : outputs) ValueAt(graph, id);
              graph.SetOutputs(std::move(outputs));
            })
+      .def("adopt", &AdoptConstant, nb::arg("source"), nb::arg("id"),
+           "Adds a constant of another graph on the same memory and gives its id here.")
+      .def("copy", [](const Graph& graph) { return Graph(graph); })
+      .def_prop_ro("inputs", [](const Graph& graph) { return graph.inputs(); })
+      .def_prop_ro("outputs", [](const Graph& graph) { return graph.outputs(); })
+      .def("name", [](const Graph& graph, ValueId id) { return ValueAt(graph, id).name; })
+      .def("contents", &Contents, nb::arg("id"), nb::sig("def contents(self, id: int) -> npt.NDArray[Any]"),
+           "A constant's elements, read only, without a copy.")
       .def("dtype", [](const Graph& graph, ValueId id) { return std::string(Name(ValueAt(graph, id).dtype)); })
       .def(
           "shape", [](const Graph& graph, ValueId id) { return ToPython(ValueAt(graph, id).shape); },
@@ -129,6 +177,11 @@ void BindGraph(nb::module_& m) {
            [](const Graph& graph, ValueId id) {
              ValueAt(graph, id);
              return graph.is_constant(id);
+           })
+      .def("is_weight",
+           [](const Graph& graph, ValueId id) {
+             const Value& value = ValueAt(graph, id);
+             return value.kind == Value::Kind::kConstant && value.constant.is_weight;
            })
       .def("nodes", &Nodes, nb::sig("def nodes(self) -> list[dict[str, object]]"))
       .def("text", [](const Graph& graph) { return PrintGraph(graph); })

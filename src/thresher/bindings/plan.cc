@@ -1,5 +1,6 @@
 #include "thresher/plan/plan.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <memory>
@@ -14,14 +15,37 @@
 namespace thresher::bindings {
 namespace {
 
+// Calls a pass written in Python. What it raises goes through the engine as it is.
+Result<Graph> CallPass(const std::string& name, const nb::callable& function, const Graph& graph) {
+  const nb::gil_scoped_acquire lock;
+  const nb::object made = function(nb::cast(graph, nb::rv_policy::copy));
+  if (nb::isinstance<Graph>(made)) return nb::cast<Graph>(made);
+  throw nb::type_error(("pass " + name + ": wanted a Graph as its result, found " +
+                        nb::cast<std::string>(made.type().attr("__name__")) + "; return the graph, changed or not")
+                           .c_str());
+}
+
+// Names of engine passes, or (name, function) for passes written in Python.
+void AddPasses(const nb::iterable& passes, CompileOptions& options) {
+  options.passes.emplace();
+  for (const nb::handle entry : passes) {
+    if (nb::isinstance<nb::str>(entry)) {
+      options.passes->push_back(nb::cast<std::string>(entry));
+      continue;
+    }
+    auto [name, function] = nb::cast<std::pair<std::string, nb::callable>>(entry);
+    options.passes->push_back(name);
+    options.custom_passes[name] = [name, function](const Graph& graph) { return CallPass(name, function, graph); };
+  }
+}
+
 // The interpreter owns the result.
-Session* Build(const Graph& graph, WeightStore& weights, const std::string& level,
-               std::optional<std::vector<std::string>> passes, std::optional<nb::callable> dump, bool share_memory,
-               int num_threads, const std::string& precision, const std::vector<std::string>& exclude,
-               std::optional<double> max_weight_error) {
+Session* Build(const Graph& graph, WeightStore& weights, const std::string& level, std::optional<nb::iterable> passes,
+               std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
+               const std::vector<std::string>& exclude, std::optional<double> max_weight_error) {
   CompileOptions options;
   options.level = level;
-  options.passes = std::move(passes);
+  if (passes) AddPasses(*passes, options);
   options.plan.num_threads = num_threads > 0 ? num_threads : ThreadPool::Global().num_threads();
   options.plan.share_memory = share_memory;
   options.precision = {precision, exclude, max_weight_error};
@@ -87,6 +111,17 @@ nb::list PrecisionDecisions(const Session& session) {
   return decisions;
 }
 
+nb::list Constants(const Session& session) {
+  static constexpr const char* kOrigins[] = {"caller", "engine", "packed"};
+  nb::list constants;
+  for (const Buffer& buffer : session.plan().buffers) {
+    if (buffer.kind != Buffer::Kind::kConstant || buffer.data == nullptr) continue;
+    constants.append(nb::make_tuple(reinterpret_cast<uintptr_t>(buffer.data), buffer.bytes,
+                                    kOrigins[static_cast<size_t>(buffer.origin)]));
+  }
+  return constants;
+}
+
 nb::list Inputs(const Session& session) {
   nb::list ports;
   for (const PortType& port : session.plan().inputs) {
@@ -123,6 +158,8 @@ void BindPlan(nb::module_& m) {
            "weight_error (None: not measured) and reason.")
       .def_prop_ro("inputs", &Inputs, nb::sig("def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]"))
       .def_prop_ro("outputs", &Outputs, nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
+      .def("constants", &Constants, nb::sig("def constants(self) -> list[tuple[int, int, str]]"),
+           "Constants the plan reads: address, bytes, and who made them: caller, engine or packed.")
       .def_prop_ro("num_threads", [](const Session& s) { return s.plan().num_threads; })
       .def_prop_ro(
           "arena_bytes",

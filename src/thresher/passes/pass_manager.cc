@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "thresher/base/dtype.h"
+#include "thresher/graph/rewriter.h"
 #include "thresher/passes/passes.h"
 
 namespace thresher {
@@ -30,6 +32,37 @@ constexpr Pass kPasses[] = {
 };
 
 constexpr std::string_view kLevels[] = {"O0", "O1", "O2", "O3"};
+
+std::string TypeText(const Value& value) {
+  std::string text(Name(value.dtype));
+  text += "[";
+  for (size_t i = 0; i < value.shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(value.shape[i]);
+  return text + "]";
+}
+
+Status CheckPorts(const char* what, const Graph& before, const std::vector<ValueId>& wanted, const Graph& after,
+                  const std::vector<ValueId>& found) {
+  const std::string cure =
+      std::string("; a pass keeps the number, the order and the types of ") + what + ", rewrite what stands between";
+  if (wanted.size() != found.size()) {
+    return InvalidArgument("wanted " + std::to_string(wanted.size()) + " " + what + ", found " +
+                           std::to_string(found.size()) + cure);
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const Value& want = before.value(wanted[i]);
+    const Value& have = after.value(found[i]);
+    if (want.dtype == have.dtype && want.shape == have.shape) continue;
+    return InvalidArgument("wanted number " + std::to_string(i) + " of the " + what + " as " + TypeText(want) +
+                           ", found " + TypeText(have) + cure);
+  }
+  return Status::Ok();
+}
+
+Result<Graph> RunCustom(const std::function<Result<Graph>(const Graph&)>& run, const Graph& before) {
+  THRESHER_ASSIGN(const Graph after, run(before));
+  THRESHER_TRY(CheckRewrite(before, after));
+  return WithoutDeadNodes(after);
+}
 
 }  // namespace
 
@@ -79,17 +112,23 @@ std::vector<std::string> PassesForLevel(Level level) {
           "projection_merge"};
 }
 
+Status CheckRewrite(const Graph& before, const Graph& after) {
+  THRESHER_TRY(CheckPorts("inputs", before, before.inputs(), after, after.inputs()));
+  return CheckPorts("outputs", before, before.outputs(), after, after.outputs());
+}
+
 Result<Graph> RunPasses(const Graph& graph, std::span<const std::string> names, const PassContext& context,
-                        const PassDump& dump) {
+                        const PassDump& dump, const CustomPasses& custom) {
   for (const std::string& name : names) {
-    if (FindPass(name) != nullptr) continue;
+    if (custom.contains(name) || FindPass(name) != nullptr) continue;
     std::string message = "there is no pass '" + name + "'; known are";
     for (const Pass& pass : kPasses) message += " " + std::string(pass.name);
     return InvalidArgument(std::move(message));
   }
   Graph current = graph;
   for (const std::string& name : names) {
-    Result<Graph> next = FindPass(name)->run(current, context);
+    const auto own = custom.find(name);
+    Result<Graph> next = own != custom.end() ? RunCustom(own->second, current) : FindPass(name)->run(current, context);
     if (!next.ok()) return Status(next.status().code(), "pass " + name + ": " + next.status().message());
     current = std::move(next).value();
     if (dump) dump(name, current);

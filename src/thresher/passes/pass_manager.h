@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,8 +57,17 @@ std::vector<std::string> PassesForLevel(Level level);
 // Called after each pass with its name and what it made.
 using PassDump = std::function<void(std::string_view pass, const Graph& graph)>;
 
-// Runs the named passes in order. An unknown name is an error that lists the known ones.
+// Passes that the caller brings along, by name; they stand in the list of names like the engine's own. What one returns
+// is checked with CheckRewrite and loses its dead nodes.
+using CustomPasses = std::map<std::string, std::function<Result<Graph>(const Graph&)>, std::less<>>;
+
+// Whether `after` can stand for `before`: the same types of inputs and outputs, in the same order. Callers of a plan
+// pass tensors by position.
+Status CheckRewrite(const Graph& before, const Graph& after);
+
+// Runs the named passes in order. An unknown name is an error that lists the known ones; errors of a pass begin with
+// "pass NAME: ".
 Result<Graph> RunPasses(const Graph& graph, std::span<const std::string> names, const PassContext& context,
-                        const PassDump& dump = {});
+                        const PassDump& dump = {}, const CustomPasses& custom = {});
 
 }  // namespace thresher

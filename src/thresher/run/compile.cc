@@ -39,7 +39,7 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
   context.precision = options.precision;
   std::vector<PrecisionDecision> decisions;
   context.decisions = &decisions;
-  THRESHER_ASSIGN(const Graph optimised, RunPasses(graph, names, context, options.dump));
+  THRESHER_ASSIGN(const Graph optimised, RunPasses(graph, names, context, options.dump, options.custom_passes));
   THRESHER_ASSIGN(std::shared_ptr<const Plan> plan, BuildPlan(optimised, weights, options.plan));
   return std::make_unique<Session>(std::move(plan), std::move(decisions));
 }

@@ -53,6 +53,47 @@ TEST(PassManager, UnknownPassIsAnErrorThatListsTheKnown) {
   EXPECT_NE(result.status().message().find("there is no pass 'magic'; known are dead_code"), std::string::npos);
 }
 
+Result<Graph> RunCustom(const std::function<Result<Graph>(const Graph&)>& pass) {
+  const std::vector<std::string> names = {"mine", "dead_code"};
+  return RunPasses(FromText("input %x : f32[2]\n%y = neg(%x)\nreturn %y\n"), names, {}, {}, {{"mine", pass}});
+}
+
+TEST(PassManager, CustomPassRunsInItsPlaceAndLosesItsDeadNodes) {
+  const Result<Graph> result = RunCustom([](const Graph& before) -> Result<Graph> {
+    Graph after = before;
+    THRESHER_ASSIGN(const ValueId dead, after.Add1("exp", {after.inputs()[0]}));
+    static_cast<void>(dead);
+    THRESHER_ASSIGN(const ValueId y, after.Add1("relu", {after.outputs()[0]}));
+    after.SetOutputs({y});
+    return after;
+  });
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(PrintGraph(result.value()),
+            "graph 1\ninput %0 \"x\" : f32[2]\n%1 = neg(%0) : f32[2]\n%2 = relu(%1) : f32[2]\nreturn %2\n");
+}
+
+TEST(PassManager, CustomPassKeepsInputsAndOutputs) {
+  const Result<Graph> outputs = RunCustom([](const Graph& before) -> Result<Graph> {
+    Graph after = before;
+    after.SetOutputs({});
+    return after;
+  });
+  EXPECT_EQ(
+      outputs.status().message(),
+      "pass mine: wanted 1 outputs, found 0; a pass keeps the number, the order and the types of outputs, rewrite "
+      "what stands between");
+  const Result<Graph> inputs = RunCustom([](const Graph&) -> Result<Graph> {
+    Graph after;
+    after.AddInput("x", DType::kF32, {3});
+    return after;
+  });
+  EXPECT_NE(inputs.status().message().find("wanted number 0 of the inputs as f32[2], found f32[3]"), std::string::npos)
+      << inputs.status().message();
+  const Result<Graph> failed = RunCustom([](const Graph&) -> Result<Graph> { return Unsupported("not today"); });
+  EXPECT_EQ(failed.status().code(), Code::kUnsupported);
+  EXPECT_EQ(failed.status().message(), "pass mine: not today");
+}
+
 TEST(DeadCode, KeepsInputsAndWhatOutputsNeed) {
   const Graph graph = FromText(
       "input %x : f32[2]\ninput %unused : i64[3]\nconst %c : f32[] = [2]\nconst %d : f32[] = [3]\n"
