@@ -5,15 +5,15 @@ A pass that computes every gelu in its cheaper tanh form, so early that the engi
     >>> from thresher import passes
     >>> def use_tanh(new, node, inputs):
     ...     if node.op == "gelu":
-    ...         return new.add("gelu_tanh", inputs, source=node.source)
+    ...         return new.add("gelu_tanh", inputs, of=node)
     ...     return None
     ...
     >>> fast_gelu = passes.Pass("fast_gelu", passes.rewriting(use_tanh), after="input")
-    >>> graph = passes.Graph.parse('graph 1\ninput %x : f32[2]\n%y = gelu(%x) @ "act"\nreturn %y\n')
+    >>> graph = passes.Graph.parse('graph 1\ninput %x : f32[2]\n%y = gelu(%x) @ "m.py:3" in "act"\nreturn %y\n')
     >>> print(fast_gelu(graph).text(), end="")
     graph 1
     input %0 "x" : f32[2]
-    %1 = gelu_tanh(%0) : f32[2] @ "act"
+    %1 = gelu_tanh(%0) : f32[2] @ "m.py:3" in "act"
     return %1
 
 It goes into a compilation by its configuration, where a plain function stands for a pass after all others:
@@ -90,15 +90,16 @@ class Node:
       inputs: ids of its operands; None where an optional one is absent.
       outputs: ids of its results.
       attrs: its attributes that were given.
-      source: what it comes from in the model: "encoder.layer.0.dense: model.py:12 in forward", or several such,
-        separated by ", ".
+      source: the lines of the model it comes from, separated by ", ".
+      module: the module of the model it belongs to, such as "encoder.layer.0.dense".
     """
 
     op: str
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
     attrs: dict[str, Any]
-    source: str
+    source: str = ""
+    module: str = ""
 
 
 def nodes(graph: Graph) -> Iterator[Node]:
@@ -106,7 +107,7 @@ def nodes(graph: Graph) -> Iterator[Node]:
     for entry in graph.nodes():
         found: Any = entry
         inputs = tuple(None if i < 0 else i for i in found["inputs"])
-        yield Node(found["op"], inputs, tuple(found["outputs"]), dict(found["attrs"]), found["source"])
+        yield Node(found["op"], inputs, tuple(found["outputs"]), dict(found["attrs"]), found["source"], found["module"])
 
 
 class Rewriter:
@@ -134,21 +135,35 @@ class Rewriter:
         return found
 
     def add(
-        self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, object] | None = None, source: str = ""
+        self,
+        op: str,
+        inputs: Sequence[int | None],
+        attrs: Mapping[str, object] | None = None,
+        *,
+        of: Node | None = None,
     ) -> int:
         """Adds an operator with one result on operands of the new graph and returns its id.
+
+        Args:
+          op: the operator.
+          inputs: ids in the new graph; None for an optional operand that is absent.
+          attrs: attributes by name.
+          of: the node it stands for, whose source and module it takes over.
 
         Raises:
           ValueError: the operator refuses these operands or attributes; the message says what it wanted.
           NotImplementedError: the engine has no such operator.
         """
-        (made,) = self.graph.add(op, inputs, attrs or {}, source)
+        source, module = ("", "") if of is None else (of.source, of.module)
+        (made,) = self.graph.add(op, inputs, attrs or {}, source, module)
         return made
 
     def copy(self, node: Node) -> None:
         """Adds a node of the source as it is."""
         inputs = [self.map(i) for i in node.inputs]
-        for old, new in zip(node.outputs, self.graph.add(node.op, inputs, node.attrs, node.source), strict=True):
+        for old, new in zip(
+            node.outputs, self.graph.add(node.op, inputs, node.attrs, node.source, node.module), strict=True
+        ):
             self._map[old] = new
 
     def replace(self, value: int, by: int) -> None:

@@ -266,7 +266,7 @@ def test_nodes_know_their_module(compiler: Any, taken: list[bool], no_grad: bool
 
 
 def test_module_names_are_plain_paths() -> None:
-    from thresher.compiler.importer import _module_name
+    from thresher.compiler.origin import module_path
 
     paths = {
         "L['self']": "",
@@ -277,4 +277,4 @@ def test_module_names_are_plain_paths() -> None:
         "L['self'].heads['a b']": "heads.a b",
         "layer.0.fc@1": "layer.0.fc",
     }
-    assert {path: _module_name(path) for path in paths} == paths
+    assert {path: module_path(path) for path in paths} == paths

@@ -15,7 +15,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COMMANDS = ("cache", "doctor", "ops", "passes", "peaks", "profile", "report")
+COMMANDS = ("cache", "doctor", "draw", "ops", "passes", "peaks", "profile", "report")
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("thresher._engine") is None, reason="the engine is not built"
@@ -237,3 +237,19 @@ def test_passes_and_their_places() -> None:
     assert "epilogue_fusion" in thresher("passes").stdout
     wrong = thresher("passes", "--level", "O9")
     assert wrong.returncode == 1 and "O0, O1, O2 or O3" in wrong.stderr
+
+
+def test_draw(tmp_path: Path) -> None:
+    text = tmp_path / "graph.txt"
+    text.write_text("graph 1\ninput %x : f32[2]\n%y = relu(%x) : f32[2]\nreturn %y\n")
+    drawn = thresher("draw", text, "-o", tmp_path / "graph.svg")
+    assert drawn.returncode == 0 and drawn.stdout == ""
+    assert (tmp_path / "graph.svg").read_text() == thresher("draw", text).stdout
+    assert json.loads(thresher("draw", "--json", text).stdout)["nodes"][0]["op"] == "relu"
+    before = tmp_path / "before.txt"
+    before.write_text(text.read_text().replace("relu", "neg"))
+    assert "made by this pass" in thresher("draw", "--before", before, text).stdout
+    text.write_text("no graph")
+    wrong = thresher("draw", text)
+    assert wrong.returncode == 1 and "line 1: wanted 'graph 1'" in wrong.stderr
+    assert thresher("draw", tmp_path / "absent.txt").returncode == 1

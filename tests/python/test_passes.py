@@ -18,7 +18,7 @@ GELU = """graph 1
 input %x : f32[2, 4]
 const %c : f32[] = [2]
 %a = mul(%x, %c)
-%y = gelu(%a) @ "act: m.py:3"
+%y = gelu(%a) @ "m.py:3" in "act"
 return %y
 """
 
@@ -31,7 +31,7 @@ def run(graph: Graph, *extra: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, A
 
 
 def use_tanh(new: Rewriter, node: Node, inputs: list[int | None]) -> int | None:
-    return new.add("gelu_tanh", inputs, source=node.source) if node.op == "gelu" else None
+    return new.add("gelu_tanh", inputs, of=node) if node.op == "gelu" else None
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -44,7 +44,7 @@ def test_what_a_pass_can_ask_of_a_graph() -> None:
     (x,), (y,) = graph.inputs, graph.outputs
     assert (graph.name(x), graph.dtype(x), graph.shape(x)) == ("x", "f32", (2, 4))
     mul, gelu = passes.nodes(graph)
-    assert (gelu.op, gelu.inputs, gelu.outputs, gelu.attrs, gelu.source) == (
+    assert (gelu.op, gelu.inputs, gelu.outputs, gelu.attrs, gelu.source, gelu.module) == (
         "gelu",
         mul.outputs,
         (y,),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, doctor, ops, passes, peaks, profile, report
+from thresher.cli import cache, doctor, draw, ops, passes, peaks, profile, report
 
 app = typer.Typer(
     name="thresher",
@@ -20,6 +20,7 @@ app = typer.Typer(
 
 cache.add_to(app)
 doctor.add_to(app)
+draw.add_to(app)
 ops.add_to(app)
 passes.add_to(app)
 peaks.add_to(app)

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from thresher.compiler.decompositions import DECOMPOSITIONS
+from thresher.compiler.origin import argument_name, module_path
 
 log = logging.getLogger("thresher.compiler")
 
@@ -46,8 +47,10 @@ def capture_inference(
     traced.graph.eliminate_dead_code()
     if not _is_pure(traced):
         return None
-    static = (i for i, node in enumerate(gm.graph.find_nodes(op="placeholder")) if _is_static(node))
-    return traced, frozenset(static)
+    originals = gm.graph.find_nodes(op="placeholder")
+    for node, original in zip(traced.graph.find_nodes(op="placeholder"), originals, strict=True):
+        node.meta["thresher_name"] = _name(original)
+    return traced, frozenset(i for i, node in enumerate(originals) if _is_static(node))
 
 
 def _fake(value: object, context: TracingContext) -> object:
@@ -59,6 +62,15 @@ def _fake(value: object, context: TracingContext) -> object:
     known = contexts.get(value)
     source = known.tensor_source if known is not None else None
     return context.fake_mode.from_tensor(value, symbolic_context=known, source=source, trace=known is None)
+
+
+def _name(placeholder: fx.Node) -> str:
+    """The user's name of an input: "input_ids", or "encoder.layer.0.dense.weight" for a parameter."""
+    argument = placeholder.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    if source is None:
+        return placeholder.name
+    return (module_path(source.name) if _is_static(placeholder) else argument_name(source.name)) or placeholder.name
 
 
 def _is_static(placeholder: fx.Node) -> bool:

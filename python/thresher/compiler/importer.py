@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from torch import fx
 from thresher.compiler import rules_index, rules_linear, rules_pointwise, rules_shape, rules_sym
 from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Value, engine_dtype
 from thresher.compiler.errors import UnsupportedNode
+from thresher.compiler.origin import module_of, source_of
 
 FAMILIES = (rules_linear, rules_pointwise, rules_shape, rules_index, rules_sym)
 
@@ -97,9 +97,12 @@ def import_graph(module: fx.GraphModule, args: Sequence[object], frozen: frozens
                     raise EmptyTensor
                 if position in frozen:
                     weight = arg.is_floating_point() or arg.numel() > SMALL_CONSTANT
-                    values[node] = builder.constant(node.name, arg, weight=weight, argument=position)
+                    name = node.meta.get("thresher_name", node.name)
+                    values[node] = builder.constant(name, arg, weight=weight, argument=position)
                 else:
-                    values[node] = builder.input(node.name, arg.dtype, arg.shape, position)
+                    values[node] = builder.input(
+                        node.meta.get("thresher_name", node.name), arg.dtype, arg.shape, position
+                    )
                     used.append(position)
             else:
                 values[node] = arg
@@ -184,53 +187,6 @@ def foreign_reason(tensor: torch.Tensor) -> str | None:
     if tensor.dim() > 8:
         return f"has {tensor.dim()} dimensions, at most 8 are supported"
     return None
-
-
-def source_of(node: fx.Node) -> str:
-    """Where the user's code made a node: "file.py:12 in forward", or "" where PyTorch does not say."""
-    found = node.meta.get("thresher_source")
-    if found is None:
-        found = _source(node.meta.get("stack_trace"))
-        node.meta["thresher_source"] = found
-    return str(found)
-
-
-def module_of(node: fx.Node) -> str:
-    """The nn.Module that made a node, by its name in model.named_modules(); "" for the model itself and for none."""
-    found = node.meta.get("thresher_module")
-    if found is None:
-        stack = node.meta.get("nn_module_stack")
-        found = _module_name(str(next(reversed(stack.values()))[0])) if stack else ""
-        node.meta["thresher_module"] = found
-    return str(found)
-
-
-# What TorchDynamo calls the variable that holds the model, such as L['self'] or G['model'].
-_ROOT = re.compile(r"""^(?:[LG]\[(?:'[^']*'|"[^"]*")\]|L__self__)(?=[._\[]|$)""")
-_GETATTR = re.compile(r"""getattr\(([^()]*), ?['"]([^'"]*)['"]\)""")
-_MODULES = re.compile(r"""(?:\._modules)?\[(?:'([^']*)'|"([^"]*)"|(\d+))\]""")
-
-
-def _module_name(path: str) -> str:
-    """L['self'].layer.0.query, getattr(L['self'].layer, '0').query or L['self']._modules['layer']... in plain dots."""
-    while (flat := _GETATTR.sub(r"\1.\2", path)) != path:
-        path = flat
-    path = _ROOT.sub("", path)
-    path = _MODULES.sub(lambda match: "." + next(part for part in match.groups() if part is not None), path)
-    return re.sub(r"@\d+$", "", path).strip(".")
-
-
-def _source(trace: str | None) -> str:
-    if not trace:
-        return ""
-    last = ""
-    for line in trace.splitlines():
-        line = line.strip()
-        if line.startswith('File "'):
-            path, _, rest = line[6:].partition('", line ')
-            number, _, function = rest.partition(", in ")
-            last = f"{path.rsplit('/', 1)[-1]}:{number} in {function}" if function else f"{path}:{number}"
-    return last
 
 
 def _resolve(arg: Any, values: dict[fx.Node, Any]) -> Any:

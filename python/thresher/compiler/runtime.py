@@ -7,9 +7,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -20,6 +19,9 @@ from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOper
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
+
+if TYPE_CHECKING:
+    from thresher.draw.dump import Dump
 
 log = logging.getLogger("thresher.compiler")
 
@@ -221,14 +223,19 @@ class CompiledGraph:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
             imported = import_graph(self._module, known, frozenset(generation.frozen))
-            plan = _engine.Plan.build(
-                imported.builder.graph,
-                generation.store.engine,
-                level=self.config.optimization_level,
-                passes=self.config.engine_passes(),
-                dump=self._dump(len(generation.entries)),
-                share_memory=self.config.memory_planning,
-            )
+            dump = self._dump(len(generation.entries))
+            try:
+                plan = _engine.Plan.build(
+                    imported.builder.graph,
+                    generation.store.engine,
+                    level=self.config.optimization_level,
+                    passes=self.config.engine_passes(),
+                    dump=dump,
+                    share_memory=self.config.memory_planning,
+                )
+            finally:
+                if dump is not None:
+                    dump.close()
             return _Entry(imported, plan, self)
         except EmptyTensor:
             return _Entry(None, None, self)
@@ -246,14 +253,10 @@ class CompiledGraph:
             log.warning("%s runs in PyTorch at these shapes: %s", self.name, reason)
             return _Entry(None, None, self)
 
-    def _dump(self, number: int) -> Callable[[str, str], None] | None:
+    def _dump(self, number: int) -> Dump | None:
         if self.config.dump_dir is None:
             return None
-        folder = Path(self.config.dump_dir) / f"{self.name}_plan_{number}"
-        folder.mkdir(parents=True, exist_ok=True)
-        count = itertools.count()
+        from thresher.draw.dump import Dump
 
-        def write(name: str, text: str) -> None:
-            (folder / f"{next(count):02d}_{name}.txt").write_text(text, encoding="utf-8")
-
-        return write
+        sections = {str(row["name"]): str(row["section"]) for row in _engine.ops()}
+        return Dump(self.config.dump_dir, f"{self.name}_plan_{number}", sections)
