@@ -5,17 +5,20 @@ from thresher.compiler.backend import thresher_backend
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import ConfigError, PassError, ThresherError, UnavailableError, UnsupportedOperatorError
 from thresher.compiler.importer import supported_operators
-from thresher.compiler.stats import CompilationStats, UnsupportedOperator, clear_cache, compilation_stats
+from thresher.compiler.precision import PrecisionDecision
+from thresher.compiler.stats import CompilationStats, UnsupportedOperator, WeightsHeld, clear_cache, compilation_stats
 
 __all__ = [
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
     "PassError",
+    "PrecisionDecision",
     "ThresherError",
     "UnavailableError",
     "UnsupportedOperator",
     "UnsupportedOperatorError",
+    "WeightsHeld",
     "clear_cache",
     "compilation_stats",
     "compile",

@@ -6,14 +6,13 @@ from typing import Any, Literal
 
 import torch
 
-from thresher.compiler.backend import thresher_backend
+from thresher.compiler.backend import MODEL_CHECKED, thresher_backend
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import ConfigError, UnavailableError
+from thresher.compiler.precision import Precision, warn_unmatched
 
 TARGETS = ("cpu", "cuda")
-PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 AVAILABLE_TARGETS = ("cpu",)
-AVAILABLE_PRECISIONS = ("fp32",)
 
 
 def compile(
@@ -21,7 +20,9 @@ def compile(
     *,
     target: Literal["cpu", "cuda"] = "cpu",
     optimization_level: Literal["O0", "O1", "O2", "O3"] | None = None,
-    precision: Literal["fp32", "bf16", "fp16", "int8"] = "fp32",
+    precision: Precision | None = None,
+    precision_exclude: tuple[str, ...] | None = None,
+    max_weight_error: float | None = None,
     config: CompilerConfig | None = None,
     dynamic: bool | None = None,
 ) -> torch.nn.Module:
@@ -31,8 +32,19 @@ def compile(
       model: the model; its parameters are shared with the result, not copied.
       target: where to run; this build has "cpu".
       optimization_level: "O0" to "O3"; None takes that of `config`, whose default is "O2".
-      precision: how to compute; this build has "fp32", which agrees with PyTorch to about 1e-5.
-      config: further settings.
+      precision: how layers with weights compute; None takes that of `config`, whose default is "fp32". What an
+        application notices depends on the model, so measure it; orders of magnitude:
+        "fp32" agrees with PyTorch to about 1e-5;
+        "bf16" rounds weights and inputs of layers to 8 bits of precision, each by at most 0.4 %;
+        "fp16" to 11 bits, each by at most 0.05 %, in a smaller range;
+        "int8" rounds weights to 255 steps for each output and inputs to 255 steps for each row: errors of up to half a
+        step, 0.4 % of the largest element of that output or row;
+        "int8_weight" rounds only the weights so, "int4_weight" to 15 steps for each group of weights.
+        ``compilation_stats().precision_decisions`` has the measured error of every layer's weights.
+      precision_exclude: patterns on module paths, as named_modules() has them; what they match stays in fp32:
+        ("encoder.layer.0.*", "pooler.dense"). A pattern that matches no module is a warning.
+      max_weight_error: a layer whose weights would change by more than this (relative, Frobenius norm) stays in fp32.
+      config: further settings; the arguments above go before it.
       dynamic: as in torch.compile: None makes a size dynamic when it first changes, True from the start.
 
     Returns:
@@ -45,14 +57,19 @@ def compile(
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model: wanted a torch.nn.Module, found {type(model).__name__}; wrap functions in a module")
     _check("target", target, TARGETS, AVAILABLE_TARGETS)
-    _check("precision", precision, PRECISIONS, AVAILABLE_PRECISIONS)
     if config is None:
         config = CompilerConfig()
     elif not isinstance(config, CompilerConfig):
         raise ConfigError(f"config: wanted a thresher.CompilerConfig or None, found {type(config).__name__}")
-    if optimization_level is not None:
-        config = config.replace(optimization_level=optimization_level)
-    options: dict[str, Any] = {"config": config}
+    given = {
+        "optimization_level": optimization_level,
+        "precision": precision,
+        "precision_exclude": precision_exclude,
+        "max_weight_error": max_weight_error,
+    }
+    config = config.replace(**{name: value for name, value in given.items() if value is not None})
+    warn_unmatched(config.precision_exclude, (path for path, _ in model.named_modules()))
+    options: dict[str, Any] = {"config": config, MODEL_CHECKED: True}
     compiled = torch.compile(model, backend=thresher_backend, options=options, dynamic=dynamic)
     assert isinstance(compiled, torch.nn.Module)
     return compiled

@@ -21,11 +21,16 @@ from thresher.compiler.capture import capture_inference
 from thresher.compiler.config import CompilerConfig, config_from_options
 from thresher.compiler.decompositions import DECOMPOSITIONS
 from thresher.compiler.errors import ConfigError, UnsupportedOperatorError
+from thresher.compiler.origin import module_path
 from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
+from thresher.compiler.precision import warn_unmatched
 from thresher.compiler.runtime import CompiledGraph
 from thresher.compiler.stats import RECORDER, UnsupportedOperator
 
 log = logging.getLogger("thresher.compiler")
+
+# A key in the options: the patterns of the configuration were compared with the whole model already.
+MODEL_CHECKED = "model_checked"
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -51,7 +56,11 @@ def thresher_backend(
     if mode not in (None, "default"):
         raise ConfigError(f"mode: wanted None or 'default', found {mode!r}; settings go into options={{...}}")
     startup.initialize()
-    config = config_from_options(options)
+    rest = dict(options or {})
+    checked = rest.pop(MODEL_CHECKED, False)
+    config = config_from_options(rest)
+    if not checked:  # this graph may be one of several of the model: its modules are all there is to compare with
+        warn_unmatched(config.precision_exclude, _modules(gm))
 
     def compile_graph(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         return compile_aten(module, _static_inputs(len(inputs)), config)
@@ -71,6 +80,12 @@ def thresher_backend(
             decompositions=DECOMPOSITIONS,
         )(gm, example_inputs)
     return compiled
+
+
+def _modules(gm: fx.GraphModule) -> set[str]:
+    """Paths of the modules that a graph of TorchDynamo runs."""
+    stacks = [node.meta.get("nn_module_stack") or {} for node in gm.graph.nodes]
+    return {module_path(str(entry[0])) for stack in stacks for entry in stack.values()}
 
 
 @contextlib.contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from thresher.compiler.errors import ConfigError, PassError
+from thresher.compiler.errors import ConfigError, PassError, UnavailableError
+from thresher.compiler.precision import PRECISIONS, Precision, available
 from thresher.passes import INPUT, Graph, Pass
 
 EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
@@ -48,12 +50,18 @@ class CompilerConfig:
         when they changed. False passes them to the engine like any other input.
       fallback: "split" runs what the engine lacks in PyTorch, after listing all of it; "error" raises
         UnsupportedOperatorError with the same list.
+      precision: how layers with weights compute: "fp32", "bf16", "fp16", "int8" (weights and inputs), "int8_weight" or
+        "int4_weight" (weights only). ``thresher.compile`` says what each costs.
+      precision_exclude: paths of modules that stay in fp32, as patterns: "encoder.layer.0.*".
+      max_weight_error: a layer stays in fp32 where rounding would change its weights by more than this, relative to
+        their norm; None for no limit.
       plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
         used one goes first.
       dump_dir: a folder that receives the text and a drawing of every graph after every pass, or None.
 
     Raises:
       ConfigError: a value is not usable; the message says what was wanted, what was found and what to do.
+      UnavailableError: a precision that this build lacks.
     """
 
     optimization_level: Literal["O0", "O1", "O2", "O3"] = "O2"
@@ -64,6 +72,9 @@ class CompilerConfig:
     extra_passes: tuple[str | Pass | Callable[[Graph], Graph], ...] = ()
     freeze_parameters: bool = True
     fallback: Literal["split", "error"] = "split"
+    precision: Precision = "fp32"
+    precision_exclude: tuple[str, ...] = ()
+    max_weight_error: float | None = None
     plan_cache_size: int = 32
     dump_dir: str | os.PathLike[str] | None = None
 
@@ -78,6 +89,7 @@ class CompilerConfig:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"plan_cache_size: wanted an integer of at least 1, found {size!r}; the default is 32")
         self._check_extra_passes()
+        self._check_precision()
         if self.dump_dir is not None:
             if not isinstance(self.dump_dir, (str, os.PathLike)):
                 raise ConfigError(f"dump_dir: wanted a path or None, found {self.dump_dir!r}")
@@ -129,6 +141,35 @@ class CompilerConfig:
     def user_passes(self) -> list[Pass]:
         """The passes that are not the engine's."""
         return [Pass.of(entry) for entry in self.extra_passes if not isinstance(entry, str)]
+
+    def precision_arguments(self) -> dict[str, Any]:
+        """What Plan.build has to know; nothing for fp32, which has no layers to exclude."""
+        if self.precision == "fp32":
+            return {}
+        return {
+            "precision": self.precision,
+            "exclude": list(self.precision_exclude),
+            "max_weight_error": self.max_weight_error,
+        }
+
+    def _check_precision(self) -> None:
+        _want_choice("precision", self.precision, PRECISIONS)
+        if self.precision != "fp32":
+            _want_available("precision", self.precision, available())
+        exclude: object = self.precision_exclude
+        if not isinstance(exclude, (tuple, list)) or not all(isinstance(p, str) and p for p in exclude):
+            raise ConfigError(
+                f"precision_exclude: wanted a tuple of patterns on module paths, found {exclude!r}; "
+                "write ('encoder.layer.0.*',) for one"
+            )
+        object.__setattr__(self, "precision_exclude", tuple(exclude))
+        limit: object = self.max_weight_error
+        if limit is not None:
+            if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < math.inf:
+                raise ConfigError(
+                    f"max_weight_error: wanted a positive number or None, found {limit!r}; 0.01 allows one per cent"
+                )
+            object.__setattr__(self, "max_weight_error", float(limit))
 
     def _check_extra_passes(self) -> None:
         extra: object = self.extra_passes
@@ -217,6 +258,11 @@ def _want_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = _nearest(value, choices) if isinstance(value, str) else f"; known: {', '.join(choices)}"
         raise ConfigError(f"{name}: wanted one of {', '.join(choices)}, found {value!r}{near}")
+
+
+def _want_available(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UnavailableError(f"{name}={value!r} is not available in this build; available: {', '.join(choices)}")
 
 
 def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:

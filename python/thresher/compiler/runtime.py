@@ -162,6 +162,14 @@ class CompiledGraph:
         generation = self._generation
         return [] if generation is None else [generation.store]
 
+    def copies(self) -> dict[int, int]:
+        """Addresses and sizes of row-major copies of parameters."""
+        generation = self._generation
+        if generation is None:
+            return {}
+        owners = dict(zip(generation.frozen, generation.snapshot.pointers, strict=True))
+        return {t.data_ptr(): t.nbytes for i, t in generation.constants.items() if t.data_ptr() != owners[i]}
+
     def clear(self) -> None:
         """Drops all plans and packed weights."""
         with self._lock:
@@ -232,6 +240,7 @@ class CompiledGraph:
                     passes=self.config.engine_passes(),
                     dump=dump,
                     share_memory=self.config.memory_planning,
+                    **self.config.precision_arguments(),
                 )
             finally:
                 if dump is not None:

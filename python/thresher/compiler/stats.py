@@ -7,6 +7,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
+from thresher.compiler.precision import PrecisionDecision, decisions_of, merge, summarize
+
 if TYPE_CHECKING:
     from thresher import _engine
     from thresher.compiler.weights import Store
@@ -20,6 +22,9 @@ class Holder(Protocol):
 
     def weight_stores(self) -> list[Store]:
         """The packed weights; several holders may share one."""
+
+    def copies(self) -> dict[int, int]:
+        """Addresses and sizes of copies of parameters."""
 
     def clear(self) -> None:
         """Drops them all; the next call builds them again."""
@@ -52,6 +57,24 @@ class UnsupportedOperator:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WeightsHeld:
+    """Bytes of weights and constants.
+
+    Attributes:
+      packed: rearranged for the kernels.
+      original: weights that plans read as the model has them, such as the tables of embeddings. They are the model's
+        own memory, not a copy.
+      engine: constants that the engine copied or computed.
+      copied: row-major copies of parameters that are not row-major themselves, kept for plans at further shapes.
+    """
+
+    packed: int = 0
+    original: int = 0
+    engine: int = 0
+    copied: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class CompilationStats:
     """A snapshot; counts are of this process since the start or the last clear_cache().
 
@@ -69,6 +92,10 @@ class CompilationStats:
       compile_seconds: time spent checking, splitting, importing and planning; without torch.compile's own tracing.
       peak_arena_bytes: working memory of the largest plan alive.
       weight_bytes: packed weights alive.
+      peak_memory_bytes: what running the largest plan takes beside the model itself and its inputs and outputs:
+        peak_arena_bytes, the packed weights, the constants that the engine made, and copies of weights.
+      weights_held: memory of the model's weights and constants, counted once however many plans read it.
+      precision_decisions: how the layers of the plans alive compute, each layer of a graph once.
     """
 
     graphs: int
@@ -83,6 +110,34 @@ class CompilationStats:
     compile_seconds: float
     peak_arena_bytes: int
     weight_bytes: int
+    peak_memory_bytes: int
+    weights_held: WeightsHeld
+    precision_decisions: tuple[PrecisionDecision, ...]
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        nodes = self.nodes_supported + self.nodes_unsupported
+        held = self.weights_held
+        lines = [
+            f"{_count(self.graphs, 'graph')}, {_count(self.partitions, 'part')} in the engine, "
+            f"{_count(self.plans, 'plan')} alive; {self.nodes_supported} of {nodes} nodes in the engine; "
+            f"compiled in {self.compile_seconds:.2f} s",
+            f"memory: {_megabytes(self.peak_memory_bytes)} = {_megabytes(self.peak_arena_bytes)} working, "
+            f"{_megabytes(held.packed)} packed weights, {_megabytes(held.engine + held.copied)} constants and copies; "
+            f"{_megabytes(held.original)} of the model's own are read in place",
+        ]
+        lines += [f"runs in PyTorch: {entry}" for entry in self.unsupported]
+        lines += [f"runs in PyTorch: {reason}" for reason in self.eager_shapes]
+        lines += [text] if (text := summarize(self.precision_decisions)) else []
+        return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
 
 
 class Recorder:
@@ -148,6 +203,16 @@ class Recorder:
         alive = self.alive()
         plans = [plan for graph in alive for plan in graph.plans()]
         stores = {id(store): store for graph in alive for store in graph.weight_stores()}
+        packed = sum(store.bytes for store in stores.values())
+        copies = {address: size for graph in alive for address, size in graph.copies().items()}
+        read: dict[str, dict[int, int]] = {"caller": {}, "engine": {}, "packed": {}}
+        for plan in plans:
+            for address, size, origin in plan.constants():
+                if address not in copies:
+                    read[origin][address] = max(size, read[origin].get(address, 0))
+        held = WeightsHeld(packed, sum(read["caller"].values()), sum(read["engine"].values()), sum(copies.values()))
+        arena = max((plan.arena_bytes for plan in plans), default=0)
+        decisions = [merge(decisions_of(plan) for plan in graph.plans()) for graph in alive]
         with self._lock:
             return CompilationStats(
                 graphs=self._graphs,
@@ -160,8 +225,11 @@ class Recorder:
                 eager_shapes=tuple(self._eager_shapes),
                 repacks=self._repacks,
                 compile_seconds=self._seconds,
-                peak_arena_bytes=max((plan.arena_bytes for plan in plans), default=0),
-                weight_bytes=sum(store.bytes for store in stores.values()),
+                peak_arena_bytes=arena,
+                weight_bytes=packed,
+                peak_memory_bytes=arena + packed + held.engine + held.copied,
+                weights_held=held,
+                precision_decisions=tuple(decision for own in decisions for decision in own),
             )
 
     def clear(self) -> None:

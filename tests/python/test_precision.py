@@ -1,0 +1,180 @@
+"""Precisions: names, what the engine is told, what it decided, and the memory that weights take."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from thresher import _engine  # noqa: E402
+from thresher.compiler import precision as rules  # noqa: E402
+
+
+def entry(module: str = "fc", **changes: Any) -> dict[str, Any]:
+    plain = {"module": module, "source": "m.py:3 in f", "op": "linear", "k": 8, "n": 16}
+    return {**plain, "precision": "bf16", "weight_error": 0.001, "reason": "", **changes}
+
+
+@pytest.fixture
+def every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that has them all."""
+    monkeypatch.setattr(_engine, "precisions", lambda: list(rules.PRECISIONS), raising=False)
+
+
+def test_names(compiler: Any) -> None:
+    assert "fp32" in rules.available() and set(rules.available()) <= set(rules.PRECISIONS)
+    with pytest.raises(compiler.ConfigError, match="did you mean 'int8_weight'"):
+        compiler.CompilerConfig(precision="int8_weigh")
+
+
+def test_precisions_that_the_build_lacks(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_engine, "precisions", lambda: ["fp32", "bf16"], raising=False)
+    assert compiler.CompilerConfig(precision="bf16").precision == "bf16"
+    for make in (
+        lambda: compiler.CompilerConfig(precision="int8"),
+        lambda: compiler.compile(nn.Linear(3, 3), precision="int8"),
+    ):
+        with pytest.raises(compiler.UnavailableError, match=r"precision='int8'.*available: fp32, bf16"):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision_exclude": "fc.*"}, "wanted a tuple of patterns"),
+        ({"precision_exclude": (3,)}, "wanted a tuple of patterns"),
+        ({"precision_exclude": ("",)}, "wanted a tuple of patterns"),
+        ({"max_weight_error": 0}, "wanted a positive number"),
+        ({"max_weight_error": True}, "wanted a positive number"),
+        ({"max_weight_error": float("nan")}, "wanted a positive number"),
+        ({"max_weight_error": "1 %"}, "wanted a positive number"),
+    ],
+    ids=str,
+)
+def test_settings_that_are_refused(compiler: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(compiler.ConfigError, match=message):
+        compiler.CompilerConfig(**changes)
+
+
+def test_what_the_engine_is_told(compiler: Any, every_precision: None) -> None:
+    assert compiler.CompilerConfig(precision_exclude=("fc",)).precision_arguments() == {}
+    config = compiler.CompilerConfig(precision="int8", precision_exclude=["fc.*"], max_weight_error=1)
+    assert config.precision_arguments() == {"precision": "int8", "exclude": ["fc.*"], "max_weight_error": 1.0}
+    hash(config)
+
+
+def test_arguments_of_compile_go_before_the_configuration(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(_engine, "precisions", lambda: list(rules.PRECISIONS), raising=False)
+    monkeypatch.setattr(torch, "compile", lambda model, **settings: seen.update(settings) or model)
+    config = compiler.CompilerConfig(precision="bf16", precision_exclude=("0",), fusion=False)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    compiler.compile(model, precision="int8", max_weight_error=0.5, config=config)
+    chosen = seen["options"]["config"]
+    assert (chosen.precision, chosen.precision_exclude, chosen.max_weight_error) == ("int8", ("0",), 0.5)
+    assert not chosen.fusion
+    compiler.compile(model, precision_exclude=("1",), config=config)
+    chosen = seen["options"]["config"]
+    assert (chosen.precision, chosen.precision_exclude) == ("bf16", ("1",))
+
+
+def test_patterns_that_match_no_module() -> None:
+    modules = ["", "encoder", "encoder.layer.0.dense", "encoder.layer.1.dense", "pooler"]
+    assert rules.unmatched(["encoder.layer.0.*", "pooler", "*"], modules) == []
+    (sentence,) = rules.unmatched(["encoder.layr.0.dense"], modules)
+    assert "'encoder.layr.0.dense' matches no module" in sentence and "'encoder.layer.0.dense'" in sentence
+    (sentence,) = rules.unmatched(["zzz"], modules)
+    assert sentence.endswith("of the model")
+
+
+def test_warnings_about_patterns(compiler: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3))).eval()
+    x = torch.ones(2, 3)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiler.compile(model, precision_exclude=("1.*", "0"))(x)
+    with pytest.warns(UserWarning, match=r"'1\.1' matches no module of the model; the nearest module is '1\.0'"):
+        compiler.compile(model, precision_exclude=("1.1",))
+    torch._dynamo.reset()
+    options = {"precision_exclude": ("1.*", "2")}
+    with torch.no_grad(), pytest.warns(UserWarning, match="'2' matches no module") as caught:
+        torch.compile(model, backend=compiler.thresher_backend, options=options)(x)
+    assert len([w for w in caught if "precision_exclude" in str(w.message)]) == 1
+
+
+def test_a_decision_knows_its_module() -> None:
+    of = rules.PrecisionDecision.of
+    assert of(entry("a.b")).module == "a.b"
+    assert of(entry("", source="c.d: m.py:3 in f, e: m.py:4 in g")).module == "c.d"
+    text = str(of(entry("a.b", precision="fp32", weight_error=None, reason="excluded")))
+    assert text == "a.b: linear 8 x 16 in fp32 (excluded)"
+
+
+def test_layers_appear_once() -> None:
+    first = [rules.PrecisionDecision.of(e) for e in (entry("a"), entry("a"), entry("b"))]
+    second = [rules.PrecisionDecision.of(e) for e in (entry("a", precision="fp32"), entry("c"), entry("b"))]
+    merged = rules.merge([first, second])
+    assert [(d.module, d.precision) for d in merged] == [("a", "bf16"), ("a", "bf16"), ("b", "bf16"), ("c", "bf16")]
+    assert rules.merge([]) == ()
+
+
+def test_summary_of_decisions() -> None:
+    many = [rules.PrecisionDecision.of(entry(f"l{i}", precision="fp32", reason="excluded")) for i in range(20)]
+    text = rules.summarize([rules.PrecisionDecision.of(entry("a"))] * 30 + many)
+    assert text.startswith("layers: 30 in bf16, 20 in fp32\n  l0: linear 8 x 16 in fp32")
+    assert text.endswith("and 12 more, see precision_decisions") and rules.summarize([]) == ""
+
+
+def test_stats_merge_the_plans_of_a_graph(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from thresher.compiler import stats
+
+    model = nn.Linear(8, 16).eval()
+    compiled = compiler.compile(model, dynamic=True)
+    monkeypatch.setattr(stats, "decisions_of", lambda plan: [rules.PrecisionDecision.of(entry())])
+    with torch.no_grad():
+        compiled(torch.ones(2, 8))
+        compiled(torch.ones(3, 8))
+    found = compiler.compilation_stats()
+    assert found.plans == 2 and [d.module for d in found.precision_decisions] == ["fc"]
+    assert "layers: 1 in bf16" in found.summary() and "2 plans alive" in found.summary()
+
+
+# ---- memory ----
+
+
+class Tied(nn.Module):
+    """Reads a table in place, packs a matrix, and holds one that is not row-major."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1000, 64)
+        self.fc = nn.Linear(64, 128)
+        self.turned = nn.Parameter(torch.randn(96, 128).t())
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.fc(self.table(ids)) @ self.turned
+        return hidden
+
+
+def test_memory_that_weights_take(compiler: Any) -> None:
+    model = Tied().eval()
+    assert not model.turned.is_contiguous()
+    ids = torch.arange(12)
+    with torch.no_grad():
+        compiled = compiler.compile(model, dynamic=True)
+        torch.testing.assert_close(compiled(ids), model(ids), rtol=1e-4, atol=1e-4)
+        one = compiler.compilation_stats()
+        compiled(torch.arange(9))
+    two = compiler.compilation_stats()
+    assert two.plans == 2 and two.weights_held == one.weights_held
+    held = one.weights_held
+    assert held.copied == 4 * 96 * 128
+    assert held.original == 4 * (1000 * 64 + 128)
+    assert held.packed == one.weight_bytes >= 4 * (64 * 128 + 128 * 96)
+    assert one.peak_memory_bytes == one.peak_arena_bytes + held.packed + held.engine + held.copied
+    compiler.clear_cache()
+    assert compiler.compilation_stats().weights_held == type(held)()
