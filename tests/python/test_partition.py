@@ -21,7 +21,7 @@ class Mixed(nn.Module):
         self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
 
     def forward(self, x: Any) -> Any:
-        hidden = torch.cumsum(self.first(x).relu(), dim=1)
+        hidden = torch.cumprod(self.first(x).relu(), dim=1)
         spectrum = torch.fft.rfft(hidden).abs().sum(-1, keepdim=True)
         return self.second(hidden).sigmoid(), torch.special.erfinv(torch.tanh(spectrum) * 0.5), spectrum * 2
 
@@ -47,8 +47,8 @@ def test_all_unsupported_operators_are_listed(compiler: Any, caplog: pytest.LogC
     ):
         check(compiled(x), model(x))
     listed = {entry.op: entry for entry in compiler.compilation_stats().unsupported}
-    assert {"aten.cumsum.default", "aten._fft_r2c.default", "aten.erfinv.default"} <= set(listed)
-    entry = listed["aten.cumsum.default"]
+    assert {"aten.cumprod.default", "aten._fft_r2c.default", "aten.erfinv.default"} <= set(listed)
+    entry = listed["aten.cumprod.default"]
     assert entry.inputs[0].endswith("float32[3, 16]") and entry.outputs == ("float32[3, 16]",)
     assert "test_partition.py" in entry.source and "forward" in entry.source
     ours = [str(w.message) for w in caught if "run in PyTorch" in str(w.message)]
@@ -68,7 +68,7 @@ def test_refusal_lists_everything(compiler: Any) -> None:
         with torch.no_grad(), pytest.raises(compiler.UnsupportedOperatorError) as raised:
             compiled(x)
         text = str(raised.value)
-        for want in ("aten.cumsum.default", "aten._fft_r2c.default", "aten.erfinv.default", "float32[3, 16]", "split"):
+        for want in ("aten.cumprod.default", "aten._fft_r2c.default", "aten.erfinv.default", "float32[3, 16]", "split"):
             assert want in text
         assert len(raised.value.operators) >= 3
     stats = compiler.compilation_stats()
@@ -88,7 +88,7 @@ def test_unsupported_dtypes_run_in_pytorch(compiler: Any) -> None:
 def test_equal_operators_are_counted(compiler: Any) -> None:
     def function(x: Any) -> Any:
         for _ in range(3):
-            x = torch.cumsum(x, 0)
+            x = torch.cumprod(x, 0)
         return x
 
     x = torch.randn(3, 4)
@@ -100,7 +100,7 @@ def test_equal_operators_are_counted(compiler: Any) -> None:
 def test_parts_are_few_and_large(compiler: Any) -> None:
     # Two independent branches around one operator: what does not depend on it joins one part.
     def function(x: Any, w: Any) -> Any:
-        a = torch.cumsum((x @ w).tanh(), 0)
+        a = torch.cumprod((x @ w).tanh(), 0)
         b = (x @ w.t()).relu() @ w
         return (a @ w + b @ w).sigmoid()
 
@@ -111,8 +111,8 @@ def test_parts_are_few_and_large(compiler: Any) -> None:
 
 def test_trivial_parts_stay_in_pytorch(compiler: Any) -> None:
     def function(x: Any) -> Any:
-        y = torch.cumsum(x, 0).unsqueeze(0).transpose(0, 1)
-        return torch.cumsum(y + 1, 1)
+        y = torch.cumprod(x, 0).unsqueeze(0).transpose(0, 1)
+        return torch.cumprod(y + 1, 1)
 
     x = torch.randn(3, 4)
     check([run(compiler, function, x)], [function(x)])
@@ -132,7 +132,7 @@ def test_parameters_are_packed_in_every_part(compiler: Any) -> None:
 
 def test_dynamic_sizes_across_parts(compiler: Any) -> None:
     def function(x: Any, w: Any) -> Any:
-        y = torch.cumsum(x @ w, 1)
+        y = torch.cumprod(x @ w, 1)
         return (y.reshape(y.shape[0] * 2, -1) @ w[:2]).softmax(-1)
 
     with warnings.catch_warnings(), torch.no_grad():
@@ -146,7 +146,7 @@ def test_dynamic_sizes_across_parts(compiler: Any) -> None:
 
 def test_random_operators_keep_their_order(compiler: Any) -> None:
     def function(x: Any, w: Any) -> Any:
-        late = torch.rand_like(torch.cumsum(x @ w, 0).exp() @ w)
+        late = torch.rand_like(torch.cumprod(x @ w, 0).exp() @ w)
         early = torch.rand_like(x)
         return late @ w + early @ w
 

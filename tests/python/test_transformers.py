@@ -24,6 +24,14 @@ FAMILIES: dict[str, tuple[dict[str, Any], bool]] = {
         },
         False,
     ),
+    "Roberta": (  # counts positions with a running sum
+        {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+        False,
+    ),
+    "MPNet": (
+        {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+        False,
+    ),
     "GPT2": (
         {"n_embd": 64, "n_layer": 2, "n_head": 4, "use_cache": False, "bos_token_id": None, "eos_token_id": None},
         True,

@@ -74,6 +74,12 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.reduce("sum", b.cast(a.self, b.out_dtype()), getattr(a, "dim", None), getattr(a, "keepdim", False))
 
 
+@rule(aten.cumsum.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x = b.cast(a.self, b.out_dtype())
+    return b.emit("cumsum", [x], dim=dim(a.dim, x.rank)) if x.rank else x
+
+
 @rule(aten.amax.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.reduce("amax", a.self, a.dim, a.keepdim)

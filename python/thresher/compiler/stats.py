@@ -35,7 +35,7 @@ class UnsupportedOperator:
     """An operator of a user's graph that runs in PyTorch.
 
     Attributes:
-      op: its name, such as "aten.cumsum.default".
+      op: its name, such as "aten.cumprod.default".
       inputs: its tensor operands as "name: dtype[shape]"; symbolic sizes by their names.
       outputs: its results as "dtype[shape]".
       source: the user's line, "file.py:12 in forward", or "".

@@ -1,8 +1,9 @@
-// Reductions: sum, mean, amax, amin.
+// Reductions: sum, mean, amax, amin; and the running sum.
 #include "thresher/kernels/reduce.h"
 
 #include <utility>
 
+#include "thresher/kernels/scan.h"
 #include "thresher/ops/common.h"
 
 namespace thresher {
@@ -83,11 +84,51 @@ OpDef Row() {
           LowerReduce<op>};
 }
 
+// ---- cumsum ----
+
+Result<std::vector<TensorType>> InferCumSum(const InferContext& c) {
+  const OperandType& x = c.inputs[0];
+  if (!kernels::SupportsCumSum(x.dtype)) {
+    return Unsupported("type " + std::string(Name(x.dtype)) + " is not supported; cast first");
+  }
+  THRESHER_ASSIGN(const int dim, ops::NormalizeDim(GetAttr<int64_t>(c.attrs, "dim", 0), ops::Rank(x), "dim"));
+  static_cast<void>(dim);
+  return ops::One(x.dtype, x.shape);
+}
+
+struct CumSumParams {
+  int dim;
+};
+
+Status CumSumStep(const StepContext& c) {
+  kernels::CumSum(c.in(0), c.as<CumSumParams>().dim, c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
+
+Status LowerCumSum(const Graph&, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  const TensorRef x = lowering.Ref(node.inputs[0]);
+  THRESHER_ASSIGN(const int dim, ops::NormalizeDim(GetAttr<int64_t>(node.attrs, "dim", 0), x.view.rank, "dim"));
+  lowering.AddStep(CumSumStep, {x}, {out}, CumSumParams{dim});
+  return Status::Ok();
+}
+
 }  // namespace
 
 std::span<const OpDef> ReduceOps() {
-  static const std::vector<OpDef> rows = {Row<ReduceOp::kSum>(), Row<ReduceOp::kMean>(), Row<ReduceOp::kMax>(),
-                                          Row<ReduceOp::kMin>()};
+  static const std::vector<OpDef> rows = {Row<ReduceOp::kSum>(),
+                                          Row<ReduceOp::kMean>(),
+                                          Row<ReduceOp::kMax>(),
+                                          Row<ReduceOp::kMin>(),
+                                          {"cumsum",
+                                           "Running sums along one dimension.",
+                                           {"x"},
+                                           {{"dim", AttrType::kInt, true, "the dimension summed along"}},
+                                           Section::kForward,
+                                           InferCumSum,
+                                           CostReduce,
+                                           LowerCumSum}};
   return rows;
 }
 
