@@ -49,7 +49,8 @@ def test_what_a_pass_can_ask_of_a_graph() -> None:
         mul.outputs,
         (y,),
         {},
-        "act: m.py:3",
+        "m.py:3",
+        "act",
     )
     constant = mul.inputs[1]
     assert constant is not None and graph.is_constant(constant) and not graph.is_weight(constant)

@@ -41,9 +41,10 @@ def compile(
         step, 0.4 % of the largest element of that output or row;
         "int8_weight" rounds only the weights so, "int4_weight" to 15 steps for each group of weights.
         ``compilation_stats().precision_decisions`` has the measured error of every layer's weights.
-      precision_exclude: patterns on module paths, as named_modules() has them; what they match stays in fp32:
-        ("encoder.layer.0.*", "pooler.dense"). A pattern that matches no module is a warning.
-      max_weight_error: a layer whose weights would change by more than this (relative, Frobenius norm) stays in fp32.
+      precision_exclude: patterns on module paths, as named_modules() has them; what they match stays in fp32 with
+        all below it: ("encoder.layer.0", "*.pooler"). A pattern that matches no module is a warning.
+      max_weight_error: a layer whose weights would change by more than this (relative, Frobenius norm) stays in fp32;
+        None for 0.02, and 0.12 with "int4_weight"; 0 for no limit.
       config: further settings; the arguments above go before it.
       dynamic: as in torch.compile: None makes a size dynamic when it first changes, True from the start.
 

@@ -19,6 +19,9 @@ EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
 LEVELS = ("O0", "O1", "O2", "O3")
 FALLBACKS = ("split", "error")
 
+# The pass that gives layers another precision than fp32.
+PRECISION_PASS = "precision_assignment"
+
 # Which passes a switch turns off, by the engine's names.
 PASS_SWITCHES: dict[str, tuple[str, ...]] = {
     "fusion": (
@@ -52,9 +55,9 @@ class CompilerConfig:
         UnsupportedOperatorError with the same list.
       precision: how layers with weights compute: "fp32", "bf16", "fp16", "int8" (weights and inputs), "int8_weight" or
         "int4_weight" (weights only). ``thresher.compile`` says what each costs.
-      precision_exclude: paths of modules that stay in fp32, as patterns: "encoder.layer.0.*".
+      precision_exclude: paths of modules that stay in fp32 with all below them, as patterns: "encoder.layer.0".
       max_weight_error: a layer stays in fp32 where rounding would change its weights by more than this, relative to
-        their norm; None for no limit.
+        their norm; None for 0.02, and 0.12 with "int4_weight"; 0 for no limit.
       plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
         used one goes first.
       dump_dir: a folder that receives the text and a drawing of every graph after every pass, or None.
@@ -156,18 +159,25 @@ class CompilerConfig:
         _want_choice("precision", self.precision, PRECISIONS)
         if self.precision != "fp32":
             _want_available("precision", self.precision, available())
+            from thresher import _engine
+
+            if PRECISION_PASS not in _engine.passes(self.optimization_level):
+                raise ConfigError(
+                    f"precision: wanted optimization_level 'O2' or 'O3' for {self.precision!r}, found "
+                    f"{self.optimization_level!r}, which computes in fp32 only; raise the level"
+                )
         exclude: object = self.precision_exclude
         if not isinstance(exclude, (tuple, list)) or not all(isinstance(p, str) and p for p in exclude):
             raise ConfigError(
                 f"precision_exclude: wanted a tuple of patterns on module paths, found {exclude!r}; "
-                "write ('encoder.layer.0.*',) for one"
+                "write ('encoder.layer.0',) for one"
             )
         object.__setattr__(self, "precision_exclude", tuple(exclude))
         limit: object = self.max_weight_error
         if limit is not None:
-            if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 < limit < math.inf:
+            if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 <= limit < math.inf:
                 raise ConfigError(
-                    f"max_weight_error: wanted a positive number or None, found {limit!r}; 0.01 allows one per cent"
+                    f"max_weight_error: wanted a number of at least 0 or None, found {limit!r}; 0.01 allows 1 %"
                 )
             object.__setattr__(self, "max_weight_error", float(limit))
 

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from thresher.compiler.origin import module_of_origin
-
 if TYPE_CHECKING:
     from thresher import _engine
 
@@ -28,7 +26,7 @@ class PrecisionDecision:
 
     Attributes:
       module: its path in the model, such as "encoder.layer.0.output.dense"; "" where PyTorch does not say.
-      source: module and line, as in the graph's text.
+      source: its line, "model.py:12 in forward".
       op: the operator.
       k: rows of the matrix, the width of the layer's input.
       n: columns of the matrix, the width of its output.
@@ -49,17 +47,16 @@ class PrecisionDecision:
     @staticmethod
     def of(entry: Mapping[str, Any]) -> PrecisionDecision:
         """A decision as the engine reports it."""
-        source = str(entry.get("source") or "")
-        error = entry.get("weight_error")
+        error = entry["weight_error"]
         return PrecisionDecision(
-            module=str(entry.get("module") or module_of_origin(source)),
-            source=source,
+            module=str(entry["module"]),
+            source=str(entry["source"]),
             op=str(entry["op"]),
             k=int(entry["k"]),
             n=int(entry["n"]),
             precision=str(entry["precision"]),
             weight_error=None if error is None else float(error),
-            reason=str(entry.get("reason") or ""),
+            reason=str(entry["reason"]),
         )
 
     def __str__(self) -> str:
@@ -78,8 +75,7 @@ def available() -> tuple[str, ...]:
 
 def decisions_of(plan: _engine.Plan) -> list[PrecisionDecision]:
     """What the engine decided for the layers of a plan."""
-    report = getattr(plan, "precision_decisions", None)
-    return [] if report is None else [PrecisionDecision.of(entry) for entry in report()]
+    return [PrecisionDecision.of(entry) for entry in plan.precision_decisions()]
 
 
 def merge(plans: Iterable[Sequence[PrecisionDecision]]) -> tuple[PrecisionDecision, ...]:

@@ -20,7 +20,7 @@ struct CompileOptions {
   std::string level = "O2";                        // which list of passes: O0, O1, O2, O3
   std::optional<std::vector<std::string>> passes;  // instead of the level's list
   PrecisionOptions precision;
-  CustomPasses custom_passes;                      // what `passes` names beyond the engine's own
+  CustomPasses custom_passes;  // what `passes` names beyond the engine's own
   PlanOptions plan;
   // Called with the graph as it came ("input") and after every pass.
   std::function<void(std::string_view pass, const Graph& graph)> dump;
