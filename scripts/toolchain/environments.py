@@ -71,7 +71,8 @@ MODEL = Environment("model", ("torch.txt", "model.txt"), ("model-weights.txt",))
 RUNTIME = Environment("runtime", ("runtime.txt",), base=MODEL)
 TESTS = Environment("tests", ("runtime.txt", "tests.txt"), base=MODEL)
 LINT = Environment("lint", ("runtime.txt", "tests.txt", "lint.txt"), base=MODEL)
-PEERS = Environment("peers", ("bench-peers.txt",), base=MODEL)
+PEERS = Environment("peers", ("bench-peers.txt",), ("bench-data.txt",), base=MODEL)
+ZENTORCH = Environment("zentorch", ("bench-zentorch.txt",), base=MODEL)
 
 
 def read_stamp(environment: Environment) -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import environments, native, wheel
-from .environments import MODEL, PEERS, RUNTIME, TESTS
+from .environments import MODEL, PEERS, RUNTIME, TESTS, ZENTORCH
 from .layout import BUILD, ROOT, SCRIPTS
 from .native import Flavour
-from .process import run
+from .process import ToolchainError, note, run
 
 PYTHON_TESTS = ("tests/python", "tests/e2e")
 # Nothing here may reach for a model hub: the weights come with a package.
@@ -54,20 +54,29 @@ def run_stage(flavour: Flavour, arguments: list[str]) -> None:
     )
 
 
-def run_bench(flavour: Flavour, arguments: list[str]) -> None:
+def run_bench(flavour: Flavour, arguments: list[str], *, zentorch: bool) -> None:
     """Runs bench/run.py: Thresher beside PyTorch and the engines of requirements/bench-peers.txt.
+
+    Args:
+        flavour: what to build.
+        arguments: more arguments for bench/run.py.
+        zentorch: whether to measure zentorch; where it cannot be installed, the table says that it is not there.
 
     Raises:
         ToolchainError: the build or the benchmark failed.
     """
     built = wheel.build_wheel(flavour)
-    _run_script(
-        [
-            *(ROOT / "bench" / "run.py", "--python-thresher", environments.install_wheel(RUNTIME, built)),
-            *("--python-peers", environments.ensure(PEERS), "--output", BUILD / "bench"),
-            *arguments,
-        ]
-    )
+    command: list[str | Path] = [
+        *(ROOT / "bench" / "run.py", "--python-thresher", environments.install_wheel(RUNTIME, built)),
+        *("--python-peers", environments.ensure(PEERS), "--output", BUILD / "bench"),
+    ]
+    if zentorch:
+        command.append("--zentorch")
+        try:
+            command += ["--python-zentorch", environments.ensure(ZENTORCH)]
+        except ToolchainError as error:
+            note(f"zentorch is left out: {error}")
+    _run_script([*command, *arguments])
 
 
 def run_kernel_bench(flavour: Flavour, arguments: list[str]) -> None:

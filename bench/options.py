@@ -1,0 +1,141 @@
+"""The command line of bench/run.py."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from comparison import ENGINES, PRECISIONS, REFERENCE, Settings
+from models import LONGEST, MODELS
+
+QUICK_ROUNDS = 4
+LATENCY_ROUNDS = 10
+LATENCY_SEQUENCES = (8, 16, 32, 64, 128, 256)
+
+EPILOG = """\
+examples:
+  python bench/run.py --python-thresher thresher/bin/python --python-peers peers/bin/python
+  python bench/run.py --python-thresher P --python-peers Q --quick --output build/bench
+  python bench/run.py --python-thresher P --python-peers Q --precision int8 --threads 1 --batches 1
+  python bench/run.py --python-thresher P --python-peers Q --model bert-base --quick
+  python bench/run.py --python-thresher P --python-peers Q --latency --precision fp32 --sequences 8,32,128
+  python bench/run.py --python-thresher P --python-peers Q --accuracy
+  python bench/run.py --python-thresher P --python-peers Q --inductor --zentorch --python-zentorch Z
+
+An engine that is not available here (no such library, processor without the instructions) is a row that says why.
+
+exit codes:
+  0  everything was measured
+  1  with --accuracy: Thresher loses more than its precision is allowed to
+  2  an engine failed or the command line is wrong; the message says which"""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(part) for part in text.split(","))
+    if not all(number >= 1 for number in numbers):
+        raise argparse.ArgumentTypeError(f"wanted numbers of at least 1, separated by commas, found '{text}'")
+    return numbers
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    numbers = _numbers(text)
+    if max(numbers) > LONGEST:
+        raise argparse.ArgumentTypeError(f"the models have {LONGEST} positions, found '{text}'")
+    return numbers
+
+
+def _precisions(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in PRECISIONS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"wanted some of {', '.join(PRECISIONS)}, found '{unknown[0]}'")
+    return names
+
+
+def parser() -> argparse.ArgumentParser:
+    """All options."""
+    made = argparse.ArgumentParser(
+        prog="run.py",
+        description="Runs an encoder on several engines, each in a process of its own, in turns.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--python-thresher", type=Path, required=True, help="python of an environment with Thresher")
+    made.add_argument(
+        "--python-peers", type=Path, required=True, help="python of one with requirements/bench-peers.txt and PyTorch"
+    )
+    made.add_argument("--python-zentorch", type=Path, help="python of one with requirements/bench-zentorch.txt")
+    made.add_argument(
+        "--output", type=Path, default=Path("build/bench"), help="folder of the results (default: %(default)s)"
+    )
+    what = made.add_mutually_exclusive_group()
+    what.add_argument(
+        "--latency",
+        action="store_true",
+        help="batch 1 at several sequence lengths (default: 8 to 256), as table and picture",
+    )
+    what.add_argument("--accuracy", action="store_true", help="correlation with ratings of real texts instead of times")
+    made.add_argument("--model", choices=MODELS, default="minilm", help="default: %(default)s")
+    made.add_argument(
+        "--precision", type=_precisions, help="engines of these precisions only, all there are: fp32,bf16,fp16,int8"
+    )
+    made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
+    made.add_argument("--rounds", type=int, help="turns of every engine in every case")
+    made.add_argument(
+        "--threads", type=_numbers, help="numbers of threads (default: 1,2; 1 with --latency, --accuracy)"
+    )
+    made.add_argument("--batches", type=_numbers, help="batch sizes (default: 1,8; 1 with --latency)")
+    made.add_argument("--sequences", type=_lengths, help="sequence lengths (default: 128)")
+    made.add_argument("--inductor", action="store_true", help="also torch.compile with PyTorch's own back end")
+    made.add_argument("--zentorch", action="store_true", help="also AMD's plug-in for PyTorch")
+    known = [spec.key for spec in ENGINES]
+    made.add_argument(
+        "--only", action="append", choices=known, help=f"measure this engine; repeatable; {REFERENCE} always runs"
+    )
+    return made
+
+
+def engines_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """Keys of the engines that the options choose, the reference always among them."""
+    asked = {"", *(name for name in ("inductor", "zentorch") if getattr(options, name))}
+    if options.precision or options.accuracy:
+        asked.add("precision")
+    precisions = options.precision or PRECISIONS
+    chosen = [spec for spec in ENGINES if spec.precision in precisions]
+    if options.only:
+        chosen = [spec for spec in chosen if spec.key in options.only]
+    else:
+        chosen = [spec for spec in chosen if spec.asked_by in asked]
+        if options.latency or options.accuracy:
+            # Its answers are the same, and its line would cover the other one's.
+            chosen = [spec for spec in chosen if spec.key != "thresher-profiled"]
+    keys = {spec.key for spec in chosen} | {REFERENCE}
+    return tuple(spec.key for spec in ENGINES if spec.key in keys)
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """What the options ask to be measured."""
+    special = options.latency or options.accuracy
+    model = MODELS[options.model]
+    rounds = min(model.rounds, LATENCY_ROUNDS) if options.latency else model.rounds
+    return Settings(
+        threads=options.threads or ((1,) if special else (1, 2)),
+        batches=options.batches or ((1,) if special else (1, 8)),
+        sequences=options.sequences or (LATENCY_SEQUENCES if options.latency else (128,)),
+        rounds=options.rounds or (min(rounds, QUICK_ROUNDS) if options.quick else rounds),
+        engines=engines_of(options),
+        model=options.model,
+    )
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Reads the command line; ends the program with code 2 where it makes no sense."""
+    made = parser()
+    options = made.parse_args(argv)
+    if options.rounds is not None and options.rounds < 1:
+        made.error(f"--rounds must be at least 1, found {options.rounds}")
+    if options.accuracy and not MODELS[options.model].trained:
+        made.error(f"--accuracy needs trained weights, and {options.model} has random ones; use --model minilm")
+    if options.latency and options.sequences and len(set(options.sequences)) < 2:
+        made.error(f"--latency draws lines and needs two sequence lengths, found {options.sequences[0]}")
+    return options
