@@ -62,7 +62,8 @@ def make_encoder(name: str) -> torch.nn.Module:
     if name == "minilm":
         return minilm.load_model()
     torch.manual_seed(SEED)
-    return BertModel(BertConfig()).eval()
+    # transformers no longer writes the kind of positions, and CTranslate2's converter wants to read it.
+    return BertModel(BertConfig(position_embedding_type="absolute")).eval()
 
 
 def write_onnx(pretrained: Path, path: Path) -> None:
