@@ -1,155 +1,274 @@
-// GFLOP/s of Gemm on one thread, beside the multiply-add roof of the core it ran on.
+// Products in every precision on one thread, beside the roof of the core they ran on.
 //
-//   gemm_bench [isa [m n k]]     isa: a name that THRESHER_ISA takes; without m n k, a table of shapes of transformer
-//   encoders
+//   gemm_bench [--isa NAME] [--json FILE] [--quick] [M N K]
 //
-// Every product runs many times; the table gives the median and the best run by the thread's own processor time, so
-// that other processes disturb only through the caches. The roof is measured again between the runs.
-
-#include <time.h>
+// Many rows are held against the multiply-adds a core can do, few rows against the speed at which it reads memory:
+// their weights are taken from so many copies in turn that none is in a cache, as in a model that is larger than the
+// caches. Every figure is a median; the roofs are measured before, in the middle and after, by the code of `thresher
+// peaks`.
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "thresher/base/cpu.h"
 #include "thresher/base/isa.h"
-#include "thresher/base/simd_targets.h"
 #include "thresher/kernels/gemm.h"
-
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gemm_bench.cc"
-#include "hwy/foreach_target.h"  // IWYU pragma: keep
-// foreach_target.h must come first.
-#include "hwy/highway.h"
-
-HWY_BEFORE_NAMESPACE();
-namespace thresher::HWY_NAMESPACE {
-namespace {
-
-// Ten chains of multiply-adds, which hide each other's latency; they start from ten different values, lest the compiler
-// merge them. Returns the operations done.
-int64_t MultiplyAdds(float* values) {
-  namespace hn = hwy::HWY_NAMESPACE;
-  constexpr int64_t kSteps = 20000;
-  const hn::ScalableTag<float> d;
-  const auto x = hn::Set(d, values[10]);
-  auto c0 = hn::Set(d, values[0]), c1 = hn::Set(d, values[1]), c2 = hn::Set(d, values[2]), c3 = hn::Set(d, values[3]);
-  auto c4 = hn::Set(d, values[4]), c5 = hn::Set(d, values[5]), c6 = hn::Set(d, values[6]), c7 = hn::Set(d, values[7]);
-  auto c8 = hn::Set(d, values[8]), c9 = hn::Set(d, values[9]);
-  for (int64_t step = 0; step < kSteps; ++step) {
-    c0 = hn::MulAdd(c0, x, x);
-    c1 = hn::MulAdd(c1, x, x);
-    c2 = hn::MulAdd(c2, x, x);
-    c3 = hn::MulAdd(c3, x, x);
-    c4 = hn::MulAdd(c4, x, x);
-    c5 = hn::MulAdd(c5, x, x);
-    c6 = hn::MulAdd(c6, x, x);
-    c7 = hn::MulAdd(c7, x, x);
-    c8 = hn::MulAdd(c8, x, x);
-    c9 = hn::MulAdd(c9, x, x);
-  }
-  const auto sum = hn::Add(hn::Add(hn::Add(c0, c1), hn::Add(c2, c3)),
-                           hn::Add(hn::Add(c4, c5), hn::Add(hn::Add(c6, c7), hn::Add(c8, c9))));
-  values[11] = hn::ReduceSum(d, sum);
-  return kSteps * 10 * 2 * static_cast<int64_t>(hn::Lanes(d));
-}
-
-}  // namespace
-}  // namespace thresher::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
+#include "thresher/kernels/gemm_dot.h"
+#include "thresher/kernels/peaks.h"
 
 namespace thresher {
 namespace {
 
-HWY_EXPORT(MultiplyAdds);
+using kernels::RowForm;
 
-double ThreadSeconds() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
+// Up to so many rows, the weights are read faster than they can be multiplied by.
+constexpr int64_t kFewRows = 8;
 
-double RoofGflops() {
-  float values[12] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f, 1.0f, 1e-9f, 0.0f};
-  const double begin = ThreadSeconds();
-  const int64_t operations = HWY_DYNAMIC_DISPATCH(MultiplyAdds)(values);
-  return 1e-9 * static_cast<double>(operations) / (ThreadSeconds() - begin);
-}
-
-struct Aligned {
-  explicit Aligned(int64_t count)
-      : data(static_cast<float*>(
-            ::operator new(static_cast<size_t>(count) * sizeof(float) + 64, std::align_val_t{64}))) {
-    for (int64_t i = 0; i < count; ++i) data[i] = static_cast<float>(i * 7919 % 2001 - 1000) * 1e-3f;
-  }
-  ~Aligned() { ::operator delete(data, std::align_val_t{64}); }
-  Aligned(const Aligned&) = delete;
-  Aligned& operator=(const Aligned&) = delete;
-  float* data;
+struct Shape {
+  int64_t m, n, k;
 };
 
-void Measure(int64_t m, int64_t n, int64_t k, kernels::Activation activation) {
-  const Aligned a(m * k), b(n * k), c(m * n), bias(n), packed(kernels::PackedSize(k, n));
-  kernels::PackB(b.data, k, n, 1, k, packed.data);
-  kernels::GemmArgs args;
-  args.m = m, args.n = n, args.k = k;
-  args.a = a.data, args.lda = k;
-  args.packed_b = packed.data;
-  args.c = c.data, args.ldc = n;
-  args.bias = bias.data;
-  args.activation = activation;
-  const double operations = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  const int runs = static_cast<int>(std::clamp(5e9 / operations, 15.0, 400.0));
-  std::vector<double> gflops, roofs;
-  for (int i = 0; i < runs; ++i) {
-    roofs.push_back(RoofGflops());
-    const double begin = ThreadSeconds();
-    kernels::Gemm(args);
-    gflops.push_back(1e-9 * operations / (ThreadSeconds() - begin));
+struct Row {
+  Shape shape;
+  Precision precision;
+  kernels::Activation activation;
+  double ns;          // of the product
+  double convert_ns;  // of converting the rows of A; 0: they are used as they are
+  double gops;
+  double gb_per_s;  // of packed weights
+};
+
+double Now() {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <class T>
+std::unique_ptr<T, void (*)(void*)> Aligned(int64_t bytes) {
+  void* data = std::aligned_alloc(64, static_cast<size_t>(bytes + 127) / 64 * 64);
+  if (data == nullptr) throw std::bad_alloc();
+  return {static_cast<T*>(data), std::free};
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+Row Measure(const Shape& s, Precision precision, kernels::Activation activation, double budget_ns) {
+  const auto a = Aligned<float>(s.m * s.k * 4);
+  const auto b = Aligned<float>(s.n * s.k * 4);
+  const auto c = Aligned<float>(s.m * s.n * 4);
+  const auto bias = Aligned<float>(s.n * 4);
+  for (int64_t i = 0; i < s.m * s.k; ++i) a.get()[i] = static_cast<float>(i * 7919 % 2001 - 1000) * 1e-3f;
+  for (int64_t i = 0; i < s.n * s.k; ++i) b.get()[i] = static_cast<float>(i * 7907 % 2001 - 1000) * 1e-3f;
+  std::fill_n(bias.get(), s.n, 0.5f);
+  const int64_t bytes = (kernels::PackedBytes(precision, s.k, s.n) + 63) / 64 * 64;
+  const int64_t copies =
+      s.m > kFewRows ? 1 : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
+  const auto packed = Aligned<std::byte>(bytes * copies);
+  kernels::PackWeight(precision, b.get(), s.k, s.n, 1, s.k, packed.get());
+  for (int64_t i = 1; i < copies; ++i) {
+    std::memcpy(packed.get() + i * bytes, packed.get(), static_cast<size_t>(bytes));
   }
-  std::sort(gflops.begin(), gflops.end());
-  std::sort(roofs.begin(), roofs.end());
-  const double median = gflops[gflops.size() / 2];
-  const double roof = roofs[roofs.size() / 2];
-  std::printf("%6lld %6lld %6lld  %-9s  %8.1f %8.1f %8.1f  %5.1f %%  %5.1f %%\n", static_cast<long long>(m),
-              static_cast<long long>(n), static_cast<long long>(k), std::string(kernels::Name(activation)).c_str(),
-              median, gflops.back(), roof, 100.0 * median / roof, 100.0 * gflops.back() / roofs.back());
+  const RowForm form = kernels::RowsFor(precision, s.m);
+  const auto rows = Aligned<std::byte>(s.m * kernels::RowBytes(form, s.k));
+  std::vector<float> scale(static_cast<size_t>(s.m));
+  std::vector<int32_t> zero(static_cast<size_t>(s.m));
+
+  kernels::ConvertRowsArgs convert;
+  convert.form = form;
+  convert.m = s.m, convert.k = s.k;
+  convert.x = a.get(), convert.ldx = s.k;
+  convert.rows = rows.get(), convert.scale = scale.data(), convert.zero = zero.data();
+  kernels::GemmArgs gemm;
+  gemm.m = s.m, gemm.n = s.n, gemm.k = s.k;
+  gemm.a = a.get(), gemm.lda = s.k;
+  gemm.precision = precision;
+  gemm.c = c.get(), gemm.ldc = s.n;
+  gemm.bias = bias.get(), gemm.activation = activation;
+  kernels::GemmDotArgs dot;
+  dot.form = form;
+  dot.m = s.m, dot.n = s.n, dot.k = s.k;
+  dot.rows = rows.get(), dot.scale = scale.data(), dot.zero = zero.data();
+  dot.c = c.get(), dot.ldc = s.n;
+  dot.bias = bias.get(), dot.activation = activation;
+
+  std::vector<double> times, converts;
+  const double begin = Now();
+  for (int64_t run = 0; run < 5 || (Now() - begin < budget_ns && run < 2000); ++run) {
+    const double start = Now();
+    if (form != RowForm::kF32) kernels::ConvertRows(convert);
+    const double middle = Now();
+    gemm.packed_b = dot.packed_b = packed.get() + run % copies * bytes;
+    form == RowForm::kF32 ? kernels::Gemm(gemm) : kernels::GemmDot(dot);
+    times.push_back(Now() - middle);
+    converts.push_back(form == RowForm::kF32 ? 0.0 : middle - start);
+  }
+  Row row{s, precision, activation, Median(times), Median(converts), 0, 0};
+  row.gops = 2.0 * static_cast<double>(s.m * s.n * s.k) / row.ns;
+  row.gb_per_s = static_cast<double>(bytes) / row.ns;
+  return row;
+}
+
+// Medians of several measurements of the roofs.
+class Roofs {
+ public:
+  bool Measure() {
+    kernels::PeaksOptions options;
+    options.budget_ns = 2'000'000'000;
+    Result<kernels::Peaks> peaks = kernels::MeasurePeaks(options, [](int, int) {});
+    if (!peaks.ok()) {
+      std::fprintf(stderr, "%s\n", peaks.status().message().c_str());
+      return false;
+    }
+    const kernels::ThreadPeaks& one = peaks.value().by_threads.front();
+    fp32_.push_back(one.fp32.median);
+    if (one.bf16) bf16_.push_back(one.bf16->median);
+    int8_.push_back(one.int8.median);
+    read_.push_back(one.dram_read.median);
+    return true;
+  }
+  double fp32() const { return Median(fp32_); }
+  std::optional<double> bf16() const { return bf16_.empty() ? std::nullopt : std::optional(Median(bf16_)); }
+  double int8() const { return Median(int8_); }
+  double read() const { return Median(read_); }
+
+  // What bounds a product with many rows.
+  double Compute(Precision precision) const {
+    if (precision == Precision::kInt8) return int8();
+    return precision == Precision::kBf16 && bf16() ? *bf16() : fp32();
+  }
+
+ private:
+  std::vector<double> fp32_, bf16_, int8_, read_;
+};
+
+double Percent(const Row& row, const Roofs& roofs) {
+  return row.shape.m > kFewRows ? 100 * row.gops / roofs.Compute(row.precision) : 100 * row.gb_per_s / roofs.read();
+}
+
+void Print(const std::vector<Row>& rows, const Roofs& roofs) {
+  std::printf("roofs: fp32 %.1f GFLOP/s, bf16 %s, int8 %.1f GOP/s, read %.1f GB/s\n\n", roofs.fp32(),
+              roofs.bf16() ? (std::to_string(*roofs.bf16()) + " GFLOP/s").c_str() : "not in this instruction set",
+              roofs.int8(), roofs.read());
+  std::printf("%6s %6s %6s  %-11s  %-9s %10s %9s %8s %9s  %s\n", "m", "n", "k", "precision", "epilogue", "us", "GOP/s",
+              "GB/s", "convert", "of the roof");
+  for (const Row& row : rows) {
+    std::printf("%6lld %6lld %6lld  %-11s  %-9s %10.1f %9.1f %8.1f %7.1f %%  %5.1f %% %s\n",
+                static_cast<long long>(row.shape.m), static_cast<long long>(row.shape.n),
+                static_cast<long long>(row.shape.k), std::string(Name(row.precision)).c_str(),
+                std::string(kernels::Name(row.activation)).c_str(), row.ns / 1e3, row.gops, row.gb_per_s,
+                100 * row.convert_ns / row.ns, Percent(row, roofs), row.shape.m > kFewRows ? "compute" : "memory");
+  }
+}
+
+bool WriteJson(const std::string& path, const std::vector<Row>& rows, const Roofs& roofs) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) {
+    std::fprintf(stderr, "cannot write %s: %s; name another file\n", path.c_str(), std::strerror(errno));
+    return false;
+  }
+  std::fprintf(file, "{\n \"isa\": \"%s\",\n \"cpu\": \"%s\",\n \"threads\": 1,\n",
+               std::string(isa::Name(isa::Current())).c_str(), CpuModel().c_str());
+  std::fprintf(
+      file, " \"roofs\": {\"fp32_gflops\": %.2f, \"bf16_gflops\": %s, \"int8_gops\": %.2f, \"read_gb_per_s\": %.2f},\n",
+      roofs.fp32(), roofs.bf16() ? std::to_string(*roofs.bf16()).c_str() : "null", roofs.int8(), roofs.read());
+  std::fprintf(file, " \"products\": [\n");
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    std::fprintf(
+        file,
+        "  {\"m\": %lld, \"n\": %lld, \"k\": %lld, \"precision\": \"%s\", \"epilogue\": \"%s\", \"median_us\": %.3f, "
+        "\"convert_us\": %.3f, \"gops\": %.2f, \"gb_per_s\": %.2f, \"bound\": \"%s\", \"percent_of_roof\": %.1f}%s\n",
+        static_cast<long long>(row.shape.m), static_cast<long long>(row.shape.n), static_cast<long long>(row.shape.k),
+        std::string(Name(row.precision)).c_str(), std::string(kernels::Name(row.activation)).c_str(), row.ns / 1e3,
+        row.convert_ns / 1e3, row.gops, row.gb_per_s, row.shape.m > kFewRows ? "compute" : "memory",
+        Percent(row, roofs), i + 1 < rows.size() ? "," : "");
+  }
+  std::fprintf(file, " ]\n}\n");
+  return std::fclose(file) == 0;
+}
+
+int Usage() {
+  std::fprintf(stderr,
+               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [M N K]\n"
+               "  gemm_bench                       the table of docs/performance.md\n"
+               "  gemm_bench --isa avx2 128 384 384\n");
+  return 2;
 }
 
 int Main(int argc, char** argv) {
-  const Status status = argc > 1 ? isa::Force(argv[1]) : isa::Select().status();
+  std::string json;
+  std::string wanted;
+  bool quick = false;
+  std::vector<int64_t> numbers;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--quick") {
+      quick = true;
+    } else if ((arg == "--isa" || arg == "--json") && i + 1 < argc) {
+      (arg == "--isa" ? wanted : json) = argv[++i];
+    } else if (const int64_t number = std::atoll(arg.c_str()); number > 0) {
+      numbers.push_back(number);
+    } else {
+      return Usage();
+    }
+  }
+  if (numbers.size() != 0 && numbers.size() != 3) return Usage();
+  const Status status = wanted.empty() ? isa::Select().status() : isa::Force(wanted);
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.message().c_str());
     return 1;
   }
-  std::printf("instruction set %s, one thread\n", std::string(isa::Name(isa::Current())).c_str());
-  std::printf("%6s %6s %6s  %-9s  %8s %8s %8s  %7s  %7s\n", "m", "n", "k", "epilogue", "median", "best", "roof",
-              "median", "best");
-  if (argc == 5) {
-    Measure(std::atoll(argv[2]), std::atoll(argv[3]), std::atoll(argv[4]), kernels::Activation::kNone);
-    return 0;
+
+  std::vector<Shape> many, few;
+  if (!numbers.empty()) {
+    (numbers[0] > kFewRows ? many : few).push_back({numbers[0], numbers[1], numbers[2]});
+  } else {
+    many.push_back({2048, 2048, 2048});
+    for (const int64_t n : {384, 768, 1536, 3072}) {
+      for (const int64_t k : {384, 768, 1536, 3072}) many.push_back({128, n, k});
+    }
+    for (const int64_t m : {1, 4, 8}) few.push_back({m, 896, 4864});
+    few.push_back({1, 32000, 896});
   }
-  for (const int64_t m : {128, 1024}) {
-    for (const int64_t n : {384, 1536}) {
-      for (const int64_t k : {384, 1536}) Measure(m, n, k, kernels::Activation::kNone);
+  const double budget_ns = quick ? 2e7 : 15e7;
+  Roofs roofs;
+  if (!roofs.Measure()) return 1;
+  std::vector<Row> rows;
+  for (const Shape& shape : many) {
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8}) {
+      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns));
     }
   }
-  Measure(128, 1536, 384, kernels::Activation::kGelu);
-  Measure(128, 768, 3072, kernels::Activation::kNone);
-  for (const int64_t m : {1, 2, 4, 16}) Measure(m, 1536, 384, kernels::Activation::kNone);
-  return 0;
+  if (numbers.empty()) {
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8}) {
+      rows.push_back(Measure({128, 1536, 384}, precision, kernels::Activation::kGelu, budget_ns));
+    }
+  }
+  if (!roofs.Measure()) return 1;
+  for (const Shape& shape : few) {
+    for (size_t p = 0; p < std::size(kPrecisionNames); ++p) {
+      rows.push_back(Measure(shape, static_cast<Precision>(p), kernels::Activation::kNone, budget_ns));
+    }
+  }
+  if (!roofs.Measure()) return 1;
+  std::printf("%s, instruction set %s, one thread\n", CpuModel().c_str(),
+              std::string(isa::Name(isa::Current())).c_str());
+  Print(rows, roofs);
+  return json.empty() || WriteJson(json, rows, roofs) ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace thresher
 
 int main(int argc, char** argv) { return thresher::Main(argc, argv); }
-
-#endif  // HWY_ONCE

@@ -1,7 +1,7 @@
 // The instruction sets that kernels are compiled for. Every kernel source includes this before any Highway header.
 //
-// A source that uses dot-product instructions defines THRESHER_DOT_TARGETS first and is compiled for the processors that
-// have them as well; Highway dispatches each source among the targets it was compiled for.
+// A source that uses dot-product instructions defines THRESHER_DOT_TARGETS first and is compiled for the processors
+// that have them as well; Highway dispatches each source among the targets it was compiled for.
 #pragma once
 
 // Each compiled target multiplies the size of every kernel, so targets whose extra instructions a source does not use
@@ -11,6 +11,7 @@
 // Compiled: SSE2 (what the compiler assumes anyway), AVX2 with FMA, AVX-512 (F, BW, DQ, CD, VL); with dot products also
 // AVX-512 with VNNI (Ice Lake) and with VNNI and BF16 (Zen 4, Sapphire Rapids).
 #if defined(THRESHER_DOT_TARGETS)
+#define HWY_WANT_AVX3_DL  // Highway leaves it out unless asked
 #define THRESHER_DISABLED_SIMD_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_SPR)
 #else
 #define THRESHER_DISABLED_SIMD_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR)
@@ -19,8 +20,8 @@
 #elif defined(__aarch64__)
 
 // Compiled: NEON, SVE, SVE2. The fixed-width variants of SVE run where plain SVE runs. Highway tells NEON with AES from
-// NEON without; only the one that the compiler assumes is kept, for no kernel encrypts. With dot products also NEON with
-// DotProd and BF16 (Armv8.4 and later without SVE).
+// NEON without; only the one that the compiler assumes is kept, for no kernel encrypts. With dot products also NEON
+// with DotProd and BF16 (Armv8.4 and later without SVE).
 #if defined(__ARM_FEATURE_AES)
 #define THRESHER_OTHER_NEON HWY_NEON_WITHOUT_AES
 #else

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,7 +14,9 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // foreach_target.h must come first.
 #include "hwy/highway.h"
+#include "thresher/kernels/dot_tile-inl.h"
 #include "thresher/kernels/math-inl.h"
+#include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -59,8 +62,16 @@ struct Layout {
       offset += RoundUp(floats, 16);
       return begin;
     };
-    packed_k = reserve(RoundUp(keys, width) * depth);
-    packed_v = reserve(keys * acc_ld);
+    // Two elements of bf16 take the place of one float.
+    const auto halved = [&](size_t count) { return args.bf16 ? RoundUp(count, 2) / 2 : count; };
+    k_panel = halved(depth) * width;
+    v_panel = halved(keys) * width;
+    packed_k = reserve(RoundUp(keys, width) / width * k_panel);
+    packed_v = reserve(acc_ld / width * v_panel);
+    row_q = halved(depth);
+    row_scores = halved(key_step);
+    bf16_q = reserve(args.bf16 ? query_step * row_q : 0);
+    bf16_scores = reserve(args.bf16 ? query_step * row_scores : 0);
     scores = reserve(query_step * key_step);
     acc = reserve(query_step * acc_ld);
     mask = reserve(mask_rows * key_step);
@@ -76,7 +87,9 @@ struct Layout {
   size_t acc_ld;
   bool converts_mask;  // to additive floats with stride 1
   size_t mask_rows;
-  size_t packed_k, packed_v, scores, acc, mask, row_max, row_sum;
+  size_t k_panel, v_panel;   // of all rows of k or v, in floats
+  size_t row_q, row_scores;  // a row of bf16, in floats
+  size_t packed_k, packed_v, bf16_q, bf16_scores, scores, acc, mask, row_max, row_sum;
   size_t floats;
 };
 
@@ -183,6 +196,44 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
   }
 }
 
+// The same with rows and panels of bf16; `a` has rows of lda floats, each two elements.
+void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float* panels, size_t panel_stride,
+                  size_t num_panels, bool accumulate, float* out, size_t out_ld) {
+  const size_t width = PanelWidth();
+  const RowTiles tiles(rows);
+  DotTileArgs tile{};
+  tile.lda = lda * sizeof(float);
+  tile.steps = (k + 1) / 2;
+  tile.out_ld = out_ld;
+  tile.init_ld = out_ld;
+  for (size_t p = 0; p < num_panels; ++p) {
+    tile.b = reinterpret_cast<const uint8_t*>(panels + p * panel_stride);
+    tile.next_b = reinterpret_cast<const uint8_t*>(panels + (p + 1) * panel_stride);
+    size_t row = 0;
+    for (size_t t = 0; t < tiles.count; ++t) {
+      const size_t height = tiles.Height(t);
+      float* tile_out = out + row * out_ld + p * width;
+      tile.a = reinterpret_cast<const uint8_t*>(a + row * lda);
+      tile.out = tile_out;
+      tile.init = accumulate ? tile_out : nullptr;
+      DotTileForRows<Bf16Dot>(height)(tile);
+      row += height;
+    }
+  }
+}
+
+// `count` floats as bf16, filled up to an even number with 0.
+HWY_INLINE void RowToBf16(const float* HWY_RESTRICT in, size_t count, float* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::Rebind<hwy::bfloat16_t, TileTag> db;
+  const size_t lanes = hn::Lanes(d);
+  auto* row = reinterpret_cast<hwy::bfloat16_t*>(out);
+  size_t j = 0;
+  for (; j + lanes <= count; j += lanes) hn::StoreU(hn::DemoteTo(db, hn::LoadU(d, in + j)), db, row + j);
+  if (j < count) hn::StoreN(hn::DemoteTo(db, hn::LoadN(d, in + j, count - j)), db, row + j, count - j);
+  if (count % 2 != 0) row[count] = hwy::ConvertScalarTo<hwy::bfloat16_t>(0.0f);
+}
+
 // Additive float rows of the mask for queries [query, query + rows) and keys [key, key + count).
 void ConvertMask(const SdpaArgs& args, size_t batch, size_t head, size_t query, size_t rows, size_t key, size_t count,
                  float* HWY_RESTRICT out, size_t out_ld) {
@@ -209,14 +260,25 @@ void PackHead(const SdpaArgs& args, const Layout& layout, size_t batch, size_t k
   const float* k = args.k.as<const float>() + static_cast<int64_t>(batch) * args.k.strides[0] +
                    static_cast<int64_t>(kv_head) * args.k.strides[1];
   for (size_t key = 0; key < layout.keys; key += width) {
-    PackPanel(k + static_cast<int64_t>(key) * args.k.strides[2], layout.depth, std::min(width, layout.keys - key), 1,
-              args.k.strides[2], scratch + layout.packed_k + key * layout.depth);
+    const float* in = k + static_cast<int64_t>(key) * args.k.strides[2];
+    const size_t columns = std::min(width, layout.keys - key);
+    float* panel = scratch + layout.packed_k + key / width * layout.k_panel;
+    if (args.bf16) {
+      PackBf16Panel(in, layout.depth, columns, 1, args.k.strides[2], reinterpret_cast<uint8_t*>(panel));
+    } else {
+      PackPanel(in, layout.depth, columns, 1, args.k.strides[2], panel);
+    }
   }
   const float* v = args.v.as<const float>() + static_cast<int64_t>(batch) * args.v.strides[0] +
                    static_cast<int64_t>(kv_head) * args.v.strides[1];
   for (size_t column = 0; column < layout.out_depth; column += width) {
-    PackPanel(v + column, layout.keys, std::min(width, layout.out_depth - column), args.v.strides[2], 1,
-              scratch + layout.packed_v + column * layout.keys);
+    const size_t columns = std::min(width, layout.out_depth - column);
+    float* panel = scratch + layout.packed_v + column / width * layout.v_panel;
+    if (args.bf16) {
+      PackBf16Panel(v + column, layout.keys, columns, args.v.strides[2], 1, reinterpret_cast<uint8_t*>(panel));
+    } else {
+      PackPanel(v + column, layout.keys, columns, args.v.strides[2], 1, panel);
+    }
   }
 }
 
@@ -236,12 +298,23 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
   std::fill_n(row_max, rows, kNoKey);
   std::fill_n(row_sum, rows, 0.0f);
   const bool masked = args.mask.data != nullptr;
+  if (args.bf16) {
+    for (size_t i = 0; i < rows; ++i) {
+      RowToBf16(q + static_cast<int64_t>(i) * args.q.strides[2], layout.depth,
+                scratch + layout.bf16_q + i * layout.row_q);
+    }
+  }
 
   for (size_t key = 0; key < limit; key += layout.key_step) {
     const size_t count = std::min(layout.key_step, limit - key);
-    Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth,
-             scratch + layout.packed_k + key * layout.depth, layout.depth * width, (count + width - 1) / width, false,
-             scores, layout.key_step);
+    const float* keys = scratch + layout.packed_k + key / width * layout.k_panel;
+    if (args.bf16) {
+      MultiplyBf16(scratch + layout.bf16_q, layout.row_q, rows, layout.depth, keys, layout.k_panel,
+                   (count + width - 1) / width, false, scores, layout.key_step);
+    } else {
+      Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth, keys, layout.k_panel,
+               (count + width - 1) / width, false, scores, layout.key_step);
+    }
     if (layout.converts_mask) {
       ConvertMask(args, batch, head, begin, layout.mask_rows == 1 ? 1 : rows, key, count, mask_rows, layout.key_step);
     }
@@ -279,8 +352,18 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
       row_sum[i] += masked ? RowExp<true>(s, valid(i), count, base, args.scale)
                            : RowExp<false>(s, valid(i), count, base, args.scale);
     }
-    Multiply(scores, layout.key_step, rows, count, scratch + layout.packed_v + key * width, layout.keys * width,
-             layout.acc_ld / width, key != 0, acc, layout.acc_ld);
+    if (args.bf16) {
+      float* weights = scratch + layout.bf16_scores;
+      for (size_t i = 0; i < rows; ++i) {
+        RowToBf16(scores + i * layout.key_step, count, weights + i * layout.row_scores);
+      }
+      // Keys begin at an even one, so half the rows of floats lie before it.
+      MultiplyBf16(weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width, layout.v_panel,
+                   layout.acc_ld / width, key != 0, acc, layout.acc_ld);
+    } else {
+      Multiply(scores, layout.key_step, rows, count, scratch + layout.packed_v + key * width, layout.v_panel,
+               layout.acc_ld / width, key != 0, acc, layout.acc_ld);
+    }
   }
 
   float* out = args.out.as<float>() + static_cast<int64_t>(batch) * args.out.strides[0] +

@@ -42,8 +42,8 @@ HWY_INLINE hn::Vec<WordTag> BroadcastGroup(const uint8_t* p) {
 struct Bf16Dot {
   using Sum = float;
   using Tag = TileTag;
-  static constexpr size_t kStep = 2;        // elements of k
-  static constexpr size_t kLaneBytes = 4;   // of B, a column and step
+  static constexpr size_t kStep = 2;       // elements of k
+  static constexpr size_t kLaneBytes = 4;  // of B, a column and step
   static constexpr bool kNative = HWY_NATIVE_DOT_BF16 != 0;
 
   template <class V>
@@ -169,12 +169,12 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   }
   THRESHER_TILE_ROWS(THRESHER_DOT_DECLARE)
 
-#define THRESHER_DOT_STEP(i)                                                                             \
-  if constexpr (i < R) {                                                                                 \
-    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;                           \
-    const auto av = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + u * sizeof(uint32_t));         \
-    c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                                   \
-    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                                             \
+#define THRESHER_DOT_STEP(i)                                                                     \
+  if constexpr (i < R) {                                                                         \
+    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;                  \
+    const auto av = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + u * sizeof(uint32_t)); \
+    c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                           \
+    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                                     \
   }
 
   size_t steps = args.steps;

@@ -71,11 +71,9 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = row_begin + rows * block / row_blocks;
     const size_t block_end = row_begin + rows * (block + 1) / row_blocks;
-    const bool direct_panel =
-        kStoredAsFloats || (Panel::kGroup == 0 && block_end - block_begin <= kDirectRows);
-    const RowTiles tiles(block_end - block_begin, static_cast<size_t>(direct_panel && !kStoredAsFloats
-                                                                          ? kDirectTileRows
-                                                                          : kTileRows));
+    const bool direct_panel = kStoredAsFloats || (Panel::kGroup == 0 && block_end - block_begin <= kDirectRows);
+    const RowTiles tiles(block_end - block_begin,
+                         static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
     const size_t most_k = tiles.count == 1 && direct_panel
                               ? std::max<size_t>(k, 1)
@@ -202,32 +200,9 @@ void PackRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t
   }
 }
 
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> RoundToBf16(TileTag d, hn::Vec<TileTag> x) {
-  const hn::RebindToUnsigned<TileTag> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const auto rounded = hn::Add(hn::Add(bits, even), hn::Set(du, 0x7FFF));
-  // Rounding could carry a NaN over into an infinity: a NaN is cut off and made quiet instead.
-  const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
-  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-  (void)d;
-  return hn::And(kept, hn::Set(du, 0xFFFF0000u));
-}
-
 // Encode: k rows of a panel of floats into the panel's stored form.
 
-void Encode(Bf16Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
-  const TileTag d;
-  const hn::RebindToUnsigned<TileTag> du;
-  const size_t width = PanelWidth();
-  for (size_t row = 0; row < k; row += 2) {
-    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
-      const auto even = RoundToBf16(d, hn::LoadU(d, in + row * width + j));
-      const auto odd = row + 1 < k ? RoundToBf16(d, hn::LoadU(d, in + (row + 1) * width + j)) : hn::Zero(du);
-      hn::StoreU(hn::Or(hn::ShiftRight<16>(even), odd), du, reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
-    }
-  }
-}
+void Encode(Bf16Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) { EncodeBf16(in, k, out); }
 
 void Encode(HalfPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
   const TileTag d;
@@ -284,7 +259,7 @@ void Encode(Int4Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_REST
     auto* words = reinterpret_cast<uint32_t*>(out + Int4Panel::ScaleBytes());
     for (size_t j = 0; j < width; j += hn::Lanes(d)) {
       const float* column = in + begin * width + j;
-      const auto scale = RoundToBf16(d, hn::Mul(ColumnMax(d, column, rows), hn::Set(d, 1.0f / 7.0f)));
+      const auto scale = RoundToBf16(hn::Mul(ColumnMax(d, column, rows), hn::Set(d, 1.0f / 7.0f)));
       const auto inverse = Inverse(d, hn::BitCast(d, scale));
       hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(scale)), d16, reinterpret_cast<uint16_t*>(out) + j);
       for (size_t row = 0; row < Int4Panel::kGroup; row += Int4Panel::kLaneRows) {

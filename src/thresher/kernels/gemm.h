@@ -1,5 +1,5 @@
-// Dense matrix multiplication with fp32 activations: C = act(A * B + bias) + residual, with B packed beforehand, in fp32
-// or in a smaller form that is widened on the way. What multiplies smaller numbers directly is in gemm_dot.h.
+// Dense matrix multiplication with fp32 activations: C = act(A * B + bias) + residual, with B packed beforehand, in
+// fp32 or in a smaller form that is widened on the way. What multiplies smaller numbers directly is in gemm_dot.h.
 //
 // B is stored as panels of two SIMD vectors of columns, each panel k rows high, the last one padded with zeros; a
 // register tile then walks a panel with aligned loads only. A is read where it lies. The panel width follows the
@@ -58,8 +58,8 @@ struct GemmArgs {
   const float* a = nullptr;  // [m, k], rows lda apart
   int64_t lda = 0;
   Precision precision = Precision::kFp32;  // of b; not kInt8
-  const void* packed_b = nullptr;         // from PackWeight(precision, k, n)
-  float* c = nullptr;                     // [m, n], rows ldc apart; must not overlap a or packed_b
+  const void* packed_b = nullptr;          // from PackWeight(precision, k, n)
+  float* c = nullptr;                      // [m, n], rows ldc apart; must not overlap a or packed_b
   int64_t ldc = 0;
   const float* bias = nullptr;      // [n], or null
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself (same rows, ldr == ldc)

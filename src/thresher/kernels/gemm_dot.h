@@ -3,8 +3,8 @@
 // The rows of A are converted first, once for all products that share them. int8 quantises each row to 8 bits with a
 // scale and a zero point of its own, found from its smallest and largest number:
 //   a = scale * (q - zero), 0 <= q <= 255,
-// and each column of B symmetrically to [-127, 127] with a scale of its own. The integer sums are exact; only rounding to
-// 8 bits and the final scaling are not.
+// and each column of B symmetrically to [-127, 127] with a scale of its own. The integer sums are exact; only rounding
+// to 8 bits and the final scaling are not.
 //
 // A few rows times 4-bit weights are multiplied as int16: each group of kInt4Group elements of a row is quantised to
 // 16 bits with a scale of its own, which adds an error of 2^-16 of the group's largest number, far below that of the
@@ -33,9 +33,9 @@ struct ConvertRowsArgs {
   int64_t k = 0;
   const float* x = nullptr;  // [m, k], rows ldx apart
   int64_t ldx = 0;
-  void* rows = nullptr;       // m times RowBytes(form, k)
-  float* scale = nullptr;     // [m], kInt8 only; NaN for a row that holds a NaN or an infinity
-  int32_t* zero = nullptr;    // [m], kInt8 only: what the stored numbers are relative to
+  void* rows = nullptr;     // m times RowBytes(form, k)
+  float* scale = nullptr;   // [m], kInt8 only; NaN for a row that holds a NaN or an infinity
+  int32_t* zero = nullptr;  // [m], kInt8 only: what the stored numbers are relative to
 };
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
 

@@ -104,29 +104,29 @@ HWY_NOINLINE void RunInt4Tile(const uint8_t* HWY_RESTRICT rows, size_t k, const 
 #define THRESHER_INT4_DECLARE(r) auto c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);
   THRESHER_INT4_ROWS(THRESHER_INT4_DECLARE)
   for (size_t g = 0; g < groups; ++g, b += Int4Panel::GroupBytes()) {
-#define THRESHER_INT4_START(r)                                                                                    \
-  auto s##r##a = hn::Zero(di), s##r##b = hn::Zero(di);                                                            \
-  if constexpr (r < R) {                                                                                          \
-    s##r##a = s##r##b = hn::Set(di, -*reinterpret_cast<const int32_t*>(                                           \
-                                        reinterpret_cast<const uint8_t*>(excess + g) + r * stride));              \
+#define THRESHER_INT4_START(r)                                                                                      \
+  auto s##r##a = hn::Zero(di), s##r##b = hn::Zero(di);                                                              \
+  if constexpr (r < R) {                                                                                            \
+    s##r##a = s##r##b =                                                                                             \
+        hn::Set(di, -*reinterpret_cast<const int32_t*>(reinterpret_cast<const uint8_t*>(excess + g) + r * stride)); \
   }
     THRESHER_INT4_ROWS(THRESHER_INT4_START)
     for (size_t i = 0; i < Int4Panel::kGroup / Int4Panel::kLaneRows; ++i) {
       const auto left = Int4Panel::Lanes(b, i, 0);
       const auto right = Int4Panel::Lanes(b, i, 1);
       const uint8_t* HWY_RESTRICT codes = rows + (g * Int4Panel::kGroup + i * Int4Panel::kLaneRows) * sizeof(int16_t);
-#define THRESHER_INT4_STEP(r)                                                        \
-  if constexpr (r < R) {                                                             \
-    const auto a = BroadcastGroup(codes + r * stride + p * sizeof(uint32_t));        \
-    s##r##a = AddPairs(a, wa, s##r##a);                                              \
-    s##r##b = AddPairs(a, wb, s##r##b);                                              \
+#define THRESHER_INT4_STEP(r)                                                 \
+  if constexpr (r < R) {                                                      \
+    const auto a = BroadcastGroup(codes + r * stride + p * sizeof(uint32_t)); \
+    s##r##a = AddPairs(a, wa, s##r##a);                                       \
+    s##r##b = AddPairs(a, wb, s##r##b);                                       \
   }
-#define THRESHER_INT4_PAIR(p_value)                                   \
-  {                                                                   \
-    constexpr int p = p_value;                                        \
-    const auto wa = hn::And(hn::ShiftRight<4 * p>(left), mask);       \
-    const auto wb = hn::And(hn::ShiftRight<4 * p>(right), mask);      \
-    THRESHER_INT4_ROWS(THRESHER_INT4_STEP)                            \
+#define THRESHER_INT4_PAIR(p_value)                              \
+  {                                                              \
+    constexpr int p = p_value;                                   \
+    const auto wa = hn::And(hn::ShiftRight<4 * p>(left), mask);  \
+    const auto wb = hn::And(hn::ShiftRight<4 * p>(right), mask); \
+    THRESHER_INT4_ROWS(THRESHER_INT4_STEP)                       \
   }
       THRESHER_INT4_PAIR(0)
       THRESHER_INT4_PAIR(1)
@@ -135,19 +135,19 @@ HWY_NOINLINE void RunInt4Tile(const uint8_t* HWY_RESTRICT rows, size_t k, const 
     }
     const auto scale_a = Int4Panel::Scale(d, b, 0);
     const auto scale_b = Int4Panel::Scale(d, b, 1);
-#define THRESHER_INT4_FINISH(r)                                                                                     \
-  if constexpr (r < R) {                                                                                            \
-    const auto scale = hn::Set(                                                                                     \
-        d, *reinterpret_cast<const float*>(reinterpret_cast<const uint8_t*>(scales + g) + r * stride));             \
-    c##r##a = hn::MulAdd(hn::ConvertTo(d, s##r##a), hn::Mul(scale_a, scale), c##r##a);                              \
-    c##r##b = hn::MulAdd(hn::ConvertTo(d, s##r##b), hn::Mul(scale_b, scale), c##r##b);                              \
+#define THRESHER_INT4_FINISH(r)                                                                                 \
+  if constexpr (r < R) {                                                                                        \
+    const auto scale =                                                                                          \
+        hn::Set(d, *reinterpret_cast<const float*>(reinterpret_cast<const uint8_t*>(scales + g) + r * stride)); \
+    c##r##a = hn::MulAdd(hn::ConvertTo(d, s##r##a), hn::Mul(scale_a, scale), c##r##a);                          \
+    c##r##b = hn::MulAdd(hn::ConvertTo(d, s##r##b), hn::Mul(scale_b, scale), c##r##b);                          \
   }
     THRESHER_INT4_ROWS(THRESHER_INT4_FINISH)
   }
-#define THRESHER_INT4_STORE(r)                                      \
-  if constexpr (r < R) {                                            \
-    hn::Store(c##r##a, d, out + r * kPanelVectors * lanes);         \
-    hn::Store(c##r##b, d, out + (r * kPanelVectors + 1) * lanes);   \
+#define THRESHER_INT4_STORE(r)                                    \
+  if constexpr (r < R) {                                          \
+    hn::Store(c##r##a, d, out + r * kPanelVectors * lanes);       \
+    hn::Store(c##r##b, d, out + (r * kPanelVectors + 1) * lanes); \
   }
   THRESHER_INT4_ROWS(THRESHER_INT4_STORE)
 #undef THRESHER_INT4_ROWS

@@ -84,6 +84,44 @@ struct Int4Panel {
   }
 };
 
+// Nearest bf16, ties to even, in the upper half of each lane.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> RoundToBf16(hn::Vec<TileTag> x) {
+  const hn::RebindToUnsigned<TileTag> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(hn::Add(bits, even), hn::Set(du, 0x7FFF));
+  // Rounding could carry a NaN over into an infinity: a NaN is cut off and made quiet instead.
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
+  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::And(kept, hn::Set(du, 0xFFFF0000u));
+}
+
+// k rows of a panel of floats as a Bf16Panel.
+inline void EncodeBf16(const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> du;
+  const size_t width = PanelWidth();
+  for (size_t row = 0; row < k; row += 2) {
+    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
+      const auto even = RoundToBf16(hn::LoadU(d, in + row * width + j));
+      const auto odd = row + 1 < k ? RoundToBf16(hn::LoadU(d, in + (row + 1) * width + j)) : hn::Zero(du);
+      hn::StoreU(hn::Or(hn::ShiftRight<16>(even), odd), du, reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
+    }
+  }
+}
+
+// PackPanel into a Bf16Panel, some rows at a time.
+inline void PackBf16Panel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
+                          uint8_t* HWY_RESTRICT panel) {
+  constexpr size_t kRows = 32;
+  alignas(64) float floats[kRows * kMaxPanelWidth];
+  for (size_t row = 0; row < k; row += kRows) {
+    const size_t rows = std::min(kRows, k - row);
+    PackPanel(b + static_cast<ptrdiff_t>(row) * stride_k, rows, columns, stride_k, stride_n, floats);
+    EncodeBf16(floats, rows, panel + Bf16Panel::Bytes(row));
+  }
+}
+
 // Bytes of k rows with the scales of their groups, k being a multiple of kGroup or the last rows there are.
 template <class Panel>
 HWY_INLINE size_t StoredBytes(size_t k) {

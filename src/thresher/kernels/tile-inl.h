@@ -1,9 +1,9 @@
 // The register tile that GEMM and attention share: R rows of A times one packed panel of B, in registers.
 //
 // A panel holds kPanelVectors vectors of columns, row k after row k - 1. In what form its elements are stored is the
-// business of a panel format (FloatPanel here, the others in panel_formats-inl.h), which loads them as floats. SVE vectors cannot form
-// arrays, so the accumulators are variables c0a, c0b (row 0, left and right vector), c1a ..., declared and used by
-// macros; rows beyond R cost nothing because the compiler drops them.
+// business of a panel format (FloatPanel here, the others in panel_formats-inl.h), which loads them as floats. SVE
+// vectors cannot form arrays, so the accumulators are variables c0a, c0b (row 0, left and right vector), c1a ...,
+// declared and used by macros; rows beyond R cost nothing because the compiler drops them.
 
 #if defined(THRESHER_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_TILE_INL_H_
@@ -127,18 +127,18 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a); \
     THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
   }
-#define THRESHER_TILE_K(u_value)                                                  \
-  {                                                                               \
-    constexpr size_t u = u_value;                                                 \
-    const V b0a = Panel::Load(d, b, u * S, 0);                           \
-    const V b0b = Panel::Load(d, b, u * S, 1);                           \
-    const V b1a = S > 1 ? Panel::Load(d, b, u * S + 1, 0) : b0a;         \
-    const V b1b = S > 1 ? Panel::Load(d, b, u * S + 1, 1) : b0b;         \
-    const V b2a = S > 2 ? Panel::Load(d, b, u * S + 2, 0) : b0a;         \
-    const V b2b = S > 2 ? Panel::Load(d, b, u * S + 2, 1) : b0b;         \
-    const V b3a = S > 3 ? Panel::Load(d, b, u * S + 3, 0) : b0a;         \
-    const V b3b = S > 3 ? Panel::Load(d, b, u * S + 3, 1) : b0b;         \
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                        \
+#define THRESHER_TILE_K(u_value)                                 \
+  {                                                              \
+    constexpr size_t u = u_value;                                \
+    const V b0a = Panel::Load(d, b, u * S, 0);                   \
+    const V b0b = Panel::Load(d, b, u * S, 1);                   \
+    const V b1a = S > 1 ? Panel::Load(d, b, u * S + 1, 0) : b0a; \
+    const V b1b = S > 1 ? Panel::Load(d, b, u * S + 1, 1) : b0b; \
+    const V b2a = S > 2 ? Panel::Load(d, b, u * S + 2, 0) : b0a; \
+    const V b2b = S > 2 ? Panel::Load(d, b, u * S + 2, 1) : b0b; \
+    const V b3a = S > 3 ? Panel::Load(d, b, u * S + 3, 0) : b0a; \
+    const V b3b = S > 3 ? Panel::Load(d, b, u * S + 3, 1) : b0b; \
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                       \
   }
 #define THRESHER_TILE_STEP1(i)                                                \
   if constexpr (i < R) {                                                      \
@@ -228,13 +228,11 @@ HWY_INLINE TileFunction TileForRows(size_t rows) {
   return TileAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
 }
 
-// Cuts `rows` rows into tiles of nearly equal height, at most `most`: with two accumulators a row, a tile of one or two rows left over
-// would wait for its own multiply-adds, whereas one row less in some tiles costs nothing.
+// Cuts `rows` rows into tiles of nearly equal height, at most `most`: with two accumulators a row, a tile of one or two
+// rows left over would wait for its own multiply-adds, whereas one row less in some tiles costs nothing.
 struct RowTiles {
   explicit RowTiles(size_t rows, size_t most = static_cast<size_t>(kTileRows))
-      : count((rows + most - 1) / most),
-        height(count == 0 ? 0 : rows / count),
-        taller(rows - height * count) {}
+      : count((rows + most - 1) / most), height(count == 0 ? 0 : rows / count), taller(rows - height * count) {}
   size_t Height(size_t tile) const { return tile < taller ? height + 1 : height; }
   size_t count;
   size_t height;

@@ -1,6 +1,8 @@
 // Scaled dot-product attention.
 #include "thresher/kernels/attention.h"
 
+#include "thresher/base/precision.h"
+#include "thresher/kernels/gemm_dot.h"
 #include "thresher/ops/common.h"
 
 namespace thresher {
@@ -23,6 +25,10 @@ Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
         "wanted q [B, Hq, Sq, D], k [B, Hkv, Skv, D], v [B, Hkv, Skv, Dv] with Hq a multiple of Hkv, "
         "found " +
         ToString(q) + ", " + ToString(k) + ", " + ToString(v));
+  }
+  const std::string precision = GetAttr<std::string>(c.attrs, "precision", "fp32");
+  if (precision != Name(Precision::kFp32) && precision != Name(Precision::kBf16)) {
+    return InvalidArgument("wanted precision fp32 or bf16, found \"" + precision + "\"");
   }
   const OperandType& mask = c.inputs[3];
   if (mask.present) {
@@ -52,6 +58,7 @@ struct SdpaParams {
   float scale;
   bool causal;
   bool masked;
+  bool bf16;
 };
 
 kernels::SdpaArgs MakeArgs(const View& q, const View& k, const View& v, const View& mask, const View& out,
@@ -64,6 +71,7 @@ kernels::SdpaArgs MakeArgs(const View& q, const View& k, const View& v, const Vi
   if (p.masked) args.mask = mask;
   args.scale = p.scale;
   args.causal = p.causal;
+  args.bf16 = p.bf16;
   return args;
 }
 
@@ -85,6 +93,8 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
   p.scale = static_cast<float>(GetAttr<double>(node.attrs, "scale", 1.0));
   p.causal = GetAttr<bool>(node.attrs, "causal", false);
   p.masked = node.inputs[3] != kNoValue;
+  p.bf16 = GetAttr<std::string>(node.attrs, "precision", "fp32") == Name(Precision::kBf16) &&
+           kernels::RowsFor(Precision::kBf16, shape[2]) == kernels::RowForm::kBF16;
   const TensorRef q = lowering.InnerContiguous(lowering.Ref(node.inputs[0]));
   const TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
   const TensorRef v = lowering.InnerContiguous(lowering.Ref(node.inputs[2]));
@@ -111,7 +121,9 @@ std::span<const OpDef> AttentionOps() {
        "softmax(scale q k^T + mask) v by blocks of keys, without storing the scores.",
        {"q", "k", "v", "mask?"},
        {{"scale", AttrType::kFloat, true, "factor on the scores, usually 1/sqrt(head size)"},
-        {"causal", AttrType::kBool, false, "query i sees keys 0..i only"}},
+        {"causal", AttrType::kBool, false, "query i sees keys 0..i only"},
+        {"precision", AttrType::kString, false,
+         "of the products: fp32 (default), or bf16, which means fp32 where the processor does not multiply bf16"}},
        Section::kForward,
        InferSdpa,
        CostSdpa,

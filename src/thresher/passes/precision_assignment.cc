@@ -108,6 +108,13 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
   if (*wanted == Precision::kFp32) return graph;
   Rewriter rewriter(graph);
   for (const Node& node : graph.nodes()) {
+    if (node.op->name == "sdpa" && *wanted == Precision::kBf16 && node.attrs.count("precision") == 0 &&
+        Excluded(node.module, options.exclude) == nullptr) {
+      Node assigned = node;
+      assigned.attrs["precision"] = std::string(Name(*wanted));
+      THRESHER_TRY(rewriter.Copy(assigned));
+      continue;
+    }
     if (node.op->name != "linear") {
       THRESHER_TRY(rewriter.Copy(node));
       continue;

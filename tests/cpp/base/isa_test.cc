@@ -58,7 +58,8 @@ TEST_F(IsaTest, UnknownNameListsTheKnownOnes) {
   setenv("THRESHER_ISA", "avx3", 1);
   const Status status = Select().status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  for (const char* part : {"\"avx3\"", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, neon, neon_bf16, sve, sve2", "unset"}) {
+  for (const char* part :
+       {"\"avx3\"", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, neon, neon_bf16, sve, sve2", "unset"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
   EXPECT_EQ(Current(), before);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "hwy/base.h"
 #include "kernels/float_testing.h"
 
 namespace thresher::kernels {
@@ -55,9 +56,8 @@ void Check(Case c, const View& mask = {}) {
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.depth));
   args.causal = c.causal;
   SdpaReference(args);
-  ForEachIsa([&] {
-    std::vector<float> actual(expected.size(), 9.0f);
-    SdpaArgs own = args;
+  const auto run = [&](SdpaArgs own, const std::vector<float>& wanted, float tolerance) {
+    std::vector<float> actual(wanted.size(), 9.0f);
     own.out = Tensor(actual, c.batch, c.heads, c.queries, c.out_depth, c.heads_inside);
     for (int part = 0; part < c.num_parts; ++part) {
       AlignedFloats scratch(SdpaScratchBytes(own) / sizeof(float));
@@ -65,8 +65,19 @@ void Check(Case c, const View& mask = {}) {
       std::fill_n(scratch.data(), SdpaScratchBytes(own) / sizeof(float), std::numeric_limits<float>::quiet_NaN());
       Sdpa(own, scratch.data(), part, c.num_parts);
     }
-    ExpectClose(actual, expected, 3e-6f);
-  });
+    ExpectClose(actual, wanted, tolerance);
+  };
+  ForEachIsa([&] { run(args, expected, 3e-6f); });
+
+  // In bf16, against the reference on rounded operands: what is left is the rounding of the weights, 2^-9 of each, and
+  // they add up to 1 and multiply numbers up to 1.
+  for (std::vector<float>* operand : {&q, &k, &v}) {
+    for (float& x : *operand) x = hwy::F32FromBF16(hwy::BF16FromF32(x));
+  }
+  SdpaReference(args);
+  SdpaArgs halved = args;
+  halved.bf16 = true;
+  ForEachIsa([&] { run(halved, expected, 4e-3f); });
 }
 
 View Broadcast(void* data, DType dtype, int64_t b, int64_t h, int64_t sq, int64_t skv, std::vector<int64_t> strides) {

@@ -19,8 +19,8 @@ using testing::ExpectClose;
 using testing::ForEachIsa;
 using testing::RandomFloats;
 
-constexpr Precision kAll[] = {Precision::kFp32,        Precision::kBf16,      Precision::kFp16, Precision::kInt8,
-                              Precision::kInt8Weight, Precision::kInt4Weight};
+constexpr Precision kAll[] = {Precision::kFp32, Precision::kBf16,       Precision::kFp16,
+                              Precision::kInt8, Precision::kInt8Weight, Precision::kInt4Weight};
 
 struct Case {
   int64_t m, n, k;
@@ -94,7 +94,9 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
   std::vector<float> expected = initial;
   std::vector<float> actual = initial;
   const auto residual_for = [&](std::vector<float>& out) -> const float* {
-    return c.residual == Case::kNoResidual ? nullptr : c.residual == Case::kInPlace ? out.data() + 1 : residual.data() + 1;
+    return c.residual == Case::kNoResidual ? nullptr
+           : c.residual == Case::kInPlace  ? out.data() + 1
+                                           : residual.data() + 1;
   };
   std::vector<float> restored_a(static_cast<size_t>(c.m * c.k));
 
@@ -174,7 +176,11 @@ TEST(GemmPrecisionTest, RowBlocks) {
 TEST(GemmPrecisionTest, Epilogues) {
   for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
     for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
-      Check({.m = 13, .n = 75, .k = 30, .bias = act % 2 == 0, .residual = residual,
+      Check({.m = 13,
+             .n = 75,
+             .k = 30,
+             .bias = act % 2 == 0,
+             .residual = residual,
              .activation = static_cast<Activation>(act)});
     }
   }
