@@ -18,6 +18,9 @@ def isas() -> list[str]:
 def compiled_isas() -> list[str]:
     """Those this build has kernels for, worst first."""
 
+def precisions() -> list[str]:
+    """What products with constant weights can be computed in."""
+
 def num_threads() -> int: ...
 def set_num_threads(n: int) -> None: ...
 def usable_cores() -> int: ...

@@ -66,11 +66,10 @@ class PrecisionDecision:
 
 
 def available() -> tuple[str, ...]:
-    """The precisions of this build on this machine."""
+    """The precisions of this build."""
     from thresher import _engine
 
-    listed = getattr(_engine, "precisions", None)  # engines that know only fp32 do not list it
-    return ("fp32",) if listed is None else tuple(listed())
+    return tuple(_engine.precisions())
 
 
 def decisions_of(plan: _engine.Plan) -> list[PrecisionDecision]:

@@ -1,6 +1,7 @@
 #include "thresher/base/cpu.h"
 #include "thresher/base/env.h"
 #include "thresher/base/isa.h"
+#include "thresher/base/precision.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/module.h"
@@ -76,6 +77,9 @@ void BindSystem(nb::module_& m) {
   m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
   m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");
   m.def("compiled_isas", [] { return Names(isa::Compiled()); }, "Those this build has kernels for, worst first.");
+  m.def(
+      "precisions", [] { return std::vector<std::string>(std::begin(kPrecisionNames), std::end(kPrecisionNames)); },
+      "What products with constant weights can be computed in.");
   m.def("num_threads", [] { return ThreadPool::Global().num_threads(); });
   m.def(
       "set_num_threads",
