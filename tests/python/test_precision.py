@@ -19,12 +19,6 @@ def entry(module: str = "fc", **changes: Any) -> dict[str, Any]:
     return {**plain, "precision": "bf16", "weight_error": 0.001, "reason": "", **changes}
 
 
-@pytest.fixture
-def every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that has them all."""
-    monkeypatch.setattr(_engine, "precisions", lambda: list(rules.PRECISIONS), raising=False)
-
-
 def test_names(compiler: Any) -> None:
     assert rules.available() == rules.PRECISIONS
     with pytest.raises(compiler.ConfigError, match="did you mean 'int8_weight'"):
@@ -32,7 +26,7 @@ def test_names(compiler: Any) -> None:
 
 
 def test_precisions_that_the_build_lacks(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_engine, "precisions", lambda: ["fp32", "bf16"], raising=False)
+    monkeypatch.setattr(_engine, "precisions", lambda: ["fp32", "bf16"])
     assert compiler.CompilerConfig(precision="bf16").precision == "bf16"
     for make in (
         lambda: compiler.CompilerConfig(precision="int8"),
@@ -60,14 +54,14 @@ def test_settings_that_are_refused(compiler: Any, changes: dict[str, Any], messa
         compiler.CompilerConfig(**changes)
 
 
-def test_levels_without_the_pass_refuse(compiler: Any, every_precision: None) -> None:
+def test_levels_without_the_pass_refuse(compiler: Any) -> None:
     for level in ("O0", "O1"):
         with pytest.raises(compiler.ConfigError, match="wanted optimization_level 'O2' or 'O3' for 'bf16'"):
             compiler.CompilerConfig(optimization_level=level, precision="bf16")
         compiler.CompilerConfig(optimization_level=level)
 
 
-def test_what_the_engine_decides(compiler: Any, every_precision: None) -> None:
+def test_what_the_engine_decides(compiler: Any) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.Linear(16, 4)), nn.Linear(4, 4)).eval()
     settings = {"precision": "int8_weight", "max_weight_error": 0.5}
     with torch.no_grad():
@@ -81,7 +75,22 @@ def test_what_the_engine_decides(compiler: Any, every_precision: None) -> None:
     assert 0 < (decisions["0"].weight_error or 0) < 0.02 and "exclude" in decisions["1.0"].reason
 
 
-def test_what_the_engine_is_told(compiler: Any, every_precision: None) -> None:
+@pytest.mark.parametrize(
+    ("precision", "limit"),
+    [("bf16", 0.02), ("fp16", 0.003), ("int8", 0.05), ("int8_weight", 0.03), ("int4_weight", 0.3)],
+)
+def test_results_in_every_precision(compiler: Any, precision: Any, limit: float) -> None:
+    model = nn.Sequential(nn.Linear(96, 128), nn.GELU(), nn.Linear(128, 64)).eval()
+    x = torch.randn(9, 96)
+    with torch.no_grad():
+        want = model(x)
+        got = compiler.compile(model, precision=precision, max_weight_error=0)(x)
+    error = ((got - want).norm() / want.norm()).item()
+    assert 1e-6 < error < limit
+    assert [d.precision for d in compiler.compilation_stats().precision_decisions] == [precision] * 2
+
+
+def test_what_the_engine_is_told(compiler: Any) -> None:
     assert compiler.CompilerConfig(precision_exclude=("fc",)).precision_arguments() == {}
     config = compiler.CompilerConfig(precision="int8", precision_exclude=["fc.*"], max_weight_error=1)
     assert config.precision_arguments() == {"precision": "int8", "exclude": ["fc.*"], "max_weight_error": 1.0}
@@ -90,7 +99,6 @@ def test_what_the_engine_is_told(compiler: Any, every_precision: None) -> None:
 
 def test_arguments_of_compile_go_before_the_configuration(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(_engine, "precisions", lambda: list(rules.PRECISIONS), raising=False)
     monkeypatch.setattr(torch, "compile", lambda model, **settings: seen.update(settings) or model)
     config = compiler.CompilerConfig(precision="bf16", precision_exclude=("0",), fusion=False)
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))

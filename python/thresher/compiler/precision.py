@@ -32,7 +32,7 @@ class PrecisionDecision:
       n: columns of the matrix, the width of its output.
       precision: one of PRECISIONS.
       weight_error: the relative error of the rounded weights (Frobenius norm), None where they are not rounded.
-      reason: why this precision and not the one asked for, or "".
+      reason: why this precision: "asked for", or what kept the layer in fp32.
     """
 
     module: str
@@ -90,12 +90,12 @@ def merge(plans: Iterable[Sequence[PrecisionDecision]]) -> tuple[PrecisionDecisi
 
 
 def summarize(decisions: Sequence[PrecisionDecision]) -> str:
-    """A few lines: how many layers are computed in which precision, and those that are not as asked for."""
+    """A few lines: how many layers are computed in which precision, and those that stay in fp32."""
     if not decisions:
         return ""
     counts = Counter(decision.precision for decision in decisions)
     lines = ["layers: " + ", ".join(f"{count} in {precision}" for precision, count in counts.most_common())]
-    other = [decision for decision in decisions if decision.reason]
+    other = [decision for decision in decisions if decision.precision == "fp32"] if len(counts) > 1 else []
     lines += [f"  {decision}" for decision in other[:_MAX_LISTED]]
     if len(other) > _MAX_LISTED:
         lines.append(f"  and {len(other) - _MAX_LISTED} more, see precision_decisions")
