@@ -150,7 +150,7 @@ def bench(session: nox.Session) -> None:
             "--accuracy",
             "--zentorch --inductor",
             "--kernels",
-            "--kernels avx2",
+            "--kernels --isa avx2 --json build/bench/kernels.json",
         ],
     )
     parser.add_argument("--kernels", action="store_true", help="build and run bench/kernels instead")

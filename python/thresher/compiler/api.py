@@ -44,7 +44,7 @@ def compile(
       precision_exclude: patterns on module paths, as named_modules() has them; what they match stays in fp32 with
         all below it: ("encoder.layer.0", "*.pooler"). A pattern that matches no module is a warning.
       max_weight_error: a layer whose weights would change by more than this (relative, Frobenius norm) stays in fp32;
-        None for 0.02, and 0.12 with "int4_weight"; 0 for no limit.
+        None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
       config: further settings; the arguments above go before it.
       dynamic: as in torch.compile: None makes a size dynamic when it first changes, True from the start.
 

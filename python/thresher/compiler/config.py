@@ -57,7 +57,7 @@ class CompilerConfig:
         "int4_weight" (weights only). ``thresher.compile`` says what each costs.
       precision_exclude: paths of modules that stay in fp32 with all below them, as patterns: "encoder.layer.0".
       max_weight_error: a layer stays in fp32 where rounding would change its weights by more than this, relative to
-        their norm; None for 0.02, and 0.12 with "int4_weight"; 0 for no limit.
+        their norm; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
       plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
         used one goes first.
       dump_dir: a folder that receives the text and a drawing of every graph after every pass, or None.

@@ -24,7 +24,7 @@ using WeightErrorFunction = std::function<WeightError(const Value& weight, bool 
 struct PrecisionOptions {
   std::string precision = "fp32";          // for every linear that nothing below keeps in fp32
   std::vector<std::string> exclude;        // modules that stay, with all below them; * and ? are wildcards
-  std::optional<double> max_weight_error;  // 0: no limit; nullopt: 0.02, and 0.12 for int4_weight
+  std::optional<double> max_weight_error;  // 0: no limit; nullopt: 0.04, and 0.12 for int4_weight
 };
 
 struct PassContext {
