@@ -25,12 +25,13 @@ if TYPE_CHECKING:
         compilation_stats,
         compile,
     )
-    from thresher.machine import Peaks, peaks
+    from thresher.machine import Backend, Peaks, backends, peaks
     from thresher.passes import Pass
 
     __version__: str
 
 __all__ = [
+    "Backend",
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
@@ -41,6 +42,7 @@ __all__ = [
     "UnavailableError",
     "UnsupportedOperatorError",
     "__version__",
+    "backends",
     "cache",
     "clear_cache",
     "compilation_stats",
@@ -51,7 +53,7 @@ __all__ = [
 ]
 
 _MODULES = ("cache", "compiler", "machine", "passes", "profiler")
-_FROM_MACHINE = frozenset({"Peaks", "peaks"})
+_FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_COMPILER = frozenset(__all__) - {"Pass", "__version__", *_FROM_MACHINE, *_MODULES}
 
 

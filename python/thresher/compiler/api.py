@@ -10,9 +10,7 @@ from thresher.compiler.backend import MODEL_CHECKED, thresher_backend
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import ConfigError, UnavailableError
 from thresher.compiler.precision import Precision, warn_unmatched
-
-TARGETS = ("cpu", "cuda")
-AVAILABLE_TARGETS = ("cpu",)
+from thresher.machine import Backend, backends
 
 
 def compile(
@@ -57,7 +55,7 @@ def compile(
     """
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"model: wanted a torch.nn.Module, found {type(model).__name__}; wrap functions in a module")
-    _check("target", target, TARGETS, AVAILABLE_TARGETS)
+    _check_target(target)
     if config is None:
         config = CompilerConfig()
     elif not isinstance(config, CompilerConfig):
@@ -76,8 +74,11 @@ def compile(
     return compiled
 
 
-def _check(name: str, value: object, known: tuple[str, ...], available: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name}: wanted one of {', '.join(known)}, found {value!r}")
-    if value not in available:
-        raise UnavailableError(f"{name}={value!r} is not available in this build; available: {', '.join(available)}")
+def _check_target(target: str) -> None:
+    known = [backend.name for backend in backends()]
+    if target not in known:
+        raise ConfigError(f"target: wanted one of {', '.join(known)}, found {target!r}")
+    obstacle = Backend(target).obstacle()
+    if obstacle is not None:
+        usable = ", ".join(backend.name for backend in backends() if backend.available())
+        raise UnavailableError(f"target={target!r} is not available: {obstacle}; available: {usable or 'none'}")

@@ -66,7 +66,8 @@ def thresher_backend(
         return compile_aten(module, _static_inputs(len(inputs)), config)
 
     def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
-        return compile_aten(module, frozenset(), config)
+        # Gradients of rounded layers are those of the layers themselves.
+        return compile_aten(module, frozenset(), config.replace(precision="fp32"))
 
     with _without_garbage_collection():
         captured = capture_inference(gm, example_inputs)

@@ -1,5 +1,6 @@
-"""What the machine can do at best."""
+"""What the machine has and what it can do at best."""
 
+from thresher.machine.backend import Backend, backends
 from thresher.machine.roofs import Peaks, Rate, ThreadPeaks, peaks
 
-__all__ = ["Peaks", "Rate", "ThreadPeaks", "peaks"]
+__all__ = ["Backend", "Peaks", "Rate", "ThreadPeaks", "backends", "peaks"]

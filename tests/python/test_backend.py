@@ -1,0 +1,74 @@
+"""Where models can run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import thresher
+
+
+def test_what_is_usable_here() -> None:
+    assert thresher.Backend("cpu").available() and thresher.Backend("cpu").obstacle() is None
+    assert not thresher.Backend("cuda").available()
+    assert "CPUs only" in (thresher.Backend("cuda").obstacle() or "")
+    assert [backend.name for backend in thresher.backends()] == ["cpu", "cuda"]
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="wanted one of cpu, cuda, found 'tpu'"):
+        thresher.Backend("tpu")
+
+
+def test_a_wrong_variable_is_an_obstacle() -> None:
+    code = "import thresher; b = thresher.Backend('cpu'); print(b.available(), b.obstacle())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**_environment(), "THRESHER_ISA": "mmx"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("False THRESHER_ISA: wanted one of") and "mmx" in done.stdout
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return dict(os.environ)
+
+
+def test_target(compiler: Any) -> None:
+    with pytest.raises(compiler.UnavailableError, match=r"target=.cuda. is not available: .*; available: cpu"):
+        compiler.compile(nn.Linear(2, 2), target="cuda")
+    with pytest.raises(compiler.ConfigError, match="wanted one of cpu, cuda, found 'tpu'"):
+        compiler.compile(nn.Linear(2, 2), target="tpu")
+
+
+def test_gradcheck(compiler: Any) -> None:
+    """Finite differences in float32 are coarse, so the function is smooth and the step wide."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
+    compiled = compiler.compile(model)
+    x = torch.randn(4, 6, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        compiled, (x,), eps=1e-2, atol=1e-2, rtol=1e-2, nondet_tol=1e-5, check_undefined_grad=False
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int8_weight"])
+def test_gradients_through_a_rounded_model(compiler: Any, precision: str) -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 4))
+    x = torch.randn(16, 32)
+
+    def gradients(run: nn.Module) -> list[torch.Tensor]:
+        model.zero_grad()
+        run(x).square().sum().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    expected = gradients(model)
+    actual = gradients(compiler.compile(model, precision=precision))
+    assert len(actual) == 4
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert (ours - theirs).norm() <= 0.03 * theirs.norm()
