@@ -69,15 +69,20 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
 
 // Stores `count` codes, which lie in [-255, 255].
 HWY_INLINE void StoreCodes(hn::Vec<IntTag> q, uint8_t* row, size_t j, size_t count) {
+  const auto store = [&](auto d, auto* out) HWY_ATTR {
+    const auto codes = hn::DemoteTo(d, q);
+    if (count == hn::Lanes(d)) {
+      hn::StoreU(codes, d, out + j);
+    } else {
+      hn::StoreN(codes, d, out + j, count);
+    }
+  };
   if constexpr (Int8Dot::kRowBytes == 2) {
-    const hn::Rebind<int16_t, IntTag> d16;
-    hn::StoreN(hn::DemoteTo(d16, q), d16, reinterpret_cast<int16_t*>(row) + j, count);
+    store(hn::Rebind<int16_t, IntTag>(), reinterpret_cast<int16_t*>(row));
   } else if constexpr (Int8Dot::kRowOffset == 0) {
-    const hn::Rebind<uint8_t, IntTag> d8;
-    hn::StoreN(hn::DemoteTo(d8, q), d8, row + j, count);
+    store(hn::Rebind<uint8_t, IntTag>(), row);
   } else {
-    const hn::Rebind<int8_t, IntTag> d8;
-    hn::StoreN(hn::DemoteTo(d8, q), d8, reinterpret_cast<int8_t*>(row) + j, count);
+    store(hn::Rebind<int8_t, IntTag>(), reinterpret_cast<int8_t*>(row));
   }
 }
 
