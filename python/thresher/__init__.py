@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, passes, profiler
+    from thresher import cache, passes, profiler, tuning
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from thresher.machine import Backend, Peaks, backends, peaks
     from thresher.passes import Pass
+    from thresher.tuning import TuningReport, tune
 
     __version__: str
 
@@ -39,6 +40,7 @@ __all__ = [
     "PassError",
     "Peaks",
     "ThresherError",
+    "TuningReport",
     "UnavailableError",
     "UnsupportedOperatorError",
     "__version__",
@@ -50,11 +52,14 @@ __all__ = [
     "passes",
     "peaks",
     "profiler",
+    "tune",
+    "tuning",
 ]
 
-_MODULES = ("cache", "compiler", "machine", "passes", "profiler")
+_MODULES = ("cache", "compiler", "machine", "passes", "profiler", "tuning")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
-_FROM_COMPILER = frozenset(__all__) - {"Pass", "__version__", *_FROM_MACHINE, *_MODULES}
+_FROM_TUNING = frozenset({"TuningReport", "tune"})
+_FROM_COMPILER = frozenset(__all__) - {"Pass", "__version__", *_FROM_MACHINE, *_FROM_TUNING, *_MODULES}
 
 
 def __getattr__(name: str) -> Any:
@@ -62,6 +67,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"thresher.{name}")
     if name in _FROM_MACHINE:
         return getattr(importlib.import_module("thresher.machine"), name)
+    if name in _FROM_TUNING:
+        return getattr(importlib.import_module("thresher.tuning"), name)
     if name == "Pass":
         return importlib.import_module("thresher.passes").Pass
     if name in _FROM_COMPILER:

@@ -105,6 +105,7 @@ class Plan:
         precision: str = "fp32",
         exclude: Sequence[str] = [],
         max_weight_error: float | None = None,
+        use_tuning: bool = True,
     ) -> Plan: ...
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
     def steps(self) -> list[dict[str, object]]: ...
@@ -112,6 +113,12 @@ class Plan:
         """What was decided for each linear, where a precision other than fp32 was asked for.
 
         Each dict has module, source, op, k, n, precision, weight_error (None: not measured) and reason.
+        """
+
+    def products(self) -> list[dict[str, Any]]:
+        """One dict per product with weights: its shape as in tuned(), choice, and tuned_m.
+
+        tuned_m is the number of rows that the choice was measured with (0: not measured).
         """
 
     def constants(self) -> list[tuple[int, int, str]]:
@@ -150,3 +157,27 @@ def profile_now_ns() -> int:
     """Nanoseconds since the Unix epoch on the profiler's clock."""
 
 def profile_record(section: str, name: str, start_ns: int, end_ns: int) -> None: ...
+
+def tune_product(
+    precision: str,
+    m: int,
+    n: int,
+    k: int,
+    num_threads: int = 0,
+    quick: bool = False,
+    progress: Callable[[float], object] | None = None,
+) -> dict[str, Any]:
+    """Measures which blocking of a product of m rows with a k x n matrix is fastest.
+
+    The dict is as in tuned(), with default_us, tuned_us and ratio (each lower quartile, median and upper quartile),
+    candidates and rounds. `progress` gets numbers from 0 to 1; `quick` is for tests.
+    """
+
+def set_tuned(products: Iterable[Mapping[str, Any]]) -> None:
+    """Replaces the table that plans choose blockings from; entries as in tuned()."""
+
+def tuned() -> list[dict[str, Any]]:
+    """The entries of that table.
+
+    Each dict has isa, precision, m, n, k, num_threads and choice: panel_kib, most_rows, split and variant.
+    """

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, doctor, draw, ops, passes, peaks, profile, report
+from thresher.cli import cache, doctor, draw, ops, passes, peaks, profile, report, tune
 
 app = typer.Typer(
     name="thresher",
@@ -26,6 +26,7 @@ passes.add_to(app)
 peaks.add_to(app)
 profile.add_to(app)
 report.add_to(app)
+tune.add_to(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
-import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -37,12 +35,13 @@ def _profile(
     """Run an unmodified script with the profiler on; print the operator report; keep the script's exit code."""
     from thresher import profiler
     from thresher.cli.common import engine, fail, write
+    from thresher.cli.script import run_script
 
     if not script.is_file():
         fail(f"profile: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
     engine()
     profiler.start()
-    code = _run(script, context.args)
+    code = run_script(script, context.args)
     profiler.stop()
     report = profiler.collect()
     sys.stdout.flush()
@@ -50,30 +49,3 @@ def _profile(
     if output is not None:
         write(output, profiler.render(report, "json"))
     raise typer.Exit(code)
-
-
-def _run(script: Path, arguments: list[str]) -> int:
-    """Runs a script as Python itself would and returns the exit code it would have had."""
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except BaseException as error:  # the report of the part that ran is still wanted
-        _print_traceback(error, str(script))
-        return 1
-    return 0
-
-
-def _print_traceback(error: BaseException, script: str) -> None:
-    # From the script's own first line on: how it was started is no concern of its author.
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != script:
-        trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace or error.__traceback__)

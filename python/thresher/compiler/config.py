@@ -58,6 +58,7 @@ class CompilerConfig:
       precision_exclude: paths of modules that stay in fp32 with all below them, as patterns: "encoder.layer.0".
       max_weight_error: a layer stays in fp32 where rounding would change its weights by more than this, relative to
         their norm; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
+      use_tuning: choose the blocking of matrix products by what ``thresher tune`` measured on this machine.
       plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
         used one goes first.
       dump_dir: a folder that receives the text and a drawing of every graph after every pass, or None.
@@ -78,13 +79,14 @@ class CompilerConfig:
     precision: Precision = "fp32"
     precision_exclude: tuple[str, ...] = ()
     max_weight_error: float | None = None
+    use_tuning: bool = True
     plan_cache_size: int = 32
     dump_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _want_choice("optimization_level", self.optimization_level, LEVELS)
         _want_choice("fallback", self.fallback, FALLBACKS)
-        for name in ("fusion", "constant_folding", "dead_code", "memory_planning", "freeze_parameters"):
+        for name in ("fusion", "constant_folding", "dead_code", "memory_planning", "freeze_parameters", "use_tuning"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigError(f"{name}: wanted True or False, found {value!r}; pass a bool")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from thresher import _engine
+from thresher import _engine, tuning
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
+from thresher.tuning import collect
 
 if TYPE_CHECKING:
     from thresher.draw.dump import Dump
@@ -219,6 +220,8 @@ class CompiledGraph:
             if entry is not None:
                 return entry
             start = time.perf_counter()
+            if self.config.use_tuning:
+                tuning.apply()
             entry = self._compile(generation, args)
             RECORDER.plan(time.perf_counter() - start)
             entries = generation.entries
@@ -240,11 +243,13 @@ class CompiledGraph:
                     passes=self.config.engine_passes(),
                     dump=dump,
                     share_memory=self.config.memory_planning,
+                    use_tuning=self.config.use_tuning,
                     **self.config.precision_arguments(),
                 )
             finally:
                 if dump is not None:
                     dump.close()
+            collect.note(plan)
             return _Entry(imported, plan, self)
         except EmptyTensor:
             return _Entry(None, None, self)

@@ -96,6 +96,8 @@ class CompilationStats:
         peak_arena_bytes, the packed weights, the constants that the engine made, and copies of weights.
       weights_held: memory of the model's weights and constants, counted once however many plans read it.
       precision_decisions: how the layers of the plans alive compute, each layer of a graph once.
+      products: matrix products with weights in the plans alive.
+      tuned_products: those whose blocking was measured by ``thresher tune``, for their number of rows or one near it.
     """
 
     graphs: int
@@ -113,6 +115,8 @@ class CompilationStats:
     peak_memory_bytes: int
     weights_held: WeightsHeld
     precision_decisions: tuple[PrecisionDecision, ...]
+    products: int
+    tuned_products: int
 
     def summary(self) -> str:
         """A few lines for people."""
@@ -129,6 +133,8 @@ class CompilationStats:
         lines += [f"runs in PyTorch: {entry}" for entry in self.unsupported]
         lines += [f"runs in PyTorch: {reason}" for reason in self.eager_shapes]
         lines += [text] if (text := summarize(self.precision_decisions)) else []
+        if self.tuned_products:
+            lines.append(f"{self.tuned_products} of {_count(self.products, 'matrix product')} blocked as measured")
         return "\n".join(lines)
 
 
@@ -213,6 +219,7 @@ class Recorder:
         held = WeightsHeld(packed, sum(read["caller"].values()), sum(read["engine"].values()), sum(copies.values()))
         arena = max((plan.arena_bytes for plan in plans), default=0)
         decisions = [merge(decisions_of(plan) for plan in graph.plans()) for graph in alive]
+        products = [product for plan in plans for product in plan.products()]
         with self._lock:
             return CompilationStats(
                 graphs=self._graphs,
@@ -230,6 +237,8 @@ class Recorder:
                 peak_memory_bytes=arena + packed + held.engine + held.copied,
                 weights_held=held,
                 precision_decisions=tuple(decision for own in decisions for decision in own),
+                products=len(products),
+                tuned_products=sum(product["tuned_m"] > 0 for product in products),
             )
 
     def clear(self) -> None:

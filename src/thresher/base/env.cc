@@ -46,6 +46,8 @@ const std::vector<Variable>& Table() {
        {},
        64,
        int64_t{1} << 26},
+      {"THRESHER_TUNING_SPEC", Type::kPath, "",
+       "JSON file of tuned products to use instead of those that `thresher tune` kept; set to nothing: none."},
   };
   return table;
 }

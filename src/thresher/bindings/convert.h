@@ -10,6 +10,7 @@
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/graph/graph.h"
+#include "thresher/plan/tuning.h"
 
 namespace thresher::bindings {
 
@@ -40,5 +41,8 @@ View ViewOf(const A& array);
 Attrs AttrsFrom(const nb::dict& dict);
 nb::object ToPython(const Attr& attr);
 nb::tuple ToPython(const Dims& shape);
+
+// {isa, precision, m, n, k, num_threads, choice: {panel_kib, most_rows, split, variant}}
+nb::dict ToPython(const TunedProduct& product);
 
 }  // namespace thresher::bindings

@@ -9,4 +9,5 @@ NB_MODULE(_engine, m) {
   thresher::bindings::BindPlan(m);
   thresher::bindings::BindPeaks(m);
   thresher::bindings::BindProfile(m);
+  thresher::bindings::BindTuning(m);
 }

@@ -10,5 +10,6 @@ void BindPeaks(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
 void BindProfile(nanobind::module_& m);
 void BindSystem(nanobind::module_& m);
+void BindTuning(nanobind::module_& m);
 
 }  // namespace thresher::bindings

@@ -42,12 +42,13 @@ void AddPasses(const nb::iterable& passes, CompileOptions& options) {
 // The interpreter owns the result.
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level, std::optional<nb::iterable> passes,
                std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
-               const std::vector<std::string>& exclude, std::optional<double> max_weight_error) {
+               const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning) {
   CompileOptions options;
   options.level = level;
   if (passes) AddPasses(*passes, options);
   options.plan.num_threads = num_threads > 0 ? num_threads : ThreadPool::Global().num_threads();
   options.plan.share_memory = share_memory;
+  options.plan.tuning = use_tuning ? &TuningTable::Global() : nullptr;
   options.precision = {precision, exclude, max_weight_error};
   if (dump) {
     options.dump = [&](std::string_view pass, const Graph& g) {
@@ -111,6 +112,16 @@ nb::list PrecisionDecisions(const Session& session) {
   return decisions;
 }
 
+nb::list Products(const Session& session) {
+  nb::list products;
+  for (const PlannedProduct& product : session.plan().products) {
+    nb::dict entry = ToPython(TunedProduct{product.key, product.blocking});
+    entry["tuned_m"] = product.tuned_m;
+    products.append(entry);
+  }
+  return products;
+}
+
 nb::list Constants(const Session& session) {
   static constexpr const char* kOrigins[] = {"caller", "engine", "packed"};
   nb::list constants;
@@ -148,7 +159,8 @@ void BindPlan(nb::module_& m) {
       .def_static("build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
                   nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
                   nb::arg("num_threads") = 0, nb::arg("precision") = "fp32",
-                  nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none())
+                  nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
+                  nb::arg("use_tuning") = true)
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
@@ -156,6 +168,10 @@ void BindPlan(nb::module_& m) {
            nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),
            "One dict per linear where a precision other than fp32 was asked for: module, source, op, k, n, precision, "
            "weight_error (None: not measured) and reason.")
+      .def("products", &Products, nb::sig("def products(self) -> list[dict[str, object]]"),
+           "One dict per product with weights: its shape as in tuned(), choice, and tuned_m, the number of rows that "
+           "the "
+           "choice was measured with (0: not measured).")
       .def_prop_ro("inputs", &Inputs, nb::sig("def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]"))
       .def_prop_ro("outputs", &Outputs, nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
       .def("constants", &Constants, nb::sig("def constants(self) -> list[tuple[int, int, str]]"),

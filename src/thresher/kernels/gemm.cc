@@ -22,17 +22,9 @@ HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
-// One block of a panel stays in L1 while the rows pass by, next to the rows themselves (32 KiB being the smallest L1 we
-// meet).
-constexpr size_t kPanelBlockBytes = 24 * 1024;
-// The rows of A that pass by stay in L2 from one panel to the next.
-constexpr size_t kRowBlockBytes = 256 * 1024;
-constexpr size_t kMinBlockRows = 96;
-constexpr size_t kMaxBlockRows = 144;
-
-// Up to so many rows, a compressed panel is widened in registers, in tiles of up to kDirectTileRows rows, which is free
-// while memory sets the pace. More rows share a panel that is widened once, as do 4-bit ones always (for few rows see
-// gemm_dot.h).
+// Up to so many rows, a compressed panel is by default widened in registers, in tiles of up to kDirectTileRows rows,
+// which is free while memory sets the pace. More rows share a panel that is widened once, as do 4-bit ones always (for
+// few rows see gemm_dot.h).
 constexpr size_t kDirectRows = 8;
 constexpr int kDirectTileRows = 4;
 
@@ -60,24 +52,28 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   const size_t rows = row_end - row_begin;
   const FinishFunction finish = FinishFor<float>(args.activation);
 
-  const size_t most_rows =
-      std::clamp(kRowBlockBytes / (sizeof(float) * std::max<size_t>(k, 1)), kMinBlockRows, kMaxBlockRows);
+  const size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
+  // What is widened must fit its buffer even where a group of rows that share scales is larger than the block asked
+  // for.
+  const size_t panel_rows =
+      std::max<size_t>(PanelBlockBytes(args.blocking) / (sizeof(float) * width) / kStepUnit, 1) * kStepUnit;
 
-  alignas(64) float strip[kMaxBlockRows * kMaxPanelWidth];
+  alignas(64) float strip[size_t{kMostBlockRows} * kMaxPanelWidth];
   alignas(64) float padded_bias[kMaxPanelWidth];
-  alignas(64) float widened[kStoredAsFloats ? 16 : kPanelBlockBytes / sizeof(float)];
+  constexpr size_t kWidenedFloats = std::max(size_t{kMostPanelKib} * 1024 / sizeof(float), kStepUnit * kMaxPanelWidth);
+  alignas(64) float widened[kStoredAsFloats ? 16 : kWidenedFloats];
 
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = row_begin + rows * block / row_blocks;
     const size_t block_end = row_begin + rows * (block + 1) / row_blocks;
-    const bool direct_panel = kStoredAsFloats || (Panel::kGroup == 0 && block_end - block_begin <= kDirectRows);
+    const bool few_rows = args.blocking.variant == Variant::kAuto ? block_end - block_begin <= kDirectRows
+                                                                  : args.blocking.variant == Variant::kDirect;
+    const bool direct_panel = kStoredAsFloats || (Panel::kGroup == 0 && few_rows);
     const RowTiles tiles(block_end - block_begin,
                          static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
-    const size_t most_k = tiles.count == 1 && direct_panel
-                              ? std::max<size_t>(k, 1)
-                              : std::max<size_t>(kPanelBlockBytes / (sizeof(float) * width) / kStepUnit, 1) * kStepUnit;
+    const size_t most_k = tiles.count == 1 && direct_panel ? std::max<size_t>(k, 1) : panel_rows;
     const size_t k_blocks = std::max<size_t>(1, (k + most_k - 1) / most_k);
     const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit - 1) / kStepUnit * kStepUnit;
 
@@ -437,7 +433,7 @@ void UnpackWeight(Precision precision, const void* packed, int64_t k, int64_t n,
   unpack(precision, static_cast<const uint8_t*>(packed), static_cast<size_t>(k), static_cast<size_t>(n), b);
 }
 
-PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts) {
+PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts, Split split) {
   const size_t rows = static_cast<size_t>(m);
   const size_t width = CurrentPanelWidth();
   const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
@@ -446,7 +442,8 @@ PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts) {
   const size_t by_rows = std::max<size_t>((rows + parts - 1) / parts, 4) * panels;
   const size_t by_panels = std::max<size_t>(rows, 4) * ((panels + parts - 1) / parts);
   // In a tie, let each part read only its share of the larger matrix.
-  if (by_panels < by_rows || (by_panels == by_rows && n >= m)) {
+  const bool panels_balance = by_panels < by_rows || (by_panels == by_rows && n >= m);
+  if (split == Split::kAuto ? panels_balance : split == Split::kPanels) {
     return {0, rows, Share(panels, part, num_parts), Share(panels, part + 1, num_parts)};
   }
   return {Share(rows, part, num_parts), Share(rows, part + 1, num_parts), 0, panels};
@@ -454,7 +451,7 @@ PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts) {
 
 void Gemm(const GemmArgs& args, int part, int num_parts) {
   if (args.m <= 0 || args.n <= 0) return;
-  const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts);
+  const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
   if (range.empty()) return;
   auto run = HWY_DYNAMIC_POINTER(GemmRangeF32);
   switch (args.precision) {

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "thresher/base/precision.h"
+#include "thresher/kernels/blocking.h"
 
 namespace thresher::kernels {
 
@@ -65,10 +66,10 @@ struct GemmArgs {
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself (same rows, ldr == ldc)
   int64_t ldr = 0;
   Activation activation = Activation::kNone;
+  Blocking blocking = {};
 };
 
-// Computes part `part` of `num_parts`: a range of rows or of panels, whichever balances better. k == 0 is a product of
-// 0.
+// Computes part `part` of `num_parts`: a range of rows or of panels. k == 0 is a product of 0.
 void Gemm(const GemmArgs& args, int part = 0, int num_parts = 1);
 
 // Which rows of a and panels of b a part computes.
@@ -76,7 +77,7 @@ struct PanelRange {
   size_t row_begin, row_end, panel_begin, panel_end;
   bool empty() const { return row_begin == row_end || panel_begin == panel_end; }
 };
-PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts);
+PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts, Split split = Split::kAuto);
 
 // The same with plain strided b, in scalar code with float64 accumulation.
 void GemmReference(const GemmArgs& args, const float* b, int64_t stride_k, int64_t stride_n);

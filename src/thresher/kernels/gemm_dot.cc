@@ -22,12 +22,6 @@ HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
-// As in gemm.cc: a block of a panel stays in L1, the rows that pass by stay in L2.
-constexpr size_t kPanelBlockBytes = 24 * 1024;
-constexpr size_t kRowBlockBytes = 256 * 1024;
-constexpr size_t kMinBlockRows = 96;
-constexpr size_t kMaxBlockRows = 144;
-
 size_t RoundUp(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
 // Bytes of a panel's numbers.
@@ -198,17 +192,18 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
   const size_t rows = range.row_end - range.row_begin;
   const FinishFunction finish = FinishFor<Sum>(args.activation);
 
-  const size_t most_rows = std::clamp(kRowBlockBytes / std::max<size_t>(lda, 1), kMinBlockRows, kMaxBlockRows);
+  const size_t most_rows = BlockRows(args.blocking, lda);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
+  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking) / step_bytes, 1);
 
-  alignas(64) Sum strip[kMaxBlockRows * kMaxPanelWidth];
+  alignas(64) Sum strip[size_t{kMostBlockRows} * kMaxPanelWidth];
   alignas(64) float padded_bias[kMaxPanelWidth];
 
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
     const RowTiles tiles(block_end - block_begin);
-    const size_t most_steps = tiles.count == 1 ? std::max<size_t>(steps, 1) : kPanelBlockBytes / step_bytes;
+    const size_t most_steps = tiles.count == 1 ? std::max<size_t>(steps, 1) : panel_steps;
     const size_t blocks = std::max<size_t>(1, (steps + most_steps - 1) / most_steps);
     const size_t block_steps = (steps + blocks - 1) / blocks;
 
@@ -398,14 +393,17 @@ HWY_EXPORT(Int8Stride);
 HWY_EXPORT(EncodeInt8Range);
 HWY_EXPORT(DecodeInt8Range);
 
-// More rows amortise the widening of 4-bit weights to floats.
+// By default; more rows amortise the widening of 4-bit weights to floats.
 constexpr int64_t kFewRows = 8;
 
 }  // namespace
 
-RowForm RowsFor(Precision precision, int64_t m) {
+RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
   if (precision == Precision::kInt8) return RowForm::kInt8;
-  if (precision == Precision::kInt4Weight && m <= kFewRows) return RowForm::kInt16;
+  if (precision == Precision::kInt4Weight) {
+    const bool direct = variant == Variant::kAuto ? m <= kFewRows : variant == Variant::kDirect;
+    return direct ? RowForm::kInt16 : RowForm::kF32;
+  }
   return precision == Precision::kBf16 && HWY_DYNAMIC_DISPATCH(HasBf16Dot)() ? RowForm::kBF16 : RowForm::kF32;
 }
 
@@ -424,7 +422,7 @@ void RestoreRows(const ConvertRowsArgs& converted, float* x) { HWY_DYNAMIC_DISPA
 
 void GemmDot(const GemmDotArgs& args, int part, int num_parts) {
   if (args.m <= 0 || args.n <= 0) return;
-  const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts);
+  const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
   if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, range);
 }
 

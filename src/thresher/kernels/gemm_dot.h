@@ -22,7 +22,7 @@ enum class RowForm : uint8_t { kF32, kBF16, kInt8, kInt16 };
 
 // What a product of m rows wants of A in this precision; kF32 means Gemm() of gemm.h. bf16 weights are multiplied by
 // fp32 rows where the processor has no instruction for bf16.
-RowForm RowsFor(Precision precision, int64_t m);
+RowForm RowsFor(Precision precision, int64_t m, Variant variant = Variant::kAuto);
 
 // Bytes of a converted row of k elements.
 int64_t RowBytes(RowForm form, int64_t k);
@@ -54,6 +54,7 @@ struct GemmDotArgs {
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself
   int64_t ldr = 0;
   Activation activation = Activation::kNone;
+  Blocking blocking = {};  // of which kInt16 has no use for the sizes
 };
 
 // C = act(A * B + bias) + residual; part `part` of `num_parts`.

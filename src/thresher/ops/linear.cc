@@ -85,6 +85,7 @@ struct GemmParams {
   kernels::Activation activation;
   Precision precision;
   kernels::RowForm form;  // of x; kF32: as it is
+  kernels::Blocking blocking;
 };
 
 Status LinearStep(const StepContext& c) {
@@ -103,6 +104,7 @@ Status LinearStep(const StepContext& c) {
   args.residual = c.in(3).as<const float>();
   args.ldr = p.ldr;
   args.activation = p.activation;
+  args.blocking = p.blocking;
   kernels::Gemm(args, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -158,6 +160,7 @@ Status DotStep(const StepContext& c) {
   args.residual = c.in(3).as<const float>();
   args.ldr = p.ldr;
   args.activation = p.activation;
+  args.blocking = p.blocking;
   kernels::GemmDot(args, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -338,12 +341,12 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   int64_t cols;
   AsRows(x.view, &p.m, &cols, &p.lda);
   p.activation = *kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none"));
-  p.precision = Precision::kFp32;
-  p.form = kernels::RowForm::kF32;
+  const bool constant = graph.is_constant(product.weights[0]);
+  p.precision = constant ? *ParsePrecision(GetAttr<std::string>(attrs, "precision", "fp32")) : Precision::kFp32;
+  p.blocking = lowering.BlockingFor(p.precision, p.m, p.n, p.k);
+  p.form = kernels::RowsFor(p.precision, p.m, p.blocking.variant);
   TensorRef weight;
-  if (graph.is_constant(product.weights[0])) {
-    p.precision = *ParsePrecision(GetAttr<std::string>(attrs, "precision", "fp32"));
-    p.form = kernels::RowsFor(p.precision, p.m);
+  if (constant) {
     weight = lowering.PackedWeight(product.weights, nk, p.precision);
   } else {
     const TensorRef raw = lowering.Ref(product.weights[0]);

@@ -89,7 +89,7 @@ class PlanBuilder {
  public:
   static Result<std::shared_ptr<const Plan>> Build(const Graph& graph, WeightStore& weights,
                                                    const PlanOptions& options) {
-    Lowering lowering(graph, weights, options.num_threads);
+    Lowering lowering(graph, weights, options.num_threads, options.tuning);
     for (const Node& node : graph.nodes()) {
       lowering.set_node(&node);
       const size_t first = lowering.steps_.size();
@@ -103,8 +103,7 @@ class PlanBuilder {
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
     for (Step& step : plan->steps) {
       step.name_id = profile::InternName(step.name);
-      const double ns = std::max(step.flops, 0.0) / kFlopsPerNs + step.bytes / kBytesPerNs;
-      step.parallel = options.num_threads > 1 && ns > kParallelNs;
+      step.parallel = options.num_threads > 1 && WorthThreads(step.flops, step.bytes);
     }
     MarkLifetimes(*plan);
     ReleaseUnread(*plan);
@@ -113,6 +112,10 @@ class PlanBuilder {
     return std::shared_ptr<const Plan>(std::move(plan));
   }
 };
+
+bool WorthThreads(double flops, double bytes) {
+  return std::max(flops, 0.0) / kFlopsPerNs + bytes / kBytesPerNs > kParallelNs;
+}
 
 Result<std::shared_ptr<const Plan>> BuildPlan(const Graph& graph, WeightStore& weights, const PlanOptions& options) {
   return PlanBuilder::Build(graph, weights, options);

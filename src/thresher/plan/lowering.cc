@@ -21,8 +21,8 @@ Dims ShapeOf(const View& view) { return Dims(view.shape, view.shape + view.rank)
 
 }  // namespace
 
-Lowering::Lowering(const Graph& graph, WeightStore& weights, int num_threads)
-    : graph_(graph), weights_(weights), num_threads_(num_threads), refs_(graph.values().size()) {
+Lowering::Lowering(const Graph& graph, WeightStore& weights, int num_threads, const TuningTable* tuning)
+    : graph_(graph), weights_(weights), num_threads_(num_threads), tuning_(tuning), refs_(graph.values().size()) {
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     const Value& value = graph.value(graph.inputs()[i]);
     TensorRef ref;
@@ -137,6 +137,19 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   return ref;
 }
 
+kernels::Blocking Lowering::BlockingFor(Precision precision, int64_t m, int64_t n, int64_t k) {
+  PlannedProduct product;
+  product.key = {isa::Current(), precision, n, k, num_threads_, m};
+  if (tuning_ != nullptr) {
+    if (const std::optional<TunedProduct> found = tuning_->Find(product.key)) {
+      product.blocking = found->blocking;
+      product.tuned_m = found->key.m;
+    }
+  }
+  products_.push_back(product);
+  return product.blocking;
+}
+
 Plan Lowering::Take(std::vector<TensorRef> outputs) {
   node_ = nullptr;
   Plan plan;
@@ -164,6 +177,7 @@ Plan Lowering::Take(std::vector<TensorRef> outputs) {
   }
   plan.buffers = std::move(buffers_);
   plan.steps = std::move(steps_);
+  plan.products = std::move(products_);
   return plan;
 }
 

@@ -15,6 +15,7 @@
 #include "thresher/graph/graph.h"
 #include "thresher/graph/operator.h"
 #include "thresher/plan/plan.h"
+#include "thresher/plan/tuning.h"
 
 namespace thresher {
 
@@ -24,7 +25,7 @@ class WeightStore;
 // which only rearrange (permute, slice, expand, most reshapes) cost nothing.
 class Lowering {
  public:
-  Lowering(const Graph& graph, WeightStore& weights, int num_threads);
+  Lowering(const Graph& graph, WeightStore& weights, int num_threads, const TuningTable* tuning = nullptr);
 
   // Where the value lives. A constant becomes a constant buffer on first use.
   TensorRef Ref(ValueId id);
@@ -57,6 +58,9 @@ class Lowering {
   // there is none yet.
   TensorRef& Derived(ValueId id, int tag) { return derived_[{id, tag}]; }
 
+  // The blocking of a product of this plan: the tuned one, else the default. Noted in the plan.
+  kernels::Blocking BlockingFor(Precision precision, int64_t m, int64_t n, int64_t k);
+
   const Graph& graph() const { return graph_; }
   int num_threads() const { return num_threads_; }
   Plan Take(std::vector<TensorRef> outputs);
@@ -71,6 +75,8 @@ class Lowering {
   const Graph& graph_;
   WeightStore& weights_;
   int num_threads_;
+  const TuningTable* tuning_;
+  std::vector<PlannedProduct> products_;
   const Node* node_ = nullptr;
   std::vector<TensorRef> refs_;  // per value
   std::map<std::pair<ValueId, int>, TensorRef> derived_;

@@ -10,6 +10,7 @@
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/graph/operator.h"
+#include "thresher/plan/tuning.h"
 
 namespace thresher {
 
@@ -83,11 +84,19 @@ struct PortType {
   Dims shape;
 };
 
+// A product of the plan and how it is blocked.
+struct PlannedProduct {
+  ProductKey key;
+  kernels::Blocking blocking;
+  int64_t tuned_m = 0;  // the number of rows that this blocking was measured with; 0: the default, not measured
+};
+
 struct Plan {
   std::vector<PortType> inputs;
   std::vector<PortType> outputs;
   std::vector<Buffer> buffers;
   std::vector<Step> steps;
+  std::vector<PlannedProduct> products;
   int num_threads = 1;
   int64_t arena_bytes = 0;      // without scratch
   int64_t scratch_bytes = 0;    // of one part, the largest of all steps, a multiple of 64

@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/for_each_isa.h"
+#include "thresher/kernels/blocking.h"
 
 namespace thresher::kernels::testing {
 
@@ -22,6 +23,22 @@ inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float low = 
   std::vector<float> values(count);
   for (float& v : values) v = distribution(generator);
   return values;
+}
+
+inline std::string ToString(const Blocking& blocking) {
+  return "panel " + std::to_string(blocking.panel_kib) + " KiB, rows " + std::to_string(blocking.most_rows) +
+         ", split " + std::string(Name(blocking.split)) + ", " + std::string(Name(blocking.variant));
+}
+
+// The bounds of every choice and sizes that fit nothing.
+inline std::vector<Blocking> OddBlockings() {
+  return {{kLeastPanelKib, 1, Split::kRows, Variant::kDirect},
+          {kLeastPanelKib, 0, Split::kPanels, Variant::kWidened},
+          {3, 13, Split::kPanels, Variant::kAuto},
+          {7, 29, Split::kRows, Variant::kWidened},
+          {0, 15, Split::kAuto, Variant::kDirect},
+          {kMostPanelKib, kMostBlockRows, Split::kRows, Variant::kWidened},
+          {kMostPanelKib, 5, Split::kPanels, Variant::kDirect}};
 }
 
 // Floats at a 64-byte boundary.

@@ -30,6 +30,7 @@ struct Case {
   bool transposed = true;
   int64_t extra = 0;
   int num_parts = 1;
+  Blocking blocking = {};
 };
 
 constexpr float kUntouched = 12345.0f;
@@ -38,7 +39,7 @@ std::string ToString(const Case& c) {
   return "m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " k " + std::to_string(c.k) + " bias " +
          std::to_string(c.bias) + " residual " + std::to_string(c.residual) + " act " +
          std::string(Name(c.activation)) + " transposed " + std::to_string(c.transposed) + " extra " +
-         std::to_string(c.extra) + " parts " + std::to_string(c.num_parts);
+         std::to_string(c.extra) + " parts " + std::to_string(c.num_parts) + " " + testing::ToString(c.blocking);
 }
 
 struct Rows {
@@ -88,6 +89,7 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
   args.bias = c.bias ? bias.data() + 1 : nullptr;
   args.ldc = ldc, args.ldr = ldc;
   args.activation = c.activation;
+  args.blocking = c.blocking;
 
   const std::vector<float> initial =
       c.residual == Case::kInPlace ? residual : std::vector<float>(static_cast<size_t>(c.m * ldc + 1), kUntouched);
@@ -121,6 +123,7 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
     own.residual = residual_for(actual);
     own.ldr = ldc;
     own.activation = c.activation;
+    own.blocking = c.blocking;
     for (int part = 0; part < c.num_parts; ++part) GemmDot(own, part, c.num_parts);
     args.a = restored_a.data();
     args.lda = c.k;
@@ -166,6 +169,22 @@ TEST(GemmPrecisionTest, DepthBlocks) {
       Check({.m = 31, .n = 50, .k = k, .bias = true, .residual = residual});
       Check({.m = 3, .n = 50, .k = k, .bias = true, .residual = residual, .activation = Activation::kGelu});
     }
+  }
+}
+
+TEST(GemmPrecisionTest, EveryBlockingComputesTheSame) {
+  for (const Blocking& blocking : testing::OddBlockings()) {
+    for (const int parts : {1, 3}) {
+      Check({.m = 31, .n = 75, .k = 700, .bias = true, .num_parts = parts, .blocking = blocking});
+      Check({.m = 3, .n = 75, .k = 70, .residual = Case::kInPlace, .num_parts = parts, .blocking = blocking});
+    }
+    Check({.m = 301,
+           .n = 33,
+           .k = 90,
+           .bias = true,
+           .activation = Activation::kGelu,
+           .num_parts = 2,
+           .blocking = blocking});
   }
 }
 

@@ -25,6 +25,7 @@ struct Case {
   bool transposed = true;  // b is [n, k], as in torch Linear
   int64_t extra = 0;       // what every leading dimension exceeds its row by
   int num_parts = 1;
+  Blocking blocking = {};
 };
 
 constexpr float kUntouched = 12345.0f;
@@ -33,7 +34,7 @@ void Check(const Case& c) {
   SCOPED_TRACE("m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " k " + std::to_string(c.k) + " bias " +
                std::to_string(c.bias) + " residual " + std::to_string(c.residual) + " act " +
                std::string(Name(c.activation)) + " transposed " + std::to_string(c.transposed) + " extra " +
-               std::to_string(c.extra) + " parts " + std::to_string(c.num_parts));
+               std::to_string(c.extra) + " parts " + std::to_string(c.num_parts) + " " + testing::ToString(c.blocking));
   const int64_t lda = c.k + c.extra;
   const int64_t ldc = c.n + c.extra;
   const int64_t ldb = (c.transposed ? c.k : c.n) + c.extra;
@@ -58,6 +59,7 @@ void Check(const Case& c) {
                                                   : residual.data() + 1;
   args.ldr = ldc;
   args.activation = c.activation;
+  args.blocking = c.blocking;
   GemmReference(args, b.data() + 1, stride_k, stride_n);
 
   ForEachIsa([&] {
@@ -146,6 +148,25 @@ TEST(GemmTest, PartsCoverEverythingOnce) {
         Check({.m = m, .n = n, .k = 40, .residual = Case::kInPlace, .num_parts = parts});
       }
     }
+  }
+}
+
+TEST(GemmTest, EveryBlockingComputesTheSame) {
+  for (const Blocking& blocking : testing::OddBlockings()) {
+    for (const auto residual : {Case::kNoResidual, Case::kInPlace}) {
+      for (const int parts : {1, 3}) {
+        Check({.m = 31,
+               .n = 75,
+               .k = 700,
+               .bias = true,
+               .residual = residual,
+               .activation = residual == Case::kInPlace ? Activation::kGelu : Activation::kNone,
+               .num_parts = parts,
+               .blocking = blocking});
+        Check({.m = 3, .n = 75, .k = 70, .residual = residual, .num_parts = parts, .blocking = blocking});
+      }
+    }
+    Check({.m = 601, .n = 33, .k = 90, .bias = true, .num_parts = 2, .blocking = blocking});
   }
 }
 

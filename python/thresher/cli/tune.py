@@ -1,0 +1,148 @@
+"""``thresher tune``: measure which blocking of matrix products is fastest on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from thresher.tuning import Product, TuningReport
+
+_EPILOG = """
+Examples:
+
+- `thresher tune script.py --batch 8` runs the script with its arguments, then tunes the products of its compiled models
+- `thresher tune --shape 128x384x1536 --precision int8` tunes one product: 128 rows, 384 inputs, 1536 outputs
+- `thresher tune -o tuning.json script.py` also writes a file for `THRESHER_TUNING_SPEC=tuning.json`
+- `thresher tune --json --shape 1x768x768 --shape 8x768x768` prints JSON
+"""
+
+_SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the command."""
+    # The script's own options are not ours to read.
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    app.command(name="tune", epilog=_EPILOG, context_settings=settings)(_tune)
+
+
+def _tune(
+    context: typer.Context,
+    script: Annotated[
+        Path | None, typer.Argument(metavar="[SCRIPT]", help="Python script; what follows are its arguments.")
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shape", metavar="MxKxN", help="A product: rows x inputs x outputs. May be repeated."),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option("--precision", metavar="NAME", help="Precision of --shape: fp32, bf16, int8 and so on.")
+    ] = "fp32",
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", min=1, max=1024, help="Threads; by default those of plans.")
+    ] = None,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure again what was measured before.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also write the JSON here.")
+    ] = None,
+) -> None:
+    """Measure which blocking of matrix products is fastest here, for a script's models or for given shapes; keep it."""
+    from thresher.cli.common import engine, fail, plain_warnings, write
+
+    native = engine()
+    code = 0
+    with plain_warnings():
+        try:
+            if threads is not None:
+                native.set_num_threads(threads)
+            if (script is None) == (not shapes):
+                fail("tune: wanted a script or --shape MxKxN, found " + ("neither" if script is None else "both"))
+            products: Iterable[Product] = [_product(shape, precision, native.num_threads()) for shape in shapes or ()]
+            if script is not None:
+                products, code = _products_of(script, context.args)
+            report = _measured(products, refresh)
+        except (ValueError, MemoryError) as error:
+            fail(str(error))
+    text = json.dumps(report.to_dict(), indent=2) + "\n"
+    if as_json:
+        typer.echo(text, nl=False)
+    else:
+        _print(report)
+    if output is not None:
+        write(output, text)
+    raise typer.Exit(code)
+
+
+def _product(shape: str, precision: str, threads: int) -> Product:
+    from thresher.tuning import Product
+
+    match = _SHAPE.fullmatch(shape.lower())
+    if match is None:
+        raise ValueError(f"--shape: wanted rows x inputs x outputs such as 128x384x1536, found {shape!r}")
+    m, k, n = (int(size) for size in match.groups())
+    return Product(precision, m, n, k, threads)
+
+
+def _products_of(script: Path, arguments: list[str]) -> tuple[Iterable[Product], int]:
+    from thresher.cli.common import fail
+    from thresher.cli.script import run_script
+    from thresher.tuning.collect import collected
+
+    if not script.is_file():
+        fail(f"tune: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
+    with collected() as found:
+        code = run_script(script, arguments)
+    sys.stdout.flush()
+    if not found:
+        fail(
+            "tune: wanted a script that runs a model compiled with thresher.compile or "
+            'torch.compile(backend="thresher"), found no matrix product in the engine'
+        )
+    return found, code
+
+
+def _measured(products: Iterable[Product], refresh: bool) -> TuningReport:
+    """Measures, with a bar on standard error where that is a terminal."""
+    from thresher.tuning import tune_products
+
+    if not sys.stderr.isatty():
+        return tune_products(products, refresh=refresh)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns: tuple[Any, ...] = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # The bar is drawn between two measurements and by this thread: one that draws by itself would disturb them.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("tuning", total=None)
+
+        def show(done: float, total: int) -> None:
+            bar.update(task, completed=done, total=total, refresh=True)
+
+        return tune_products(products, refresh=refresh, progress=show)
+
+
+def _print(report: TuningReport) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    heading, *rows = report.rows()
+    isa = report.products[0].isa
+    table = Table(title=f"{report.cpu_model}, {isa}", title_justify="left")
+    left = heading[:2]
+    for name in heading[:-1]:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    table.add_column(heading[-1], min_width=15)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    console.print(table)
+    console.print(Text(report.summary()))

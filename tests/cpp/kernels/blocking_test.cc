@@ -1,0 +1,75 @@
+#include "thresher/kernels/blocking.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "thresher/base/cpu.h"
+#include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_dot.h"
+
+namespace thresher::kernels {
+namespace {
+
+TEST(BlockingTest, NamesRoundTrip) {
+  for (const Split split : {Split::kAuto, Split::kRows, Split::kPanels}) EXPECT_EQ(ParseSplit(Name(split)), split);
+  for (const Variant variant : {Variant::kAuto, Variant::kDirect, Variant::kWidened}) {
+    EXPECT_EQ(ParseVariant(Name(variant)), variant);
+  }
+  EXPECT_FALSE(ParseSplit("columns").has_value());
+  EXPECT_FALSE(ParseVariant("").has_value());
+}
+
+TEST(BlockingTest, DefaultsFollowTheCaches) {
+  const size_t panel = PanelBlockBytes({});
+  EXPECT_LE(panel, static_cast<size_t>(kMostPanelKib) * 1024);
+  EXPECT_EQ(panel, std::clamp<size_t>(static_cast<size_t>(Caches().l1) / 4 * 3, 8 << 10, 64 << 10));
+  // Rows of which a few fit, all fit, and none fits.
+  const size_t l2 = static_cast<size_t>(Caches().l2);
+  EXPECT_EQ(BlockRows({}, l2 / 2 / 120), 120u);
+  EXPECT_EQ(BlockRows({}, 4), 144u);
+  EXPECT_EQ(BlockRows({}, 0), 144u);
+  EXPECT_EQ(BlockRows({}, l2), 96u);
+}
+
+TEST(BlockingTest, ChoicesAreTakenWithinTheBounds) {
+  EXPECT_EQ(PanelBlockBytes({.panel_kib = 5}), size_t{5} << 10);
+  EXPECT_EQ(BlockRows({.most_rows = 7}, 1 << 20), 7u);
+  constexpr int32_t kHuge = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(PanelBlockBytes({.panel_kib = kHuge}), size_t{kMostPanelKib} << 10);
+  EXPECT_EQ(BlockRows({.most_rows = kHuge}, 1), size_t{kMostBlockRows});
+}
+
+TEST(BlockingTest, WhatIsOutOfBoundsIsNamed) {
+  EXPECT_TRUE(CheckBlocking({}).ok());
+  EXPECT_TRUE(CheckBlocking({kMostPanelKib, kMostBlockRows}).ok());
+  const Status panel = CheckBlocking({.panel_kib = kMostPanelKib + 1});
+  EXPECT_NE(panel.message().find("panel_kib: wanted 0 or 1 to 64, found 65"), std::string::npos) << panel.message();
+  const Status rows = CheckBlocking({.most_rows = -1});
+  EXPECT_NE(rows.message().find("most_rows: wanted 0 to 288, found -1"), std::string::npos) << rows.message();
+}
+
+TEST(BlockingTest, SplitDecidesWhatThePartsShare) {
+  const int64_t panels = (200 + PackedColumns() - 1) / PackedColumns();
+  for (int part = 0; part < 3; ++part) {
+    const PanelRange rows = ShareOfProduct(30, 200, part, 3, Split::kRows);
+    EXPECT_EQ(rows.row_end - rows.row_begin, 10u);
+    EXPECT_EQ(rows.panel_end - rows.panel_begin, static_cast<size_t>(panels));
+    const PanelRange columns = ShareOfProduct(30, 200, part, 3, Split::kPanels);
+    EXPECT_EQ(columns.row_end - columns.row_begin, 30u);
+    EXPECT_LT(columns.panel_end - columns.panel_begin, static_cast<size_t>(panels));
+  }
+}
+
+TEST(BlockingTest, VariantDecidesTheRowsOf4BitWeights) {
+  for (const int64_t m : {1, 8, 9, 300}) {
+    EXPECT_EQ(RowsFor(Precision::kInt4Weight, m, Variant::kDirect), RowForm::kInt16);
+    EXPECT_EQ(RowsFor(Precision::kInt4Weight, m, Variant::kWidened), RowForm::kF32);
+    EXPECT_EQ(RowsFor(Precision::kInt4Weight, m), m <= 8 ? RowForm::kInt16 : RowForm::kF32);
+    EXPECT_EQ(RowsFor(Precision::kInt8, m, Variant::kWidened), RowForm::kInt8);
+  }
+}
+
+}  // namespace
+}  // namespace thresher::kernels
