@@ -100,6 +100,7 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
         tile.lda = lda;
         tile.k = k_end - k_begin;
         tile.b = block_b;
+        tile.next_lines = std::max<size_t>(1, StoredBytes<Panel>(kStepUnit) * 4 / kStepUnit / 64 / tiles.count);
         if (!direct_panel) {
           WidenPanel<Panel>(block_b, tile.k, widened);
           tile.b = widened;
@@ -112,8 +113,8 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
           tile.a = args.a + row * lda + k_begin;
           tile.init = first ? (kHasColumnScale<Panel> ? nullptr : bias) : wait;
           tile.init_ld = first ? 0 : width;
-          // Four tiles fetch the whole block that follows.
-          const size_t fetched = t * tile.k * 16;
+          // The tiles together fetch the block that follows, but none more than a line for every line it reads.
+          const size_t fetched = t * (tile.k / 4) * tile.next_lines * 64;
           tile.next_b = fetched < block_bytes ? block_b + block_bytes + fetched : block_b;
           if (last && direct) {
             tile.out = args.c + row * ldc + column;

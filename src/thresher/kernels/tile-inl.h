@@ -86,7 +86,8 @@ struct TileArgs {
   size_t out_ld;
   const float* residual;  // rows residual_ld apart, or null; may be out
   size_t residual_ld;
-  const void* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile
+  const void* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile,
+  size_t next_lines = 1;  // so many lines of 64 bytes for each four elements of k
 };
 
 // S > 1 splits k over S sets of accumulators, which hides the latency of the multiply-adds when R alone is too small.
@@ -99,6 +100,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   const size_t lda = args.lda;
   const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
   const uint8_t* HWY_RESTRICT next_b = static_cast<const uint8_t*>(args.next_b);
+  const size_t next_lines = args.next_lines * S;
   // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
   const float* HWY_RESTRICT a0 = args.a;
   const float* HWY_RESTRICT a1 = a0 + 3 * lda;
@@ -150,7 +152,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
 
   size_t k = args.k;
   for (; k >= 4 * S; k -= 4 * S) {
-    __builtin_prefetch(next_b, 0, 2);
+    for (size_t line = 0; line < next_lines; ++line) __builtin_prefetch(next_b + 64 * line, 0, 2);
     THRESHER_TILE_K(0)
     THRESHER_TILE_K(1)
     THRESHER_TILE_K(2)
@@ -161,7 +163,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     a3 += 4 * S;
     a4 += 4 * S;
     b += Panel::Bytes(4 * S);
-    next_b += 64;
+    next_b += 64 * next_lines;
   }
   for (size_t j = 0; j < k; ++j) {
     const V b0a = Panel::Load(d, b, j, 0);
