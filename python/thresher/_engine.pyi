@@ -157,7 +157,6 @@ def profile_now_ns() -> int:
     """Nanoseconds since the Unix epoch on the profiler's clock."""
 
 def profile_record(section: str, name: str, start_ns: int, end_ns: int) -> None: ...
-
 def tune_product(
     precision: str,
     m: int,

@@ -111,7 +111,7 @@ def test_report_as_text_and_data() -> None:
     assert "50.0 %" in lines[1]
     assert "panel 3 KiB, 7 rows, split by panels" in lines[1]
     assert lines[2].endswith("-  default")
-    assert "0 measured" in lines[3] and "2 known before; 1 of 2" in lines[3]
+    assert "Microseconds; 0 measured" in lines[3] and "2 known before; 1 of 2" in lines[3]
     data = json.loads(json.dumps(report.to_dict()))
     assert [TunedProduct.from_dict(entry) for entry in data["products"]] == list(report.products)
     assert data["products"][0]["gain"] == 0.5

@@ -130,13 +130,14 @@ def _measured(products: Iterable[Product], refresh: bool) -> TuningReport:
 
 
 def _print(report: TuningReport) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     heading, *rows = report.rows()
     isa = report.products[0].isa
-    table = Table(title=f"{report.cpu_model}, {isa}", title_justify="left")
+    table = Table(box=SIMPLE_HEAD, title=f"{report.cpu_model}, {isa}", title_justify="left")
     left = heading[:2]
     for name in heading[:-1]:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=True)

@@ -38,8 +38,8 @@ class TuningReport:
         return {"format": FORMAT, **vars(self), "products": products}
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A heading and one row for each product: the table as text."""
-        rows: list[tuple[str, ...]] = [("m x k x n", "precision", "thr.", "default us", "tuned us", "gain", "choice")]
+        """A heading and one row for each product, with medians in microseconds: the table as text."""
+        rows: list[tuple[str, ...]] = [("m x k x n", "precision", "thr.", "default", "tuned", "gain", "choice")]
         for entry in self.products:
             gain = f"{100 * entry.gain:.1f} %" if entry.choice != Choice() else "-"
             times = (f"{entry.default_us[1]:.1f}", f"{entry.tuned_us[1]:.1f}")
@@ -52,7 +52,7 @@ class TuningReport:
         known = sum(entry.from_cache for entry in self.products)
         measured = len(self.products) - known
         text = f"{measured} measured in {self.seconds:.1f} s, {known} known before"
-        return f"{text}; {len(self.changed)} of {len(self.products)} run faster than by default."
+        return f"Microseconds; {text}; {len(self.changed)} of {len(self.products)} run faster than by default."
 
     def __str__(self) -> str:
         rows = self.rows()

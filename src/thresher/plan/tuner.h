@@ -11,11 +11,11 @@
 namespace thresher {
 
 struct TuneOptions {
-  int64_t sample_ns = 1'000'000;   // least time of one measurement, several calls if need be
-  int64_t stage_ns = 300'000'000;  // for comparing candidates, within the bounds of rounds
+  int64_t sample_ns = 2'000'000;   // least time of one measurement, several calls if need be
+  int64_t stage_ns = 600'000'000;  // for comparing candidates, within the bounds of rounds
   int least_rounds = 3;
-  int most_rounds = 15;
-  int confirm_rounds = 21;  // of the last comparison, default against winner
+  int most_rounds = 21;
+  int confirm_rounds = 41;  // of the last comparison, default against winner
 };
 
 // Times of one call, in nanoseconds.
