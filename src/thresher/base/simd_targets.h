@@ -38,3 +38,7 @@
 #if defined(THRESHER_DISABLED_SIMD_TARGETS) && !defined(HWY_DISABLED_TARGETS)
 #define HWY_DISABLED_TARGETS THRESHER_DISABLED_SIMD_TARGETS
 #endif
+
+// Whether the target being compiled multiplies pairs of bf16 by an instruction. Highway's own macro holds for plain
+// NEON what it held for NEON with BF16, when a source is compiled for both.
+#define THRESHER_NATIVE_DOT_BF16 (HWY_NATIVE_DOT_BF16 && (!HWY_TARGET_IS_NEON || HWY_TARGET == HWY_NEON_BF16))

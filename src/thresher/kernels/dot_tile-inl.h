@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "thresher/base/simd_targets.h"
 #include "thresher/kernels/tile-inl.h"
 
 // Whether four int8 at a time are multiplied by an instruction; else two at a time, as int16.
@@ -38,19 +39,39 @@ HWY_INLINE hn::Vec<WordTag> BroadcastGroup(const uint8_t* p) {
   return hn::Set(WordTag(), group);
 }
 
+// sum plus the products of pairs of int16.
+template <class V16>
+HWY_INLINE hn::Vec<IntTag> AddPairs(hn::Vec<WordTag> a, V16 b, hn::Vec<IntTag> sum) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_TARGET > HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
+  // Left to itself, GCC adds the products of several steps before the sum, then spills sums for want of registers.
+  decltype(sum.raw) products;
+  __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum.raw), "=&v"(products) : "v"(a.raw), "v"(b.raw));
+  return sum;
+#else
+  const IntTag d;
+  const hn::Repartition<int16_t, IntTag> d16;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
+  auto unused = hn::Zero(d);
+  return hn::ReorderWidenMulAccumulate(d, hn::BitCast(d16, a), b, sum, unused);
+#else
+  return hn::Add(sum, hn::WidenMulPairwiseAdd(d, hn::BitCast(d16, a), b));
+#endif
+#endif
+}
+
 // Pairs of bf16; sums in float.
 struct Bf16Dot {
   using Sum = float;
   using Tag = TileTag;
   static constexpr size_t kStep = 2;       // elements of k
   static constexpr size_t kLaneBytes = 4;  // of B, a column and step
-  static constexpr bool kNative = HWY_NATIVE_DOT_BF16 != 0;
+  static constexpr bool kNative = THRESHER_NATIVE_DOT_BF16;
 
   template <class V>
   static HWY_INLINE V Add(hn::Vec<WordTag> a, const uint8_t* b, V sum) {
     const Tag d;
     const hn::Repartition<hwy::bfloat16_t, Tag> db;
-#if HWY_NATIVE_DOT_BF16
+#if THRESHER_NATIVE_DOT_BF16
     auto unused = hn::Zero(d);
     return hn::ReorderWidenMulAccumulate(d, hn::BitCast(db, a),
                                          hn::LoadU(db, reinterpret_cast<const hwy::bfloat16_t*>(b)), sum, unused);
@@ -110,19 +131,9 @@ struct Int8Dot {
 
   template <class V>
   static HWY_INLINE V Add(hn::Vec<WordTag> a, const uint8_t* b, V sum) {
-    const Tag d;
     const hn::Repartition<int16_t, Tag> d16;
     const hn::Rebind<int8_t, decltype(d16)> d8;
-    const auto bv = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(b)));
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_COMPILER_GCC_ACTUAL
-    // Left to itself, GCC adds the products of several steps before the sum, then spills sums for want of registers.
-    decltype(sum.raw) products;
-    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum.raw), "=&v"(products) : "v"(a.raw), "v"(bv.raw));
-    (void)d;
-    return sum;
-#else
-    return hn::Add(sum, hn::WidenMulPairwiseAdd(d, hn::BitCast(d16, a), bv));
-#endif
+    return AddPairs(a, hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(b))), sum);
   }
 };
 

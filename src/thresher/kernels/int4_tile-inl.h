@@ -73,18 +73,6 @@ struct Int4Rows {
   }
 };
 
-// sum plus the products of pairs of int16; codes stay below 2^15 and weights below 2^4, so that a group fits.
-HWY_INLINE hn::Vec<IntTag> AddPairs(hn::Vec<WordTag> a, hn::Vec<WordTag> b, hn::Vec<IntTag> sum) {
-  const IntTag di;
-  const hn::Repartition<int16_t, IntTag> d16;
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
-  auto unused = hn::Zero(di);
-  return hn::ReorderWidenMulAccumulate(di, hn::BitCast(d16, a), hn::BitCast(d16, b), sum, unused);
-#else
-  return hn::Add(sum, hn::WidenMulPairwiseAdd(di, hn::BitCast(d16, a), hn::BitCast(d16, b)));
-#endif
-}
-
 inline constexpr int kInt4TileRows = 4;
 
 template <int R>
@@ -93,6 +81,7 @@ HWY_NOINLINE void RunInt4Tile(const uint8_t* HWY_RESTRICT rows, size_t k, const 
   const TileTag d;
   const IntTag di;
   const WordTag du;
+  const hn::Repartition<int16_t, IntTag> d16;
   const size_t lanes = hn::Lanes(d);
   const size_t stride = Int4Rows::Bytes(k);
   const size_t groups = Int4Rows::Groups(k);
@@ -118,8 +107,8 @@ HWY_NOINLINE void RunInt4Tile(const uint8_t* HWY_RESTRICT rows, size_t k, const 
 #define THRESHER_INT4_STEP(r)                                                 \
   if constexpr (r < R) {                                                      \
     const auto a = BroadcastGroup(codes + r * stride + p * sizeof(uint32_t)); \
-    s##r##a = AddPairs(a, wa, s##r##a);                                       \
-    s##r##b = AddPairs(a, wb, s##r##b);                                       \
+    s##r##a = AddPairs(a, hn::BitCast(d16, wa), s##r##a);                     \
+    s##r##b = AddPairs(a, hn::BitCast(d16, wb), s##r##b);                     \
   }
 #define THRESHER_INT4_PAIR(p_value)                              \
   {                                                              \

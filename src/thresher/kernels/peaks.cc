@@ -122,7 +122,7 @@ int64_t MultiplyAdds(const LoopArgs& args) {
 }
 
 int64_t Bf16Dots(const LoopArgs& args) {
-#if HWY_NATIVE_DOT_BF16
+#if THRESHER_NATIVE_DOT_BF16
   const hn::ScalableTag<float> d;
   const hn::Repartition<hwy::bfloat16_t, decltype(d)> d16;
   float* values = reinterpret_cast<float*>(args.data);
@@ -250,7 +250,7 @@ int64_t Copy(const LoopArgs& args) {
 }
 
 const char* RunningTarget() { return hwy::TargetName(HWY_TARGET); }
-bool HasBf16Dots() { return HWY_NATIVE_DOT_BF16; }
+bool HasBf16Dots() { return THRESHER_NATIVE_DOT_BF16; }
 bool HasInt8Quads() { return THRESHER_PEAKS_INT8_QUADS; }
 
 #undef THRESHER_PEAKS_INT8_QUADS

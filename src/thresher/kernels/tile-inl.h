@@ -86,7 +86,7 @@ struct TileArgs {
   size_t out_ld;
   const float* residual;  // rows residual_ld apart, or null; may be out
   size_t residual_ld;
-  const void* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile,
+  const void* next_b;     // what the caller multiplies by afterwards: fetched into L2 meanwhile,
   size_t next_lines = 1;  // so many lines of 64 bytes for each four elements of k
 };
 
