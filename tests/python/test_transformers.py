@@ -67,3 +67,34 @@ def test_whole_in_the_engine(compiler: Any, family: str) -> None:
     stats = compiler.compilation_stats()
     assert stats.nodes_unsupported == 0 and stats.eager_shapes == ()
     assert stats.graphs == 2  # the second one has symbols for both sizes
+
+
+def test_llama_fuses_its_pointwise_chains(compiler: Any) -> None:
+    from thresher.compiler.stats import RECORDER
+
+    sizes = FAMILIES["Llama"][0]
+    config = transformers.LlamaConfig(vocab_size=WORDS, **sizes)
+    model = transformers.LlamaModel(config).eval()
+    words = torch.randint(0, WORDS, (2, 9))
+
+    def run(**settings: Any) -> tuple[Any, list[dict[str, Any]]]:
+        known = list(RECORDER.alive())
+        compiled = compiler.compile(model, config=compiler.CompilerConfig(**settings))
+        with torch.no_grad():
+            got = compiled(words)[0]
+        graphs = [graph for graph in RECORDER.alive() if graph not in known]
+        return got, [step for graph in graphs for plan in graph.plans() for step in plan.steps()]
+
+    got, steps = run()
+    with torch.no_grad():
+        torch.testing.assert_close(got, model(words)[0], rtol=1e-4, atol=1e-5)
+    # Of every layer the rotation of queries and of keys: two products and a sum each.
+    fused = [step["module"] for step in steps if step["name"] == "pointwise"]
+    for layer in range(config.num_hidden_layers):
+        assert fused.count(f"layers.{layer}.self_attn") == 2
+    names = [step["name"] for step in steps]
+    assert not {"add", "silu"} & set(names)
+    unfused, unfused_steps = run(fusion=False)
+    torch.testing.assert_close(got, unfused, rtol=1e-4, atol=1e-5)
+    unfused_names = [step["name"] for step in unfused_steps]
+    assert "pointwise" not in unfused_names and names.count("copy") <= unfused_names.count("copy")

@@ -31,6 +31,7 @@ PASS_SWITCHES: dict[str, tuple[str, ...]] = {
         "norm_recognition",
         "norm_fusion",
         "projection_merge",
+        "pointwise_fusion",
     ),
     "constant_folding": ("constant_folding",),
     "dead_code": ("dead_code",),
@@ -43,7 +44,8 @@ class CompilerConfig:
 
     Attributes:
       optimization_level: "O0" (no passes) to "O3" (all of them).
-      fusion: join linear, bias, activation and residual, projections of one tensor, norms; recognise attention.
+      fusion: join linear, bias, activation and residual, projections of one tensor, norms, element-wise operators;
+        recognise attention.
       constant_folding: compute once what depends on constants only.
       dead_code: drop what no output needs.
       memory_planning: let tensors that are not needed at the same time share memory.

@@ -7,8 +7,8 @@ namespace {
 
 std::vector<const OpDef*> CollectOps() {
   std::vector<const OpDef*> all;
-  for (const auto family : {LinearOps(), LinearsOps(), AttentionOps(), NormOps(), PointwiseOps(), ReduceOps(),
-                            IndexOps(), ShapeOps(), CreateOps()}) {
+  for (const auto family : {LinearOps(), LinearsOps(), AttentionOps(), NormOps(), PointwiseOps(), PointwiseChainOps(),
+                            ReduceOps(), IndexOps(), ShapeOps(), CreateOps()}) {
     for (const OpDef& op : family) all.push_back(&op);
   }
   std::sort(all.begin(), all.end(), [](const OpDef* a, const OpDef* b) { return a->name < b->name; });

@@ -74,6 +74,7 @@ std::span<const OpDef> LinearsOps();
 std::span<const OpDef> AttentionOps();
 std::span<const OpDef> NormOps();
 std::span<const OpDef> PointwiseOps();
+std::span<const OpDef> PointwiseChainOps();
 std::span<const OpDef> ReduceOps();
 std::span<const OpDef> IndexOps();
 std::span<const OpDef> ShapeOps();

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "thresher/kernels/iterate.h"
 #include "thresher/kernels/pointwise_rows.h"
+#include "thresher/kernels/row_source.h"
 
 namespace thresher::kernels {
 namespace {
@@ -124,41 +124,6 @@ constexpr int64_t kMinRow = 32;
 // Elements of a tile: three of the widest type fit in L1 with room to spare.
 constexpr int64_t kTile = 512;
 
-// An operand on its own, for reading pieces of it in row-major order.
-struct Source {
-  const uint8_t* data;
-  int64_t element_size;
-  Loop<1> loop;
-  DType dtype;
-
-  explicit Source(const View& view)
-      : data(view.as<const uint8_t>()),
-        element_size(static_cast<int64_t>(SizeOf(view.dtype))),
-        loop(LoopOver(view, /*collapse=*/true)),
-        dtype(view.dtype) {}
-
-  // Elements `range`, contiguous: in place where they are, else copied to `buffer`.
-  const void* Read(Range range, void* buffer) const {
-    if (loop.Linear(0)) return data + range.begin * element_size;
-    WithElement(dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const T* from = reinterpret_cast<const T*>(data);
-      T* to = static_cast<T*>(buffer);
-      const int64_t stride = loop.inner_stride(0);
-      ForRows(loop, range, [&](const int64_t* offsets, int64_t n) {
-        const T* row = from + offsets[0];
-        if (stride == 1) {
-          std::memcpy(to, row, static_cast<size_t>(n) * sizeof(T));
-        } else {
-          for (int64_t i = 0; i < n; ++i) to[i] = row[i * stride];
-        }
-        to += n;
-      });
-    });
-    return buffer;
-  }
-};
-
 // Runs row(pointers of the operands' pieces, piece of out, length, which operand is one element) over the part's range.
 // `may_broadcast` says for each operand whether the row function can take it as one element; at most one at a time is.
 template <int N, class RowFunction>
@@ -207,7 +172,7 @@ void Run(const View* const (&views)[N], const bool (&may_broadcast)[N], const Vi
     if (may_broadcast[n] && loop.Constant(n)) one = n;
   }
   const auto sources = [&]<int... I>(std::integer_sequence<int, I...>) {
-    return std::array<Source, N>{Source(*views[I])...};
+    return std::array<RowSource, N>{RowSource(*views[I])...};
   }(std::make_integer_sequence<int, N>());
   for (int64_t begin = range.begin; begin < range.end; begin += kTile) {
     const Range tile = {begin, std::min(begin + kTile, range.end)};
@@ -215,13 +180,6 @@ void Run(const View* const (&views)[N], const bool (&may_broadcast)[N], const Vi
     for (int n = 0; n < N; ++n) from[n] = n == one ? sources[n].data : sources[n].Read(tile, buffers[n]);
     row(from, to + (begin - range.begin) * out_size, tile.size(), one);
   }
-}
-
-bool IsOneValue(const View& view) {
-  for (int d = 0; d < view.rank; ++d) {
-    if (view.shape[d] != 1 && view.strides[d] != 0) return false;
-  }
-  return true;
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ constexpr Pass kPasses[] = {
      passes::PrecisionAssignment},
     {"projection_merge", "Computes linears of one operand, such as queries, keys and values, as one product.",
      passes::ProjectionMerge},
+    {"pointwise_fusion", "Computes chains of element-wise operators tile by tile, in one loop.",
+     passes::PointwiseFusion},
 };
 
 constexpr std::string_view kLevels[] = {"O0", "O1", "O2", "O3"};
@@ -109,7 +111,8 @@ std::vector<std::string> PassesForLevel(Level level) {
           "constant_folding",
           "common_subexpressions",
           "precision_assignment",
-          "projection_merge"};
+          "projection_merge",
+          "pointwise_fusion"};
 }
 
 Status CheckRewrite(const Graph& before, const Graph& after) {

@@ -18,5 +18,6 @@ Result<Graph> LayoutMotion(const Graph& graph, const PassContext& context);
 Result<Graph> AttentionRecognition(const Graph& graph, const PassContext& context);
 Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context);
 Result<Graph> ProjectionMerge(const Graph& graph, const PassContext& context);
+Result<Graph> PointwiseFusion(const Graph& graph, const PassContext& context);
 
 }  // namespace thresher::passes

@@ -183,8 +183,20 @@ TEST(RandomGraphs, EveryPassKeepsTheResults) {
   }
 }
 
+TEST(RandomGraphs, ChainsKeepTheBits) {
+  int chains = 0;
+  for (uint32_t seed = 0; seed < 400; ++seed) {
+    const Graph before = RandomGraph(seed).Make();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Graph after = After(before, {"pointwise_fusion"});
+    ASSERT_NO_FATAL_FAILURE(ExpectSameResults(before, after, 0));
+    chains += Count(after, "pointwise");
+  }
+  EXPECT_GT(chains, 50);
+}
+
 TEST(RandomGraphs, LevelsKeepTheResults) {
-  int fused = 0, recognized = 0, merged = 0, norms = 0;
+  int fused = 0, recognized = 0, merged = 0, norms = 0, chains = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     const Graph before = RandomGraph(seed).Make();
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -194,6 +206,7 @@ TEST(RandomGraphs, LevelsKeepTheResults) {
     recognized += Count(after, "sdpa");
     merged += Count(after, "linears");
     norms += Count(after, "rms_norm");
+    chains += Count(after, "pointwise");
     for (const Node& node : after.nodes()) {
       fused += node.op->name == "linear" && (node.inputs[2] != kNoValue || node.inputs[3] != kNoValue);
     }
@@ -208,6 +221,7 @@ TEST(RandomGraphs, LevelsKeepTheResults) {
   EXPECT_GT(recognized, 50);
   EXPECT_GT(merged, 50);
   EXPECT_GT(norms, 50);
+  EXPECT_GT(chains, 50);
 }
 
 }  // namespace

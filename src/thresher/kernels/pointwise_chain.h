@@ -1,0 +1,58 @@
+// Several element-wise operators in one loop over tiles, so that what stands between them stays in the L1 cache.
+//
+// The operators are those of pointwise.h, row by row the same functions: the bits are those of one operator after the
+// other. Operands are f32 with out's shape and any strides, stride 0 where broadcast; what lies between may be bool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "thresher/base/view.h"
+#include "thresher/kernels/pointwise.h"
+
+namespace thresher::kernels {
+
+inline constexpr int kMaxChainOperands = 8;
+inline constexpr int kMaxChainSteps = 16;
+
+struct ChainArg {
+  enum class Kind : uint8_t { kOperand, kStep, kNumber };
+  Kind kind = Kind::kOperand;
+  uint8_t index = 0;  // of the operand, or of an earlier step
+  float number = 0;
+};
+
+struct ChainStep {
+  enum class Kind : uint8_t { kUnary, kBinary, kWhere };
+  Kind kind = Kind::kUnary;
+  UnaryOp unary = UnaryOp::kNeg;
+  BinaryOp binary = BinaryOp::kAdd;
+  // As the operator takes them. At most one is a number, none where the operator is unary, and neither a condition nor
+  // the base of a power is.
+  ChainArg args[3];
+  DType operand_dtype = DType::kF32;  // of the branches for where
+  DType dtype = DType::kF32;          // of the result
+  uint8_t slot = 0;                   // where the result waits, set by AssignSlots
+
+  int num_args() const { return kind == Kind::kUnary ? 1 : kind == Kind::kBinary ? 2 : 3; }
+};
+
+// Every step but the last is read by a later one; the last is the result.
+struct Chain {
+  int num_operands = 0;
+  int num_steps = 0;
+  int num_slots = 0;
+  ChainStep steps[kMaxChainSteps];
+};
+
+// Gives every step's result a tile of scratch memory; results that are not needed at the same time share.
+void AssignSlots(Chain& chain);
+
+// What RunChain wants to write to besides `out`, for each part.
+size_t ChainScratchBytes(const Chain& chain);
+
+// out = the last step. `scratch` is aligned to 64 bytes. Parts as in pointwise.h.
+void RunChain(const Chain& chain, const View* operands, const View& out, std::byte* scratch, int part = 0,
+              int num_parts = 1);
+
+}  // namespace thresher::kernels

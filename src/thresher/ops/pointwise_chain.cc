@@ -1,0 +1,198 @@
+// A chain of element-wise operators as one.
+#include "thresher/kernels/pointwise_chain.h"
+
+#include <algorithm>
+
+#include "thresher/graph/program.h"
+#include "thresher/ops/common.h"
+
+namespace thresher {
+namespace {
+
+using Kind = ProgramArg::Kind;
+
+Result<Program> ProgramOf(const Attrs& attrs) { return ParseProgram(GetAttr<std::string>(attrs, "program", "")); }
+
+// What a step's operator sees.
+std::vector<OperandType> ArgTypes(const ProgramStep& step, std::span<const OperandType> operands,
+                                  const std::vector<TensorType>& results) {
+  std::vector<OperandType> types(step.args.size());
+  for (size_t a = 0; a < types.size(); ++a) {
+    const ProgramArg& arg = step.args[a];
+    const auto index = static_cast<size_t>(arg.index);
+    if (arg.kind == Kind::kOperand) static_cast<TensorType&>(types[a]) = operands[index];
+    if (arg.kind == Kind::kStep) static_cast<TensorType&>(types[a]) = results[index];
+    types[a].present = true;
+  }
+  return types;
+}
+
+bool IsChainOp(const std::string& op) {
+  return kernels::ParseUnary(op).has_value() || kernels::ParseBinary(op).has_value() || op == "where";
+}
+
+Status CheckArgs(const ProgramStep& step, size_t num_operands) {
+  if (!IsChainOp(step.op)) return Unsupported("wanted an element-wise operator; `thresher ops` lists them");
+  const size_t wanted = FindOp(step.op)->operands.size();
+  if (step.args.size() != wanted) {
+    return InvalidArgument("wanted " + std::to_string(wanted) + " arguments, found " +
+                           std::to_string(step.args.size()));
+  }
+  size_t numbers = 0;
+  for (const ProgramArg& arg : step.args) {
+    if (arg.kind == Kind::kOperand && static_cast<size_t>(arg.index) >= num_operands) {
+      return InvalidArgument("wanted an argument below in" + std::to_string(num_operands) + ", found in" +
+                             std::to_string(arg.index));
+    }
+    numbers += arg.kind == Kind::kNumber;
+  }
+  const bool first_is_tensor = step.op == "where" || step.op == "pow" || wanted == 1;
+  if (numbers > 1 || (first_is_tensor && step.args[0].kind == Kind::kNumber)) {
+    return InvalidArgument(
+        "wanted at most one number, none as condition, base of a power or single argument; pass it as an operand of "
+        "shape []");
+  }
+  return Status::Ok();
+}
+
+// Types of all steps' results.
+Result<std::vector<TensorType>> InferSteps(const Program& program, std::span<const OperandType> operands) {
+  std::vector<TensorType> results;
+  for (size_t s = 0; s < program.size(); ++s) {
+    const auto fail = [&](const Status& status) {
+      return Status(status.code(), StepName(s, program[s]) + status.message());
+    };
+    if (const Status status = CheckArgs(program[s], operands.size()); !status.ok()) return fail(status);
+    const std::vector<OperandType> types = ArgTypes(program[s], operands, results);
+    Result<std::vector<TensorType>> inferred = FindOp(program[s].op)->infer(InferContext{types, {}});
+    if (!inferred.ok()) return fail(inferred.status());
+    results.push_back(std::move(inferred).value().front());
+  }
+  return results;
+}
+
+Result<std::vector<TensorType>> InferPointwise(const InferContext& c) {
+  THRESHER_ASSIGN(const Program program, ProgramOf(c.attrs));
+  if (program.size() > static_cast<size_t>(kernels::kMaxChainSteps) ||
+      c.inputs.size() > static_cast<size_t>(kernels::kMaxChainOperands)) {
+    return InvalidArgument("wanted at most " + std::to_string(kernels::kMaxChainSteps) + " steps and " +
+                           std::to_string(kernels::kMaxChainOperands) + " operands, found " +
+                           std::to_string(program.size()) + " and " + std::to_string(c.inputs.size()) +
+                           "; use several operators");
+  }
+  for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantF32(c, i, "every operand"));
+  THRESHER_ASSIGN(std::vector<TensorType> results, InferSteps(program, c.inputs));
+  TensorType& result = results.back();
+  if (result.dtype != DType::kF32) {
+    return Unsupported(StepName(program.size() - 1, program.back()) + "wanted the result as f32, found " +
+                       ops::ToString(result));
+  }
+  std::vector<bool> operand_read(c.inputs.size(), false);
+  std::vector<bool> step_read(program.size(), false);
+  step_read.back() = true;
+  for (const ProgramStep& step : program) {
+    for (const ProgramArg& arg : step.args) {
+      if (arg.kind == Kind::kOperand) operand_read[static_cast<size_t>(arg.index)] = true;
+      if (arg.kind == Kind::kStep) step_read[static_cast<size_t>(arg.index)] = true;
+    }
+  }
+  for (size_t s = 0; s < program.size(); ++s) {
+    if (results[s].shape != result.shape) {
+      return InvalidArgument(StepName(s, program[s]) + "wanted the shape of the last step, " + ToString(result.shape) +
+                             ", found " + ToString(results[s].shape) + "; compute it by an operator of its own");
+    }
+    if (!step_read[s]) return InvalidArgument(StepName(s, program[s]) + "wanted a later step to read it, found none");
+  }
+  const auto unread = std::find(operand_read.begin(), operand_read.end(), false);
+  if (unread != operand_read.end()) {
+    return InvalidArgument("wanted every operand to be read, found none for in" +
+                           std::to_string(unread - operand_read.begin()));
+  }
+  return ops::One(DType::kF32, std::move(result.shape));
+}
+
+// What lies between the steps is neither read from memory nor written to it.
+Cost CostPointwise(const InferContext& c, std::span<const TensorType> outputs) {
+  Cost cost = ops::ElementwiseCost(c, outputs, 0);
+  const Result<Program> program = ProgramOf(c.attrs);
+  if (!program.ok()) return cost;
+  const Result<std::vector<TensorType>> results = InferSteps(program.value(), c.inputs);
+  if (!results.ok()) return cost;
+  for (size_t s = 0; s < program.value().size(); ++s) {
+    const ProgramStep& step = program.value()[s];
+    const std::vector<OperandType> types = ArgTypes(step, c.inputs, results.value());
+    cost.flops += FindOp(step.op)->cost(InferContext{types, {}}, std::span(&results.value()[s], 1)).flops;
+  }
+  return cost;
+}
+
+Status PointwiseStep(const StepContext& c) {
+  kernels::RunChain(c.as<kernels::Chain>(), c.operands, c.out(), c.scratch, c.part, c.num_parts);
+  return Status::Ok();
+}
+
+kernels::ChainArg ToKernel(const ProgramArg& arg) {
+  static_assert(static_cast<int>(Kind::kNumber) == static_cast<int>(kernels::ChainArg::Kind::kNumber));
+  return {static_cast<kernels::ChainArg::Kind>(arg.kind), static_cast<uint8_t>(arg.index), arg.number};
+}
+
+Result<kernels::Chain> ToKernel(const Program& program, std::span<const OperandType> operands) {
+  THRESHER_ASSIGN(const std::vector<TensorType> results, InferSteps(program, operands));
+  kernels::Chain chain;
+  chain.num_operands = static_cast<int>(operands.size());
+  chain.num_steps = static_cast<int>(program.size());
+  for (size_t s = 0; s < program.size(); ++s) {
+    const ProgramStep& step = program[s];
+    kernels::ChainStep& to = chain.steps[s];
+    if (const auto unary = kernels::ParseUnary(step.op)) {
+      to.kind = kernels::ChainStep::Kind::kUnary;
+      to.unary = *unary;
+    } else if (const auto binary = kernels::ParseBinary(step.op)) {
+      to.kind = kernels::ChainStep::Kind::kBinary;
+      to.binary = *binary;
+    } else {
+      to.kind = kernels::ChainStep::Kind::kWhere;
+    }
+    for (size_t a = 0; a < step.args.size(); ++a) to.args[a] = ToKernel(step.args[a]);
+    to.operand_dtype = ArgTypes(step, operands, results).back().dtype;
+    to.dtype = results[s].dtype;
+  }
+  kernels::AssignSlots(chain);
+  return chain;
+}
+
+Status LowerPointwise(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  THRESHER_ASSIGN(const Program program, ProgramOf(node.attrs));
+  std::vector<OperandType> types(node.inputs.size());
+  std::vector<TensorRef> inputs;
+  for (size_t i = 0; i < types.size(); ++i) {
+    types[i].dtype = DType::kF32;
+    types[i].shape = graph.value(node.inputs[i]).shape;
+    types[i].present = true;
+    inputs.push_back(ops::ExpandTo(lowering.Ref(node.inputs[i]), graph.value(node.outputs[0]).shape));
+  }
+  THRESHER_ASSIGN(const kernels::Chain chain, ToKernel(program, types));
+  Step& step = lowering.AddStep(PointwiseStep, std::move(inputs), {out}, chain);
+  step.scratch_bytes = kernels::ChainScratchBytes(chain);
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::span<const OpDef> PointwiseChainOps() {
+  static const std::vector<OpDef> rows = {
+      {"pointwise",
+       "Several element-wise operators on f32, one after the other on tiles that stay in the cache.",
+       {"xs*"},
+       {{"program", AttrType::kString, true, "s0=mul(in0,in1); s1=add(s0,0.5): operators, arguments in*, s*, numbers"}},
+       Section::kForward,
+       InferPointwise,
+       CostPointwise,
+       LowerPointwise},
+  };
+  return rows;
+}
+
+}  // namespace thresher
