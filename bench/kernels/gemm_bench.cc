@@ -24,6 +24,7 @@
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/peaks.h"
+#include "thresher/plan/packed_memory.h"
 
 namespace thresher {
 namespace {
@@ -74,10 +75,10 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   const int64_t bytes = (kernels::PackedBytes(precision, s.k, s.n) + 63) / 64 * 64;
   const int64_t copies =
       s.m > kFewRows ? 1 : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
-  const auto packed = Aligned<std::byte>(bytes * copies);
+  const std::shared_ptr<void> packed = PackedMemory().Allocate(bytes * copies);
   kernels::PackWeight(precision, b.get(), s.k, s.n, 1, s.k, packed.get());
   for (int64_t i = 1; i < copies; ++i) {
-    std::memcpy(packed.get() + i * bytes, packed.get(), static_cast<size_t>(bytes));
+    std::memcpy(static_cast<std::byte*>(packed.get()) + i * bytes, packed.get(), static_cast<size_t>(bytes));
   }
   const RowForm form = kernels::RowsFor(precision, s.m);
   const auto rows = Aligned<std::byte>(s.m * kernels::RowBytes(form, s.k));
@@ -108,7 +109,7 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
     const double start = Now();
     if (form != RowForm::kF32) kernels::ConvertRows(convert);
     const double middle = Now();
-    gemm.packed_b = dot.packed_b = packed.get() + run % copies * bytes;
+    gemm.packed_b = dot.packed_b = static_cast<std::byte*>(packed.get()) + run % copies * bytes;
     form == RowForm::kF32 ? kernels::Gemm(gemm) : kernels::GemmDot(dot);
     times.push_back(Now() - middle);
     converts.push_back(form == RowForm::kF32 ? 0.0 : middle - start);

@@ -43,7 +43,11 @@ const Row& Find(Isa isa) {
 
 // What the CPU has. Sampled before anything is forced, since forcing replaces what Highway reports.
 int64_t DetectedTargets() {
-  static const int64_t targets = hwy::SupportedTargets();
+  static const int64_t targets = [] {
+    const int64_t found = hwy::SupportedTargets();
+    // Highway chooses AVX3_ZEN4 on processors of AMD only. One with AVX3_SPR has all of its instructions too.
+    return (found & HWY_AVX3_SPR) != 0 ? found | HWY_AVX3_ZEN4 : found;
+  }();
   return targets;
 }
 
@@ -110,7 +114,7 @@ Status Force(std::string_view name) {
 }
 
 void UseBest() {
-  hwy::SetSupportedTargetsForTest(0);
+  hwy::SetSupportedTargetsForTest(DetectedTargets());
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 

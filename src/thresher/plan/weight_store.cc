@@ -1,7 +1,6 @@
 #include "thresher/plan/weight_store.h"
 
 #include <cstddef>
-#include <new>
 #include <utility>
 
 #include "thresher/base/isa.h"
@@ -9,12 +8,6 @@
 #include "thresher/kernels/weight_error.h"
 
 namespace thresher {
-namespace {
-
-constexpr std::align_val_t kPackAlignment{64};
-
-}  // namespace
-
 WeightStore::Identity WeightStore::IdentityOf(const Constant& constant, int64_t elements) {
   if (constant.is_weight) return {constant.data, Digest{}};
   return {nullptr, HashBytes(constant.data, static_cast<size_t>(elements) * sizeof(float))};
@@ -31,10 +24,10 @@ WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end()) return found->second.packed;
-  auto* data = static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kPackAlignment));
+  std::shared_ptr<void> owner = memory_.Allocate(bytes);
+  auto* data = static_cast<std::byte*>(owner.get());
   Entry entry;
-  entry.packed = {std::shared_ptr<const void>(data, [](void* p) { ::operator delete(p, kPackAlignment); }), data,
-                  bytes};
+  entry.packed = {std::move(owner), data, bytes};
   for (const Matrix& matrix : matrices) {
     const int64_t n = matrix.n;
     kernels::PackWeight(precision, static_cast<const float*>(matrix.constant.data), k, n, transposed ? 1 : n,

@@ -14,6 +14,7 @@
 #include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
 #include "thresher/graph/hash.h"
+#include "thresher/plan/packed_memory.h"
 
 namespace thresher {
 
@@ -60,6 +61,7 @@ class WeightStore {
     std::shared_ptr<const void> source;
   };
   mutable std::mutex mutex_;
+  PackedMemory memory_;
   std::map<Key, Entry> entries_;
   std::map<ErrorKey, ErrorEntry> errors_;
 };

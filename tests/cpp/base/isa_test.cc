@@ -53,6 +53,17 @@ TEST_F(IsaTest, AvailableIsPartOfCompiled) {
   }
 }
 
+#if defined(__x86_64__)
+// Whoever made the processor.
+TEST_F(IsaTest, Bf16IsFoundWhereTheProcessorHasIt) {
+  const auto available = [](Isa isa) {
+    return std::find(Available().begin(), Available().end(), isa) != Available().end();
+  };
+  __builtin_cpu_init();
+  EXPECT_EQ(available(Isa::kAvx512Bf16), available(Isa::kAvx512Vnni) && __builtin_cpu_supports("avx512bf16"));
+}
+#endif
+
 TEST_F(IsaTest, UnknownNameListsTheKnownOnes) {
   const Isa before = Current();
   setenv("THRESHER_ISA", "avx3", 1);

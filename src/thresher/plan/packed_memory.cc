@@ -1,0 +1,41 @@
+#include "thresher/plan/packed_memory.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace thresher {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kLargePage = size_t{2} << 20;
+constexpr size_t kSlab = 4 * kLargePage;
+// A slab keeps at least one large page resident, which must not dwarf what it is for.
+constexpr size_t kLeastInSlab = size_t{128} << 10;
+
+std::shared_ptr<std::byte> AllocateAligned(size_t size, size_t alignment) {
+  const std::align_val_t align{alignment};
+  auto* data = static_cast<std::byte*>(::operator new(size, align));
+  if (alignment == kLargePage) {
+    // Only whole large pages: what is left may share its pages with other allocations. Advice; failing is no error.
+    (void)madvise(data, size / kLargePage * kLargePage, MADV_HUGEPAGE);
+  }
+  return {data, [align](std::byte* p) { ::operator delete(p, align); }};
+}
+
+}  // namespace
+
+std::shared_ptr<void> PackedMemory::Allocate(int64_t bytes) {
+  const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  if (size < kLeastInSlab) return AllocateAligned(size, kAlignment);
+  if (size >= kLargePage) return AllocateAligned(size, kLargePage);
+  if (slab_ == nullptr || used_ + size > kSlab) {
+    slab_ = AllocateAligned(kSlab, kLargePage);
+    used_ = 0;
+  }
+  std::byte* data = slab_.get() + used_;
+  used_ += size;
+  return {slab_, data};
+}
+
+}  // namespace thresher
