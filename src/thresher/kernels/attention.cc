@@ -222,18 +222,6 @@ void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float
   }
 }
 
-// `count` floats as bf16, filled up to an even number with 0.
-HWY_INLINE void RowToBf16(const float* HWY_RESTRICT in, size_t count, float* HWY_RESTRICT out) {
-  const TileTag d;
-  const hn::Rebind<hwy::bfloat16_t, TileTag> db;
-  const size_t lanes = hn::Lanes(d);
-  auto* row = reinterpret_cast<hwy::bfloat16_t*>(out);
-  size_t j = 0;
-  for (; j + lanes <= count; j += lanes) hn::StoreU(hn::DemoteTo(db, hn::LoadU(d, in + j)), db, row + j);
-  if (j < count) hn::StoreN(hn::DemoteTo(db, hn::LoadN(d, in + j, count - j)), db, row + j, count - j);
-  if (count % 2 != 0) row[count] = hwy::ConvertScalarTo<hwy::bfloat16_t>(0.0f);
-}
-
 // Additive float rows of the mask for queries [query, query + rows) and keys [key, key + count).
 void ConvertMask(const SdpaArgs& args, size_t batch, size_t head, size_t query, size_t rows, size_t key, size_t count,
                  float* HWY_RESTRICT out, size_t out_ld) {
@@ -301,7 +289,7 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
   if (args.bf16) {
     for (size_t i = 0; i < rows; ++i) {
       RowToBf16(q + static_cast<int64_t>(i) * args.q.strides[2], layout.depth,
-                scratch + layout.bf16_q + i * layout.row_q);
+                reinterpret_cast<hwy::bfloat16_t*>(scratch + layout.bf16_q + i * layout.row_q));
     }
   }
 
@@ -355,7 +343,8 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     if (args.bf16) {
       float* weights = scratch + layout.bf16_scores;
       for (size_t i = 0; i < rows; ++i) {
-        RowToBf16(scores + i * layout.key_step, count, weights + i * layout.row_scores);
+        RowToBf16(scores + i * layout.key_step, count,
+                  reinterpret_cast<hwy::bfloat16_t*>(weights + i * layout.row_scores));
       }
       // Keys begin at an even one, so half the rows of floats lie before it.
       MultiplyBf16(weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width, layout.v_panel,

@@ -39,6 +39,17 @@ HWY_INLINE hn::Vec<WordTag> BroadcastGroup(const uint8_t* p) {
   return hn::Set(WordTag(), group);
 }
 
+// `count` floats as a row of bf16, filled up to whole groups with 0.
+HWY_INLINE void RowToBf16(const float* HWY_RESTRICT in, size_t count, hwy::bfloat16_t* HWY_RESTRICT row) {
+  const TileTag d;
+  const hn::Rebind<hwy::bfloat16_t, TileTag> db;
+  const size_t lanes = hn::Lanes(d);
+  size_t j = 0;
+  for (; j + lanes <= count; j += lanes) hn::StoreU(hn::DemoteTo(db, hn::LoadU(d, in + j)), db, row + j);
+  if (j < count) hn::StoreN(hn::DemoteTo(db, hn::LoadN(d, in + j, count - j)), db, row + j, count - j);
+  if (count % 2 != 0) row[count] = hwy::ConvertScalarTo<hwy::bfloat16_t>(0.0f);
+}
+
 // sum plus the products of pairs of int16.
 template <class V16>
 HWY_INLINE hn::Vec<IntTag> AddPairs(hn::Vec<WordTag> a, V16 b, hn::Vec<IntTag> sum) {

@@ -7,6 +7,7 @@
 #define THRESHER_KERNELS_EPILOGUE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -36,6 +37,15 @@ HWY_INLINE V Activate(D d, V x) {
   } else {
     return x;
   }
+}
+
+// The bias of `columns` columns from `column` on as a whole panel: where it lies, or, for the last panel, with zeros
+// behind it in `padded` (PanelWidth() floats). Null without a bias.
+HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t columns, float* padded) {
+  if (bias == nullptr || columns == PanelWidth()) return bias == nullptr ? nullptr : bias + column;
+  std::copy_n(bias + column, columns, padded);
+  std::fill(padded + columns, padded + PanelWidth(), 0.0f);
+  return padded;
 }
 
 // Sums of `rows` rows of `columns` columns, PanelWidth() apart, and where they go:

@@ -81,12 +81,7 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
       const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
-      const float* bias = args.bias == nullptr ? nullptr : args.bias + column;
-      if (bias != nullptr && columns < width) {
-        std::copy_n(bias, columns, padded_bias);
-        std::fill(padded_bias + columns, padded_bias + width, 0.0f);
-        bias = padded_bias;
-      }
+      const float* bias = PanelBias(args.bias, column, columns, padded_bias);
       const bool direct = columns == width && args.activation == Activation::kNone && !kHasColumnScale<Panel>;
 
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {

@@ -45,19 +45,11 @@ bool HasBf16Dot() { return Bf16Dot::kNative; }
 // ---- rows ----
 
 void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
-  const TileTag d;
-  const hn::Rebind<hwy::bfloat16_t, TileTag> db;
-  const size_t lanes = hn::Lanes(d);
   const size_t k = static_cast<size_t>(args.k);
   const size_t stride = RowStride(RowForm::kBF16, k);
   for (size_t i = begin; i < end; ++i) {
-    const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
     uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
-    auto* HWY_RESTRICT out = reinterpret_cast<hwy::bfloat16_t*>(row);
-    size_t j = 0;
-    for (; j + lanes <= k; j += lanes) hn::StoreU(hn::DemoteTo(db, hn::LoadU(d, x + j)), db, out + j);
-    if (j < k) hn::StoreN(hn::DemoteTo(db, hn::LoadN(d, x + j, k - j)), db, out + j, k - j);
-    std::memset(row + k * sizeof(uint16_t), 0, stride - k * sizeof(uint16_t));
+    RowToBf16(args.x + i * static_cast<size_t>(args.ldx), k, reinterpret_cast<hwy::bfloat16_t*>(row));
   }
 }
 
@@ -211,12 +203,7 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
       const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
-      const float* bias = args.bias == nullptr ? nullptr : args.bias + column;
-      if (bias != nullptr && columns < width) {
-        std::copy_n(bias, columns, padded_bias);
-        std::fill(padded_bias + columns, padded_bias + width, 0.0f);
-        bias = padded_bias;
-      }
+      const float* bias = PanelBias(args.bias, column, columns, padded_bias);
 
       for (size_t b = 0; b < blocks; ++b) {
         const size_t begin = std::min(steps, b * block_steps);
@@ -286,11 +273,7 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
     finished.columns = std::min(width, n - column);
     finished.ldc = ldc;
     finished.ldr = ldr;
-    if (args.bias != nullptr) {
-      std::copy_n(args.bias + column, finished.columns, padded_bias);
-      std::fill(padded_bias + finished.columns, padded_bias + width, 0.0f);
-      finished.bias = padded_bias;
-    }
+    finished.bias = PanelBias(args.bias, column, finished.columns, padded_bias);
     size_t row = range.row_begin;
     for (size_t t = 0; t < tiles.count; ++t) {
       finished.rows = tiles.Height(t);

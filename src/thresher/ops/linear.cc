@@ -88,15 +88,13 @@ struct GemmParams {
   kernels::Blocking blocking;
 };
 
-Status LinearStep(const StepContext& c) {
-  const auto& p = c.as<GemmParams>();
-  kernels::GemmArgs args;
+// What both forms of a product take alike: operands are the rows, the packed weight, the bias and the residual.
+template <class Args>
+Args ProductArgs(const StepContext& c, const GemmParams& p) {
+  Args args;
   args.m = p.m;
   args.n = p.n;
   args.k = p.k;
-  args.a = c.in(0).as<const float>();
-  args.lda = p.lda;
-  args.precision = p.precision;
   args.packed_b = c.in(1).data;
   args.c = c.out().as<float>();
   args.ldc = p.n;
@@ -105,6 +103,15 @@ Status LinearStep(const StepContext& c) {
   args.ldr = p.ldr;
   args.activation = p.activation;
   args.blocking = p.blocking;
+  return args;
+}
+
+Status LinearStep(const StepContext& c) {
+  const auto& p = c.as<GemmParams>();
+  auto args = ProductArgs<kernels::GemmArgs>(c, p);
+  args.a = c.in(0).as<const float>();
+  args.lda = p.lda;
+  args.precision = p.precision;
   kernels::Gemm(args, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -145,22 +152,11 @@ Status ConvertStep(const StepContext& c) {
 Status DotStep(const StepContext& c) {
   const auto& p = c.as<GemmParams>();
   const ConvertedRows converted(c.in(0), p);
-  kernels::GemmDotArgs args;
+  auto args = ProductArgs<kernels::GemmDotArgs>(c, p);
   args.form = p.form;
-  args.m = p.m;
-  args.n = p.n;
-  args.k = p.k;
   args.rows = converted.rows;
   args.scale = converted.scale;
   args.zero = converted.zero;
-  args.packed_b = c.in(1).data;
-  args.c = c.out().as<float>();
-  args.ldc = p.n;
-  args.bias = c.in(2).as<const float>();
-  args.residual = c.in(3).as<const float>();
-  args.ldr = p.ldr;
-  args.activation = p.activation;
-  args.blocking = p.blocking;
   kernels::GemmDot(args, c.part, c.num_parts);
   return Status::Ok();
 }
