@@ -19,6 +19,7 @@ from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOper
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
+from thresher.profiler import hooks
 from thresher.tuning import collect
 
 if TYPE_CHECKING:
@@ -144,6 +145,13 @@ class CompiledGraph:
         """
         if not _engine.profile_enabled():
             return self._entry(args).run(args)
+        around = hooks.call_range()
+        if around is None:
+            return self._run_profiled(args)
+        with around(self.name, args):
+            return self._run_profiled(args)
+
+    def _run_profiled(self, args: Sequence[Any]) -> list[Any]:
         start = _engine.profile_now_ns()
         outputs = self._entry(args).run_profiled(args)
         _engine.profile_record("call", self.name, start, _engine.profile_now_ns())
