@@ -18,11 +18,11 @@ if(binding_sources)
   nanobind_add_module(_engine NB_STATIC NOMINSIZE ${binding_sources})
   thresher_target_flags(_engine)
   target_link_libraries(_engine PRIVATE thresher_core)
-  target_compile_definitions(_engine PRIVATE THRESHER_VERSION="${THRESHER_VERSION_STRING}")
   if(THRESHER_STATIC_RUNTIME)
     # Hidden and stripped of what nobody calls, so that an unused function of libstdc++ does not raise the glibc version
     # that the wheel needs. libgcc stays shared: every glibc system has it, and the static one needs a newer glibc.
-    target_link_options(_engine PRIVATE -static-libstdc++ -Wl,--exclude-libs,ALL -Wl,--gc-sections)
+    # Of the engine itself only what pti.h exports is visible.
+    target_link_options(_engine PRIVATE -static-libstdc++ -Wl,--exclude-libs,libstdc++.a:libhwy.a -Wl,--gc-sections)
   endif()
   install(TARGETS _engine LIBRARY DESTINATION thresher COMPONENT python)
 endif()

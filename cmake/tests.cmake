@@ -4,7 +4,9 @@ include_guard()
 
 enable_testing()
 include(GoogleTest)
-file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpp/*.cc")
+enable_language(C) # the example tool of thresher/pti.h
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpp/*.cc"
+     "${PROJECT_SOURCE_DIR}/tests/cpp/*.c")
 if(test_sources)
   add_executable(thresher_tests ${test_sources})
   thresher_target_flags(thresher_tests)

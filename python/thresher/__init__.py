@@ -93,7 +93,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if os.environ.get("THRESHER_PROFILE") or os.environ.get("THRESHER_PROFILE_OUTPUT"):
+if any(os.environ.get(f"THRESHER_PROFILE{suffix}") for suffix in ("", "_OUTPUT", "_TRACE")):
     # What a process does before its first import of the compiler belongs into the profile, too.
     from thresher import startup
 

@@ -106,6 +106,7 @@ class Plan:
         exclude: Sequence[str] = [],
         max_weight_error: float | None = None,
         use_tuning: bool = True,
+        name: str = "",
     ) -> Plan: ...
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
     def steps(self) -> list[dict[str, object]]: ...
@@ -145,7 +146,12 @@ def measure_peaks(
 def profile_start() -> None: ...
 def profile_stop() -> None: ...
 def profile_reset() -> None: ...
-def profile_enabled() -> bool: ...
+def profile_started() -> bool:
+    """Whether the sums of the operator report are kept."""
+
+def profile_enabled() -> bool:
+    """Whether anybody wants records."""
+
 def profile_dropped() -> int: ...
 def profile_records() -> list[dict[str, object]]:
     """The newest records of every thread, one dict each."""
@@ -157,6 +163,32 @@ def profile_now_ns() -> int:
     """Nanoseconds since the Unix epoch on the profiler's clock."""
 
 def profile_record(section: str, name: str, start_ns: int, end_ns: int) -> None: ...
+def profile_events() -> list[dict[str, Any]]:
+    """Every kind of event: number, name, area ("engine": exists today) and doc."""
+
+def profile_site(name: str, section: str = "call") -> int:
+    """The number of a place, for profile_event()."""
+
+def profile_event(event: int, site: int, start_ns: int) -> None:
+    """Records an interval on the calling thread, from start_ns until now."""
+
+def trace_start(path: str, max_bytes: int) -> None:
+    """Starts a trace into a new file, or in memory if path is empty."""
+
+def trace_stop() -> dict[str, Any]: ...
+def trace_status() -> dict[str, Any]: ...
+def trace_annotate(json_object: str) -> None:
+    """Adds a JSON object to what the running trace tells about itself."""
+
+def trace_save(path: str) -> None:
+    """Writes what the trace holds so far to a new file."""
+
+def allocated_bytes() -> int:
+    """Memory that the engine holds for plans and packed weights."""
+
+def pti_api(version: int) -> int:
+    """Address of the functions of pti.h; 0 if this engine does not know that version."""
+
 def tune_product(
     precision: str,
     m: int,

@@ -27,8 +27,8 @@ def initialize() -> None:
         _set_log_level(os.environ.get("THRESHER_LOG", ""))
         for message in _engine.check_env():
             warnings.warn(message, stacklevel=2)
-        at_exit.install()
         _state["done"] = True
+    at_exit.install()  # without the lock: it may use what calls this function
 
 
 def _set_log_level(name: str) -> None:

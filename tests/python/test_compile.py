@@ -592,5 +592,14 @@ def test_profile_records_of_a_call(compiler: Any) -> None:
     steps = [r for r in records if r["kind"] == "op"]
     assert len(calls) == 1
     assert {"linear", "layer_norm"} <= {r["name"] for r in steps}
-    assert any(r["section"] == "alloc" for r in steps)
-    assert all(calls[0]["start_ns"] <= r["start_ns"] <= r["end_ns"] <= calls[0]["end_ns"] for r in steps)
+    assert any(r["section"] == "alloc" for r in records)
+    assert all(calls[0]["start_ns"] <= r["start_ns"] <= r["end_ns"] <= calls[0]["end_ns"] for r in records)
+    assert {"thresherCall", "thresherLaunchSubgraph", "thresherMalloc", "thresherGraphExecution"} <= {
+        r["event"] for r in records
+    }
+    linear = next(r for r in steps if r["name"] == "linear")
+    assert linear["kernel"] == f"linear fp32 {_engine.isa()}"
+    assert linear["shapes"].startswith("4x12, ")
+    assert "test_compile.py:" in linear["source"]
+    assert linear["flops"] > 0
+    assert len({r["correlation"] for r in steps}) == len(steps)

@@ -24,7 +24,7 @@ from thresher.compiler.errors import ConfigError, UnsupportedOperatorError
 from thresher.compiler.origin import module_path
 from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
 from thresher.compiler.precision import warn_unmatched
-from thresher.compiler.runtime import CompiledGraph
+from thresher.compiler.runtime import CompiledGraph, Mixed
 from thresher.compiler.stats import RECORDER, UnsupportedOperator
 
 log = logging.getLogger("thresher.compiler")
@@ -215,14 +215,16 @@ def _direct(cut: Split, placeholders: dict[fx.Node, int], graphs: dict[str, Comp
 
 def _mixed(cut: Split, graphs: dict[str, CompiledGraph]) -> Boxed:
     """Calls the parts from the outer graph's generated code."""
+    mixed = Mixed()
     for name, graph in graphs.items():
+        graph.mixed = mixed
         delattr(cut.outer, name)
         setattr(cut.outer, name, _Call(graph))
     cut.outer.recompile()
     forward = cut.outer.forward
 
     def run(args: list[Any]) -> Sequence[Any]:
-        results: Sequence[Any] = forward(*args)
+        results = mixed.call(forward, args)
         args.clear()
         return results
 

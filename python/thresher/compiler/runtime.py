@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +20,21 @@ from thresher.compiler.importer import EmptyTensor, Imported, Output, import_gra
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
 from thresher.profiler import hooks
+from thresher.profiler.events import number_of
 from thresher.tuning import collect
 
 if TYPE_CHECKING:
     from thresher.draw.dump import Dump
 
 log = logging.getLogger("thresher.compiler")
+
+_CALL = number_of("thresherCall")
+_SUBGRAPH = number_of("thresherSubgraphExecution")
+_LAUNCH = number_of("thresherLaunchSubgraph")
+_MALLOC = number_of("thresherMalloc")
+_FALLBACK = number_of("thresherFallback")
+_OUTPUTS = _engine.profile_site("outputs", "alloc")
+_PYTORCH = _engine.profile_site("PyTorch operators", "forward")
 
 _serial = itertools.count()
 _clock = itertools.count()
@@ -59,12 +68,16 @@ class _Entry:
         self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
         return [_result(output, outputs, args) for output in self._results]
 
-    def run_profiled(self, args: Sequence[Any]) -> list[Any]:
+    def run_profiled(self, args: Sequence[Any], start: int) -> list[Any]:
         if self.plan is None:
-            return self._graph.run_eager(args)
-        start = _engine.profile_now_ns()
+            begin = _engine.profile_now_ns()
+            results = self._graph.run_eager(args)
+            _engine.profile_event(_FALLBACK, _PYTORCH, begin)
+            return results
+        begin = _engine.profile_now_ns()
         outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._outputs]
-        _engine.profile_record("alloc", "outputs", start, _engine.profile_now_ns())
+        _engine.profile_event(_MALLOC, _OUTPUTS, begin)
+        _engine.profile_event(_LAUNCH, self._graph.site, start)
         self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
         return [_result(output, outputs, args) for output in self._results]
 
@@ -97,6 +110,37 @@ class _Generation:
     calls: int = 0
 
 
+class Mixed:
+    """Calls of a graph of which parts run in the engine and the rest in PyTorch: records both, and the whole."""
+
+    def __init__(self) -> None:
+        self._site = _engine.profile_site(f"model_{next(_serial)}")
+        self._since = threading.local()
+
+    def call(self, forward: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Sequence[Any]:
+        """Runs the whole; its parts in the engine call the two methods below."""
+        if not _engine.profile_enabled():
+            return forward(*args)
+        start = _engine.profile_now_ns()
+        self.enter_pytorch()
+        try:
+            return forward(*args)
+        finally:
+            self.leave_pytorch()
+            _engine.profile_event(_CALL, self._site, start)
+
+    def enter_pytorch(self) -> None:
+        """From here on the calling thread runs operators of PyTorch."""
+        self._since.ns = _engine.profile_now_ns()
+
+    def leave_pytorch(self) -> None:
+        """Until here it did."""
+        since = getattr(self._since, "ns", None)
+        if since is not None:
+            _engine.profile_event(_FALLBACK, _PYTORCH, since)
+            self._since.ns = None
+
+
 class CompiledGraph:
     """Runs one aten graph in the engine. Call it with the graph's arguments; it may be called from many threads.
 
@@ -109,6 +153,8 @@ class CompiledGraph:
     def __init__(self, module: fx.GraphModule, static: frozenset[int], config: CompilerConfig) -> None:
         self.config = config
         self.name = f"graph_{next(_serial)}"
+        self.site = _engine.profile_site(self.name)
+        self.mixed: Mixed | None = None  # the call it is a part of
         self._module = module
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         vals = [node.meta.get("val") for node in placeholders]
@@ -152,9 +198,13 @@ class CompiledGraph:
             return self._run_profiled(args)
 
     def _run_profiled(self, args: Sequence[Any]) -> list[Any]:
+        if self.mixed is not None:
+            self.mixed.leave_pytorch()
         start = _engine.profile_now_ns()
-        outputs = self._entry(args).run_profiled(args)
-        _engine.profile_record("call", self.name, start, _engine.profile_now_ns())
+        outputs = self._entry(args).run_profiled(args, start)
+        _engine.profile_event(_CALL if self.mixed is None else _SUBGRAPH, self.site, start)
+        if self.mixed is not None:
+            self.mixed.enter_pytorch()
         return outputs
 
     def run_eager(self, args: Sequence[Any]) -> list[Any]:
@@ -252,6 +302,7 @@ class CompiledGraph:
                     dump=dump,
                     share_memory=self.config.memory_planning,
                     use_tuning=self.config.use_tuning,
+                    name=self.name,
                     **self.config.precision_arguments(),
                 )
             finally:

@@ -147,6 +147,38 @@ class Peaks:
 _measured: dict[tuple[Any, ...], Peaks] = {}
 
 
+def known_peaks(num_threads: int | None = None) -> Peaks | None:
+    """What `peaks` would give without measuring; None if this machine has not been measured yet.
+
+    Args:
+        num_threads: As in `peaks`; the same errors.
+    """
+    from thresher import cache
+
+    _, key, in_process = _identity(num_threads)
+    if in_process in _measured:
+        return replace(_measured[in_process], from_cache=True)
+    stored = cache.load("peaks", key)
+    if stored is None:
+        return None
+    try:
+        return replace(Peaks.from_dict(stored), from_cache=True)
+    except ValueError:
+        return None  # from a build of the same version that measured other things
+
+
+def _identity(num_threads: int | None) -> tuple[list[int], dict[str, Any], tuple[Any, ...]]:
+    """Numbers of threads to measure, the key of the file with the result, and the same within the process."""
+    from thresher import _engine, startup
+
+    startup.initialize()
+    machine: dict[str, Any] = _engine.machine()
+    counts = sorted({1, num_threads if num_threads is not None else int(machine["usable_cores"])})
+    if counts[0] < 1 or counts[-1] > 1024:
+        raise ValueError(f"peaks: wanted 1 to 1024 threads, found {num_threads}")
+    return counts, {"num_threads": counts}, (*counts, *machine.items())
+
+
 def peaks(
     refresh: bool = False, *, num_threads: int | None = None, progress: Callable[[int, int], object] | None = None
 ) -> Peaks:
@@ -163,30 +195,17 @@ def peaks(
         ValueError: `num_threads` is not from 1 to 1024, or a THRESHER_* variable is wrong.
         MemoryError: There is no memory for the buffers.
     """
-    from thresher import _engine, cache, startup
+    from thresher import _engine, cache
 
-    startup.initialize()
-    machine: dict[str, Any] = _engine.machine()
-    counts = sorted({1, num_threads if num_threads is not None else int(machine["usable_cores"])})
-    if counts[0] < 1 or counts[-1] > 1024:
-        raise ValueError(f"peaks: wanted 1 to 1024 threads, found {num_threads}")
-    key = {"num_threads": counts}
-    in_process = (*counts, *machine.items())
-    if not refresh:
-        if in_process in _measured:
-            return replace(_measured[in_process], from_cache=True)
-        stored = cache.load("peaks", key)
-        if stored is not None:
-            try:
-                return replace(Peaks.from_dict(stored), from_cache=True)
-            except ValueError:
-                pass  # from a build of the same version that measured other things
+    counts, key, in_process = _identity(num_threads)
+    if not refresh and (known := known_peaks(num_threads)) is not None:
+        return known
     begin = time.monotonic()
     measured_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     raw: dict[str, Any] = _engine.measure_peaks(counts, progress=progress)
     result = Peaks.from_dict(
         {
-            **machine,
+            **_engine.machine(),
             **raw,
             "engine_version": _engine.version(),
             "measured_at": measured_at,

@@ -9,7 +9,22 @@
 or ``THRESHER_PROFILE=ON`` in the environment, or ``with thresher.profiler.profile() as p: ...``.
 """
 
-from thresher.profiler.control import Profile, collect, is_enabled, op_report, profile, render, reset, start, stop
+from thresher.profiler.control import (
+    Profile,
+    annotate,
+    collect,
+    is_enabled,
+    op_report,
+    profile,
+    record_function,
+    render,
+    reset,
+    save_trace,
+    start,
+    step,
+    stop,
+    trace_file,
+)
 from thresher.profiler.report import OpReport, Phase, Row, Section
 
 __all__ = [
@@ -18,12 +33,17 @@ __all__ = [
     "Profile",
     "Row",
     "Section",
+    "annotate",
     "collect",
     "is_enabled",
     "op_report",
     "profile",
+    "record_function",
     "render",
     "reset",
+    "save_trace",
     "start",
+    "step",
     "stop",
+    "trace_file",
 ]

@@ -1,21 +1,39 @@
-"""Writes the operator report when the process ends, if THRESHER_PROFILE_OUTPUT asks for it."""
+"""What the environment asks of the profiler when the process starts and ends: a report, a trace."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
+import warnings
 from pathlib import Path
 
 VARIABLE = "THRESHER_PROFILE_OUTPUT"
+TRACE_VARIABLE = "THRESHER_PROFILE_TRACE"
 _state = {"installed": False}
 
 
 def install() -> None:
-    """Arranges for the report to be written at exit; does nothing without the variable, or the second time."""
-    if os.environ.get(VARIABLE) and not _state["installed"]:
-        _state["installed"] = True
+    """Starts the trace and arranges for what is written at exit; nothing without the variables, or the second time."""
+    if _state["installed"]:
+        return
+    _state["installed"] = True
+    if os.environ.get(VARIABLE):
         atexit.register(_write_at_exit)
+    if target := os.environ.get(TRACE_VARIABLE):
+        from thresher.profiler import control
+
+        try:
+            control.start(trace=_path(target))
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{TRACE_VARIABLE}={target}: no trace is kept: {error}", stacklevel=2)
+            return
+        atexit.register(control.stop)
+
+
+def _path(target: str) -> Path:
+    # Processes that share one environment need one file each.
+    return Path(target.replace("{pid}", str(os.getpid()))).expanduser()
 
 
 def write_report(path: Path, text: str) -> None:
@@ -43,8 +61,7 @@ def _write_at_exit() -> None:
         return
     from thresher.profiler import control
 
-    # Processes that share one environment need one file each.
-    path = Path(target.replace("{pid}", str(os.getpid()))).expanduser()
+    path = _path(target)
     try:
         report = control.collect()
         if report.records == 0 and not report.enabled:

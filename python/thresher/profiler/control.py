@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import json
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from thresher.profiler import formats
+from thresher.profiler import formats, tracing
+from thresher.profiler.events import number_of
 from thresher.profiler.report import OpReport
 
 if TYPE_CHECKING:
@@ -22,24 +26,128 @@ _FORMATTERS = {
 }
 
 
-def start() -> None:
-    """Records operators from now on; what was recorded before stays."""
-    _engine().profile_start()
+DEFAULT_TRACE_BYTES = 4 << 30
+DEFAULT_MEMORY_BYTES = 256 << 20
+
+
+def start(trace: bool | str | Path | None = None, *, max_bytes: int | None = None) -> None:
+    """Records operators from now on; what was recorded before stays.
+
+    Args:
+        trace: what also keeps every record, for a time line: a new file (".thrtrace"; readable even if the process is
+            killed), or True for memory (``save_trace`` writes it). None or False: only the sums of the operator report.
+        max_bytes: of the trace; what comes after it is counted as dropped. By default 4 GiB in a file, 256 MiB in
+            memory.
+
+    Raises:
+        ValueError: a trace is running already, or the file exists or cannot be written.
+    """
+    engine = _engine()
+    if trace is not None and trace is not False:
+        path = "" if trace is True else str(Path(trace).expanduser().absolute())
+        if path:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        limit = max_bytes or (DEFAULT_TRACE_BYTES if path else DEFAULT_MEMORY_BYTES)
+        engine.trace_start(path, limit)
+        annotate(tracing.context())
+        tracing.begin()
+    engine.profile_start()
 
 
 def stop() -> None:
-    """Records no longer; what was recorded stays."""
-    _engine().profile_stop()
+    """Records no longer; what was recorded stays. Completes a running trace, and warns if records are missing in it."""
+    engine = _engine()
+    engine.profile_stop()
+    if not engine.trace_status()["running"]:
+        return
+    annotate(tracing.end())
+    status = engine.trace_stop()
+    if status["dropped"] or status["problem"]:
+        warnings.warn(
+            f"the trace {status['path'] or 'in memory'} lacks {status['dropped']} records: {status['problem']}",
+            stacklevel=2,
+        )
+
+
+def annotate(entries: Mapping[str, Any]) -> None:
+    """Adds to what the running trace tells about itself.
+
+    Args:
+        entries: what JSON can hold, by name; a later entry replaces an earlier one of the same name.
+
+    Raises:
+        ValueError: no trace runs.
+        TypeError: JSON cannot hold an entry.
+    """
+    _engine().trace_annotate(json.dumps(dict(entries)))
+
+
+def trace_file() -> Path | None:
+    """The file that the running or last trace goes to; None: there is none, or it is in memory."""
+    path = _engine().trace_status()["path"]
+    return Path(path) if path else None
+
+
+def save_trace(path: str | Path) -> None:
+    """Writes what the running or last trace holds so far to a new file, complete in itself.
+
+    Args:
+        path: a file that does not exist yet; missing folders are made.
+
+    Raises:
+        ValueError: there has been no trace, or the file exists or cannot be written.
+    """
+    target = Path(path).expanduser().absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _engine().trace_save(str(target))
+
+
+@contextmanager
+def record_function(name: str) -> Iterator[None]:
+    """Marks a block in the trace.
+
+    Args:
+        name: what the time line shows.
+    """
+    engine = _engine()
+    if not engine.profile_enabled():
+        yield
+        return
+    start_ns = engine.profile_now_ns()
+    try:
+        yield
+    finally:
+        engine.profile_event(number_of("thresherRange"), engine.profile_site(name), start_ns)
+
+
+_step: dict[str, int] = {}
+
+
+def step() -> None:
+    """Marks the end of one step of the program, such as a request or a batch, and the start of the next.
+
+    Steps are what the reports break the time down by; without marks each call of a model is one.
+    """
+    engine = _engine()
+    now = engine.profile_now_ns()
+    if not engine.profile_enabled():
+        _step.clear()
+        return
+    if "start_ns" in _step:
+        number = _step.get("number", 0)
+        engine.profile_event(number_of("thresherStep"), engine.profile_site(f"Step#{number}"), _step["start_ns"])
+        _step["number"] = number + 1
+    _step["start_ns"] = now
 
 
 def reset() -> None:
-    """Forgets all that was recorded; whether the profiler is on does not change."""
+    """Forgets all that the operator report sums up; whether the profiler is on does not change, nor does a trace."""
     _engine().profile_reset()
 
 
 def is_enabled() -> bool:
     """Whether operators are recorded now."""
-    return bool(_engine().profile_enabled())
+    return bool(_engine().profile_started())
 
 
 def collect() -> OpReport:
@@ -83,7 +191,7 @@ def render(report: OpReport, format: str = "text") -> Any:
 
 
 class Profile:
-    """What the context manager ``profile`` gives: the report of its block."""
+    """What the context manager ``profile`` gives: the report and the trace of its block."""
 
     def __init__(self) -> None:
         self._report: OpReport | None = None
@@ -97,29 +205,45 @@ class Profile:
         """The report in one of the formats of ``thresher.profiler.op_report``; the same errors."""
         return render(self.report, format)
 
+    def save_trace(self, path: str | Path) -> None:
+        """Writes the trace of the block, until the next trace starts; see ``thresher.profiler.save_trace``."""
+        save_trace(path)
+
     def _finish(self) -> None:
         self._report = collect()
 
 
 @contextmanager
-def profile() -> Iterator[Profile]:
+def profile(trace: bool | str | Path = True) -> Iterator[Profile]:
     """Profiles a block.
 
     If the profiler was off, earlier records are forgotten first and it is off again afterwards; if it was on, it stays
-    on and the report contains the earlier records, too.
+    on and the report contains the earlier records, too. A trace that was running goes on and is the block's.
+
+    Args:
+        trace: where to keep every record for a time line, as in ``start``; False: nowhere.
 
     Yields:
         An object whose ``op_report()`` and ``report`` stay as they are at the end of the block.
+
+    Raises:
+        ValueError: the trace's file exists or cannot be written.
     """
     was_enabled = is_enabled()
+    was_traced = bool(_engine().trace_status()["running"])
     if not was_enabled:
         reset()
-        start()
+    start(trace=None if was_traced else trace)
     result = Profile()
     try:
         yield result
     finally:
-        if not was_enabled:
+        if was_enabled and not was_traced:
+            stop()
+            start()
+        elif not was_enabled and was_traced:
+            _engine().profile_stop()
+        elif not was_enabled:
             stop()
         result._finish()
 

@@ -46,6 +46,8 @@ const std::vector<Variable>& Table() {
        {},
        64,
        int64_t{1} << 26},
+      {"THRESHER_PROFILE_TRACE", Type::kPath, "",
+       "New file that receives every record while the process runs; {pid} becomes the process's number."},
       {"THRESHER_TUNING_SPEC", Type::kPath, "",
        "JSON file of tuned products to use instead of those that `thresher tune` kept; set to nothing: none."},
   };

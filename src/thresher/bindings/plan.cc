@@ -42,9 +42,11 @@ void AddPasses(const nb::iterable& passes, CompileOptions& options) {
 // The interpreter owns the result.
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level, std::optional<nb::iterable> passes,
                std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
-               const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning) {
+               const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning,
+               const std::string& name) {
   CompileOptions options;
   options.level = level;
+  options.plan.name = name;
   if (passes) AddPasses(*passes, options);
   options.plan.num_threads = num_threads > 0 ? num_threads : ThreadPool::Global().num_threads();
   options.plan.share_memory = share_memory;
@@ -160,7 +162,7 @@ void BindPlan(nb::module_& m) {
                   nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
                   nb::arg("num_threads") = 0, nb::arg("precision") = "fp32",
                   nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
-                  nb::arg("use_tuning") = true)
+                  nb::arg("use_tuning") = true, nb::arg("name") = "")
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))

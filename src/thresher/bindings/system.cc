@@ -3,6 +3,7 @@
 #include "thresher/base/isa.h"
 #include "thresher/base/precision.h"
 #include "thresher/base/thread_pool.h"
+#include "thresher/base/version.h"
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/module.h"
 #include "thresher/profile/profiler.h"
@@ -73,7 +74,7 @@ void Initialize() {
 
 void BindSystem(nb::module_& m) {
   m.def("initialize", &Initialize, "Applies the THRESHER_* variables. Raises ValueError naming a wrong one.");
-  m.def("version", [] { return std::string(THRESHER_VERSION); });
+  m.def("version", [] { return std::string(kVersion); });
   m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
   m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");
   m.def("compiled_isas", [] { return Names(isa::Compiled()); }, "Those this build has kernels for, worst first.");

@@ -6,6 +6,7 @@
 #include "thresher/graph/printer.h"
 #include "thresher/plan/lowering.h"
 #include "thresher/plan/memory_planner.h"
+#include "thresher/plan/sites.h"
 #include "thresher/profile/profiler.h"
 
 namespace thresher {
@@ -65,6 +66,20 @@ Status PlanMemory(Plan& plan, bool share) {
   return Status::Ok();
 }
 
+// What the profiler is told about the plan. `origins` has the node of each step that a node was lowered to; the copies
+// into the graph's outputs come after them.
+void AssignSites(const Graph& graph, const std::vector<const Node*>& origins, Plan& plan) {
+  profile::Site run;
+  run.name = plan.name.empty() ? "execution" : plan.name;
+  run.graph = plan.name;
+  run.section = profile::Section::kCall;
+  plan.site = profile::NumberOf(std::move(run));
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const Node* node = s < origins.size() ? origins[s] : nullptr;
+    plan.steps[s].site = profile::NumberOf(SiteOfStep(graph, node, plan.steps[s], plan.name, static_cast<int>(s)));
+  }
+}
+
 // The cost of the node goes to its last step; steps before it (packing, say) keep what the operator's row gave them.
 void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, size_t first) {
   if (steps.size() == first || node.op->cost == nullptr) return;
@@ -90,21 +105,23 @@ class PlanBuilder {
   static Result<std::shared_ptr<const Plan>> Build(const Graph& graph, WeightStore& weights,
                                                    const PlanOptions& options) {
     Lowering lowering(graph, weights, options.num_threads, options.tuning);
+    std::vector<const Node*> origins;  // per step
     for (const Node& node : graph.nodes()) {
       lowering.set_node(&node);
       const size_t first = lowering.steps_.size();
       const Status status = node.op->lower(graph, node, lowering);
       if (!status.ok()) return Status(status.code(), std::string(node.op->name) + ": " + status.message());
       AssignCost(graph, node, lowering.steps_, first);
+      origins.resize(lowering.steps_.size(), &node);
     }
     lowering.set_node(nullptr);
     std::vector<TensorRef> outputs;
     for (const ValueId id : graph.outputs()) outputs.push_back(lowering.Ref(id));
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
-    for (Step& step : plan->steps) {
-      step.name_id = profile::InternName(step.name);
-      step.parallel = options.num_threads > 1 && WorthThreads(step.flops, step.bytes);
-    }
+    plan->name = options.name;
+    plan->recorded = options.recorded;
+    for (Step& step : plan->steps) step.parallel = options.num_threads > 1 && WorthThreads(step.flops, step.bytes);
+    if (options.recorded) AssignSites(graph, origins, *plan);
     MarkLifetimes(*plan);
     ReleaseUnread(*plan);
     THRESHER_TRY(PlanMemory(*plan, options.share_memory));

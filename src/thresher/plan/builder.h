@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "thresher/base/status.h"
 #include "thresher/graph/graph.h"
@@ -15,6 +16,8 @@ struct PlanOptions {
   int num_threads = 1;
   bool share_memory = true;  // false: every buffer gets memory of its own, to tell planner faults from others
   const TuningTable* tuning = nullptr;  // what to choose blockings from; null: the defaults
+  std::string name;                     // of the graph, for profiles
+  bool recorded = true;                 // false: runs of the plan are nobody's business but the compiler's
 };
 
 // Whether a step of this cost is shared between threads.

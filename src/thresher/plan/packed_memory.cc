@@ -4,6 +4,8 @@
 
 #include <new>
 
+#include "thresher/profile/memory.h"
+
 namespace thresher {
 namespace {
 
@@ -20,7 +22,11 @@ std::shared_ptr<std::byte> AllocateAligned(size_t size, size_t alignment) {
     // Only whole large pages: what is left may share its pages with other allocations. Advice; failing is no error.
     (void)madvise(data, size / kLargePage * kLargePage, MADV_HUGEPAGE);
   }
-  return {data, [align](std::byte* p) { ::operator delete(p, align); }};
+  profile::NoteAllocation(data, static_cast<int64_t>(size));
+  return {data, [align, size](std::byte* p) {
+            profile::NoteRelease(p, static_cast<int64_t>(size));
+            ::operator delete(p, align);
+          }};
 }
 
 }  // namespace

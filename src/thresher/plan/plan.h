@@ -67,7 +67,7 @@ struct Step {
   std::string source;
   std::string module;
   Section section = Section::kForward;
-  uint32_t name_id = 0;  // interned for the profiler
+  uint32_t site = 0;  // profile::NumberOf()
   StepFn fn = nullptr;
   std::vector<TensorRef> operands;  // inputs, then outputs
   int num_inputs = 0;
@@ -92,6 +92,9 @@ struct PlannedProduct {
 };
 
 struct Plan {
+  std::string name;      // of the graph, for profiles
+  uint32_t site = 0;     // of a whole run
+  bool recorded = true;  // whether the profiler sees its runs
   std::vector<PortType> inputs;
   std::vector<PortType> outputs;
   std::vector<Buffer> buffers;

@@ -1,71 +1,116 @@
-// The profiler: switched on and off while the process runs; every report and trace reads what it keeps.
+// The profiler: switched on and off while the process runs. Threads write records into rings of their own; whoever
+// wants them gets every one: the sums of the operator report, a trace file, an outside tool.
 //
 // How an executor uses it:
 //   const bool profiled = profile::Enabled();            // one relaxed load
 //   if (profiled) profile::PrepareThread();              // before the first operator: all allocation happens here
-//   ... per operator: { .start_ns, .end_ns, .name, ... } filled in, then profile::Add(record);
+//   ... per operator: { .start_ns, .end_ns, .site, ... } filled in, then profile::Add(record);
 //   ... at the end: one record of Kind::kExecution and Section::kCall.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "thresher/base/status.h"
-#include "thresher/profile/ring.h"
+#include "thresher/profile/record.h"
+#include "thresher/profile/site.h"
 #include "thresher/profile/summary.h"
 
 namespace thresher::profile {
 
 namespace internal {
-inline std::atomic<bool> enabled{false};
+inline std::atomic<uint32_t> consumers{0};
 }  // namespace internal
 
-inline bool Enabled() { return internal::enabled.load(std::memory_order_relaxed); }
+// Whether anybody wants records.
+inline bool Enabled() { return internal::consumers.load(std::memory_order_relaxed) != 0; }
 
-// Start and Stop keep what was recorded before; Reset forgets it.
+// ---- The operator report ----
+
+// Whether sums are kept. Start and Stop keep what was summed up before; Reset forgets it.
 void Start();
 void Stop();
+bool Started();
 void Reset();
 
 // Starts the profiler if THRESHER_PROFILE is ON. Called once when the engine is loaded. Error: an invalid value of one
 // of the THRESHER_PROFILE variables.
 Status StartFromEnvironment();
 
-// A number for a name, the same for the same text as long as the process lives. Call it when a plan is made, not when
-// it runs. 0 is the empty name.
-uint32_t InternName(std::string_view name);
+// All sums since the start or the last Reset. Reading does not erase.
+Summary Summarize();
+
+// ---- Writing ----
+
+// A number for a place, the same for the same content as long as the process lives. Call it when a plan is made, not
+// when it runs.
+uint32_t NumberOf(Site site);
 
 // A number for one run of a plan, never 0.
 uint64_t NextExecution();
 
-// Gives the calling thread its ring and sums up what piled up in it, so that Add allocates nothing for as many records
-// as three quarters of the ring.
+// The first of `count` numbers that no record has yet, never 0: joins launches and kernels. Below 2^32 until 4 billion
+// have been given out, because readers keep them in 32 bits.
+uint64_t NextCorrelations(uint64_t count);
+
+// Gives the calling thread its ring and makes room in it, so that Add allocates nothing for as many records as three
+// quarters of the ring.
 void PrepareThread();
 
-// Keeps a record. Its `thread` is filled in here. Does nothing while the profiler is off.
+// Keeps a record. Thread, lane and the outer profiler's identifiers are filled in here. Does nothing while nobody wants
+// records.
 void Add(const Record& record);
 
 // The same for an interval from outside the engine. `section` is "forward", "reshape", "alloc" (an operator) or "call"
 // (one call of a compiled model). Errors: another section, or an end before the start.
 Status AddInterval(std::string_view section, std::string_view name, int64_t start_ns, int64_t end_ns);
 
-// All sums since the start or the last Reset. Reading does not erase.
-Summary Summarize();
+// ---- Identifiers of an outer profiler, per thread ----
 
-// A record with its names, as a trace shows it.
-struct NamedRecord {
+enum class IdKind : uint8_t { kOperator = 0, kUser = 1 };
+void PushExternalId(IdKind kind, uint32_t id);
+void PopExternalId(IdKind kind);
+// Empties the stacks of all threads.
+void ClearExternalIds();
+
+// ---- Reading records one by one ----
+
+// Who can ask for every record, beside the sums.
+enum class Outlet : uint8_t { kTrace = 0, kTool = 1 };
+
+// Called with records in the order of each thread, never twice at the same time, on any thread, without a lock of the
+// profiler that Add or Summarize needs. It must not call Attach, Detach or Deliver.
+using Receiver = std::function<void(std::span<const Record>)>;
+
+// From now on the receiver gets all records, a few times a second. Replaces an earlier receiver of the outlet.
+void Attach(Outlet outlet, Receiver receiver);
+// The receiver gets what was recorded until now, and no more after that.
+void Detach(Outlet outlet);
+// All receivers get what was recorded until now.
+void Deliver();
+// Records that an outlet's receiver did not get because it was too slow, since it was attached.
+uint64_t Lost(Outlet outlet);
+
+// A record with its place, as a reader wants it.
+struct PlacedRecord {
   Record record;
-  std::string name;
-  std::string detail;
+  Site site;
 };
 
 // The newest records of every thread, oldest first within a thread. Reading does not erase.
-std::vector<NamedRecord> Records();
+std::vector<PlacedRecord> Records();
 
-// Records lost for lack of memory since the last Reset.
+// Places from number `first` on. The table only grows.
+std::vector<Site> SitesFrom(uint32_t first);
+// One place; the reference stays valid as long as the process.
+const Site& SiteOf(uint32_t number);
+
+// Records lost for want of a ring since the last Reset.
 uint64_t Dropped();
 
 }  // namespace thresher::profile

@@ -4,9 +4,9 @@
 
 namespace thresher::profile {
 
-Result<std::unique_ptr<Ring>> Ring::Make(size_t capacity) {
+Result<std::unique_ptr<Ring>> Ring::Make(size_t capacity, uint16_t lane) {
   THRESHER_ASSIGN(Arena memory, Arena::Allocate(capacity * sizeof(Record)));
-  return std::unique_ptr<Ring>(new Ring(std::move(memory)));
+  return std::unique_ptr<Ring>(new Ring(std::move(memory), lane));
 }
 
 void Ring::FoldUntil(uint64_t end, Fold fold) {

@@ -10,32 +10,17 @@
 #include "thresher/base/arena.h"
 #include "thresher/base/function_ref.h"
 #include "thresher/base/status.h"
-#include "thresher/profile/events.h"
+#include "thresher/profile/record.h"
 
 namespace thresher::profile {
 
-struct alignas(64) Record {
-  int64_t start_ns = 0;  // since the Unix epoch, base/clock.h
-  int64_t end_ns = 0;
-  double flops = -1;       // work done in the interval; < 0: not modelled
-  double bytes = -1;       // memory read and written; < 0: not modelled
-  uint64_t execution = 0;  // which run of a plan, so that a reader can tell runs apart; 0: none
-  uint32_t name = 0;       // InternName()
-  uint32_t detail = 0;     // InternName() of shapes and the like; 0: none
-  uint32_t thread = 0;     // filled in by Record(): the system's thread id
-  Kind kind = Kind::kOp;
-  Section section = Section::kForward;
-  Phase phase = Phase::kInference;
-};
-static_assert(sizeof(Record) == 64, "one record is one cache line");
-
 // A ring with one writer, its thread, and readers that hold the profiler's lock. Writing takes no lock until the ring
-// is full; then the writer takes the lock, has the oldest records folded into the sums, and goes on: the sums never
-// lose a record, and the ring keeps the newest ones for who wants them one by one.
+// is full; then the writer takes the lock, has the oldest records folded into what the profiler keeps, and goes on: the
+// sums never lose a record, and the ring keeps the newest ones for who wants them one by one.
 class Ring {
  public:
   // Error: kResourceExhausted.
-  static Result<std::unique_ptr<Ring>> Make(size_t capacity);
+  static Result<std::unique_ptr<Ring>> Make(size_t capacity, uint16_t lane);
 
   // Where folding sends a record; called in the order of writing.
   using Fold = FunctionRef<void(Ring&, const Record&)>;
@@ -67,6 +52,7 @@ class Ring {
   // Writer only: records not folded yet.
   uint64_t pending() const { return head_.load(std::memory_order_acquire) - folded_.load(std::memory_order_relaxed); }
   size_t capacity() const { return capacity_; }
+  uint16_t lane() const { return lane_; }
 
   // The outermost intervals seen lately, for the wall clock (summary.cc); under the lock.
   struct WallItem {
@@ -79,13 +65,15 @@ class Ring {
   int num_wall_items = 0;
 
  private:
-  explicit Ring(Arena slots)
-      : memory_(std::move(slots)),
+  Ring(Arena slots, uint16_t lane)
+      : lane_(lane),
+        memory_(std::move(slots)),
         capacity_(memory_.size() / sizeof(Record)),
         slots_(reinterpret_cast<Record*>(memory_.data())) {}
 
   void FoldUntil(uint64_t end, Fold fold);
 
+  const uint16_t lane_;
   // Left as the system gives it, so that a ring costs the memory that it has used, not what it may use.
   const Arena memory_;
   const size_t capacity_;

@@ -43,19 +43,32 @@ int64_t Histogram::Median() const {
   return 0;
 }
 
-void Aggregator::Add(Ring& ring, const Record& record) {
-  ++records_;
-  if (record.kind == Kind::kOp) {
-    AddOp(record);
-  } else {
+void Aggregator::Add(Ring& ring, const Record& record, const SiteTable& sites) {
+  if (record.section != Section::kCall) {
+    ++records_;
+    AddOp(record, sites);
+  } else if (record.kind == Kind::kExecution || record.kind == Kind::kCall) {
+    ++records_;
     AddWall(ring, record);
   }
 }
 
-void Aggregator::AddOp(const Record& record) {
-  const size_t index = record.name * kRowsPerName + static_cast<size_t>(record.phase) * kNumOpSections +
-                       static_cast<size_t>(record.section);
-  if (index >= rows_.size()) rows_.resize((record.name + 1) * kRowsPerName);
+size_t Aggregator::NameOf(uint32_t site, const SiteTable& sites) {
+  if (site >= names_by_site_.size()) names_by_site_.resize(sites.size());
+  size_t& number = names_by_site_[site];
+  if (number == 0) {
+    const auto [it, added] = numbers_.emplace(sites[site].name, names_.size());
+    if (added) names_.push_back(it->first);
+    number = 1 + it->second;
+  }
+  return number - 1;
+}
+
+void Aggregator::AddOp(const Record& record, const SiteTable& sites) {
+  const size_t name = NameOf(record.site, sites);
+  const size_t index =
+      name * kRowsPerName + static_cast<size_t>(record.phase) * kNumOpSections + static_cast<size_t>(record.section);
+  if (index >= rows_.size()) rows_.resize((name + 1) * kRowsPerName);
   if (!rows_[index]) rows_[index] = std::make_unique<Row>();
   Row& row = *rows_[index];
   const int64_t ns = record.end_ns - record.start_ns;
@@ -63,8 +76,8 @@ void Aggregator::AddOp(const Record& record) {
   row.max_ns = std::max(row.max_ns, ns);
   ++row.count;
   row.total_ns += ns;
-  AddModelled(row.flops, record.flops);
-  AddModelled(row.bytes, record.bytes);
+  AddModelled(row.flops, sites[record.site].flops);
+  AddModelled(row.bytes, sites[record.site].bytes);
   row.histogram.Add(ns);
   totals_[static_cast<size_t>(record.phase)].rows_ns += ns;
 }
@@ -73,7 +86,8 @@ void Aggregator::AddOp(const Record& record) {
 // counts. An inner interval ends, and so is recorded, before the one around it on the same thread.
 void Aggregator::AddWall(Ring& ring, const Record& record) {
   PhaseTotals& totals = totals_[static_cast<size_t>(record.phase)];
-  ++(record.kind == Kind::kCall ? totals.calls : totals.executions);
+  if (record.kind == Kind::kExecution) ++totals.executions;
+  if (record.kind == Kind::kCall && record.event == kCallEvent) ++totals.calls;  // a part of a model is no call of it
   while (ring.num_wall_items > 0) {
     const Ring::WallItem& inner = ring.wall_items[ring.num_wall_items - 1];
     if (inner.start_ns < record.start_ns) break;
@@ -94,7 +108,7 @@ void Aggregator::Clear() {
   records_ = 0;
 }
 
-void Aggregator::Fill(const std::vector<std::string>& names, Summary& summary) const {
+void Aggregator::Fill(Summary& summary) const {
   summary.records = records_;
   for (size_t i = 0; i < totals_.size(); ++i) {
     PhaseTotals totals = totals_[i];
@@ -106,7 +120,7 @@ void Aggregator::Fill(const std::vector<std::string>& names, Summary& summary) c
     if (!rows_[index]) continue;
     const Row& row = *rows_[index];
     SummaryRow& out = summary.rows.emplace_back();
-    out.name = names[index / kRowsPerName];
+    out.name = names_[index / kRowsPerName];
     out.phase = static_cast<Phase>(index % kRowsPerName / kNumOpSections);
     out.section = static_cast<Section>(index % kNumOpSections);
     out.count = row.count;

@@ -4,12 +4,14 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "thresher/profile/events.h"
 #include "thresher/profile/ring.h"
+#include "thresher/profile/site.h"
 
 namespace thresher::profile {
 
@@ -71,12 +73,13 @@ class Histogram {
 // Not thread safe; the profiler's lock guards it.
 class Aggregator {
  public:
-  // `ring` is where the record comes from: its wall-clock intervals tell nested ones from outermost ones.
-  void Add(Ring& ring, const Record& record);
+  // `ring` is where the record comes from: its wall-clock intervals tell nested ones from outermost ones. Sites of one
+  // name share a row.
+  void Add(Ring& ring, const Record& record, const SiteTable& sites);
   void Clear();
 
-  // Fills in records, phases and rows. `names` is indexed by Record::name.
-  void Fill(const std::vector<std::string>& names, Summary& summary) const;
+  // Fills in records, phases and rows.
+  void Fill(Summary& summary) const;
 
  private:
   struct Row {
@@ -90,9 +93,13 @@ class Aggregator {
   };
   static constexpr size_t kRowsPerName = size_t{kNumPhases} * kNumOpSections;
 
-  void AddOp(const Record& record);
+  size_t NameOf(uint32_t site, const SiteTable& sites);
+  void AddOp(const Record& record, const SiteTable& sites);
   void AddWall(Ring& ring, const Record& record);
 
+  std::vector<std::string> names_;
+  std::map<std::string, size_t> numbers_;   // of names_
+  std::vector<size_t> names_by_site_;       // 1 + the number of a site's name; 0: not looked up yet
   std::vector<std::unique_ptr<Row>> rows_;  // name * kRowsPerName + phase * kNumOpSections + section
   std::array<PhaseTotals, kNumPhases> totals_{};
   uint64_t records_ = 0;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "thresher/profile/runtime_interval.h"
+
 namespace thresher {
 namespace {
 
@@ -21,6 +23,7 @@ Result<std::vector<Constant>> EvaluateConstants(const Graph& graph) {
 }  // namespace
 
 Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options) {
+  const profile::RuntimeInterval interval(profile::kCompileGraphEvent, options.plan.name);
   std::vector<std::string> names;
   if (options.passes) {
     names = *options.passes;
@@ -46,7 +49,9 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
 
 Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs) {
   WeightStore weights;
-  THRESHER_ASSIGN(std::shared_ptr<const Plan> plan, BuildPlan(graph, weights, PlanOptions{}));
+  PlanOptions options;
+  options.recorded = false;
+  THRESHER_ASSIGN(std::shared_ptr<const Plan> plan, BuildPlan(graph, weights, options));
   Session session(std::move(plan));
   std::vector<OwnedTensor> results;
   std::vector<View> views;

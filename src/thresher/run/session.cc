@@ -9,7 +9,9 @@
 #include "thresher/base/clock.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/kernels/copy.h"
+#include "thresher/profile/memory.h"
 #include "thresher/profile/profiler.h"
+#include "thresher/profile/runtime_interval.h"
 
 namespace thresher {
 namespace {
@@ -23,6 +25,19 @@ std::string Describe(const View& view) {
 bool Fits(const PortType& port, const View& view) {
   return port.dtype == view.dtype &&
          std::equal(port.shape.begin(), port.shape.end(), view.shape, view.shape + view.rank);
+}
+
+// The kernels of a run have been handed to the threads.
+void AddLaunch(uint32_t site, uint64_t execution, int64_t start, int64_t end) {
+  profile::Record record;
+  record.kind = profile::Kind::kRuntime;
+  record.section = profile::Section::kCall;
+  record.event = profile::kLaunchKernelsEvent;
+  record.site = site;
+  record.execution = execution;
+  record.start_ns = start;
+  record.end_ns = end;
+  profile::Add(record);
 }
 
 std::byte* At(std::byte* base, const TensorRef& ref) {
@@ -47,6 +62,12 @@ struct Session::Context {
   std::atomic<bool> failed{false};
   std::mutex error_mutex;
   Status error;
+
+  ~Context() {
+    const profile::RuntimeInterval interval(profile::kFreeEvent, "arena");
+    profile::NoteRelease(arena.data(), static_cast<int64_t>(arena.size()));
+    for (const Arena& copy : staging) profile::NoteRelease(copy.data(), static_cast<int64_t>(copy.size()));
+  }
 };
 
 Session::Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions)
@@ -63,23 +84,29 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire() {
     }
   }
   const Plan& plan = *plan_;
+  const bool profiled = plan.recorded && profile::Enabled();
+  const profile::RuntimeInterval preparation(profile::kInitGraphEvent, plan.name, profiled);
   auto context = std::make_unique<Context>();
-  const bool profiled = profile::Enabled();
+  const int64_t size = plan.arena_bytes + plan.scratch_bytes * plan.num_threads;
   const int64_t start = profiled ? NowNs() : 0;
-  const int64_t scratch = plan.scratch_bytes * plan.num_threads;
-  THRESHER_ASSIGN(context->arena, Arena::Allocate(static_cast<size_t>(plan.arena_bytes + scratch)));
+  THRESHER_ASSIGN(context->arena, Arena::Allocate(static_cast<size_t>(size)));
   if (profiled) {
-    static const uint32_t kName = profile::InternName("arena");
+    profile::Site site;
+    site.name = "arena";
+    site.section = profile::Section::kAlloc;
+    site.flops = 0;
+    site.bytes = static_cast<double>(size);
+    site.graph = plan.name;
     profile::Record record;
-    record.kind = profile::Kind::kOp;
+    record.kind = profile::Kind::kRuntime;
     record.section = profile::Section::kAlloc;
-    record.name = kName;
+    record.event = profile::kMallocEvent;
+    record.site = profile::NumberOf(std::move(site));
     record.start_ns = start;
     record.end_ns = NowNs();
-    record.flops = 0;
-    record.bytes = static_cast<double>(plan.arena_bytes + scratch);
     profile::Add(record);
   }
+  profile::NoteAllocation(context->arena.data(), size);
   context->scratch = context->arena.data() + plan.arena_bytes;
   context->staging.resize(plan.inputs.size());
   for (const Step& step : plan.steps) {
@@ -137,11 +164,11 @@ Status Session::Check(std::span<const View> inputs, std::span<const View> output
 
 Status Session::Run(std::span<const View> inputs, std::span<const View> outputs) {
   THRESHER_TRY(Check(inputs, outputs));
-  THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire());
-  const bool profiled = profile::Enabled();
+  const bool profiled = plan_->recorded && profile::Enabled();
   if (profiled) profile::PrepareThread();
   const uint64_t execution = profiled ? profile::NextExecution() : 0;
   const int64_t start = profiled ? NowNs() : 0;
+  THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire());
   for (const Context::Fixup& fixup : context->fixups) {
     const Buffer& buffer = plan_->buffers[static_cast<size_t>(fixup.buffer)];
     const size_t index = static_cast<size_t>(buffer.index);
@@ -154,6 +181,7 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs)
       Arena& staging = context->staging[index];
       if (staging.data() == nullptr) {
         THRESHER_ASSIGN(staging, Arena::Allocate(static_cast<size_t>(buffer.bytes)));
+        profile::NoteAllocation(staging.data(), buffer.bytes);
       }
       base = staging.data();
     }
@@ -162,16 +190,18 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs)
   for (size_t i = 0; i < inputs.size(); ++i) {
     std::byte* base = context->staging[i].data();
     if (inputs[i].contiguous() || base == nullptr) continue;
+    const profile::RuntimeInterval interval(profile::kDataConvertEvent, "input copy", profiled,
+                                            profile::Section::kReshape);
     kernels::Copy(inputs[i], MakeView(base, plan_->inputs[i].dtype, plan_->inputs[i].shape));
   }
-  const Status status = RunSteps(*context, execution);
+  const Status status = RunSteps(*context, execution, start);
   Release(std::move(context));
   if (profiled) {
-    static const uint32_t kName = profile::InternName("execution");
     profile::Record record;
     record.kind = profile::Kind::kExecution;
     record.section = profile::Section::kCall;
-    record.name = kName;
+    record.event = profile::kGraphExecutionEvent;
+    record.site = plan_->site;
     record.execution = execution;
     record.start_ns = start;
     record.end_ns = NowNs();
@@ -180,22 +210,28 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs)
   return status;
 }
 
-Status Session::RunSteps(Context& context, uint64_t execution) {
+Status Session::RunSteps(Context& context, uint64_t execution, int64_t begin) {
   const Plan& plan = *plan_;
   if (plan.steps.empty()) return Status::Ok();
   context.failed.store(false, std::memory_order_relaxed);
   const bool profiled = execution != 0;
+  const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size()) : 0;
   ThreadPool& pool = ThreadPool::Global();
   bool any_parallel = false;
   for (const Step& step : plan.steps) any_parallel |= step.parallel;
   const int parties = any_parallel ? std::min(pool.num_threads(), plan.num_threads) : 1;
   SpinBarrier barrier(parties);
+  const int64_t launch = profiled ? NowNs() : 0;
   pool.Run(
       [&](int part, int num_parts) {
         // The pool may have shrunk since it was asked; then part 0 does everything.
         const bool alone = num_parts == 1 || num_parts != parties;
         if (alone && part != 0) return;
-        int64_t start = profiled && part == 0 ? NowNs() : 0;
+        int64_t start = 0;
+        if (profiled && part == 0) {
+          start = NowNs();
+          AddLaunch(plan.site, execution, launch, start);
+        }
         for (size_t s = 0; s < plan.steps.size(); ++s) {
           const Step& step = plan.steps[s];
           const bool shared = step.parallel && !alone;
@@ -220,12 +256,12 @@ Status Session::RunSteps(Context& context, uint64_t execution) {
             profile::Record record;
             record.kind = profile::Kind::kOp;
             record.section = static_cast<profile::Section>(step.section);
-            record.name = step.name_id;
+            record.site = step.site;
             record.execution = execution;
+            record.correlation = correlation + s;
+            record.value = begin;
             record.start_ns = start;
             record.end_ns = NowNs();
-            record.flops = step.flops;
-            record.bytes = step.bytes;
             profile::Add(record);
             start = record.end_ns;
           }

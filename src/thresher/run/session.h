@@ -36,8 +36,8 @@ class Session {
   Result<std::unique_ptr<Context>> Acquire();
   void Release(std::unique_ptr<Context> context);
   Status Check(std::span<const View> inputs, std::span<const View> outputs) const;
-  // `execution` is 0 when nothing is recorded.
-  Status RunSteps(Context& context, uint64_t execution);
+  // `execution` is 0 when nothing is recorded, else the run's number; `begin` is then when it began.
+  Status RunSteps(Context& context, uint64_t execution, int64_t begin);
 
   const std::shared_ptr<const Plan> plan_;
   const std::vector<PrecisionDecision> decisions_;

@@ -4,11 +4,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <map>
+#include <span>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "thresher/base/clock.h"
+#include "thresher/profile/memory.h"
 
 namespace thresher::profile {
 namespace {
@@ -24,9 +30,17 @@ class ProfilerTest : public ::testing::Test {
     Reset();
   }
 
+  static uint32_t Place(const char* name, double flops = -1, double bytes = -1) {
+    Site site;
+    site.name = name;
+    site.flops = flops;
+    site.bytes = bytes;
+    return NumberOf(std::move(site));
+  }
+
   static Record Op(const char* name, int64_t start, int64_t end, Section section = Section::kForward) {
     Record record;
-    record.name = InternName(name);
+    record.site = Place(name);
     record.start_ns = start;
     record.end_ns = end;
     record.section = section;
@@ -36,6 +50,7 @@ class ProfilerTest : public ::testing::Test {
   static Record Wall(Kind kind, int64_t start, int64_t end) {
     Record record = Op("model", start, end, Section::kCall);
     record.kind = kind;
+    record.event = kind == Kind::kCall ? kCallEvent : kGraphExecutionEvent;
     return record;
   }
 
@@ -60,12 +75,10 @@ TEST_F(ProfilerTest, OffRecordsNothingAndStopKeepsWhatThereIs) {
 
 TEST_F(ProfilerTest, SumsByNameAndSection) {
   Record record = Op("linear", 1000, 1010);
-  record.flops = 100;
-  record.bytes = 7;
+  record.site = Place("linear", 100, 7);
   Add(record);
   record = Op("linear", 2000, 2030);
-  record.flops = 200;
-  record.bytes = 5;
+  record.site = Place("linear", 200, 5);
   Add(record);
   Add(Op("cat", 3000, 3005, Section::kReshape));
   const Summary summary = Summarize();
@@ -88,7 +101,7 @@ TEST_F(ProfilerTest, SumsByNameAndSection) {
 
 TEST_F(ProfilerTest, OneUnmodelledRecordMakesTheSumUnmodelled) {
   Record record = Op("linear", 0, 1);
-  record.flops = 5;
+  record.site = Place("linear", 5);
   Add(record);
   Add(Op("linear", 1, 2));
   Add(record);
@@ -160,31 +173,30 @@ TEST_F(ProfilerTest, AFullRingLosesNothingOfTheSums) {
 TEST_F(ProfilerTest, RecordsKeepOrderNamesAndThread) {
   for (int64_t i = 0; i < 100; ++i) {
     Record record = Op("softmax", i, i + 1);
-    record.detail = InternName("[2, 3]");
     record.execution = 5;
     Add(record);
   }
-  const std::vector<NamedRecord> records = Records();
+  const std::vector<PlacedRecord> records = Records();
   ASSERT_EQ(records.size(), 100u);
   for (int64_t i = 0; i < 100; ++i) {
-    const NamedRecord& named = records[static_cast<size_t>(i)];
-    EXPECT_EQ(named.record.start_ns, i);
-    EXPECT_EQ(named.name, "softmax");
-    EXPECT_EQ(named.detail, "[2, 3]");
-    EXPECT_EQ(named.record.execution, 5u);
-    EXPECT_EQ(named.record.thread, static_cast<uint32_t>(gettid()));
+    const PlacedRecord& placed = records[static_cast<size_t>(i)];
+    EXPECT_EQ(placed.record.start_ns, i);
+    EXPECT_EQ(placed.site.name, "softmax");
+    EXPECT_EQ(placed.record.execution, 5u);
+    EXPECT_EQ(placed.record.thread, static_cast<uint32_t>(gettid()));
+    EXPECT_EQ(placed.record.lane, records[0].record.lane);
   }
 }
 
 TEST_F(ProfilerTest, ThreadsRecordWhileOthersRead) {
   constexpr int kThreads = 3;
   constexpr int kEach = 100'000;
-  const uint32_t name = InternName("add");
+  const uint32_t place = Place("add");
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([name] {
+    threads.emplace_back([place] {
       Record record;
-      record.name = name;
+      record.site = place;
       record.end_ns = 2;
       for (int i = 0; i < kEach; ++i) Add(record);
     });
@@ -194,7 +206,7 @@ TEST_F(ProfilerTest, ThreadsRecordWhileOthersRead) {
     const uint64_t now = Summarize().records;
     EXPECT_GE(now, last);
     last = now;
-    for (const NamedRecord& named : Records()) ASSERT_EQ(named.name, "add");
+    for (const PlacedRecord& placed : Records()) ASSERT_EQ(placed.site.name, "add");
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(Find(Summarize(), "add")->count, static_cast<uint64_t>(kThreads) * kEach);
@@ -214,6 +226,133 @@ TEST_F(ProfilerTest, IntervalsFromOutside) {
   EXPECT_EQ(summary.phases[0].wall_ns, 100);
   EXPECT_EQ(AddInterval("forwards", "x", 0, 1).code(), Code::kInvalidArgument);
   EXPECT_EQ(AddInterval("forward", "x", 2, 1).code(), Code::kInvalidArgument);
+}
+
+TEST_F(ProfilerTest, ReceiversGetEveryRecordOnceAndInOrder) {
+  Add(Op("before", 0, 1));
+  std::vector<Record> got;
+  std::atomic<int> inside{0};
+  Attach(Outlet::kTrace, [&](std::span<const Record> batch) {
+    EXPECT_EQ(inside.fetch_add(1), 0) << "never twice at the same time";
+    got.insert(got.end(), batch.begin(), batch.end());
+    inside.fetch_sub(1);
+  });
+  constexpr int kThreads = 3;
+  constexpr int64_t kEach = 100'000;  // more than a ring holds
+  const uint32_t place = Place("add");
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < kEach; ++i) {
+        Record record;
+        record.site = place;
+        record.value = t;
+        record.start_ns = record.end_ns = i;
+        Add(record);
+        if (i % 10'000 == 0) Deliver();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Detach(Outlet::kTrace);
+  Add(Op("after", 0, 1));
+  Deliver();
+  EXPECT_EQ(Lost(Outlet::kTrace), 0u);
+  ASSERT_EQ(got.size(), static_cast<size_t>(kThreads * kEach));
+  std::vector<int64_t> next(kThreads, 0);
+  for (const Record& record : got) {
+    ASSERT_EQ(record.site, place);
+    ASSERT_EQ(record.start_ns, next[static_cast<size_t>(record.value)]++);
+  }
+  EXPECT_EQ(Summarize().records, 2u + static_cast<uint64_t>(kThreads * kEach)) << "the sums get them, too";
+}
+
+TEST_F(ProfilerTest, ReceiversAloneKeepNoSums) {
+  Stop();
+  size_t got = 0;
+  Attach(Outlet::kTool, [&](std::span<const Record> batch) { got += batch.size(); });
+  EXPECT_TRUE(Enabled());
+  EXPECT_FALSE(Started());
+  Add(Op("linear", 0, 10));
+  Detach(Outlet::kTool);
+  EXPECT_FALSE(Enabled());
+  EXPECT_EQ(got, 1u);
+  EXPECT_EQ(Summarize().records, 0u);
+}
+
+TEST_F(ProfilerTest, ExternalIdentifiersAreThoseOnTopOfTheThreadsStacks) {
+  PushExternalId(IdKind::kOperator, 7);
+  PushExternalId(IdKind::kUser, 3);
+  PushExternalId(IdKind::kOperator, 8);
+  Add(Op("a", 0, 1));
+  PopExternalId(IdKind::kOperator);
+  Add(Op("b", 1, 2));
+  std::thread([] { Add(Op("elsewhere", 0, 1)); }).join();
+  ClearExternalIds();
+  Add(Op("c", 2, 3));
+  PopExternalId(IdKind::kOperator);  // of an empty stack
+  Add(Op("d", 3, 4));
+  std::map<std::string, std::pair<uint32_t, uint32_t>> ids;
+  for (const PlacedRecord& placed : Records()) {
+    ids[placed.site.name] = {placed.record.external, placed.record.user};
+  }
+  EXPECT_EQ(ids["a"], std::pair(8u, 3u));
+  EXPECT_EQ(ids["b"], std::pair(7u, 3u));
+  EXPECT_EQ(ids["elsewhere"], std::pair(0u, 0u));
+  EXPECT_EQ(ids["c"], std::pair(0u, 0u));
+  EXPECT_EQ(ids["d"], std::pair(0u, 0u));
+}
+
+TEST_F(ProfilerTest, MemoryIsCountedAlwaysAndRecordedWhileOn) {
+  const int64_t before = AllocatedBytes();
+  int block = 0;
+  std::vector<int64_t> seen;
+  SetMemoryObserver(
+      [](const Record& record, void* data) { static_cast<std::vector<int64_t>*>(data)->push_back(record.value); },
+      &seen);
+  NoteAllocation(&block, 100);
+  EXPECT_EQ(AllocatedBytes(), before + 100);
+  Stop();
+  NoteRelease(&block, 40);
+  SetMemoryObserver(nullptr, nullptr);
+  NoteRelease(&block, 60);
+  EXPECT_EQ(AllocatedBytes(), before);
+  EXPECT_EQ(seen, (std::vector<int64_t>{100, -40}));
+  const std::vector<PlacedRecord> records = Records();
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].record.kind, Kind::kMemory);
+  EXPECT_EQ(records[0].record.event, kAllocationEvent);
+  EXPECT_EQ(records[0].record.value, 100);
+  EXPECT_EQ(records[0].record.execution, reinterpret_cast<uintptr_t>(&block));
+  EXPECT_EQ(records[0].record.correlation, static_cast<uint64_t>(before + 100));
+  EXPECT_TRUE(Summarize().phases.empty()) << "memory events are no work";
+}
+
+TEST_F(ProfilerTest, AForkedChildHasNoReceiverAndCanAttachItsOwn) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer allows no new threads after a fork";
+#endif
+  std::atomic<size_t> got{0};
+  Attach(Outlet::kTool, [&](std::span<const Record> batch) { got += batch.size(); });
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);
+    Add(Op("child", 0, 1));
+    Deliver();
+    if (got != 0) _exit(1);
+    size_t own = 0;
+    Attach(Outlet::kTool, [&](std::span<const Record> batch) { own += batch.size(); });
+    Add(Op("child", 0, 1));
+    Detach(Outlet::kTool);
+    _exit(own == 1 ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  Add(Op("parent", 0, 1));
+  Detach(Outlet::kTool);
+  EXPECT_EQ(got.load(), 1u);
 }
 
 TEST_F(ProfilerTest, AForkedChildStartsEmptyAndCanRecord) {
@@ -265,6 +404,23 @@ TEST(Events, NamesAndUnknownNumbers) {
   EXPECT_EQ(EventName(kNodeComputeEvent), "thresherNodeCompute");
   EXPECT_EQ(EventName(kCallEvent), "thresherCall");
   EXPECT_EQ(EventName(4711), "Unknown event 4711");
+  EXPECT_EQ(EventName(kCompileGraphEvent), "thresherCompileGraph");
+  EXPECT_EQ(EventName(kInitGraphEvent), "thresherInitGraph");
+  EXPECT_EQ(EventName(kMallocEvent), "thresherMalloc");
+  EXPECT_EQ(EventName(kFreeEvent), "thresherFree");
+  EXPECT_EQ(EventName(kLaunchSubgraphEvent), "thresherLaunchSubgraph");
+  EXPECT_EQ(EventName(kSubgraphExecutionEvent), "thresherSubgraphExecution");
+  EXPECT_EQ(EventName(kLaunchKernelsEvent), "thresherLaunchKernels");
+  EXPECT_EQ(EventName(kDataConvertEvent), "thresherDataConvert");
+  EXPECT_EQ(EventName(kClearCacheEvent), "thresherClearCache");
+  EXPECT_EQ(EventName(kKernelEvent), "Kernel");
+  EXPECT_EQ(EventName(kMemcpyEvent), "Memcpy");
+  EXPECT_EQ(EventName(kMemsetEvent), "Memset");
+  EXPECT_EQ(EventName(kAllocationEvent), "Memory (Allocation)");
+  EXPECT_EQ(EventName(kReleaseEvent), "Memory (Release)");
+  EXPECT_EQ(EventName(kRangeEvent), "thresherRange");
+  EXPECT_EQ(EventName(kStepEvent), "thresherStep");
+  EXPECT_EQ(EventName(kFallbackEvent), "thresherFallback");
   for (const Event& event : kEvents) EXPECT_FALSE(event.name.empty() || event.doc.empty());
 }
 

@@ -1,0 +1,32 @@
+"""What a trace tells about the process and machine it comes from."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from thresher.machine.roofs import known_peaks
+
+
+def context() -> dict[str, Any]:
+    """Entries known when a trace starts: versions, the script's name, and the machine's peaks if they were measured."""
+    entries: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
+    if sys.argv and sys.argv[0] not in ("", "-c", "-m"):
+        entries["script"] = Path(sys.argv[0]).name
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        entries["torch"] = str(torch.__version__)
+    if (peaks := known_peaks()) is not None:
+        entries["peaks"] = peaks.to_dict()
+    return entries
+
+
+def begin() -> None:
+    """Starts what is measured while a trace runs."""
+
+
+def end() -> dict[str, Any]:
+    """Entries known when a trace ends."""
+    return {}

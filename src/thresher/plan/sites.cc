@@ -1,0 +1,75 @@
+#include "thresher/plan/sites.h"
+
+#include "thresher/base/isa.h"
+#include "thresher/graph/operator.h"
+#include "thresher/graph/program.h"
+
+namespace thresher {
+namespace {
+
+std::string ShapeText(const Dims& shape) {
+  std::string text;
+  for (const int64_t size : shape) text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text.empty() ? "scalar" : text;
+}
+
+void Append(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
+
+// What the arithmetic of a node is done in.
+std::string PrecisionOf(const Graph& graph, const Node& node) {
+  std::string precision = GetAttr<std::string>(node.attrs, "precision", "");
+  if (!precision.empty() || node.outputs.empty()) return precision;
+  const DType dtype = graph.value(node.outputs.front()).dtype;
+  return dtype == DType::kF32 ? "fp32" : std::string(Name(dtype));
+}
+
+// "mul+add+gelu" for a chain of pointwise operators; else the operator's name.
+std::string KernelOf(const Node& node) {
+  const std::string text = GetAttr<std::string>(node.attrs, "program", "");
+  if (text.empty()) return std::string(node.op->name);
+  const Result<Program> program = ParseProgram(text);
+  if (!program.ok()) return std::string(node.op->name);
+  std::string chain;
+  for (const ProgramStep& step : program.value()) chain += (chain.empty() ? "" : "+") + step.op;
+  return chain;
+}
+
+}  // namespace
+
+profile::Site SiteOfStep(const Graph& graph, const Node* node, const Step& step, const std::string& graph_name,
+                         int number) {
+  profile::Site site;
+  site.name = step.name;
+  site.section = static_cast<profile::Section>(step.section);
+  site.module = step.module;
+  site.source = step.source;
+  site.graph = graph_name;
+  site.step = number;
+  site.flops = step.flops;
+  site.bytes = step.bytes;
+  const bool copies = step.section == Section::kReshape;
+  site.hardware = copies ? profile::kMemcpyEvent : profile::kKernelEvent;
+  if (node != nullptr && step.name == node->op->name) {
+    for (const ValueId id : node->inputs) {
+      if (id == kNoValue) continue;
+      Append(site.shapes, ShapeText(graph.value(id).shape));
+      Append(site.dtypes, std::string(Name(graph.value(id).dtype)));
+    }
+    for (const ValueId id : node->outputs) Append(site.outputs, ShapeText(graph.value(id).shape));
+    site.precision = PrecisionOf(graph, *node);
+    site.kernel = KernelOf(*node) + " " + site.precision;
+  } else {  // a step beside the node's own, such as a copy that makes an operand row-major
+    for (size_t i = 0; i < step.operands.size(); ++i) {
+      const View& view = step.operands[i].view;
+      const bool output = i >= static_cast<size_t>(step.num_inputs);
+      Append(output ? site.outputs : site.shapes, ShapeText(Dims(view.shape, view.shape + view.rank)));
+      if (!output) Append(site.dtypes, std::string(Name(view.dtype)));
+    }
+    site.kernel = step.name;
+  }
+  site.kernel += " " + std::string(isa::Name(isa::Current()));
+  if (copies) site.kernel = "Memcpy DtoD (" + site.kernel + ")";
+  return site;
+}
+
+}  // namespace thresher

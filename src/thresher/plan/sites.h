@@ -1,0 +1,17 @@
+// What the profiler is told about the steps of a plan.
+#pragma once
+
+#include <string>
+
+#include "thresher/graph/graph.h"
+#include "thresher/plan/plan.h"
+#include "thresher/profile/site.h"
+
+namespace thresher {
+
+// The place of a step that `node` was lowered to; null: one of none, such as a copy into an output. `number` is the
+// step's own in its plan.
+profile::Site SiteOfStep(const Graph& graph, const Node* node, const Step& step, const std::string& graph_name,
+                         int number);
+
+}  // namespace thresher

@@ -1,0 +1,22 @@
+// Memory that the engine holds: counted always, recorded while anybody wants records.
+#pragma once
+
+#include <cstdint>
+
+#include "thresher/profile/record.h"
+
+namespace thresher::profile {
+
+// Counts `bytes` at `address` as obtained or given back. Cheap, but not meant for what happens at every run.
+void NoteAllocation(const void* address, int64_t bytes);
+void NoteRelease(const void* address, int64_t bytes);
+
+// Bytes held now.
+int64_t AllocatedBytes();
+
+// Called at once, on the thread that obtains or gives back memory, with the record of it.
+using MemoryObserver = void (*)(const Record& record, void* data);
+// Null: nobody. Takes effect for changes that begin after it.
+void SetMemoryObserver(MemoryObserver observer, void* data);
+
+}  // namespace thresher::profile
