@@ -287,3 +287,31 @@ def test_no_record_is_lost_at_the_default_size(tmp_path: Path) -> None:
     assert trace.tail["dropped"] == 0
     assert len(trace.of(OP)) == 3000 * 30 > 65_536, "more than a ring holds"
     assert len(trace.of(CALL)) == 3000
+
+
+def test_memory_and_compilation_are_in_the_trace(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import thresher
+
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 256)).eval()
+    compiled = torch.compile(model, backend="thresher")
+    before = _engine.allocated_bytes()
+    profiler.start(trace=tmp_path / "memory")
+    with torch.no_grad():
+        compiled(torch.randn(8, 256))
+        compiled(torch.randn(256, 8).t())  # not row-major
+    held = _engine.allocated_bytes()
+    assert held > before + 2 * 256 * 256 * 4, "the packed weights at least"
+    thresher.clear_cache()
+    profiler.stop()
+    trace = Trace(tmp_path / "memory")
+    numbers = {str(event["name"]): event["number"] for event in _engine.profile_events()}
+    seen = set(trace.records["event"].tolist())
+    expected = ("CompileGraph", "InitGraph", "Malloc", "DataConvert", "LaunchKernels", "ClearCache", "Free")
+    assert {numbers[f"thresher{name}"] for name in expected} <= seen
+    memory = trace.of(MEMORY)
+    assert int(memory["value"].sum()) == _engine.allocated_bytes() - before
+    assert (memory["start_ns"] == memory["end_ns"]).all()
+    totals = before + np.cumsum(memory["value"])
+    assert totals.tolist() == memory["correlation"].tolist()
+    assert max(totals) == held

@@ -7,10 +7,11 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
+from thresher import _engine
 from thresher.compiler.precision import PrecisionDecision, decisions_of, merge, summarize
+from thresher.profiler.events import number_of
 
 if TYPE_CHECKING:
-    from thresher import _engine
     from thresher.compiler.weights import Store
 
 
@@ -259,4 +260,7 @@ def compilation_stats() -> CompilationStats:
 
 def clear_cache() -> None:
     """Drops every plan and every packed weight; compiled models build them again at their next call."""
+    start_ns = _engine.profile_now_ns()
     RECORDER.clear()
+    if _engine.profile_enabled():
+        _engine.profile_event(number_of("thresherClearCache"), _engine.profile_site("plans"), start_ns)
