@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,6 +139,8 @@ class Totals:
         min_ns: Shortest.
         max_ns: Longest.
         median_ns: Middle; within 1 % where the trace was too large for memory.
+        durations: All durations, by group and ascending in each; None where the trace was too large for memory.
+        bins: Then instead: index of the group, number of the bin, events in it; by group and bin.
     """
 
     key: Array
@@ -150,9 +153,17 @@ class Totals:
     min_ns: Array
     max_ns: Array
     median_ns: Array
+    durations: Array | None = field(default=None, repr=False)
+    bins: tuple[Array, Array, Array] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.key)
+
+    @cached_property
+    def begins(self) -> Array:
+        """Where each group begins in `durations`."""
+        result: Array = np.cumsum(self.count) - self.count
+        return result
 
 
 @dataclass

@@ -83,7 +83,7 @@ class _Reader:
         self._expected = max(file.size // RECORD.itemsize, 1)
         # An operator's record makes two events.
         self._in_memory = 2 * self._expected <= limit
-        self._store = Store(None if self._in_memory else self._chunk)
+        self._store = Store(None if self._in_memory else self._chunk, has_twins=True)
         self._totals = TotalsSum(exact=False)
         self._visible: list[Array] = []
         self._total_events = 0

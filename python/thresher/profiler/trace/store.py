@@ -10,11 +10,15 @@ from thresher.profiler.trace.event_names import NODE_COMPUTE
 from thresher.profiler.trace.model import EVENT, Array, Category, group_keys, sort_events
 from thresher.profiler.trace.sampling import visible
 
-SPAN = np.dtype([("start", "<i8"), ("end", "<i8"), ("key", "<i8"), ("lane", "<u2"), ("continued", "?")])
+SPAN = np.dtype([("start", "<i8"), ("end", "<i8"), ("key", "<i8"), ("lane", "<u2"), ("flags", "u1")])
 """An interval with the key of its group: as little of an event as exact accounts need.
 
-`continued` says that its beginning lies in an earlier window.
+`flags` is a sum of FROM_EARLIER, INTO_LATER and TWIN.
 """
+
+FROM_EARLIER = 1  # it begins in an earlier window
+INTO_LATER = 2  # it ends in a later window
+TWIN = 4  # the host row of an operator; its hardware row covers the same nanoseconds
 
 CHUNK_EVENTS = 1 << 18
 _WINDOW_EVENTS = 1 << 20
@@ -25,21 +29,24 @@ _MAX_FRAMES = 1_000_000
 _MAX_MEMORY_EVENTS = 400_000
 
 
-def spans_of(events: Array) -> Array:
-    """The intervals that exact accounts are made of.
+def spans_of(events: Array, *, has_twins: bool) -> Array:
+    """The intervals that exact accounts are made of: all events but those of memory, which have no duration.
 
-    Memory events have no duration. The host row of an operator that runs on the calling thread covers the same
-    nanoseconds as its hardware row, which comes first in every account, so it is left out.
+    Args:
+        events: The events.
+        has_twins: Whether the host row of each operator stands beside a hardware row of the same interval.
     """
     category = events["category"]
-    twin = (category == Category.RUNTIME) & (events["event"] == NODE_COMPUTE) & (events["site"] >= 0)
-    events = events[(category != Category.MEMORY) & ~twin]
+    if (category == Category.MEMORY).any():
+        events = events[category != Category.MEMORY]
     spans = np.empty(len(events), SPAN)
     spans["start"] = events["start_ns"]
     spans["end"] = events["start_ns"] + events["dur_ns"]
     spans["key"] = group_keys(events)
     spans["lane"] = events["lane"]
-    spans["continued"] = False
+    spans["flags"] = 0
+    if has_twins:
+        spans["flags"][(events["category"] == Category.RUNTIME) & (events["event"] == NODE_COMPUTE)] = TWIN
     return spans
 
 
@@ -49,9 +56,10 @@ class Store:
     Readers `add` each chunk once; what the analyses need of all events is noted on the way.
     """
 
-    def __init__(self, load: Callable[[int], Array] | None = None) -> None:
+    def __init__(self, load: Callable[[int], Array] | None = None, *, has_twins: bool = False) -> None:
         # load reads a chunk again by its number; without it the chunks are kept in memory.
         self._load = load
+        self._has_twins = has_twins
         self._kept: list[Array] = []
         self._bounds: list[tuple[int, int]] = []
         self._long: list[Array] = []
@@ -62,12 +70,15 @@ class Store:
         self._memory: list[Array] = []
         self._memory_kept = 0
         self.memory_events = 0
+        self.unlinked = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
 
     def add(self, events: Array) -> None:
         """Notes a chunk of events; chunks are numbered in the order in which they come."""
         category = events["category"]
+        device = category <= Category.COMMUNICATION
+        self.unlinked += int(np.count_nonzero(device & (events["correlation"] == 0) & (events["external"] == 0)))
         memory = events[category == Category.MEMORY]
         self._add_memory(memory)
         for wanted, parts in self._frames.items():
@@ -83,7 +94,7 @@ class Store:
         if self._load is None:
             self._kept.append(events)
             return
-        spans = spans_of(events)
+        spans = spans_of(events, has_twins=self._has_twins)
         duration = spans["end"] - spans["start"]
         if len(spans) > _LONG_PER_CHUNK:
             longest = np.argpartition(duration, len(spans) - _LONG_PER_CHUNK)[-_LONG_PER_CHUNK:]
@@ -140,7 +151,7 @@ class Store:
         if self.first_ns is None or self.last_ns is None:
             return
         if self._load is None:
-            yield self.first_ns, self.last_ns, spans_of(np.concatenate(self._kept))
+            yield self.first_ns, self.last_ns, spans_of(np.concatenate(self._kept), has_twins=self._has_twins)
             return
         edges = self._edges()
         long = np.concatenate(self._long) if self._long else np.empty(0, SPAN)
@@ -163,7 +174,7 @@ class Store:
 
     def _short_spans(self, number: int) -> Array:
         assert self._load is not None
-        spans = spans_of(self._load(number))
+        spans = spans_of(self._load(number), has_twins=self._has_twins)
         result: Array = spans[spans["end"] - spans["start"] <= self._thresholds[number]]
         return result
 
@@ -181,7 +192,8 @@ def _cut(spans: Array, begin: int, end: int, is_last: bool) -> Array:
     # Without duration: in the window where it starts, the last one including its end.
     inside |= (start == stop) & (start >= begin) & ((start < end) | is_last)
     part: Array = spans[inside]
-    part["continued"] = part["start"] < begin
+    part["flags"] |= np.where(part["start"] < begin, FROM_EARLIER, 0).astype(np.uint8)
+    part["flags"] |= np.where(part["end"] > end, INTO_LATER, 0).astype(np.uint8)
     np.clip(part["start"], begin, None, out=part["start"])
     np.clip(part["end"], None, end, out=part["end"])
     return part

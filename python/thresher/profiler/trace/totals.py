@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from thresher.profiler.trace.model import Array, Totals, group_keys, key_parts
@@ -20,7 +22,7 @@ class TotalsSum:
 
     def __init__(self, *, exact: bool) -> None:
         self._exact = exact
-        self._median: Array | None = None
+        self._durations: Array | None = None
         self._key = np.empty(0, np.int64)
         self._sums = np.empty((4, 0), np.int64)  # count, total, min, max
         self._bin_key = np.empty(0, np.int64)
@@ -40,11 +42,10 @@ class TotalsSum:
         first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
         count = np.diff(np.r_[first, len(key)])
         if self._exact:
-            if self._median is not None:
+            if self._durations is not None:
                 raise RuntimeError("exact medians need all events in one chunk")
-            last = first + count - 1
-            self._median = (duration[first + (count - 1) // 2] + duration[first + count // 2]) // 2
-            low, high = duration[first], duration[last]
+            self._durations = duration
+            low, high = duration[first], duration[first + count - 1]
         else:
             low, high = np.minimum.reduceat(duration, first), np.maximum.reduceat(duration, first)
             self._add_bins(key, duration)
@@ -93,22 +94,38 @@ class TotalsSum:
     def result(self) -> Totals:
         """The sums of all chunks added so far."""
         self._merge()
-        count, total, low, high = self._sums
-        if not len(self._key):
-            median = np.empty(0, np.int64)
-        elif self._exact and self._median is not None:
-            median = self._median
-        else:
-            median = np.clip(self._binned_medians(count), low, high)
         category, phase, name, site = key_parts(self._key)
-        return Totals(self._key, category, phase, name, site, count, total, low, high, median)
+        count, total, low, high = self._sums
+        bins = None
+        if self._durations is None:
+            bins = (np.searchsorted(self._key, self._bin_group), self._bin_key, self._bin_count)
+        found = Totals(self._key, category, phase, name, site, count, total, low, high, low, self._durations, bins)
+        median = np.array([median_of(found, np.array([index])) for index in range(len(found))], np.int64)
+        return replace(found, median_ns=median)
 
-    def _binned_medians(self, count: Array) -> Array:
-        # The bins of a group follow one another: the median lies in the first where the running count reaches the half.
-        group = np.searchsorted(self._key, self._bin_group)
-        running = np.cumsum(self._bin_count)
-        before = np.r_[0, running][np.searchsorted(group, np.arange(len(self._key)))]
-        index = np.searchsorted(running, before + (count + 1) // 2)
-        middle = _BIN_FACTOR ** (self._bin_key[index] + 0.5)
-        result: Array = np.rint(middle).astype(np.int64)
-        return result
+
+def median_of(totals: Totals, groups: Array) -> int:
+    """The median of all events of some groups together.
+
+    Args:
+        totals: The sums.
+        groups: Indices of groups, at least one.
+    """
+    low, high = int(totals.min_ns[groups].min()), int(totals.max_ns[groups].max())
+    if totals.durations is not None:
+        begins = totals.begins[groups].tolist()
+        counts = totals.count[groups].tolist()
+        parts = [totals.durations[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
+        values = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+        middle = len(values)
+        return int(values[(middle - 1) // 2] + values[middle // 2]) // 2
+    if totals.bins is None:
+        return low
+    group, bins, count = totals.bins
+    first, last = np.searchsorted(group, groups, "left"), np.searchsorted(group, groups, "right")
+    index = np.concatenate([np.arange(a, b) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
+    order = index[np.argsort(bins[index], kind="stable")]
+    running = np.cumsum(count[order])
+    half = (int(running[-1]) + 1) // 2
+    middle_bin = int(bins[order[np.searchsorted(running, half)]])
+    return min(max(round(_BIN_FACTOR ** (middle_bin + 0.5)), low), high)

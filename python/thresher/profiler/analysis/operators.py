@@ -1,0 +1,39 @@
+"""The tables of operators: by name, by name and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thresher.profiler.analysis.costs import CostModel
+from thresher.profiler.analysis.rows import Group, table
+from thresher.profiler.trace.model import Category, Trace
+
+_HOST = (Category.RUNTIME, Category.EXECUTION, Category.CALL, Category.OTHER)
+
+
+def is_operator(group: Group) -> bool:
+    """Whether a group belongs into the tables of operators: work of the engine's operators, and of PyTorch's."""
+    return group.category in (Category.KERNEL, Category.COPY, Category.COMMUNICATION, Category.HOST)
+
+
+def operators(trace: Trace, groups: list[Group], costs: CostModel) -> list[dict[str, Any]]:
+    """One row per operator, phase and section."""
+    chosen = [group for group in groups if is_operator(group)]
+    return table(trace, chosen, costs, key=lambda group: group.operator, name=lambda group: group.operator)
+
+
+def operators_by_shape(trace: Trace, groups: list[Group], costs: CostModel) -> list[dict[str, Any]]:
+    """One row per operator, phase, section, shapes, types and precision."""
+
+    def key(group: Group) -> tuple[str, ...]:
+        site = group.site
+        return (group.operator, *((site.shapes, site.dtypes, site.precision) if site is not None else ("", "", "")))
+
+    chosen = [group for group in groups if is_operator(group)]
+    return table(trace, chosen, costs, key=key, name=lambda group: group.operator)
+
+
+def runtime(trace: Trace, groups: list[Group], costs: CostModel) -> list[dict[str, Any]]:
+    """One row per host event of the engine: calls, runs of plans, compilation, memory."""
+    chosen = [group for group in groups if group.category in _HOST]
+    return table(trace, chosen, costs, key=lambda group: group.label, name=lambda group: group.label)
