@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 _COMPILING = ("thresherCompileGraph", "thresherInitGraph")
 _PRODUCTS = ("linear", "linears", "matmul", "bmm", "conv", "attention")
 _COPIES = ("contiguous", "copy", "clone", "to", "aten::contiguous", "aten::copy_", "aten::clone", "aten::_to_copy")
+_OPERATOR = re.compile(r"(?!thresher)[A-Za-z_]\w*::(?!.*::)")
 _ORDER = {"high": 0, "medium": 1, "info": 2}
 
 
@@ -129,7 +131,8 @@ def _python(report: dict[str, Any]) -> Iterator[Finding]:
 def _fallback(report: dict[str, Any]) -> Iterator[Finding]:
     rows = report["operators"]
     engine = sum(row["self_ns"] for row in rows if row["device"] == "device")
-    host = [row for row in rows if row["section"] == "host" and row["self_ns"] > 0]
+    # Operators have a namespace; other host rows are parts of PyTorch around them.
+    host = [row for row in rows if row["section"] == "host" and row["self_ns"] > 0 and _OPERATOR.match(row["name"])]
     outside = sum(row["self_ns"] for row in host)
     if not engine or not outside:
         return

@@ -11,6 +11,7 @@ from thresher.profiler.trace.model import Array, Trace, reserved_bytes
 
 MAX_POINTS = 4000
 MAX_EVENTS = 2000
+_MAX_BYTES = 1 << 60  # what is more is damaged
 
 
 def memory(trace: Trace, begin_ns: int) -> dict[str, Any]:
@@ -32,13 +33,13 @@ def memory(trace: Trace, begin_ns: int) -> dict[str, Any]:
             "reason": "the trace holds no memory events; torch.profiler records them with profile_memory=True",
         }
     time = events["start_ns"] - begin_ns
-    allocated = _over_devices(events, events["correlation"].astype(np.int64))
+    allocated = _over_devices(events, np.minimum(events["correlation"], _MAX_BYTES).astype(np.int64))
     reserved = reserved_bytes(trace, events)
     if reserved is not None:
         reserved = _over_devices(events, reserved)
     peak = int(np.argmax(allocated))
     points = _corners(allocated, MAX_POINTS)
-    amount = np.abs(events["value"])
+    amount = np.abs(np.maximum(events["value"], -_MAX_BYTES))
     largest = np.sort(np.argsort(-amount, kind="stable")[:MAX_EVENTS])
     return {
         "curve": {
@@ -61,9 +62,9 @@ def _event(trace: Trace, event: Any, begin_ns: int) -> dict[str, Any]:
     return {
         "time_ns": int(event["start_ns"]) - begin_ns,
         "kind": "Release" if released else "Allocation",
-        "bytes": abs(amount),
+        "bytes": min(abs(amount), _MAX_BYTES),
         "address": int(event["execution"]),
-        "allocated": int(event["correlation"]),
+        "allocated": min(int(event["correlation"]), _MAX_BYTES),
         "name": site.name if site is not None else None,
     }
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from thresher.profiler.analysis.costs import CostModel
 from thresher.profiler.analysis.rows import Group, table
+from thresher.profiler.trace.event_names import EVENT_NAMES, NODE_COMPUTE
 from thresher.profiler.trace.model import Category, Trace
 
+_NODE_COMPUTE = EVENT_NAMES[NODE_COMPUTE]
 _HOST = (Category.RUNTIME, Category.EXECUTION, Category.CALL, Category.OTHER)
 
 
@@ -34,6 +36,10 @@ def operators_by_shape(trace: Trace, groups: list[Group], costs: CostModel) -> l
 
 
 def runtime(trace: Trace, groups: list[Group], costs: CostModel) -> list[dict[str, Any]]:
-    """One row per host event of the engine: calls, runs of plans, compilation, memory."""
-    chosen = [group for group in groups if group.category in _HOST]
+    """One row per host event of the engine: calls, runs of plans, compilation, memory.
+
+    The host rows of operators are left out where their hardware rows are among the operators.
+    """
+    has_device = any(group.on_device for group in groups)
+    chosen = [group for group in groups if group.category in _HOST and not (has_device and group.label == _NODE_COMPUTE)]
     return table(trace, chosen, costs, key=lambda group: group.label, name=lambda group: group.label)

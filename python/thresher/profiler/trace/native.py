@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from pathlib import Path
 from typing import Any
@@ -331,7 +332,7 @@ def _site(data: dict[str, Any]) -> Site:
 
     def amount(key: str) -> float | None:
         value = data.get(key)
-        return float(value) if isinstance(value, (int, float)) and value >= 0 else None
+        return float(value) if isinstance(value, (int, float)) and 0 <= value < math.inf else None
 
     step = data.get("step")
     return Site(
