@@ -38,7 +38,14 @@ _CATEGORIES = {
     "mtia_runtime": Category.RUNTIME,
     "runtime": Category.RUNTIME,
 }
-_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
+_DEVICE = {
+    "kernel": event_names.KERNEL,
+    "gpu_memcpy": event_names.MEMCPY,
+    "gpu_memset": event_names.MEMSET,
+    "gpu_user_annotation": event_names.UNKNOWN,
+}
+_PHASES = {"prefill": 1, "decode": 2}
+_PYTHON = int(Category.PYTHON)
 _BY_NAME = {
     "thresherCall": Category.CALL,
     "thresherSubgraphExecution": Category.CALL,
@@ -143,6 +150,7 @@ class _Reader:
         self._launchers: list[tuple[Array, Array]] = []
         self._open: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
         self._window: tuple[int, int] | None = None
+        self._kinds: dict[tuple[str, str], tuple[int, int, bool]] = {}
         self._bad_times = 0
         self._malformed = 0
 
@@ -200,42 +208,46 @@ class _Reader:
             self._bad_times += 1
             return
         arguments = event.get("args") or {}
-        category = _CATEGORIES.get(label, Category.OTHER)
-        on_device = label in _DEVICE
-        if category == Category.RUNTIME:
-            category = _BY_NAME.get(name, category)
-        elif category == Category.ANNOTATION:
-            if not on_device and _STEP_NAME.match(name):
-                category = Category.STEP
-        elif (category == Category.KERNEL or category == Category.HOST) and _COLLECTIVE.search(name):
-            category = Category.COMMUNICATION
-        external = _number(arguments.get("External id", 0))
-        correlation = _number(arguments.get("correlation", 0))
-        number = event_names.UNKNOWN
-        if on_device:
-            number = {"kernel": 34, "gpu_memcpy": 35, "gpu_memset": 36}.get(label, number)
-        elif category in (Category.RUNTIME, Category.CALL, Category.EXECUTION, Category.COMMUNICATION):
-            number = event_names.NUMBERS.get(name, number)
+        category, number, on_device = self._kinds.get((label, name)) or self._kind(label, name)
         site = -1
-        if category != Category.PYTHON and len(arguments) > 1:
+        if category != _PYTHON and len(arguments) > 1:
             site = self._site(name, arguments, on_device)
         self._rows.append(
             (
                 start,
                 duration,
                 self._name(name),
-                int(category),
-                {"prefill": 1, "decode": 2}.get(arguments.get("phase", ""), 0),
+                category,
+                _PHASES.get(arguments.get("phase"), 0),
                 self._lane(event, on_device),
                 number,
                 site,
-                correlation & _U64,
-                external & _U32,
+                _number(arguments.get("correlation", 0)) & _U64,
+                _number(arguments.get("External id", 0)) & _U32,
                 _number(arguments.get("User id", 0)) & _U32,
                 0,
                 _number(arguments.get("execution", 0)) & _U64,
             )
         )
+
+    def _kind(self, label: str, name: str) -> tuple[int, int, bool]:
+        """Category, number of the event and whether it is work of a device; the same for all events of a name."""
+        on_device = label in _DEVICE
+        category = _CATEGORIES.get(label, Category.OTHER)
+        if category == Category.RUNTIME:
+            category = _BY_NAME.get(name, category)
+        elif category == Category.ANNOTATION:
+            if not on_device and _STEP_NAME.match(name):
+                category = Category.STEP
+        elif category in (Category.KERNEL, Category.HOST) and _COLLECTIVE.search(name):
+            category = Category.COMMUNICATION
+        number = event_names.UNKNOWN
+        if on_device:
+            number = _DEVICE[label]
+        elif category in (Category.RUNTIME, Category.CALL, Category.EXECUTION, Category.COMMUNICATION):
+            number = event_names.NUMBERS.get(name, number)
+        found = self._kinds[(label, name)] = (int(category), number, on_device)
+        return found
 
     def _add_memory(self, event: dict[str, Any]) -> None:
         arguments = event.get("args") or {}
