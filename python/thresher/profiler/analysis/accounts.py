@@ -135,7 +135,8 @@ def _count_overlaps(result: Accounts, spans: Array, device: Array) -> None:
     chosen = spans[device & (spans["end"] > spans["start"])]
     for lane in np.unique(chosen["lane"]).tolist():
         mine = chosen[chosen["lane"] == lane]
-        mine = mine[np.argsort(mine["start"], kind="stable")]
+        # What goes on from an earlier window began before what begins at the edge.
+        mine = mine[np.lexsort((mine["flags"] & FROM_EARLIER == 0, mine["start"]))]
         reached = np.maximum.accumulate(mine["end"])[:-1]
         starts_here = mine["flags"][1:] & FROM_EARLIER == 0
         result.overlapping += int(np.count_nonzero((mine["start"][1:] < reached) & starts_here))
