@@ -133,7 +133,9 @@ def test_nested_intervals_take_as_many_rows_as_they_are_deep(seed: int) -> None:
     intervals: list[tuple[int, int, int]] = []
 
     def fill(first: int, last: int, depth: int, parent: int) -> None:
-        points = np.sort(random.choice(np.arange(first, last + 1), size=min(6, last - first + 1), replace=False)).tolist()
+        points = np.sort(
+            random.choice(np.arange(first, last + 1), size=min(6, last - first + 1), replace=False)
+        ).tolist()
         for begin, end in zip(points[::2], points[1::2], strict=False):
             number = len(intervals)
             intervals.append((begin, end, parent))
@@ -148,7 +150,7 @@ def test_nested_intervals_take_as_many_rows_as_they_are_deep(seed: int) -> None:
     assert found.parent.tolist() == [where.get(int(parent[old]), -1) for old in shuffled]
     assert found.row.tolist() == found.depth.tolist()
     own = self_times(found, start[shuffled], end[shuffled])
-    children = {number: 0 for number in range(len(start))}
+    children = dict.fromkeys(range(len(start)), 0)
     for number, above in enumerate(parent.tolist()):
         if above >= 0:
             children[above] += int(end[number] - start[number])
@@ -189,7 +191,11 @@ def test_many_steps_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "MAX_STEPS", 20)
     found = build_report(trace_of(events))["overview"]
     assert [step["name"] for step in found["steps"]][::16] == ["call 1 to call 3", "call 49 to call 50"]
-    assert sum(step["wall_ns"] for step in found["steps"]) == 50 * 60 == sum(s["by_category"]["other"] for s in found["steps"])
+    assert (
+        sum(step["wall_ns"] for step in found["steps"])
+        == 50 * 60
+        == sum(s["by_category"]["other"] for s in found["steps"])
+    )
     assert "3 of the 50 steps are added up in each line" in found["note"]
 
 
@@ -203,7 +209,9 @@ def test_a_call_inside_a_call_is_no_step() -> None:
 
 
 def test_health_counts() -> None:
-    def event(start: int, dur: int, category: Category, lane: int, correlation: int, external: int = 0) -> tuple[int, ...]:
+    def event(
+        start: int, dur: int, category: Category, lane: int, correlation: int, external: int = 0
+    ) -> tuple[int, ...]:
         return (START + start, dur, 0, category, 0, lane, 0, -1, correlation, external, 0, 0, 0)
 
     events = np.array(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def engine(
 ) -> dict[str, Any]:
     with NativeWriter(path / "run.thrtrace", {**HEAD, **(head or {})}) as writer:
         writer.data({"peaks": PEAKS})
-        writer.sites(plan or [{"id": 1, "name": "linear", "hardware": 34, "flops": 1e9, "bytes": 1e6, "precision": "fp32"}])
+        writer.sites(
+            plan or [{"id": 1, "name": "linear", "hardware": 34, "flops": 1e9, "bytes": 1e6, "precision": "fp32"}]
+        )
         writer.records(records(*rows))
         writer.close(stop_ns=START + 10**10 if complete else None, dropped=dropped)
     return build_report(read_trace(path / "run.thrtrace"))
@@ -117,7 +120,9 @@ def test_fallback(tmp_path: Path) -> None:
 
 
 def test_compile(tmp_path: Path) -> None:
-    found = finding(engine(tmp_path, op(5, 8), record(3, 0, 4 * MS, event=0), record(3, 4 * MS, 5 * MS, event=1)), "compile")
+    found = finding(
+        engine(tmp_path, op(5, 8), record(3, 0, 4 * MS, event=0), record(3, 4 * MS, 5 * MS, event=1)), "compile"
+    )
     assert found["severity"] == "high"
     assert "thresherCompileGraph 1 times, 4.00 ms" in found["detail"] and "38.5 % of the wall clock" in found["detail"]
     many = [record(3, at * MS, at * MS + 1000, event=0) for at in range(5)]
@@ -127,7 +132,7 @@ def test_compile(tmp_path: Path) -> None:
 def test_warm_up(tmp_path: Path) -> None:
     def steps(first: int) -> dict[str, Any]:
         edges = [0, first, first + 5, first + 10, first + 15, first + 20]
-        rows = [record(6, a * MS, b * MS, value=n) for n, (a, b) in enumerate(zip(edges, edges[1:], strict=False))]
+        rows = [record(6, a * MS, b * MS, value=n) for n, (a, b) in enumerate(pairwise(edges))]
         return engine(tmp_path, op(0, first + 20), *rows)
 
     assert "Step#0 took 40.00 ms, the others 5.00 ms" in finding(steps(40), "warm-up")["detail"]
@@ -137,7 +142,15 @@ def test_warm_up(tmp_path: Path) -> None:
 def test_copies(tmp_path: Path) -> None:
     plan = [
         {"id": 1, "name": "linear", "hardware": 34, "flops": 1e9, "bytes": 1e6},
-        {"id": 2, "name": "contiguous", "hardware": 35, "section": "reshape", "source": "net.py:4 in forward", "flops": 0, "bytes": 1e8},
+        {
+            "id": 2,
+            "name": "contiguous",
+            "hardware": 35,
+            "section": "reshape",
+            "source": "net.py:4 in forward",
+            "flops": 0,
+            "bytes": 1e8,
+        },
     ]
     found = finding(engine(tmp_path, op(0, 8, 1), op(8, 2, 2), plan=plan), "copies")
     assert found["operator"] == "contiguous"
@@ -146,7 +159,17 @@ def test_copies(tmp_path: Path) -> None:
 
 
 def test_memory_bound(tmp_path: Path) -> None:
-    plan = [{"id": 1, "name": "linear", "hardware": 34, "flops": 2e6, "bytes": 48e6, "shapes": "1x1000, 1000x1000", "precision": "fp32"}]
+    plan = [
+        {
+            "id": 1,
+            "name": "linear",
+            "hardware": 34,
+            "flops": 2e6,
+            "bytes": 48e6,
+            "shapes": "1x1000, 1000x1000",
+            "precision": "fp32",
+        }
+    ]
     found = finding(engine(tmp_path, op(0, 1.25), plan=plan), "memory-bound")
     assert (found["severity"], found["operator"]) == ("high", "linear")
     assert "linear (1x1000, 1000x1000), 1 runs of 1250.0 us, 80 % of the peak" in found["detail"]

@@ -14,7 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 from json_schema import violations
-from trace_samples import HEAD, PEAKS, START, STEPS, chrome_file, complete, encoder_records, record, records, sites, write_encoder
+from trace_samples import (
+    HEAD,
+    PEAKS,
+    START,
+    STEPS,
+    chrome_file,
+    complete,
+    encoder_records,
+    record,
+    records,
+    sites,
+    write_encoder,
+)
 
 from thresher.profiler.analysis import build_report
 from thresher.profiler.analysis.costs import CostModel, bound_of
@@ -42,21 +54,51 @@ def mixed(path: Path) -> dict[str, Any]:
             complete("python_function", "nn.Module: Net_0", at + 2, 890),
             complete("python_function", "/usr/lib/torch/nn/modules/conv.py(40): forward", at + 3, 400),
             complete("python_function", "nn.Module: Conv2d_0", at + 4, 395),
-            complete("cpu_op", "aten::conv2d", at + 10, 300, **{"External id": number + 1, "Input Dims": [[1, 3, 8, 8]], "Input type": ["float"]}),
+            complete(
+                "cpu_op",
+                "aten::conv2d",
+                at + 10,
+                300,
+                **{"External id": number + 1, "Input Dims": [[1, 3, 8, 8]], "Input type": ["float"]},
+            ),
             complete("cpu_op", "aten::mkldnn_convolution", at + 20, 250, **{"External id": number + 2}),
             complete("cpu_op", "CompiledFunction", at + 450, 300, **{"External id": number + 3}),
             complete("privateuse1_runtime", "thresherCall", at + 460, 280, **{"External id": number + 3}),
-            complete("privateuse1_runtime", "thresherNodeCompute", at + 470, 200, **{"External id": number + 3, "correlation": call + 1}),
-            complete("kernel", "linear fp32 avx2", at + 470, 200, pid=0, tid=0, **{
-                "External id": number + 3, "correlation": call + 1, "shapes": "1x64, 64x64", "dtypes": "f32, f32",
-                "module": "net.fc", "source": "net.py:9 in forward", "flops": 8192, "bytes": 16896,
-            }),
+            complete(
+                "privateuse1_runtime",
+                "thresherNodeCompute",
+                at + 470,
+                200,
+                **{"External id": number + 3, "correlation": call + 1},
+            ),
+            complete(
+                "kernel",
+                "linear fp32 avx2",
+                at + 470,
+                200,
+                pid=0,
+                tid=0,
+                **{
+                    "External id": number + 3,
+                    "correlation": call + 1,
+                    "shapes": "1x64, 64x64",
+                    "dtypes": "f32, f32",
+                    "module": "net.fc",
+                    "source": "net.py:9 in forward",
+                    "flops": 8192,
+                    "bytes": 16896,
+                },
+            ),
         ]
     return build_report(read_trace(chrome_file(path, events)))
 
 
 def test_reports_follow_the_schema(encoder: dict[str, Any], tmp_path: Path) -> None:
-    for report in (encoder, mixed(tmp_path / "mixed.json"), build_report(read_trace(chrome_file(tmp_path / "empty.json", [])))):
+    for report in (
+        encoder,
+        mixed(tmp_path / "mixed.json"),
+        build_report(read_trace(chrome_file(tmp_path / "empty.json", []))),
+    ):
         assert violations(report, SCHEMA) == []
         assert json.loads(json.dumps(report, allow_nan=False)) == report
 
@@ -77,7 +119,8 @@ def test_the_documentation_names_every_key() -> None:
 
     def keys(schema: dict[str, Any]) -> set[str]:
         found = set(schema.get("properties", {}))
-        for inner in [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values(), schema.get("items", {})]:
+        items = [schema["items"]] if "items" in schema else []
+        for inner in [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values(), *items]:
             found |= keys(inner)
         return found
 
@@ -101,9 +144,18 @@ def test_rows_are_the_sums_of_the_records(encoder: dict[str, Any]) -> None:
     rows = encoder_records(50)
     plan = {site["id"]: site for site in sites()}
     for row in encoder["operators_by_shape"]:
-        chosen = [r for r in rows if r["kind"] == 0 and (plan[r["site"]]["name"], plan[r["site"]]["shapes"]) == (row["name"], row["shapes"])]
+        chosen = [
+            r
+            for r in rows
+            if r["kind"] == 0 and (plan[r["site"]]["name"], plan[r["site"]]["shapes"]) == (row["name"], row["shapes"])
+        ]
         duration = np.array([r["end_ns"] - r["start_ns"] for r in chosen])
-        assert (row["count"], row["total_ns"], row["min_ns"], row["max_ns"]) == (len(chosen), duration.sum(), duration.min(), duration.max())
+        assert (row["count"], row["total_ns"], row["min_ns"], row["max_ns"]) == (
+            len(chosen),
+            duration.sum(),
+            duration.min(),
+            duration.max(),
+        )
         assert row["median_ns"] == int(np.median(duration))
         assert row["mean_ns"] == pytest.approx(duration.mean())
         flops = sum(plan[r["site"]]["flops"] for r in chosen)
@@ -175,8 +227,8 @@ def test_the_time_line(encoder: dict[str, Any]) -> None:
     assert [lane["rows"] for lane in line["lanes"]] == [3, 1]
     for name in ("lane", "name", "category"):
         target = {"lane": "lanes", "name": "names", "category": "categories"}[name]
-        assert 0 <= min(columns[name]) and max(columns[name]) < len(line[target])
-    assert -1 <= min(columns["site"]) and max(columns["site"]) < len(line["sites"])
+        assert min(columns[name]) >= 0 and max(columns[name]) < len(line[target])
+    assert min(columns["site"]) >= -1 and max(columns["site"]) < len(line["sites"])
     assert len(line["flows"]["from"]) == 50 * STEPS
     for source, target in zip(line["flows"]["from"], line["flows"]["to"], strict=True):
         assert columns["id"][source] == columns["id"][target] != 0
@@ -209,7 +261,10 @@ def test_memory_of_a_native_trace(tmp_path: Path) -> None:
     found = report["memory"]
     assert found["curve"] == {"time_ns": [0, 10, 20, 30, 40], "allocated": allocated, "reserved": []}
     assert (found["peak_bytes"], found["peak_time_ns"], found["total_events"]) == (250, 30, 5)
-    assert [(event["kind"], event["bytes"]) for event in found["events"]][2:4] == [("Release", 100), ("Allocation", 200)]
+    assert [(event["kind"], event["bytes"]) for event in found["events"]][2:4] == [
+        ("Release", 100),
+        ("Allocation", 200),
+    ]
     assert violations(report, SCHEMA) == []
 
 
@@ -275,7 +330,15 @@ def model_of(num_threads: int | None = 2) -> CostModel:
 
 @pytest.mark.parametrize(
     ("amount", "rate"),
-    [(1000, 340.0), (64 << 10, 340.0), ((64 << 10) + 1, 190.0), (1 << 20, 190.0), (2 << 20, 110.0), (32 << 20, 110.0), (33 << 20, 48.0)],
+    [
+        (1000, 340.0),
+        (64 << 10, 340.0),
+        ((64 << 10) + 1, 190.0),
+        (1 << 20, 190.0),
+        (2 << 20, 110.0),
+        (32 << 20, 110.0),
+        (33 << 20, 48.0),
+    ],
 )
 def test_the_memory_level_is_the_smallest_that_holds_the_bytes(amount: int, rate: float) -> None:
     assert model_of().bandwidth(amount) == rate
@@ -363,7 +426,11 @@ def test_energy(tmp_path: Path) -> None:
     trace.meta["energy"] = {"joules": None, "reason": "no permission", "domains": []}
     assert build_report(trace)["energy"] == {"joules": None, "reason": "no permission", "domains": []}
     trace.meta["energy"] = {"joules": 2.5, "domains": [{"name": "package-0", "joules": 2.5}]}
-    assert build_report(trace)["energy"] == {"joules": 2.5, "reason": None, "domains": [{"name": "package-0", "joules": 2.5}]}
+    assert build_report(trace)["energy"] == {
+        "joules": 2.5,
+        "reason": None,
+        "domains": [{"name": "package-0", "joules": 2.5}],
+    }
 
 
 def test_title(tmp_path: Path) -> None:
@@ -375,7 +442,8 @@ def test_title(tmp_path: Path) -> None:
 def test_neither_pytorch_nor_the_engine_is_needed(tmp_path: Path) -> None:
     file = write_encoder(tmp_path / "a.thrtrace", 3)
     script = (
-        "import sys\nfrom thresher.profiler.trace import read_trace\nfrom thresher.profiler.analysis import build_report\n"
+        "import sys\nfrom thresher.profiler.trace import read_trace\nfrom thresher.profiler.analysis import "
+        "build_report\n"
         f"build_report(read_trace({str(file)!r}))\n"
         "print(sorted(name for name in sys.modules if name.split('.')[0] == 'torch' or name == 'thresher._engine'))"
     )

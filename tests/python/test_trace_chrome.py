@@ -42,7 +42,9 @@ def test_categories_follow_the_conventions_of_torch(tmp_path: Path) -> None:
         ("something_new", "x", Category.OTHER),
         (None, "y", Category.OTHER),
     ]
-    file = chrome_file(tmp_path / "a.json", [complete(cat, name, index, 0.5) for index, (cat, name, _) in enumerate(wanted)])  # type: ignore[arg-type]
+    file = chrome_file(
+        tmp_path / "a.json", [complete(cat, name, index, 0.5) for index, (cat, name, _) in enumerate(wanted)]
+    )  # type: ignore[arg-type]
     trace = read_trace(file)
     assert [(name, Category(number)) for name, number in events_of(trace, "category")] == [(n, c) for _, n, c in wanted]
     devices = [trace.lanes[event["lane"]].kind == "device" for event in trace.events]
@@ -54,7 +56,9 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
     times = ["4434954367227.596", "4434954367227.597", "0.001", "7", "12.5", "3.9999", "1e3", "-2.250"]
     lines = ",".join(f'{{"ph":"X","cat":"cpu_op","name":"{t}","pid":1,"tid":1,"ts":{t},"dur":0.003}}' for t in times)
     (tmp_path / "a.json").write_text(f'{{"traceEvents":[{lines}],"baseTimeNanoseconds":1790857026000000000}}')
-    found = {name: start - 1790857026000000000 for name, start in events_of(read_trace(tmp_path / "a.json"), "start_ns")}
+    found = {
+        name: start - 1790857026000000000 for name, start in events_of(read_trace(tmp_path / "a.json"), "start_ns")
+    }
     assert [found[t] for t in times] == [4434954367227596, 4434954367227597, 1, 7000, 12500, 4000, 1000000, -2250]
 
 
@@ -72,7 +76,9 @@ def test_what_a_kernel_says(tmp_path: Path) -> None:
         "bytes": 2.9e6,
         "phase": "decode",
     }
-    trace = read_trace(chrome_file(tmp_path / "a.json", [complete("kernel", "linear fp32 avx2", 1, 2, pid=0, tid=3, **arguments)]))
+    trace = read_trace(
+        chrome_file(tmp_path / "a.json", [complete("kernel", "linear fp32 avx2", 1, 2, pid=0, tid=3, **arguments)])
+    )
     event = trace.events[0]
     site = trace.sites[event["site"]]
     assert (event["external"], event["correlation"], event["phase"], event["event"]) == (9, 21, 2, 34)
@@ -81,10 +87,18 @@ def test_what_a_kernel_says(tmp_path: Path) -> None:
 
 
 def test_operators_of_pytorch_have_shapes(tmp_path: Path) -> None:
-    arguments = {"External id": 1, "Input Dims": [[4, 16], [32, 16], [], [[2], [3, 4]]], "Input type": ["float", "c10::BFloat16", "Scalar", "TensorList"]}
+    arguments = {
+        "External id": 1,
+        "Input Dims": [[4, 16], [32, 16], [], [[2], [3, 4]]],
+        "Input type": ["float", "c10::BFloat16", "Scalar", "TensorList"],
+    }
     trace = read_trace(chrome_file(tmp_path / "a.json", [complete("cpu_op", "aten::linear", 1, 2, **arguments)]))
     site = trace.sites[trace.events[0]["site"]]
-    assert (site.name, site.shapes, site.dtypes) == ("aten::linear", "4x16, 32x16, scalar, (2, 3x4)", "f32, bf16, Scalar, TensorList")
+    assert (site.name, site.shapes, site.dtypes) == (
+        "aten::linear",
+        "4x16, 32x16, scalar, (2, 3x4)",
+        "f32, bf16, Scalar, TensorList",
+    )
 
 
 def test_a_bare_kernel_belongs_to_the_operator_that_launched_it(tmp_path: Path) -> None:
@@ -98,14 +112,33 @@ def test_a_bare_kernel_belongs_to_the_operator_that_launched_it(tmp_path: Path) 
     assert [(row["name"], row["kernel"], row["total_ns"]) for row in device] == [("aten::mm", "ampere_sgemm", 2000)]
     assert report["health"]["unlinked"] == 0
     line = report["timeline"]
-    arrows = [(line["names"][line["events"]["name"][a]], line["names"][line["events"]["name"][b]]) for a, b in zip(line["flows"]["from"], line["flows"]["to"], strict=True)]
+    arrows = [
+        (line["names"][line["events"]["name"][a]], line["names"][line["events"]["name"][b]])
+        for a, b in zip(line["flows"]["from"], line["flows"]["to"], strict=True)
+    ]
     assert arrows == [("cudaLaunchKernel", "ampere_sgemm")]
 
 
 def test_memory_events(tmp_path: Path) -> None:
     def memory(ts: float, amount: int, allocated: int, device: int = 0) -> dict[str, Any]:
-        arguments = {"Bytes": amount, "Total Allocated": allocated, "Total Reserved": 5 << 32, "Addr": 2**63 + 5, "Device Type": device, "Device Id": -1}
-        return {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": arguments}
+        arguments = {
+            "Bytes": amount,
+            "Total Allocated": allocated,
+            "Total Reserved": 5 << 32,
+            "Addr": 2**63 + 5,
+            "Device Type": device,
+            "Device Id": -1,
+        }
+        return {
+            "ph": "i",
+            "s": "t",
+            "cat": "cpu_instant_event",
+            "name": "[memory]",
+            "pid": 1,
+            "tid": 1,
+            "ts": ts,
+            "args": arguments,
+        }
 
     events = [memory(1, 256, 256), memory(2, 100, 100, 20), memory(3, -256, 0), memory(4, 50, 150, 20)]
     found = build_report(read_trace(chrome_file(tmp_path / "a.json", events)))["memory"]
@@ -165,7 +198,7 @@ def test_cut_anywhere_all_before_is_good(tmp_path: Path, compress: bool) -> None
         assert [name for (name,) in events_of(trace)] == [event["name"] for event in events[: len(trace.events)]]
         if not compress:
             # Every event that ends before the cut is there.
-            assert len(trace.events) == plain[:length].count(b"}}")- plain[:head].count(b"}}")
+            assert len(trace.events) == plain[:length].count(b"}}") - plain[:head].count(b"}}")
     assert len(seen) > 20 or compress
 
 
@@ -180,7 +213,7 @@ def test_damage_in_the_middle_ends_the_trace_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b'{"a": 1, "b": [2]}', 'wanted an object with "traceEvents", found the keys [\'a\', \'b\']'),
+        (b'{"a": 1, "b": [2]}', "wanted an object with \"traceEvents\", found the keys ['a', 'b']"),
         (b'{"traceEvents": {"a": 1}}', "found the keys ['traceEvents']"),
         (b"{}", "found the keys []"),
         (b"[1, 2, 3]", "found 3 elements without them"),
@@ -287,7 +320,9 @@ def test_a_trace_of_the_stock_profiler(tmp_path: Path) -> None:
     with gzip.open(file) as opened:
         raw = json.load(opened)
     trace = read_trace(file)
-    wanted = Counter(event["name"] for event in raw["traceEvents"] if event.get("ph") == "X" and event.get("cat") != "Trace")
+    wanted = Counter(
+        event["name"] for event in raw["traceEvents"] if event.get("ph") == "X" and event.get("cat") != "Trace"
+    )
     found = Counter(trace.names[event["name"]] for event in trace.events if event["category"] != Category.MEMORY)
     assert found == wanted
     report = build_report(trace)

@@ -29,7 +29,8 @@ def write(path: Path, *rows: tuple[int, ...], stop: int | None = 10_000, dropped
 
 def names(trace: Trace) -> list[tuple[str, str, str]]:
     return [
-        (trace.names[event["name"]], Category(event["category"]).name, trace.lanes[event["lane"]].kind) for event in trace.events
+        (trace.names[event["name"]], Category(event["category"]).name, trace.lanes[event["lane"]].kind)
+        for event in trace.events
     ]
 
 
@@ -47,7 +48,10 @@ def test_record_is_64_bytes_as_the_format_says() -> None:
 
 
 def test_an_operator_becomes_a_host_row_and_a_hardware_row(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.thrtrace", record(0, 100, 150, correlation=7, site=1, event=9, lane=2, thread=4, external=3, user=5, execution=6))
+    file = write(
+        tmp_path / "a.thrtrace",
+        record(0, 100, 150, correlation=7, site=1, event=9, lane=2, thread=4, external=3, user=5, execution=6),
+    )
     trace = read_trace(file)
     assert names(trace) == [("thresherNodeCompute", "RUNTIME", "host"), ("layer_norm fp32 avx2", "KERNEL", "device")]
     host, device = trace.events
@@ -182,12 +186,18 @@ def test_sites_that_make_no_sense(tmp_path: Path) -> None:
     with NativeWriter(tmp_path / "a.thrtrace", HEAD) as writer:
         writer.sites([{"id": -1, "name": "x"}, {"id": 1 << 40, "name": "x"}, {"name": "x"}, {"id": "1"}])
         writer.block(b"SITE", b'[3, null, {"id": 5, "name": "kept", "flops": 1e999, "bytes": -1, "hardware": "no"}]')
-        writer.records(records(*(record(0, 10 * n, 10 * n + 5, site=n, correlation=n, event=9) for n in (1, 5, 4_000_000_000))))
+        writer.records(
+            records(*(record(0, 10 * n, 10 * n + 5, site=n, correlation=n, event=9) for n in (1, 5, 4_000_000_000)))
+        )
         writer.close(stop_ns=START + 1000)
     trace = read_trace(tmp_path / "a.thrtrace")
     assert list(trace.sites) == [5]
     assert (trace.sites[5].flops, trace.sites[5].bytes) == (None, None)
-    assert [name for name, category, _ in names(trace) if category == "KERNEL"] == ["unknown operator", "kept", "unknown operator"]
+    assert [name for name, category, _ in names(trace) if category == "KERNEL"] == [
+        "unknown operator",
+        "kept",
+        "unknown operator",
+    ]
 
 
 def test_broken_times_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -226,7 +236,9 @@ def test_random_bytes_as_records_never_crash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_file_that_does_not_fit_has_the_same_sums(tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_does_not_fit_has_the_same_sums(
+    tmp_path: Path, shuffle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from thresher.profiler.analysis import build_report
     from thresher.profiler.trace import native, store
 
@@ -242,11 +254,15 @@ def test_a_file_that_does_not_fit_has_the_same_sums(tmp_path: Path, shuffle: boo
     key = ("category", "phase", "name", "site")
     wanted = {
         tuple(exact.names[row[2]] if i == 2 else v for i, v in enumerate(row)): rest
-        for row, rest in zip(_columns(exact, key), _columns(exact, ("count", "total_ns", "min_ns", "max_ns")), strict=True)
+        for row, rest in zip(
+            _columns(exact, key), _columns(exact, ("count", "total_ns", "min_ns", "max_ns")), strict=True
+        )
     }
     found = {
         tuple(sampled.names[row[2]] if i == 2 else v for i, v in enumerate(row)): rest
-        for row, rest in zip(_columns(sampled, key), _columns(sampled, ("count", "total_ns", "min_ns", "max_ns")), strict=True)
+        for row, rest in zip(
+            _columns(sampled, key), _columns(sampled, ("count", "total_ns", "min_ns", "max_ns")), strict=True
+        )
     }
     assert wanted == found
     a, b = build_report(exact), build_report(sampled)

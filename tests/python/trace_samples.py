@@ -35,12 +35,19 @@ PEAKS = {
         for threads in (1, 2)
     ],
 }
-HEAD = {"engine_version": "0.1.0", "isa": "avx2", "cpu": "Test CPU", "num_threads": 2, "pid": 77, "start_ns": START - 1000}
+HEAD = {
+    "engine_version": "0.1.0",
+    "isa": "avx2",
+    "cpu": "Test CPU",
+    "num_threads": 2,
+    "pid": 77,
+    "start_ns": START - 1000,
+}
 
 
 def record(kind: int, start: int, end: int, **fields: int) -> tuple[int, ...]:
     """One record; times are relative to START."""
-    values = {name: 0 for name in RECORD.names or ()}
+    values = dict.fromkeys(RECORD.names or (), 0)
     values |= {"start_ns": START + start, "end_ns": START + end, "kind": kind, **fields}
     return tuple(values.values())
 
@@ -139,7 +146,9 @@ def random_events(seed: int, count: int, extent: int = 1000) -> np.ndarray[Any, 
     events["start_ns"] = START + random.integers(0, extent, count)
     events["dur_ns"] = random.integers(0, extent // 5 + 1, count) * random.integers(0, 2, count)
     events["category"] = random.choice([int(c) for c in Category if c != Category.MEMORY], count)
-    events["lane"] = np.where(events["category"] <= Category.COMMUNICATION, random.integers(3, 5, count), random.integers(0, 3, count))
+    events["lane"] = np.where(
+        events["category"] <= Category.COMMUNICATION, random.integers(3, 5, count), random.integers(0, 3, count)
+    )
     events["name"] = random.integers(0, 8, count)
     events["site"] = -1
     events["event"] = 0xFFFF

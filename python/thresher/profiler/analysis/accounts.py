@@ -65,7 +65,9 @@ def account(trace: Trace, edges: Array | None = None) -> Accounts:
     edges = np.empty(0, np.int64) if edges is None else edges
     begin = 0 if store.first_ns is None else store.first_ns
     end = begin if store.last_ns is None else store.last_ns
-    result = Accounts(begin, end, np.zeros(len(CATEGORIES), np.int64), np.zeros((len(edges), len(CATEGORIES)), np.int64))
+    result = Accounts(
+        begin, end, np.zeros(len(CATEGORIES), np.int64), np.zeros((len(edges), len(CATEGORIES)), np.int64)
+    )
     is_device = np.array([lane.kind == "device" for lane in trace.lanes], bool)
     window = _recording(trace)
     for first, last, spans in store.windows():

@@ -30,7 +30,8 @@ def build_report(
 
     Args:
         trace: The trace.
-        peaks: Peaks of the machine where it was recorded, as `thresher.peaks()` or its `to_dict()` gives them; by default
+        peaks: Peaks of the machine where it was recorded, as `thresher.peaks()` or its `to_dict()` gives them; by
+        default
             those that the trace holds.
         title: Title; by default the script, or else the file.
         max_events: How many events the time line shows at most.

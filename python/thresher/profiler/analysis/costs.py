@@ -4,14 +4,15 @@ A run of an operator that computes F operations and moves B bytes takes at least
 
     t_compute = F / peak of its precision,    t_memory = B / bandwidth of the memory level that holds B,
 
-and at least the longer of the two, its roof time. The percentage of the peak is the roof time divided by the time it took.
+and at least the longer of the two, its roof time. The percentage of the peak is the roof time divided by the time
+it took.
 It is bound by the longer of the two; but where the roof time explains less than a fifth of the time it took, neither
-arithmetic nor memory bounds it, and it is bound by overhead: starting threads, dispatch, cold caches, a kernel that fits
-its shape badly.
+arithmetic nor memory bounds it, and it is bound by overhead: starting threads, dispatch, cold caches, a kernel that
+fits its shape badly.
 
 The memory level is the smallest that holds the bytes of one run: the first and second level count once per thread, the
-third once per group of cores that share it. So the roof is never too low: data that come from further away only make the
-percentage smaller.
+third once per group of cores that share it. So the roof is never too low: data that come from further away only make
+the percentage smaller.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class CostModel:
         for size, rate in self._levels:
             if amount <= size:
                 return rate
-        rate = self.entry.get("dram_read_gbytes") if self.entry else None
-        return float(rate) if rate else None
+        memory = self.entry.get("dram_read_gbytes") if self.entry else None
+        return float(memory) if memory else None
 
     def peak(self, precision: str) -> float | None:
         """Operations per nanosecond at the peak of a precision."""

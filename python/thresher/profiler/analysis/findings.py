@@ -71,8 +71,8 @@ def _broken(report: dict[str, Any]) -> Iterator[Finding]:
             "medium",
             "Some events do not fit together",
             f"{', '.join(wrong)}. " + " ".join(f"{message}." for message in health["messages"]),
-            "Do not trust single bars of these events. Record again; if the clock of the machine was being set, wait until "
-            "it has settled.",
+            "Do not trust single bars of these events. Record again; if the clock of the machine was being set, "
+            "wait until it has settled.",
             "inconsistent",
         )
 
@@ -104,8 +104,8 @@ def _gap(report: dict[str, Any]) -> Iterator[Finding]:
         "high" if share >= 50 else "medium",
         "Much of the time lies between the recorded work",
         detail + ".",
-        "Look at the time line for what comes before each gap: tokenizing, loading data, Python of the program, waiting for "
-        "another process. Move it off the path of the model, or do it in another thread.",
+        "Look at the time line for what comes before each gap: tokenizing, loading data, Python of the program, "
+        "waiting for another process. Move it off the path of the model, or do it in another thread.",
         "gap",
     )
 
@@ -120,10 +120,10 @@ def _python(report: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "medium",
             "Much of the time goes into calling, not into computing",
-            f"{_ms(other)} in Python around the engine and {_ms(runtime)} in the engine around its kernels, {share:.0f} % of "
-            f"the wall clock, beside {_ms(work)} in kernels and copies.",
-            "Call the model with more at once: a larger batch or longer sequences. Check in the table of host events that "
-            "nothing is compiled or prepared again in each call.",
+            f"{_ms(other)} in Python around the engine and {_ms(runtime)} in the engine around its kernels, "
+            f"{share:.0f} % of the wall clock, beside {_ms(work)} in kernels and copies.",
+            "Call the model with more at once: a larger batch or longer sequences. Check in the table of host "
+            "events that nothing is compiled or prepared again in each call.",
             "calls",
         )
 
@@ -146,8 +146,9 @@ def _fallback(report: dict[str, Any]) -> Iterator[Finding]:
         f"{_ms(outside)} of {_ms(engine + outside)} ({share:.0f} %) of the operators' time: "
         + ", ".join(f"{row['name']} {_ms(row['self_ns'])}" for row in top)
         + ".",
-        "`thresher ops` lists what the engine supports. Every change between engine and PyTorch costs a call as well: keep "
-        "unsupported operators together, at the ends of the model, or replace them; fallback='error' names them all.",
+        "`thresher ops` lists what the engine supports. Every change between engine and PyTorch costs a call as "
+        "well: keep unsupported operators together, at the ends of the model, or replace them; fallback='error' "
+        "names them all.",
         "fallback",
         top[0]["name"],
     )
@@ -166,11 +167,11 @@ def _compile(report: dict[str, Any]) -> Iterator[Finding]:
         "high" if share >= 20 else "medium" if share >= 2 else "info",
         "Graphs are compiled or prepared inside the recording",
         f"{which}: {share:.1f} % of the wall clock.",
-        "Call the model once or twice before recording. If graphs are compiled again and again, the shapes of the inputs "
-        "change: pad them, or mark them as dynamic."
+        "Call the model once or twice before recording. If graphs are compiled again and again, the shapes of the "
+        "inputs change: pad them, or mark them as dynamic."
         if count <= 2
-        else f"{count} graphs were compiled: the shapes of the inputs change. Pad them to a few lengths, or mark the changing "
-        "dimension as dynamic; warm up with each of them before recording.",
+        else f"{count} graphs were compiled: the shapes of the inputs change. Pad them to a few lengths, or mark the "
+        "changing dimension as dynamic; warm up with each of them before recording.",
         "compile",
     )
 
@@ -187,7 +188,8 @@ def _warm_up(report: dict[str, Any]) -> Iterator[Finding]:
             "medium",
             "The first step is not like the others",
             f"{steps[0]['name']} took {_ms(first)}, the others {_ms(middle)} (median).",
-            "Leave it out of what you compare: warm up before recording, or give the schedule of torch.profiler a warm-up.",
+            "Leave it out of what you compare: warm up before recording, or give the schedule of torch.profiler a "
+            "warm-up.",
             "warm-up",
         )
 
@@ -199,8 +201,8 @@ def _memory_bound(report: dict[str, Any]) -> Iterator[Finding]:
         rows,
         10,
         "Matrix products wait for memory",
-        "Their weights are read once for few rows of input. Read fewer bytes: precision='int8' or 'bf16'; or read them for "
-        "more rows at once: a larger batch.",
+        "Their weights are read once for few rows of input. Read fewer bytes: precision='int8' or 'bf16'; or read "
+        "them for more rows at once: a larger batch.",
         "memory-bound",
     )
 
@@ -212,8 +214,9 @@ def _overhead_bound(report: dict[str, Any]) -> Iterator[Finding]:
         rows,
         20,
         "Operators are too small for their cost of starting",
-        "Give them more to do: a larger batch, or several requests in one call. With few rows, fewer threads may be faster "
-        "(THRESHER_NUM_THREADS). If the operators are large, their kernels do not fit these shapes: report it.",
+        "Give them more to do: a larger batch, or several requests in one call. With few rows, fewer threads may be "
+        "faster (THRESHER_NUM_THREADS). If the operators are large, their kernels do not fit these shapes: report "
+        "it.",
         "overhead-bound",
     )
 
@@ -264,9 +267,10 @@ def _precision(report: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(
         "info",
         "Arithmetic in fp32 bounds the model",
-        f"{_ms(time_ns)} of {_ms(whole)} ({share:.0f} %) of the operators' time is bound by fp32 arithmetic; this machine's peak "
-        f"in {best} is {better[best]:.1f} times as high.",
-        f"Try precision='{best}' and measure what it costs in accuracy (`nox -s bench -- --accuracy`, or your own data).",
+        f"{_ms(time_ns)} of {_ms(whole)} ({share:.0f} %) of the operators' time is bound by fp32 arithmetic; this "
+        f"machine's peak in {best} is {better[best]:.1f} times as high.",
+        f"Try precision='{best}' and measure what it costs in accuracy (`nox -s bench -- --accuracy`, or your own "
+        "data).",
         "precision",
         rows[0]["name"],
     )
@@ -281,8 +285,8 @@ def _single_thread(report: dict[str, Any]) -> Iterator[Finding]:
             "medium",
             "One thread is used",
             f"The engine ran with 1 thread; the peaks of this machine were measured with up to {cores}.",
-            "Unless other processes use the cores, set THRESHER_NUM_THREADS or leave it away; the default is all cores that "
-            "the process may use.",
+            "Unless other processes use the cores, set THRESHER_NUM_THREADS or leave it away; the default is all "
+            "cores that the process may use.",
             "one-thread",
         )
 
@@ -299,10 +303,10 @@ def _copies(report: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(
         "high" if share >= 40 else "medium",
         "Much time goes into moving data",
-        f"{_ms(time_ns)} of {_ms(whole)} ({share:.0f} %) of the operators' time only copies or rearranges. The largest: "
-        f"{top['name']}{place}, {top['count']} runs, {_ms(top['self_ns'])}.",
-        "Pass contiguous inputs (tensor.contiguous() once, outside the loop), keep one layout through the model, and avoid "
-        "transposing back and forth.",
+        f"{_ms(time_ns)} of {_ms(whole)} ({share:.0f} %) of the operators' time only copies or rearranges. The "
+        f"largest: {top['name']}{place}, {top['count']} runs, {_ms(top['self_ns'])}.",
+        "Pass contiguous inputs (tensor.contiguous() once, outside the loop), keep one layout through the model, "
+        "and avoid transposing back and forth.",
         "copies",
         top["name"],
     )

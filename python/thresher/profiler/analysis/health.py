@@ -71,7 +71,8 @@ def _messages(trace: Trace, counts: dict[str, Any]) -> list[str]:
         "out_of_window": "events begin before or end after the recording",
         "before_launch": "kernels start before their launch: the clocks of host and device differ",
         "overlapping": "kernels start while another one of the same stream runs",
-        "bad_times": "events end before they start, or lie days away from the recording: the clock was set; they are left out",
+        "bad_times": "events end before they start, or lie days away from the recording: the clock was set; they "
+        "are left out",
         "unknown_events": "events have numbers that this version does not know",
         "malformed": "elements of the file are not events; they are left out",
     }
@@ -79,5 +80,7 @@ def _messages(trace: Trace, counts: dict[str, Any]) -> list[str]:
     if trace.meta.get("truncated"):
         found.append("the file ends too early or is damaged: what comes before that place is in the report")
     elif not trace.meta.get("complete", True):
-        found.append("the recording was never stopped, as if the process had been killed: what it had written is in the report")
+        found.append(
+            "the recording was never stopped, as if the process had been killed: what it had written is in the report"
+        )
     return found

@@ -46,20 +46,25 @@ def modules(trace: Trace, groups: list[Group]) -> tuple[dict[str, Any], list[dic
         groups: All groups of the trace.
     """
     root = _Node(ROOT, "module")
+    placed: Iterator[tuple[int, str, str, int, int]]
     from_frames = not trace.sampled and any(name.startswith(_MODULE_FRAME) for name in trace.names)
     if from_frames:
         placed = _by_frames(trace)
     else:
         placed = (
-            (group, group.site.module if group.site is not None else "", "", group.count, group.self_ns)
+            (
+                int(trace.totals.key[group.index]),
+                group.site.module if group.site is not None else "",
+                "",
+                group.count,
+                group.self_ns,
+            )
             for group in groups
             if group.on_device or group.category == Category.HOST
         )
-        placed = iter(list(placed))
     by_key = {int(trace.totals.key[group.index]): group for group in groups}
-    for found, path, source, count, time_ns in placed:
-        group = by_key[found] if isinstance(found, int) else found
-        _add(root, group, path, source, count, time_ns)
+    for key, path, source, count, time_ns in placed:
+        _add(root, by_key[key], path, source, count, time_ns)
     _sum(root)
     return _to_dict(root), _flat(root)
 
@@ -183,7 +188,9 @@ def _surroundings(
     trace: Trace, events: Array, parent: Array, depth: Array
 ) -> tuple[list[str], Array, list[str], Array]:
     """For each event the modules and the line of the user around it, as indices of lists."""
-    module_of = {index: name[len(_MODULE_FRAME) :] for index, name in enumerate(trace.names) if name.startswith(_MODULE_FRAME)}
+    module_of = {
+        index: name[len(_MODULE_FRAME) :] for index, name in enumerate(trace.names) if name.startswith(_MODULE_FRAME)
+    }
     line_of = {index: found for index, name in enumerate(trace.names) if (found := _user_line(name))}
     is_python = events["category"] == Category.PYTHON
     opens = is_python & np.isin(events["name"], list(module_of))

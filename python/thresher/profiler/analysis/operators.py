@@ -41,5 +41,7 @@ def runtime(trace: Trace, groups: list[Group], costs: CostModel) -> list[dict[st
     The host rows of operators are left out where their hardware rows are among the operators.
     """
     has_device = any(group.on_device for group in groups)
-    chosen = [group for group in groups if group.category in _HOST and not (has_device and group.label == _NODE_COMPUTE)]
+    chosen = [
+        group for group in groups if group.category in _HOST and not (has_device and group.label == _NODE_COMPUTE)
+    ]
     return table(trace, chosen, costs, key=lambda group: group.label, name=lambda group: group.label)

@@ -73,7 +73,9 @@ def overview(accounts: Accounts, steps: Steps) -> dict[str, Any]:
         steps: The steps.
     """
     edges = steps.edges
-    by_step = accounts.at_edges[np.searchsorted(edges, steps.end)] - accounts.at_edges[np.searchsorted(edges, steps.start)]
+    by_step = (
+        accounts.at_edges[np.searchsorted(edges, steps.end)] - accounts.at_edges[np.searchsorted(edges, steps.start)]
+    )
     note = steps.note
     count = len(steps.names)
     together = -(-count // MAX_STEPS) if count else 1

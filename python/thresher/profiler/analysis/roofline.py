@@ -25,7 +25,18 @@ def roofline(rows: list[dict[str, Any]], costs: CostModel) -> dict[str, Any]:
     entry = costs.entry or {}
     roofs: list[dict[str, Any]] = [{"name": name, "gflops": entry[key]} for name, key in _COMPUTE if entry.get(key)]
     roofs += [{"name": name, "gbytes_per_s": entry[key]} for name, key in _MEMORY if entry.get(key)]
-    names = ("name", "shapes", "count", "total_ns", "intensity", "gflops", "percent_of_peak", "bound", "precision", "phase")
+    names = (
+        "name",
+        "shapes",
+        "count",
+        "total_ns",
+        "intensity",
+        "gflops",
+        "percent_of_peak",
+        "bound",
+        "precision",
+        "phase",
+    )
     points = [
         {name: row[name] for name in names}
         for row in rows

@@ -24,7 +24,8 @@ class Group:
         phase: "inference", "prefill" or "decode".
         label: Name of the events.
         operator: The operator, which a kernel's name may say more than.
-        section: Section of the operator report; "host" for operators of PyTorch, "runtime" for the engine's host events.
+        section: Section of the operator report; "host" for operators of PyTorch, "runtime" for the engine's host
+        events.
         site: Its site.
         count: Events.
         total_ns: Their time.
@@ -70,7 +71,9 @@ def groups_of(trace: Trace, self_ns: dict[int, int]) -> list[Group]:
         site = trace.sites.get(site_id) if site_id >= 0 else None
         label = trace.names[name]
         # Host barriers are communication, too; only they have self times.
-        on_device = category in (Category.KERNEL, Category.COPY) or (category == Category.COMMUNICATION and key not in self_ns)
+        on_device = category in (Category.KERNEL, Category.COPY) or (
+            category == Category.COMMUNICATION and key not in self_ns
+        )
         found.append(
             Group(
                 index=index,

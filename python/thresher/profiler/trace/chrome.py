@@ -50,7 +50,10 @@ _BY_NAME = {
     "thresherCall": Category.CALL,
     "thresherSubgraphExecution": Category.CALL,
     "thresherGraphExecution": Category.EXECUTION,
-    **{event_names.EVENT_NAMES[n]: Category.COMMUNICATION for n in range(event_names.BARRIER_1, event_names.UPDATE_REMOTE + 1)},
+    **{
+        event_names.EVENT_NAMES[n]: Category.COMMUNICATION
+        for n in range(event_names.BARRIER_1, event_names.UPDATE_REMOTE + 1)
+    },
 }
 _STEP_NAME = re.compile(r"(?:Profiler)?Step#\d+$")
 _COLLECTIVE = re.compile(r"nccl|rccl|gloo|oneccl|c10d::|record_param_comms", re.IGNORECASE)
@@ -106,7 +109,7 @@ class _Pieces:
             self._kept.append(events)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="thresher-trace-")
+            self._file = tempfile.TemporaryFile(prefix="thresher-trace-")  # noqa: SIM115 read again until the end
             for part in self._kept:
                 self._file.write(part.tobytes())
             self._kept = []
@@ -169,12 +172,14 @@ class _Reader:
         stream = self._stream
         if not stream.found_array:
             raise TraceError(
-                f'trace {self._path}: wanted an object with "traceEvents", found the keys {sorted(stream.members)[:8]}; '
+                f'trace {self._path}: wanted an object with "traceEvents", '
+                f"found the keys {sorted(stream.members)[:8]}; "
                 "give the file that torch.profiler's export_chrome_trace or thresher has written"
             )
         if not self._pieces.count and self._malformed:
             raise TraceError(
-                f"trace {self._path}: wanted events with ph, ts and dur, found {self._malformed} elements without them; "
+                f"trace {self._path}: wanted events with ph, ts and dur, found {self._malformed} elements without "
+                "them; "
                 "give the file that torch.profiler's export_chrome_trace or thresher has written"
             )
         return self._finish()
@@ -218,7 +223,7 @@ class _Reader:
                 duration,
                 self._name(name),
                 category,
-                _PHASES.get(arguments.get("phase"), 0),
+                _PHASES.get(arguments.get("phase", ""), 0),
                 self._lane(event, on_device),
                 number,
                 site,
@@ -424,7 +429,9 @@ class _Reader:
     def _linked(self, events: Array, operators: tuple[Array, Array]) -> Array:
         """Gives kernels that say nothing of themselves a site: the operator that launched them."""
         external, name = operators
-        bare = np.flatnonzero((events["category"] <= Category.COMMUNICATION) & (events["site"] < 0) & (events["external"] > 0))
+        bare = np.flatnonzero(
+            (events["category"] <= Category.COMMUNICATION) & (events["site"] < 0) & (events["external"] > 0)
+        )
         bare = bare[events["event"][bare] != event_names.UNKNOWN]
         if not len(bare) or not len(external):
             return events

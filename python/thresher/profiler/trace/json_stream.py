@@ -163,6 +163,7 @@ class JsonStream:
         what = f"{self._buffer[self._position : self._position + 24]!r}" if found else "nothing"
         inside = "compressed data that begins" if self._compressed else "a file that begins"
         return TraceError(
-            f"trace {self.path}: wanted a trace (*.thrtrace, or Chrome JSON as torch.profiler's export_chrome_trace writes "
+            f"trace {self.path}: wanted a trace (*.thrtrace, or Chrome JSON as torch.profiler's export_chrome_trace "
+            "writes "
             f"it, .json or .json.gz), found {inside} with {what}; give the file that the profiler has written"
         )

@@ -35,7 +35,8 @@ EVENT = np.dtype(
 )
 """One event: an interval of a time line, or an allocation.
 
-For events of the category MEMORY, `value` is the signed number of bytes, `execution` the address and `correlation` the bytes
+For events of the category MEMORY, `value` is the signed number of bytes, `execution` the address and `correlation`
+the bytes
 that are allocated after it; in traces from Chrome JSON, `reserved_bytes` gives the bytes reserved.
 """
 

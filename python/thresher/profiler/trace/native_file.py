@@ -143,13 +143,15 @@ class NativeFile:
             spans: Offset in bytes and number of records of each place.
         """
         result = np.empty(sum(count for _, count in spans), RECORD)
-        view = memoryview(result.view(np.uint8).reshape(-1)) if len(result) else memoryview(b"")
+        view: Any = memoryview(result.view(np.uint8).reshape(-1).data) if len(result) else memoryview(b"")
         position = 0
         for offset, count in spans:
             length = count * RECORD.itemsize
             read = os.preadv(self._file.fileno(), [view[position : position + length]], offset)
             if read != length:
-                raise TraceError(f"trace {self.path}: wanted {length} bytes at {offset}, found {read}; the file has shrunk")
+                raise TraceError(
+                    f"trace {self.path}: wanted {length} bytes at {offset}, found {read}; the file has shrunk"
+                )
             position += length
         return result
 
@@ -175,7 +177,7 @@ class NativeWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], head: Mapping[str, Any] | None = None) -> None:
-        self._file = Path(path).open("wb")
+        self._file = Path(path).open("wb")  # noqa: SIM115 closed by close()
         self._file.write(_HEADER.pack(MAGIC, FORMAT_VERSION, RECORD.itemsize))
         self._records = 0
         self._closed = False
@@ -207,7 +209,7 @@ class NativeWriter:
     def records(self, records: Array) -> None:
         """Writes records of the type RECORD."""
         packed = np.ascontiguousarray(records, RECORD)
-        self.block(b"RECS", memoryview(packed.view(np.uint8)))
+        self.block(b"RECS", packed.view(np.uint8).reshape(-1).data)
         self._records += len(packed)
 
     def close(self, stop_ns: int | None = None, dropped: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class Store:
         self._starts: list[Array] = []
         self._thresholds: list[int] = []
         self._frames: dict[int, list[Array]] = {int(Category.STEP): [], int(Category.CALL): []}
-        self._frame_counts = {category: 0 for category in self._frames}
+        self._frame_counts = dict.fromkeys(self._frames, 0)
         self._memory: list[Array] = []
         self._memory_kept = 0
         self.memory_events = 0
@@ -157,7 +158,7 @@ class Store:
         long = np.concatenate(self._long) if self._long else np.empty(0, SPAN)
         bounds = np.array(self._bounds, np.int64).reshape(-1, 2)
         cache: dict[int, Array] = {}
-        for index, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for index, (begin, end) in enumerate(pairwise(edges)):
             is_last = index == len(edges) - 2
             parts = [_cut(long, begin, end, is_last)]
             wanted = np.flatnonzero((bounds[:, 0] < end + is_last) & (bounds[:, 1] >= begin))

@@ -118,7 +118,7 @@ def median_of(totals: Totals, groups: Array) -> int:
         parts = [totals.durations[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
         values = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         middle = len(values)
-        return int(values[(middle - 1) // 2] + values[middle // 2]) // 2
+        return (int(values[(middle - 1) // 2]) + int(values[middle // 2])) // 2
     if totals.bins is None:
         return low
     group, bins, count = totals.bins
@@ -128,4 +128,5 @@ def median_of(totals: Totals, groups: Array) -> int:
     running = np.cumsum(count[order])
     half = (int(running[-1]) + 1) // 2
     middle_bin = int(bins[order[np.searchsorted(running, half)]])
-    return min(max(round(_BIN_FACTOR ** (middle_bin + 0.5)), low), high)
+    middle_ns: int = round(_BIN_FACTOR ** (middle_bin + 0.5))
+    return min(max(middle_ns, low), high)
