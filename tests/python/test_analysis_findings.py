@@ -139,6 +139,17 @@ def test_warm_up(tmp_path: Path) -> None:
     assert "warm-up" not in rules(steps(6))
 
 
+def test_disturbed(tmp_path: Path) -> None:
+    def runs(lengths: list[float]) -> dict[str, Any]:
+        starts = [sum(lengths[:n]) for n in range(len(lengths))]
+        return engine(tmp_path, *(op(start, length) for start, length in zip(starts, lengths, strict=True)))
+
+    found = finding(runs([8.0] * 20 + [80.0]), "disturbed")
+    assert "took 240.00 ms; had each run taken the median of its kind, it would be 168.00 ms" in found["detail"]
+    assert "median 8000.0 us" in found["detail"] and "longest 80.00 ms" in found["detail"]
+    assert "disturbed" not in rules(runs([8.0] * 20 + [9.0]))
+
+
 def test_copies(tmp_path: Path) -> None:
     plan = [
         {"id": 1, "name": "linear", "hardware": 34, "flops": 1e9, "bytes": 1e6},

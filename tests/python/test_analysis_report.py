@@ -218,6 +218,39 @@ def test_a_mixed_trace(tmp_path: Path) -> None:
     assert "1.20 ms of 2.00 ms (60 %)" in fallback["detail"] and "CompiledFunction" not in fallback["detail"]
 
 
+def test_what_the_engine_records_on_the_host(tmp_path: Path) -> None:
+    plan = [
+        {"id": 1, "name": "outputs", "section": "alloc", "hardware": 34, "flops": -1, "bytes": -1},
+        {"id": 2, "name": "PyTorch operators", "section": "forward", "hardware": 34, "flops": -1, "bytes": -1},
+        {"id": 3, "name": "linear", "section": "forward", "hardware": 34},
+    ]
+    with NativeWriter(tmp_path / "a.thrtrace", HEAD) as writer:
+        writer.sites(plan)
+        writer.records(
+            records(
+                record(2, 0, 100, event=39, section=3),
+                record(3, 1, 5, event=2, section=2, site=1),
+                record(0, 10, 60, event=9, site=3, correlation=1),
+                record(3, 70, 90, event=42, site=2),
+                record(3, 92, 93, event=8, section=3),
+            )
+        )
+        writer.close(stop_ns=START + 100)
+    report = build_report(read_trace(tmp_path / "a.thrtrace"))
+    rows = {row["name"]: (row["section"], row["self_ns"], row["device"]) for row in report["operators"]}
+    assert rows == {
+        "outputs": ("alloc", 4, "host"),
+        "linear": ("forward", 50, "device"),
+        "PyTorch operators": ("host", 20, "host"),
+    }
+    assert {row["name"] for row in report["runtime"]} == {"thresherCall", "thresherLaunchKernels"}
+    found = report["overview"]["total"]["by_category"]
+    assert (found["kernel"], found["runtime"], found["host"], found["other"]) == (50, 5, 20, 25)
+    fallback = next(finding for finding in report["overview"]["findings"] if finding["rule"] == "fallback")
+    assert fallback["operator"] == "PyTorch operators" and "(29 %)" in fallback["detail"]
+    assert violations(report, SCHEMA) == []
+
+
 def test_the_time_line(encoder: dict[str, Any]) -> None:
     line = encoder["timeline"]
     columns = line["events"]

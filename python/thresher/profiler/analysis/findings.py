@@ -10,7 +10,7 @@ from typing import Any
 _COMPILING = ("thresherCompileGraph", "thresherInitGraph")
 _PRODUCTS = ("linear", "linears", "matmul", "bmm", "conv", "attention")
 _COPIES = ("contiguous", "copy", "clone", "to", "aten::contiguous", "aten::copy_", "aten::clone", "aten::_to_copy")
-_OPERATOR = re.compile(r"(?!thresher)[A-Za-z_]\w*::(?!.*::)")
+_OPERATOR = re.compile(r"(?!thresher)[A-Za-z_]\w*::(?!.*::)|PyTorch operators$")
 _ORDER = {"high": 0, "medium": 1, "info": 2}
 
 
@@ -194,6 +194,27 @@ def _warm_up(report: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
+def _disturbed(report: dict[str, Any]) -> Iterator[Finding]:
+    rows = [row for row in report["operators_by_shape"] if row["device"] == "device" and row["count"] >= 10]
+    time_ns = sum(row["total_ns"] for row in rows)
+    # Runs of one operator with one shape do the same work: what lies above the median is something else's doing.
+    usual = sum(min(row["count"] * row["median_ns"], row["total_ns"]) for row in rows)
+    share = _share(time_ns - usual, time_ns)
+    if share < 25:
+        return
+    top = max(rows, key=lambda row: row["total_ns"] - row["count"] * row["median_ns"])
+    yield Finding(
+        "high" if share >= 50 else "medium",
+        "Equal work takes unequal time",
+        f"The operators took {_ms(time_ns)}; had each run taken the median of its kind, it would be {_ms(usual)}. The "
+        f"largest part: {top['name']}, median {top['median_ns'] / 1e3:.1f} us, mean {top['mean_ns'] / 1e3:.1f} us, "
+        f"longest {_ms(top['max_ns'])}.",
+        "Something else used the cores: other processes, or more threads than cores. Record on a quiet machine, with "
+        "THRESHER_NUM_THREADS at most the number of free cores, and read medians instead of totals until then.",
+        "disturbed",
+    )
+
+
 def _memory_bound(report: dict[str, Any]) -> Iterator[Finding]:
     rows = [row for row in report["operators_by_shape"] if row["bound"] == "memory" and _is_product(row["name"])]
     yield from _bound(
@@ -356,6 +377,7 @@ RULES: tuple[Rule, ...] = (
     _fallback,
     _compile,
     _warm_up,
+    _disturbed,
     _copies,
     _memory_bound,
     _overhead_bound,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from thresher.profiler.analysis.nesting import nest, self_times
+from thresher.profiler.analysis.operators import is_operator
 from thresher.profiler.analysis.rows import Group
 from thresher.profiler.percentages import percentages
 from thresher.profiler.trace.model import Array, Category, Trace, group_keys
@@ -60,7 +61,7 @@ def modules(trace: Trace, groups: list[Group]) -> tuple[dict[str, Any], list[dic
                 group.self_ns,
             )
             for group in groups
-            if group.on_device or group.category == Category.HOST
+            if is_operator(group)
         )
     by_key = {int(trace.totals.key[group.index]): group for group in groups}
     for key, path, source, count, time_ns in placed:

@@ -15,7 +15,8 @@ _HOST = (Category.RUNTIME, Category.EXECUTION, Category.CALL, Category.OTHER)
 
 def is_operator(group: Group) -> bool:
     """Whether a group belongs into the tables of operators: work of the engine's operators, and of PyTorch's."""
-    return group.category in (Category.KERNEL, Category.COPY, Category.COMMUNICATION, Category.HOST)
+    work = (Category.KERNEL, Category.COPY, Category.COMMUNICATION, Category.HOST)
+    return group.category in work or (group.section == "alloc" and group.label != _NODE_COMPUTE)
 
 
 def operators(trace: Trace, groups: list[Group], costs: CostModel) -> list[dict[str, Any]]:
@@ -40,8 +41,6 @@ def runtime(trace: Trace, groups: list[Group], costs: CostModel) -> list[dict[st
 
     The host rows of operators are left out where their hardware rows are among the operators.
     """
-    has_device = any(group.on_device for group in groups)
-    chosen = [
-        group for group in groups if group.category in _HOST and not (has_device and group.label == _NODE_COMPUTE)
-    ]
+    twins = {_NODE_COMPUTE} if any(group.on_device for group in groups) else set()
+    chosen = [g for g in groups if g.category in _HOST and not is_operator(g) and g.label not in twins]
     return table(trace, chosen, costs, key=lambda group: group.label, name=lambda group: group.label)

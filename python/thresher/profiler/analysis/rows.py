@@ -99,6 +99,8 @@ def _section(category: Category, site: Site | None) -> str:
         return "host"
     if category == Category.COMMUNICATION:
         return "communication"
+    if category == Category.RUNTIME and site is not None and site.section == "alloc":
+        return "alloc"  # obtaining memory for outputs, which runs on the host
     if category not in (Category.KERNEL, Category.COPY):
         return "runtime"
     if site is not None and site.section in ("forward", "reshape", "alloc"):

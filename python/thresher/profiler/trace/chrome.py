@@ -50,6 +50,7 @@ _BY_NAME = {
     "thresherCall": Category.CALL,
     "thresherSubgraphExecution": Category.CALL,
     "thresherGraphExecution": Category.EXECUTION,
+    "thresherFallback": Category.HOST,
     **{
         event_names.EVENT_NAMES[n]: Category.COMMUNICATION
         for n in range(event_names.BARRIER_1, event_names.UPDATE_REMOTE + 1)
@@ -249,7 +250,7 @@ class _Reader:
         number = event_names.UNKNOWN
         if on_device:
             number = _DEVICE[label]
-        elif category in (Category.RUNTIME, Category.CALL, Category.EXECUTION, Category.COMMUNICATION):
+        elif category not in (Category.STEP, Category.ANNOTATION, Category.PYTHON):
             number = event_names.NUMBERS.get(name, number)
         found = self._kinds[(label, name)] = (int(category), number, on_device)
         return found

@@ -43,6 +43,9 @@ EVENT_NAMES = (
     "Memory (Allocation)",
     "Memory (Release)",
     "thresherCall",
+    "thresherRange",
+    "thresherStep",
+    "thresherFallback",
 )
 
 COMPILE_GRAPH = 0
@@ -58,6 +61,7 @@ MEMSET = 36
 ALLOCATION = 37
 RELEASE = 38
 CALL = 39
+FALLBACK = 42
 UNKNOWN = 0xFFFF
 
 NUMBERS = {name: number for number, name in enumerate(EVENT_NAMES)}

@@ -256,6 +256,7 @@ class _Decoder:
         host["start_ns"] = records["start_ns"]
         host["dur_ns"] = records["end_ns"] - records["start_ns"]
         host["category"] = _CATEGORY_OF_KIND[kind]
+        host["category"][(kind == RUNTIME) & (event == event_names.FALLBACK)] = Category.HOST
         barrier = (kind == RUNTIME) & (event >= event_names.BARRIER_1) & (event <= event_names.UPDATE_REMOTE)
         host["category"][barrier] = Category.COMMUNICATION
         host["phase"] = np.minimum(records["phase"], 2)
