@@ -86,6 +86,28 @@ def test_what_a_kernel_says(tmp_path: Path) -> None:
     assert (site.shapes, site.module, site.source) == (arguments["shapes"], arguments["module"], arguments["source"])
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "operator"),
+    [
+        ("linear fp32 avx2", {}, "linear"),
+        ("Memcpy DtoD (cast bool avx2)", {}, "cast"),
+        ("Memset (fill)", {}, "fill"),
+        ("Memcpy HtoD", {}, "Memcpy"),
+        ("odd name", {"operator": "sdpa"}, "sdpa"),
+    ],
+)
+def test_a_kernel_names_its_operator(tmp_path: Path, name: str, said: dict[str, str], operator: str) -> None:
+    event = complete("kernel", name, 1, 2, shapes="1x2", correlation=1, **said)
+    trace = read_trace(chrome_file(tmp_path / "a.json", [event]))
+    assert trace.sites[trace.events[0]["site"]].name == operator
+
+
+def test_memory_for_outputs_is_in_its_section(tmp_path: Path) -> None:
+    event = complete("privateuse1_runtime", "thresherMalloc", 1, 2, operator="outputs", section="alloc")
+    rows = build_report(read_trace(chrome_file(tmp_path / "a.json", [event])))["operators"]
+    assert [(row["name"], row["section"], row["total_ns"]) for row in rows] == [("outputs", "alloc", 2000)]
+
+
 def test_operators_of_pytorch_have_shapes(tmp_path: Path) -> None:
     arguments = {
         "External id": 1,

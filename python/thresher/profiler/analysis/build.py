@@ -41,7 +41,7 @@ def build_report(
     accounts = account(trace, steps.edges)
     groups = groups_of(trace, accounts.self_ns)
     num_threads = meta.get("num_threads")
-    num_threads = num_threads if isinstance(num_threads, int) and num_threads > 0 else None
+    num_threads = int(num_threads) if isinstance(num_threads, int) and num_threads > 0 else None
     normal, reason = normalise(peaks if peaks is not None else meta.get("peaks"))
     costs = CostModel(normal, reason, num_threads)
     by_shape = operators_by_shape(trace, groups, costs)

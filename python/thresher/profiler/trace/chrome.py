@@ -58,6 +58,7 @@ _BY_NAME = {
 }
 _STEP_NAME = re.compile(r"(?:Profiler)?Step#\d+$")
 _COLLECTIVE = re.compile(r"nccl|rccl|gloo|oneccl|c10d::|record_param_comms", re.IGNORECASE)
+_COPY_NAME = re.compile(r"Mem(?:cpy|set)\b[^(]*\(([^\s)]+)")
 _DTYPES = {
     "float": "f32",
     "double": "f64",
@@ -296,7 +297,8 @@ class _Reader:
         shapes, module, source = get("shapes"), get("module"), get("source") or get("Call stack")
         flops, traffic = get("flops"), get("bytes")
         module = module or get("Module Hierarchy")
-        if not (dims or types or shapes or module or source or flops is not None or traffic is not None):
+        said = (dims, types, shapes, module, source, get("operator"), get("section"))
+        if not any(said) and flops is None and traffic is None:
             return -1
         key = (
             name,
@@ -319,7 +321,7 @@ class _Reader:
             operator = get("operator")
             if not isinstance(operator, str) or not operator:
                 # The engine names a kernel by its operator and its variant.
-                operator = name.split(" ", 1)[0] if on_device and (shapes or module or flops is not None) else name
+                operator = _operator_of(name) if on_device and (shapes or module or flops is not None) else name
             dtypes = _text(get("dtypes")) or _types_text(types)
             step = get("step")
             return Site(
@@ -472,6 +474,12 @@ class _Reader:
         return _plain(meta)
 
 
+def _operator_of(name: str) -> str:
+    """The operator in a kernel's name, such as "linear fp32 avx2" or "Memcpy DtoD (cast bool avx2)"."""
+    match = _COPY_NAME.match(name)
+    return match[1] if match else name.split(" ", 1)[0]
+
+
 def _plain(meta: dict[str, Any]) -> dict[str, Any]:
     """Numbers with a decimal point, which the stream gives as text, as numbers again in our own metadata."""
 
@@ -508,7 +516,7 @@ def _nanoseconds(microseconds: int | str) -> int:
 
 def _number(value: object) -> int:
     if isinstance(value, int):
-        return value
+        return int(value)  # JSON's true is a number to Python
     if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
         return int(value)
     return 0

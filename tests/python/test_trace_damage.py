@@ -1,0 +1,81 @@
+"""Damaged files of every kind become a report or a TraceError, never anything else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from json_schema import violations
+from trace_samples import chrome_file, complete, write_encoder
+
+from thresher.profiler.analysis import build_report
+from thresher.profiler.trace import TraceError, read_trace
+
+SCHEMA = json.loads((resources.files("thresher.profiler.analysis") / "schema.json").read_text())
+
+
+def whole(kind: str, folder: Path) -> bytes:
+    if kind == "native":
+        return write_encoder(folder / "whole", 6, block=30).read_bytes()
+    events = [
+        complete(
+            "cpu_op", "aten::mm", n * 10.5, 9.25, **{"External id": n, "Input Dims": [[2, 3]], "Input type": ["float"]}
+        )
+        for n in range(20)
+    ]
+    events += [
+        complete("kernel", "linear fp32", n * 10.5, 3, pid=0, correlation=n, flops=5e3, bytes=100) for n in range(9)
+    ]
+    text = chrome_file(folder / "whole", events, thresher={"peaks": {"by_threads": []}, "num_threads": 2}).read_bytes()
+    return gzip.compress(text) if kind == "compressed" else text
+
+
+@pytest.mark.parametrize("kind", ["native", "chrome", "compressed"])
+@pytest.mark.parametrize("seed", range(60))
+def test_damage(kind: str, seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    data = bytearray(whole(kind, tmp_path))
+    for _ in range(int(random.integers(1, 4))):
+        where = int(random.integers(0, len(data)))
+        match int(random.integers(0, 4)):
+            case 0:
+                data[where] = int(random.integers(0, 256))
+            case 1:
+                del data[where : where + int(random.integers(1, 200))]
+            case 2:
+                data[where:where] = random.integers(0, 256, int(random.integers(1, 50)), np.uint8).tobytes()
+            case _:
+                data[where : where + 8] = b"99999999"
+    check(tmp_path / "damaged", bytes(data))
+
+
+_VALUES = (b"null", b"-1", b"1e999", b"NaN", b'""', b"[]", b"{}", b"true", b"9" * 25, b"-0.0", b'"\\ud800"', b'"x"')
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_values_that_make_no_sense(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    data = whole("chrome", tmp_path)
+    places = [match.span() for match in re.finditer(rb'-?\d+\.?\d*|"[^"]*"', data)]
+    for begin, end in sorted((places[index] for index in random.integers(0, len(places), 3)), reverse=True):
+        data = data[:begin] + _VALUES[int(random.integers(0, len(_VALUES)))] + data[end:]
+    check(tmp_path / "odd", data)
+
+
+def check(file: Path, data: bytes) -> None:
+    file.write_bytes(data)
+    try:
+        trace = read_trace(file)
+    except TraceError as error:
+        assert "wanted" in str(error)
+        return
+    report = build_report(trace)
+    total = report["overview"]["total"]
+    assert sum(total["by_category"].values()) == total["wall_ns"]
+    assert violations(report, SCHEMA) == []
+    json.dumps(report, allow_nan=False)
