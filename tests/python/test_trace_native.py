@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from trace_samples import HEAD, START, STEPS, encoder_records, record, records, sites, write_encoder
 
-from thresher.profiler.trace import Category, NativeWriter, Trace, TraceError, read_trace
+from thresher.profiler.trace import EVENT, Category, NativeWriter, Trace, TraceError, read_trace
 from thresher.profiler.trace.event_names import EVENT_NAMES, event_name
+from thresher.profiler.trace.model import sort_events
 from thresher.profiler.trace.native_file import RECORD
+from thresher.profiler.trace.sampling import visible
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -275,6 +277,40 @@ def test_a_file_that_does_not_fit_has_the_same_sums(
             assert one == other
             assert abs(close - median) <= 0.011 * median + 1
     assert b["source"]["sampled"] and "all sums cover all events" in b["source"]["note"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_events_are_sorted_by_start_and_the_longer_first(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    events = np.zeros(200, EVENT)
+    events["start_ns"] = random.integers(0, 30, 200)
+    events["dur_ns"] = random.integers(0, 5, 200)
+    events["value"] = np.arange(200)
+    wanted = sorted(events.tolist(), key=lambda event: (event[0], -event[1], event[11]))
+    assert sort_events(events).tolist() == wanted
+
+
+@pytest.mark.parametrize("shift", [0, 40])
+def test_what_is_kept_of_a_time_line(shift: int) -> None:
+    random = np.random.default_rng(0)
+    events = np.zeros(5000, EVENT)
+    events["start_ns"] = random.integers(0, 10**6, 5000)
+    events["dur_ns"] = random.integers(1, 1000, 5000).astype(np.int64) << shift
+    events["lane"] = random.integers(0, 3, 5000)
+    events["category"] = Category.HOST
+    kept = visible(events, 600)
+    assert len(kept) == 600 == len(set(kept.tolist())) and (np.diff(kept) > 0).all()
+    # 50 buckets a lane: the longest of each is there (times beyond some minutes are alike).
+    bucket = events["start_ns"] * 50 // 10**6
+    for lane in range(3):
+        for number in range(50):
+            inside = np.flatnonzero((events["lane"] == lane) & (bucket == number))
+            inside_kept = np.intersect1d(inside, kept)
+            assert len(inside_kept) > 0
+            if shift == 0:
+                assert events["dur_ns"][inside].max() == events["dur_ns"][inside_kept].max()
+    assert visible(events, 5000).tolist() == list(range(5000))
+    assert len(visible(events, 0)) == 0
 
 
 def test_the_longest_events_of_every_stretch_stay(tmp_path: Path) -> None:

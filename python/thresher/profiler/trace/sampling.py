@@ -8,6 +8,16 @@ from thresher.profiler.trace.model import Array, Category
 
 # A viewer that shows everything at once has about this many columns of pixels a lane; more only helps to zoom.
 _PER_BUCKET = 4
+_WEIGHT_BITS = 38  # more than four minutes, or 256 GiB, are alike
+
+
+def _heaviest_first(key: Array, weight: Array) -> Array:
+    """The order by key, and by descending weight among equal keys."""
+    if int(key.max()) < 1 << (63 - _WEIGHT_BITS):
+        # One sort of packed numbers is several times as fast as one by two columns.
+        most = (1 << _WEIGHT_BITS) - 1
+        return np.argsort(key << _WEIGHT_BITS | most - np.clip(weight, 0, most))
+    return np.lexsort((-weight, key))
 
 
 def visible(events: Array, limit: int) -> Array:
@@ -40,7 +50,7 @@ def visible(events: Array, limit: int) -> Array:
     bucket = ((start - begin) * (buckets / extent)).astype(np.int64)
     weight = np.where(memory, events["correlation"].astype(np.int64), events["dur_ns"])
     key = lane.reshape(-1) * (buckets + 1) + bucket
-    order = np.lexsort((-weight, key))
+    order = _heaviest_first(key, weight)
     ordered = key[order]
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     rank = np.arange(count) - np.repeat(first, np.diff(np.r_[first, count]))

@@ -37,7 +37,7 @@ class TotalsSum:
             return
         key = group_keys(events)
         duration = events["dur_ns"]
-        order = np.lexsort((duration, key)) if self._exact else np.argsort(key, kind="stable")
+        order = np.lexsort((duration, key)) if self._exact else np.argsort(key)
         key, duration = key[order], duration[order]
         first = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
         count = np.diff(np.r_[first, len(key)])
