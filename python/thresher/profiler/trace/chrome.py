@@ -97,6 +97,7 @@ class _Pieces:
         self._kept: list[Array] = []
         self._file: IO[bytes] | None = None
         self._sizes: list[int] = []
+        self._begins: list[int] = []
         self._offset_ns = 0
         self.count = 0
 
