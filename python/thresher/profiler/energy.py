@@ -1,0 +1,186 @@
+"""Energy that the processor used, from the counters that Linux shows under /sys/class/powercap (RAPL)."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SYSFS = Path("/sys/class/powercap")
+# What is added up. The other domains (core, uncore) are parts of the package; psys contains everything once more.
+_WANTED = ("package", "dram")
+# A counter of 2^32 uJ, the smallest that is common, wraps around after 43 s at 100 W.
+_POLL_SECONDS = 10.0
+
+
+@dataclass
+class _Domain:
+    name: str
+    file: Path
+    range_uj: int
+    last_uj: int
+    used_uj: int = 0
+
+
+class EnergyMeter:
+    """Measures the energy between `start` and `stop`.
+
+    The counters are those of the whole processor: what other processes used in that time is contained.
+
+        meter = EnergyMeter()
+        meter.start()
+        work()
+        print(meter.stop())
+    """
+
+    def __init__(self, sysfs: Path = SYSFS, *, poll_seconds: float = _POLL_SECONDS) -> None:
+        """Prepares a meter.
+
+        Args:
+            sysfs: The folder with the counters.
+            poll_seconds: How often the counters are read in between, so that none wraps around unnoticed.
+        """
+        self._sysfs = sysfs
+        self._poll_seconds = poll_seconds
+        self._domains: list[_Domain] = []
+        self._reason: str | None = None
+        self._begin = 0.0
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to measure; an earlier measurement is forgotten. Raises nothing: `stop` says why there is none."""
+        self._halt()
+        self._domains, self._reason = [], None
+        try:
+            self._domains = _find(self._sysfs)
+        except _Unreadable as error:
+            self._reason = str(error)
+            return
+        self._begin = time.monotonic()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._poll, args=(self._end,), name="thresher energy", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> dict[str, Any]:
+        """Ends the measurement.
+
+        Returns:
+            "joules": the sum, None if it is not known; "reason": why it is not, and what to do; "domains": a list of
+            "name" and "joules"; "seconds": how long it was measured, None without a measurement.
+        """
+        measured = self._thread is not None
+        self._halt()
+        if self._reason is None and not measured:
+            self._reason = "energy: wanted start() before stop(), found no start; call start() first"
+        if self._reason is None:
+            self._read()
+        if self._reason is not None:
+            return {"joules": None, "reason": self._reason, "domains": [], "seconds": None}
+        domains = [{"name": domain.name, "joules": domain.used_uj / 1e6} for domain in self._domains]
+        return {
+            "joules": sum(domain.used_uj for domain in self._domains) / 1e6,
+            "reason": None,
+            "domains": domains,
+            "seconds": time.monotonic() - self._begin,
+        }
+
+    def _halt(self) -> None:
+        if self._thread is not None:
+            self._end.set()
+            self._thread.join()
+            self._thread = None
+
+    def _poll(self, end: threading.Event) -> None:
+        while not end.wait(self._poll_seconds) and self._reason is None:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            for domain in self._domains:
+                now = _number(domain.file)
+                # Smaller than before: the counter began anew once since; the poll sees to it that it is not twice.
+                gone_by = now - domain.last_uj if now >= domain.last_uj else now - domain.last_uj + domain.range_uj
+                domain.used_uj += gone_by
+                domain.last_uj = now
+        except _Unreadable as error:
+            self._reason = str(error)
+
+
+class _Unreadable(Exception):
+    pass
+
+
+def _find(sysfs: Path) -> list[_Domain]:
+    """The domains to add up, with the counters as they are now."""
+    try:
+        folders = sorted(folder for folder in sysfs.iterdir() if (folder / "energy_uj").exists())
+    except OSError as error:
+        raise _Unreadable(
+            f"energy: wanted the counters in {sysfs}, found: {error.strerror or error}; virtual machines and "
+            "containers have none as a rule: measure on the machine itself, with the kernel module intel_rapl_common"
+        ) from error
+    if not folders:
+        raise _Unreadable(
+            f"energy: wanted counters in {sysfs}, found none; load the kernel module intel_rapl_msr "
+            "(modprobe intel_rapl_msr), or use a processor that has them"
+        )
+    domains: dict[str, _Domain] = {}
+    names: list[str] = []
+    for folder in folders:
+        try:
+            name = (folder / "name").read_text().strip()
+        except OSError as error:
+            raise _unreadable(folder / "name", error) from error
+        names.append(name)
+        kind = name.split("-")[0]
+        # The same counter is shown by two interfaces on some machines (intel-rapl, intel-rapl-mmio).
+        parent = _parent_name(folder)
+        label = f"{parent} {name}" if kind == "dram" and parent else name
+        if kind not in _WANTED or label in domains:
+            continue
+        file = folder / "energy_uj"
+        domains[label] = _Domain(label, file, _number(folder / "max_energy_range_uj"), _number(file))
+    if not domains:
+        raise _Unreadable(
+            f"energy: wanted one of the domains {', '.join(_WANTED)} in {sysfs}, found {', '.join(names)}; "
+            "this processor does not count what is wanted"
+        )
+    return list(domains.values())
+
+
+def _parent_name(folder: Path) -> str:
+    """The name of the domain that a domain is part of, such as "package-0" for intel-rapl:0:1; "" for none."""
+    parts = folder.name.split(":")
+    if len(parts) < 3:
+        return ""
+    try:
+        return (folder.parent / ":".join(parts[:-1]) / "name").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _number(file: Path) -> int:
+    try:
+        text = file.read_text().strip()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    try:
+        return int(text)
+    except ValueError:
+        raise _Unreadable(
+            f"energy: wanted a number in {file}, found {text[:40]!r}; the kernel's driver is not known to Thresher"
+        ) from None
+
+
+def _unreadable(file: Path, error: OSError) -> _Unreadable:
+    if isinstance(error, PermissionError):
+        who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
+        return _Unreadable(
+            f"energy: wanted to read {file}, found: permission denied for {who}; run as root, or let everybody read "
+            f"it until the next start: sudo chmod a+r {file}"
+        )
+    return _Unreadable(f"energy: wanted to read {file}, found: {error.strerror or error}; see dmesg for the driver")
