@@ -47,7 +47,15 @@ SITES: list[dict[str, Any]] = [
         "graph": "graph_0",
         "step": 0,
     },
-    {"id": 2, "name": "gelu", "kernel": "gelu fp32 avx2", "hardware": 34, "section": "forward", "flops": -1, "bytes": -1},
+    {
+        "id": 2,
+        "name": "gelu",
+        "kernel": "gelu fp32 avx2",
+        "hardware": 34,
+        "section": "forward",
+        "flops": -1,
+        "bytes": -1,
+    },
     {"id": 3, "name": "copy", "hardware": 35, "section": "reshape", "shapes": "1x16x1536", "bytes": 196_608.0},
     {"id": 4, "name": "tokenize", "section": ""},
 ]

@@ -1,9 +1,9 @@
 """Traces and reports in the forms that other tools read.
 
-    from thresher.profiler.trace import read_trace
-    from thresher.profiler.export import write_trace
+from thresher.profiler.trace import read_trace
+from thresher.profiler.export import write_trace
 
-    write_trace(read_trace("run.thrtrace"), Path("run.json.gz"))
+write_trace(read_trace("run.thrtrace"), Path("run.json.gz"))
 """
 
 from __future__ import annotations

@@ -138,5 +138,3 @@ def _microseconds(ns: int) -> str:
     sign = "-" if ns < 0 else ""
     whole, rest = divmod(abs(ns), 1000)
     return f"{sign}{whole}.{rest:03d}"
-
-

@@ -27,7 +27,7 @@ def check_output(path: Path, *, force: bool = False) -> None:
     """
     try:
         mode = path.stat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         mode = None
     except OSError as error:
         raise _error(path, error) from error

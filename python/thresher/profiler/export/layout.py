@@ -152,7 +152,23 @@ class Layout:
                     *(flags[chosen].tolist() for flags in (rows, launch, launched)),
                     strict=True,
                 )
-                for start, dur, name, category, lane, event, site, corr, ext, user, value, run, row, out, into in columns:
+                for (
+                    start,
+                    dur,
+                    name,
+                    category,
+                    lane,
+                    event,
+                    site,
+                    corr,
+                    ext,
+                    user,
+                    value,
+                    run,
+                    row,
+                    out,
+                    into,
+                ) in columns:
                     label = labels.of(category, lane, event, name)
                     track = self._place(lane, row)
                     yield Entry(start, dur, name, label, category, track, site, corr, ext, user, value, run, out, into)
@@ -286,13 +302,15 @@ def _nest(starts: list[int], ends: list[int]) -> list[int]:
     stacks: list[list[int]] = []  # per row: the ends of what is open, the innermost last
     found = []
     for start, end in zip(starts, ends, strict=True):
-        for row, open_ends in enumerate(stacks):
+        row = 0
+        while row < len(stacks):
+            open_ends = stacks[row]
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
             if not open_ends or end <= open_ends[-1]:
                 break
+            row += 1
         else:
-            row = len(stacks)
             stacks.append([])
         stacks[row].append(end)
         found.append(row)
@@ -322,4 +340,3 @@ def _dimensions(shapes: str) -> list[list[int]] | None:
             return None
         found.append([int(size) for size in shape.split("x")] if shape[:1].isdigit() else [])
     return found
-

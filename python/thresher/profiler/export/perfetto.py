@@ -102,6 +102,7 @@ class _Writer:
                 number(2, _BOOT_TIME),
             ),
             number(_TIMESTAMP, 0),
+            _ONLY_SEQUENCE,
             number(_FLAGS, _STATE_CLEARED),
         )
         for entry in layout.entries():
@@ -167,9 +168,7 @@ class _Writer:
     def _event(self, at: int, fields: list[bytes]) -> bytes:
         news = b"".join(table.take_news() for table in self._tables if table.news)
         interned = message(_INTERNED, news) if news else b""
-        return _packet(
-            number(_TIMESTAMP, at), _ONLY_SEQUENCE, _WITH_STATE, interned, message(_TRACK_EVENT, *fields)
-        )
+        return _packet(number(_TIMESTAMP, at), _ONLY_SEQUENCE, _WITH_STATE, interned, message(_TRACK_EVENT, *fields))
 
     def _site(self, index: int, is_operator: bool) -> bytes:
         key = (index, is_operator)
