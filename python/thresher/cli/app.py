@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, doctor, draw, ops, passes, peaks, profile, report, tune
+from thresher.cli import cache, check, diff, doctor, draw, ops, passes, peaks, profile, report, tune
 
 app = typer.Typer(
     name="thresher",
@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 
 cache.add_to(app)
+check.add_to(app)
+diff.add_to(app)
 doctor.add_to(app)
 draw.add_to(app)
 ops.add_to(app)

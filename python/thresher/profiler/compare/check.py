@@ -23,8 +23,6 @@ _SMALL_SAMPLES = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8:
 _MEDIAN_ERROR = 1.2533
 _SIGMAS = 3.0
 _MERGED = re.compile(r"(\d+) to \D*(\d+)$")
-# Host events of the engine surround its kernels: their time would count twice.
-_SURROUNDING_SECTION = "runtime"
 
 
 @dataclass(frozen=True)
@@ -204,8 +202,6 @@ def _run(report: dict[str, Any], *, by_shape: bool) -> _Run:
         wall = overview["total"]["wall_ns"] / steps
     operators: dict[tuple[str, str | None], float] = {}
     for row in report["operators_by_shape" if by_shape else "operators"]:
-        if row.get("section") == _SURROUNDING_SECTION:
-            continue
         key = (row["name"], row.get("shapes") if by_shape else None)
         # Runs of one shape are alike, and their middle says more than their mean, which one slow run changes.
         is_alike = by_shape and row["self_ns"] == row["total_ns"]
