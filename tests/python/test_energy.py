@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_a_reason_and_never_zero(tmp_path: Path, prepare:
     assert found["joules"] is None
     assert found["domains"] == []
     assert reason in found["reason"]
-    assert found["reason"].startswith("energy: wanted")
+    assert found["reason"].startswith("wanted")
 
 
 def test_no_permission_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,9 @@ def plain_warnings() -> Iterator[None]:
 
 def write(path: Path, text: str) -> None:
     """Writes a file, or ends the command with a message if that is impossible."""
-    from thresher.profiler.at_exit import write_report
+    from thresher.profiler.export import OutputError, write_text
 
     try:
-        write_report(path, text)
-    except OSError as error:
-        fail(f"{path}: wanted a file that can be written, found: {error.strerror or error}; choose another place")
+        write_text(path, text, force=True)
+    except OutputError as error:
+        fail(str(error))

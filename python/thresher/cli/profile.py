@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from thresher.cli.recording import Recording
 
 _EPILOG = """
 Examples:
 
 - `thresher profile script.py --batch 8` runs the script with its arguments and prints the operator report at the end
 - `thresher profile -o run.json script.py` also writes the report as JSON, for `thresher report run.json`
+- `thresher profile --trace run.thrtrace script.py` keeps every event, for `thresher report run.thrtrace`
+- `thresher profile --trace run.json.gz --html run.html script.py` writes a trace for Perfetto and a page
+- `thresher profile --torch --trace run.json script.py` records PyTorch's own operators, too
 - `thresher profile --json script.py` prints the report as JSON, after what the script prints
 """
 
@@ -31,21 +37,83 @@ def _profile(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also write the report as JSON here.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Keep every event: .thrtrace (native), .json or .json.gz (Chrome), .pftrace (Perfetto).",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a report of every event as one page.")
+    ] = None,
+    with_torch: Annotated[
+        bool, typer.Option("--torch", help="Record PyTorch's own operators, too, with PyTorch's profiler.")
+    ] = False,
+    no_peaks: Annotated[
+        bool, typer.Option("--no-peaks", help="Do not measure this machine's peaks if a trace or page lacks them.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a trace or page that exists.")] = False,
 ) -> None:
     """Run an unmodified script with the profiler on; print the operator report; keep the script's exit code."""
-    from thresher import profiler
-    from thresher.cli.common import engine, fail, write
+    from thresher.cli.common import engine, fail
+    from thresher.cli.recording import Recording, Wishes, finishing_first
     from thresher.cli.script import run_script
 
     if not script.is_file():
         fail(f"profile: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
+    wishes = Wishes(trace, html, with_torch, not no_peaks, force)
+    try:
+        wishes.check()
+    except (OSError, ValueError) as error:
+        fail(str(error))
+    if html is not None:
+        from thresher.cli.report import page_renderer
+
+        page_renderer()
     engine()
-    profiler.start()
-    code = run_script(script, context.args)
-    profiler.stop()
-    report = profiler.collect()
-    sys.stdout.flush()
-    typer.echo(profiler.render(report, "json" if as_json else "text"), nl=False)
-    if output is not None:
-        write(output, profiler.render(report, "json"))
-    raise typer.Exit(code)
+    # The script may go elsewhere.
+    wishes = Wishes(_absolute(trace), _absolute(html), with_torch, not no_peaks, force)
+    output = _absolute(output)
+    recording = Recording(wishes, script, context.args)
+    try:
+        recording.start()
+    except ImportError as error:
+        fail(f"--torch: wanted PyTorch's profiler with Thresher in it, found: {error}; install thresher[torch]")
+    except (OSError, ValueError) as error:
+        fail(str(error))
+
+    def finish(code: int) -> int:
+        return _finish(recording, code, as_json=as_json, output=output)
+
+    with finishing_first(finish):
+        code = run_script(script, context.args)
+    raise typer.Exit(finish(code))
+
+
+def _finish(recording: Recording, code: int, *, as_json: bool, output: Path | None) -> int:
+    """Ends the recording, prints and writes what came of it; returns the exit code of the command."""
+    from thresher import profiler
+    from thresher.cli.common import plain_warnings
+    from thresher.profiler.export import write_text
+
+    with plain_warnings():
+        report = recording.finish(code)
+        sys.stdout.flush()
+        typer.echo(profiler.render(report, "json" if as_json else "text"), nl=False)
+        if not as_json:
+            typer.echo(recording.torch_table(), nl=False)
+        try:
+            if output is not None:
+                write_text(output, profiler.render(report, "json"), force=True)
+            for path in recording.write():
+                typer.echo(f"thresher: wrote {path}", err=True)
+        except (OSError, ValueError) as error:
+            typer.echo(f"thresher: {error}", err=True)
+            return code or 1
+    return code
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.expanduser().absolute()

@@ -21,6 +21,7 @@ _COLUMNS = (
     *("total_ns", "self_ns", "min_ns", "max_ns", "mean_ns", "median_ns", "share", "flops", "bytes", "gflops"),
     *("gbytes_per_s", "intensity", "percent_of_peak", "bound", "not_modelled", "device"),
 )
+_COSTS = {"gflops": "GFLOP/s", "gbytes_per_s": "GB/s", "percent_of_peak": "% of peak"}
 _MODULE_COLUMNS = ("name", "count", "total_ns", "self_ns", "share", "source")
 _STYLES = {"high": "bold red", "medium": "yellow", "info": "cyan"}
 
@@ -88,6 +89,7 @@ class Look:
             title=title,
             title_justify="left",
             title_style="bold",
+            min_width=len(title),  # a narrow table would break its title
             box=self._box,
             padding=(0, 1, 0, 0),
             pad_edge=False,
@@ -189,12 +191,15 @@ def _findings(report: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _operators(title: str, rows: list[dict[str, Any]], look: Look, by_shape: bool) -> Iterator[RenderableType]:
-    columns = ("count", "total ms", "share %", "mean us", "GFLOP/s", "GB/s", "% of peak", "<bound by")
     sections = list(dict.fromkeys((row["phase"], row["section"]) for row in rows))
     for phase, section in sections:
         mine = [row for row in rows if (row["phase"], row["section"]) == (phase, section)]
         where = section if len({row["phase"] for row in rows}) == 1 else f"{phase}, {section}"
-        table = look.table(f"{title}: {where}", "name", *(("<shapes",) if by_shape else ()), *columns)
+        # Of PyTorch's operators on the host no costs are known: columns of nothing would only take place.
+        costs = [name for name in _COSTS if any(row[name] is not None for row in mine)]
+        columns = ["<shapes"] if by_shape else []
+        columns += ["count", "total ms", "share %", "mean us", *(_COSTS[name] for name in costs)]
+        table = look.table(f"{title}: {where}", "name", *columns, *(["<bound by"] if costs else []))
         for row in look.shown(mine):
             shapes = [row["shapes"] or ""] if by_shape else []
             table.add_row(
@@ -203,11 +208,14 @@ def _operators(title: str, rows: list[dict[str, Any]], look: Look, by_shape: boo
                 milliseconds(row["self_ns"]),
                 f"{row['share']:.2f}",
                 f"{row['mean_ns'] / 1e3:.1f}",
-                *(_number(row[name]) for name in ("gflops", "gbytes_per_s", "percent_of_peak")),
-                _bound(row),
+                *(_number(row[name]) for name in costs),
+                *([_bound(row)] if costs else []),
             )
         yield table
         yield from look.rest(mine, "self_ns")
+        if not costs:
+            reasons = {str(row["not_modelled"]) for row in mine if row["not_modelled"]}
+            yield Text(f"costs not modelled: {'; '.join(sorted(reasons)[:1])}", style="dim")
         yield Text()
     if not sections:
         yield Text(f"{title}: none", style="bold")
