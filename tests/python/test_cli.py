@@ -15,7 +15,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COMMANDS = ("cache", "doctor", "draw", "ops", "passes", "peaks", "profile", "report", "tune")
+COMMANDS = ("cache", "check", "diff", "doctor", "draw", "ops", "passes", "peaks", "profile", "report", "tune")
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("thresher._engine") is None, reason="the engine is not built"

@@ -40,7 +40,11 @@ def load_report(path: Path) -> dict[str, Any]:
     if format == OP_REPORT_FORMAT:
         return _of_op_report(path)
     if format == REPORT_FORMAT:
-        return _checked(path, json.loads(path.read_bytes()))
+        try:
+            data = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{path}: wanted JSON, found a damaged file: {error}; write the report again") from error
+        return _checked(path, data)
     if format is not None and format.startswith("thresher-"):
         raise ValueError(f"{path}: wanted a trace or the report of a run, found a {format}; give the run's own file")
     from thresher.profiler.analysis import build_report

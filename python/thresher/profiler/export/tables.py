@@ -196,7 +196,8 @@ def _operators(title: str, rows: list[dict[str, Any]], look: Look, by_shape: boo
         mine = [row for row in rows if (row["phase"], row["section"]) == (phase, section)]
         where = section if len({row["phase"] for row in rows}) == 1 else f"{phase}, {section}"
         # Of PyTorch's operators on the host no costs are known: columns of nothing would only take place.
-        costs = [name for name in _COSTS if any(row[name] is not None for row in mine)]
+        wanted = [name for name in _COSTS if not (by_shape and name == "gbytes_per_s")]  # shapes need its place
+        costs = [name for name in wanted if any(row[name] is not None for row in mine)]
         columns = ["<shapes"] if by_shape else []
         columns += ["count", "total ms", "share %", "mean us", *(_COSTS[name] for name in costs)]
         table = look.table(f"{title}: {where}", "name", *columns, *(["<bound by"] if costs else []))
