@@ -110,7 +110,8 @@ def _finish(recording: Recording, code: int, *, as_json: bool, output: Path | No
             for path in recording.write():
                 typer.echo(f"thresher: wrote {path}", err=True)
         except (OSError, ValueError) as error:
-            typer.echo(f"thresher: {error}", err=True)
+            kept = recording.kept()
+            typer.echo(f"thresher: {error}{f'; what was recorded is in {kept}' if kept else ''}", err=True)
             return code or 1
     return code
 

@@ -183,6 +183,10 @@ class Recording:
         self.discard()
         return written
 
+    def kept(self) -> Path | None:
+        """Where the recording can be read from after `write` has failed, None for nowhere."""
+        return next((path for path in (self._wishes.native, self._torch_trace) if path and path.is_file()), None)
+
     def discard(self) -> None:
         """Removes files that were only needed on the way."""
         for path in (self._torch_trace, self._wishes.native):
@@ -220,7 +224,7 @@ class Recording:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".thresher-") as folder:
             raw = Path(folder) / "trace.json"
             self._torch_profile.export_chrome_trace(str(raw))
-            self._torch_trace = target.with_name(f"{target.name}.{os.getpid()}.torch")
+            self._torch_trace = target.with_name(f"{target.name}.torch.json")
             _add_member(raw, self._torch_trace, "thresher", about)
 
 
