@@ -252,12 +252,12 @@ def finishing_first(finish: Callable[[int], object]) -> Iterator[None]:
 
 
 def _peaks(num_threads: object, *, measure: bool) -> dict[str, Any]:
-    from thresher.machine import known_peaks, peaks
+    from thresher.machine.roofs import known_peaks, peaks
 
     try:
         found = known_peaks()
         if found is not None and isinstance(num_threads, int) and num_threads > found.all_threads.num_threads:
-            found = known_peaks(num_threads=num_threads)
+            found = known_peaks(num_threads)
         if found is None and measure:
             typer.echo("thresher: measuring the peaks of this machine, once; --no-peaks leaves that out", err=True)
             found = peaks()
