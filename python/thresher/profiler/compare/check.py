@@ -125,15 +125,12 @@ def check_reports(
         return result
     if min(len(base), len(new)) < 2:
         result["notes"].append("one run on a side: its noise is not known; give several of each to learn it")
-    blind = [
-        row["name"]
-        for row in result["operators"]
-        if row["judged"] and row["noise_percent"] is not None and row["noise_percent"] > row["limit_percent"]
-    ]
+    rows = [result["wall"], *result["operators"]]
+    blind = [row["name"] for row in rows if row["judged"] and (row["noise_percent"] or 0.0) > row["limit_percent"]]
     if blind:
         names = ", ".join(dict.fromkeys(blind))
         result["notes"].append(f"the runs differ among themselves by more than the limit, which hides less: {names}")
-    slower = [row for row in [result["wall"], *result["operators"]] if row["status"] == "regression"]
+    slower = [row for row in rows if row["status"] == "regression"]
     result["verdict"] = REGRESSION if slower else PASS
     result["exit_code"] = EXIT_CODES[result["verdict"]]
     result["reason"] = "; ".join(_sentence(row) for row in slower[:5]) or None

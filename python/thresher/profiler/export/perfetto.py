@@ -88,7 +88,9 @@ class _Writer:
         self._processes: set[tuple[int, bool]] = set()
         self._has_counter = False
         self._sites: dict[tuple[int, bool], bytes] = {}
+        # What is the same in all events of a kind.
         self._starts: dict[tuple[int, str, int], bytes] = {}
+        self._ends: dict[int, bytes] = {}
         # Ends of the slices that are open, per track, the innermost last.
         self._open: dict[int, list[int]] = {}
 
@@ -142,12 +144,11 @@ class _Writer:
         """Ends the slices of a track that are over by a time, or all."""
         ends = self._open.get(track)
         while ends and (until is None or ends[-1] <= until):
-            yield _packet(
-                number(_TIMESTAMP, ends.pop()),
-                _ONLY_SEQUENCE,
-                _WITH_STATE,
-                message(_TRACK_EVENT, number(9, _END), number(11, _uuid(track))),
-            )
+            rest = self._ends.get(track)
+            if rest is None:
+                event = message(_TRACK_EVENT, number(9, _END), number(11, _uuid(track)))
+                rest = self._ends[track] = _ONLY_SEQUENCE + _WITH_STATE + event
+            yield _packet(number(_TIMESTAMP, ends.pop()), rest)
 
     def _memory(self, entry: Entry, at: int) -> Iterator[bytes]:
         if not self._has_counter:

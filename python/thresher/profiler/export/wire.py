@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
@@ -14,6 +15,8 @@ def varint(value: int) -> bytes:
     value &= _LOW_64
     if value < 0x80:
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
@@ -22,25 +25,30 @@ def varint(value: int) -> bytes:
     return bytes(found)
 
 
+@functools.cache
+def _tag(field: int, kind: int) -> bytes:
+    return varint(field << 3 | kind)
+
+
 def number(field: int, value: int) -> bytes:
     """A field of type int32, int64, uint32, uint64, bool or enum."""
-    return varint(field << 3 | _VARINT) + varint(value)
+    return _tag(field, _VARINT) + varint(value)
 
 
 def fixed64(field: int, value: int) -> bytes:
     """A field of type fixed64."""
-    return varint(field << 3 | _FIXED64) + struct.pack("<Q", value & _LOW_64)
+    return _tag(field, _FIXED64) + struct.pack("<Q", value & _LOW_64)
 
 
 def double(field: int, value: float) -> bytes:
     """A field of type double."""
-    return varint(field << 3 | _FIXED64) + struct.pack("<d", value)
+    return _tag(field, _FIXED64) + struct.pack("<d", value)
 
 
 def message(field: int, *parts: bytes) -> bytes:
     """A field that is a message, made of the fields in it."""
     content = b"".join(parts)
-    return varint(field << 3 | _BYTES) + varint(len(content)) + content
+    return _tag(field, _BYTES) + varint(len(content)) + content
 
 
 def text(field: int, value: str) -> bytes:
