@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_data import page_data
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -114,7 +115,9 @@ def test_page(tmp_path: Path) -> None:
     done = profile(tmp_path, "--html", "out/run.html")
     assert done.returncode == 0, done.stderr
     assert os.listdir(tmp_path / "out") == ["run.html"]
-    assert "linear" in (tmp_path / "out" / "run.html").read_text()
+    report = page_data(tmp_path / "out" / "run.html")["report"]
+    assert [row["name"] for row in report["operators"]] == ["linear"]
+    assert report["title"] == "script.py"
     both = profile(tmp_path, "--trace", "run.thrtrace", "--html", "run.html")
     assert both.returncode == 0, both.stderr
     assert files(tmp_path) == {"out", "run.thrtrace", "run.html"}
