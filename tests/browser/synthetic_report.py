@@ -133,7 +133,7 @@ class _Timeline:
         self.events.append((start, end - start, lane, row, index, TIMELINE_CATEGORIES.index(category), site, number))
 
 
-def build(calls: int = 24, *, layers: int = 6, tokens: int = 128, seed: int = 7, speed: float = 1.0) -> Json:
+def build(calls: int = 24, *, layers: int = 6, tokens: int = 32, seed: int = 7, speed: float = 1.0) -> Json:
     """A report of so many calls of the model.
 
     Args:
@@ -155,13 +155,13 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 128, seed: int = 7,
     for call in range(calls):
         start = now
         warm = 3.2 if call == 0 else 1.0
-        now += noise.randint(18_000, 30_000)
-        line.add(0, 3, start + 4_000, now - 2_000, "aten::to", "host")
+        now += noise.randint(190_000, 260_000)
+        line.add(0, 3, start + 40_000, now - 9_000, "aten::to", "host")
         call_start = now
-        size = tokens * HIDDEN * 4
+        size = noise.randint(40, 56) * 1_048_576
         allocated += size
-        memory.append((now, "Allocation", size, arena + call * size, allocated, "output of graph_0"))
-        execution = now + noise.randint(2_500, 4_000)
+        memory.append((now, "Allocation", size, arena + call * size, allocated, "arena of graph_0"))
+        execution = now + noise.randint(12_000, 19_000)
         now = execution + noise.randint(600, 1_200)
         for site, op in enumerate(ops):
             took = int(op.base_ns * warm * speed * noise.lognormvariate(0, 0.06))
@@ -169,17 +169,17 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 128, seed: int = 7,
             line.add(1, 0, now, now + took, op.kernel, op.hardware, site, number)
             runs[site].append(took)
             number += 1
-            now += took + noise.randint(90, 260)
+            now += took + noise.randint(900, 1_900)
         line.add(0, 3, execution, now, "thresherGraphExecution", "execution", -1, call + 1)
-        now += noise.randint(1_500, 2_500)
+        now += noise.randint(21_000, 29_000)
         line.add(0, 2, call_start, now, "thresherCall", "call")
-        pooled = now + noise.randint(9_000, 15_000)
+        pooled = now + noise.randint(290_000, 350_000)
         line.add(0, 1, call_start - 3_000, pooled, "encode sentences", "annotation")
-        line.add(0, 2, now + 1_500, pooled - 500, "aten::linalg_vector_norm", "host")
-        line.add(2, 0, start, start + noise.randint(30_000, 70_000), "tokenize batch", "annotation")
+        line.add(0, 2, now + 15_000, pooled - 5_000, "aten::linalg_vector_norm", "host")
+        line.add(2, 0, start, start + noise.randint(300_000, 700_000), "tokenize batch", "annotation")
         allocated -= size
-        memory.append((pooled, "Release", -size, arena + call * size, allocated, "output of graph_0"))
-        now = pooled + noise.randint(12_000, 40_000)
+        memory.append((pooled, "Release", -size, arena + call * size, allocated, "arena of graph_0"))
+        now = pooled + noise.randint(120_000, 400_000)
         line.add(0, 0, start, now, f"Step#{call}", "step")
         steps.append((f"Step#{call}", start, now))
         now += noise.randint(200, 900)

@@ -8,13 +8,15 @@ function ticks(low, high, wanted) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw * 0.999);
   const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step);
+  // Adding 0 turns a negative zero into zero.
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) found.push(i * step + 0);
   return found;
 }
 
 function powersOfTen(low, high) {
   const found = [];
-  for (let power = Math.ceil(Math.log10(low) - 1e-9); 10 ** power <= high * 1.000001; power += 1) found.push(10 ** power);
+  for (let power = Math.ceil(Math.log10(low) - 1e-9); 10 ** power <= high * 1.000001; power += 1)
+    found.push(10 ** power);
   return found;
 }
 
@@ -25,7 +27,8 @@ function timeLabels(values) {
   const scale = 1000 ** unit;
   const step = values.length > 1 ? Math.abs(values[1] - values[0]) / scale : 1;
   const places = Math.min(6, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
-  return values.map((value) => `${(value / scale).toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places })} ${TIME_UNITS[unit]}`);
+  const format = new Intl.NumberFormat("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
+  return values.map((value) => `${format.format(value / scale)} ${TIME_UNITS[unit]}`);
 }
 
 function linear(from, to, low, high) {

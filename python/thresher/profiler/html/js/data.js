@@ -2,8 +2,12 @@
 const CATEGORIES = ["kernel", "copy", "communication", "runtime", "host", "other", "gap"];
 const COLOURED = new Set([...CATEGORIES, "annotation", "call", "execution", "step", "memory", "python"]);
 const CATEGORY_TEXT = {
-  kernel: "computing", copy: "moving or copying data", communication: "exchange with other processes",
-  runtime: "the engine around its kernels", host: "PyTorch operators outside the engine", other: "anything else that was recorded",
+  kernel: "computing",
+  copy: "moving or copying data",
+  communication: "exchange with other processes",
+  runtime: "the engine around its kernels",
+  host: "PyTorch operators outside the engine",
+  other: "anything else that was recorded",
   gap: "nothing was recorded: Python, waiting",
 };
 
@@ -21,7 +25,9 @@ function categoryClass(category) {
 async function readEmbedded() {
   const base64 = document.getElementById("data").textContent;
   if (typeof DecompressionStream === "undefined") {
-    throw new Error("This browser cannot unpack the data (DecompressionStream is missing): any browser of 2023 or later can.");
+    throw new Error(
+      "This browser cannot unpack the data (DecompressionStream is missing): any browser of 2023 or later can.",
+    );
   }
   const packed = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -68,9 +74,14 @@ function completeReport(raw) {
       total: number(timeline.total),
     },
     memory: {
-      times: list(curve.time_ns), allocated: list(curve.allocated), reserved: list(curve.reserved),
-      peak: number(memory.peak_bytes), peakTime: number(memory.peak_time_ns),
-      events: objects(memory.events), total: number(memory.total_events), reason: text(memory.reason),
+      times: list(curve.time_ns),
+      allocated: list(curve.allocated),
+      reserved: list(curve.reserved),
+      peak: number(memory.peak_bytes),
+      peakTime: number(memory.peak_time_ns),
+      events: objects(memory.events),
+      total: number(memory.total_events),
+      reason: text(memory.reason),
     },
     modules: Object.keys(tree).length ? tree : null,
     roofline: { roofs: objects(roofline.roofs), points: objects(roofline.points), reason: text(roofline.reason) },

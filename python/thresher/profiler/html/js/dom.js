@@ -33,7 +33,11 @@ function empty(text) {
 // Terms and their values; entries whose value is null are left out.
 function details(entries) {
   const known = entries.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return h("dl", { class: "details" }, known.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]));
+  return h(
+    "dl",
+    { class: "details" },
+    known.map(([term, value]) => [h("dt", {}, term), h("dd", {}, value)]),
+  );
 }
 
 function swatch(category) {

@@ -13,7 +13,12 @@ function completeTree(raw) {
     node.count = number(node.raw.count);
     node.source = text(node.raw.source);
     node.kind = node.raw.kind === "operator" ? "operator" : "module";
-    node.children = objects(node.raw.children).map((child, i) => ({ raw: child, parent: node, depth: node.depth + 1, path: `${node.path}.${i}` }));
+    node.children = objects(node.raw.children).map((child, i) => ({
+      raw: child,
+      parent: node,
+      depth: node.depth + 1,
+      path: `${node.path}.${i}`,
+    }));
     open.push(...node.children);
   }
   return root;
@@ -25,10 +30,18 @@ class Flame {
     this.zoomed = root;
     this.onChoose = onChoose;
     this.query = "";
-    this.node = h("div", { class: "flame", role: "group", "aria-label": "Flame graph of the modules: Enter zooms, arrow keys move, Escape goes back" });
+    this.node = h("div", {
+      class: "flame",
+      role: "group",
+      "aria-label": "Flame graph of the modules: Enter zooms, arrow keys move, Escape goes back",
+    });
     this.readout = h("p", { class: "readout" });
     this.node.addEventListener("keydown", (event) => this.key(event));
-    this.draw();
+    this.width = 0;
+    onWidth(this.node, (width) => {
+      this.width = width;
+      this.draw();
+    });
   }
 
   boxes() {
@@ -41,7 +54,7 @@ class Flame {
       const whole = Math.max(node.total || 0, sum);
       if (!(whole > 0)) return;
       let at = left;
-      for (const child of [...node.children].sort((a, b) => (b.total || 0) - (a.total || 0))) {
+      for (const child of node.children) {
         const part = (width * (child.total || 0)) / whole;
         place(child, at, part, depth + 1);
         at += part;
@@ -54,6 +67,13 @@ class Flame {
     return found;
   }
 
+  // A bare number, as in a list of layers, says more with the name of its list.
+  label(node, pixels) {
+    if (pixels < 30) return "";
+    const name = /^\d+$/.test(node.name) && node.parent ? `${node.parent.name}.${node.name}` : node.name;
+    return pixels > name.length * 7 + 70 ? `${name} · ${time(node.total)}` : name;
+  }
+
   matches(node) {
     return !this.query || `${node.name}\n${node.source || ""}`.toLowerCase().includes(this.query);
   }
@@ -63,16 +83,29 @@ class Flame {
     const depth = Math.max(...boxes.map((box) => box.depth), 0) + 1;
     this.node.style.setProperty("height", `${depth * FLAME_ROW}px`);
     this.buttons = new Map();
-    this.node.replaceChildren(...boxes.map(({ node, left, width, depth: row }) => {
-      const part = share(node.total, this.root.total);
-      const label = `${node.name}, ${time(node.total)}${part === null ? "" : `, ${percent(part)}`}, self ${time(node.self)}`;
-      const found = this.query ? (this.matches(node) ? " hit" : " miss") : "";
-      const button = h("button", { type: "button", class: `${node.kind}${node.path.length % 3}${found}`, "aria-label": label, tabindex: "-1",
-        style: { left: `${left * 100}%`, width: `${width * 100}%`, top: `${row * FLAME_ROW}px` },
-        onclick: () => this.zoom(node), onpointerenter: () => this.say(node), onfocus: () => this.say(node) }, width > 0.02 ? `${node.name} ${width > 0.12 ? time(node.total) : ""}` : "");
-      this.buttons.set(node, button);
-      return button;
-    }));
+    this.node.replaceChildren(
+      ...boxes.map(({ node, left, width, depth: row }) => {
+        const part = share(node.total, this.root.total);
+        const label = `${node.name}, ${time(node.total)}, ${percent(part)}, self ${time(node.self)}`;
+        const found = this.query ? (this.matches(node) ? " hit" : " miss") : "";
+        const button = h(
+          "button",
+          {
+            type: "button",
+            class: `${node.kind}${node.path.length % 3}${found}`,
+            "aria-label": label,
+            tabindex: "-1",
+            style: { left: `${left * 100}%`, width: `${width * 100}%`, top: `${row * FLAME_ROW}px` },
+            onclick: () => this.zoom(node),
+            onpointerenter: () => this.say(node),
+            onfocus: () => this.say(node),
+          },
+          this.label(node, width * this.width),
+        );
+        this.buttons.set(node, button);
+        return button;
+      }),
+    );
     const first = this.buttons.get(focus) || this.buttons.get(this.zoomed) || this.node.firstChild;
     if (first) first.setAttribute("tabindex", "0");
     if (focus && first) first.focus();
@@ -82,7 +115,9 @@ class Flame {
   say(node) {
     const path = [];
     for (let up = node; up; up = up.parent) path.unshift(up.name);
-    this.readout.textContent = `${path.join(" › ")}: total ${time(node.total)} (${percent(share(node.total, this.root.total))}), self ${time(node.self)}, ${node.count === null ? UNKNOWN : plural(node.count, "call")}`;
+    const total = `total ${time(node.total)} (${percent(share(node.total, this.root.total))})`;
+    const calls = node.count === null ? "calls not known" : plural(node.count, "call");
+    this.readout.textContent = `${path.join(" › ")}: ${total}, self ${time(node.self)}, ${calls}`;
   }
 
   zoom(node) {
@@ -100,10 +135,17 @@ class Flame {
   key(event) {
     const at = [...this.buttons].find(([, button]) => button === event.target)?.[0];
     if (!at) return;
-    const siblings = at.parent ? [...at.parent.children].sort((a, b) => (b.total || 0) - (a.total || 0)).filter((node) => this.buttons.has(node)) : [at];
+    const siblings = at.parent ? at.parent.children.filter((node) => this.buttons.has(node)) : [at];
     const place = siblings.indexOf(at);
-    const deepest = [...at.children].sort((a, b) => (b.total || 0) - (a.total || 0)).find((node) => this.buttons.has(node));
-    const to = { ArrowUp: at.parent, ArrowDown: deepest, ArrowRight: siblings[place + 1], ArrowLeft: siblings[place - 1] }[event.key];
+    const below = at.children
+      .filter((node) => this.buttons.has(node))
+      .sort((a, b) => (b.total || 0) - (a.total || 0))[0];
+    const to = {
+      ArrowUp: at.parent,
+      ArrowDown: below,
+      ArrowRight: siblings[place + 1],
+      ArrowLeft: siblings[place - 1],
+    }[event.key];
     if (event.key === "Escape" && this.zoomed.parent) {
       event.preventDefault();
       this.zoom(this.zoomed.parent);

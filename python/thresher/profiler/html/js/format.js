@@ -2,7 +2,9 @@
 const UNKNOWN = "–";
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const fixed = [0, 1, 2, 3].map((digits) => new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+const fixed = [0, 1, 2, 3].map(
+  (digits) => new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }),
+);
 
 // Three significant digits: 1.23, 12.3, 123, 1,234.
 function digits(value) {
@@ -34,7 +36,13 @@ const KINDS = {
   time: { parts: (v) => scaled(v, TIME_UNITS, 1000), exact: (v) => `${grouped.format(v)} ns` },
   bytes: { parts: (v) => scaled(v, BYTE_UNITS, 1024), exact: (v) => `${grouped.format(v)} bytes` },
   count: { parts: (v) => [grouped.format(v), ""], exact: null },
-  flops: { parts: (v) => { const [n, u] = scaled(v, WORK_UNITS, 1000); return [n, `${u}FLOP`]; }, exact: (v) => `${grouped.format(v)} FLOP` },
+  flops: {
+    parts: (v) => {
+      const [n, u] = scaled(v, WORK_UNITS, 1000);
+      return [n, `${u}FLOP`];
+    },
+    exact: (v) => `${grouped.format(v)} FLOP`,
+  },
   rate: { parts: (v) => [digits(v), ""], exact: (v) => String(v) },
   percent: { parts: (v) => [v !== 0 && Math.abs(v) < 0.05 ? "<0.1" : fixed[1].format(v), "%"], exact: (v) => `${v} %` },
   ratio: { parts: (v) => [`${digits(v)}×`, ""], exact: (v) => String(v) },

@@ -1,7 +1,13 @@
 // Start: read the data, then show the page that the address names.
 const PAGES = {
-  overview: ["Overview", overviewPage], operators: ["Operators", operatorsPage], kernels: ["Kernels", kernelsPage], timeline: ["Timeline", timelinePage],
-  memory: ["Memory", memoryPage], modules: ["Modules", modulesPage], roofline: ["Roofline", rooflinePage], difference: ["Difference", differencePage],
+  overview: ["Overview", overviewPage],
+  operators: ["Operators", operatorsPage],
+  kernels: ["Kernels", kernelsPage],
+  timeline: ["Timeline", timelinePage],
+  memory: ["Memory", memoryPage],
+  modules: ["Modules", modulesPage],
+  roofline: ["Roofline", rooflinePage],
+  difference: ["Difference", differencePage],
 };
 
 function pageNames() {
@@ -25,7 +31,13 @@ function showPage(focus) {
     draw(main);
   } catch (error) {
     console.error(error);
-    main.append(note("bad", h("strong", {}, "This page could not be drawn. "), `${error.message}. The other pages are not affected.`));
+    main.append(
+      note(
+        "bad",
+        h("strong", {}, "This page could not be drawn. "),
+        `${error.message}. The other pages are not affected.`,
+      ),
+    );
   }
   if (focus) {
     scrollTo(0, 0);
@@ -35,15 +47,40 @@ function showPage(focus) {
 
 function makeHeader() {
   const { report } = state;
-  document.getElementById("pages").replaceChildren(...pageNames().map((name) => h("li", {}, h("a", { href: address(name), "data-page": name }, PAGES[name][0]))));
-  document.getElementById("source").textContent = [text(report.machine.cpu), isNumber(report.machine.num_threads) ? plural(report.machine.num_threads, "thread") : null,
-    text(report.versions.thresher) ? `thresher ${report.versions.thresher}` : null, text(report.versions.torch) ? `torch ${report.versions.torch}` : null].filter(Boolean).join(" · ");
-  const select = h("select", { onchange: () => chooseTheme(select.value) },
-    [["auto", "as the system"], ["light", "light"], ["dark", "dark"]].map(([value, label]) => h("option", { value }, label)));
+  document
+    .getElementById("pages")
+    .replaceChildren(
+      ...pageNames().map((name) => h("li", {}, h("a", { href: address(name), "data-page": name }, PAGES[name][0]))),
+    );
+  document.getElementById("source").textContent = [
+    text(report.machine.cpu),
+    isNumber(report.machine.num_threads) ? plural(report.machine.num_threads, "thread") : null,
+    text(report.versions.thresher) ? `thresher ${report.versions.thresher}` : null,
+    text(report.versions.torch) ? `torch ${report.versions.torch}` : null,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  const select = h(
+    "select",
+    { onchange: () => chooseTheme(select.value) },
+    [
+      ["auto", "as the system"],
+      ["light", "light"],
+      ["dark", "dark"],
+    ].map(([value, label]) => h("option", { value }, label)),
+  );
   select.value = themeChoice;
   const theme = h("label", { class: "dim" }, "Colours ", select);
-  document.getElementById("actions").replaceChildren(theme,
-    h("button", { type: "button", onclick: () => download("report.json", "application/json", JSON.stringify(report.raw)) }, "Save JSON"));
+  document
+    .getElementById("actions")
+    .replaceChildren(
+      theme,
+      h(
+        "button",
+        { type: "button", onclick: () => download("report.json", "application/json", JSON.stringify(report.raw)) },
+        "Save JSON",
+      ),
+    );
 }
 
 async function start() {
@@ -61,12 +98,16 @@ async function start() {
     showPage(false);
   } catch (error) {
     console.error(error);
-    document.getElementById("main").replaceChildren(note("bad", h("strong", {}, "The data of this page could not be read. "), error.message));
+    document
+      .getElementById("main")
+      .replaceChildren(note("bad", h("strong", {}, "The data of this page could not be read. "), error.message));
   }
   // When two frames have passed, what was made is on the screen.
-  requestAnimationFrame(() => requestAnimationFrame(() => {
-    document.documentElement.dataset.ready = String(Math.round(performance.now()));
-  }));
+  requestAnimationFrame(() =>
+    requestAnimationFrame(() => {
+      document.documentElement.dataset.ready = String(Math.round(performance.now()));
+    }),
+  );
 }
 
 start();

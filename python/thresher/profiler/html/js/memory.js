@@ -4,14 +4,25 @@ function memoryPage(main) {
   const { memory } = state.report;
   main.append(h("h1", { tabindex: "-1" }, "Memory"));
   if (!memory.times.length && !memory.events.length) {
-    main.append(empty(memory.reason ? `Nothing about memory is known: ${memory.reason}` : "The report has no memory data."));
+    main.append(
+      empty(memory.reason ? `Nothing about memory is known: ${memory.reason}` : "The report has no memory data."),
+    );
     return;
   }
-  main.append(h("dl", { class: "cards" },
-    card("Peak", bytes(memory.peak), isNumber(memory.peakTime) ? `at ${time(memory.peakTime)}` : null),
-    card("At the end", bytes(number(memory.allocated.at(-1))), null),
-    card("Largest reservation", bytes(memory.reserved.some(isNumber) ? memory.reserved.reduce((a, b) => Math.max(a, b || 0), 0) : null), null),
-    card("Events", count(memory.total ?? memory.events.length), null)));
+  main.append(
+    h(
+      "dl",
+      { class: "cards" },
+      card("Peak", bytes(memory.peak), isNumber(memory.peakTime) ? `at ${time(memory.peakTime)}` : null),
+      card("At the end", bytes(number(memory.allocated.at(-1))), null),
+      card(
+        "Most reserved",
+        bytes(memory.reserved.some(isNumber) ? memory.reserved.reduce((a, b) => Math.max(a, b || 0), 0) : null),
+        null,
+      ),
+      card("Events", count(memory.total ?? memory.events.length), null),
+    ),
+  );
   if (memory.reason) main.append(note("info", memory.reason));
   if (memory.times.length) main.append(memoryCurve(memory));
   if (memory.events.length) main.append(memoryEvents(memory));
@@ -21,11 +32,37 @@ function memoryCurve(memory) {
   const chart = h("div", { class: "chart" });
   const readout = h("p", { class: "readout" });
   const hasReserved = memory.reserved.some(isNumber);
-  const sample = (className) => svg("svg", { class: "swatch", viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("line", { class: className, x1: 0, x2: 16, y1: 8, y2: 8 }));
-  const section = h("section", { class: "panel", "aria-label": "Memory over time" }, h("h2", {}, "Memory over time"),
-    h("ul", { class: "legend" }, h("li", {}, sample("memory-allocated"), "allocated"), hasReserved ? h("li", {}, sample("memory-reserved"), "reserved") : null,
-      isNumber(memory.peak) ? h("li", {}, svg("svg", { class: "swatch", viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("circle", { class: "peak", cx: 8, cy: 8, r: 5 })), "peak") : null),
-    chart, readout);
+  const sample = (className) =>
+    svg(
+      "svg",
+      { class: "swatch", viewBox: "0 0 16 16", "aria-hidden": "true" },
+      svg("line", { class: className, x1: 0, x2: 16, y1: 8, y2: 8 }),
+    );
+  const section = h(
+    "section",
+    { class: "panel", "aria-label": "Memory over time" },
+    h("h2", {}, "Memory over time"),
+    h(
+      "ul",
+      { class: "legend" },
+      h("li", {}, sample("memory-allocated"), "allocated"),
+      hasReserved ? h("li", {}, sample("memory-reserved"), "reserved") : null,
+      isNumber(memory.peak)
+        ? h(
+            "li",
+            {},
+            svg(
+              "svg",
+              { class: "swatch", viewBox: "0 0 16 16", "aria-hidden": "true" },
+              svg("circle", { class: "peak", cx: 8, cy: 8, r: 5 }),
+            ),
+            "peak",
+          )
+        : null,
+    ),
+    chart,
+    readout,
+  );
   onWidth(chart, (width) => drawMemory(chart, readout, memory, hasReserved, width));
   return section;
 }
@@ -77,24 +114,63 @@ function drawMemory(chart, readout, memory, hasReserved, width) {
   const endX = Math.round(x(times.at(-1)));
   const cursor = svg("line", { class: "cursor", y1: top, y2: bottom, visibility: "hidden" });
   const peakX = isNumber(memory.peakTime) ? x(memory.peakTime) : null;
-  const drawing = svg("svg", { height, viewBox: `0 0 ${width} ${height}`, tabindex: "0", role: "img",
-    "aria-label": `Memory over time: peak ${bytes(memory.peak)}${isNumber(memory.peakTime) ? ` at ${time(memory.peakTime)}` : ""}; arrow keys read the curve` },
-    marks.map((mark) => [svg("line", { class: "grid", x1: left, x2: right, y1: y(mark), y2: y(mark) }), svg("text", { x: left - 8, y: y(mark) + 4, "text-anchor": "end" }, bytes(mark))]),
-    xMarks.map((mark, i) => svg("text", { x: x(mark), y: height - 8, "text-anchor": x(mark) < left + 20 ? "start" : x(mark) > right - 25 ? "end" : "middle" }, xLabels[i])),
+  const drawing = svg(
+    "svg",
+    {
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      tabindex: "0",
+      role: "img",
+      "aria-label": `Memory over time: peak ${bytes(memory.peak)} at ${time(memory.peakTime)}; arrow keys read the curve`,
+    },
+    marks.map((mark) => [
+      svg("line", { class: "grid", x1: left, x2: right, y1: y(mark), y2: y(mark) }),
+      svg(
+        "text",
+        { x: left - 8, y: y(mark) + 4, "text-anchor": "end" },
+        `${Number((mark / unit).toPrecision(3))} ${BYTE_UNITS[Math.round(Math.log2(unit) / 10)]}`,
+      ),
+    ]),
+    xMarks.map((mark, i) =>
+      svg(
+        "text",
+        {
+          x: x(mark),
+          y: height - 8,
+          "text-anchor": x(mark) < left + 20 ? "start" : x(mark) > right - 25 ? "end" : "middle",
+        },
+        xLabels[i],
+      ),
+    ),
     svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),
     line ? svg("path", { class: "memory-area", d: `${line}H${endX}V${bottom}H${startX}z` }) : null,
     hasReserved ? svg("path", { class: "memory-reserved", d: stair(times, reserved, x, y) }) : null,
     svg("path", { class: "memory-allocated", d: line }),
-    isNumber(memory.peak) && peakX !== null ? [svg("circle", { class: "peak", cx: peakX, cy: y(memory.peak), r: 5 }),
-      svg("text", { class: "strong", x: peakX, y: y(memory.peak) - 10, "text-anchor": peakX > width * 0.75 ? "end" : peakX < width * 0.25 ? "start" : "middle" }, `peak ${bytes(memory.peak)}`)] : null,
-    cursor);
+    isNumber(memory.peak) && peakX !== null
+      ? [
+          svg("circle", { class: "peak", cx: peakX, cy: y(memory.peak), r: 5 }),
+          svg(
+            "text",
+            {
+              class: "strong",
+              x: peakX,
+              y: y(memory.peak) - 10,
+              "text-anchor": peakX > width * 0.75 ? "end" : peakX < width * 0.25 ? "start" : "middle",
+            },
+            `peak ${bytes(memory.peak)}`,
+          ),
+        ]
+      : null,
+    cursor,
+  );
   let at = -1;
   const choose = (i) => {
     at = Math.max(0, Math.min(times.length - 1, i));
     cursor.setAttribute("x1", x(times[at]));
     cursor.setAttribute("x2", x(times[at]));
     cursor.setAttribute("visibility", "visible");
-    readout.textContent = `${time(times[at])}: ${bytes(allocated[at])} allocated${isNumber(reserved[at]) ? `, ${bytes(reserved[at])} reserved` : ""}`;
+    const also = isNumber(reserved[at]) ? `, ${bytes(reserved[at])} reserved` : "";
+    readout.textContent = `${time(times[at])}: ${bytes(allocated[at])} allocated${also}`;
   };
   drawing.addEventListener("pointermove", (event) => {
     const px = event.clientX - drawing.getBoundingClientRect().left;
@@ -121,22 +197,40 @@ function drawMemory(chart, readout, memory, hasReserved, width) {
 function memoryEvents(memory) {
   const { events } = memory;
   const table = new Table({
-    caption: "Memory events", sort: "time_ns", descending: false,
+    caption: "Memory events",
+    sort: "time_ns",
+    descending: false,
     columns: [
-      { key: "time_ns", label: "Time", kind: "text", value: (row) => number(row.time_ns), cell: (row) => time(row.time_ns) },
+      { key: "time_ns", label: "Time", kind: "time", value: (row) => number(row.time_ns) },
       { key: "kind", label: "Kind", kind: "text", value: (row) => text(row.kind) },
       { key: "bytes", label: "Size", kind: "bytes", value: (row) => number(row.bytes) },
       { key: "allocated", label: "Allocated after", kind: "bytes", value: (row) => number(row.allocated) },
       { key: "name", label: "Name", kind: "text", class: "wrap", value: (row) => text(row.name) },
-      { key: "address", label: "Address", kind: "text", value: (row) => row.address ?? null, cell: (row) => h("code", {}, hexadecimal(row.address)) },
+      {
+        key: "address",
+        label: "Address",
+        kind: "text",
+        value: (row) => row.address ?? null,
+        cell: (row) => h("code", { class: "whole" }, hexadecimal(row.address)),
+      },
     ],
   });
   const listing = new Listing({
-    name: "memory", table, rows: events, placeholder: "name, kind, address",
-    searchText: (row) => [text(row.name), text(row.kind), hexadecimal(row.address)], choices: [{ key: "kind", label: "Kind", value: (row) => text(row.kind) }],
+    name: "memory",
+    table,
+    rows: events,
+    placeholder: "name, kind, address",
+    searchText: (row) => [text(row.name), text(row.kind), hexadecimal(row.address)],
+    choices: [{ key: "kind", label: "Kind", value: (row) => text(row.kind) }],
   });
-  const missing = isNumber(memory.total) && memory.total > events.length
-    ? h("p", { class: "dim" }, `${count(events.length)} of ${count(memory.total)} events are listed; the curve counts all of them.`) : null;
+  const missing =
+    isNumber(memory.total) && memory.total > events.length
+      ? h(
+          "p",
+          { class: "dim" },
+          `${count(events.length)} of ${count(memory.total)} events are listed; the curve counts all of them.`,
+        )
+      : null;
   return h("section", { "aria-label": "Memory events" }, h("h2", {}, "Events"), missing, listing.node);
 }
 

@@ -10,7 +10,12 @@ function modulesPage(main) {
   const root = completeTree(modules);
   const tree = new ModuleTree(root);
   const flame = new Flame(root, (node) => tree.reveal(node));
-  const box = h("input", { type: "search", placeholder: "module, operator, source", "aria-label": "Search modules", oninput: () => run() });
+  const box = h("input", {
+    type: "search",
+    placeholder: "module, operator, source",
+    "aria-label": "Search modules",
+    oninput: () => run(),
+  });
   const found = h("span", { class: "count", role: "status" });
   const run = () => {
     remember({ q: box.value });
@@ -18,13 +23,36 @@ function modulesPage(main) {
     const matches = tree.search(box.value);
     found.textContent = box.value.trim() ? `${plural(matches, "entry", "entries")} found` : "";
   };
-  main.append(h("p", { class: "dim" }, "Total is a module with all that it contains, self is what it does itself."),
-    h("div", { class: "toolbar" }, box, h("span", { class: "group" },
-      h("button", { type: "button", onclick: () => tree.expandAll() }, "Expand all"), h("button", { type: "button", onclick: () => tree.collapseAll() }, "Collapse all"),
-      h("button", { type: "button", onclick: () => flame.zoom(root) }, "Reset zoom")), found),
-    h("section", { class: "panel", "aria-label": "Flame graph" }, h("h2", {}, "Flame graph"), flame.node, flame.readout,
-      h("ul", { class: "legend" }, h("li", {}, h("span", { class: "swatch key-module", "aria-hidden": "true" }), "module"), h("li", {}, h("span", { class: "swatch key-operator", "aria-hidden": "true" }), "operator"))),
-    tree.node);
+  main.append(
+    h("p", { class: "dim" }, "Total is a module with all that it contains, self is what it does itself."),
+    h(
+      "div",
+      { class: "toolbar" },
+      box,
+      h(
+        "span",
+        { class: "group" },
+        h("button", { type: "button", onclick: () => tree.expandAll() }, "Expand all"),
+        h("button", { type: "button", onclick: () => tree.collapseAll() }, "Collapse all"),
+        h("button", { type: "button", onclick: () => flame.zoom(root) }, "Reset zoom"),
+      ),
+      found,
+    ),
+    h(
+      "section",
+      { class: "panel", "aria-label": "Flame graph" },
+      h("h2", {}, "Flame graph"),
+      flame.node,
+      flame.readout,
+      h(
+        "ul",
+        { class: "legend" },
+        h("li", {}, h("span", { class: "swatch key-module", "aria-hidden": "true" }), "module"),
+        h("li", {}, h("span", { class: "swatch key-operator", "aria-hidden": "true" }), "operator"),
+      ),
+    ),
+    tree.node,
+  );
   if (state.settings.q) {
     box.value = state.settings.q;
     run();
@@ -42,9 +70,26 @@ class ModuleTree {
       node = node.children.length === 1 ? node.children[0] : null;
     }
     this.body = h("tbody", {});
-    const figure = (label) => h("th", { scope: "col", class: "num" }, label);
-    this.table = h("table", { class: "tree", role: "treegrid", "aria-label": "Modules" },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "first" }, "Name"), figure("Calls"), figure("Total"), figure("Self"), figure("% of all"), h("th", { scope: "col" }, "Source"))), this.body);
+    const head = (label) => h("th", { scope: "col", class: "num" }, label);
+    this.table = h(
+      "table",
+      { class: "tree", role: "treegrid", "aria-label": "Modules" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col", class: "first" }, "Name"),
+          head("Calls"),
+          head("Total"),
+          head("Self"),
+          head("% of all"),
+          h("th", { scope: "col" }, "Source"),
+        ),
+      ),
+      this.body,
+    );
     this.node = h("div", { class: "scroll tall" }, this.table);
     this.table.addEventListener("keydown", (event) => this.key(event));
     this.draw();
@@ -65,7 +110,27 @@ class ModuleTree {
     this.rows = new Map();
     this.body.replaceChildren(...nodes.slice(0, this.limit).map((node) => this.makeRow(node)));
     if (nodes.length > this.limit) {
-      this.body.append(h("tr", {}, h("td", { colspan: 6 }, h("button", { type: "button", onclick: () => { this.limit += 2000; this.draw(); } }, `Show ${count(Math.min(2000, nodes.length - this.limit))} more of ${count(nodes.length)} rows`))));
+      this.body.append(
+        h(
+          "tr",
+          {},
+          h(
+            "td",
+            { colspan: 6 },
+            h(
+              "button",
+              {
+                type: "button",
+                onclick: () => {
+                  this.limit += 2000;
+                  this.draw();
+                },
+              },
+              `Show ${count(Math.min(2000, nodes.length - this.limit))} more of ${count(nodes.length)} rows`,
+            ),
+          ),
+        ),
+      );
     }
     const current = this.rows.get(focus) || this.rows.get(this.current) || this.rows.get(this.root);
     if (current) current.setAttribute("tabindex", "0");
@@ -76,18 +141,46 @@ class ModuleTree {
     const expandable = node.children.length > 0;
     const part = share(node.total, this.root.total);
     const open = this.open.has(node);
-    const figure = (kind, value, more = {}) => {
-      if (!isNumber(value)) return h("td", { class: "num" }, UNKNOWN);
-      const [number_, unit] = KINDS[kind].parts(value);
-      return h("td", { class: "num", "data-value": value, title: exact(kind, value), ...more }, number_, unit ? h("small", {}, ` ${unit}`) : null);
-    };
-    const row = h("tr", { tabindex: "-1", "aria-level": node.depth + 1, "aria-expanded": expandable ? String(open) : null, class: this.hits.has(node) ? "hit" : null, onfocus: () => { this.current = node; } },
-      h("th", { scope: "row", class: "first" }, h("span", { class: "name", style: { "padding-left": `${Math.min(node.depth, 14) * 1.1}rem` } },
-        expandable ? h("button", { type: "button", class: "twist", tabindex: "-1", "aria-expanded": String(open), "aria-label": `${open ? "Collapse" : "Expand"} ${node.name}`, onclick: () => this.toggle(node) }) : h("span", { class: "leaf" }),
-        h("span", {}, node.kind === "operator" ? h("em", {}, node.name) : node.name))),
-      figure("count", node.count), figure("time", node.total), figure("time", node.self),
-      figure("percent", part, isNumber(part) ? { class: "num bar", style: { "background-size": `${part.toFixed(1)}% 100%` } } : {}),
-      h("td", { class: "wrap" }, node.source ? h("code", {}, node.source) : UNKNOWN));
+    const row = h(
+      "tr",
+      {
+        tabindex: "-1",
+        "aria-level": node.depth + 1,
+        "aria-expanded": expandable ? String(open) : null,
+        class: this.hits.has(node) ? "hit" : null,
+        onfocus: () => {
+          this.current = node;
+        },
+      },
+      h(
+        "th",
+        { scope: "row", class: "first" },
+        h(
+          "span",
+          { class: "name", style: { "padding-left": `${Math.min(node.depth, 14) * 1.1}rem` } },
+          expandable
+            ? h("button", {
+                type: "button",
+                class: "twist",
+                tabindex: "-1",
+                "aria-expanded": String(open),
+                "aria-label": `${open ? "Collapse" : "Expand"} ${node.name}`,
+                onclick: () => this.toggle(node),
+              })
+            : h("span", { class: "leaf" }),
+          h("span", {}, node.kind === "operator" ? h("em", {}, node.name) : node.name),
+        ),
+      ),
+      numberCell("count", node.count),
+      numberCell("time", node.total),
+      numberCell("time", node.self),
+      numberCell(
+        "percent",
+        part,
+        isNumber(part) ? { class: "num bar", style: { "background-size": `${part.toFixed(1)}% 100%` } } : {},
+      ),
+      h("td", { class: "wrap" }, node.source ? h("code", {}, node.source) : UNKNOWN),
+    );
     this.rows.set(node, row);
     return row;
   }

@@ -3,12 +3,28 @@
 function sourceNotes(report) {
   const { source, health } = report;
   const notes = [];
-  if (source.truncated) notes.push(["bad", "The trace is cut off. ", "What was written before is shown; the end is missing."]);
-  else if (source.complete === false) notes.push(["warn", "The recording was not finished. ", "The process ended without stopping the profiler; all that was recorded until then is shown."]);
-  if (health.dropped > 0) notes.push(["bad", `${plural(health.dropped, "record")} dropped. `, "Counts and totals are too low by what these records held."]);
+  if (source.truncated)
+    notes.push(["bad", "The trace is cut off. ", "What was written before is shown; the end is missing."]);
+  else if (source.complete === false)
+    notes.push([
+      "warn",
+      "The recording was not finished. ",
+      "The process ended without stopping the profiler; all that was recorded until then is shown.",
+    ]);
+  if (health.dropped > 0)
+    notes.push([
+      "bad",
+      `${plural(health.dropped, "record")} dropped. `,
+      "Counts and totals are too low by what these records held.",
+    ]);
   if (source.sampled) {
-    notes.push(["info", "The timeline is down-sampled. ",
-      isNumber(source.shown) && isNumber(source.events) ? `It shows ${count(source.shown)} of ${count(source.events)} events. Tables and sums count every event.` : "Tables and sums count every event."]);
+    notes.push([
+      "info",
+      "The timeline is down-sampled. ",
+      isNumber(source.shown) && isNumber(source.events)
+        ? `It shows ${count(source.shown)} of ${count(source.events)} events. Tables and sums count every event.`
+        : "Tables and sums count every event.",
+    ]);
   }
   if (text(source.note)) notes.push(["info", "", source.note]);
   for (const item of report.notes) notes.push(["info", "", item]);
@@ -16,7 +32,13 @@ function sourceNotes(report) {
 }
 
 function card(term, value, small) {
-  return h("div", { class: "card" }, h("dt", {}, term), h("dd", {}, value), small ? h("dd", { class: "small" }, small) : null);
+  return h(
+    "div",
+    { class: "card" },
+    h("dt", {}, term),
+    h("dd", {}, value),
+    small ? h("dd", { class: "small" }, small) : null,
+  );
 }
 
 function median(values) {
@@ -32,26 +54,68 @@ function keyFigures(report) {
   const wall = number(overview.total.wall_ns) ?? number(report.time.wall_ns);
   const steps = overview.steps.map((step) => number(step.wall_ns));
   const cards = [card("Wall clock", time(wall), isNumber(source.events) ? plural(source.events, "event") : null)];
-  for (const [category, name] of [["kernel", "In kernels"], ["host", "In PyTorch operators"], ["gap", "In gaps"]]) {
+  for (const [category, name] of [
+    ["kernel", "In kernels"],
+    ["host", "In PyTorch"],
+    ["gap", "In gaps"],
+  ]) {
     if (category === "host" && !total.host) continue;
     cards.push(card(name, percent(share(total[category], wall)), time(total[category])));
   }
   if (steps.length) cards.push(card("Median step", time(median(steps)), plural(steps.length, "step")));
-  cards.push(card("Peak memory", bytes(memory.peak), isNumber(memory.peak) ? (isNumber(memory.peakTime) ? `at ${time(memory.peakTime)}` : null) : memory.reason));
-  cards.push(card("Energy", isNumber(energy.joules) ? `${digits(energy.joules)} J` : UNKNOWN,
-    isNumber(energy.joules) ? (wall > 0 ? `${digits(energy.joules / (wall / 1e9))} W on average` : null) : text(energy.reason)));
+  cards.push(
+    card(
+      "Peak memory",
+      bytes(memory.peak),
+      isNumber(memory.peak) ? (isNumber(memory.peakTime) ? `at ${time(memory.peakTime)}` : null) : memory.reason,
+    ),
+  );
+  cards.push(
+    card(
+      "Energy",
+      isNumber(energy.joules) ? `${digits(energy.joules)} J` : UNKNOWN,
+      isNumber(energy.joules)
+        ? wall > 0
+          ? `${digits(energy.joules / (wall / 1e9))} W on average`
+          : null
+        : "not measured, see Machine",
+    ),
+  );
   const bad = HEALTH.reduce((sum, [key]) => sum + (number(health[key]) || 0), 0);
   const known = HEALTH.some(([key]) => isNumber(health[key]));
-  cards.push(card("Trace", known ? (bad ? plural(bad, "problem") : "sound") : UNKNOWN, known ? (bad ? "see Health" : "nothing dropped or unlinked") : null));
+  cards.push(
+    card(
+      "Trace",
+      known ? (bad ? plural(bad, "problem") : "sound") : UNKNOWN,
+      known ? (bad ? "see Health" : "nothing dropped or unlinked") : null,
+    ),
+  );
   return h("dl", { class: "cards" }, cards);
 }
 
 function stackedBar(categories, values, whole, label) {
-  return h("div", { class: "stack", role: "img", "aria-label": `${label}: ${categories.filter((name) => values[name]).map((name) => `${name} ${percent(share(values[name], whole))}`).join(", ") || "no time"}` },
-    categories.filter((name) => values[name] > 0).map((name) => h("span", {
-      class: `fill-${categoryClass(name)}`, title: `${name}: ${time(values[name])}, ${percent(share(values[name], whole))}`,
-      style: { flex: `${values[name]} 0 0` },
-    })));
+  return h(
+    "div",
+    {
+      class: "stack",
+      role: "img",
+      "aria-label": `${label}: ${
+        categories
+          .filter((name) => values[name])
+          .map((name) => `${name} ${percent(share(values[name], whole))}`)
+          .join(", ") || "no time"
+      }`,
+    },
+    categories
+      .filter((name) => values[name] > 0)
+      .map((name) =>
+        h("span", {
+          class: `fill-${categoryClass(name)}`,
+          title: `${name}: ${time(values[name])}, ${percent(share(values[name], whole))}`,
+          style: { flex: `${values[name]} 0 0` },
+        }),
+      ),
+  );
 }
 
 function breakdown(report) {
@@ -60,34 +124,102 @@ function breakdown(report) {
   const wall = number(total.wall_ns);
   const sum = categories.reduce((all, name) => all + (number(values[name]) || 0), 0);
   const known = categories.filter((name) => isNumber(values[name]));
-  if (!known.length) return h("section", { class: "panel" }, h("h2", {}, "Where the time went"), empty("The report has no breakdown."));
-  const cells = (value) => {
-    const [figure, unit] = KINDS.time.parts(value);
-    return h("td", { class: "num", "data-value": value, title: exact("time", value) }, figure, h("small", {}, ` ${unit}`));
-  };
-  return h("section", { class: "panel", "aria-label": "Where the time went" }, h("h2", {}, "Where the time went"),
+  if (!known.length)
+    return h("section", { class: "panel" }, h("h2", {}, "Where the time went"), empty("The report has no breakdown."));
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Where the time went" },
+    h("h2", {}, "Where the time went"),
     stackedBar(categories, values, sum, "Where the time went"),
-    h("table", { class: "plain-table", id: "breakdown" }, h("caption", { class: "hidden" }, "Time by category"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Category"), h("th", { scope: "col", class: "num" }, "Time"), h("th", { scope: "col", class: "num" }, "Share"))),
-      h("tbody", {}, known.map((name) => h("tr", { "data-category": name },
-        h("th", { scope: "row" }, swatch(name), " ", name, CATEGORY_TEXT[name] ? h("span", { class: "dim" }, ` – ${CATEGORY_TEXT[name]}`) : null),
-        cells(values[name]), h("td", { class: "num" }, percent(share(values[name], wall)))))),
-      h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, sum === wall ? "Sum = wall clock" : "Sum"), cells(sum), h("td", { class: "num" }, percent(share(sum, wall)))))),
-    isNumber(wall) && sum !== wall ? note("warn", `The categories add up to ${time(sum)}, the wall clock is ${time(wall)}.`) : null,
-    h("p", { class: "dim" }, "Every nanosecond counts once: where several things ran at the same time, the category further up has it."));
+    h(
+      "table",
+      { class: "plain-table", id: "breakdown" },
+      h("caption", { class: "hidden" }, "Time by category"),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col" }, "Category"),
+          h("th", { scope: "col", class: "num" }, "Time"),
+          h("th", { scope: "col", class: "num" }, "Share"),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        known.map((name) =>
+          h(
+            "tr",
+            { "data-category": name },
+            h(
+              "th",
+              { scope: "row" },
+              swatch(name),
+              " ",
+              name,
+              CATEGORY_TEXT[name] ? h("span", { class: "dim" }, ` – ${CATEGORY_TEXT[name]}`) : null,
+            ),
+            numberCell("time", values[name]),
+            h("td", { class: "num" }, percent(share(values[name], wall))),
+          ),
+        ),
+      ),
+      h(
+        "tfoot",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "row" }, sum === wall ? "Sum = wall clock" : "Sum"),
+          numberCell("time", sum),
+          h("td", { class: "num" }, percent(share(sum, wall))),
+        ),
+      ),
+    ),
+    isNumber(wall) && sum !== wall
+      ? note("warn", `The categories add up to ${time(sum)}, the wall clock is ${time(wall)}.`)
+      : null,
+    h(
+      "p",
+      { class: "dim" },
+      "Every nanosecond counts once: where several things ran at the same time, the category further up has it.",
+    ),
+  );
 }
 
 function findings(report) {
   const items = report.overview.findings;
-  return h("section", { class: "panel", "aria-label": "Findings" }, h("h2", {}, "Findings"),
-    items.length ? h("ol", { class: "findings" }, items.map((item) => {
-      const severity = ["high", "medium", "info"].includes(item.severity) ? item.severity : "info";
-      return h("li", { class: severity },
-        h("h3", {}, h("span", { class: `badge ${severity}` }, severity), h("span", {}, text(item.title) || "Finding")),
-        text(item.detail) ? h("p", {}, item.detail) : null,
-        text(item.advice) ? h("p", {}, h("strong", {}, "What to do: "), item.advice) : null,
-        text(item.operator) ? h("p", {}, h("a", { href: address("operators", { q: item.operator }) }, `Operator ${item.operator}`)) : null);
-    })) : empty("Nothing stands out."));
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Findings" },
+    h("h2", {}, "Findings"),
+    items.length
+      ? h(
+          "ol",
+          { class: "findings" },
+          items.map((item) => {
+            const severity = ["high", "medium", "info"].includes(item.severity) ? item.severity : "info";
+            return h(
+              "li",
+              { class: severity },
+              h(
+                "h3",
+                {},
+                h("span", { class: `badge ${severity}` }, severity),
+                h("span", {}, text(item.title) || "Finding"),
+              ),
+              text(item.detail) ? h("p", {}, item.detail) : null,
+              text(item.advice) ? h("p", {}, h("strong", {}, "What to do: "), item.advice) : null,
+              text(item.operator)
+                ? h("p", {}, h("a", { href: address("operators", { q: item.operator }) }, `Operator ${item.operator}`))
+                : null,
+            );
+          }),
+        )
+      : empty("Nothing stands out."),
+  );
 }
 
 const HEALTH = [
@@ -100,15 +232,48 @@ const HEALTH = [
 
 function health(report) {
   const messages = list(report.health.messages).map(String);
-  return h("section", { class: "panel", "aria-label": "Health of the trace" }, h("h2", {}, "Health of the trace"),
-    h("table", { class: "plain-table", id: "health" }, h("caption", { class: "hidden" }, "Problems of the trace by kind"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Problem"), h("th", { scope: "col", class: "num" }, "Number"), h("th", { scope: "col" }, "State"))),
-      h("tbody", {}, HEALTH.map(([key, name, meaning]) => {
-        const value = number(report.health[key]);
-        return h("tr", {}, h("th", { scope: "row" }, name, h("span", { class: "dim" }, ` – ${meaning}`)), h("td", { class: "num", "data-value": value }, count(value)),
-          h("td", {}, value === null ? h("span", { class: "dim" }, "not known") : h("span", { class: `badge ${value ? "bad" : "good"}` }, value ? "look" : "good")));
-      }))),
-    messages.map((message) => note("warn", message)));
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Health of the trace" },
+    h("h2", {}, "Health of the trace"),
+    h(
+      "table",
+      { class: "plain-table", id: "health" },
+      h("caption", { class: "hidden" }, "Problems of the trace by kind"),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col" }, "Problem"),
+          h("th", { scope: "col", class: "num" }, "Number"),
+          h("th", { scope: "col" }, "State"),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        HEALTH.map(([key, name, meaning]) => {
+          const value = number(report.health[key]);
+          return h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, name, h("span", { class: "dim" }, ` – ${meaning}`)),
+            h("td", { class: "num", "data-value": value }, count(value)),
+            h(
+              "td",
+              {},
+              value === null
+                ? h("span", { class: "dim" }, "not known")
+                : h("span", { class: `badge ${value ? "bad" : "good"}` }, value ? "look" : "good"),
+            ),
+          );
+        }),
+      ),
+    ),
+    messages.map((message) => note("warn", message)),
+  );
 }
 
 function machine(report) {
@@ -116,31 +281,86 @@ function machine(report) {
   const start = Number(when.start_unix_ns);
   const peaks = objects(object(m.peaks).threads);
   const units = { gflops: "GFLOP/s", gops: "GOP/s", gbytes: "GB/s" };
-  const keys = [...new Set(peaks.flatMap((row) => Object.keys(row)))].filter((key) => key !== "num_threads" && peaks.some((row) => isNumber(row[key])));
+  const keys = [...new Set(peaks.flatMap((row) => Object.keys(row)))].filter(
+    (key) => key !== "num_threads" && peaks.some((row) => isNumber(row[key])),
+  );
   const label = (key) => {
     const unit = Object.keys(units).find((name) => key.endsWith(name));
     return unit ? `${key.slice(0, -unit.length - 1).replaceAll("_", " ")}, ${units[unit]}` : key.replaceAll("_", " ");
   };
-  return h("section", { class: "panel", "aria-label": "Machine and versions" }, h("h2", {}, "Machine and versions"),
+  return h(
+    "section",
+    { class: "panel", "aria-label": "Machine and versions" },
+    h("h2", {}, "Machine and versions"),
     details([
-      ["Processor", text(m.cpu) || "not known"], ["Instructions", text(m.isa) || "not known"], ["Threads", isNumber(m.num_threads) ? count(m.num_threads) : "not known"],
+      ["Processor", text(m.cpu) || "not known"],
+      ["Instructions", text(m.isa) || "not known"],
+      ["Threads", isNumber(m.num_threads) ? count(m.num_threads) : "not known"],
       ...["thresher", "torch", "python"].map((name) => [name, text(v[name]) || "not known"]),
-      ["Started", start > 0 ? `${new Date(start / 1e6).toISOString().slice(0, 19).replace("T", " ")} UTC` : "not known"],
-      ["File", text(source.file)], ["Kind", text(source.kind)],
-      ["Energy", isNumber(energy.joules) ? `${digits(energy.joules)} J` : `not measured: ${text(energy.reason) || "no reason given"}`],
-      ...objects(energy.domains).map((domain) => [`Energy, ${domain.name}`, isNumber(domain.joules) ? `${digits(domain.joules)} J` : "not known"]),
+      [
+        "Started",
+        start > 0 ? `${new Date(start / 1e6).toISOString().slice(0, 19).replace("T", " ")} UTC` : "not known",
+      ],
+      ["File", text(source.file)],
+      ["Kind", text(source.kind)],
+      [
+        "Energy",
+        isNumber(energy.joules)
+          ? `${digits(energy.joules)} J`
+          : `not measured: ${text(energy.reason) || "no reason given"}`,
+      ],
+      ...objects(energy.domains).map((domain) => [
+        `Energy, ${domain.name}`,
+        isNumber(domain.joules) ? `${digits(domain.joules)} J` : "not known",
+      ]),
     ]),
-    h("h3", {}, "Measured peaks"),
+    h("h3", { class: "spaced" }, "Measured peaks"),
     peaks.length && keys.length
-      ? h("table", { class: "plain-table", id: "peaks" }, h("caption", { class: "hidden" }, "Measured peaks of the machine"),
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Peak"), peaks.map((row) => h("th", { scope: "col", class: "num" }, isNumber(row.num_threads) ? plural(row.num_threads, "thread") : UNKNOWN)))),
-        h("tbody", {}, keys.map((key) => h("tr", {}, h("th", { scope: "row" }, label(key)), peaks.map((row) => h("td", { class: "num", "data-value": number(row[key]) }, show("rate", row[key])))))))
-      : h("p", { class: "dim" }, text(m.peaks_reason) || "Not measured; `thresher peaks` measures them."));
+      ? h(
+          "table",
+          { class: "plain-table", id: "peaks" },
+          h("caption", { class: "hidden" }, "Measured peaks of the machine"),
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              h("th", { scope: "col" }, "Peak"),
+              peaks.map((row) =>
+                h(
+                  "th",
+                  { scope: "col", class: "num" },
+                  isNumber(row.num_threads) ? plural(row.num_threads, "thread") : UNKNOWN,
+                ),
+              ),
+            ),
+          ),
+          h(
+            "tbody",
+            {},
+            keys.map((key) =>
+              h(
+                "tr",
+                {},
+                h("th", { scope: "row" }, label(key)),
+                peaks.map((row) => h("td", { class: "num", "data-value": number(row[key]) }, show("rate", row[key]))),
+              ),
+            ),
+          ),
+        )
+      : h("p", { class: "dim" }, text(m.peaks_reason) || "Not measured; `thresher peaks` measures them."),
+  );
 }
 
 function overviewPage(main) {
   const { report } = state;
-  main.append(h("h1", { tabindex: "-1" }, "Overview"), ...sourceNotes(report), keyFigures(report),
-    h("div", { class: "columns" }, breakdown(report), findings(report)), stepsPanel(report),
-    h("div", { class: "columns" }, health(report), machine(report)));
+  main.append(
+    h("h1", { tabindex: "-1" }, "Overview"),
+    ...sourceNotes(report),
+    keyFigures(report),
+    h("div", { class: "columns" }, breakdown(report), findings(report)),
+    stepsPanel(report),
+    h("div", { class: "columns" }, health(report), machine(report)),
+  );
 }

@@ -7,14 +7,19 @@ function readAddress() {
 }
 
 function address(page, settings = {}) {
-  const query = new URLSearchParams(Object.entries(settings).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  const query = new URLSearchParams(
+    Object.entries(settings).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
   return `#/${page}${query.size ? `?${query}` : ""}`;
 }
 
 // Keeps a setting of the present page in its address without a new entry in the history.
 function remember(changes) {
   state.settings = Object.fromEntries(
-    Object.entries({ ...state.settings, ...changes }).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+    Object.entries({ ...state.settings, ...changes }).filter(
+      ([, value]) => value !== null && value !== undefined && value !== "",
+    ),
+  );
   try {
     history.replaceState(null, "", address(state.page, state.settings));
   } catch {
@@ -50,8 +55,14 @@ function startTheme() {
     themeChoice = "auto";
   }
   darkSystem.addEventListener("change", applyTheme);
-  addEventListener("beforeprint", () => { printing = true; applyTheme(); });
-  addEventListener("afterprint", () => { printing = false; applyTheme(); });
+  addEventListener("beforeprint", () => {
+    printing = true;
+    applyTheme();
+  });
+  addEventListener("afterprint", () => {
+    printing = false;
+    applyTheme();
+  });
   applyTheme();
 }
 

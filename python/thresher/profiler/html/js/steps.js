@@ -4,20 +4,33 @@ function stepsPanel(report) {
   const { steps, categories } = report.overview;
   const section = h("section", { class: "panel", "aria-label": "Steps" }, h("h2", {}, "Steps"));
   if (!steps.length) {
-    section.append(empty("No steps were recorded. profiler.step() marks them; without it, every call of a compiled model is one."));
+    section.append(
+      empty("No steps were recorded. profiler.step() marks them; without it, every call of a compiled model is one."),
+    );
     return section;
   }
   const used = categories.filter((name) => steps.some((step) => object(step.by_category)[name] > 0));
   const chart = h("div", { class: "chart" });
   const readout = h("p", { class: "readout" });
-  section.append(h("ul", { class: "legend", "aria-hidden": "true" }, used.map((name) => h("li", {}, swatch(name), name))), chart, readout, stepsTable(steps, used));
+  section.append(
+    h(
+      "ul",
+      { class: "legend", "aria-hidden": "true" },
+      used.map((name) => h("li", {}, swatch(name), name)),
+    ),
+    chart,
+    readout,
+    stepsTable(steps, used),
+  );
   onWidth(chart, (width) => drawSteps(chart, readout, steps, used, width));
   return section;
 }
 
 function describeStep(step, categories) {
   const values = object(step.by_category);
-  const parts = categories.filter((name) => values[name] > 0).map((name) => `${name} ${time(values[name])} (${percent(share(values[name], step.wall_ns))})`);
+  const parts = categories
+    .filter((name) => values[name] > 0)
+    .map((name) => `${name} ${time(values[name])} (${percent(share(values[name], step.wall_ns))})`);
   return `${text(step.name) || "step"}: ${time(number(step.wall_ns))}${parts.length ? ` – ${parts.join(", ")}` : ""}`;
 }
 
@@ -40,20 +53,42 @@ function drawSteps(chart, readout, steps, categories, width) {
       const value = number(object(step.by_category)[name]) || 0;
       if (value <= 0) return;
       const top = y(base + value);
-      paths[k].push(`M${x(i).toFixed(2)} ${y(base).toFixed(2)}V${top.toFixed(2)}h${bar.toFixed(2)}V${y(base).toFixed(2)}z`);
+      paths[k].push(
+        `M${x(i).toFixed(2)} ${y(base).toFixed(2)}V${top.toFixed(2)}h${bar.toFixed(2)}V${y(base).toFixed(2)}z`,
+      );
       base += value;
     });
   });
-  const cursor = svg("rect", { class: "cursor", fill: "none", y: 8, height: bottom - 8, width: Math.max(bar, 2), visibility: "hidden" });
+  const cursor = svg("rect", {
+    class: "cursor",
+    fill: "none",
+    y: 8,
+    height: bottom - 8,
+    width: Math.max(bar, 2),
+    visibility: "hidden",
+  });
   const every = Math.max(1, Math.ceil(70 / pitch));
-  const drawing = svg("svg", { height, viewBox: `0 0 ${width} ${height}`, tabindex: "0", role: "img",
-    "aria-label": `Stacked columns of ${plural(steps.length, "step")}; arrow keys read them one by one, the table below holds the values` },
-    marks.map((mark, i) => [svg("line", { class: "grid", x1: left, x2: width, y1: y(mark), y2: y(mark) }),
-      svg("text", { x: left - 6, y: y(mark) + 4, "text-anchor": "end" }, labels[i])]),
+  const drawing = svg(
+    "svg",
+    {
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      tabindex: "0",
+      role: "img",
+      "aria-label": `Stacked columns of ${plural(steps.length, "step")}; arrow keys read them one by one, the table below holds the values`,
+    },
+    marks.map((mark, i) => [
+      svg("line", { class: "grid", x1: left, x2: width, y1: y(mark), y2: y(mark) }),
+      svg("text", { x: left - 6, y: y(mark) + 4, "text-anchor": "end" }, labels[i]),
+    ]),
     paths.map((path, k) => svg("path", { class: `fill-${categoryClass(categories[k])}`, d: path.join("") })),
-    steps.map((step, i) => (i % every === 0 && x(i) + 60 < width + 8
-      ? svg("text", { x: x(i), y: height - 6 }, shortStep(text(step.name) || "", i)) : null)),
-    cursor);
+    steps.map((step, i) =>
+      i % every === 0 && x(i) + 60 < width + 8
+        ? svg("text", { x: x(i), y: height - 6 }, shortStep(text(step.name) || "", i))
+        : null,
+    ),
+    cursor,
+  );
   let at = -1;
   const choose = (i) => {
     at = Math.max(0, Math.min(steps.length - 1, i));
@@ -72,7 +107,10 @@ function drawSteps(chart, readout, steps, categories, width) {
     choose(to);
     announce(readout.textContent);
   });
-  const slowest = steps.reduce((worst, step, i) => ((number(step.wall_ns) || 0) > (number(steps[worst].wall_ns) || 0) ? i : worst), 0);
+  const slowest = steps.reduce(
+    (worst, step, i) => ((number(step.wall_ns) || 0) > (number(steps[worst].wall_ns) || 0) ? i : worst),
+    0,
+  );
   readout.textContent = `Slowest: ${describeStep(steps[slowest], categories)}`;
   chart.replaceChildren(drawing);
 }
@@ -88,12 +126,25 @@ function stepsTable(steps, categories) {
     if (!holder.open || holder.dataset.made) return;
     holder.dataset.made = "yes";
     const table = new Table({
-      caption: "Steps", sort: "start_ns", descending: false,
+      caption: "Steps",
+      sort: "start_ns",
+      descending: false,
       columns: [
         { key: "name", label: "Step", kind: "text", value: (step) => text(step.name) },
         { key: "start_ns", label: "Start", kind: "time", value: (step) => number(step.start_ns) },
-        { key: "wall_ns", label: "Wall clock", kind: "time", value: (step) => number(step.wall_ns), bar: (rows) => Math.max(...rows.map((step) => step.wall_ns || 0)) },
-        ...categories.map((name) => ({ key: name, label: name, kind: "time", value: (step) => number(object(step.by_category)[name]) })),
+        {
+          key: "wall_ns",
+          label: "Wall clock",
+          kind: "time",
+          value: (step) => number(step.wall_ns),
+          bar: (rows) => Math.max(...rows.map((step) => step.wall_ns || 0)),
+        },
+        ...categories.map((name) => ({
+          key: name,
+          label: name,
+          kind: "time",
+          value: (step) => number(object(step.by_category)[name]),
+        })),
       ],
     });
     table.setRows(steps);

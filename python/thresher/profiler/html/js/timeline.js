@@ -1,8 +1,19 @@
 // The timeline's page: pointer, keys, search, the details of an event, and the same in words.
 const KEY_HELP = [
-  [["W", "S"], "zoom in, out"], [["A", "D"], "move"], [["0"], "fit"], [["N", "P"], "next, previous event of the row"], [["↑", "↓"], "row above, below (after a selection)"],
-  [["G"], "follow the arrow"], [["F"], "zoom to the event"], [["Enter"], "next event found"], [["Esc"], "clear the selection"],
+  [["W", "S"], "zoom in, out"],
+  [["A", "D"], "move"],
+  [["0"], "fit"],
+  [["N", "P"], "next, previous event of the row"],
+  [["↑", "↓"], "row above, below (after a selection)"],
+  [["G"], "follow the arrow"],
+  [["F"], "zoom to the event"],
+  [["Enter"], "next event found"],
+  [["Esc"], "clear the selection"],
 ];
+
+function delayText(delay) {
+  return delay === 0 ? "at the same time" : `${time(Math.abs(delay))} ${delay > 0 ? "later" : "earlier"}`;
+}
 
 function timelinePage(main) {
   const { timeline } = state.report;
@@ -21,16 +32,47 @@ class TimelinePage {
     this.tip = h("div", { class: "tip", hidden: true });
     this.spacer = h("div", {});
     this.tracks = h("div", { class: "tracks", tabindex: "-1" }, this.drawing.canvas, this.spacer);
-    this.frame = h("div", { class: "timeline", tabindex: "0", role: "application", "aria-roledescription": "timeline",
-      "aria-label": "Timeline", "aria-describedby": "timeline-view timeline-keys" }, this.drawing.strip, this.tracks, this.tip);
+    this.frame = h(
+      "div",
+      {
+        class: "timeline",
+        tabindex: "0",
+        role: "application",
+        "aria-roledescription": "timeline",
+        "aria-label": "Timeline",
+        "aria-describedby": "timeline-view timeline-keys",
+      },
+      this.drawing.strip,
+      this.tracks,
+      this.tip,
+    );
     this.where = h("p", { class: "dim", id: "timeline-view" });
     this.panel = h("section", { class: "panel", "aria-label": "Selected event", "aria-live": "polite" });
     this.visible = h("section", { class: "panel", "aria-label": "Longest events in view" });
-    main.append(this.makeIntroduction(timeline), this.makeToolbar(), this.makeLanes(), this.frame, this.where,
-      h("p", { class: "keys", id: "timeline-keys" }, KEY_HELP.map(([keys, meaning]) => h("span", {}, keys.map((key) => [h("kbd", {}, key), " "]), meaning)),
-        h("span", {}, "wheel: zoom"), h("span", {}, "drag: move"), h("span", {}, "click: select")),
+    main.append(
+      this.makeIntroduction(timeline),
+      this.makeToolbar(),
+      this.makeLanes(),
+      this.frame,
+      this.where,
+      h(
+        "p",
+        { class: "keys", id: "timeline-keys" },
+        KEY_HELP.map(([keys, meaning]) =>
+          h(
+            "span",
+            {},
+            keys.map((key) => [h("kbd", {}, key), " "]),
+            meaning,
+          ),
+        ),
+        h("span", {}, "wheel: zoom"),
+        h("span", {}, "drag: move"),
+        h("span", {}, "click: select"),
+      ),
       this.makeLegend(),
-      h("div", { class: "timeline-below" }, this.panel, this.visible));
+      h("div", { class: "timeline-below" }, this.panel, this.visible),
+    );
     this.listen();
     this.select(-1);
     this.restore();
@@ -42,7 +84,9 @@ class TimelinePage {
         return;
       }
       this.drawing.readColours();
-      this.drawing.request();
+      // Paper waits for no animation frame.
+      if (printing) this.drawing.draw();
+      else this.drawing.request();
     };
     themeListeners.add(this.themeListener);
   }
@@ -50,41 +94,91 @@ class TimelinePage {
   makeIntroduction(timeline) {
     const shown = this.model.count;
     const total = timeline.total ?? shown;
-    return h("p", { class: total > shown ? "note info" : "dim", id: "timeline-count" }, total > shown
-      ? `${count(shown)} of ${count(total)} events are shown: the trace was down-sampled for this page. Tables and sums count every event.`
-      : `All ${plural(shown, "event")} of the trace are shown.`);
+    return h(
+      "p",
+      { class: total > shown ? "note info" : "dim", id: "timeline-count" },
+      total > shown
+        ? `${count(shown)} of ${count(total)} events are shown: the trace was down-sampled for this page. Tables and sums count every event.`
+        : `All ${plural(shown, "event")} of the trace are shown.`,
+    );
   }
 
   makeToolbar() {
-    const button = (label, name, action) => h("button", { type: "button", "aria-label": name, title: name, onclick: action }, label);
-    this.box = h("input", { type: "search", placeholder: "name, module, shape, kernel", "aria-label": "Search events", oninput: () => this.search(this.box.value),
+    const button = (label, name, action) =>
+      h("button", { type: "button", "aria-label": name, title: name, onclick: action }, label);
+    this.box = h("input", {
+      type: "search",
+      placeholder: "name, module, shape, kernel",
+      "aria-label": "Search events",
+      oninput: () => this.search(this.box.value),
       onkeydown: (event) => {
         if (event.key !== "Enter") return;
         event.preventDefault();
         this.step(event.shiftKey ? -1 : 1);
-      } });
+      },
+    });
     this.found = h("span", { class: "count", role: "status" });
-    return h("div", { class: "toolbar" },
-      h("span", { class: "group" }, button("+", "Zoom in", () => this.drawing.zoom(0.6)), button("−", "Zoom out", () => this.drawing.zoom(1 / 0.6)),
-        button("←", "Earlier", () => this.drawing.pan(-0.3)), button("→", "Later", () => this.drawing.pan(0.3)), button("Fit", "Fit all", () => this.drawing.fit())),
-      this.box, h("span", { class: "group" }, button("Previous", "Previous event found", () => this.step(-1)), button("Next", "Next event found", () => this.step(1))), this.found);
+    return h(
+      "div",
+      { class: "toolbar" },
+      h(
+        "span",
+        { class: "group" },
+        button("+", "Zoom in", () => this.drawing.zoom(0.6)),
+        button("−", "Zoom out", () => this.drawing.zoom(1 / 0.6)),
+        button("←", "Earlier", () => this.drawing.pan(-0.3)),
+        button("→", "Later", () => this.drawing.pan(0.3)),
+        button("Fit", "Fit all", () => this.drawing.fit()),
+      ),
+      this.box,
+      h(
+        "span",
+        { class: "group" },
+        button("Previous", "Previous event found", () => this.step(-1)),
+        button("Next", "Next event found", () => this.step(1)),
+      ),
+      this.found,
+    );
   }
 
   makeLanes() {
     if (this.model.lanes.length < 2) return null;
-    return h("details", { class: "more-table" }, h("summary", {}, `Lanes (${this.model.lanes.length})`),
-      h("fieldset", {}, h("legend", {}, "Lanes that are shown"), this.model.lanes.map((lane) => h("label", {},
-        h("input", { type: "checkbox", checked: true, onchange: (event) => {
-          if (event.target.checked) this.drawing.hidden.delete(lane.index);
-          else this.drawing.hidden.add(lane.index);
-          this.drawing.layOut();
-          this.resize(this.frame.clientWidth);
-        } }), `${lane.kind}: ${lane.name}`))));
+    return h(
+      "details",
+      { class: "more-table" },
+      h("summary", {}, `Lanes (${this.model.lanes.length})`),
+      h(
+        "fieldset",
+        {},
+        h("legend", {}, "Lanes that are shown"),
+        this.model.lanes.map((lane) =>
+          h(
+            "label",
+            {},
+            h("input", {
+              type: "checkbox",
+              checked: true,
+              onchange: (event) => {
+                if (event.target.checked) this.drawing.hidden.delete(lane.index);
+                else this.drawing.hidden.add(lane.index);
+                this.drawing.layOut();
+                this.resize(this.frame.clientWidth);
+              },
+            }),
+            `${lane.kind}: ${lane.name}`,
+          ),
+        ),
+      ),
+    );
   }
 
   makeLegend() {
     const used = [...new Set(this.model.category)].map((index) => this.model.timeline.categories[index] ?? "other");
-    return h("ul", { class: "legend", "aria-label": "Colours" }, [...new Set(used)].map((name) => h("li", {}, swatch(name), name)));
+    return h(
+      "ul",
+      { class: "legend", "aria-label": "Colours" },
+      [...new Set(used)].map((name) => h("li", {}, swatch(name), name)),
+    );
   }
 
   resize(width) {
@@ -114,7 +208,9 @@ class TimelinePage {
       const { view } = this.drawing;
       const { total, events } = this.model.longestIn(view.start, view.end, 25, this.drawing.hidden);
       const [from, to] = [Math.max(view.start, this.model.first), Math.min(view.end, this.model.last)];
-      this.where.textContent = `In view: ${time(Math.round(from))} to ${time(Math.round(to))}, ${time(Math.round(to - from))} of ${time(this.model.last - this.model.first)}; ${plural(total, "event")}.`;
+      const span = `${time(Math.round(to - from))} of ${time(this.model.last - this.model.first)}`;
+      const range = `${time(Math.round(from))} to ${time(Math.round(to))}`;
+      this.where.textContent = `In view: ${range}, ${span}; ${plural(total, "event")}.`;
       this.frame.dataset.from = String(Math.round(view.start));
       this.frame.dataset.to = String(Math.round(view.end));
       this.drawVisible(events, total);
@@ -125,14 +221,58 @@ class TimelinePage {
 
   drawVisible(events, total) {
     const focused = this.visible.contains(document.activeElement) ? Number(document.activeElement.dataset.event) : -1;
-    this.visible.replaceChildren(h("h2", {}, total > events.length ? `Longest ${events.length} of ${plural(total, "event")} in view` : `${plural(total, "event")} in view`),
-      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Longest events in view" },
-        h("table", {}, h("caption", { class: "hidden" }, "Longest events in view"),
-          h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Event"), h("th", { scope: "col" }, "Category"), h("th", { scope: "col", class: "num" }, "Start"), h("th", { scope: "col", class: "num" }, "Duration"))),
-          h("tbody", {}, events.map((i) => h("tr", {},
-            h("th", { scope: "row" }, h("button", { type: "button", class: "link", "data-event": i, onclick: () => this.select(i, { show: true }) }, this.model.nameOf(i))),
-            h("td", {}, this.model.categoryOf(i)), h("td", { class: "num" }, time(this.model.start[i])),
-            h("td", { class: "num", "data-value": this.model.duration[i] }, time(this.model.duration[i]))))))));
+    this.visible.replaceChildren(
+      h(
+        "h2",
+        {},
+        total > events.length
+          ? `Longest ${events.length} of ${plural(total, "event")} in view`
+          : `${plural(total, "event")} in view`,
+      ),
+      h(
+        "div",
+        { class: "scroll", tabindex: "0", role: "region", "aria-label": "Longest events in view" },
+        h(
+          "table",
+          {},
+          h("caption", { class: "hidden" }, "Longest events in view"),
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              h("th", { scope: "col" }, "Event"),
+              h("th", { scope: "col" }, "Category"),
+              h("th", { scope: "col", class: "num" }, "Start"),
+              h("th", { scope: "col", class: "num" }, "Duration"),
+            ),
+          ),
+          h(
+            "tbody",
+            {},
+            events.map((i) =>
+              h(
+                "tr",
+                {},
+                h(
+                  "th",
+                  { scope: "row" },
+                  h(
+                    "button",
+                    { type: "button", class: "link", "data-event": i, onclick: () => this.select(i, { show: true }) },
+                    this.model.nameOf(i),
+                  ),
+                ),
+                h("td", {}, this.model.categoryOf(i)),
+                h("td", { class: "num" }, time(this.model.start[i])),
+                h("td", { class: "num", "data-value": this.model.duration[i] }, time(this.model.duration[i])),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
     if (focused >= 0) this.visible.querySelector(`[data-event="${focused}"]`)?.focus();
   }
 
@@ -164,7 +304,11 @@ class TimelinePage {
     const [start, duration] = [model.start[i], model.duration[i]];
     const span = drawing.view.end - drawing.view.start;
     if (zoom) drawing.setView(start - duration * 0.6 - 20, start + duration * 1.6 + 20);
-    else if (start > drawing.view.end || start + duration < drawing.view.start || (start < drawing.view.start && duration < span)) {
+    else if (
+      start > drawing.view.end ||
+      start + duration < drawing.view.start ||
+      (start < drawing.view.start && duration < span)
+    ) {
       drawing.setView(start + duration / 2 - span / 2, start + duration / 2 + span / 2);
     }
     const top = drawing.tops.get(model.trackOf[i]);
@@ -175,7 +319,10 @@ class TimelinePage {
 
   drawPanel(i) {
     if (i < 0) {
-      this.panel.replaceChildren(h("h2", {}, "No event selected"), h("p", { class: "dim" }, "Click one, or press N with the timeline in focus."));
+      this.panel.replaceChildren(
+        h("h2", {}, "No event selected"),
+        h("p", { class: "dim" }, "Click one, or press N with the timeline in focus."),
+      );
       return;
     }
     const { model } = this;
@@ -185,20 +332,51 @@ class TimelinePage {
     const speed = (amount) => (isNumber(amount) && amount >= 0 && duration > 0 ? digits(amount / duration) : null);
     const modelled = isNumber(flops) && flops >= 0;
     const button = (label, action) => h("button", { type: "button", onclick: action }, label);
-    this.panel.replaceChildren(h("h2", {}, swatch(model.categoryOf(i)), ` ${model.nameOf(i)}`),
+    this.panel.replaceChildren(
+      h("h2", {}, swatch(model.categoryOf(i)), ` ${model.nameOf(i)}`),
       details([
-        ["Category", model.categoryOf(i)], ["Lane", `${model.laneOf(i).kind}: ${model.laneOf(i).name}`],
-        ["Start", `${time(model.start[i])} (${exact("time", model.start[i])})`], ["Duration", `${time(duration)} (${exact("time", duration)})`],
-        ["Shapes", text(site.shapes)], ["Kernel", text(site.kernel)], ["Module", text(site.module)], ["Source", text(site.source) ? h("code", {}, site.source) : null],
+        ["Category", model.categoryOf(i)],
+        ["Lane", `${model.laneOf(i).kind}: ${model.laneOf(i).name}`],
+        ["Start", `${time(model.start[i])} (${exact("time", model.start[i])})`],
+        ["Duration", `${time(duration)} (${exact("time", duration)})`],
+        ["Shapes", text(site.shapes)],
+        ["Kernel", text(site.kernel)],
+        ["Module", text(site.module)],
+        ["Source", text(site.source) ? h("code", {}, site.source) : null],
         ["Work", modelled ? `${show("flops", flops)}${speed(flops) ? `, ${speed(flops)} GFLOP/s` : ""}` : null],
-        ["Memory traffic", isNumber(traffic) && traffic >= 0 ? `${bytes(traffic)}${speed(traffic) ? `, ${speed(traffic)} GB/s` : ""}` : null],
+        [
+          "Memory traffic",
+          isNumber(traffic) && traffic >= 0
+            ? `${bytes(traffic)}${speed(traffic) ? `, ${speed(traffic)} GB/s` : ""}`
+            : null,
+        ],
         ["Work", model.site[i] >= 0 && !modelled ? "not modelled" : null],
         ["Correlation", text(model.ids[i])],
       ]),
-      ...links.slice(0, 20).map(({ event, forward }) => h("p", {}, forward ? "Launches " : "Launched by ",
-        h("button", { type: "button", class: "link", onclick: () => this.select(event, { show: true }) }, model.nameOf(event)),
-        ` on ${model.laneOf(event).kind} ${model.laneOf(event).name}, ${time(Math.abs(model.start[event] - model.start[i]))} ${model.start[event] >= model.start[i] ? "later" : "earlier"}`)),
-      h("p", { class: "group" }, button("Zoom to it", () => this.select(i, { show: true, zoom: true })), button("Previous", () => this.walk(-1)), button("Next", () => this.walk(1)), button("Clear", () => this.select(-1))));
+      ...links
+        .slice(0, 20)
+        .map(({ event, forward }) =>
+          h(
+            "p",
+            {},
+            forward ? "Launches " : "Launched by ",
+            h(
+              "button",
+              { type: "button", class: "link", onclick: () => this.select(event, { show: true }) },
+              model.nameOf(event),
+            ),
+            ` on ${model.laneOf(event).kind} ${model.laneOf(event).name}, ${delayText(model.start[event] - model.start[i])}`,
+          ),
+        ),
+      h(
+        "p",
+        { class: "group" },
+        button("Zoom to it", () => this.select(i, { show: true, zoom: true })),
+        button("Previous", () => this.walk(-1)),
+        button("Next", () => this.walk(1)),
+        button("Clear", () => this.select(-1)),
+      ),
+    );
   }
 
   walk(by) {
@@ -236,9 +414,19 @@ class TimelinePage {
     const { selected } = drawing;
     const link = selected >= 0 ? (this.model.links.get(selected) || [])[0] : null;
     const actions = {
-      w: () => drawing.zoom(0.75), "+": () => drawing.zoom(0.75), "=": () => drawing.zoom(0.75), s: () => drawing.zoom(1 / 0.75), "-": () => drawing.zoom(1 / 0.75),
-      a: () => drawing.pan(-0.15), arrowleft: () => drawing.pan(-0.15), d: () => drawing.pan(0.15), arrowright: () => drawing.pan(0.15), 0: () => drawing.fit(),
-      n: () => this.walk(1), p: () => this.walk(-1), enter: () => this.step(event.shiftKey ? -1 : 1),
+      w: () => drawing.zoom(0.75),
+      "+": () => drawing.zoom(0.75),
+      "=": () => drawing.zoom(0.75),
+      s: () => drawing.zoom(1 / 0.75),
+      "-": () => drawing.zoom(1 / 0.75),
+      a: () => drawing.pan(-0.15),
+      arrowleft: () => drawing.pan(-0.15),
+      d: () => drawing.pan(0.15),
+      arrowright: () => drawing.pan(0.15),
+      0: () => drawing.fit(),
+      n: () => this.walk(1),
+      p: () => this.walk(-1),
+      enter: () => this.step(event.shiftKey ? -1 : 1),
       arrowup: selected >= 0 ? () => this.changeRow(-1) : () => this.tracks.scrollBy(0, -ROW * 2),
       arrowdown: selected >= 0 ? () => this.changeRow(1) : () => this.tracks.scrollBy(0, ROW * 2),
       g: link ? () => this.select(link.event, { show: true }) : null,
@@ -262,12 +450,21 @@ class TimelinePage {
       drawing.top = tracks.scrollTop;
       drawing.request();
     });
-    tracks.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      const unit = event.deltaMode === 1 ? 20 : 1;
-      if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) drawing.pan(((event.deltaX || event.deltaY) * unit) / drawing.width);
-      else drawing.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * unit * 0.0015))), drawing.timeAt(place(event).x));
-    }, { passive: false });
+    tracks.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        const unit = event.deltaMode === 1 ? 20 : 1;
+        if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
+          drawing.pan(((event.deltaX || event.deltaY) * unit) / drawing.width);
+        else
+          drawing.zoom(
+            Math.exp(Math.max(-1, Math.min(1, event.deltaY * unit * 0.0015))),
+            drawing.timeAt(place(event).x),
+          );
+      },
+      { passive: false },
+    );
     const pointers = new Map();
     let drag = null;
     tracks.addEventListener("pointerdown", (event) => {
@@ -308,7 +505,9 @@ class TimelinePage {
     };
     drawing.canvas.addEventListener("pointerup", finish);
     drawing.canvas.addEventListener("pointercancel", finish);
-    drawing.canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    drawing.canvas.addEventListener("pointerleave", () => {
+      this.tip.hidden = true;
+    });
     drawing.canvas.addEventListener("dblclick", (event) => {
       const { x, y } = place(event);
       const i = drawing.hit(x, y);
@@ -333,10 +532,14 @@ class TimelinePage {
     drawing.strip.addEventListener("pointermove", (event) => {
       if (drawing.strip.hasPointerCapture(event.pointerId)) centre(event);
     });
-    drawing.strip.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      drawing.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * 0.0015))));
-    }, { passive: false });
+    drawing.strip.addEventListener(
+      "wheel",
+      (event) => {
+        event.preventDefault();
+        drawing.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * 0.0015))));
+      },
+      { passive: false },
+    );
   }
 
   hover({ x, y }) {
@@ -345,7 +548,12 @@ class TimelinePage {
     this.tip.hidden = i < 0;
     if (i < 0) return;
     const module = text(this.model.siteOf(i).module);
-    this.tip.replaceChildren(h("strong", {}, this.model.nameOf(i)), h("br", {}), time(this.model.duration[i]), module ? ` · ${module}` : "");
+    this.tip.replaceChildren(
+      h("strong", {}, this.model.nameOf(i)),
+      h("br", {}),
+      time(this.model.duration[i]),
+      module ? ` · ${module}` : "",
+    );
     const width = this.tip.offsetWidth;
     const left = Math.max(4, Math.min(x + 14, this.drawing.width - width - 4));
     const below = y + STRIP + 20;

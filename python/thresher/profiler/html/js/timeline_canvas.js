@@ -3,6 +3,7 @@ const ROW = 20;
 const LANE_HEAD = 22;
 const AXIS = 24;
 const STRIP = 40;
+const FRAMES = new Set(["step", "annotation", "call", "execution"]);
 
 function rgb(text) {
   const hex = text.replace("#", "");
@@ -11,7 +12,9 @@ function rgb(text) {
 }
 
 function luminance([r, g, b]) {
-  const [x, y, z] = [r, g, b].map((value) => (value / 255 <= 0.03928 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  const [x, y, z] = [r, g, b].map((value) =>
+    value / 255 <= 0.03928 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4,
+  );
   return 0.2126 * x + 0.7152 * y + 0.0722 * z;
 }
 
@@ -63,16 +66,32 @@ class TimelineCanvas {
   }
 
   readColours() {
-    const names = ["--paper", "--panel", "--raised", "--ink", "--dim", "--line", "--strong", "--here", "--accent", "--mark"];
+    const names = [
+      "--paper",
+      "--panel",
+      "--raised",
+      "--ink",
+      "--dim",
+      "--line",
+      "--strong",
+      "--here",
+      "--accent",
+      "--mark",
+    ];
     this.c = Object.fromEntries(names.map((name) => [name.slice(2), colour(name)]));
     // Tints tell neighbours of one category apart; the category keeps its hue.
-    this.tints = new Map([...COLOURED].map((category) => {
-      const base = rgb(colour(`--c-${category}`));
-      return [category, [0, 0.16, -0.12, 0.3].map((shift) => {
-        const mixed = base.map((value) => Math.round(shift >= 0 ? value + (255 - value) * shift : value * (1 + shift)));
-        return { fill: `rgb(${mixed})`, ink: luminance(mixed) > 0.22 ? "#0d1720" : "#fff" };
-      })];
-    }));
+    this.tints = new Map(
+      [...COLOURED].map((category) => {
+        const base = rgb(colour(`--c-${category}`));
+        const mixed = [0, 0.14, -0.1, 0.24].map((shift) =>
+          base.map((value) => Math.round(shift >= 0 ? value + (255 - value) * shift : value * (1 + shift))),
+        );
+        // One ink for all tints: the one that can be read on the worst of them.
+        const lights = mixed.map(luminance);
+        const ink = (Math.min(...lights) + 0.05) / 0.058 > 1.05 / (Math.max(...lights) + 0.05) ? "#0d1720" : "#fff";
+        return [category, mixed.map((fill) => ({ fill: `rgb(${fill})`, ink }))];
+      }),
+    );
   }
 
   // Where each lane and track stands, from the top of the scrolled content.
@@ -97,7 +116,10 @@ class TimelineCanvas {
   resize(width, height) {
     this.width = width;
     this.height = height;
-    for (const [canvas, tall] of [[this.canvas, height], [this.strip, STRIP]]) {
+    for (const [canvas, tall] of [
+      [this.canvas, height],
+      [this.strip, STRIP],
+    ]) {
       const ratio = devicePixelRatio || 1;
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(tall * ratio);
@@ -129,7 +151,11 @@ class TimelineCanvas {
     if (y < AXIS) return -1;
     const t = this.trackAt(y);
     if (t < 0) return -1;
-    return this.model.eventAt(this.model.tracks[t], this.timeAt(x), ((this.view.end - this.view.start) / this.width) * 3);
+    return this.model.eventAt(
+      this.model.tracks[t],
+      this.timeAt(x),
+      ((this.view.end - this.view.start) / this.width) * 3,
+    );
   }
 
   tint(i) {
@@ -217,12 +243,15 @@ class TimelineCanvas {
     context.fillStyle = this.c.dim;
     context.font = "600 12px system-ui, sans-serif";
     context.textBaseline = "middle";
-    context.fillText(this.label(context, `${lane.kind === "device" ? "Device" : "Host"} · ${lane.name}`, this.width - 16), 8, y + LANE_HEAD / 2 - 1);
+    context.fillText(
+      this.label(context, `${lane.kind === "device" ? "Device" : "Host"} · ${lane.name}`, this.width - 16),
+      8,
+      y + LANE_HEAD / 2 - 1,
+    );
   }
 
   axisTicks() {
-    const origin = 0;
-    const marks = ticks(this.view.start - origin, this.view.end - origin, Math.max(2, this.width / 130));
+    const marks = ticks(this.view.start, this.view.end, Math.max(2, this.width / 130));
     return { marks, labels: timeLabels(marks) };
   }
 
@@ -265,7 +294,12 @@ class TimelineCanvas {
     if (!box) return;
     context.strokeStyle = this.c.ink;
     context.lineWidth = 2;
-    context.strokeRect(Math.max(-4, box.x) - 1, box.y, Math.min(box.x + box.width, this.width + 4) - Math.max(-4, box.x) + 1, ROW);
+    context.strokeRect(
+      Math.max(-4, box.x) - 1,
+      box.y,
+      Math.min(box.x + box.width, this.width + 4) - Math.max(-4, box.x) + 1,
+      ROW,
+    );
   }
 
   drawArrow(context, from, to) {
@@ -276,7 +310,10 @@ class TimelineCanvas {
     if (Math.max(Math.abs(x1), Math.abs(x2)) > 1e6) return;
     const bend = Math.max(18, Math.abs(y2 - y1) / 2) * (down ? 1 : -1);
     context.lineCap = "round";
-    for (const [style, width] of [[this.c.raised, 5], [this.c.ink, 1.8]]) {
+    for (const [style, width] of [
+      [this.c.raised, 5],
+      [this.c.ink, 1.8],
+    ]) {
       context.strokeStyle = style;
       context.fillStyle = style;
       context.lineWidth = width;
@@ -293,7 +330,7 @@ class TimelineCanvas {
     context.fill();
   }
 
-  // How busy each pixel of the strip is, the tracks of devices above those of the host.
+  // How busy each pixel of the strip is: devices, and work of the host (not what frames it, as steps do).
   busyness() {
     const { model, width } = this;
     const scale = width / (model.last - model.first);
@@ -301,7 +338,7 @@ class TimelineCanvas {
     const kinds = new Map(model.lanes.map((lane) => [lane.index, lane.kind]));
     for (let i = 0; i < model.count; i += 1) {
       const row = busy[kinds.get(model.lane[i])];
-      if (!row || (kinds.get(model.lane[i]) === "host" && model.row[i] > 0)) continue;
+      if (!row || FRAMES.has(model.categoryOf(i))) continue;
       const left = (model.start[i] - model.first) * scale;
       const right = left + model.duration[i] * scale;
       for (let pixel = Math.floor(left); pixel <= right && pixel <= width; pixel += 1) {
@@ -317,7 +354,10 @@ class TimelineCanvas {
     context.fillStyle = this.c.panel;
     context.fillRect(0, 0, this.width, STRIP);
     const half = STRIP / 2 - 3;
-    for (const [kind, base, category] of [["host", STRIP / 2 - 1, "host"], ["device", STRIP - 2, "kernel"]]) {
+    for (const [kind, base, category] of [
+      ["host", STRIP / 2 - 1, "host"],
+      ["device", STRIP - 2, "kernel"],
+    ]) {
       context.fillStyle = this.tints.get(category)[0].fill;
       this.busy[kind].forEach((part, pixel) => {
         if (part <= 0) return;

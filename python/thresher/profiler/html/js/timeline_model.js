@@ -35,23 +35,27 @@ class TimelineModel {
       if (!byKey.has(key)) byKey.set(key, []);
       byKey.get(key).push(i);
     }
-    this.tracks = [...byKey.entries()].sort(([a], [b]) => a - b).map(([key, members]) => {
-      members.sort((a, b) => this.start[a] - this.start[b] || this.duration[b] - this.duration[a]);
-      // Ends of everything so far never decrease, which is what a binary search needs.
-      const ends = new Float64Array(members.length);
-      let end = -Infinity;
-      members.forEach((i, k) => {
-        end = Math.max(end, this.start[i] + this.duration[i]);
-        ends[k] = end;
+    this.tracks = [...byKey.entries()]
+      .sort(([a], [b]) => a - b)
+      .map(([key, members]) => {
+        members.sort((a, b) => this.start[a] - this.start[b] || this.duration[b] - this.duration[a]);
+        // Ends of everything so far never decrease, which is what a binary search needs.
+        const ends = new Float64Array(members.length);
+        let end = -Infinity;
+        members.forEach((i, k) => {
+          end = Math.max(end, this.start[i] + this.duration[i]);
+          ends[k] = end;
+        });
+        return { lane: Math.floor(key / 4096), row: key % 4096, members, ends };
       });
-      return { lane: Math.floor(key / 4096), row: key % 4096, members, ends };
-    });
     this.trackOf = new Int32Array(this.count);
     this.placeOf = new Int32Array(this.count);
-    this.tracks.forEach((track, t) => track.members.forEach((i, k) => {
-      this.trackOf[i] = t;
-      this.placeOf[i] = k;
-    }));
+    this.tracks.forEach((track, t) =>
+      track.members.forEach((i, k) => {
+        this.trackOf[i] = t;
+        this.placeOf[i] = k;
+      }),
+    );
     this.lanes = [...new Set(this.tracks.map((track) => track.lane))].map((index) => {
       const lane = object(this.timeline.lanes[index]);
       return { index, name: text(lane.name) || `Lane ${index}`, kind: lane.kind === "device" ? "device" : "host" };
@@ -108,7 +112,11 @@ class TimelineModel {
       const i = track.members[k];
       if (this.start[i] > when + slack) break;
       const away = Math.max(this.start[i] - when, when - this.start[i] - this.duration[i], 0);
-      if (away < distance || (away === distance && best < 0) || (away === 0 && best >= 0 && this.duration[i] < this.duration[best])) {
+      if (
+        away < distance ||
+        (away === distance && best < 0) ||
+        (away === 0 && best >= 0 && this.duration[i] < this.duration[best])
+      ) {
         best = i;
         distance = away;
       }
@@ -136,7 +144,12 @@ class TimelineModel {
     if (!words.length) return;
     const { names, sites } = this.timeline;
     const lowered = names.map((name) => name.toLowerCase());
-    const details = sites.map((site) => [site.shapes, site.module, site.source, site.kernel].map((item) => text(item) || "").join("\n").toLowerCase());
+    const details = sites.map((site) =>
+      [site.shapes, site.module, site.source, site.kernel]
+        .map((item) => text(item) || "")
+        .join("\n")
+        .toLowerCase(),
+    );
     const known = new Map();
     this.matches = new Uint8Array(this.count);
     for (let i = 0; i < this.count; i += 1) {
