@@ -74,9 +74,15 @@ class TimelinePage {
       h("div", { class: "timeline-below" }, this.panel, this.visible),
     );
     this.listen();
-    this.select(-1);
-    this.restore();
-    onWidth(this.frame, (width) => this.resize(width));
+    this.frame.dataset.selected = "-1";
+    this.drawPanel(-1);
+    const { settings } = state;
+    let restored = false;
+    onWidth(this.frame, (width) => {
+      this.resize(width);
+      if (!restored) this.restore(settings);
+      restored = true;
+    });
     this.drawing.ondraw = () => this.drawn();
     this.themeListener = () => {
       if (!this.frame.isConnected) {
@@ -189,15 +195,15 @@ class TimelinePage {
     this.drawing.resize(width, height);
   }
 
-  restore() {
-    const { q, event, from, to } = state.settings;
+  restore({ q, event, from, to }) {
     if (q) {
       this.box.value = q;
       this.search(q);
     }
-    if (from && to && Number(to) > Number(from)) this.drawing.setView(Number(from), Number(to));
-    const wanted = Number(event);
-    if (event !== undefined && wanted >= 0 && wanted < this.model.count) this.select(wanted, { show: true });
+    const range = from && to && Number(to) > Number(from);
+    if (range) this.drawing.setView(Number(from), Number(to));
+    const wanted = event === undefined ? -1 : Number(event);
+    if (wanted >= 0 && wanted < this.model.count) this.select(wanted, { show: !range });
   }
 
   // What follows the view: its description, the table of what it holds, the address.
