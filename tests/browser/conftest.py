@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from thresher.profiler.html import render
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PAGES = ("overview", "operators", "kernels", "timeline", "memory", "modules", "roofline", "difference")
+PAGES = ("overview", "operators", "kernels", "runtime", "timeline", "memory", "modules", "roofline", "difference")
 UNITS = {
     **{"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9},
     **{"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "%": 1, "×": 1, "": 1},
@@ -95,6 +95,11 @@ def go(page: Page, route: str) -> None:
     """Shows another page of the report."""
     page.evaluate("route => { location.hash = '#/' + route; }", route)
     page.wait_for_function("page => document.documentElement.dataset.page === page", arg=route.split("?")[0])
+
+
+def pages_of(page: Page) -> list[str]:
+    """The pages that the report has."""
+    return page.evaluate("() => [...document.querySelectorAll('#pages a')].map((link) => link.dataset.page)")
 
 
 def number_of(text: str) -> float | None:

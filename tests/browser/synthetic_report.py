@@ -178,7 +178,7 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 32, seed: int = 7, 
         line.add(0, 2, now + 15_000, pooled - 5_000, "aten::linalg_vector_norm", "host")
         line.add(2, 0, start, start + noise.randint(300_000, 700_000), "tokenize batch", "annotation")
         allocated -= size
-        memory.append((pooled, "Release", -size, arena + call * size, allocated, "arena of graph_0"))
+        memory.append((pooled, "Release", size, arena + call * size, allocated, "arena of graph_0"))
         now = pooled + noise.randint(120_000, 400_000)
         line.add(0, 0, start, now, f"Step#{call}", "step")
         steps.append((f"Step#{call}", start, now))
@@ -196,7 +196,7 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 32, seed: int = 7, 
     by_shape = _rows(ops, runs, lambda op: (op.name, op.shapes))
     kernels = _rows(ops, runs, lambda op: (op.kernel,))
     for row in kernels:
-        row["name"], row["device"], row["module"] = row["kernel"], "device", None
+        row["name"], row["module"] = row["kernel"], None
     return {
         "format": "thresher-profile",
         "format_version": 1,
@@ -215,7 +215,10 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 32, seed: int = 7, 
             "cpu": "AMD EPYC 9755 128-Core Processor",
             "isa": "AVX3_ZEN4",
             "num_threads": 1,
-            "peaks": {"threads": PEAKS},
+            "peaks": {
+                "threads": PEAKS,
+                "cache_bytes": {"l1": 49_152, "l2": 1_048_576, "l3": 33_554_432, "l3_cores": 16},
+            },
             "peaks_reason": None,
         },
         "versions": {"thresher": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
@@ -226,6 +229,9 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 32, seed: int = 7, 
             "out_of_window": 0,
             "before_launch": 0,
             "overlapping": 0,
+            "bad_times": 0,
+            "unknown_events": 0,
+            "malformed": 0,
             "messages": [],
         },
         "energy": {
@@ -237,11 +243,13 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 32, seed: int = 7, 
             "categories": CATEGORIES,
             "total": breakdown[0],
             "steps": breakdown[1],
+            "note": "Steps are those that profiler.step() ended.",
             "findings": _findings(operators, breakdown[0]),
         },
         "operators": operators,
         "operators_by_shape": by_shape,
         "kernels": kernels,
+        "runtime": _runtime(line),
         "modules_flat": [],
         "timeline": _timeline(line, ops),
         "memory": {
@@ -274,12 +282,13 @@ def build(calls: int = 24, *, layers: int = 6, tokens: int = 32, seed: int = 7, 
                     key: row[key]
                     for key in (
                         *("name", "shapes", "count", "total_ns", "intensity", "gflops", "percent_of_peak", "bound"),
-                        "precision",
+                        *("precision", "phase"),
                     )
                 }
                 for row in by_shape
                 if row["gflops"]
             ],
+            "num_threads": 1,
             "reason": None,
         },
     }
@@ -333,6 +342,8 @@ def _rows(ops: list[_Op], runs: dict[int, list[int]], key: Any) -> list[Json]:
     for sites in groups.values():
         op = ops[sites[0]]
         times = [took for site in sites for took in runs[site]]
+        if not times:
+            continue
         total = sum(times)
         flops = sum(ops[site].flops * len(runs[site]) for site in sites) if op.modelled else None
         traffic = sum(ops[site].bytes * len(runs[site]) for site in sites) if op.modelled else None
@@ -358,10 +369,10 @@ def _rows(ops: list[_Op], runs: dict[int, list[int]], key: Any) -> list[Json]:
                 "count": len(times),
                 "total_ns": total,
                 "self_ns": total,
-                "min_ns": min(times, default=None),
-                "max_ns": max(times, default=None),
-                "mean_ns": total / len(times) if times else None,
-                "median_ns": int(statistics.median(times)) if times else None,
+                "min_ns": min(times),
+                "max_ns": max(times),
+                "mean_ns": total / len(times),
+                "median_ns": int(statistics.median(times)),
                 "share": 100 * total / sections[op.section] if sections[op.section] else None,
                 "flops": flops,
                 "bytes": traffic,
@@ -371,10 +382,40 @@ def _rows(ops: list[_Op], runs: dict[int, list[int]], key: Any) -> list[Json]:
                 "percent_of_peak": peak,
                 "bound": bound,
                 "not_modelled": None if op.modelled else "masked_mean has no cost model yet",
-                "device": "host",
+                "device": "device",
             }
         )
     return sorted(rows, key=lambda row: -row["total_ns"])
+
+
+def _runtime(line: _Timeline) -> list[Json]:
+    """The engine's events around its operators, one row a name."""
+    names = list(line.names)
+    durations: dict[str, list[int]] = defaultdict(list)
+    for _, duration, _, _, name, category, _, _ in line.events:
+        if TIMELINE_CATEGORIES[category] in ("call", "execution"):
+            durations[names[name]].append(duration)
+    total = sum(map(sum, durations.values()))
+    return [
+        {
+            **dict.fromkeys(("shapes", "dtypes", "precision", "kernel", "module", "source", "flops", "bytes", "gflops")),
+            **dict.fromkeys(("gbytes_per_s", "intensity", "percent_of_peak", "bound")),
+            "name": name,
+            "phase": "inference",
+            "section": "runtime",
+            "count": len(times),
+            "total_ns": sum(times),
+            "self_ns": sum(times),
+            "min_ns": min(times),
+            "max_ns": max(times),
+            "mean_ns": sum(times) / len(times),
+            "median_ns": int(statistics.median(times)),
+            "share": 100 * sum(times) / total,
+            "not_modelled": "not an operator",
+            "device": "host",
+        }
+        for name, times in durations.items()
+    ]
 
 
 def _findings(operators: list[Json], total: Json) -> list[Json]:
@@ -385,6 +426,7 @@ def _findings(operators: list[Json], total: Json) -> list[Json]:
     return [
         {
             "severity": "high",
+            "rule": "dominant_operator",
             "title": f"{first['name']} takes {first['share']:.0f} % of the forward section",
             "detail": f"{first['count']} runs at {first['gflops'] or 0:.0f} GFLOP/s, "
             f"{first['percent_of_peak'] or 0:.0f} % of the measured peak; bound by {first['bound']}.",
@@ -394,6 +436,7 @@ def _findings(operators: list[Json], total: Json) -> list[Json]:
         },
         {
             "severity": "medium",
+            "rule": "gaps",
             "title": f"Nothing was recorded for {gap:.1f} % of the wall clock",
             "detail": "The gaps lie between the calls of the compiled model.",
             "advice": "Look at what Python does between two calls; batching requests makes the gaps rarer.",
@@ -401,6 +444,7 @@ def _findings(operators: list[Json], total: Json) -> list[Json]:
         },
         {
             "severity": "info",
+            "rule": "first_step",
             "title": "The first step took three times as long as the others",
             "detail": "It contains the compilation and the first touch of the weights.",
             "advice": "Leave it out with thresher.profiler.schedule(skip_first=1).",
@@ -414,9 +458,9 @@ def _timeline(line: _Timeline, ops: list[_Op]) -> Json:
     keys = ("start_ns", "dur_ns", "lane", "row", "name", "category", "site", "id")
     return {
         "lanes": [
-            {"name": "python 4711, main thread", "kind": "host", "rows": 5},
-            {"name": "thresher:0, stream 0", "kind": "device", "rows": 1},
-            {"name": "python 4711, tokenizer thread", "kind": "host", "rows": 1},
+            {"name": "python 4711, main thread", "kind": "host", "rows": 5, "pid": 4711, "tid": 4711},
+            {"name": "thresher:0, stream 0", "kind": "device", "rows": 1, "pid": 4711, "tid": 0},
+            {"name": "python 4711, tokenizer thread", "kind": "host", "rows": 1, "pid": 4711, "tid": 4719},
         ],
         "names": list(line.names),
         "categories": TIMELINE_CATEGORIES,
@@ -501,7 +545,7 @@ def blank() -> Json:
     report = build(0)
     report["title"] = "Nothing recorded"
     report["overview"].update(findings=[])
-    report["modules"] = None
+    report["modules"]["children"] = []
     report["memory"] = {
         "curve": {"time_ns": [], "allocated": [], "reserved": []},
         "peak_bytes": None,
@@ -510,7 +554,7 @@ def blank() -> Json:
         "total_events": 0,
         "reason": "memory was not recorded",
     }
-    report["roofline"] = {"roofs": [], "points": [], "reason": "the peaks of this machine were not measured"}
+    report["roofline"] = {"roofs": [], "points": [], "num_threads": None, "reason": "the peaks of this machine were not measured"}
     return report
 
 

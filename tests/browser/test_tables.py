@@ -31,13 +31,13 @@ def names(page: Page) -> list[str]:
 
 @pytest.mark.parametrize(
     ("route", "key"),
-    [("operators", "operators"), ("operators?group=shape", "operators_by_shape"), ("kernels", "kernels")],
+    [("operators", "operators"), ("operators?group=shape", "operators_by_shape"), ("kernels", "kernels"), ("runtime", "runtime")],
 )
 def test_every_cell_is_the_data(open_page: Open, report: dict, route: str, key: str) -> None:
     page = open_page(report, None, route)
     rows = table_rows(page, TABLE)
     wanted = sorted(report[key], key=lambda row: -row["total_ns"])
-    assert len(rows) == len(wanted) > 5
+    assert len(rows) == len(wanted) > 1
     for row, data in zip(rows, wanted, strict=True):
         assert row["Name"][0].startswith(data["name"])
         for label, field in COLUMNS.items():

@@ -48,6 +48,7 @@ def shrink(report: Mapping[str, Any], diff: Mapping[str, Any] | None, scale: flo
         ("operators", "Operators"),
         ("operators_by_shape", "Operators by shape"),
         ("kernels", "Kernels"),
+        ("runtime", "Runtime events"),
     ):
         if name in out:
             out[name] = longest(out[name], TABLE_ROWS, "total_ns", what)

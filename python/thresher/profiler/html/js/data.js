@@ -2,13 +2,13 @@
 const CATEGORIES = ["kernel", "copy", "communication", "runtime", "host", "other", "gap"];
 const COLOURED = new Set([...CATEGORIES, "annotation", "call", "execution", "step", "memory", "python"]);
 const CATEGORY_TEXT = {
-  kernel: "computing",
-  copy: "moving or copying data",
-  communication: "exchange with other processes",
-  runtime: "the engine around its kernels",
-  host: "PyTorch operators outside the engine",
-  other: "anything else that was recorded",
-  gap: "nothing was recorded: Python, waiting",
+  kernel: "operators of the engine, kernels of a device",
+  copy: "copies and fills",
+  communication: "work of several processes together",
+  runtime: "the engine between its operators",
+  host: "operators of PyTorch",
+  other: "Python around compiled models",
+  gap: "nothing that was recorded",
 };
 
 const list = (value) => (Array.isArray(value) ? value : []);
@@ -55,6 +55,7 @@ function completeReport(raw) {
     health: object(report.health),
     energy: object(report.energy),
     overview: {
+      note: text(overview.note),
       categories: found.length ? found : CATEGORIES,
       total: object(overview.total),
       steps: objects(overview.steps),
@@ -63,6 +64,7 @@ function completeReport(raw) {
     operators: objects(report.operators),
     operators_by_shape: objects(report.operators_by_shape),
     kernels: objects(report.kernels),
+    runtime: objects(report.runtime),
     timeline: {
       lanes: list(timeline.lanes).map(object),
       names: list(timeline.names).map((name) => text(name) || "(no name)"),
@@ -84,6 +86,11 @@ function completeReport(raw) {
       reason: text(memory.reason),
     },
     modules: Object.keys(tree).length ? tree : null,
-    roofline: { roofs: objects(roofline.roofs), points: objects(roofline.points), reason: text(roofline.reason) },
+    roofline: {
+      roofs: objects(roofline.roofs),
+      points: objects(roofline.points),
+      threads: number(roofline.num_threads),
+      reason: text(roofline.reason),
+    },
   };
 }

@@ -3,6 +3,7 @@ const PAGES = {
   overview: ["Overview", overviewPage],
   operators: ["Operators", operatorsPage],
   kernels: ["Kernels", kernelsPage],
+  runtime: ["Runtime", runtimePage],
   timeline: ["Timeline", timelinePage],
   memory: ["Memory", memoryPage],
   modules: ["Modules", modulesPage],
@@ -11,7 +12,8 @@ const PAGES = {
 };
 
 function pageNames() {
-  return Object.keys(PAGES).filter((name) => name !== "difference" || state.diff);
+  const missing = { difference: !state.diff, runtime: !state.report.runtime.length };
+  return Object.keys(PAGES).filter((name) => !missing[name]);
 }
 
 function showPage(focus) {

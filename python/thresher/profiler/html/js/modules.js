@@ -3,7 +3,7 @@
 function modulesPage(main) {
   const { modules } = state.report;
   main.append(h("h1", { tabindex: "-1" }, "Modules"));
-  if (!modules || (!objects(modules.children).length && !isNumber(modules.total_ns))) {
+  if (!modules || (!objects(modules.children).length && !(modules.total_ns > 0))) {
     main.append(empty("No modules were recorded."));
     return;
   }
@@ -24,7 +24,7 @@ function modulesPage(main) {
     found.textContent = box.value.trim() ? `${plural(matches, "entry", "entries")} found` : "";
   };
   main.append(
-    h("p", { class: "dim" }, "Total is a module with all that it contains, self is what it does itself."),
+    h("p", { class: "dim" }, "Total is a module with all that it contains, self is what its own operators take."),
     h(
       "div",
       { class: "toolbar" },

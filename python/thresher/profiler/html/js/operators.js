@@ -32,7 +32,7 @@ function rowColumns(byShape) {
     figure("count", "Count", "count", "How often it ran"),
     figure("total_ns", "Total", "time", "Time of all runs, with what they called", { bar: maximum("total_ns") }),
     figure("self_ns", "Self", "time", "Time of all runs, without what they called"),
-    figure("share", "Share", "percent", "Part of its section (forward, reshape, alloc)"),
+    figure("share", "Share", "percent", "Part of the self time of its section (forward, reshape, alloc, host ...)"),
     figure("mean_ns", "Mean", "time"),
     figure("median_ns", "Median", "time"),
     figure("min_ns", "Min", "time"),
@@ -134,7 +134,7 @@ function rowsPage(main, name, title, introduction, rows, rowsByShape) {
       )
     : null;
   const listing = new Listing({
-    name,
+    name: name.replace(" ", "_"),
     table,
     rows: byShape ? rowsByShape : rows,
     placeholder: "name, shape, module, kernel",
@@ -172,6 +172,17 @@ function kernelsPage(main) {
     "Kernels",
     "What the hardware ran for the operators. A name opens its details.",
     state.report.kernels,
+    [],
+  );
+}
+
+function runtimePage(main) {
+  rowsPage(
+    main,
+    "runtime events",
+    "Runtime",
+    "What the engine did around its operators. A name opens its details.",
+    state.report.runtime,
     [],
   );
 }

@@ -225,9 +225,12 @@ function findings(report) {
 const HEALTH = [
   ["dropped", "Records dropped", "lost because there was no room for them"],
   ["unlinked", "Kernels without operator", "nothing is known of who launched them"],
-  ["out_of_window", "Outside the window", "started or ended outside the recording"],
-  ["before_launch", "Before their launch", "clocks disagree"],
+  ["out_of_window", "Outside the window", "began before or ended after the recording"],
+  ["before_launch", "Before their launch", "kernels that start earlier than what launched them"],
   ["overlapping", "Overlapping on a stream", "more kernel time than wall clock"],
+  ["bad_times", "Impossible times", "left out: the clock was set meanwhile"],
+  ["unknown_events", "Unknown events", "the trace is of a newer version"],
+  ["malformed", "Malformed", "left out: these elements of the file are no events"],
 ];
 
 function health(report) {
@@ -254,7 +257,7 @@ function health(report) {
       h(
         "tbody",
         {},
-        HEALTH.map(([key, name, meaning]) => {
+        HEALTH.filter(([key], i) => i < 5 || key in report.health).map(([key, name, meaning]) => {
           const value = number(report.health[key]);
           return h(
             "tr",

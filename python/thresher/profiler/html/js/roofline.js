@@ -111,6 +111,8 @@ class RooflinePlot {
   }
 
   roofText() {
+    const used = state.report.roofline.threads;
+    const threads = used === null ? "" : ` of ${plural(used, "thread")}`;
     const names = [
       ...this.compute.map((roof) => `${roof.name} ${digits(roof.gflops)} GFLOP/s`),
       ...this.bandwidth.map((roof) => `${roof.name} ${digits(roof.gbytes_per_s)} GB/s`),
@@ -118,7 +120,9 @@ class RooflinePlot {
     return h(
       "p",
       { class: "dim", id: "roofs" },
-      names.length ? `Roofs: ${names.join(", ")}.` : "The roofs are not known: `thresher peaks` measures them.",
+      names.length
+        ? `Roofs${threads}: ${names.join(", ")}.`
+        : "The roofs are not known: `thresher peaks` measures them.",
     );
   }
 

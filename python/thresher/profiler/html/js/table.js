@@ -47,7 +47,7 @@ class Table {
     this.moreRow = h("div", { class: "more" });
     this.scroll = h(
       "div",
-      { class: `scroll${tall ? " tall" : ""}`, tabindex: "0", role: "region", "aria-label": caption },
+      { class: `scroll${tall ? " tall" : ""}`, tabindex: "0", role: "region", "aria-label": `Table: ${caption}` },
       this.table,
       this.moreRow,
     );

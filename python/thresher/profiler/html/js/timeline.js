@@ -48,7 +48,7 @@ class TimelinePage {
     );
     this.where = h("p", { class: "dim", id: "timeline-view" });
     this.panel = h("section", { class: "panel", "aria-label": "Selected event", "aria-live": "polite" });
-    this.visible = h("section", { class: "panel", "aria-label": "Longest events in view" });
+    this.visible = h("section", { class: "panel", "aria-label": "Events in view" });
     main.append(
       this.makeIntroduction(timeline),
       this.makeToolbar(),
@@ -182,7 +182,7 @@ class TimelinePage {
     const used = [...new Set(this.model.category)].map((index) => this.model.timeline.categories[index] ?? "other");
     return h(
       "ul",
-      { class: "legend", "aria-label": "Colours" },
+      { class: "legend", "aria-label": "Categories" },
       [...new Set(used)].map((name) => h("li", {}, swatch(name), name)),
     );
   }
@@ -357,7 +357,7 @@ class TimelinePage {
             : null,
         ],
         ["Work", model.site[i] >= 0 && !modelled ? "not modelled" : null],
-        ["Correlation", text(model.ids[i])],
+        ["Correlation", model.ids[i] === 0 ? null : text(model.ids[i])],
       ]),
       ...links
         .slice(0, 20)
