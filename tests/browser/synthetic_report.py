@@ -398,7 +398,9 @@ def _runtime(line: _Timeline) -> list[Json]:
     total = sum(map(sum, durations.values()))
     return [
         {
-            **dict.fromkeys(("shapes", "dtypes", "precision", "kernel", "module", "source", "flops", "bytes", "gflops")),
+            **dict.fromkeys(
+                ("shapes", "dtypes", "precision", "kernel", "module", "source", "flops", "bytes", "gflops")
+            ),
             **dict.fromkeys(("gbytes_per_s", "intensity", "percent_of_peak", "bound")),
             "name": name,
             "phase": "inference",
@@ -554,7 +556,12 @@ def blank() -> Json:
         "total_events": 0,
         "reason": "memory was not recorded",
     }
-    report["roofline"] = {"roofs": [], "points": [], "num_threads": None, "reason": "the peaks of this machine were not measured"}
+    report["roofline"] = {
+        "roofs": [],
+        "points": [],
+        "num_threads": None,
+        "reason": "the peaks of this machine were not measured",
+    }
     return report
 
 
@@ -622,9 +629,7 @@ def difference(a: Json, b: Json, *, comparable: bool = True) -> Json:
     found = [{(row["name"], row["shapes"]): row for row in report["operators_by_shape"]} for report in (a, b)]
     for key in dict.fromkeys([*found[0], *found[1]]):
         one, two = found[0].get(key), found[1].get(key)
-        kept = [
-            row and {name: row[name] for name in ("count", "total_ns", "median_ns")} for row in (one, two)
-        ]
+        kept = [row and {name: row[name] for name in ("count", "total_ns", "median_ns")} for row in (one, two)]
         rows.append(
             {
                 "name": key[0],
@@ -660,7 +665,9 @@ def pair(*, comparable: bool = True) -> tuple[Json, Json]:
     """A report and its difference from a slower run, which also had an operator that is gone now."""
     before, after = build(24, seed=3, speed=1.3), build(24, seed=7)
     before["source"]["file"] = "before.thrtrace"
-    extra = dict(before["operators_by_shape"][-1], name="gelu", shapes="1x128x1536", total_ns=3_100_000, median_ns=20_100)
+    extra = dict(
+        before["operators_by_shape"][-1], name="gelu", shapes="1x128x1536", total_ns=3_100_000, median_ns=20_100
+    )
     before["operators_by_shape"].append(extra)
     if not comparable:
         before["machine"] = dict(before["machine"], isa="AVX2", cpu="AMD Ryzen 7 5800X")

@@ -16,7 +16,10 @@ def both() -> tuple[dict, dict]:
 
 def assert_accessible(page: Page, name: str) -> None:
     found = Axe().run(page).response["violations"]
-    assert not found, (name, [(rule["id"], rule["help"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in found])
+    assert not found, (
+        name,
+        [(rule["id"], rule["help"], [node["html"][:200] for node in rule["nodes"][:3]]) for rule in found],
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -99,7 +102,9 @@ def test_the_skip_link_comes_first_and_works(open_page: Open, both: tuple[dict, 
 
 
 @pytest.mark.parametrize("route", PAGES)
-def test_everything_can_be_reached_by_tab_and_shows_the_focus(open_page: Open, both: tuple[dict, dict], route: str) -> None:
+def test_everything_can_be_reached_by_tab_and_shows_the_focus(
+    open_page: Open, both: tuple[dict, dict], route: str
+) -> None:
     page = open_page(both[0], both[1], route)
     page.wait_for_timeout(250)
     reachable = page.evaluate(

@@ -25,7 +25,11 @@ def test_the_breakdown_is_the_data_and_sums_to_the_wall_clock(open_page: Open, r
         assert_close(row["Share"][0].replace("<", ""), 100 * value / total["wall_ns"], name)
     foot = page.locator("#breakdown tfoot")
     assert "Sum = wall clock" in foot.inner_text()
-    assert int(foot.locator("td").first.get_attribute("data-value")) == total["wall_ns"] == sum(row["Time"][1] for row in rows)
+    assert (
+        int(foot.locator("td").first.get_attribute("data-value"))
+        == total["wall_ns"]
+        == sum(row["Time"][1] for row in rows)
+    )
 
 
 def test_the_stacked_bar_has_the_shares(open_page: Open, report: dict) -> None:

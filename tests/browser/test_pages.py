@@ -56,7 +56,9 @@ def test_the_memory_curve_reads_its_points_and_marks_the_peak(open_page: Open, r
     # The peak stands where its time stands between the ends of the curve, and nothing is higher.
     top = page.evaluate("() => document.querySelector('.chart .memory-allocated').getBBox().y")
     part = report["memory"]["peak_time_ns"] / report["time"]["wall_ns"]
-    plot = page.evaluate("() => { const a = document.querySelector('.chart .axis'); return [a.x1.baseVal.value, a.x2.baseVal.value]; }")
+    plot = page.evaluate(
+        "() => { const a = document.querySelector('.chart .axis'); return [a.x1.baseVal.value, a.x2.baseVal.value]; }"
+    )
     assert abs((peak["x"] + peak["width"] / 2 - box["x"]) - (plot[0] + part * (plot[1] - plot[0]))) < 2
     assert abs(peak["y"] + peak["height"] / 2 - box["y"] - top) < 2
 
@@ -118,7 +120,9 @@ def test_flame_boxes_have_the_width_of_their_time(open_page: Open, report: dict)
     }
     encoder = next(node for _, node in flat(report["modules"]) if node["name"] == "encoder")
     assert abs(boxes["encoder"] / whole - encoder["total_ns"] / report["modules"]["total_ns"]) < 0.005
-    labels = page.evaluate("() => [...document.querySelectorAll('.flame button')].map((b) => b.getAttribute('aria-label'))")
+    labels = page.evaluate(
+        "() => [...document.querySelectorAll('.flame button')].map((b) => b.getAttribute('aria-label'))"
+    )
     assert_close(next(label for label in labels if label.startswith("encoder,")).split(", ")[1], encoder["total_ns"])
 
 
@@ -194,7 +198,13 @@ def test_roofline_points_by_keyboard_and_table(open_page: Open, report: dict) ->
     assert page.locator(".point.on").count() == 1
     rows = table_rows(page, "main table")
     for row, point in zip(rows, points, strict=True):
-        for label, key in (("Count", "count"), ("Total", "total_ns"), ("FLOP/byte", "intensity"), ("GFLOP/s", "gflops"), ("% of peak", "percent_of_peak")):
+        for label, key in (
+            ("Count", "count"),
+            ("Total", "total_ns"),
+            ("FLOP/byte", "intensity"),
+            ("GFLOP/s", "gflops"),
+            ("% of peak", "percent_of_peak"),
+        ):
             assert row[label][1] == point[key]
         assert row["Bound"][0] == point["bound"]
 

@@ -118,9 +118,7 @@ def test_a_page_of_long_texts_still_fits() -> None:
     noise = random.Random(1)
     report = synthetic.build(1)
     texts = ["".join(noise.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=1500)) for _ in range(5_000)]
-    report["operators_by_shape"] = [
-        dict(report["operators"][0], name=name, total_ns=i) for i, name in enumerate(texts)
-    ]
+    report["operators_by_shape"] = [dict(report["operators"][0], name=name, total_ns=i) for i, name in enumerate(texts)]
     page = render(report)
     assert len(page) < 5_000_000
     found = embedded(page)["report"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ def walk(page: Page) -> dict[str, str]:
         page.wait_for_timeout(150)
         texts[name] = page.locator("main").inner_text()
         assert "could not be drawn" not in texts[name], name
+        assert not re.search(r"\b(null|undefined|NaN|Infinity)\b|\[object", texts[name]), (name, texts[name])
         too_wide = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
         assert too_wide <= 0, (name, too_wide)
     return texts

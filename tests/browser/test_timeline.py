@@ -33,7 +33,9 @@ def event(report: dict, i: int) -> dict:
 def first_of(report: dict, lane: int, category: str) -> int:
     events = report["timeline"]["events"]
     wanted = report["timeline"]["categories"].index(category)
-    return next(i for i, (a, c) in enumerate(zip(events["lane"], events["category"], strict=True)) if (a, c) == (lane, wanted))
+    return next(
+        i for i, (a, c) in enumerate(zip(events["lane"], events["category"], strict=True)) if (a, c) == (lane, wanted)
+    )
 
 
 def canvas_box(page: Page) -> dict:
@@ -146,7 +148,15 @@ def test_details_of_a_kernel_and_the_way_to_its_launch(open_page: Open, report: 
     site = report["timeline"]["sites"][item["site"]]
     panel = page.locator("[aria-label='Selected event']")
     text = panel.inner_text()
-    for wanted in (site["shapes"], site["module"], site["source"], site["kernel"], "kernel", f"{item['dur_ns']:,} ns", str(item["id"])):
+    for wanted in (
+        site["shapes"],
+        site["module"],
+        site["source"],
+        site["kernel"],
+        "kernel",
+        f"{item['dur_ns']:,} ns",
+        str(item["id"]),
+    ):
         assert wanted in text, wanted
     launch = report["timeline"]["flows"]["from"][report["timeline"]["flows"]["to"].index(i)]
     assert "Launched by thresherNodeCompute on host" in text
@@ -201,7 +211,9 @@ def test_search_counts_highlights_and_steps(open_page: Open, report: dict) -> No
     box = page.locator("input[type=search]")
     box.fill("layer.3.intermediate")
     events, sites = report["timeline"]["events"], report["timeline"]["sites"]
-    wanted = [i for i, site in enumerate(events["site"]) if site >= 0 and "layer.3.intermediate" in sites[site]["module"]]
+    wanted = [
+        i for i, site in enumerate(events["site"]) if site >= 0 and "layer.3.intermediate" in sites[site]["module"]
+    ]
     assert page.locator(".toolbar .count").inner_text() == f"{len(wanted)} events found"
     page.wait_for_timeout(100)
     assert page.evaluate(pale) > before, "what was not found is paler on a light page"
@@ -228,7 +240,9 @@ def test_the_longest_events_in_view_are_a_table(open_page: Open, report: dict) -
     i = int(button.get_attribute("data-event"))
     button.click()
     assert selected(page) == i
-    assert_close(page.locator("[aria-label='Selected event'] dd").nth(3).inner_text().split(" (")[0], event(report, i)["dur_ns"])
+    assert_close(
+        page.locator("[aria-label='Selected event'] dd").nth(3).inner_text().split(" (")[0], event(report, i)["dur_ns"]
+    )
 
 
 def test_lanes_can_be_hidden(open_page: Open, report: dict) -> None:
@@ -241,6 +255,18 @@ def test_lanes_can_be_hidden(open_page: Open, report: dict) -> None:
     page.locator(".timeline").focus()
     page.keyboard.press("n")
     assert event(report, selected(page))["lane"] == 1
+
+
+def test_one_lane_needs_no_choice_of_lanes(open_page: Open) -> None:
+    report = synthetic.build(2)
+    report["timeline"]["lanes"] = report["timeline"]["lanes"][:1]
+    events = report["timeline"]["events"]
+    kept = [i for i, lane in enumerate(events["lane"]) if lane == 0]
+    report["timeline"]["events"] = {key: [column[i] for i in kept] for key, column in events.items()}
+    report["timeline"]["flows"] = {"from": [], "to": []}
+    page = open_page(report, None, "timeline")
+    assert page.locator("summary").count() == 0
+    assert "null" not in page.locator("main").inner_text()
 
 
 def test_a_link_restores_view_search_and_selection(open_page: Open, report: dict) -> None:

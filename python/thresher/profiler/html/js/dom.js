@@ -26,6 +26,13 @@ function note(kind, ...children) {
   return h("p", { class: `note ${kind}` }, ...children);
 }
 
+// A text in which `backticks` mark code.
+function withCode(text) {
+  return String(text)
+    .split(/`([^`]+)`/)
+    .map((part, i) => (i % 2 ? h("code", {}, part) : part));
+}
+
 function empty(text) {
   return h("p", { class: "empty" }, text);
 }

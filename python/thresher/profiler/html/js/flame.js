@@ -116,7 +116,7 @@ class Flame {
     const path = [];
     for (let up = node; up; up = up.parent) path.unshift(up.name);
     const total = `total ${time(node.total)} (${percent(share(node.total, this.root.total))})`;
-    const calls = node.count === null ? "calls not known" : plural(node.count, "call");
+    const calls = node.count === null ? "runs not known" : plural(node.count, "run");
     this.readout.textContent = `${path.join(" › ")}: ${total}, self ${time(node.self)}, ${calls}`;
   }
 

@@ -67,6 +67,10 @@ function plural(number, one, many) {
   return `${count(number)} ${number === 1 ? one : many || `${one}s`}`;
 }
 
+function sentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}
+
 function share(part, whole) {
   return isNumber(part) && isNumber(whole) && whole > 0 ? (100 * part) / whole : null;
 }

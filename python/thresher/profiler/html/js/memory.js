@@ -111,7 +111,8 @@ function drawMemory(chart, readout, memory, hasReserved, width) {
   const xLabels = timeLabels(xMarks);
   const line = stair(times, allocated, x, y);
   const startX = Math.round(x(first));
-  const endX = Math.round(x(times.at(-1)));
+  // What is held at the last event is held until the end.
+  const endX = Math.round(x(last));
   const cursor = svg("line", { class: "cursor", y1: top, y2: bottom, visibility: "hidden" });
   const peakX = isNumber(memory.peakTime) ? x(memory.peakTime) : null;
   const drawing = svg(
@@ -144,8 +145,8 @@ function drawMemory(chart, readout, memory, hasReserved, width) {
     ),
     svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),
     line ? svg("path", { class: "memory-area", d: `${line}H${endX}V${bottom}H${startX}z` }) : null,
-    hasReserved ? svg("path", { class: "memory-reserved", d: stair(times, reserved, x, y) }) : null,
-    svg("path", { class: "memory-allocated", d: line }),
+    hasReserved ? svg("path", { class: "memory-reserved", d: `${stair(times, reserved, x, y)}H${endX}` }) : null,
+    svg("path", { class: "memory-allocated", d: line && `${line}H${endX}` }),
     isNumber(memory.peak) && peakX !== null
       ? [
           svg("circle", { class: "peak", cx: peakX, cy: y(memory.peak), r: 5 }),

@@ -81,7 +81,7 @@ class ModuleTree {
           "tr",
           {},
           h("th", { scope: "col", class: "first" }, "Name"),
-          head("Calls"),
+          head("Runs"),
           head("Total"),
           head("Self"),
           head("% of all"),

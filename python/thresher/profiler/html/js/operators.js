@@ -110,10 +110,10 @@ function rowsPage(main, name, title, introduction, rows, rowsByShape) {
     descending: settings.dir !== "asc",
     details: rowDetails,
     onSort: (key, descending) => remember({ sort: key, dir: descending ? "desc" : "asc" }),
+    // Totals hold one another, so that only self times may be added up.
     footer: (shown) => ({
       name: "Sum of the rows shown",
       count: sumOf(shown, "count"),
-      total_ns: sumOf(shown, "total_ns"),
       self_ns: sumOf(shown, "self_ns"),
     }),
   });

@@ -210,8 +210,8 @@ function findings(report) {
                 h("span", { class: `badge ${severity}` }, severity),
                 h("span", {}, text(item.title) || "Finding"),
               ),
-              text(item.detail) ? h("p", {}, item.detail) : null,
-              text(item.advice) ? h("p", {}, h("strong", {}, "What to do: "), item.advice) : null,
+              text(item.detail) ? h("p", {}, withCode(item.detail)) : null,
+              text(item.advice) ? h("p", {}, h("strong", {}, "What to do: "), withCode(item.advice)) : null,
               text(item.operator)
                 ? h("p", {}, h("a", { href: address("operators", { q: item.operator }) }, `Operator ${item.operator}`))
                 : null,
@@ -279,80 +279,70 @@ function health(report) {
   );
 }
 
-function machine(report) {
-  const { machine: m, versions: v, energy, source, time: when } = report;
-  const start = Number(when.start_unix_ns);
-  const peaks = objects(object(m.peaks).threads);
-  const units = { gflops: "GFLOP/s", gops: "GOP/s", gbytes: "GB/s" };
+const PEAK_UNITS = { gflops: "GFLOP/s", gops: "GOP/s", gbytes: "GB/s" };
+
+function peakLabel(key) {
+  const unit = Object.keys(PEAK_UNITS).find((name) => key.endsWith(`_${name}`));
+  if (!unit) return key.replaceAll("_", " ");
+  return `${key.slice(0, -unit.length - 1).replaceAll("_", " ")}, ${PEAK_UNITS[unit]}`;
+}
+
+function peaksTable(machine) {
+  const peaks = objects(object(machine.peaks).threads);
   const keys = [...new Set(peaks.flatMap((row) => Object.keys(row)))].filter(
     (key) => key !== "num_threads" && peaks.some((row) => isNumber(row[key])),
   );
-  const label = (key) => {
-    const unit = Object.keys(units).find((name) => key.endsWith(name));
-    return unit ? `${key.slice(0, -unit.length - 1).replaceAll("_", " ")}, ${units[unit]}` : key.replaceAll("_", " ");
-  };
+  const reason = text(machine.peaks_reason);
+  if (!keys.length)
+    return h("p", { class: "dim" }, withCode(reason || "Not measured; `thresher peaks` measures them."));
+  const threads = (row) => (isNumber(row.num_threads) ? plural(row.num_threads, "thread") : UNKNOWN);
+  const heads = peaks.map((row) => h("th", { scope: "col", class: "num" }, threads(row)));
+  const table = h(
+    "table",
+    { class: "plain-table", id: "peaks" },
+    h("caption", { class: "hidden" }, "Measured peaks of the machine"),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Peak"), heads)),
+    h(
+      "tbody",
+      {},
+      keys.map((key) =>
+        h(
+          "tr",
+          {},
+          h("th", { scope: "row" }, peakLabel(key)),
+          peaks.map((row) => numberCell("rate", row[key])),
+        ),
+      ),
+    ),
+  );
+  return [table, reason ? h("p", { class: "dim" }, withCode(reason)) : null];
+}
+
+function startText(report) {
+  const milliseconds = Number(report.time.start_unix_ns) / 1e6;
+  if (!(milliseconds > 0 && milliseconds < 8e15)) return "not known";
+  return `${new Date(milliseconds).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+}
+
+function machine(report) {
+  const { machine: m, versions: v, energy, source } = report;
+  const joules = (value) => (isNumber(value) ? `${digits(value)} J` : null);
+  const facts = details([
+    ["Processor", text(m.cpu) || "not known"],
+    ["Instructions", text(m.isa) || "not known"],
+    ["Threads", isNumber(m.num_threads) ? count(m.num_threads) : "not known"],
+    ...["thresher", "torch", "python"].map((name) => [name, text(v[name]) || "not known"]),
+    ["Started", startText(report)],
+    ["File", text(source.file)],
+    ["Kind", text(source.kind)],
+    ["Energy", joules(energy.joules) || `not measured: ${text(energy.reason) || "no reason given"}`],
+    ...objects(energy.domains).map((domain) => [`Energy, ${domain.name}`, joules(domain.joules) || "not known"]),
+  ]);
   return h(
     "section",
     { class: "panel", "aria-label": "Machine and versions" },
     h("h2", {}, "Machine and versions"),
-    details([
-      ["Processor", text(m.cpu) || "not known"],
-      ["Instructions", text(m.isa) || "not known"],
-      ["Threads", isNumber(m.num_threads) ? count(m.num_threads) : "not known"],
-      ...["thresher", "torch", "python"].map((name) => [name, text(v[name]) || "not known"]),
-      [
-        "Started",
-        start > 0 ? `${new Date(start / 1e6).toISOString().slice(0, 19).replace("T", " ")} UTC` : "not known",
-      ],
-      ["File", text(source.file)],
-      ["Kind", text(source.kind)],
-      [
-        "Energy",
-        isNumber(energy.joules)
-          ? `${digits(energy.joules)} J`
-          : `not measured: ${text(energy.reason) || "no reason given"}`,
-      ],
-      ...objects(energy.domains).map((domain) => [
-        `Energy, ${domain.name}`,
-        isNumber(domain.joules) ? `${digits(domain.joules)} J` : "not known",
-      ]),
-    ]),
-    h("h3", { class: "spaced" }, "Measured peaks"),
-    peaks.length && keys.length
-      ? h(
-          "table",
-          { class: "plain-table", id: "peaks" },
-          h("caption", { class: "hidden" }, "Measured peaks of the machine"),
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              h("th", { scope: "col" }, "Peak"),
-              peaks.map((row) =>
-                h(
-                  "th",
-                  { scope: "col", class: "num" },
-                  isNumber(row.num_threads) ? plural(row.num_threads, "thread") : UNKNOWN,
-                ),
-              ),
-            ),
-          ),
-          h(
-            "tbody",
-            {},
-            keys.map((key) =>
-              h(
-                "tr",
-                {},
-                h("th", { scope: "row" }, label(key)),
-                peaks.map((row) => h("td", { class: "num", "data-value": number(row[key]) }, show("rate", row[key]))),
-              ),
-            ),
-          ),
-        )
-      : h("p", { class: "dim" }, text(m.peaks_reason) || "Not measured; `thresher peaks` measures them."),
+    h("div", { class: "columns" }, facts, h("div", {}, h("h3", {}, "Measured peaks"), peaksTable(m))),
   );
 }
 
@@ -362,8 +352,8 @@ function overviewPage(main) {
     h("h1", { tabindex: "-1" }, "Overview"),
     ...sourceNotes(report),
     keyFigures(report),
-    h("div", { class: "columns" }, breakdown(report), findings(report)),
+    h("div", { class: "front" }, breakdown(report), findings(report), health(report)),
     stepsPanel(report),
-    h("div", { class: "columns" }, health(report), machine(report)),
+    machine(report),
   );
 }

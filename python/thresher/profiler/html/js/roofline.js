@@ -16,8 +16,8 @@ function rooflinePage(main) {
     h(
       "p",
       { class: "dim" },
-      "A point is an operator: how much it computes for each byte it moves, and how fast it was. Nothing can be above the roofs. ",
-      "Under the sloping part memory is the limit, under the flat part arithmetic. The area of a point is its total time.",
+      "A point is an operator: how much it computes for each byte it moves, and how fast it was; its area is its total time. ",
+      "The roofs are what this machine was measured to reach: the sloping ones in memory traffic, the flat ones in arithmetic.",
     ),
   );
   const columns = [
@@ -238,7 +238,7 @@ class RooflinePlot {
         // Roofs that lie close together get their names side by side.
         const at = y(roof.gflops) - 5;
         const beside = taken
-          .filter((other) => Math.abs(other.at - at) < 14)
+          .filter((other) => Math.abs(other.at - at) < 17)
           .reduce((sum, other) => sum + other.width, 0);
         const name = narrow ? String(roof.name) : `${roof.name} ${digits(roof.gflops)} GFLOP/s`;
         taken.push({ at, width: name.length * 6.8 + 16 });

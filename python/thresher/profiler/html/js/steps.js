@@ -9,7 +9,7 @@ function stepsPanel(report) {
     );
     return section;
   }
-  if (report.overview.note) section.append(h("p", { class: "dim" }, report.overview.note));
+  if (report.overview.note) section.append(h("p", { class: "dim" }, sentence(report.overview.note)));
   const used = categories.filter((name) => steps.some((step) => object(step.by_category)[name] > 0));
   const chart = h("div", { class: "chart" });
   const readout = h("p", { class: "readout" });

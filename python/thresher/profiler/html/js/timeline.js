@@ -49,7 +49,7 @@ class TimelinePage {
     this.where = h("p", { class: "dim", id: "timeline-view" });
     this.panel = h("section", { class: "panel", "aria-label": "Selected event", "aria-live": "polite" });
     this.visible = h("section", { class: "panel", "aria-label": "Events in view" });
-    main.append(
+    const parts = [
       this.makeIntroduction(timeline),
       this.makeToolbar(),
       this.makeLanes(),
@@ -72,7 +72,8 @@ class TimelinePage {
       ),
       this.makeLegend(),
       h("div", { class: "timeline-below" }, this.panel, this.visible),
-    );
+    ];
+    main.append(...parts.filter(Boolean));
     this.listen();
     this.frame.dataset.selected = "-1";
     this.drawPanel(-1);
