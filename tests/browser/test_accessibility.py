@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import synthetic_report as synthetic
 from axe_playwright_python.sync_playwright import Axe
-from conftest import PAGES, Open, go, pages_of
+from page_reader import PAGES, Open, go, pages_of
 from playwright.sync_api import Page
 
 
@@ -121,7 +123,9 @@ def test_everything_can_be_reached_by_tab_and_shows_the_focus(
               if (node === document.body || node === document.documentElement) return null;
               const style = getComputedStyle(node);
               const marked = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
-              return [node.outerHTML.slice(0, 120), marked || Boolean(node.closest('.point')), node.dataset.seen === '1', node.dataset.seen = '1'];
+              const seen = node.dataset.seen === '1';
+              node.dataset.seen = '1';
+              return [node.outerHTML.slice(0, 120), marked || Boolean(node.closest('.point')), seen];
             }"""
         )
         if state is None or state[2]:
@@ -170,13 +174,13 @@ def test_categories_differ_for_every_kind_of_colour_vision(open_page: Open, both
         page = open_page(both[0], dark=dark)
         fills = page.evaluate(
             """() => Object.fromEntries([...document.querySelectorAll('#breakdown tbody tr')].map((row) =>
-              [row.dataset.category, getComputedStyle(row.querySelector('.swatch')).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)]))"""
+              [row.dataset.category, getComputedStyle(row.querySelector('.swatch')).backgroundColor]))"""
         )
         assert len(fills) == 7
         for kind, matrix in kinds.items():
             seen = {}
             for name, fill in fills.items():
-                rgb = [linear(v) for v in fill]
+                rgb = [linear(int(v)) for v in re.findall(r"\d+", fill)[:3]]
                 seen[name] = lab([sum(a * b for a, b in zip(row, rgb, strict=True)) for row in matrix])
             for one in seen:
                 for two in seen:

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import synthetic_report as synthetic
-from conftest import Open, assert_close, go, table_rows
+from page_reader import DASH, Open, assert_close, table_rows
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +57,15 @@ def test_key_figures(open_page: Open, report: dict) -> None:
     page = open_page(report)
     cards = dict(
         page.evaluate(
-            "() => [...document.querySelectorAll('.card')].map((card) => [card.children[0].textContent, card.children[1].textContent])"
+            """() => [...document.querySelectorAll('.card')].map((card) =>
+              [card.children[0].textContent, card.children[1].textContent])"""
         )
     )
     total = report["overview"]["total"]
     assert_close(cards["Wall clock"], total["wall_ns"])
     assert_close(cards["In kernels"], 100 * total["by_category"]["kernel"] / total["wall_ns"])
     assert_close(cards["Peak memory"], report["memory"]["peak_bytes"])
-    assert cards["Energy"] == "–"
+    assert cards["Energy"] == DASH
     assert cards["Trace"] == "sound"
 
 
@@ -154,7 +155,7 @@ def test_pages_are_links_and_the_title_follows(open_page: Open, report: dict) ->
     for name in ("kernels", "memory"):
         page.locator(f"nav a[data-page={name}]").click()
         page.wait_for_function("name => document.documentElement.dataset.page === name", arg=name)
-        assert page.title() == f"{name.capitalize()} – {report['title']}"
+        assert page.title() == f"{name.capitalize()} {DASH} {report['title']}"
         assert page.locator("nav a[aria-current=page]").inner_text().lower() == name
         assert page.evaluate("() => document.activeElement.tagName") == "H1"
     page.go_back()

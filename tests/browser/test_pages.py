@@ -7,7 +7,7 @@ import re
 
 import pytest
 import synthetic_report as synthetic
-from conftest import Open, assert_close, table_rows
+from page_reader import Open, assert_close, table_rows
 from playwright.sync_api import Page
 
 
@@ -115,7 +115,8 @@ def test_flame_boxes_have_the_width_of_their_time(open_page: Open, report: dict)
     boxes = {
         label.split(", ")[0]: width
         for label, width in page.evaluate(
-            "() => [...document.querySelectorAll('.flame button')].map((b) => [b.getAttribute('aria-label'), b.getBoundingClientRect().width])"
+            """() => [...document.querySelectorAll('.flame button')].map((box) =>
+              [box.getAttribute('aria-label'), box.getBoundingClientRect().width])"""
         )
     }
     encoder = next(node for _, node in flat(report["modules"]) if node["name"] == "encoder")
@@ -133,7 +134,7 @@ def test_flame_zoom_by_click_and_back_by_escape(open_page: Open, report: dict) -
     assert layer.bounding_box()["width"] < whole / 4
     layer.click()
     assert page.locator(".flame button[aria-label^='3,']").bounding_box()["width"] > 0.99 * whole
-    assert page.locator(".readout").inner_text().startswith("BertModel › encoder › layer › 3: total ")
+    assert page.locator(".readout").inner_text().startswith("BertModel \u203a encoder \u203a layer \u203a 3: total ")
     assert page.locator(".tree tr[aria-expanded=true]", has_text=re.compile("^3")).count() == 1
     page.locator(".flame button[aria-label^='3,']").focus()
     page.keyboard.press("ArrowDown")
@@ -163,9 +164,11 @@ def test_points_stand_where_their_figures_say(open_page: Open, report: dict) -> 
           const svg = document.querySelector('.chart svg');
           const at = (node) => { const box = node.getBBox(); return [box.x + box.width / 2, box.y + box.height / 2]; };
           const texts = [...svg.querySelectorAll('text')];
-          const grid = [...svg.querySelectorAll('line.grid')].map((l) => ['x1', 'x2', 'y1', 'y2'].map((k) => l[k].baseVal.value));
+          const ends = ['x1', 'x2', 'y1', 'y2'];
+          const grid = [...svg.querySelectorAll('line.grid')].map((line) => ends.map((end) => line[end].baseVal.value));
           return { points: [...svg.querySelectorAll('.point')].map((p) => [p.getAttribute('aria-label'), ...at(p)]),
-            columns: grid.filter(([a, b]) => a === b).map(([a]) => a), rows: grid.filter(([, , a, b]) => a === b).map(([, , a]) => a),
+            columns: grid.filter(([a, b]) => a === b).map(([a]) => a),
+            rows: grid.filter(([, , a, b]) => a === b).map(([, , a]) => a),
             labels: texts.map((t) => t.textContent) };
         }"""
     )

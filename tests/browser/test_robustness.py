@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import synthetic_report as synthetic
-from conftest import PAGES, Open, go, pages_of, table_rows
+from page_reader import DASH, PAGES, Open, go, pages_of, table_rows
 from playwright.sync_api import Page
 
 from thresher.profiler.html import render
@@ -73,7 +73,7 @@ def test_null_in_every_field(open_page: Open) -> None:
     walk(page)
     go(page, "operators")
     cells = page.evaluate("() => [...document.querySelectorAll('main tbody td')].map((cell) => cell.textContent)")
-    assert set(cells) == {"–"}, "unknown is a dash, never a number"
+    assert set(cells) == {DASH}, "unknown is a dash, never a number"
 
 
 @pytest.mark.parametrize("field", ["total_ns", "gflops", "shapes", "module", "median_ns", "bound"])

@@ -9,12 +9,20 @@ import json
 
 import pytest
 import synthetic_report as synthetic
-from conftest import Open, assert_close, table_rows
+from page_reader import Open, assert_close, table_rows
 from playwright.sync_api import Page
 
 COLUMNS = {
-    **{"Count": "count", "Total": "total_ns", "Self": "self_ns", "Share": "share", "Mean": "mean_ns"},
-    **{"Median": "median_ns", "Min": "min_ns", "Max": "max_ns", "GFLOP/s": "gflops", "GB/s": "gbytes_per_s"},
+    "Count": "count",
+    "Total": "total_ns",
+    "Self": "self_ns",
+    "Share": "share",
+    "Mean": "mean_ns",
+    "Median": "median_ns",
+    "Min": "min_ns",
+    "Max": "max_ns",
+    "GFLOP/s": "gflops",
+    "GB/s": "gbytes_per_s",
     "% of peak": "percent_of_peak",
 }
 TABLE = "main table"

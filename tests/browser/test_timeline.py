@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import synthetic_report as synthetic
-from conftest import Open, assert_close, go
+from page_reader import Open, assert_close, go
 from playwright.sync_api import Page
 
 
@@ -206,7 +206,11 @@ def test_the_keyboard_walks_from_event_to_event(open_page: Open, report: dict) -
 
 def test_search_counts_highlights_and_steps(open_page: Open, report: dict) -> None:
     page = open_page(report, None, "timeline")
-    pale = "() => { const c = document.querySelector('.tracks canvas'); return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.reduce((a, b) => a + b, 0); }"
+    pale = """() => {
+      const canvas = document.querySelector('.tracks canvas');
+      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      return data.reduce((sum, value) => sum + value, 0);
+    }"""
     before = page.evaluate(pale)
     box = page.locator("input[type=search]")
     box.fill("layer.3.intermediate")
@@ -289,7 +293,8 @@ def test_kernels_are_drawn_in_the_colour_of_the_legend(open_page: Open, report: 
     page = open_page(report, None, "timeline", dark=dark)
     count = page.evaluate(
         """() => {
-          const wanted = getComputedStyle(document.querySelector('.legend .fill-kernel')).backgroundColor.match(/\\d+/g).map(Number);
+          const fill = getComputedStyle(document.querySelector('.legend .fill-kernel')).backgroundColor;
+          const wanted = fill.match(/\\d+/g).map(Number);
           const canvas = document.querySelector('.tracks canvas');
           const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
           let count = 0;

@@ -84,10 +84,8 @@ def _number(row: Any, key: str) -> float:
     return float(value) if isinstance(value, (int, float)) and value == value else 0.0
 
 
-def _values(column: Any) -> Sequence[Any]:
-    if column is None:
-        return []
-    return column.tolist() if hasattr(column, "tolist") else column
+def _values(column: Any) -> list[Any]:
+    return list(column.tolist() if hasattr(column, "tolist") else column or [])
 
 
 def _shrink_timeline(timeline: Mapping[str, Any], limit: int, notes: list[str]) -> Json:

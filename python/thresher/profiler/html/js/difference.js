@@ -5,23 +5,8 @@ function differencePage(main) {
   const [a, b] = [object(diff.a), object(diff.b)];
   main.append(h("h1", { tabindex: "-1" }, "Difference of two runs"));
   const differences = list(diff.differences).map(String);
-  if (diff.comparable === false) {
-    main.append(
-      note(
-        "bad",
-        h("strong", {}, "These runs are not comparable. "),
-        "What differs is listed here; the figures below measure that as much as the change you look for.",
-      ),
-    );
-  }
-  if (differences.length)
-    main.append(
-      h(
-        "ul",
-        { class: `note ${diff.comparable === false ? "bad" : "warn"}`, id: "differences" },
-        differences.map((item) => h("li", {}, item)),
-      ),
-    );
+  if (diff.comparable === false || differences.length)
+    main.append(comparability(diff.comparable === false, differences));
   main.append(runsTable(a, b));
   const wall = object(diff.wall);
   const [aWall, bWall] = [number(wall.a_ns), number(wall.b_ns)];
@@ -39,6 +24,26 @@ function differencePage(main) {
     ),
   );
   main.append(categoriesOf(diff, aWall, bWall), differenceRows(diff));
+}
+
+function comparability(refused, differences) {
+  return h(
+    "div",
+    { class: `note ${refused ? "bad" : "warn"}` },
+    refused
+      ? h(
+          "p",
+          {},
+          h("strong", {}, "These runs are not comparable. "),
+          "The figures below measure what differs between them as much as the change you look for:",
+        )
+      : h("p", {}, "Not everything about the two runs is the same:"),
+    h(
+      "ul",
+      { id: "differences" },
+      differences.map((item) => h("li", {}, item)),
+    ),
+  );
 }
 
 function signed(value) {

@@ -222,7 +222,9 @@ class Table {
     const attributes = { class: "num", "data-value": isNumber(value) ? value : null, title: exact(column.kind, value) };
     if (column.bar && isNumber(value) && largest.get(column.key) > 0) {
       attributes.class += " bar";
-      attributes.style = { "background-size": `${((100 * value) / largest.get(column.key)).toFixed(1)}% 100%` };
+      attributes.style = {
+        "background-size": `${((100 * Math.abs(value)) / largest.get(column.key)).toFixed(1)}% 100%`,
+      };
     }
     if (column.cell) return h("td", attributes, column.cell(row));
     return h("td", attributes, figure(column.kind, value));
