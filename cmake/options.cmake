@@ -17,6 +17,10 @@ thresher_option(THRESHER_WERROR ON "Treat compiler warnings as errors.")
 thresher_option(THRESHER_CCACHE ON "Compile through ccache when it is installed.")
 thresher_option(THRESHER_STATIC_RUNTIME ON "Link libstdc++ into the extension module.")
 
+set(THRESHER_TORCH_SHIMS "" CACHE STRING
+    "Build the PyTorch profiler shim for these: Python interpreters that have PyTorch, or folders of PyTorch itself.")
+list(APPEND THRESHER_KNOWN_OPTIONS THRESHER_TORCH_SHIMS)
+
 get_cmake_property(cached CACHE_VARIABLES)
 foreach(name IN LISTS cached)
   if(name MATCHES "^THRESHER_" AND NOT name IN_LIST THRESHER_KNOWN_OPTIONS)

@@ -1,0 +1,76 @@
+// The Python face of the shim: a handful of functions, in Python's own C interface.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <exception>
+
+#include "thresher/torch_shim/collector.h"
+#include "thresher/torch_shim/engine.h"
+#include "thresher/torch_shim/registration.h"
+#include "thresher/torch_shim/summary.h"
+
+namespace {
+
+using namespace thresher::torch_shim;
+
+PyObject* Install(PyObject*, PyObject* argument) {
+  void* address = PyLong_AsVoidPtr(argument);
+  if (address == nullptr && PyErr_Occurred()) return nullptr;
+  try {
+    const char* problem = SetEngine(static_cast<const thresher_pti_api*>(address));
+    if (problem == nullptr) problem = RegisterAll();
+    if (problem == nullptr) Py_RETURN_NONE;
+    PyErr_SetString(PyExc_RuntimeError, problem);
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyObject* IsRecording(PyObject*, PyObject*) { return PyBool_FromLong(collector::Running()); }
+
+PyObject* StopRecording(PyObject*, PyObject*) {
+  Py_BEGIN_ALLOW_THREADS;
+  collector::Stop();
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
+PyObject* GetLastSession(PyObject*, PyObject*) {
+  const Summary last = LastSession();
+  return Py_BuildValue("{s:K,s:O,s:L,s:L,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:s#}", "number",
+                       static_cast<unsigned long long>(last.number), "finished", last.finished ? Py_True : Py_False,
+                       "start_ns", static_cast<long long>(last.start_ns), "stop_ns",
+                       static_cast<long long>(last.stop_ns), "runtime", static_cast<unsigned long long>(last.runtime),
+                       "kernels", static_cast<unsigned long long>(last.kernels), "copies",
+                       static_cast<unsigned long long>(last.copies), "annotations",
+                       static_cast<unsigned long long>(last.annotations), "memory",
+                       static_cast<unsigned long long>(last.memory), "dropped",
+                       static_cast<unsigned long long>(last.dropped), "unlinked",
+                       static_cast<unsigned long long>(last.unlinked), "out_of_window",
+                       static_cast<unsigned long long>(last.out_of_window), "before_launch",
+                       static_cast<unsigned long long>(last.before_launch), "error", last.error.data(),
+                       static_cast<Py_ssize_t>(last.error.size()));
+}
+
+PyMethodDef kMethods[] = {
+    {"install", Install, METH_O, "Takes the address of the engine's tracing interface and registers with PyTorch."},
+    {"is_recording", IsRecording, METH_NOARGS, "Whether a session of PyTorch's profiler collects our records."},
+    {"stop_recording", StopRecording, METH_NOARGS, "Ends a session that is still running, before the process does."},
+    {"last_session", GetLastSession, METH_NOARGS, "What became of the records of the newest session."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
+                       THRESHER_TORCH_SHIM_NAME,
+                       "Connects the engine with PyTorch's profiler.",
+                       -1,
+                       kMethods,
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC THRESHER_TORCH_SHIM_INIT() { return PyModule_Create(&kModule); }
