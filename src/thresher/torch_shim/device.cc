@@ -20,6 +20,9 @@ class NoDeviceHooks final : public at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return false; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return false; }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    TORCH_CHECK(false, "Cannot pin memory: wanted an accelerator, found none (thresher computes on the CPU)");
+  }
 };
 
 }  // namespace

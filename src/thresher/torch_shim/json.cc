@@ -2,20 +2,18 @@
 
 namespace thresher::torch_shim {
 
-std::string EscapeJson(std::string_view text) {
-  std::string escaped;
-  escaped.reserve(text.size());
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      escaped += '\\';
-      escaped += c;
+std::string JsonSafe(std::string_view text) {
+  std::string safe(text);
+  for (char& c : safe) {
+    if (c == '"') {
+      c = '\'';
+    } else if (c == '\\') {
+      c = '/';
     } else if (static_cast<unsigned char>(c) < 0x20) {
-      escaped += ' ';
-    } else {
-      escaped += c;
+      c = ' ';
     }
   }
-  return escaped;
+  return safe;
 }
 
 }  // namespace thresher::torch_shim

@@ -1,4 +1,4 @@
-// Text inside JSON strings: Kineto writes names and metadata as it gets them.
+// Text inside JSON strings.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace thresher::torch_shim {
 
-// What stands between the quotation marks.
-std::string EscapeJson(std::string_view text);
+// The text without what would end a JSON string. Kineto writes names as it gets them and turns the backslashes of
+// metadata into slashes, so that nothing can be escaped: quotation marks become apostrophes, backslashes slashes.
+std::string JsonSafe(std::string_view text);
 
 }  // namespace thresher::torch_shim

@@ -46,7 +46,7 @@ ActivityType TypeOf(const thresher_pti_kernel& record) {
 const char* OrEmpty(const char* text) { return text != nullptr ? text : ""; }
 
 void AddText(libkineto::GenericTraceActivity& row, const char* key, const char* text) {
-  if (text != nullptr && *text != '\0') row.addMetadataQuoted(key, EscapeJson(text));
+  if (text != nullptr && *text != '\0') row.addMetadataQuoted(key, JsonSafe(text));
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ bool RowWriter::InWindow(int64_t start_ns, int64_t stop_ns) const {
 
 libkineto::GenericTraceActivity& RowWriter::NewRow(ActivityType type, std::string_view name, int64_t start_ns,
                                                    int64_t stop_ns) {
-  trace_.emplace_activity(trace_.span, type, EscapeJson(name));
+  trace_.emplace_activity(trace_.span, type, JsonSafe(name));
   libkineto::GenericTraceActivity& row = *trace_.activities.back();
   row.startTime = start_ns;
   row.endTime = stop_ns;

@@ -1,0 +1,1 @@
+"""What stands behind `import thresher.torch_profiler`."""
