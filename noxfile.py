@@ -80,15 +80,23 @@ def build(session: nox.Session) -> None:
         "build",
         "Builds dist/thresher-*.whl: installs missing system packages (as root; else prints the line to run), builds "
         "the native dependencies with Conan, compiles, repairs the wheel, and proves it in an empty environment.",
-        ["", "--build-type RelWithDebInfo", "--platform x86"],
+        ["", "--build-type RelWithDebInfo", "--platform x86", "--torch-shim none", "--torch-shim ~/torch214/bin/python"],
     )
     add_build_type(parser)
+    parser.add_argument(
+        "--torch-shim",
+        action="append",
+        metavar="PYTHON",
+        help="build the connection to PyTorch's profiler for the PyTorch of this interpreter, or of this folder; may be "
+        "given several times, `none` builds none (default: the pinned PyTorch, installed under build/venv)",
+    )
     platforms = f"available: {', '.join(PLATFORMS)}; not yet: {', '.join(PLANNED_PLATFORMS)}"
     parser.add_argument("--platform", default="x86", metavar="NAME", help=f"default: x86; {platforms}")
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
         native.check_platform(options.platform)
-        wheel.verify(wheel.build_wheel(Flavour(PLATFORMS[options.platform], options.build_type)))
+        shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]
+        wheel.verify(wheel.build_wheel(Flavour(PLATFORMS[options.platform], options.build_type), shims))
 
     carry_out(session, parser, action)
 

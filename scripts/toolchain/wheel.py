@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import environments, native
-from .environments import TOOLS, script
+from .environments import MODEL, TOOLS, script
 from .layout import BUILD, DIST, ROOT, SCRIPTS
 from .native import Flavour
 from .process import ToolchainError, note, output, run
@@ -16,6 +19,9 @@ from .system import ensure_system_packages
 
 # 1 January 2020: an archive without git history still gives the same bytes each time.
 FALLBACK_EPOCH = "1577836800"
+
+# Come with PyTorch, which is imported before the shim that uses them.
+PYTORCH_LIBRARIES = ("libtorch*.so*", "libc10*.so*")
 
 
 def source_date_epoch() -> str:
@@ -27,10 +33,15 @@ def source_date_epoch() -> str:
     )
 
 
-def build_wheel(flavour: Flavour) -> Path:
+def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> Path:
     """Builds the wheel and leaves it in dist/, in place of older ones.
 
     Objects are kept in the flavour's build folder, so that a second call compiles only what changed.
+
+    Args:
+        flavour: what to build.
+        torch_shims: interpreters or folders of PyTorch to build the profiler shim for; None: the pinned PyTorch of the
+            environments, which is installed where it is missing.
 
     Returns:
         The repaired wheel.
@@ -40,12 +51,15 @@ def build_wheel(flavour: Flavour) -> Path:
     """
     ensure_system_packages("x86")
     native.install_dependencies(flavour)
+    if torch_shims is None:
+        torch_shims = [str(environments.ensure(MODEL))]
     raw = BUILD / "wheel"
     shutil.rmtree(raw, ignore_errors=True)
     settings = {
         "build-dir": flavour.objects,
         "cmake.build-type": flavour.build_type,
         "cmake.define.CMAKE_TOOLCHAIN_FILE": flavour.toolchain_file,
+        "cmake.define.THRESHER_TORCH_SHIMS": ";".join(torch_shims),
         "install.strip": "true" if flavour.build_type == "Release" else "false",
     }
     run(
@@ -58,7 +72,16 @@ def build_wheel(flavour: Flavour) -> Path:
         hint=f"The compiler's or CMake's message is above. Removing {flavour.objects} starts afresh.",
         environment={**native.tool_environment(), "SOURCE_DATE_EPOCH": source_date_epoch()},
     )
-    return _repair(_only_wheel(raw))
+    wheel = _repair(_only_wheel(raw))
+    note(f"connects to the profiler of PyTorch {', '.join(shims_in(wheel)) or 'not at all'}")
+    return wheel
+
+
+def shims_in(wheel: Path) -> list[str]:
+    """Returns the minor versions of PyTorch whose profiler a wheel connects to."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = [re.fullmatch(r"thresher/_torch_shim_(\d+)_(\d+)\..*", name) for name in archive.namelist()]
+    return [f"{match[1]}.{match[2]}" for match in found if match]
 
 
 def _only_wheel(folder: Path) -> Path:
@@ -73,7 +96,11 @@ def _repair(wheel: Path) -> Path:
     DIST.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         run(
-            [script(TOOLS, "auditwheel"), "repair", "--plat", "auto", "--wheel-dir", scratch, wheel],
+            [
+                *(script(TOOLS, "auditwheel"), "repair", "--plat", "auto", "--wheel-dir", scratch),
+                *(f"--exclude={name}" for name in PYTORCH_LIBRARIES),
+                wheel,
+            ],
             hint="auditwheel shows which symbol or library fits no manylinux tag.",
             environment=native.tool_environment(),
         )

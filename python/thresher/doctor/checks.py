@@ -54,7 +54,7 @@ def run_checks() -> list[Finding]:
     if engine is not None:
         for check in (check_variables, check_instructions, check_threads, check_computing):
             findings.append(_guarded(check, engine))
-    for check_alone in (check_numpy, check_torch, check_backend, check_cache, check_report_file, check_compiler):
+    for check_alone in (check_numpy, check_torch, check_backend, check_torch_profiler, check_cache, check_report_file, check_compiler):
         findings.append(_guarded(check_alone))
     return findings
 
@@ -182,6 +182,23 @@ def check_backend() -> Finding:
             "pip install the wheel",
         )
     return Finding("backend", Level.OK, f'torch.compile(backend="thresher") leads to {found[0]}')
+
+
+def check_torch_profiler() -> Finding:
+    """Whether PyTorch's profiler can show the engine. Does not import PyTorch."""
+    from thresher.torch_shim import library
+
+    found = library.available()
+    has = f"connections to the profiler of PyTorch {', '.join(found)}" if found else "no connection to any PyTorch"
+    other = "until then its events are added to the traces that export_chrome_trace writes"
+    try:
+        minor = library.minor_of(metadata.version("torch"))
+    except metadata.PackageNotFoundError:
+        return Finding("torch profiler", Level.OK, f"{has}; there is no PyTorch here")
+    if minor in found:
+        return Finding("torch profiler", Level.OK, f"`import thresher.torch_profiler` connects to PyTorch {minor}")
+    cure = f"pip install 'torch=={found[-1]}.*'" if found else "install the wheel, or build it with `nox -s build`"
+    return Finding("torch profiler", Level.WARN, f"{has}, found PyTorch {minor}", f"{cure}; {other}")
 
 
 def check_cache() -> Finding:
