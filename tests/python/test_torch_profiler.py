@@ -94,7 +94,7 @@ def test_context(model: Any, x: torch.Tensor) -> None:
         for _ in range(3):
             model(x)
     assert_sound()
-    assert session().kernels == len(on_device(prof.events())) > 0
+    assert session().kernels + session().copies == len(on_device(prof.events())) > 0
     table = prof.key_averages().table(sort_by="self_device_time_total")
     for column in ("Self THRESHER", "Self THRESHER %", "THRESHER total", "THRESHER time avg", "Self THRESHER time total"):
         assert column in table
@@ -171,13 +171,6 @@ def test_record_function_has_a_bar_on_the_device(model: Any, x: torch.Tensor, tm
         assert len(inside) == len(trace.device) / 2
 
 
-def test_names_that_json_would_not_take(model: Any, x: torch.Tensor, tmp_path: Path) -> None:
-    with torch_profile(activities=BOTH) as prof:
-        model(x)
-    prof.export_chrome_trace(str(tmp_path / "t.json"))
-    KinetoTrace(tmp_path / "t.json")
-
-
 def test_record_shapes(model: Any, x: torch.Tensor) -> None:
     with torch_profile(activities=BOTH, record_shapes=True) as prof:
         model(x)
@@ -187,11 +180,12 @@ def test_record_shapes(model: Any, x: torch.Tensor) -> None:
 
 
 def test_with_stack(model: Any, x: torch.Tensor) -> None:
-    with torch_profile(activities=BOTH, with_stack=True) as prof:
+    verbose = torch._C._profiler._ExperimentalConfig(verbose=True)  # without it PyTorch keeps stacks to its files
+    with torch_profile(activities=BOTH, with_stack=True, experimental_config=verbose) as prof:
         model(x)
     assert_sound()
-    graphs = graph_rows(prof, group_by_stack_n=5)
-    assert graphs and any(__file__.split("/")[-1] in frame for graph in graphs for frame in graph.stack), graphs[0].stack
+    (graph,) = graph_rows(prof, group_by_stack_n=30)
+    assert any(Path(__file__).name in frame for frame in graph.stack), graph.stack
 
 
 def test_profile_memory(compiler: Any, x: torch.Tensor) -> None:
@@ -336,21 +330,28 @@ def test_all_activities(model: Any, x: torch.Tensor) -> None:
 
 
 def test_starting_twice(model: Any, x: torch.Tensor) -> None:
-    prof = torch_profile(activities=BOTH)
-    prof.start()
-    second = torch_profile(activities=BOTH)
-    with pytest.raises(RuntimeError):
-        second.start()
+    """PyTorch gives up the first session for the second one; so do we."""
+    first, second = torch_profile(activities=BOTH), torch_profile(activities=BOTH)
+    first.start()
     model(x)
-    prof.stop()
-    assert on_device(prof.events())
+    second.start()
+    model(x)
+    second.stop()
+    assert_sound()
+    assert session().kernels + session().copies == len(on_device(second.events()))
+    first.stop()
+    with torch_profile(activities=BOTH) as prof:
+        model(x)
+    assert_sound()
+    assert len(on_device(prof.events())) == len(on_device(second.events()))
+
+
+def test_stop_without_start(model: Any, x: torch.Tensor) -> None:
+    with pytest.raises(AssertionError, match="must be initialized"):
+        torch_profile(activities=BOTH).stop()
     with torch_profile(activities=BOTH):
         model(x)
     assert_sound()
-
-
-def test_stop_without_start() -> None:
-    torch_profile(activities=BOTH).stop()
 
 
 def test_legacy_profiler(model: Any, x: torch.Tensor) -> None:
