@@ -80,7 +80,13 @@ def build(session: nox.Session) -> None:
         "build",
         "Builds dist/thresher-*.whl: installs missing system packages (as root; else prints the line to run), builds "
         "the native dependencies with Conan, compiles, repairs the wheel, and proves it in an empty environment.",
-        ["", "--build-type RelWithDebInfo", "--platform x86", "--torch-shim none", "--torch-shim ~/torch214/bin/python"],
+        [
+            "",
+            "--build-type RelWithDebInfo",
+            "--platform x86",
+            "--torch-shim none",
+            "--torch-shim ~/torch214/bin/python",
+        ],
     )
     add_build_type(parser)
     parser.add_argument(

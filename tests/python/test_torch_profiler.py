@@ -58,9 +58,7 @@ def on_device(events: Any) -> list[Any]:
 
 def row(prof: Any, name: str, **grouping: Any) -> Any:
     found = [
-        entry
-        for entry in prof.key_averages(**grouping)
-        if entry.key == name and entry.device_type == DeviceType.CPU
+        entry for entry in prof.key_averages(**grouping) if entry.key == name and entry.device_type == DeviceType.CPU
     ]
     assert len(found) == 1, (name, [entry.key for entry in prof.key_averages(**grouping)])
     return found[0]
@@ -96,7 +94,13 @@ def test_context(model: Any, x: torch.Tensor) -> None:
     assert_sound()
     assert session().kernels + session().copies == len(on_device(prof.events())) > 0
     table = prof.key_averages().table(sort_by="self_device_time_total")
-    for column in ("Self THRESHER", "Self THRESHER %", "THRESHER total", "THRESHER time avg", "Self THRESHER time total"):
+    for column in (
+        "Self THRESHER",
+        "Self THRESHER %",
+        "THRESHER total",
+        "THRESHER time avg",
+        "Self THRESHER time total",
+    ):
         assert column in table
     (graph,) = graph_rows(prof)
     assert graph.count == 3
@@ -145,10 +149,9 @@ def test_without_our_activity_nothing_is_recorded(model: Any, x: torch.Tensor) -
 
 
 def test_device_time_belongs_to_what_launched_it(model: Any, x: torch.Tensor) -> None:
-    with torch_profile(activities=BOTH) as prof:
-        with record_function("my step"):
-            model(x)
-            model(x)
+    with torch_profile(activities=BOTH) as prof, record_function("my step"):
+        model(x)
+        model(x)
     kernels = sum(event.time_range.elapsed_us() for event in on_device(prof.events()) if not event.is_user_annotation)
     (graph,) = graph_rows(prof)
     assert graph.self_device_time_total == pytest.approx(kernels, rel=1e-6)
@@ -167,7 +170,9 @@ def test_record_function_has_a_bar_on_the_device(model: Any, x: torch.Tensor, tm
     trace = KinetoTrace(tmp_path / "t.json")
     assert [bar["name"] for bar in trace.bars] == ["one", "two"]
     for bar in trace.bars:
-        inside = [e for e in trace.device if bar["ts"] <= e["ts"] and e["ts"] + e["dur"] <= bar["ts"] + bar["dur"] + 2e-3]
+        inside = [
+            e for e in trace.device if bar["ts"] <= e["ts"] and e["ts"] + e["dur"] <= bar["ts"] + bar["dur"] + 2e-3
+        ]
         assert len(inside) == len(trace.device) / 2
 
 

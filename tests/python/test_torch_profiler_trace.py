@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_kernels_of_a_stream_do_not_overlap(trace: KinetoTrace) -> None:
     streams = trace.streams()
     assert len(streams) == 3, "one for each thread"
     for events in streams.values():
-        for one, next_one in zip(events, events[1:], strict=False):
+        for one, next_one in itertools.pairwise(events):
             assert one["ts"] + one["dur"] <= next_one["ts"] + SLACK_US
 
 

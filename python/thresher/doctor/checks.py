@@ -54,7 +54,15 @@ def run_checks() -> list[Finding]:
     if engine is not None:
         for check in (check_variables, check_instructions, check_threads, check_computing):
             findings.append(_guarded(check, engine))
-    for check_alone in (check_numpy, check_torch, check_backend, check_torch_profiler, check_cache, check_report_file, check_compiler):
+    for check_alone in (
+        check_numpy,
+        check_torch,
+        check_backend,
+        check_torch_profiler,
+        check_cache,
+        check_report_file,
+        check_compiler,
+    ):
         findings.append(_guarded(check_alone))
     return findings
 

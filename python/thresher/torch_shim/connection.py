@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._C._profiler import _RecordFunctionFast
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from thresher import _engine
 from thresher.profiler import hooks
@@ -87,9 +88,9 @@ def _connect() -> None:
     except RuntimeError as error:
         raise ShimError(f"wanted to register with PyTorch's profiler; {error}. Profile without that package") from error
     if owner == UNNAMED_BACKEND:
-        torch.utils.rename_privateuse1_backend(BACKEND)
+        rename_privateuse1_backend(BACKEND)
     if not hasattr(torch, BACKEND):
-        torch._register_device_module(BACKEND, device)
+        torch._register_device_module(BACKEND, device)  # type: ignore[no-untyped-call]
     hooks.set_call_range(_call_range)
     # A session that still runs when the process ends would outlive the engine.
     atexit.register(shim.stop_recording)

@@ -10,7 +10,6 @@ from types import ModuleType
 
 import thresher
 
-
 _loaded: list[ModuleType] = []
 
 

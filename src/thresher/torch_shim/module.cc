@@ -39,19 +39,17 @@ PyObject* StopRecording(PyObject*, PyObject*) {
 
 PyObject* GetLastSession(PyObject*, PyObject*) {
   const Summary last = LastSession();
-  return Py_BuildValue("{s:K,s:O,s:L,s:L,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:s#}", "number",
-                       static_cast<unsigned long long>(last.number), "finished", last.finished ? Py_True : Py_False,
-                       "start_ns", static_cast<long long>(last.start_ns), "stop_ns",
-                       static_cast<long long>(last.stop_ns), "runtime", static_cast<unsigned long long>(last.runtime),
-                       "kernels", static_cast<unsigned long long>(last.kernels), "copies",
-                       static_cast<unsigned long long>(last.copies), "annotations",
-                       static_cast<unsigned long long>(last.annotations), "memory",
-                       static_cast<unsigned long long>(last.memory), "dropped",
-                       static_cast<unsigned long long>(last.dropped), "unlinked",
-                       static_cast<unsigned long long>(last.unlinked), "out_of_window",
-                       static_cast<unsigned long long>(last.out_of_window), "before_launch",
-                       static_cast<unsigned long long>(last.before_launch), "error", last.error.data(),
-                       static_cast<Py_ssize_t>(last.error.size()));
+  return Py_BuildValue(
+      "{s:K,s:O,s:L,s:L,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:s#}", "number",
+      static_cast<unsigned long long>(last.number), "finished", last.finished ? Py_True : Py_False, "start_ns",
+      static_cast<long long>(last.start_ns), "stop_ns", static_cast<long long>(last.stop_ns), "runtime",
+      static_cast<unsigned long long>(last.runtime), "kernels", static_cast<unsigned long long>(last.kernels), "copies",
+      static_cast<unsigned long long>(last.copies), "annotations", static_cast<unsigned long long>(last.annotations),
+      "memory", static_cast<unsigned long long>(last.memory), "dropped", static_cast<unsigned long long>(last.dropped),
+      "unlinked", static_cast<unsigned long long>(last.unlinked), "out_of_window",
+      static_cast<unsigned long long>(last.out_of_window), "before_launch",
+      static_cast<unsigned long long>(last.before_launch), "error", last.error.data(),
+      static_cast<Py_ssize_t>(last.error.size()));
 }
 
 PyMethodDef kMethods[] = {

@@ -1,13 +1,13 @@
 #include "thresher/torch_shim/registration.h"
 
+#include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
+
 #include <memory>
 #include <set>
 #include <string>
 
 #include "thresher/torch_shim/kineto.h"
 #include "thresher/torch_shim/session.h"
-
-#include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
 
 namespace thresher::torch_shim {
 namespace {
@@ -22,9 +22,9 @@ class Profiler final : public libkineto::IActivityProfiler {
   }
 
   const std::set<ActivityType>& availableActivities() const override {
-    static const std::set<ActivityType> types = {
-        ActivityType::CONCURRENT_KERNEL, ActivityType::GPU_MEMCPY, ActivityType::GPU_MEMSET,
-        ActivityType::GPU_USER_ANNOTATION, ActivityType::PRIVATEUSE1_RUNTIME};
+    static const std::set<ActivityType> types = {ActivityType::CONCURRENT_KERNEL, ActivityType::GPU_MEMCPY,
+                                                 ActivityType::GPU_MEMSET, ActivityType::GPU_USER_ANNOTATION,
+                                                 ActivityType::PRIVATEUSE1_RUNTIME};
     return types;
   }
 

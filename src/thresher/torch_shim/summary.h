@@ -7,11 +7,11 @@
 namespace thresher::torch_shim {
 
 struct Summary {
-  uint64_t number = 0;         // of the session, from 1; 0: there was none
-  bool finished = false;       // PyTorch has asked for the trace
-  int64_t start_ns = 0;        // PyTorch's window
+  uint64_t number = 0;    // of the session, from 1; 0: there was none
+  bool finished = false;  // PyTorch has asked for the trace
+  int64_t start_ns = 0;   // PyTorch's window
   int64_t stop_ns = 0;
-  uint64_t runtime = 0;        // rows of host threads
+  uint64_t runtime = 0;  // rows of host threads
   uint64_t kernels = 0;
   uint64_t copies = 0;         // fills included
   uint64_t annotations = 0;    // bars over the kernels of a record_function
