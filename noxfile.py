@@ -93,8 +93,8 @@ def build(session: nox.Session) -> None:
         "--torch-shim",
         action="append",
         metavar="PYTHON",
-        help="build the connection to PyTorch's profiler for the PyTorch of this interpreter, or of this folder; may be "
-        "given several times, `none` builds none (default: the pinned PyTorch, installed under build/venv)",
+        help="build the connection to PyTorch's profiler for the PyTorch of this interpreter, or of this folder; may "
+        "be given several times, `none` builds none (default: the pinned PyTorch, installed under build/venv)",
     )
     platforms = f"available: {', '.join(PLATFORMS)}; not yet: {', '.join(PLANNED_PLATFORMS)}"
     parser.add_argument("--platform", default="x86", metavar="NAME", help=f"default: x86; {platforms}")

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -242,6 +243,17 @@ class TestEnvironments:
         assert environments.read_stamp(environment) == {"fingerprint": "x"}
         (environment.folder / environments.STAMP).write_text("{half")
         assert environments.read_stamp(environment) == {}
+
+
+class TestWheel:
+    def test_the_versions_of_pytorch_are_read_from_the_wheel(self, tmp_path: Path) -> None:
+        from toolchain import wheel
+
+        with zipfile.ZipFile(tmp_path / "a.whl", "w") as archive:
+            for name in ("_torch_shim_2_13.cpython-311.so", "_torch_shim_2_14.cpython-311.so", "_engine.so"):
+                archive.writestr(f"thresher/{name}", "")
+            archive.writestr("thresher/torch_shim/library.py", "")
+        assert wheel.shims_in(tmp_path / "a.whl") == ["2.13", "2.14"]
 
 
 class TestNative:

@@ -46,3 +46,20 @@ def test_nothing_to_build_stops(tmp_path: Path) -> None:
     done = check_options(tmp_path, "-DTHRESHER_BUILD_PYTHON=OFF")
     assert done.returncode != 0
     assert "nothing to build" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("place", ["/nonexistent/python", "folder"])
+def test_a_place_without_pytorch_is_named_with_its_cure(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    where = str(tmp_path / place)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(shim_only LANGUAGES NONE)\n"
+        f'include("{ROOT}/cmake/torch_shim.cmake")\n'
+    )
+    command = [str(CMAKE), "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DTHRESHER_TORCH_SHIMS={where}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    message = " ".join(done.stderr.split())
+    assert f"found '{where}'" in message
+    assert "THRESHER_TORCH_SHIMS empty" in message
