@@ -269,7 +269,8 @@ def test_several_threads(model: Any, x: torch.Tensor, tmp_path: Path) -> None:
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     with torch_profile(activities=BOTH, experimental_config=everywhere) as prof:
         model(x)
-        threads = [threading.Thread(target=lambda: [_run(model, x) for _ in range(5)]) for _ in range(3)]
+        together = threading.Barrier(3)  # a thread that ended leaves its stream to the next one
+        threads = [threading.Thread(target=lambda: (together.wait(), _run(model, x), _run(model, x))) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
