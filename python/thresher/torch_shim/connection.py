@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch._C._profiler import _RecordFunctionFast
 from torch.utils.backend_registration import rename_privateuse1_backend
 
@@ -92,8 +93,16 @@ def _connect() -> None:
     if not hasattr(torch, BACKEND):
         torch._register_device_module(BACKEND, device)  # type: ignore[no-untyped-call]
     hooks.set_call_range(_call_range)
-    # A session that still runs when the process ends would outlive the engine.
-    atexit.register(shim.stop_recording)
+    atexit.register(_end_session)
+
+
+def _end_session() -> None:
+    """Ends a session that still runs when the process ends: it would outlive the engine, and PyTorch would crash."""
+    shim = library.loaded()
+    if shim is not None and shim.is_recording():
+        if _profiler_enabled():
+            _disable_profiler()
+        shim.stop_recording()
 
 
 def _call_range(name: str, arguments: Sequence[Any]) -> AbstractContextManager[object]:
