@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import importlib
 import io
 import json
 import os
@@ -110,11 +111,11 @@ def add_events(path: Path, recorded: Path, window: tuple[int, int], dropped: int
 
 
 def _events(recorded: Path, window: tuple[int, int], base_ns: int) -> list[dict[str, Any]]:
-    from thresher.profiler.export.chrome import dump_chrome
-    from thresher.profiler.trace import read_trace
-
+    # Loaded when used: they are large, and few profiles need them.
+    chrome = importlib.import_module("thresher.profiler.export.chrome")
+    traces = importlib.import_module("thresher.profiler.trace")
     written = io.BytesIO()
-    dump_chrome(read_trace(recorded), written)
+    chrome.dump_chrome(traces.read_trace(recorded), written)
     ours = json.loads(written.getvalue())
     shift = (ours["baseTimeNanoseconds"] - base_ns) / 1e3
     begin, end = ((at - base_ns) / 1e3 for at in window)
