@@ -91,6 +91,21 @@ print(json.dumps([t.status().connected, messages]))
 
 
 @needs_shim
+def test_another_accelerator_is_in_use() -> None:
+    code = """
+torch.accelerator.is_available = lambda: True
+torch.accelerator.current_accelerator = lambda: torch.device("cuda")
+warnings.simplefilter("ignore")
+import thresher.torch_profiler as t
+print(json.dumps([t.status().connected, t.status().reason, torch._C._get_privateuse1_backend_name()]))
+"""
+    connected, reason, name = run_for_json(MODEL + code)
+    assert not connected
+    assert "found cuda" in reason and "CUDA_VISIBLE_DEVICES" in reason
+    assert name == "privateuseone", "PyTorch's own accelerator keeps its precedence"
+
+
+@needs_shim
 @pytest.mark.parametrize("version", ["2.12.1", "2.14.0+cpu", "3.13.0"])
 def test_another_minor_version_is_never_loaded(version: str) -> None:
     code = f"""
