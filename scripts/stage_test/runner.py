@@ -1,6 +1,6 @@
 """One scenario inside the environment under test: answers the stage's commands (see `measure.service`).
 
-Started by the stage as `python runner.py KIND THREADS BATCH SEQUENCE PROFILER`; not meant to be started by hand.
+Started by the stage as `python runner.py KIND THREADS BATCH SEQUENCE`; not meant to be started by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,8 @@ def load_entry_points() -> list[str]:
 class Runner:
     """The model, its requests and the clock."""
 
-    def __init__(self, kind: str, threads: int, batch: int, sequence: int, profiler: bool) -> None:
+    def __init__(self, kind: str, threads: int, batch: int, sequence: int) -> None:
         self._kind = kind
-        self._profiler = profiler
         self._batch = batch
         self._sequence = sequence
         self._threads = threads
@@ -77,7 +76,7 @@ class Runner:
         self._call: Callable[..., Any]
 
     def prepare(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Loads the model and runs the warm-ups: {"warmups": N}."""
+        """Loads the model and runs the warm-ups: {"warmups": N, "profilers": [...]}, unwatched first."""
         entry_points: list[str] = []
         if self._kind == "base":
             require_absent()
@@ -91,6 +90,9 @@ class Runner:
         ]
         self._call = self._eager if self._kind != "backend" else torch.compile(self._eager, backend="thresher")
         block = self._run(command["warmups"])
+        for profiler in command["profilers"]:  # what a profiler does the first time is nobody's request
+            self._run(1, profiler)
+        self.begin({})
         return {
             "entry_points": entry_points,
             "warmup_ms": block["samples_ms"],
@@ -101,37 +103,48 @@ class Runner:
 
     def begin(self, _: dict[str, Any]) -> dict[str, Any]:
         """Forgets the operator records so far: the report shall speak of one attempt's requests only."""
-        if self._kind == "backend" and self._profiler:
+        if self._kind == "backend":
             import thresher
 
             thresher.profiler.reset()
         return {}
 
     def block(self, command: dict[str, Any]) -> dict[str, Any]:
-        """One settling request, which refills the caches after other processes ran, then {"requests": N} timed ones."""
-        gc.collect()
-        return self._run(command["requests"], settle=True)
+        """One settling request, which refills the caches after other processes ran, then the timed ones.
 
-    def _run(self, count: int, settle: bool = False) -> dict[str, Any]:
+        The command is {"requests": N, "profiler": "off", "thresher" or "torch.profiler"}.
+        """
+        gc.collect()
+        return self._run(command["requests"], command["profiler"], settle=True)
+
+    def _run(self, count: int, profiler: str = "off", settle: bool = False) -> dict[str, Any]:
         samples: list[float] = []
         result: dict[str, Any] = {"started_at": round(time.time(), 3), "load_average": environment.load_average()}
-        watch: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        watched = self._profiler and self._kind != "backend"
-        if watched:
-            watch = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         begin = time.perf_counter()
-        with torch.no_grad(), watch:
+        with torch.no_grad(), self._watch(profiler):
             entered = time.perf_counter()
             if settle:
                 result["settle_ms"] = self._request()
             for _ in range(count):
                 samples.append(self._request())
             leaving = time.perf_counter()
-        if watched:
+        if profiler != "off":
             result["profiler_start_ms"] = (entered - begin) * 1e3
             result["profiler_stop_ms"] = (time.perf_counter() - leaving) * 1e3
         result["samples_ms"] = samples
         return result
+
+    def _watch(self, profiler: str) -> contextlib.AbstractContextManager[Any]:
+        if profiler == "off":
+            return contextlib.nullcontext()
+        if profiler == "torch.profiler" and self._kind == "backend":
+            from thresher import torch_profiler
+
+            watch: contextlib.AbstractContextManager[Any] = torch_profiler.profile()
+            return watch
+        if profiler == "torch.profiler":
+            return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        return _operator_records()
 
     def _request(self) -> float:
         """Milliseconds that one request takes, from its token tensors to the encoder's output."""
@@ -141,14 +154,14 @@ class Runner:
         self._call(**inputs)
         return (time.perf_counter() - begin) * 1e3
 
-    def finish(self, _: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, command: dict[str, Any]) -> dict[str, Any]:
         """What is known after an attempt: the operator report and the engine's statistics."""
         result: dict[str, Any] = {"load_average": environment.load_average()}
         if self._kind == "backend":
             import thresher
             from thresher import _engine
 
-            if self._profiler:
+            if command["profiler"] == "thresher":
                 result["op_report"] = thresher.profiler.op_report()
                 result["records_dropped"] = _engine.profile_dropped()
             result["engine"] = {
@@ -187,6 +200,17 @@ class Runner:
         }
 
 
+@contextlib.contextmanager
+def _operator_records() -> Iterator[None]:
+    import thresher
+
+    thresher.profiler.start()
+    try:
+        yield
+    finally:
+        thresher.profiler.stop()
+
+
 def max_keeping_nan(a: float, b: float) -> float:
     """The larger number, or NaN if either is one: an output of NaN must not pass for agreement."""
     return a + b if a != a or b != b else max(a, b)
@@ -194,8 +218,8 @@ def max_keeping_nan(a: float, b: float) -> float:
 
 def main(arguments: list[str]) -> int:
     """Serves one scenario."""
-    kind, threads, batch, sequence, profiler = arguments
-    runner = Runner(kind, int(threads), int(batch), int(sequence), profiler == "on")
+    kind, threads, batch, sequence = arguments
+    runner = Runner(kind, int(threads), int(batch), int(sequence))
     return service.serve(
         {
             "prepare": runner.prepare,

@@ -1,4 +1,4 @@
-"""Runs the six scenarios in turns, each in a process of its own, and writes one JSON file a run."""
+"""Runs the scenarios in turns, those of one kind in one process, and writes one JSON file a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from measure.environment import git_revision
 from measure.progress import Progress
 from measure.worker import Worker, clean_environment
-from stage_test.plan import AGREEMENT_FILE, AGREEMENT_FORMAT, RUN_FORMAT, SCENARIOS, Plan, Scenario
+from stage_test.plan import AGREEMENT_FILE, AGREEMENT_FORMAT, KINDS, RUN_FORMAT, SCENARIOS, Plan, Scenario
 
 PREPARE_LIMIT_S = 600.0
 # A request that takes longer than this is a hang, whatever the machine.
@@ -22,7 +22,7 @@ REQUEST_LIMIT_S = 60.0
 
 
 class Stage:
-    """The six processes while they live. Use it as a context manager."""
+    """The processes while they live, one for each kind of scenario. Use it as a context manager."""
 
     def __init__(self, plan: Plan, python_base: Path, python_thresher: Path, output: Path, root: Path) -> None:
         """Starts nothing yet.
@@ -56,30 +56,29 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _command(self, scenario: Scenario) -> list[str]:
+    def _command(self, kind: str) -> list[str]:
         plan = self._plan
         runner = Path(__file__).with_name("runner.py")
-        profiler = "on" if scenario.profiler else "off"
         numbers = [str(plan.threads), str(plan.batch), str(plan.sequence)]
-        return [str(self._pythons[scenario.kind]), str(runner), scenario.kind, *numbers, profiler]
+        return [str(self._pythons[kind]), str(runner), kind, *numbers]
 
-    def _environment(self, scenario: Scenario) -> Mapping[str, str]:
-        extra: dict[str, str] = {}
-        if scenario.kind != "base":
-            extra["THRESHER_NUM_THREADS"] = str(self._plan.threads)
-        if scenario.kind == "backend":
-            extra["THRESHER_PROFILE"] = "ON" if scenario.profiler else "OFF"
+    def _environment(self, kind: str) -> Mapping[str, str]:
+        extra = {} if kind == "base" else {"THRESHER_NUM_THREADS": str(self._plan.threads)}
         return clean_environment(self._plan.threads, extra)
 
     def _start(self) -> None:
-        progress = Progress("stage_test: loading the model and warming up", len(SCENARIOS))
-        for scenario in SCENARIOS:
-            log = self._output / "logs" / f"{scenario.id}.stderr.txt"
-            name = f"scenario {scenario.id} ({scenario.title}, profiler {scenario.profiler_name})"
-            worker = Worker(name, self._command(scenario), self._environment(scenario), log)
-            self._workers[scenario.id] = self._stack.enter_context(worker)
-            self._prepared[scenario.id] = worker.call("prepare", PREPARE_LIMIT_S, warmups=self._plan.warmups)
-            progress.step(scenario.id)
+        progress = Progress("stage_test: loading the model and warming up", len(KINDS))
+        for kind in KINDS:
+            watched = [scenario for scenario in SCENARIOS if scenario.kind == kind]
+            log = self._output / "logs" / f"{kind}.stderr.txt"
+            name = f"scenarios {', '.join(scenario.id for scenario in watched)} ({watched[0].title})"
+            worker = Worker(name, self._command(kind), self._environment(kind), log)
+            self._workers[kind] = self._stack.enter_context(worker)
+            profilers = [scenario.profiler for scenario in watched]
+            self._prepared[kind] = worker.call(
+                "prepare", PREPARE_LIMIT_S, warmups=self._plan.warmups, profilers=profilers
+            )
+            progress.step(kind)
 
     def attempt(self, number: int) -> Path:
         """One full measurement.
@@ -97,13 +96,14 @@ class Stage:
         progress = Progress(f"stage_test: attempt {number}", len(turns))
         for round_number, scenario, requests in turns:
             limit = REQUEST_LIMIT_S * (requests + 1)
-            block = self._workers[scenario.id].call("block", limit, requests=requests)
+            worker = self._workers[scenario.kind]
+            block = worker.call("block", limit, requests=requests, profiler=scenario.profiler)
             blocks[scenario.id].append({"round": round_number, **block})
             progress.step(f"round {round_number + 1}, {scenario.id}")
         folder = self._output / f"attempt-{number}"
         folder.mkdir(parents=True)
         for scenario in SCENARIOS:
-            finished = self._workers[scenario.id].call("finish", PREPARE_LIMIT_S)
+            finished = self._workers[scenario.kind].call("finish", PREPARE_LIMIT_S, profiler=scenario.profiler)
             run = self._run(scenario, number, blocks[scenario.id], finished)
             write_json(folder / f"{scenario.id}.json", run)
         return folder
@@ -120,7 +120,8 @@ class Stage:
         progress = Progress("stage_test: comparing outputs", len(SCENARIOS))
         scenarios: dict[str, Any] = {}
         for scenario in SCENARIOS:
-            scenarios[scenario.id] = self._workers[scenario.id].call("agree", PREPARE_LIMIT_S)
+            worker = self._workers[scenario.kind]
+            scenarios[scenario.id] = worker.call("agree", PREPARE_LIMIT_S, profiler=scenario.profiler)
             progress.step(scenario.id)
         path = self._output / AGREEMENT_FILE
         write_json(path, {"format": AGREEMENT_FORMAT, "scenarios": scenarios})
@@ -131,7 +132,7 @@ class Stage:
     ) -> dict[str, Any]:
         samples = [sample for block in blocks for sample in block["samples_ms"]]
         described = [{k: v for k, v in block.items() if k != "samples_ms"} for block in blocks]
-        prepared = self._prepared[scenario.id]
+        prepared = self._prepared[scenario.kind]
         return {
             "format": RUN_FORMAT,
             "scenario": asdict(scenario),

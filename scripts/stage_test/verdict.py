@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
-from measure.statistics import Summary, summarise
+from measure.statistics import Summary, median, summarise
 from stage_test.plan import (
     AGREEMENT_FILE,
     AGREEMENT_FORMAT,
     AGREEMENT_LIMIT,
     CHECKS,
     MEAN_ERROR_BOUND,
-    RATIO_LIMIT,
     RUN_FORMAT,
     SCENARIOS,
     SPREAD_BOUND,
     Check,
 )
+
+# How often the rounds are drawn again for the error of a ratio.
+RESAMPLES = 200
 
 
 class ResultError(ValueError):
@@ -35,6 +39,7 @@ class Outcome:
     Attributes:
       statistic: "median" or "mean" for times, else the name of the quantity.
       value: the ratio, the difference or the count that must not be above `limit`. NaN never passes.
+      error: standard error of the value; it fails only where it is above the limit by more than two of them.
     """
 
     title: str
@@ -43,11 +48,12 @@ class Outcome:
     reference: float
     value: float
     limit: float
+    error: float = 0.0
 
     @property
     def passed(self) -> bool:
-        """Whether the value is within its limit."""
-        return self.value <= self.limit
+        """Whether the value is within its limit, or above it by no more than chance explains."""
+        return self.value - 2 * self.error <= self.limit
 
     def message(self) -> str:
         """One line with both figures and the limit."""
@@ -55,7 +61,7 @@ class Outcome:
         if self.statistic in ("median", "mean"):
             return (
                 f"{word} {self.title}, {self.statistic}: {self.measured:.3f} ms against {self.reference:.3f} ms is "
-                f"{self.value:.3f} times, limit {self.limit:.2f}"
+                f"{self.value:.3f} times (+- {2 * self.error:.3f}), limit {self.limit:.3f}"
             )
         return f"{word} {self.title}, {self.statistic}: {figure(self.value)}, limit {figure(self.limit)}"
 
@@ -184,12 +190,35 @@ def noise_of(summaries: Mapping[str, Summary]) -> list[str]:
     return found
 
 
-def _compare(check: Check, summaries: Mapping[str, Summary]) -> list[Outcome]:
+def _compare(check: Check, samples: Mapping[str, list[float]], plan: Mapping[str, Any]) -> list[Outcome]:
+    """The check by median and by mean. The error comes from drawing the rounds again and again (bootstrap)."""
+    involved = [check.measured, check.reference, *(check.beyond or ())]
+    block = int(plan["block"])
+    rounds = [
+        {name: samples[name][start : start + block] for name in involved}
+        for start in range(0, len(samples[check.measured]), block)
+    ]
     outcomes: list[Outcome] = []
-    for statistic in ("median", "mean"):
-        measured = float(getattr(summaries[check.measured], statistic))
-        reference = float(getattr(summaries[check.reference], statistic))
-        outcomes.append(Outcome(check.title, statistic, measured, reference, measured / reference, RATIO_LIMIT))
+    for statistic, function in (("median", median), ("mean", fmean)):
+
+        def ratio(
+            chosen: Sequence[Mapping[str, list[float]]], function: Callable[[list[float]], float] = function
+        ) -> tuple[float, float, float]:
+            found = {name: function([value for entry in chosen for value in entry[name]]) for name in involved}
+            allowed = found[check.beyond[0]] / found[check.beyond[1]] if check.beyond else 1.0
+            return found[check.measured], found[check.reference], max(allowed, 1.0)
+
+        measured, reference, allowed = ratio(rounds)
+        value = measured / reference
+        # Relative to what is allowed, so that both parts of the comparison carry their chance into the error.
+        draw = random.Random(0)
+        draws = []
+        for _ in range(RESAMPLES):
+            a, b, c = ratio(draw.choices(rounds, k=len(rounds)))
+            draws.append(a / b / c)
+        outcomes.append(
+            Outcome(check.title, statistic, measured, reference, value, check.limit * allowed, stdev(draws) * allowed)
+        )
     return outcomes
 
 
@@ -210,7 +239,9 @@ def read_attempt(folder: Path) -> Attempt:
         summaries[scenario.id] = summarise(_checked_samples(path, run))
         runs[scenario.id] = run
     _require_comparable(folder, runs)
-    outcomes = [outcome for check in CHECKS for outcome in _compare(check, summaries)]
+    samples = {name: [float(value) for value in run["samples_ms"]] for name, run in runs.items()}
+    plan = runs[SCENARIOS[0].id]["plan"]
+    outcomes = [outcome for check in CHECKS for outcome in _compare(check, samples, plan)]
     return Attempt(int(runs[SCENARIOS[0].id]["attempt"]), runs, summaries, outcomes, noise_of(summaries))
 
 
