@@ -90,7 +90,9 @@ struct TileArgs {
   size_t next_lines = 1;  // so many lines of 64 bytes for each four elements of k
 };
 
-// S > 1 splits k over S sets of accumulators, which hides the latency of the multiply-adds when R alone is too small.
+// S > 1 splits k into S runs, each with accumulators of its own: that hides the latency of the multiply-adds when R
+// alone is too small, and reads the panel as S streams, because one stream does not use all of a core's memory
+// bandwidth.
 template <class Panel, int R, int S>
 HWY_NOINLINE void RunTile(const TileArgs& args) {
   static_assert(R * S <= 14);
@@ -100,13 +102,16 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   const size_t lda = args.lda;
   const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
   const uint8_t* HWY_RESTRICT next_b = static_cast<const uint8_t*>(args.next_b);
-  const size_t next_lines = args.next_lines * S;
+  const size_t next_lines = args.next_lines;
   // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
   const float* HWY_RESTRICT a0 = args.a;
   const float* HWY_RESTRICT a1 = a0 + 3 * lda;
   const float* HWY_RESTRICT a2 = a1 + 3 * lda;
   const float* HWY_RESTRICT a3 = a2 + 3 * lda;
   const float* HWY_RESTRICT a4 = a3 + 3 * lda;
+  // Elements and bytes from one run to the next; what is left over after the last one comes at the end.
+  const size_t run = S > 1 ? args.k / S / 4 * 4 : args.k;
+  const size_t run_bytes = S > 1 ? Panel::Bytes(run) : 0;
 
 #define THRESHER_TILE_DECLARE(i)                                    \
   V c##i##a = hn::Zero(d);                                          \
@@ -119,28 +124,28 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   }
   THRESHER_TILE_ROWS(THRESHER_TILE_DECLARE)
 
-  // Accumulator i belongs to row i % R and to the steps of k that leave i / R modulo S.
+  // Accumulator i belongs to row i % R and to run i / R.
 #define THRESHER_TILE_STEP(i)                                                           \
   if constexpr (i < R * S) {                                                            \
     constexpr int r = i % R;                                                            \
     constexpr int s = i / R;                                                            \
     const float* p = r < 3 ? a0 : r < 6 ? a1 : r < 9 ? a2 : r < 12 ? a3 : a4;           \
-    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + u * S + s]);           \
+    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + s * run + u]);         \
     THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a); \
     THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
   }
-#define THRESHER_TILE_K(u_value)                                 \
-  {                                                              \
-    constexpr size_t u = u_value;                                \
-    const V b0a = Panel::Load(d, b, u * S, 0);                   \
-    const V b0b = Panel::Load(d, b, u * S, 1);                   \
-    const V b1a = S > 1 ? Panel::Load(d, b, u * S + 1, 0) : b0a; \
-    const V b1b = S > 1 ? Panel::Load(d, b, u * S + 1, 1) : b0b; \
-    const V b2a = S > 2 ? Panel::Load(d, b, u * S + 2, 0) : b0a; \
-    const V b2b = S > 2 ? Panel::Load(d, b, u * S + 2, 1) : b0b; \
-    const V b3a = S > 3 ? Panel::Load(d, b, u * S + 3, 0) : b0a; \
-    const V b3b = S > 3 ? Panel::Load(d, b, u * S + 3, 1) : b0b; \
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                       \
+#define THRESHER_TILE_K(u_value)                                         \
+  {                                                                      \
+    constexpr size_t u = u_value;                                        \
+    const V b0a = Panel::Load(d, b, u, 0);                               \
+    const V b0b = Panel::Load(d, b, u, 1);                               \
+    const V b1a = S > 1 ? Panel::Load(d, b + run_bytes, u, 0) : b0a;     \
+    const V b1b = S > 1 ? Panel::Load(d, b + run_bytes, u, 1) : b0b;     \
+    const V b2a = S > 2 ? Panel::Load(d, b + 2 * run_bytes, u, 0) : b0a; \
+    const V b2b = S > 2 ? Panel::Load(d, b + 2 * run_bytes, u, 1) : b0b; \
+    const V b3a = S > 3 ? Panel::Load(d, b + 3 * run_bytes, u, 0) : b0a; \
+    const V b3b = S > 3 ? Panel::Load(d, b + 3 * run_bytes, u, 1) : b0b; \
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                               \
   }
 #define THRESHER_TILE_STEP1(i)                                                \
   if constexpr (i < R) {                                                      \
@@ -150,20 +155,29 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     THRESHER_TILE_FMA(av, b0b, c##i##b);                                      \
   }
 
-  size_t k = args.k;
-  for (; k >= 4 * S; k -= 4 * S) {
-    for (size_t line = 0; line < next_lines; ++line) __builtin_prefetch(next_b + 64 * line, 0, 2);
+  size_t k = run;
+  for (; k >= 4; k -= 4) {
+    for (size_t line = 0; line < next_lines; ++line) {
+      for (size_t s = 0; s < S; ++s) __builtin_prefetch(next_b + s * run_bytes + 64 * line, 0, 2);
+    }
     THRESHER_TILE_K(0)
     THRESHER_TILE_K(1)
     THRESHER_TILE_K(2)
     THRESHER_TILE_K(3)
-    a0 += 4 * S;
-    a1 += 4 * S;
-    a2 += 4 * S;
-    a3 += 4 * S;
-    a4 += 4 * S;
-    b += Panel::Bytes(4 * S);
+    a0 += 4;
+    a1 += 4;
+    a2 += 4;
+    a3 += 4;
+    a4 += 4;
+    b += Panel::Bytes(4);
     next_b += 64 * next_lines;
+  }
+  if constexpr (S > 1) {
+    a0 += (S - 1) * run;
+    a1 += (S - 1) * run;
+    a2 += (S - 1) * run;
+    b += (S - 1) * run_bytes;
+    k = args.k - S * run;
   }
   for (size_t j = 0; j < k; ++j) {
     const V b0a = Panel::Load(d, b, j, 0);
