@@ -14,6 +14,7 @@ venv. Knows Debian and Ubuntu and what derives from them.
   --print          print the packages for this machine, one a line, installed or not
   --check          print what is missing, one a line; exit code 1 if anything is
   --platform NAME  x86 (default) or arm: also a cross compiler and an emulator
+  --tests          also what only tests use: Chromium and Node
   --python PATH    the Python that builds (default: python3)
   --self-test      test this script itself
   --help           this text
@@ -22,6 +23,7 @@ examples:
   sudo scripts/install_build_deps.sh -y
   scripts/install_build_deps.sh --check --python .venv/bin/python
   scripts/install_build_deps.sh --dry-run --platform arm
+  sudo scripts/install_build_deps.sh -y --tests
 EOF
 }
 
@@ -48,10 +50,11 @@ roles() {
   printf 'g++ 11 or newer, the Python 3.10+ headers, the Python module venv, the CA certificates'
 }
 
-# packages PLATFORM ARCHITECTURE: prints the package names of a Debian-like system.
+# packages PLATFORM ARCHITECTURE TESTS: prints the package names of a Debian-like system.
 packages() {
-  local platform=$1 architecture=$2
+  local platform=$1 architecture=$2 tests=${3:-0}
   printf '%s\n' ca-certificates g++ python3 python3-dev python3-venv
+  [ "$tests" = 0 ] || printf '%s\n' chromium nodejs
   case $platform in
     x86)
       [ "$architecture" = x86_64 ] || fail "platform x86 needs an x86_64 machine; this one is $architecture."
@@ -72,9 +75,15 @@ has_python_headers() {
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' 2>/dev/null
 }
 
-# missing PLATFORM PYTHON: prints what a build lacks, in words that a person can act on.
+# missing PLATFORM PYTHON TESTS: prints what a build or, with TESTS, a test lacks, in words that a person can act on.
 missing() {
-  local platform=$1 python=$2
+  local platform=$1 python=$2 tests=${3:-0}
+  if [ "$tests" != 0 ]; then
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null ||
+      printf 'a browser (chromium)\n'
+    command -v node >/dev/null || printf 'Node (node)\n'
+    return
+  fi
   command -v g++ >/dev/null || printf 'a C++ compiler (g++)\n'
   if ! command -v "$python" >/dev/null; then
     printf 'Python (%s)\n' "$python"
@@ -96,12 +105,12 @@ commands() {
 }
 
 install() {
-  local yes=$1 dry=$2 platform=$3
+  local yes=$1 dry=$2 platform=$3 tests=$4
   local list line script
   local -a lines
   script=$(realpath "${BASH_SOURCE[0]}")
   family /etc/os-release >/dev/null
-  list=$(packages "$platform" "$(uname -m)")
+  list=$(packages "$platform" "$(uname -m)" "$tests")
   if [ "$dry" = 1 ]; then
     # shellcheck disable=SC2086
     commands "$yes" $list
@@ -147,6 +156,8 @@ self_test() {
   expect 'arm on aarch64 has none' '' "$(packages arm aarch64 | grep aarch64 || true)"
   expect 'x86 on aarch64 stops' 2 "$( (packages x86 aarch64) >/dev/null 2>&1 || echo $?)"
   expect 'an unknown platform stops' 2 "$( (packages vax x86_64) >/dev/null 2>&1 || echo $?)"
+  expect 'a build needs no browser' '' "$(packages x86 x86_64 | grep chromium || true)"
+  expect 'the tests need one' chromium "$(packages x86 x86_64 1 | grep chromium)"
   expect 'the question is asked by default' 'apt-get install --no-install-recommends a b' "$(commands '' a b | tail -n 1)"
   expect '-y is passed on' 'apt-get install --no-install-recommends -y a' "$(commands ' -y' a | tail -n 1)"
   expect 'a missing Python is named' 'Python (/no/such/python)' "$(missing x86 /no/such/python | tail -n 1)"
@@ -154,11 +165,12 @@ self_test() {
 }
 
 main() {
-  local yes='' dry=0 platform=x86 python=python3 action=install
+  local yes='' dry=0 platform=x86 python=python3 tests=0 action=install
   while [ $# -gt 0 ]; do
     case $1 in
       -y) yes=' -y' ;;
       --dry-run) dry=1 ;;
+      --tests) tests=1 ;;
       --print) action=print ;;
       --check) action=check ;;
       --self-test) action=self-test ;;
@@ -176,16 +188,16 @@ main() {
     shift
   done
   case $action in
-    print) packages "$platform" "$(uname -m)" ;;
+    print) packages "$platform" "$(uname -m)" "$tests" ;;
     check)
       local lacking
-      lacking=$(missing "$platform" "$python")
+      lacking=$(missing "$platform" "$python" "$tests")
       [ -z "$lacking" ] && return
       printf '%s\n' "$lacking"
       return 1
       ;;
     self-test) self_test ;;
-    install) install "$yes" "$dry" "$platform" ;;
+    install) install "$yes" "$dry" "$platform" "$tests" ;;
   esac
 }
 

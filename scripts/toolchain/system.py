@@ -41,8 +41,25 @@ def ensure_system_packages(platform: str) -> None:
         )
 
 
-def _missing(platform: str) -> list[str]:
-    command = ["bash", str(INSTALLER), "--check", "--platform", platform, "--python", sys.executable]
+def offer_test_packages() -> None:
+    """Installs what only tests use, where this process is root; elsewhere says how, and that they will be skipped."""
+    missing = _missing("x86", "--tests")
+    if not missing:
+        return
+    note(f"missing on this machine: {', '.join(missing)}")
+    if os.geteuid() == 0:
+        try:
+            run(["bash", INSTALLER, "-y", "--tests"])
+        except ToolchainError as error:
+            note(f"not installed ({error})")
+    if missing := _missing("x86", "--tests"):
+        note(
+            f"tests that need {', '.join(missing)} are skipped; this line installs it: sudo bash {INSTALLER} -y --tests"
+        )
+
+
+def _missing(platform: str, *options: str) -> list[str]:
+    command = ["bash", str(INSTALLER), "--check", "--platform", platform, "--python", sys.executable, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise ToolchainError(done.stderr.strip())

@@ -9,8 +9,9 @@ from .environments import MODEL, PEERS, RUNTIME, TESTS, ZENTORCH
 from .layout import BUILD, ROOT, SCRIPTS
 from .native import Flavour
 from .process import ToolchainError, note, run
+from .system import offer_test_packages
 
-PYTHON_TESTS = ("tests/python", "tests/e2e")
+PYTHON_TESTS = ("tests/python", "tests/browser")
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -33,9 +34,9 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         native.build_target(flavour, "thresher_tests")
         native.run_ctest(flavour, ctest)
     if only != "cpp":
+        offer_test_packages()
         python = environments.install_wheel(TESTS, built)
-        places = [place for place in PYTHON_TESTS if (ROOT / place).is_dir()]
-        run([python, "-m", "pytest", *places, *pytest], cwd=ROOT, environment=OFFLINE)
+        run([python, "-m", "pytest", *PYTHON_TESTS, *pytest], cwd=ROOT, environment=OFFLINE)
 
 
 def run_stage(flavour: Flavour, arguments: list[str]) -> None:
