@@ -338,3 +338,46 @@ def test_event_table_of_the_docs_is_that_of_the_code() -> None:
         r"^\| (\d+) \| `([^`]+)` \| ([^|]+) \| (.+) \|$", (REPOSITORY / "docs/profiling.md").read_text(), re.M
     )
     assert documented == events
+
+
+PEAKS = {
+    "threads": [{"num_threads": 2, "fp32_gflops": 100.0, "dram_read_gbytes": 20.0}],
+    "cache_bytes": {},
+}
+
+
+def place(name: str, count: int, flops: float, moved: float, precision: str = "fp32") -> dict[str, object]:
+    """One place of the engine's sums, of which only its costs matter."""
+    texts = {"kernel": "", "shapes": "", "dtypes": "f32", "module": "", "source": "", "precision": precision}
+    return {
+        "phase": "inference",
+        "section": "forward",
+        "name": name,
+        "count": count,
+        "flops": flops,
+        "bytes": moved,
+        **texts,
+    }
+
+
+@pytest.mark.parametrize(
+    ("places", "percent", "bound"),
+    [
+        ([place("linear", 2, 2e8, 1e6)], 50.0, "compute"),  # 2 x 2 ms of the 8 ms that the row took
+        ([place("linear", 2, 1e6, 4e7)], 50.0, "memory"),
+        ([place("linear", 1, 2e8, 1e6), place("linear", 1, 1e6, 1.2e8)], 100.0, "memory"),  # 2 ms and 6 ms
+        ([place("linear", 2, 1e6, 1e6)], 1.25, "overhead"),
+        ([place("linear", 1, 2e8, 1e6), place("linear", 1, -1, -1)], None, None),
+        ([place("linear", 2, 2e8, 1e6, precision="int8")], None, None),  # whose peak is not known
+        ([], None, None),
+    ],
+)
+def test_percent_of_peak(places: list[dict[str, object]], percent: float | None, bound: str | None) -> None:
+    summary = {**summarize([["forward", "linear", 0, 8_000_000]]), "sites": places, "num_threads": 2}
+    (row,) = OpReport.from_summary(summary, peaks=PEAKS).rows
+    assert row.percent_of_peak == (percent if percent is None else pytest.approx(percent))
+    assert row.bound == bound
+    again = OpReport.from_json(render(OpReport.from_summary(summary, peaks=PEAKS), "json")).rows[0]
+    assert (again.percent_of_peak, again.bound) == (row.percent_of_peak, row.bound)
+    (unmeasured,) = OpReport.from_summary(summary).rows
+    assert unmeasured.percent_of_peak is None

@@ -22,8 +22,11 @@ from thresher.profiler.analysis import build_report
 from thresher.profiler.trace import read_trace
 trace = read_trace(sys.argv[1], limit=300_000)
 report = build_report(trace)
+# Not getrusage: what it calls the peak begins with the memory of the process that started this one.
+with open("/proc/self/status") as status:
+    peak = next(line for line in status if line.startswith("VmHWM:"))
 print(json.dumps({{
-    "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    "peak_kib": int(peak.split()[1]),
     "kept": len(trace.events),
     "events": report["source"]["events"],
     "count": sum(row["count"] for row in report["operators"]),
@@ -56,7 +59,7 @@ def test_a_large_trace_needs_little_memory(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert found["peak_kib"] < 500 << 10
+    assert 0 < found["peak_kib"] < 500 << 10
     assert found["events"] == repeats * 20_000 * (2 * STEPS + 2)
     assert found["kept"] <= 300_000
     assert 0 < found["shown"] <= 40_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -191,21 +192,21 @@ class CompiledGraph:
         """
         if not _engine.profile_enabled():
             return self._entry(args).run(args)
-        around = hooks.call_range()
-        if around is None:
+        if self.mixed is None:
             return self._run_profiled(args)
-        with around(self.name, args):
+        self.mixed.leave_pytorch()
+        try:
             return self._run_profiled(args)
+        finally:
+            self.mixed.enter_pytorch()
 
     def _run_profiled(self, args: Sequence[Any]) -> list[Any]:
-        if self.mixed is not None:
-            self.mixed.leave_pytorch()
-        start = _engine.profile_now_ns()
-        outputs = self._entry(args).run_profiled(args, start)
-        _engine.profile_event(_CALL if self.mixed is None else _SUBGRAPH, self.site, start)
-        if self.mixed is not None:
-            self.mixed.enter_pytorch()
-        return outputs
+        around = hooks.call_range()
+        with contextlib.nullcontext() if around is None else around(self.name, args):
+            start = _engine.profile_now_ns()
+            outputs = self._entry(args).run_profiled(args, start)
+            _engine.profile_event(_CALL if self.mixed is None else _SUBGRAPH, self.site, start)
+            return outputs
 
     def run_eager(self, args: Sequence[Any]) -> list[Any]:
         """Runs the aten graph in PyTorch."""

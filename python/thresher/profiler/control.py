@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from thresher.machine.roofs import known_peaks
 from thresher.profiler import formats, tracing
 from thresher.profiler.events import number_of
 from thresher.profiler.report import OpReport
@@ -102,6 +104,36 @@ def save_trace(path: str | Path) -> None:
     _engine().trace_save(str(target))
 
 
+def export(path: str | Path) -> None:
+    """Writes the running or last trace as a time line or a page.
+
+    Args:
+        path: a new file: .thrtrace (native), .json or .json.gz (Chrome), .pftrace (Perfetto) or .html.
+
+    Raises:
+        ValueError: another suffix, or there has been no trace.
+        OSError: the file exists or cannot be written.
+    """
+    target = Path(path).expanduser().absolute()
+    if target.suffix == ".thrtrace":
+        save_trace(target)
+        return
+    from thresher.profiler.analysis import build_report
+    from thresher.profiler.export import check_output, write_text, write_trace
+    from thresher.profiler.html import render as render_page
+    from thresher.profiler.trace import read_trace
+
+    check_output(target)
+    with tempfile.TemporaryDirectory(prefix="thresher-") as folder:
+        native = Path(folder) / target.with_suffix(".thrtrace").name
+        save_trace(native)
+        trace = read_trace(native)
+    if target.suffix == ".html":
+        write_text(target, render_page(build_report(trace)))
+    else:
+        write_trace(trace, target)
+
+
 @contextmanager
 def record_function(name: str) -> Iterator[None]:
     """Marks a block in the trace.
@@ -129,7 +161,6 @@ def step() -> None:
     Steps are what the reports break the time down by; without marks each call of a model is one.
     """
     engine = _engine()
-    now = engine.profile_now_ns()
     if not engine.profile_enabled():
         _step.clear()
         return
@@ -137,7 +168,7 @@ def step() -> None:
         number = _step.get("number", 0)
         engine.profile_event(number_of("thresherStep"), engine.profile_site(f"Step#{number}"), _step["start_ns"])
         _step["number"] = number + 1
-    _step["start_ns"] = now
+    _step["start_ns"] = engine.profile_now_ns()  # after the record of the last step, which it must not overlap
 
 
 def reset() -> None:
@@ -153,7 +184,7 @@ def is_enabled() -> bool:
 def collect() -> OpReport:
     """Sums up what was recorded. Reading does not erase."""
     engine = _engine()
-    return OpReport.from_summary(engine.profile_summary(), version=engine.version())
+    return OpReport.from_summary(engine.profile_summary(), version=engine.version(), peaks=known_peaks())
 
 
 @overload
@@ -208,6 +239,18 @@ class Profile:
     def save_trace(self, path: str | Path) -> None:
         """Writes the trace of the block, until the next trace starts; see ``thresher.profiler.save_trace``."""
         save_trace(path)
+
+    def export(self, path: str | Path) -> None:
+        """Writes the block as a time line or a page, until the next trace starts.
+
+        Args:
+            path: a new file: .thrtrace (native), .json or .json.gz (Chrome), .pftrace (Perfetto) or .html.
+
+        Raises:
+            ValueError: another suffix, or the block kept no trace.
+            OSError: the file exists or cannot be written.
+        """
+        export(path)
 
     def _finish(self) -> None:
         self._report = collect()

@@ -58,17 +58,18 @@ def to_csv(report: OpReport) -> str:
     """The report as comma-separated values: a header, one line per row, and one "gap" and "wall" line per phase."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    more = ("median_ms", "flops", "bytes", "gflop_per_s")
+    more = ("median_ms", "flops", "bytes", "gflop_per_s", "percent_of_peak", "bound")
     writer.writerow(("phase", "section", *_COLUMNS, *more))
     data = report.to_dict()
     for phase in data["phases"]:
         for section in phase["sections"]:
             for row in section["rows"]:
                 writer.writerow((phase["phase"], section["section"], *(row[name] for name in (*_COLUMNS, *more))))
-        blank = ("", "", "", "")
+        blank = ("",) * 4
+        unknown = ("",) * (len(more) + 1)
         for name in ("gap", "wall"):
             total = phase[f"{name}_ms"]
-            writer.writerow((phase["phase"], name, report.rank, "", *blank, total, "", *blank))
+            writer.writerow((phase["phase"], name, report.rank, "", *blank, total, *unknown))
     return out.getvalue()
 
 
@@ -87,12 +88,24 @@ def to_rich(report: OpReport) -> Group:
         parts.append(Text(f"phase {phase.name}: {_counts(phase)}", style="bold"))
         for section in phase.sections:
             table = Table(title=f"*** {section.name} ***", title_justify="left")
-            for name in (*_COLUMNS, "GFLOP/s"):
-                table.add_column(name, justify="left" if name == "opname" else "right", no_wrap=name != "opname")
+            for name in (*_COLUMNS, "GFLOP/s", "% of peak", "bound by"):
+                table.add_column(
+                    name, justify="left" if name in ("opname", "bound by") else "right", no_wrap=name != "opname"
+                )
             for row in section.rows:
                 speed = NOT_MODELLED if row.gflops is None else f"{row.gflops:.2f}"
+                peak = "-" if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}"
                 times = (f"{ns / 1e6:.2f}" for ns in (row.min_ns, row.max_ns, row.ave_ns, row.total_ns))
-                table.add_row(str(row.rank), row.opname, str(row.count), *times, f"{row.percentage:.2f}", speed)
+                table.add_row(
+                    str(row.rank),
+                    row.opname,
+                    str(row.count),
+                    *times,
+                    f"{row.percentage:.2f}",
+                    speed,
+                    peak,
+                    row.bound or "-",
+                )
             parts.append(table)
         summary = Table(title="*** summary ***", title_justify="left")
         summary.add_column("part")

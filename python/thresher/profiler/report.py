@@ -30,6 +30,9 @@ class Row:
         percentage: Share of the section's time; the shares of a section add up to 100.00.
         flops: Floating-point operations of all runs, None where not modelled.
         bytes: Bytes read and written by all runs, None where not modelled.
+        percent_of_peak: Shortest time that the machine's measured peaks allow, in percent of the time it took; None
+            where the work is not modelled or the peaks were not measured.
+        bound: What bounds it: "compute", "memory" or "overhead"; None where that is not known.
     """
 
     rank: int
@@ -42,6 +45,8 @@ class Row:
     percentage: float
     flops: float | None
     bytes: float | None
+    percent_of_peak: float | None = None
+    bound: str | None = None
 
     @property
     def ave_ns(self) -> float:
@@ -172,14 +177,16 @@ class OpReport:
         return self._by_phase[name]
 
     @classmethod
-    def from_summary(cls, summary: Mapping[str, Any], version: str = "") -> OpReport:
+    def from_summary(cls, summary: Mapping[str, Any], version: str = "", peaks: object = None) -> OpReport:
         """Makes a report from the engine's sums.
 
         Args:
             summary: What ``_engine.profile_summary()`` returns.
             version: Version of the engine.
+            peaks: What ``thresher.peaks()`` gives; None where the machine has not been measured.
         """
         rank = int(summary["rank"])
+        roofs = _roofs(summary, peaks)
         phases = tuple(
             Phase(
                 name=totals["phase"],
@@ -188,6 +195,7 @@ class OpReport:
                         name,
                         rank,
                         (r for r in summary["rows"] if r["phase"] == totals["phase"] and r["section"] == name),
+                        roofs,
                     )
                     for name in SECTIONS
                 ),
@@ -305,7 +313,51 @@ def _describe(data: object) -> str:
     return f"an object with the keys {sorted(data)[:8]}" if isinstance(data, dict) else f"a {type(data).__name__}"
 
 
-def _section(name: str, rank: int, rows: Iterable[Mapping[str, Any]]) -> Section:
+_Key = tuple[str, str, str]  # phase, section, operator
+
+
+def _roofs(summary: Mapping[str, Any], peaks: object) -> dict[_Key, tuple[float, float]]:
+    """Shortest times of all runs of an operator, for its arithmetic and for its bytes, in ns; only where both are known.
+
+    An operator runs at several places of a model, each with shapes and a precision of its own, so their times add up.
+    """
+    from thresher.profiler.analysis.costs import CostModel
+    from thresher.profiler.analysis.peaks import normalise
+    from thresher.profiler.trace.model import Site
+
+    model = CostModel(*normalise(peaks), summary.get("num_threads") or None)
+    known: dict[_Key, tuple[float, float]] = {}
+    unknown: set[_Key] = set()
+    for place in summary.get("sites", ()):
+        key = (place["phase"], place["section"], place["name"])
+        site = Site(
+            id=0,
+            name=place["name"],
+            kernel=place["kernel"],
+            section=place["section"],
+            shapes=place["shapes"],
+            dtypes=place["dtypes"],
+            precision=place["precision"],
+            flops=place["flops"] if place["flops"] >= 0 else None,
+            bytes=place["bytes"] if place["bytes"] >= 0 else None,
+        )
+        cost = model.of(site)
+        if cost.compute_ns is None or cost.memory_ns is None:
+            unknown.add(key)
+            continue
+        compute, memory = known.get(key, (0.0, 0.0))
+        # Each place is bound by the longer of the two: the sum of these is the operator's shortest time.
+        longer = place["count"] * max(cost.compute_ns, cost.memory_ns)
+        if cost.compute_ns >= cost.memory_ns:
+            known[key] = (compute + longer, memory)
+        else:
+            known[key] = (compute, memory + longer)
+    return {key: times for key, times in known.items() if key not in unknown}
+
+
+def _section(
+    name: str, rank: int, rows: Iterable[Mapping[str, Any]], roofs: Mapping[_Key, tuple[float, float]]
+) -> Section:
     ordered = sorted(rows, key=lambda row: (-row["total_ns"], row["name"]))
     shares = percentages([row["total_ns"] for row in ordered])
     return Section(
@@ -322,14 +374,30 @@ def _section(name: str, rank: int, rows: Iterable[Mapping[str, Any]]) -> Section
                 percentage=share,
                 flops=row["flops"] if row["flops"] >= 0 else None,
                 bytes=row["bytes"] if row["bytes"] >= 0 else None,
+                **_judgement(roofs.get((row["phase"], name, row["name"])), row["total_ns"]),
             )
             for row, share in zip(ordered, shares, strict=True)
         ),
     )
 
 
-def _modelled(value: float | None) -> float | str:
+def _judgement(roof: tuple[float, float] | None, total_ns: int) -> dict[str, Any]:
+    from thresher.profiler.analysis.costs import OVERHEAD_SHARE
+
+    if roof is None or total_ns <= 0:
+        return {}
+    compute, memory = roof
+    share = (compute + memory) / total_ns
+    bound = "overhead" if share < OVERHEAD_SHARE else "compute" if compute >= memory else "memory"
+    return {"percent_of_peak": 100 * share, "bound": bound}
+
+
+def _modelled(value: float | str | None) -> float | str:
     return NOT_MODELLED if value is None else value
+
+
+def _unless_unknown(value: Any) -> Any:
+    return None if value == NOT_MODELLED else value
 
 
 def _row_to_dict(row: Row) -> dict[str, Any]:
@@ -348,6 +416,8 @@ def _row_to_dict(row: Row) -> dict[str, Any]:
         "gflop_per_s": _modelled(row.gflops),
         "gbyte_per_s": _modelled(row.gbytes_per_s),
         "flop_per_byte": _modelled(row.intensity),
+        "percent_of_peak": _modelled(row.percent_of_peak),
+        "bound": _modelled(row.bound),
     }
 
 
@@ -361,6 +431,8 @@ def _row_from_dict(row: Mapping[str, Any]) -> Row:
         median_ns=round(row["median_ms"] * 1e6),
         total_ns=round(row["total_ms"] * 1e6),
         percentage=row["percentage"],
-        flops=None if row["flops"] == NOT_MODELLED else row["flops"],
-        bytes=None if row["bytes"] == NOT_MODELLED else row["bytes"],
+        flops=_unless_unknown(row["flops"]),
+        bytes=_unless_unknown(row["bytes"]),
+        percent_of_peak=_unless_unknown(row.get("percent_of_peak")),
+        bound=_unless_unknown(row.get("bound")),
     )

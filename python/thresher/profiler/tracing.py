@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from thresher.machine.roofs import known_peaks
+from thresher.profiler.energy import EnergyMeter
 
 
 def context() -> dict[str, Any]:
@@ -23,10 +24,14 @@ def context() -> dict[str, Any]:
     return entries
 
 
+_energy = EnergyMeter()
+
+
 def begin() -> None:
     """Starts what is measured while a trace runs."""
+    _energy.start()
 
 
 def end() -> dict[str, Any]:
-    """Entries known when a trace ends."""
-    return {}
+    """Entries known when a trace ends: the energy used meanwhile, or why it is not known."""
+    return {"energy": _energy.stop()}

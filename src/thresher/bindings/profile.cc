@@ -134,6 +134,24 @@ nb::dict Summarize() {
     entry["bytes"] = row.bytes;
     rows.append(entry);
   }
+  nb::list sites;
+  for (const profile::SiteRow& row : summary.sites) {
+    nb::dict entry;
+    entry["phase"] = std::string(profile::Name(row.phase));
+    entry["section"] = std::string(profile::Name(row.site.section));
+    entry["name"] = row.site.name;
+    entry["kernel"] = row.site.kernel;
+    entry["shapes"] = row.site.shapes;
+    entry["dtypes"] = row.site.dtypes;
+    entry["precision"] = row.site.precision;
+    entry["module"] = row.site.module;
+    entry["source"] = row.site.source;
+    entry["flops"] = row.site.flops;
+    entry["bytes"] = row.site.bytes;
+    entry["count"] = row.count;
+    entry["total_ns"] = row.total_ns;
+    sites.append(entry);
+  }
   nb::dict result;
   result["enabled"] = summary.enabled;
   result["rank"] = summary.rank;
@@ -145,6 +163,7 @@ nb::dict Summarize() {
   result["overwritten"] = summary.overwritten;
   result["phases"] = phases;
   result["rows"] = rows;
+  result["sites"] = sites;
   return result;
 }
 

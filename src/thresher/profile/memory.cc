@@ -1,7 +1,6 @@
 #include "thresher/profile/memory.h"
 
 #include <atomic>
-#include <mutex>
 
 #include "thresher/base/clock.h"
 #include "thresher/profile/profiler.h"
@@ -10,24 +9,19 @@ namespace thresher::profile {
 namespace {
 
 std::atomic<int64_t> allocated{0};
-std::atomic<bool> observed{false};
-
 struct Observer {
-  std::mutex mutex;
-  MemoryObserver call = nullptr;
-  void* data = nullptr;
+  MemoryObserver call;
+  void* data;
 };
 
-Observer& GetObserver() {
-  static auto* const observer = new Observer;  // memory is given back while static destructors run, too
-  return *observer;
-}
+// What it points to is never freed: a change of memory on another thread may still be on its way to it.
+std::atomic<const Observer*> observer{nullptr};
 
 void Note(const void* address, int64_t change) {
   if (change == 0) return;
   const int64_t total = allocated.fetch_add(change, std::memory_order_relaxed) + change;
-  const bool call = observed.load(std::memory_order_relaxed);
-  if (!Enabled() && !call) return;
+  const Observer* const told = observer.load(std::memory_order_acquire);
+  if (!Enabled() && told == nullptr) return;
   Record record;
   record.kind = Kind::kMemory;
   record.section = Section::kCall;
@@ -37,10 +31,7 @@ void Note(const void* address, int64_t change) {
   record.execution = reinterpret_cast<uintptr_t>(address);
   record.correlation = static_cast<uint64_t>(total);
   Add(record);
-  if (!call) return;
-  Observer& observer = GetObserver();
-  const std::lock_guard lock(observer.mutex);
-  if (observer.call != nullptr) observer.call(record, observer.data);
+  if (told != nullptr) told->call(record, told->data);
 }
 
 }  // namespace
@@ -50,11 +41,8 @@ void NoteRelease(const void* address, int64_t bytes) { Note(address, -bytes); }
 int64_t AllocatedBytes() { return allocated.load(std::memory_order_relaxed); }
 
 void SetMemoryObserver(MemoryObserver call, void* data) {
-  Observer& observer = GetObserver();
-  const std::lock_guard lock(observer.mutex);
-  observer.call = call;
-  observer.data = data;
-  observed.store(call != nullptr, std::memory_order_relaxed);
+  // Leaked on purpose, a few bytes for each time that a tool starts to listen.
+  observer.store(call == nullptr ? nullptr : new Observer{call, data}, std::memory_order_release);
 }
 
 }  // namespace thresher::profile

@@ -382,7 +382,7 @@ Summary Summarize() {
   state.FoldAll();
   for (const auto& ring : state.rings) summary.overwritten += ring->overwritten();
   summary.dropped = state.dropped.load(std::memory_order_relaxed);
-  state.aggregator.Fill(summary);
+  state.aggregator.Fill(state.sites, summary);
   return summary;
 }
 

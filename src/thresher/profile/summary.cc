@@ -80,6 +80,10 @@ void Aggregator::AddOp(const Record& record, const SiteTable& sites) {
   AddModelled(row.bytes, sites[record.site].bytes);
   row.histogram.Add(ns);
   totals_[static_cast<size_t>(record.phase)].rows_ns += ns;
+  const size_t place = size_t{record.site} * kNumPhases + static_cast<size_t>(record.phase);
+  if (place >= site_sums_.size()) site_sums_.resize(sites.size() * kNumPhases);
+  ++site_sums_[place].count;
+  site_sums_[place].total_ns += ns;
 }
 
 // A call contains the executions of its graphs, and a compiled model may call another; only the outermost interval
@@ -104,11 +108,12 @@ void Aggregator::AddWall(Ring& ring, const Record& record) {
 
 void Aggregator::Clear() {
   rows_.clear();
+  site_sums_.clear();
   totals_ = {};
   records_ = 0;
 }
 
-void Aggregator::Fill(Summary& summary) const {
+void Aggregator::Fill(const SiteTable& sites, Summary& summary) const {
   summary.records = records_;
   for (size_t i = 0; i < totals_.size(); ++i) {
     PhaseTotals totals = totals_[i];
@@ -130,6 +135,14 @@ void Aggregator::Fill(Summary& summary) const {
     out.median_ns = std::clamp(row.histogram.Median(), row.min_ns, row.max_ns);
     out.flops = row.flops;
     out.bytes = row.bytes;
+  }
+  for (size_t place = 0; place < site_sums_.size(); ++place) {
+    if (site_sums_[place].count == 0) continue;
+    SiteRow& out = summary.sites.emplace_back();
+    out.site = sites[static_cast<uint32_t>(place / kNumPhases)];
+    out.phase = static_cast<Phase>(place % kNumPhases);
+    out.count = site_sums_[place].count;
+    out.total_ns = site_sums_[place].total_ns;
   }
   std::sort(summary.rows.begin(), summary.rows.end(), [](const SummaryRow& a, const SummaryRow& b) {
     return std::make_tuple(a.phase, a.section, -a.total_ns, std::string_view(a.name)) <

@@ -29,6 +29,14 @@ struct SummaryRow {
   double bytes = -1;      // likewise
 };
 
+// All records of one place in one phase.
+struct SiteRow {
+  Phase phase = Phase::kInference;
+  Site site;
+  uint64_t count = 0;
+  int64_t total_ns = 0;
+};
+
 struct PhaseTotals {
   Phase phase = Phase::kInference;
   uint64_t calls = 0;
@@ -49,6 +57,7 @@ struct Summary {
   uint64_t overwritten = 0;         // records that are in the rows, but can no longer be read one by one
   std::vector<PhaseTotals> phases;  // those with records, in the order of Phase
   std::vector<SummaryRow> rows;     // by phase, section, then falling total
+  std::vector<SiteRow> sites;       // what the rows are made of
 };
 
 // Counts of durations in steps of less than 1.6 %, for the median.
@@ -78,8 +87,8 @@ class Aggregator {
   void Add(Ring& ring, const Record& record, const SiteTable& sites);
   void Clear();
 
-  // Fills in records, phases and rows.
-  void Fill(Summary& summary) const;
+  // Fills in records, phases, rows and sites.
+  void Fill(const SiteTable& sites, Summary& summary) const;
 
  private:
   struct Row {
@@ -93,6 +102,11 @@ class Aggregator {
   };
   static constexpr size_t kRowsPerName = size_t{kNumPhases} * kNumOpSections;
 
+  struct SiteSum {
+    uint64_t count = 0;
+    int64_t total_ns = 0;
+  };
+
   size_t NameOf(uint32_t site, const SiteTable& sites);
   void AddOp(const Record& record, const SiteTable& sites);
   void AddWall(Ring& ring, const Record& record);
@@ -101,6 +115,7 @@ class Aggregator {
   std::map<std::string, size_t> numbers_;   // of names_
   std::vector<size_t> names_by_site_;       // 1 + the number of a site's name; 0: not looked up yet
   std::vector<std::unique_ptr<Row>> rows_;  // name * kRowsPerName + phase * kNumOpSections + section
+  std::vector<SiteSum> site_sums_;          // site * kNumPhases + phase
   std::array<PhaseTotals, kNumPhases> totals_{};
   uint64_t records_ = 0;
 };
