@@ -13,7 +13,7 @@ from .layout import ROOT
 from .process import ToolchainError, command_line, note, output, run
 
 CPP_FOLDERS = ("src", "tests", "bench")
-PYTHON_PLACES = ("python", "scripts", "tests", "bench", "conan", "noxfile.py")
+PYTHON_PLACES = ("python", "scripts", "tests", "bench", "examples", "conan", "noxfile.py")
 SHELL_PLACES = ("scripts", ".ci")
 
 

@@ -56,6 +56,20 @@ def test_a_good_run_has_no_findings(tmp_path: Path) -> None:
     assert rules(engine(tmp_path, op(0, 8), op(8.1, 8), plan=plan)) == set()
 
 
+def test_peaks_that_were_measured_on_a_busy_machine(tmp_path: Path) -> None:
+    def plan(flops: float) -> list[dict[str, Any]]:
+        return [{"id": 1, "name": "linear", "hardware": 34, "flops": flops, "bytes": 1e6, "precision": "fp32"}]
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    usual = engine(tmp_path / "a", op(0, 8), op(8.1, 8), plan=plan(1e9))
+    assert "low-peaks" not in rules(usual)
+    (row,) = usual["operators"]
+    beyond = 1e9 * 120 / row["percent_of_peak"]
+    report = engine(tmp_path / "b", op(0, 8), op(8.1, 8), plan=plan(beyond))
+    assert "linear reaches 120 % of the peak" in finding(report, "low-peaks")["detail"]
+
+
 def test_every_rule_is_documented_and_the_gravest_come_first(tmp_path: Path) -> None:
     source = inspect.getsource(findings)
     names = set(re.findall(r'^\s+"([a-z]+(?:-[a-z]+)*)",$', source, re.MULTILINE)) - {"high", "medium", "info"}

@@ -103,7 +103,6 @@ def test_report_writes_traces_for_other_tools(trace: Path, tmp_path: Path) -> No
 
 
 def test_report_as_a_page(trace: Path, tmp_path: Path) -> None:
-    pytest.importorskip("thresher.profiler.html")
     done = thresher("report", trace, "--html", tmp_path / "run.html")
     assert done.returncode == 0, done.stderr
     report = page_data(tmp_path / "run.html")["report"]
@@ -185,7 +184,6 @@ def test_diff(tmp_path: Path) -> None:
 
 
 def test_diff_as_a_page(tmp_path: Path) -> None:
-    pytest.importorskip("thresher.profiler.html")
     a, b = (synthetic_trace.write(tmp_path / name) for name in ("a.thrtrace", "b.thrtrace"))
     done = thresher("diff", a, b, "--html", tmp_path / "diff.html")
     assert done.returncode == 0, done.stderr

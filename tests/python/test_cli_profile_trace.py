@@ -111,7 +111,6 @@ def test_other_formats_leave_nothing_else_behind(tmp_path: Path, name: str) -> N
 
 
 def test_page(tmp_path: Path) -> None:
-    pytest.importorskip("thresher.profiler.html")
     done = profile(tmp_path, "--html", "out/run.html")
     assert done.returncode == 0, done.stderr
     assert os.listdir(tmp_path / "out") == ["run.html"]
@@ -234,7 +233,6 @@ main()
 
 def test_torch_records_its_own_operators(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    pytest.importorskip("thresher.torch_profiler")
     body = "import torch\nx = torch.ones(3, 5)\nfor _ in range(4):\n    torch.softmax(x, 1)\n"
     done = profile(tmp_path, "--torch", "--trace", "run.json", body=body)
     assert done.returncode == 0, done.stderr

@@ -106,8 +106,14 @@ def test_noise_is_said_and_the_second_attempt_decides(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("scenario", "factor", "code"),
-    [("2-off", 1.099, 0), ("2-off", 1.101, 1), ("3-on", 1.029, 0), ("3-on", 1.031, 1)]
-    + [("3-torch", 1.049, 0), ("3-torch", 1.051, 1)],
+    [
+        ("2-off", 1.099, 0),
+        ("2-off", 1.101, 1),
+        ("3-on", 1.029, 0),
+        ("3-on", 1.031, 1),
+        ("3-torch", 1.049, 0),
+        ("3-torch", 1.051, 1),
+    ],
 )
 def test_the_limit_is_where_it_is_said(good: Path, scenario: str, factor: float, code: int) -> None:
     def same(run: dict[str, Any]) -> None:

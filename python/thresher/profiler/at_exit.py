@@ -36,36 +36,18 @@ def _path(target: str) -> Path:
     return Path(target.replace("{pid}", str(os.getpid()))).expanduser()
 
 
-def write_report(path: Path, text: str) -> None:
-    """Writes a file so that readers see the old content or the new, never a part.
-
-    Args:
-        path: The file; missing folders are made.
-        text: Its new content.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _write_at_exit() -> None:
     target = os.environ.get(VARIABLE)
     if not target:
         return
     from thresher.profiler import control
+    from thresher.profiler.export import write_text
 
     path = _path(target)
     try:
         report = control.collect()
         if report.records == 0 and not report.enabled:
             return
-        write_report(path, control.render(report, "json"))
+        write_text(path, control.render(report, "json"), force=True)
     except Exception as error:  # the script has ended well; its exit code must stay
         print(f"thresher: {VARIABLE}={target}: the operator report was not written: {error}", file=sys.stderr)

@@ -317,7 +317,7 @@ _Key = tuple[str, str, str]  # phase, section, operator
 
 
 def _roofs(summary: Mapping[str, Any], peaks: object) -> dict[_Key, tuple[float, float]]:
-    """Shortest times of all runs of an operator, for its arithmetic and for its bytes, in ns; only where both are known.
+    """Shortest times of all runs of an operator, for its arithmetic and its bytes, in ns; only where both are known.
 
     An operator runs at several places of a model, each with shapes and a precision of its own, so their times add up.
     """

@@ -94,8 +94,6 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire() {
     profile::Site site;
     site.name = "arena";
     site.section = profile::Section::kAlloc;
-    site.flops = 0;
-    site.bytes = static_cast<double>(size);
     site.graph = plan.name;
     profile::Record record;
     record.kind = profile::Kind::kRuntime;

@@ -11,6 +11,7 @@ _COMPILING = ("thresherCompileGraph", "thresherInitGraph")
 _PRODUCTS = ("linear", "linears", "matmul", "bmm", "conv", "attention")
 _COPIES = ("contiguous", "copy", "clone", "to", "aten::contiguous", "aten::copy_", "aten::clone", "aten::_to_copy")
 _OPERATOR = re.compile(r"(?!thresher)[A-Za-z_]\w*::(?!.*::)|PyTorch operators$")
+_ABOVE_PEAK = 110.0
 _ORDER = {"high": 0, "medium": 1, "info": 2}
 
 
@@ -356,6 +357,24 @@ def _no_peaks(report: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
+def _low_peaks(report: dict[str, Any]) -> Iterator[Finding]:
+    # Bytes that stay in a cache from one operator to the next can beat the roof of memory; arithmetic cannot.
+    above = [
+        row for row in report["operators"] if row["bound"] == "compute" and (row["percent_of_peak"] or 0) > _ABOVE_PEAK
+    ]
+    if above:
+        row = max(above, key=lambda row: int(row["total_ns"]))
+        yield Finding(
+            "medium",
+            "Operators are faster than the measured peaks",
+            f"{row['name']} reaches {row['percent_of_peak']:.0f} % of the peak: the machine was busy with something "
+            "else when its peaks were measured. Percentages, and what bounds an operator, are wrong by as much.",
+            "Run `thresher peaks --refresh` while the machine does nothing else, and record again.",
+            "low-peaks",
+            str(row["name"]),
+        )
+
+
 def _is_product(name: str) -> bool:
     return any(part in name for part in _PRODUCTS)
 
@@ -385,4 +404,5 @@ RULES: tuple[Rule, ...] = (
     _single_thread,
     _sampled,
     _no_peaks,
+    _low_peaks,
 )
