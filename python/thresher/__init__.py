@@ -93,7 +93,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if any(os.environ.get(f"THRESHER_PROFILE{suffix}") for suffix in ("", "_OUTPUT", "_TRACE")):
+if any(os.environ.get(f"THRESHER_PROFILE{suffix}") for suffix in ("", "_OUTPUT", "_PORT", "_TRACE")):
     # What a process does before its first import of the compiler belongs into the profile, too.
     from thresher import startup
 

@@ -315,3 +315,24 @@ def test_memory_and_compilation_are_in_the_trace(tmp_path: Path) -> None:
     totals = before + np.cumsum(memory["value"])
     assert totals.tolist() == memory["correlation"].tolist()
     assert max(totals) == held
+
+
+@pytest.mark.parametrize("suffix", [".thrtrace", ".json", ".json.gz", ".pftrace", ".html"])
+def test_a_block_is_exported_in_every_form(tmp_path: Path, suffix: str) -> None:
+    with profiler.profile() as block, profiler.record_function("work"):
+        pass
+    path = tmp_path / f"run{suffix}"
+    block.export(path)
+    assert path.stat().st_size > 100
+    if suffix != ".html":
+        from thresher.profiler.trace import read_trace
+
+        if suffix != ".pftrace":
+            assert "work" in read_trace(path).names
+    else:
+        assert path.read_text().lower().startswith("<!doctype html>")
+    with pytest.raises((OSError, ValueError), match="wanted a new file"):
+        block.export(path)
+    with pytest.raises(ValueError, match="ends in one of"):
+        profiler.export_trace(tmp_path / "run.docx")
+    assert callable(profiler.export_trace)

@@ -9,11 +9,14 @@
 or ``THRESHER_PROFILE=ON`` in the environment, or ``with thresher.profiler.profile() as p: ...``.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from thresher.profiler.control import (
     Profile,
     annotate,
     collect,
-    export,
+    export_trace,
     is_enabled,
     op_report,
     profile,
@@ -28,15 +31,19 @@ from thresher.profiler.control import (
 )
 from thresher.profiler.report import OpReport, Phase, Row, Section
 
+if TYPE_CHECKING:
+    from thresher.profiler.server import ProfilerServer, serve
+
 __all__ = [
     "OpReport",
     "Phase",
     "Profile",
+    "ProfilerServer",
     "Row",
     "Section",
     "annotate",
     "collect",
-    "export",
+    "export_trace",
     "is_enabled",
     "op_report",
     "profile",
@@ -44,8 +51,16 @@ __all__ = [
     "render",
     "reset",
     "save_trace",
+    "serve",
     "start",
     "step",
     "stop",
     "trace_file",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # http.server takes longer to import than all the rest, and few processes want it.
+    if name in ("ProfilerServer", "serve"):
+        return getattr(importlib.import_module("thresher.profiler.server"), name)
+    raise AttributeError(f"module 'thresher.profiler' has no attribute {name!r}")

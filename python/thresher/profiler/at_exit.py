@@ -10,6 +10,7 @@ from pathlib import Path
 
 VARIABLE = "THRESHER_PROFILE_OUTPUT"
 TRACE_VARIABLE = "THRESHER_PROFILE_TRACE"
+PORT_VARIABLE = "THRESHER_PROFILE_PORT"
 _state = {"installed": False}
 
 
@@ -20,6 +21,8 @@ def install() -> None:
     _state["installed"] = True
     if os.environ.get(VARIABLE):
         atexit.register(_write_at_exit)
+    if port := os.environ.get(PORT_VARIABLE):
+        _serve(port)
     if target := os.environ.get(TRACE_VARIABLE):
         from thresher.profiler import control
 
@@ -29,6 +32,15 @@ def install() -> None:
             warnings.warn(f"{TRACE_VARIABLE}={target}: no trace is kept: {error}", stacklevel=2)
             return
         atexit.register(control.stop)
+
+
+def _serve(port: str) -> None:
+    from thresher.profiler.server import serve
+
+    try:
+        serve(int(port))
+    except (OSError, ValueError) as error:
+        warnings.warn(f"{PORT_VARIABLE}={port}: the profiler cannot be reached over HTTP: {error}", stacklevel=3)
 
 
 def _path(target: str) -> Path:

@@ -104,7 +104,7 @@ def save_trace(path: str | Path) -> None:
     _engine().trace_save(str(target))
 
 
-def export(path: str | Path) -> None:
+def export_trace(path: str | Path) -> None:
     """Writes the running or last trace as a time line or a page.
 
     Args:
@@ -250,7 +250,7 @@ class Profile:
             ValueError: another suffix, or the block kept no trace.
             OSError: the file exists or cannot be written.
         """
-        export(path)
+        export_trace(path)
 
     def _finish(self) -> None:
         self._report = collect()
