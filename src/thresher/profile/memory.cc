@@ -1,6 +1,8 @@
 #include "thresher/profile/memory.h"
 
 #include <atomic>
+#include <deque>
+#include <mutex>
 
 #include "thresher/base/clock.h"
 #include "thresher/profile/profiler.h"
@@ -41,8 +43,10 @@ void NoteRelease(const void* address, int64_t bytes) { Note(address, -bytes); }
 int64_t AllocatedBytes() { return allocated.load(std::memory_order_relaxed); }
 
 void SetMemoryObserver(MemoryObserver call, void* data) {
-  // Leaked on purpose, a few bytes for each time that a tool starts to listen.
-  observer.store(call == nullptr ? nullptr : new Observer{call, data}, std::memory_order_release);
+  static std::mutex mutex;
+  static auto* const kept = new std::deque<Observer>;  // grows by a few bytes each time that a tool starts to listen
+  const std::lock_guard lock(mutex);
+  observer.store(call == nullptr ? nullptr : &kept->emplace_back(Observer{call, data}), std::memory_order_release);
 }
 
 }  // namespace thresher::profile
