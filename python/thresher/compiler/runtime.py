@@ -18,6 +18,7 @@ from thresher import _engine, tuning
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
+from thresher.compiler.openmp import release_threads
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
 from thresher.profiler import hooks
@@ -190,6 +191,8 @@ class CompiledGraph:
           IndexError: an index in the data is out of range.
           UnsupportedOperatorError: the engine refuses these shapes and the configuration forbids PyTorch.
         """
+        if self.mixed is not None and _engine.num_threads() > 1:
+            release_threads()
         if not _engine.profile_enabled():
             return self._entry(args).run(args)
         if self.mixed is None:
