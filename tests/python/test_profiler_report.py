@@ -9,12 +9,11 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import run_python
 
 from thresher.profiler import OpReport, render
 from thresher.profiler.formats import summary_lines
@@ -288,23 +287,11 @@ def test_wrong_records_are_refused() -> None:
         _engine.profile_record("forwards", "x", 1, 2)
 
 
-def run_script(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 @needs_engine
 def test_report_is_written_at_exit(tmp_path: Path) -> None:
     code = "import thresher; from thresher import _engine as e; e.profile_record('forward', 'linear', 0, 1000)"
     target = tmp_path / "new folder" / "report-{pid}.json"
-    done = run_script(code, THRESHER_PROFILE="ON", THRESHER_PROFILE_OUTPUT=str(target))
+    done = run_python(code, THRESHER_PROFILE="ON", THRESHER_PROFILE_OUTPUT=str(target))
     assert done.returncode == 0, done.stderr
     (written,) = target.parent.iterdir()
     assert "{pid}" not in written.name
@@ -315,7 +302,7 @@ def test_report_is_written_at_exit(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_is_said_and_harmless(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     target = tmp_path / "file" / "report.json"
-    done = run_script("import thresher", THRESHER_PROFILE="ON", THRESHER_PROFILE_OUTPUT=str(target))
+    done = run_python("import thresher", THRESHER_PROFILE="ON", THRESHER_PROFILE_OUTPUT=str(target))
     assert done.returncode == 0
     assert f"THRESHER_PROFILE_OUTPUT={target}: the operator report was not written" in done.stderr
 
@@ -323,8 +310,8 @@ def test_a_report_that_cannot_be_written_is_said_and_harmless(tmp_path: Path) ->
 @needs_engine
 def test_profiler_is_off_by_default() -> None:
     code = "import thresher; print(thresher.profiler.is_enabled())"
-    assert run_script(code).stdout.strip() == "False"
-    assert run_script(code, THRESHER_PROFILE="ON").stdout.strip() == "True"
+    assert run_python(code).stdout.strip() == "False"
+    assert run_python(code, THRESHER_PROFILE="ON").stdout.strip() == "True"
 
 
 @needs_engine

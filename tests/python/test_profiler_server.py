@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -16,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import run_python
 
 _engine = pytest.importorskip("thresher._engine")
 
@@ -140,20 +138,12 @@ print(json.load(urllib.request.urlopen(url))["recording"])
 """
 
 
-def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, env={**clean, **environment}, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_the_environment_opens_a_port(tmp_path: Path) -> None:
-    done = run(SCRIPT, THRESHER_PROFILE_PORT=str(free_port()))
+    done = run_python(SCRIPT, THRESHER_PROFILE_PORT=str(free_port()))
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        done = run("import thresher; print('ran')", THRESHER_PROFILE_PORT=str(taken.getsockname()[1]))
+        done = run_python("import thresher; print('ran')", THRESHER_PROFILE_PORT=str(taken.getsockname()[1]))
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "cannot be reached over HTTP" in done.stderr

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -14,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import run_python
 
 _engine = pytest.importorskip("thresher._engine")
 
@@ -161,23 +159,11 @@ def test_a_limit_is_kept_and_said(tmp_path: Path) -> None:
     assert "limit" in tail["problem"]
 
 
-def run_script(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 MARK = "from thresher import profiler\nwith profiler.record_function('work'): pass\n"
 
 
 def test_the_environment_starts_a_trace(tmp_path: Path) -> None:
-    done = run_script(MARK, THRESHER_PROFILE_TRACE=str(tmp_path / "run-{pid}.thrtrace"))
+    done = run_python(MARK, THRESHER_PROFILE_TRACE=str(tmp_path / "run-{pid}.thrtrace"))
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.iterdir()
     trace = Trace(path)
@@ -187,7 +173,7 @@ def test_the_environment_starts_a_trace(tmp_path: Path) -> None:
 
 def test_an_environment_that_names_no_writable_place_is_said_and_harmless(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("mine")
-    done = run_script(MARK + "print('ran')", THRESHER_PROFILE_TRACE=str(tmp_path / "there"))
+    done = run_python(MARK + "print('ran')", THRESHER_PROFILE_TRACE=str(tmp_path / "there"))
     assert done.returncode == 0
     assert done.stdout == "ran\n"
     assert "no trace is kept" in done.stderr
@@ -196,7 +182,7 @@ def test_an_environment_that_names_no_writable_place_is_said_and_harmless(tmp_pa
 
 def test_a_killed_process_leaves_what_it_recorded(tmp_path: Path) -> None:
     code = MARK + "import os, signal, time\ntime.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)"
-    done = run_script(code, THRESHER_PROFILE_TRACE=str(tmp_path / "killed"))
+    done = run_python(code, THRESHER_PROFILE_TRACE=str(tmp_path / "killed"))
     assert done.returncode == -9
     trace = Trace(tmp_path / "killed")
     assert trace.tail is None
@@ -215,7 +201,7 @@ def test_a_forked_child_writes_no_trace_and_a_spawned_one_its_own(tmp_path: Path
         "import multiprocessing as mp\n"
         "mp.get_context('spawn').Process(target=profiler.is_enabled).start()\n"
     )
-    done = run_script(code, THRESHER_PROFILE_TRACE=str(tmp_path / "{pid}"))
+    done = run_python(code, THRESHER_PROFILE_TRACE=str(tmp_path / "{pid}"))
     assert done.returncode == 0, done.stderr
     ranges = [[t.name(record) for record in t.of(RANGE)] for t in map(Trace, tmp_path.iterdir())]
     assert sorted(ranges) in ([[], ["work"]], [["work"]]), ranges

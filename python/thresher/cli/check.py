@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from thresher.cli.diff import Accept, Force, Top, checked_names, load_or_end
+
 if TYPE_CHECKING:
     from rich.console import Group
 
@@ -73,24 +75,15 @@ def _check(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the verdict as JSON; - prints only that.")
     ] = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--accept", metavar="NAME", help="May differ: cpu, isa, threads, thresher, torch, python. Repeatable."
-        ),
-    ] = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=0, help="How many operators; 0 for all.")] = 25,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Compare runs of different machines and versions; write over a file that exists."),
-    ] = False,
+    accept: Accept = None,
+    top: Top = 25,
+    force: Force = False,
 ) -> None:
     """Judge whether new runs are slower than old ones, for people and build servers.
 
     A step or operator is too slow if the median of the new runs exceeds that of the old ones by more than its limit
     and by more than the noise, which is learned from how far runs of one side differ among themselves.
     """
-    from thresher.cli.diff import checked_names, load_or_end
     from thresher.cli.report import show
     from thresher.profiler.compare import Limits, check_reports
     from thresher.profiler.export import OutputError, check_output

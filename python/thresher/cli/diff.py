@@ -20,6 +20,20 @@ Examples:
 """
 
 
+# Options that every command has which compares runs.
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept", metavar="NAME", help="May differ: cpu, isa, threads, thresher, torch, python. Repeatable."
+    ),
+]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=0, help="How many operators; 0 for all.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Compare runs of different machines and versions; write over a file that exists."),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
     app.command(name="diff", epilog=_EPILOG)(_diff)
@@ -32,17 +46,9 @@ def _diff(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the difference as one page for a browser.")
     ] = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--accept", metavar="NAME", help="May differ: cpu, isa, threads, thresher, torch, python. Repeatable."
-        ),
-    ] = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=0, help="How many operators; 0 for all.")] = 25,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Compare runs of different machines and versions; write over a file that exists."),
-    ] = False,
+    accept: Accept = None,
+    top: Top = 25,
+    force: Force = False,
 ) -> None:
     """Compare two runs: the wall clock, its parts, and every operator. Exit code 2 if they cannot be compared."""
     from thresher.cli.common import fail

@@ -106,7 +106,7 @@ class Recording:
             if self._wishes.force and native.is_file():
                 native.unlink()
             profiler.start(trace=native)
-        if native is not None or self._wishes.with_torch:
+        if native is None and self._wishes.with_torch:  # a trace of the engine measures its own
             self._energy = EnergyMeter()
             self._energy.start()
         if self._torch_profile is not None:
@@ -127,7 +127,7 @@ class Recording:
         try:
             if self._torch_profile is not None:
                 self._torch_profile.stop()
-            if self._energy is not None:
+            if self._wishes.native is not None or self._energy is not None:
                 about = self._about(exit_code)
             if self._wishes.native is not None:
                 with suppress(ValueError):  # the script has stopped the trace: then it is complete already
@@ -204,7 +204,7 @@ class Recording:
             "arguments": self._arguments,
             "exit_code": exit_code,
             **{name: str(version) for name, version in versions.items() if version is not None},
-            "energy": self._energy.stop(),
+            **({} if self._energy is None else {"energy": self._energy.stop()}),
             "peaks": _peaks(_engine.profile_summary().get("num_threads"), measure=self._wishes.measure_peaks),
         }
 
