@@ -270,7 +270,13 @@ def test_several_threads(model: Any, x: torch.Tensor, tmp_path: Path) -> None:
     with torch_profile(activities=BOTH, experimental_config=everywhere) as prof:
         model(x)
         together = threading.Barrier(3)  # a thread that ended leaves its stream to the next one
-        threads = [threading.Thread(target=lambda: (together.wait(), _run(model, x), _run(model, x))) for _ in range(3)]
+
+        def work() -> None:
+            _run(model, x)
+            _run(model, x)
+            together.wait()
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -60,7 +60,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> KinetoTrace:
             with record_function(name):
                 run(3)
         together = threading.Barrier(2)
-        threads = [threading.Thread(target=lambda: (together.wait(), run(5))) for _ in range(2)]
+        threads = [threading.Thread(target=lambda: (run(5), together.wait())) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
