@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -196,14 +195,13 @@ class Recording:
     def _about(self, exit_code: int | None) -> dict[str, Any]:
         """What the trace tells of the run."""
         from thresher import _engine
+        from thresher.profiler.tracing import versions
 
-        torch = sys.modules.get("torch")
-        versions = {"python": platform.python_version(), "torch": getattr(torch, "__version__", None)}
         return {
             "script": self._script.name,
             "arguments": self._arguments,
             "exit_code": exit_code,
-            **{name: str(version) for name, version in versions.items() if version is not None},
+            **versions(),
             **({} if self._energy is None else {"energy": self._energy.stop()}),
             "peaks": _peaks(_engine.profile_summary().get("num_threads"), measure=self._wishes.measure_peaks),
         }

@@ -11,14 +11,17 @@ from thresher.machine.roofs import known_peaks
 from thresher.profiler.energy import EnergyMeter
 
 
+def versions() -> dict[str, str]:
+    """Versions of Python and, if it is imported, of PyTorch."""
+    torch = sys.modules.get("torch")
+    return {"python": platform.python_version(), **({} if torch is None else {"torch": str(torch.__version__)})}
+
+
 def context() -> dict[str, Any]:
     """Entries known when a trace starts: versions, the script's name, and the machine's peaks if they were measured."""
-    entries: dict[str, Any] = {"python": platform.python_version(), "system": platform.system()}
+    entries: dict[str, Any] = {**versions(), "system": platform.system()}
     if sys.argv and sys.argv[0] not in ("", "-c", "-m"):
         entries["script"] = Path(sys.argv[0]).name
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        entries["torch"] = str(torch.__version__)
     if (peaks := known_peaks()) is not None:
         entries["peaks"] = peaks.to_dict()
     return entries
