@@ -15,6 +15,9 @@ from pathlib import Path
 import nox
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
+from containers.sessions import PLATFORMS as CONTAINER_PLATFORMS
+from containers.sessions import TARGETS as IMAGE_TARGETS
+from containers.sessions import add_container_options, build_images, containerised, develop
 from toolchain import checks, native, tests, wheel
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PLANNED_PLATFORMS, PLATFORMS, PROFILES, Flavour
@@ -83,7 +86,7 @@ def build(session: nox.Session) -> None:
         [
             "",
             "--build-type RelWithDebInfo",
-            "--platform x86",
+            "--platform x86 --container",
             "--torch-shim none",
             "--torch-shim ~/torch214/bin/python",
         ],
@@ -98,8 +101,19 @@ def build(session: nox.Session) -> None:
     )
     platforms = f"available: {', '.join(PLATFORMS)}; not yet: {', '.join(PLANNED_PLATFORMS)}"
     parser.add_argument("--platform", default="x86", metavar="NAME", help=f"default: x86; {platforms}")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--container", action="store_true", help="build inside the platform's image (docs/containers.md)"
+    )
+    place.add_argument("--host", action="store_true", help="build on this machine (default)")
+    add_container_options(parser)
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
+        if options.container:
+            inside = [f"--platform={options.platform}", "--host", f"--build-type={options.build_type}"]
+            inside += [f"--torch-shim={shim}" for shim in options.torch_shim or ()]
+            containerised(options, options.platform, "build", inside)
+            return
         native.check_platform(options.platform)
         shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]
         wheel.verify(wheel.build_wheel(Flavour(PLATFORMS[options.platform], options.build_type), shims))
@@ -225,3 +239,40 @@ def deps(session: nox.Session) -> None:
         native.install_dependencies(flavour, update_lock=options.update_lock)
 
     carry_out(session, parser, action)
+
+
+@nox.session
+def image(session: nox.Session) -> None:
+    """Build a container image: x86, arm or cuda; base, build, dev or test."""
+    parser = parser_of(
+        "image",
+        "Builds the image of a platform with docker, podman or buildah, whichever works. An image that was made of the "
+        "same pins, Dockerfile and base is left alone. The base image is pulled by digest; where no registry can be "
+        "reached, a root file system is made with mmdebstrap (docs/containers.md).",
+        ["x86", "arm --target test", "cuda --target dev --rebuild", "--list --json", "--update-pins"],
+    )
+    parser.add_argument("platform", nargs="?", choices=CONTAINER_PLATFORMS, help="what is built or tested inside")
+    parser.add_argument("--target", choices=IMAGE_TARGETS, default="build", help="default: build")
+    parser.add_argument("--rebuild", action="store_true", help="build even if nothing has changed")
+    add_container_options(parser)
+    parser.add_argument("--list", action="store_true", help="print the images and volumes there are")
+    parser.add_argument("--json", action="store_true", help="--list and --update-pins: print JSON")
+    parser.add_argument("--remove", action="store_true", help="remove all images and volumes of Thresher")
+    parser.add_argument("--update-pins", action="store_true", help="renew docker/pins.toml and print what changes")
+    carry_out(session, parser, lambda options, _: build_images(options))
+
+
+@nox.session
+def dev(session: nox.Session) -> None:
+    """Open a shell in the dev image with this clone mounted, or run a command there."""
+    parser = parser_of(
+        "dev",
+        "Runs the dev image, which .devcontainer uses too, with this clone mounted at /thresher; build/ is a volume of "
+        "its own there. Without a command it opens a shell.",
+        ["", "nox -s tests", "--platform cuda nvcc --version"],
+    )
+    parser.add_argument("--platform", choices=CONTAINER_PLATFORMS, default="x86", help="default: x86")
+    parser.add_argument("--rebuild", action="store_true", help="build the image even if nothing has changed")
+    add_container_options(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run (default: a shell)")
+    carry_out(session, parser, lambda options, _: develop(options, options.command))

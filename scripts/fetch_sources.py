@@ -214,6 +214,11 @@ class Fetcher:
 def apt_index_targets() -> str:
     """Asks apt which repositories it knows: one line each, origin and address separated by a bar."""
     command = ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(REPO_URI)", "Created-By: Packages"]
+    known = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    if known:
+        return known
+    # Before `apt-get update`, as in a container image, apt names its repositories only where no origin is asked for.
+    command = ["apt-get", "indextargets", "--no-release-info", "--format", "|$(REPO_URI)", "Created-By: Packages"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 

@@ -15,6 +15,7 @@ venv. Knows Debian and Ubuntu and what derives from them.
   --check          print what is missing, one a line; exit code 1 if anything is
   --platform NAME  x86 (default) or arm: also a cross compiler and an emulator
   --tests          also what only tests use: Chromium and Node
+  --containers     also a container engine (podman), and what makes base images and runs those of other architectures
   --python PATH    the Python that builds (default: python3)
   --self-test      test this script itself
   --help           this text
@@ -24,6 +25,7 @@ examples:
   scripts/install_build_deps.sh --check --python .venv/bin/python
   scripts/install_build_deps.sh --dry-run --platform arm
   sudo scripts/install_build_deps.sh -y --tests
+  sudo scripts/install_build_deps.sh -y --containers
 EOF
 }
 
@@ -50,11 +52,14 @@ roles() {
   printf 'g++ 11 or newer, the Python 3.10+ headers, the Python module venv, the CA certificates'
 }
 
-# packages PLATFORM ARCHITECTURE TESTS: prints the package names of a Debian-like system.
+# packages PLATFORM ARCHITECTURE TESTS CONTAINERS: prints the package names of a Debian-like system.
 packages() {
-  local platform=$1 architecture=$2 tests=${3:-0}
+  local platform=$1 architecture=$2 tests=${3:-0} containers=${4:-0}
   printf '%s\n' ca-certificates g++ python3 python3-dev python3-venv
   [ "$tests" = 0 ] || printf '%s\n' chromium nodejs
+  [ "$containers" = 0 ] ||
+    printf '%s\n' podman runc netavark aardvark-dns iptables catatonit uidmap slirp4netns fuse-overlayfs \
+      mmdebstrap arch-test qemu-user-static binfmt-support
   case $platform in
     x86)
       [ "$architecture" = x86_64 ] || fail "platform x86 needs an x86_64 machine; this one is $architecture."
@@ -105,12 +110,12 @@ commands() {
 }
 
 install() {
-  local yes=$1 dry=$2 platform=$3 tests=$4
+  local yes=$1 dry=$2 platform=$3 tests=$4 containers=$5
   local list line script
   local -a lines
   script=$(realpath "${BASH_SOURCE[0]}")
   family /etc/os-release >/dev/null
-  list=$(packages "$platform" "$(uname -m)" "$tests")
+  list=$(packages "$platform" "$(uname -m)" "$tests" "$containers")
   if [ "$dry" = 1 ]; then
     # shellcheck disable=SC2086
     commands "$yes" $list
@@ -158,6 +163,8 @@ self_test() {
   expect 'an unknown platform stops' 2 "$( (packages vax x86_64) >/dev/null 2>&1 || echo $?)"
   expect 'a build needs no browser' '' "$(packages x86 x86_64 | grep chromium || true)"
   expect 'the tests need one' chromium "$(packages x86 x86_64 1 | grep chromium)"
+  expect 'a build needs no container engine' '' "$(packages x86 x86_64 | grep podman || true)"
+  expect '--containers brings one' podman "$(packages x86 x86_64 0 1 | grep podman)"
   expect 'the question is asked by default' 'apt-get install --no-install-recommends a b' "$(commands '' a b | tail -n 1)"
   expect '-y is passed on' 'apt-get install --no-install-recommends -y a' "$(commands ' -y' a | tail -n 1)"
   expect 'a missing Python is named' 'Python (/no/such/python)' "$(missing x86 /no/such/python | tail -n 1)"
@@ -165,12 +172,13 @@ self_test() {
 }
 
 main() {
-  local yes='' dry=0 platform=x86 python=python3 tests=0 action=install
+  local yes='' dry=0 platform=x86 python=python3 tests=0 containers=0 action=install
   while [ $# -gt 0 ]; do
     case $1 in
       -y) yes=' -y' ;;
       --dry-run) dry=1 ;;
       --tests) tests=1 ;;
+      --containers) containers=1 ;;
       --print) action=print ;;
       --check) action=check ;;
       --self-test) action=self-test ;;
@@ -188,7 +196,7 @@ main() {
     shift
   done
   case $action in
-    print) packages "$platform" "$(uname -m)" "$tests" ;;
+    print) packages "$platform" "$(uname -m)" "$tests" "$containers" ;;
     check)
       local lacking
       lacking=$(missing "$platform" "$python" "$tests")
@@ -197,7 +205,7 @@ main() {
       return 1
       ;;
     self-test) self_test ;;
-    install) install "$yes" "$dry" "$platform" "$tests" ;;
+    install) install "$yes" "$dry" "$platform" "$tests" "$containers" ;;
   esac
 }
 

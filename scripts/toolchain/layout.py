@@ -1,4 +1,7 @@
-"""Where things lie. The toolchain writes into build/ and dist/ and nowhere else."""
+"""Where things lie. The toolchain writes into build/ and dist/ and nowhere else.
+
+THRESHER_BUILD_DIR and THRESHER_DIST_DIR name other folders, for a clone that is read only.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,15 @@ from pathlib import Path
 from .process import ToolchainError, note
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BUILD = ROOT / "build"
-DIST = ROOT / "dist"
+
+
+def _folder(variable: str, name: str) -> Path:
+    chosen = os.environ.get(variable)
+    return Path(chosen).expanduser().resolve() if chosen else ROOT / name
+
+
+BUILD = _folder("THRESHER_BUILD_DIR", "build")
+DIST = _folder("THRESHER_DIST_DIR", "dist")
 SCRIPTS = ROOT / "scripts"
 REQUIREMENTS = ROOT / "requirements"
 CONAN = ROOT / "conan"
@@ -32,7 +42,7 @@ def conan_home() -> Path:
 def build_lock() -> Iterator[None]:
     """Lets one session at a time write into build/; a second one waits and says so."""
     try:
-        BUILD.mkdir(exist_ok=True)
+        BUILD.mkdir(parents=True, exist_ok=True)
         file = (BUILD / "lock").open("w")
     except OSError as error:
         raise ToolchainError(f"Wanted to write into {BUILD}; {error}. Make the folder writable.") from error

@@ -25,6 +25,7 @@ def run(
     hint: str = "",
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    name: str | None = None,
 ) -> None:
     """Runs a command with its output on the terminal.
 
@@ -33,6 +34,7 @@ def run(
         hint: what the reader should do when it fails; added to the error.
         cwd: working directory, by default the current one.
         environment: variables to add to the current environment.
+        name: what the error calls it, where the whole command would be too long to read twice.
 
     Raises:
         ToolchainError: the command is not there or ends with another code than 0.
@@ -44,7 +46,7 @@ def run(
     except FileNotFoundError as error:
         raise ToolchainError(f"Wanted to run {parts[0]}; it is not there ({error}). {hint}".strip()) from error
     if code != 0:
-        raise ToolchainError(f"`{shlex.join(parts)}` ended with code {code}. {hint}".strip())
+        raise ToolchainError(f"{name or f'`{shlex.join(parts)}`'} ended with code {code}. {hint}".strip())
 
 
 def output(command: Sequence[str | Path], *, cwd: Path | None = None) -> str | None:

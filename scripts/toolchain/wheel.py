@@ -93,7 +93,7 @@ def _only_wheel(folder: Path) -> Path:
 
 def _repair(wheel: Path) -> Path:
     """Lets auditwheel find the tag that is true for the wheel's symbols; the result appears in dist/ in one step."""
-    DIST.mkdir(exist_ok=True)
+    DIST.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         run(
             [
@@ -110,7 +110,7 @@ def _repair(wheel: Path) -> Path:
                 old.unlink()
         final = DIST / repaired.name
         shutil.move(repaired, final)
-    note(f"wheel: {final.relative_to(ROOT)} ({final.stat().st_size / 2**20:.2f} MiB)")
+    note(f"wheel: {final} ({final.stat().st_size / 2**20:.2f} MiB)")
     return final
 
 

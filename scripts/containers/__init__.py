@@ -1,0 +1,1 @@
+"""Container images of the build, and what runs inside them."""

@@ -1,0 +1,179 @@
+"""What the nox sessions image and dev do, and build and tests with --container."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolchain.layout import SCRIPTS
+from toolchain.process import ToolchainError, note, output, run
+
+from . import pins
+from .base import ORIGINS
+from .engine import ENGINES, Engine, choose_engine
+from .host import HostConfiguration, host_configuration
+from .images import LABEL, TARGETS, ImageSpec, build_image
+from .project import VOLUMES, run_in_project, run_nox
+
+PLATFORMS = ("x86", "arm", "cuda")
+# gdb and perf trace processes; libnuma moves pages between nodes.
+DEVELOPER_CAPABILITIES = ("SYS_PTRACE", "SYS_NICE")
+
+
+def add_container_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of every session that uses a container."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        help="container engine (default: $THRESHER_CONTAINER_ENGINE, else the first of these that works)",
+    )
+    parser.add_argument(
+        "--base",
+        choices=ORIGINS,
+        default="auto",
+        help="base image: from the registry, from a root file system made here, or whichever can be had (default)",
+    )
+    parser.add_argument(
+        "--ca",
+        type=Path,
+        metavar="FILE",
+        help="CA certificates for downloads inside (default: $THRESHER_CA_FILE, else those pip uses on this machine)",
+    )
+
+
+def find_engine(wanted: str | None) -> Engine:
+    """Returns a container engine; where none works and this process may install one, installs podman.
+
+    Raises:
+        ToolchainError: none works; the message says what each one lacks and what to do.
+    """
+    engine, reasons = choose_engine(wanted)
+    if engine is None and os.geteuid() == 0 and output(["apt-get", "--version"]) is not None and wanted != "docker":
+        for name, reason in reasons.items():
+            note(f"{name} {reason}")
+        run(["bash", SCRIPTS / "install_build_deps.sh", "-y", "--containers"])
+        engine, reasons = choose_engine(wanted)
+    if engine is None:
+        lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+        raise ToolchainError(
+            f"Wanted a container engine; none works here:{lines}\nInstall one (sudo bash "
+            f"{SCRIPTS / 'install_build_deps.sh'} -y --containers), or build without a container: --host.\n"
+        )
+    how = ", rootless" if engine.rootless else ""
+    note(f"container engine: {engine.name} {engine.version}{how}")
+    return engine
+
+
+class Workplace:
+    """A container engine and this machine's configuration, ready to build images and run in them.
+
+    Attributes:
+        engine: the engine.
+        host: certificates, wheels and package index.
+        origin: where base images come from.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.engine = find_engine(options.engine)
+        self.host: HostConfiguration = host_configuration(options.ca)
+        self.origin: str = options.base
+
+    def image(self, platform: str, target: str, *, rebuild: bool = False) -> ImageSpec:
+        """Makes sure that an image is there and up to date; returns it."""
+        spec = ImageSpec(platform, target)
+        build_image(self.engine, spec, self.host, origin=self.origin, rebuild=rebuild)
+        return spec
+
+
+def containerised(options: argparse.Namespace, platform: str, session: str, arguments: Sequence[str]) -> None:
+    """Runs a nox session in the build image of a platform.
+
+    Raises:
+        ToolchainError: the image or the session fails.
+    """
+    place = Workplace(options)
+    run_nox(place.engine, place.image(platform, "build"), session, arguments, place.host)
+
+
+def develop(options: argparse.Namespace, command: Sequence[str]) -> None:
+    """Opens a shell, or runs a command, in the dev image with the clone mounted for writing.
+
+    Raises:
+        ToolchainError: the image cannot be built, or the command fails.
+    """
+    place = Workplace(options)
+    spec = place.image(options.platform, "dev", rebuild=options.rebuild)
+    run_in_project(
+        place.engine,
+        spec,
+        command,
+        place.host,
+        writable=True,
+        capabilities=DEVELOPER_CAPABILITIES,
+        gpus=options.platform == "cuda" and Path("/dev/nvidiactl").exists(),
+    )
+
+
+def build_images(options: argparse.Namespace) -> None:
+    """Builds, lists or removes images, or renews their pins.
+
+    Raises:
+        ToolchainError: an image cannot be built, or pins cannot be renewed.
+    """
+    if options.update_pins:
+        if pins.main(["update", *(["--json"] if options.json else [])]) != 0:
+            raise ToolchainError("Some pins stay as they were; the reasons are above.")
+        return
+    if options.list or options.remove:
+        engine = find_engine(options.engine)
+        names = engine.images(LABEL)
+        if options.remove:
+            for name in names:
+                engine.remove_image(name)
+            for name in engine.volumes(VOLUMES):
+                engine.remove_volume(name)
+                note(f"removed volume {name}")
+            note(f"removed {len(names)} images")
+            return
+        _list_images(engine, names, as_json=options.json)
+        return
+    if options.platform is None:
+        raise ToolchainError(f"Wanted a platform: {', '.join(PLATFORMS)}; found none. Example: nox -s image -- x86")
+    place = Workplace(options)
+    place.image(options.platform, options.target, rebuild=options.rebuild)
+
+
+def _list_images(engine: Engine, names: Sequence[str], *, as_json: bool) -> None:
+    rows = []
+    for name in names:
+        if image := engine.image(name):
+            revision = image.labels.get("org.opencontainers.image.revision", "")
+            key = image.labels.get("thresher.pins", "")
+            rows.append(
+                {
+                    "name": name,
+                    "architecture": image.architecture,
+                    "size_bytes": image.size,
+                    "revision": revision,
+                    "pins": key,
+                    "current_pins": key == pins.read_pins().key,
+                }
+            )
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"{'image':<36} {'arch':<6} {'MiB':>6}  {'pins':<8}  revision")
+    for row in rows:
+        mebibytes = float(str(row["size_bytes"])) / 2**20
+        print(
+            f"{row['name']:<36} {row['architecture']:<6} {mebibytes:>6.0f}  {row['pins']:<8}  "
+            f"{str(row['revision'])[:12]}{'' if row['current_pins'] else '  (older pins)'}"
+        )
+    for name in engine.volumes(VOLUMES):
+        print(f"volume {name}")
+
+
+__all__ = ["PLATFORMS", "TARGETS", "add_container_options", "build_images", "containerised", "develop"]
