@@ -210,11 +210,11 @@ def format_session(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Run ruff, mypy --strict and a syntax check of the shell scripts."""
+    """Run ruff, mypy --strict, shellcheck and hadolint."""
     parser = parser_of(
         "lint",
-        "Runs ruff check, mypy --strict over python/thresher and scripts, and bash -n over the shell scripts. "
-        "All run even when one finds something.",
+        "Runs ruff check, mypy --strict over python/thresher and scripts, shellcheck over the shell scripts, hadolint "
+        "over the Dockerfile. All run even when one finds something.",
         ["", "--fix"],
     )
     parser.add_argument("--fix", action="store_true", help="let ruff mend what it can")

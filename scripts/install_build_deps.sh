@@ -13,7 +13,7 @@ venv. Knows Debian and Ubuntu and what derives from them.
   --dry-run        print the commands that would run, and run none
   --print          print the packages for this machine, one a line, installed or not
   --check          print what is missing, one a line; exit code 1 if anything is
-  --platform NAME  x86 (default) or arm: also a cross compiler and an emulator
+  --platform NAME  x86 or arm (default: what this machine is); arm on x86: also a cross compiler and an emulator
   --tests          also what only tests use: Chromium and Node
   --containers     also a container engine (podman), and what makes base images and runs those of other architectures
   --python PATH    the Python that builds (default: python3)
@@ -50,6 +50,11 @@ family() {
 
 roles() {
   printf 'g++ 11 or newer, the Python 3.10+ headers, the Python module venv, the CA certificates'
+}
+
+# native ARCHITECTURE: prints the platform that is built on such a machine without cross compiling.
+native() {
+  if [ "$1" = aarch64 ]; then printf 'arm\n'; else printf 'x86\n'; fi
 }
 
 # packages PLATFORM ARCHITECTURE TESTS CONTAINERS: prints the package names of a Debian-like system.
@@ -162,6 +167,7 @@ self_test() {
   expect 'x86 on aarch64 stops' 2 "$( (packages x86 aarch64) >/dev/null 2>&1 || echo $?)"
   expect 'an unknown platform stops' 2 "$( (packages vax x86_64) >/dev/null 2>&1 || echo $?)"
   expect 'a build needs no browser' '' "$(packages x86 x86_64 | grep chromium || true)"
+  expect 'an Arm machine builds for Arm' arm "$(native aarch64)"
   expect 'the tests need one' chromium "$(packages x86 x86_64 1 | grep chromium)"
   expect 'a build needs no container engine' '' "$(packages x86 x86_64 | grep podman || true)"
   expect '--containers brings one' podman "$(packages x86 x86_64 0 1 | grep podman)"
@@ -172,7 +178,8 @@ self_test() {
 }
 
 main() {
-  local yes='' dry=0 platform=x86 python=python3 tests=0 containers=0 action=install
+  local yes='' dry=0 platform python=python3 tests=0 containers=0 action=install
+  platform=$(native "$(uname -m)")
   while [ $# -gt 0 ]; do
     case $1 in
       -y) yes=' -y' ;;

@@ -24,8 +24,17 @@ TARGETS = ("base", "build", "dev", "test")
 NAME = "localhost/thresher"
 LABEL = "thresher.image"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# The files that Dockerfiles copy, beside themselves.
-COPIED = (".dockerignore", "docker/pins.toml", "scripts/install_build_deps.sh", "scripts/containers/pins.py")
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+# What decides the content of the images, beside the base.
+INPUTS = (
+    ".dockerignore",
+    "docker/Dockerfile",
+    "docker/pins.toml",
+    "scripts/install_build_deps.sh",
+    "scripts/containers/pins.py",
+)
+# What only the images of a platform are made of.
+PLATFORM_INPUTS = {"cuda": ("requirements/cuda.txt",)}
 # What the images of a platform take at most while they are built, in GiB.
 SPACE_GIB = {"x86": 4, "arm": 4, "cuda": 8}
 
@@ -46,11 +55,6 @@ class ImageSpec:
     def tag(self) -> str:
         """Its name."""
         return f"{NAME}:{self.platform}-{self.target}"
-
-    @property
-    def dockerfile(self) -> Path:
-        """The file that describes it."""
-        return ROOT / "docker" / ("cuda.Dockerfile" if self.platform == "cuda" else "Dockerfile")
 
     def machine(self, host: str | None = None) -> str:
         """Returns the machine its programs are for.
@@ -124,7 +128,7 @@ def build_image(
         ensure_emulation(machine)
     base = ensure_base(engine, pins, ARCHITECTURES[machine], origin)
     found = engine.image(base)
-    files = {name: (ROOT / name).read_bytes() for name in _copied(spec)}
+    files = {name: (ROOT / name).read_bytes() for name in (*INPUTS, *PLATFORM_INPUTS.get(spec.platform, ()))}
     key = inputs_key(spec, base, found.identity if found else "", files)
     if not rebuild and (here := engine.image(spec.tag)) and here.labels.get("thresher.inputs") == key:
         note(f"image {spec.tag} is up to date")
@@ -134,7 +138,7 @@ def build_image(
         engine.build(
             BuildRequest(
                 tag=spec.tag,
-                dockerfile=spec.dockerfile,
+                dockerfile=DOCKERFILE,
                 context=ROOT,
                 target=spec.target,
                 arguments={"BASE": base, "PLATFORM": spec.platform},
@@ -149,11 +153,6 @@ def build_image(
     size = f", {made.size / 2**20:.0f} MiB" if made.size else ""
     note(f"image {spec.tag} ({made.architecture}{size})")
     return made
-
-
-def _copied(spec: ImageSpec) -> list[str]:
-    files = [*COPIED, str(spec.dockerfile.relative_to(ROOT))]
-    return [*files, "requirements/cuda.txt"] if spec.platform == "cuda" else files
 
 
 def _labels(spec: ImageSpec, pins: Pins, key: str) -> dict[str, str]:

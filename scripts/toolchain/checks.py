@@ -14,7 +14,7 @@ from .process import ToolchainError, command_line, note, output, run
 
 CPP_FOLDERS = ("src", "tests", "bench")
 PYTHON_PLACES = ("python", "scripts", "tests", "bench", "examples", "conan", "noxfile.py")
-SHELL_PLACES = ("scripts", ".ci")
+SHELL_PLACES = ("scripts", "docker", ".ci")
 
 
 def _files(places: Iterable[str], suffixes: tuple[str, ...]) -> list[Path]:
@@ -121,7 +121,7 @@ def format_sources(*, check: bool, since: str | None) -> None:
 
 
 def lint_sources(*, fix: bool) -> None:
-    """Runs ruff, mypy --strict on the package and the scripts, and a syntax check of the shell scripts.
+    """Runs ruff, mypy --strict on the package and the scripts, shellcheck and hadolint.
 
     Raises:
         ToolchainError: any of them finds something; the others still run and print what they find.
@@ -134,7 +134,8 @@ def lint_sources(*, fix: bool) -> None:
         "ruff": [script(CHECKS, "ruff"), "check", *(["--fix"] if fix else []), *places],
         "mypy of the package": [*mypy, "python/thresher"],
         "mypy of the scripts": [*mypy, "scripts"],
-        **{f"syntax of {path.relative_to(ROOT)}": ["bash", "-n", path] for path in shell_files()},
+        "shellcheck": [script(CHECKS, "shellcheck"), *shell_files()],
+        "hadolint": [script(CHECKS, "hadolint"), "--no-color", ROOT / "docker" / "Dockerfile"],
     }
     failed = []
     for name, command in commands.items():
