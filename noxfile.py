@@ -18,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import PLATFORMS as CONTAINER_PLATFORMS
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop
-from toolchain import checks, native, tests, wheel
+from toolchain import checks, native, platforms, tests, wheel
 from toolchain.layout import build_lock
-from toolchain.native import BUILD_TYPES, PLANNED_PLATFORMS, PLATFORMS, PROFILES, Flavour
+from toolchain.native import BUILD_TYPES, PROFILES, Flavour
+from toolchain.platforms import Platform
 from toolchain.process import ToolchainError
 from toolchain.system import ensure_system_packages
 
@@ -44,6 +45,19 @@ def parser_of(name: str, description: str, examples: list[str]) -> argparse.Argu
 def add_build_type(parser: argparse.ArgumentParser) -> None:
     """Adds the option that every building session has."""
     parser.add_argument("--build-type", choices=BUILD_TYPES, default="Release", help="default: Release")
+
+
+def add_platform(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that chooses what is built for."""
+    lists = f"available: {', '.join(platforms.available())}"
+    if later := platforms.planned():
+        lists += f"; not yet: {', '.join(later)}"
+    parser.add_argument("--platform", metavar="NAME", help=f"default: this machine's; {lists}")
+
+
+def selected_platform(options: argparse.Namespace) -> Platform:
+    """Returns the platform of `add_platform`."""
+    return platforms.select(options.platform) if options.platform else platforms.of_this_machine()
 
 
 def carry_out(
@@ -82,10 +96,12 @@ def build(session: nox.Session) -> None:
     parser = parser_of(
         "build",
         "Builds dist/thresher-*.whl: installs missing system packages (as root; else prints the line to run), builds "
-        "the native dependencies with Conan, compiles, repairs the wheel, and proves it in an empty environment.",
+        "the native dependencies with Conan, compiles, repairs the wheel, and proves it in an empty environment. A "
+        "wheel for another architecture is cross-compiled; its files and tags are checked, and nothing of it is run.",
         [
             "",
             "--build-type RelWithDebInfo",
+            "--platform arm",
             "--platform x86 --container",
             "--torch-shim none",
             "--torch-shim ~/torch214/bin/python",
@@ -97,10 +113,10 @@ def build(session: nox.Session) -> None:
         action="append",
         metavar="PYTHON",
         help="build the connection to PyTorch's profiler for the PyTorch of this interpreter, or of this folder; may "
-        "be given several times, `none` builds none (default: the pinned PyTorch, installed under build/venv)",
+        "be given several times, `none` builds none (default: the pinned PyTorch, installed under build/venv; in "
+        "a wheel for another architecture none, and only folders can be named)",
     )
-    platforms = f"available: {', '.join(PLATFORMS)}; not yet: {', '.join(PLANNED_PLATFORMS)}"
-    parser.add_argument("--platform", default="x86", metavar="NAME", help=f"default: x86; {platforms}")
+    add_platform(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
         "--container", action="store_true", help="build inside the platform's image (docs/containers.md)"
@@ -109,14 +125,14 @@ def build(session: nox.Session) -> None:
     add_container_options(parser)
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
+        platform = selected_platform(options)
         if options.container:
-            inside = [f"--platform={options.platform}", "--host", f"--build-type={options.build_type}"]
+            inside = [f"--platform={platform.name}", "--host", f"--build-type={options.build_type}"]
             inside += [f"--torch-shim={shim}" for shim in options.torch_shim or ()]
-            containerised(options, options.platform, "build", inside)
+            containerised(options, platform.name, "build", inside)
             return
-        native.check_platform(options.platform)
         shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]
-        wheel.verify(wheel.build_wheel(Flavour(PLATFORMS[options.platform], options.build_type), shims))
+        wheel.verify(wheel.build_wheel(Flavour(platform.host_profile, options.build_type), shims), platform)
 
     carry_out(session, parser, action)
 
@@ -229,13 +245,14 @@ def deps(session: nox.Session) -> None:
         "Installs the native dependencies through Conan and writes the toolchain file that CMakePresets.json names.",
         ["", "--profile address", "--build-type Debug", "--update-lock"],
     )
-    parser.add_argument("--profile", choices=tuple(PROFILES), default="x86", help="Conan profile (default: x86)")
+    parser.add_argument("--profile", choices=tuple(PROFILES), help="Conan profile (default: this machine's)")
     parser.add_argument("--build-type", choices=BUILD_TYPES, help="default: Release, with sanitizers RelWithDebInfo")
     parser.add_argument("--update-lock", action="store_true", help="write conan/conan.lock anew from the recipes")
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
-        ensure_system_packages("arm" if options.profile == "armv8" else "x86")
-        flavour = Flavour(options.profile, options.build_type or PROFILES[options.profile])
+        profile = options.profile or platforms.of_this_machine().profile
+        flavour = Flavour(profile, options.build_type or PROFILES[profile])
+        ensure_system_packages(flavour.platform.name)
         native.install_dependencies(flavour, update_lock=options.update_lock)
 
     carry_out(session, parser, action)

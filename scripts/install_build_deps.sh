@@ -13,8 +13,8 @@ venv. Knows Debian and Ubuntu and what derives from them.
   --dry-run        print the commands that would run, and run none
   --print          print the packages for this machine, one a line, installed or not
   --check          print what is missing, one a line; exit code 1 if anything is
-  --platform NAME  x86 or arm (default: what this machine is); arm on x86: also a cross compiler and an emulator
-  --tests          also what only tests use: Chromium and Node
+  --platform NAME  x86 or arm (default: what this machine is); arm elsewhere: also a cross compiler and an emulator
+  --tests          also what only tests use: Chromium, Node and, on x86_64, a cross compiler
   --containers     also a container engine (podman), and what makes base images and runs those of other architectures
   --python PATH    the Python that builds (default: python3)
   --self-test      test this script itself
@@ -52,16 +52,14 @@ roles() {
   printf 'g++ 11 or newer, the Python 3.10+ headers, the Python module venv, the CA certificates'
 }
 
-# native ARCHITECTURE: prints the platform that is built on such a machine without cross compiling.
-native() {
-  if [ "$1" = aarch64 ]; then printf 'arm\n'; else printf 'x86\n'; fi
-}
-
 # packages PLATFORM ARCHITECTURE TESTS CONTAINERS: prints the package names of a Debian-like system.
 packages() {
   local platform=$1 architecture=$2 tests=${3:-0} containers=${4:-0}
   printf '%s\n' ca-certificates g++ python3 python3-dev python3-venv
-  [ "$tests" = 0 ] || printf '%s\n' chromium nodejs
+  if [ "$tests" != 0 ]; then
+    printf '%s\n' chromium nodejs
+    if [ "$architecture" = x86_64 ] && [ "$platform" != arm ]; then printf 'g++-aarch64-linux-gnu\n'; fi
+  fi
   [ "$containers" = 0 ] ||
     printf '%s\n' podman runc netavark aardvark-dns iptables catatonit uidmap slirp4netns fuse-overlayfs \
       mmdebstrap arch-test qemu-user-static binfmt-support
@@ -85,6 +83,14 @@ has_python_headers() {
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' 2>/dev/null
 }
 
+# own_platform ARCHITECTURE: prints the platform of a machine.
+own_platform() {
+  case $1 in
+    aarch64) printf 'arm\n' ;;
+    *) printf 'x86\n' ;;
+  esac
+}
+
 # missing PLATFORM PYTHON TESTS: prints what a build or, with TESTS, a test lacks, in words that a person can act on.
 missing() {
   local platform=$1 python=$2 tests=${3:-0}
@@ -92,6 +98,9 @@ missing() {
     command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null ||
       printf 'a browser (chromium)\n'
     command -v node >/dev/null || printf 'Node (node)\n'
+    if [ "$(uname -m)" = x86_64 ]; then
+      command -v aarch64-linux-gnu-g++ >/dev/null || printf 'a cross compiler (aarch64-linux-gnu-g++)\n'
+    fi
     return
   fi
   command -v g++ >/dev/null || printf 'a C++ compiler (g++)\n'
@@ -128,7 +137,7 @@ install() {
   fi
   if [ "$(id -u)" != 0 ]; then
     printf 'install_build_deps: needs root. Run this line, then try again:\n  sudo bash %s -y%s\n' "$script" \
-      "$([ "$platform" = x86 ] || printf ' --platform %s' "$platform")" >&2
+      " --platform $platform" >&2
     exit 3
   fi
   # shellcheck disable=SC2086
@@ -166,9 +175,11 @@ self_test() {
   expect 'arm on aarch64 has none' '' "$(packages arm aarch64 | grep aarch64 || true)"
   expect 'x86 on aarch64 stops' 2 "$( (packages x86 aarch64) >/dev/null 2>&1 || echo $?)"
   expect 'an unknown platform stops' 2 "$( (packages vax x86_64) >/dev/null 2>&1 || echo $?)"
+  expect 'an aarch64 machine is of platform arm' arm "$(own_platform aarch64)"
   expect 'a build needs no browser' '' "$(packages x86 x86_64 | grep chromium || true)"
-  expect 'an Arm machine builds for Arm' arm "$(native aarch64)"
   expect 'the tests need one' chromium "$(packages x86 x86_64 1 | grep chromium)"
+  expect 'the tests cross-compile' g++-aarch64-linux-gnu "$(packages x86 x86_64 1 | grep aarch64)"
+  expect 'a package is named once' g++-aarch64-linux-gnu "$(packages arm x86_64 1 | grep aarch64)"
   expect 'a build needs no container engine' '' "$(packages x86 x86_64 | grep podman || true)"
   expect '--containers brings one' podman "$(packages x86 x86_64 0 1 | grep podman)"
   expect 'the question is asked by default' 'apt-get install --no-install-recommends a b' "$(commands '' a b | tail -n 1)"
@@ -178,8 +189,7 @@ self_test() {
 }
 
 main() {
-  local yes='' dry=0 platform python=python3 tests=0 containers=0 action=install
-  platform=$(native "$(uname -m)")
+  local yes='' dry=0 platform='' python=python3 tests=0 containers=0 action=install
   while [ $# -gt 0 ]; do
     case $1 in
       -y) yes=' -y' ;;
@@ -202,6 +212,7 @@ main() {
     esac
     shift
   done
+  [ -n "$platform" ] || platform=$(own_platform "$(uname -m)")
   case $action in
     print) packages "$platform" "$(uname -m)" "$tests" "$containers" ;;
     check)

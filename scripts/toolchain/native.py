@@ -5,36 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import environments
+from . import environments, platforms
 from .environments import TOOLS, script
 from .layout import BUILD, CONAN, PYTHON_TAG, ROOT, SCRIPTS, conan_home
+from .platforms import Platform
 from .process import ToolchainError, cores, note, run
 
-PLATFORMS = {"x86": "x86"}
-PLANNED_PLATFORMS = ("arm", "cuda")
 BUILD_TYPES = ("Release", "RelWithDebInfo", "Debug")
 PROFILES = {
     "x86": "Release",
     "armv8": "Release",
+    "armv8-native": "Release",
     "address": "RelWithDebInfo",
     "thread": "RelWithDebInfo",
     "undefined": "RelWithDebInfo",
 }
-
-
-def check_platform(platform: str) -> None:
-    """Stops for a platform that cannot be built yet.
-
-    Raises:
-        ToolchainError: names the platforms that can.
-    """
-    if platform in PLATFORMS:
-        return
-    what = "is not yet available" if platform in PLANNED_PLATFORMS else "is unknown"
-    raise ToolchainError(f"Platform {platform} {what}; available: {', '.join(PLATFORMS)}.")
 
 
 @dataclass(frozen=True)
@@ -42,12 +30,17 @@ class Flavour:
     """One way to build: a Conan profile and a build type.
 
     Attributes:
-        profile: a file of conan/config/profiles.
+        profile: a file of conan/config/profiles; default: the one of this machine's platform.
         build_type: Release, RelWithDebInfo or Debug.
     """
 
-    profile: str = "x86"
+    profile: str = field(default_factory=lambda: platforms.of_this_machine().profile)
     build_type: str = "Release"
+
+    @property
+    def platform(self) -> Platform:
+        """The platform that the profile builds for."""
+        return platforms.of_profile(self.profile)
 
     @property
     def name(self) -> str:
@@ -135,7 +128,8 @@ def install_dependencies(flavour: Flavour, *, update_lock: bool = False) -> None
         hint="The lines above say which archive is missing and where it was looked for.",
     )
     lock = CONAN / "conan.lock"
-    profiles = ["-pr:h", flavour.profile, "-pr:b", "x86", "-s:h", f"build_type={flavour.build_type}"]
+    building = platforms.of_this_machine().profile
+    profiles = ["-pr:h", flavour.profile, "-pr:b", building, "-s:h", f"build_type={flavour.build_type}"]
     servers = [part for name in ("thresher", *remotes) for part in ("-r", name)]
     if update_lock:
         lock.unlink(missing_ok=True)

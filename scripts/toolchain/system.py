@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from .layout import SCRIPTS
+from .platforms import of_this_machine
 from .process import ToolchainError, note, output, run
 
 INSTALLER = SCRIPTS / "install_build_deps.sh"
@@ -24,7 +25,7 @@ def ensure_system_packages(platform: str) -> None:
     if missing:
         note(f"missing on this machine: {', '.join(missing)}")
         if os.geteuid() != 0:
-            line = f"sudo bash {INSTALLER} -y" + ("" if platform == "x86" else f" --platform {platform}")
+            line = f"sudo bash {INSTALLER} -y --platform {platform}"
             raise ToolchainError(f"Wanted {', '.join(missing)}; found none. Run this line, then try again:\n  {line}\n")
         run(["bash", INSTALLER, "-y", "--platform", platform])
         missing = _missing(platform)
@@ -43,16 +44,17 @@ def ensure_system_packages(platform: str) -> None:
 
 def offer_test_packages() -> None:
     """Installs what only tests use, where this process is root; elsewhere says how, and that they will be skipped."""
-    missing = _missing("x86", "--tests")
+    platform = of_this_machine().name
+    missing = _missing(platform, "--tests")
     if not missing:
         return
     note(f"missing on this machine: {', '.join(missing)}")
     if os.geteuid() == 0:
         try:
-            run(["bash", INSTALLER, "-y", "--tests"])
+            run(["bash", INSTALLER, "-y", "--tests", "--platform", platform])
         except ToolchainError as error:
             note(f"not installed ({error})")
-    if missing := _missing("x86", "--tests"):
+    if missing := _missing(platform, "--tests"):
         note(
             f"tests that need {', '.join(missing)} are skipped; this line installs it: sudo bash {INSTALLER} -y --tests"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import shutil
@@ -10,15 +11,29 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import environments, native
+from . import elf, environments, native
 from .environments import MODEL, TOOLS, script
-from .layout import BUILD, DIST, ROOT, SCRIPTS
+from .layout import BUILD, DIST, PYTHON_TAG, ROOT, SCRIPTS
 from .native import Flavour
+from .platforms import PLATFORMS, Platform
 from .process import ToolchainError, note, output, run
 from .system import ensure_system_packages
 
 # 1 January 2020: an archive without git history still gives the same bytes each time.
 FALLBACK_EPOCH = "1577836800"
+
+# What every wheel holds, besides the extension module.
+CONTENT = (
+    "thresher/__init__.py",
+    "thresher/_engine.pyi",
+    "thresher/py.typed",
+    "thresher/cli/__init__.py",
+    "*.dist-info/METADATA",
+    "*.dist-info/RECORD",
+    "*.dist-info/entry_points.txt",
+    "*.dist-info/licenses/LICENSE",
+    "*.dist-info/licenses/licenses/highway.txt",
+)
 
 # Come with PyTorch, which is imported before the shim that uses them.
 PYTORCH_LIBRARIES = ("libtorch*.so*", "libc10*.so*")
@@ -34,14 +49,14 @@ def source_date_epoch() -> str:
 
 
 def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> Path:
-    """Builds the wheel and leaves it in dist/, in place of older ones.
+    """Builds the wheel and leaves it in dist/, in place of older ones for the same platform.
 
     Objects are kept in the flavour's build folder, so that a second call compiles only what changed.
 
     Args:
         flavour: what to build.
         torch_shims: interpreters or folders of PyTorch to build the profiler shim for; None: the pinned PyTorch of the
-            environments, which is installed where it is missing.
+            environments, which is installed where it is missing, or no shim in a wheel for another architecture.
 
     Returns:
         The repaired wheel.
@@ -49,10 +64,13 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
     Raises:
         ToolchainError: a step failed.
     """
-    ensure_system_packages("x86")
-    native.install_dependencies(flavour)
+    platform = flavour.platform
+    ensure_system_packages(platform.name)
     if torch_shims is None:
-        torch_shims = [str(environments.ensure(MODEL))]
+        torch_shims = () if platform.cross else [str(environments.ensure(MODEL))]
+    if platform.cross:
+        check_foreign_torch(torch_shims, platform)
+    native.install_dependencies(flavour)
     raw = BUILD / "wheel"
     shutil.rmtree(raw, ignore_errors=True)
     settings = {
@@ -60,6 +78,7 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
         "cmake.build-type": flavour.build_type,
         "cmake.define.CMAKE_TOOLCHAIN_FILE": flavour.toolchain_file,
         "cmake.define.THRESHER_TORCH_SHIMS": ";".join(torch_shims),
+        **_cross_settings(platform),
         "install.strip": "true" if flavour.build_type == "Release" else "false",
     }
     run(
@@ -70,9 +89,14 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
             ROOT,
         ],
         hint=f"The compiler's or CMake's message is above. Removing {flavour.objects} starts afresh.",
-        environment={**native.tool_environment(), "SOURCE_DATE_EPOCH": source_date_epoch()},
+        environment={
+            **native.tool_environment(),
+            **_cross_environment(platform),
+            "SOURCE_DATE_EPOCH": source_date_epoch(),
+        },
     )
-    wheel = _repair(_only_wheel(raw))
+    wheel = _repair(_only_wheel(raw, platform), platform)
+    inspect(wheel, platform)
     note(f"connects to the profiler of PyTorch {', '.join(shims_in(wheel)) or 'not at all'}")
     return wheel
 
@@ -84,14 +108,59 @@ def shims_in(wheel: Path) -> list[str]:
     return [f"{match[1]}.{match[2]}" for match in found if match]
 
 
-def _only_wheel(folder: Path) -> Path:
-    wheels = sorted(folder.glob("thresher-*.whl"))
+def _cross_settings(platform: Platform) -> dict[str, str | Path]:
+    """Returns what CMake must know of the other architecture's Python; empty where the build is for this machine."""
+    if not platform.cross:
+        return {}
+    headers = BUILD / "python-headers" / f"{PYTHON_TAG}-{platform.machine}"
+    run(
+        [TOOLS.python, SCRIPTS / "fetch_python_headers.py", "--platform", platform.name, headers],
+        hint="The line above says what was looked for.",
+    )
+    return {
+        # Without the hints scikit-build-core would name the headers of the Python that runs it.
+        "cmake.python-hints": "false",
+        "cmake.define.Python_EXECUTABLE": TOOLS.python,
+        "cmake.define.Python_INCLUDE_DIR": headers,
+    }
+
+
+def _cross_environment(platform: Platform) -> dict[str, str]:
+    """Returns the variables from which scikit-build-core takes the module's suffix and the wheel's tag."""
+    if not platform.cross:
+        return {}
+    return {
+        "SETUPTOOLS_EXT_SUFFIX": platform.extension_suffix,
+        "_PYTHON_HOST_PLATFORM": f"linux-{platform.machine}",
+    }
+
+
+def check_foreign_torch(places: Sequence[str], platform: Platform) -> None:
+    """Stops unless every place is a folder of PyTorch for another architecture than this machine's.
+
+    Raises:
+        ToolchainError: an interpreter, which cannot be asked here, or PyTorch for another architecture.
+    """
+    for place in places:
+        library = Path(place) / "lib" / "libtorch_cpu.so"
+        wanted = f"--torch-shim: wanted the folder `torch` of a PyTorch for {platform.machine}"
+        if not library.is_file():
+            raise ToolchainError(
+                f"{wanted}; found {place}, without lib/libtorch_cpu.so. Unpack its wheel and name that."
+            )
+        with library.open("rb") as file:
+            if elf.machine(file.read(elf.HEADER_SIZE)) != platform.elf_machine:
+                raise ToolchainError(f"{wanted}; {library} is for another machine. Name another folder, or `none`.")
+
+
+def _only_wheel(folder: Path, platform: Platform) -> Path:
+    wheels = sorted(folder.glob(f"{platform.distribution.replace('-', '_')}-*.whl"))
     if len(wheels) != 1:
-        raise ToolchainError(f"Wanted one wheel in {folder}, found {[wheel.name for wheel in wheels]}.")
+        raise ToolchainError(f"Wanted one wheel in {folder}, found {[path.name for path in wheels]}.")
     return wheels[0]
 
 
-def _repair(wheel: Path) -> Path:
+def _repair(wheel: Path, platform: Platform) -> Path:
     """Lets auditwheel find the tag that is true for the wheel's symbols; the result appears in dist/ in one step."""
     DIST.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
@@ -104,24 +173,76 @@ def _repair(wheel: Path) -> Path:
             hint="auditwheel shows which symbol or library fits no manylinux tag.",
             environment=native.tool_environment(),
         )
-        repaired = _only_wheel(Path(scratch))
-        for old in DIST.glob("thresher-*.whl"):
-            if old.name != repaired.name:
-                old.unlink()
+        repaired = _only_wheel(Path(scratch), platform)
+        for old in superseded(DIST, repaired.name):
+            old.unlink()
         final = DIST / repaired.name
         shutil.move(repaired, final)
     note(f"wheel: {final} ({final.stat().st_size / 2**20:.2f} MiB)")
     return final
 
 
-def verify(wheel: Path) -> None:
+def superseded(folder: Path, name: str) -> list[Path]:
+    """Lists the wheels in a folder that a new one replaces: of the same package, for the same architecture."""
+    package = name.partition("-")[0]
+    machine = next(p.machine for p in PLATFORMS.values() if name.removesuffix(".whl").endswith(f"_{p.machine}"))
+    return sorted(old for old in folder.glob(f"{package}-*_{machine}.whl") if old.name != name)
+
+
+def faults(wheel: Path, platform: Platform) -> list[str]:
+    """Returns what is wrong with a wheel, as far as can be told without running it.
+
+    The tag in its name and the one inside, the files that it must hold, and the machine and the suffix of its extension
+    modules.
+    """
+    found = []
+    name = wheel.name.removesuffix(".whl")
+    tags = name.split("-")[2:]
+    if len(tags) != 3 or tags[:2] != [PYTHON_TAG, PYTHON_TAG]:
+        found.append(f"its tag is {'-'.join(tags)}, not {PYTHON_TAG}-{PYTHON_TAG}-*")
+    for tag in tags[-1].split("."):
+        if not re.fullmatch(rf"manylinux(_\d+_\d+|\d+)_{platform.machine}", tag):
+            found.append(f"its platform tag {tag} is not manylinux_*_{platform.machine}")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = [archive.read(entry).decode() for entry in names if entry.endswith(".dist-info/WHEEL")]
+        for line in "".join(metadata).splitlines():
+            if line.startswith("Tag: ") and not line.endswith(f"_{platform.machine}"):
+                found.append(f"its metadata says {line}")
+        found += [f"it lacks {wanted}" for wanted in CONTENT if not fnmatch.filter(names, wanted)]
+        if f"thresher/_engine{platform.extension_suffix}" not in names:
+            engines = [entry for entry in names if entry.startswith("thresher/_engine.") and entry.endswith(".so")]
+            found.append(f"it lacks thresher/_engine{platform.extension_suffix}, but has {engines or 'no engine'}")
+        for entry in (entry for entry in names if re.search(r"\.so(\.|$)", entry)):
+            with archive.open(entry) as file:
+                machine = elf.machine(file.read(elf.HEADER_SIZE))
+            if machine != platform.elf_machine:
+                found.append(f"{entry} has ELF machine {machine}, not {platform.elf_machine} ({platform.machine})")
+    return found
+
+
+def inspect(wheel: Path, platform: Platform) -> None:
+    """Stops if the wheel is not one for its platform.
+
+    Raises:
+        ToolchainError: names everything that is wrong with it.
+    """
+    if wrong := faults(wheel, platform):
+        raise ToolchainError(f"{wheel.name} is no wheel for platform {platform.name}: {'; '.join(wrong)}.")
+
+
+def verify(wheel: Path, platform: Platform) -> None:
     """Installs the wheel into a new empty environment, imports it and lets `thresher doctor` judge.
 
-    The import is tried twice, without and with the packages that the wheel asks for.
+    The import is tried twice, without and with the packages that the wheel asks for. A wheel for another architecture
+    is left to scripts/wheel_test.py, which runs where its platform is.
 
     Raises:
         ToolchainError: the wheel does not install, import or work there.
     """
+    if platform.cross:
+        note(f"{wheel.name} cannot run here: machine, suffix, tag and content are right, and nothing was installed")
+        return
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
         environment = Path(scratch) / "venv"
         environments.create(environment)

@@ -270,16 +270,6 @@ class TestNative:
             with pytest.raises(ToolchainError, match="wanted NAME or NAME=ADDRESS"):
                 parse_remotes(wrong)
 
-    def test_a_planned_platform_names_the_available_ones(self) -> None:
-        from toolchain.native import check_platform
-        from toolchain.process import ToolchainError
-
-        check_platform("x86")
-        with pytest.raises(ToolchainError, match=r"Platform arm is not yet available; available: x86\."):
-            check_platform("arm")
-        with pytest.raises(ToolchainError, match="Platform vax is unknown"):
-            check_platform("vax")
-
     def test_every_profile_is_committed_and_has_a_preset(self) -> None:
         from toolchain.native import PROFILES, Flavour
 
