@@ -10,12 +10,12 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import nox
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
-from containers.sessions import PLATFORMS as CONTAINER_PLATFORMS
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop
 from toolchain import checks, native, platforms, tests, wheel
@@ -66,6 +66,7 @@ def carry_out(
     action: Callable[[argparse.Namespace, list[str]], None],
     *,
     passes_on: bool = False,
+    outside_build: bool = False,
 ) -> None:
     """Parses the options after `--` and runs the action; failures become nox's own.
 
@@ -74,6 +75,8 @@ def carry_out(
         parser: its options.
         action: gets the options and the arguments that were not understood.
         passes_on: whether there may be such arguments.
+        outside_build: whether it leaves build/ alone, so that other sessions may use that meanwhile. A session with
+            --container works in a volume, which has a lock of its own.
     """
     try:
         options, rest = parser.parse_known_args(session.posargs)
@@ -84,7 +87,8 @@ def carry_out(
             session.error("see the usage above")
         return
     try:
-        with build_lock():
+        alone = outside_build or getattr(options, "container", False)
+        with nullcontext() if alone else build_lock():
             action(options, rest)
     except ToolchainError as error:
         session.error(str(error).removesuffix("."))
@@ -268,7 +272,9 @@ def image(session: nox.Session) -> None:
         "reached, a root file system is made with mmdebstrap (docs/containers.md).",
         ["x86", "arm --target test", "cuda --target dev --rebuild", "--list --json", "--update-pins"],
     )
-    parser.add_argument("platform", nargs="?", choices=CONTAINER_PLATFORMS, help="what is built or tested inside")
+    parser.add_argument(
+        "platform", nargs="?", choices=tuple(platforms.PLATFORMS), help="what is built or tested inside"
+    )
     parser.add_argument("--target", choices=IMAGE_TARGETS, default="build", help="default: build")
     parser.add_argument("--rebuild", action="store_true", help="build even if nothing has changed")
     add_container_options(parser)
@@ -276,7 +282,7 @@ def image(session: nox.Session) -> None:
     parser.add_argument("--json", action="store_true", help="--list and --update-pins: print JSON")
     parser.add_argument("--remove", action="store_true", help="remove all images and volumes of Thresher")
     parser.add_argument("--update-pins", action="store_true", help="renew docker/pins.toml and print what changes")
-    carry_out(session, parser, lambda options, _: build_images(options))
+    carry_out(session, parser, lambda options, _: build_images(options), outside_build=True)
 
 
 @nox.session
@@ -288,8 +294,8 @@ def dev(session: nox.Session) -> None:
         "its own there. Without a command it opens a shell.",
         ["", "nox -s tests", "--platform cuda nvcc --version"],
     )
-    parser.add_argument("--platform", choices=CONTAINER_PLATFORMS, default="x86", help="default: x86")
+    parser.add_argument("--platform", choices=tuple(platforms.PLATFORMS), help="default: this machine's")
     parser.add_argument("--rebuild", action="store_true", help="build the image even if nothing has changed")
     add_container_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run (default: a shell)")
-    carry_out(session, parser, lambda options, _: develop(options, options.command))
+    carry_out(session, parser, lambda options, _: develop(options, options.command), outside_build=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolchain.layout import BUILD, ROOT
+from toolchain.platforms import PLATFORMS, Platform, of_this_machine
 from toolchain.process import ToolchainError, note, output
 
 from .base import ensure_base
@@ -23,7 +23,6 @@ from .pins import Pins, read_pins
 TARGETS = ("base", "build", "dev", "test")
 NAME = "localhost/thresher"
 LABEL = "thresher.image"
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 # What decides the content of the images, beside the base.
 INPUTS = (
@@ -56,22 +55,19 @@ class ImageSpec:
         """Its name."""
         return f"{NAME}:{self.platform}-{self.target}"
 
-    def machine(self, host: str | None = None) -> str:
-        """Returns the machine its programs are for.
+    @property
+    def machine(self) -> Platform:
+        """The platform of the machine that its programs run on.
 
-        A test image has the architecture of the wheel; all others that of the host, which cross-compiles.
+        A test image has the architecture of the wheel; all others that of this machine, which may cross-compile.
 
         Raises:
-            ToolchainError: the platform cannot be built or tested on this host.
+            ToolchainError: this platform cannot be built on this machine.
         """
-        host = host or platform.machine()
-        if host not in ARCHITECTURES:
-            raise ToolchainError(f"Wanted an x86_64 or aarch64 machine; this one is {host}.")
-        if self.platform != "arm" and host != "x86_64":
-            raise ToolchainError(
-                f"Platform {self.platform} needs an x86_64 machine; this one is {host}. Available here: arm."
-            )
-        return "aarch64" if self.platform == "arm" and self.target == "test" else host
+        wanted = PLATFORMS[self.platform]
+        here = of_this_machine()
+        _ = wanted.host_profile
+        return wanted if self.target == "test" else here
 
 
 def inputs_key(spec: ImageSpec, base: str, base_identity: str, files: Mapping[str, bytes]) -> str:
@@ -123,10 +119,10 @@ def build_image(
         ToolchainError: it cannot be built here; the message says why.
     """
     pins = read_pins()
-    machine = spec.machine()
-    if machine != platform.machine():
-        ensure_emulation(machine)
-    base = ensure_base(engine, pins, ARCHITECTURES[machine], origin)
+    machine = spec.machine
+    if machine.cross:
+        ensure_emulation(machine.machine)
+    base = ensure_base(engine, pins, machine.debian, origin)
     found = engine.image(base)
     files = {name: (ROOT / name).read_bytes() for name in (*INPUTS, *PLATFORM_INPUTS.get(spec.platform, ()))}
     key = inputs_key(spec, base, found.identity if found else "", files)
@@ -144,7 +140,7 @@ def build_image(
                 arguments={"BASE": base, "PLATFORM": spec.platform},
                 labels=_labels(spec, pins, key),
                 secrets=_secrets(host, Path(scratch)),
-                platform=f"linux/{ARCHITECTURES[machine]}",
+                platform=f"linux/{machine.debian}",
             )
         )
     made = engine.image(spec.tag)

@@ -14,7 +14,7 @@ from toolchain.wheel import source_date_epoch
 
 from .engine import Engine, Mount, RunRequest
 from .host import HostConfiguration
-from .images import ARCHITECTURES, ImageSpec
+from .images import ImageSpec
 
 PROJECT = "/thresher"
 BUILD_INSIDE = "/work/build"
@@ -100,7 +100,7 @@ def run_in_project(
             environment={**project_environment(host), **(environment or {})},
             workdir=PROJECT,
             network=network,
-            platform=f"linux/{ARCHITECTURES[spec.machine()]}",
+            platform=f"linux/{spec.machine.debian}",
             capabilities=capabilities,
             gpus=gpus,
             interactive=interactive,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolchain.layout import SCRIPTS
+from toolchain.platforms import PLATFORMS, of_this_machine
 from toolchain.process import ToolchainError, note, output, run
 
 from . import pins
@@ -18,7 +19,6 @@ from .host import HostConfiguration, host_configuration
 from .images import LABEL, TARGETS, ImageSpec, build_image
 from .project import VOLUMES, run_in_project, run_nox
 
-PLATFORMS = ("x86", "arm", "cuda")
 # gdb and perf trace processes; libnuma moves pages between nodes.
 DEVELOPER_CAPABILITIES = ("SYS_PTRACE", "SYS_NICE")
 
@@ -104,8 +104,9 @@ def develop(options: argparse.Namespace, command: Sequence[str]) -> None:
     Raises:
         ToolchainError: the image cannot be built, or the command fails.
     """
+    name = options.platform or of_this_machine().name
     place = Workplace(options)
-    spec = place.image(options.platform, "dev", rebuild=options.rebuild)
+    spec = place.image(name, "dev", rebuild=options.rebuild)
     run_in_project(
         place.engine,
         spec,
@@ -113,7 +114,7 @@ def develop(options: argparse.Namespace, command: Sequence[str]) -> None:
         place.host,
         writable=True,
         capabilities=DEVELOPER_CAPABILITIES,
-        gpus=options.platform == "cuda" and Path("/dev/nvidiactl").exists(),
+        gpus=name == "cuda" and Path("/dev/nvidiactl").exists(),
     )
 
 
@@ -176,4 +177,4 @@ def _list_images(engine: Engine, names: Sequence[str], *, as_json: bool) -> None
         print(f"volume {name}")
 
 
-__all__ = ["PLATFORMS", "TARGETS", "add_container_options", "build_images", "containerised", "develop"]
+__all__ = ["TARGETS", "add_container_options", "build_images", "containerised", "develop"]
