@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolchain.layout import SCRIPTS
+from toolchain.layout import BUILD, SCRIPTS
 from toolchain.platforms import PLATFORMS, of_this_machine
 from toolchain.process import ToolchainError, note, output, run
 
@@ -74,9 +74,16 @@ class Workplace:
         engine: the engine.
         host: certificates, wheels and package index.
         origin: where base images come from.
+
+    Raises:
+        ToolchainError: no engine works, build/ cannot be written, or the named certificates are not there.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
+        try:
+            BUILD.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ToolchainError(f"Wanted to write into {BUILD}; {error}. Make the folder writable.") from error
         self.engine = find_engine(options.engine)
         self.host: HostConfiguration = host_configuration(options.ca)
         self.origin: str = options.base

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -166,3 +167,13 @@ def test_documentation_lists_every_variable() -> None:
     assert table == [
         f"| `{row['name']}` | {row['wanted']} | {row['default'] or '-'} | {row['doc']} |" for row in _engine.env_vars()
     ]
+
+
+def test_every_variable_the_toolchain_reads_is_known_to_the_engine():
+    scripts = Path(__file__).parents[2] / "scripts"
+    read = set()
+    for path in scripts.rglob("*.py"):
+        read |= set(re.findall(r'"(THRESHER_[A-Z_]*[A-Z])"', path.read_text()))
+    table = (scripts.parent / "src" / "thresher" / "base" / "env.cc").read_text()
+    assert {"THRESHER_BUILD_DIR", "THRESHER_CONAN_HOME"} <= read
+    assert [name for name in sorted(read) if f'"{name}"' not in table] == []

@@ -14,6 +14,12 @@ namespace {
 
 constexpr std::string_view kPrefix = "THRESHER_";
 
+// Read by the toolchain (scripts/, docs/building.md), never by the engine, which must not call them mistakes.
+constexpr std::string_view kToolchain[] = {
+    "THRESHER_BUILD_DIR",        "THRESHER_CA_FILE",  "THRESHER_CONAN_HOME",     "THRESHER_CONAN_REMOTES",
+    "THRESHER_CONTAINER_ENGINE", "THRESHER_DIST_DIR", "THRESHER_PYTHON_HEADERS", "THRESHER_SOURCE_MIRROR",
+};
+
 const std::vector<Variable>& Table() {
   static const std::vector<Variable> table = {
       {"THRESHER_CACHE", Type::kSwitch, "ON", "Whether results that take long to make are kept in files."},
@@ -214,7 +220,7 @@ std::vector<std::string> UnknownVariables() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string_view name = text.substr(0, text.find('='));
-    if (!name.starts_with(kPrefix)) continue;
+    if (!name.starts_with(kPrefix) || std::ranges::find(kToolchain, name) != std::end(kToolchain)) continue;
     const Variable* nearest = nullptr;
     size_t nearest_distance = std::numeric_limits<size_t>::max();
     for (const Variable& variable : Table()) {

@@ -45,7 +45,8 @@ std::string Raw(std::string_view name);
 // The first declared variable that holds an invalid value, as an error. Called when an engine starts.
 Status Validate();
 
-// One warning per THRESHER_* variable that is not declared, naming the nearest declared one.
+// One warning per THRESHER_* variable that neither is declared nor belongs to the toolchain, naming the nearest
+// declared one.
 std::vector<std::string> UnknownVariables();
 
 }  // namespace thresher::env

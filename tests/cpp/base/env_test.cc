@@ -94,5 +94,10 @@ TEST(Env, KnownVariablesGiveNoWarning) {
   for (const std::string& warning : UnknownVariables()) EXPECT_FALSE(warning.starts_with("THRESHER_NUM_THREADS:"));
 }
 
+TEST(Env, VariablesOfTheToolchainGiveNoWarning) {
+  const Scoped scoped("THRESHER_CONAN_HOME", "/x");
+  for (const std::string& warning : UnknownVariables()) EXPECT_FALSE(warning.starts_with("THRESHER_CONAN_HOME:"));
+}
+
 }  // namespace
 }  // namespace thresher::env
