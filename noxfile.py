@@ -17,7 +17,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
-from containers.sessions import add_container_options, build_images, containerised, develop
+from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
 from toolchain import checks, native, platforms, tests, wheel
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PROFILES, Flavour
@@ -147,18 +147,44 @@ def tests_session(session: nox.Session) -> None:
     parser = parser_of(
         "tests",
         "Builds the wheel and thresher_tests, runs ctest, installs the wheel beside PyTorch and a real model, runs "
-        "pytest. Other arguments go to pytest.",
-        ["", "--only cpp --filter Gemm", "--only python -k doctor -x", "--build-type Debug"],
+        "pytest. Other arguments go to pytest. For another architecture the C++ tests run emulated. With --container, "
+        "wheel and tests are built in the platform's image and run in a clean one of the wheel's architecture "
+        "(docs/containers.md); other arguments then go to scripts/wheel_test.py.",
+        [
+            "",
+            "--only cpp --filter Gemm",
+            "--only python -k doctor -x",
+            "--build-type Debug",
+            "--platform arm --filter Gemm",
+            "--platform arm --container",
+        ],
     )
     add_build_type(parser)
     parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
     parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+    add_platform(parser)
+    parser.add_argument("--container", action="store_true", help="build and run in containers")
+    parser.add_argument(
+        "--build-only", action="store_true", help="run nothing; leave in build/trial what tests on other machines need"
+    )
+    add_container_options(parser)
 
     def action(options: argparse.Namespace, rest: list[str]) -> None:
-        if options.only == "cpp" and rest:
-            raise ToolchainError(f"{' '.join(rest)}: these go to pytest, which --only cpp leaves out.")
+        platform = selected_platform(options)
+        flavour = Flavour(platform.host_profile, options.build_type)
+        if options.container:
+            try_wheel(options, platform.name, rest)
+            return
+        if options.build_only:
+            tests.build_trial(flavour)
+            return
+        only = options.only or ("cpp" if platform.cross else None)
+        if only == "cpp" and rest:
+            raise ToolchainError(f"{' '.join(rest)}: these go to pytest, which is left out here.")
+        if only == "python" and platform.cross:
+            raise ToolchainError(f"Python tests for {platform.machine} need --container on this machine.")
         ctest = ["-R", options.filter] if options.filter else []
-        tests.run_tests(Flavour(build_type=options.build_type), only=options.only, ctest=ctest, pytest=rest)
+        tests.run_tests(flavour, only=only, ctest=ctest, pytest=rest)
 
     carry_out(session, parser, action, passes_on=True)
 

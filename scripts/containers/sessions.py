@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolchain.layout import BUILD, SCRIPTS
 from toolchain.platforms import PLATFORMS, of_this_machine
-from toolchain.process import ToolchainError, note, output, run
+from toolchain.process import ToolchainError, note
 
 from . import pins
 from .base import ORIGINS
-from .engine import ENGINES, Engine, choose_engine
-from .host import HostConfiguration, host_configuration
-from .images import LABEL, TARGETS, ImageSpec, build_image
+from .engine import ENGINES, Engine
+from .images import LABEL, TARGETS
 from .project import VOLUMES, run_in_project, run_nox
+from .trial import try_wheel
+from .workplace import Workplace, find_engine
 
 # gdb and perf trace processes; libnuma moves pages between nodes.
 DEVELOPER_CAPABILITIES = ("SYS_PTRACE", "SYS_NICE")
@@ -42,57 +41,6 @@ def add_container_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CA certificates for downloads inside (default: $THRESHER_CA_FILE, else those pip uses on this machine)",
     )
-
-
-def find_engine(wanted: str | None) -> Engine:
-    """Returns a container engine; where none works and this process may install one, installs podman.
-
-    Raises:
-        ToolchainError: none works; the message says what each one lacks and what to do.
-    """
-    engine, reasons = choose_engine(wanted)
-    if engine is None and os.geteuid() == 0 and output(["apt-get", "--version"]) is not None and wanted != "docker":
-        for name, reason in reasons.items():
-            note(f"{name} {reason}")
-        run(["bash", SCRIPTS / "install_build_deps.sh", "-y", "--containers"])
-        engine, reasons = choose_engine(wanted)
-    if engine is None:
-        lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
-        raise ToolchainError(
-            f"Wanted a container engine; none works here:{lines}\nInstall one (sudo bash "
-            f"{SCRIPTS / 'install_build_deps.sh'} -y --containers), or build without a container: --host.\n"
-        )
-    how = ", rootless" if engine.rootless else ""
-    note(f"container engine: {engine.name} {engine.version}{how}")
-    return engine
-
-
-class Workplace:
-    """A container engine and this machine's configuration, ready to build images and run in them.
-
-    Attributes:
-        engine: the engine.
-        host: certificates, wheels and package index.
-        origin: where base images come from.
-
-    Raises:
-        ToolchainError: no engine works, build/ cannot be written, or the named certificates are not there.
-    """
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        try:
-            BUILD.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ToolchainError(f"Wanted to write into {BUILD}; {error}. Make the folder writable.") from error
-        self.engine = find_engine(options.engine)
-        self.host: HostConfiguration = host_configuration(options.ca)
-        self.origin: str = options.base
-
-    def image(self, platform: str, target: str, *, rebuild: bool = False) -> ImageSpec:
-        """Makes sure that an image is there and up to date; returns it."""
-        spec = ImageSpec(platform, target)
-        build_image(self.engine, spec, self.host, origin=self.origin, rebuild=rebuild)
-        return spec
 
 
 def containerised(options: argparse.Namespace, platform: str, session: str, arguments: Sequence[str]) -> None:
@@ -184,4 +132,4 @@ def _list_images(engine: Engine, names: Sequence[str], *, as_json: bool) -> None
         print(f"volume {name}")
 
 
-__all__ = ["TARGETS", "add_container_options", "build_images", "containerised", "develop"]
+__all__ = ["TARGETS", "add_container_options", "build_images", "containerised", "develop", "try_wheel"]

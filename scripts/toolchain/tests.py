@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from . import environments, native, wheel
@@ -11,6 +12,7 @@ from .native import Flavour
 from .process import ToolchainError, note, run
 from .system import offer_test_packages
 
+TRIAL = BUILD / "trial"
 PYTHON_TESTS = ("tests/python", "tests/browser")
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -37,6 +39,25 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         offer_test_packages()
         python = environments.install_wheel(TESTS, built)
         run([python, "-m", "pytest", *PYTHON_TESTS, *pytest], cwd=ROOT, environment=OFFLINE)
+
+
+def build_trial(flavour: Flavour) -> None:
+    """Builds what proves a wheel on another machine, and leaves it in build/trial: the C++ tests and a reference model.
+
+    The model is exported with the wheel itself, so only where it can run.
+
+    Raises:
+        ToolchainError: the build or the export failed.
+    """
+    built = wheel.build_wheel(flavour)
+    native.configure(flavour, THRESHER_BUILD_TESTS=True)
+    native.build_target(flavour, "thresher_tests")
+    TRIAL.mkdir(exist_ok=True)
+    shutil.copy2(flavour.objects / "thresher_tests", TRIAL / "thresher_tests")
+    if not flavour.platform.cross:
+        python = environments.install_wheel(RUNTIME, built)
+        run([python, SCRIPTS / "export_reference.py", TRIAL], environment=OFFLINE)
+    note(f"{TRIAL}: {', '.join(sorted(path.name for path in TRIAL.iterdir()))}")
 
 
 def run_stage(flavour: Flavour, arguments: list[str]) -> None:
