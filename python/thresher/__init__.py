@@ -12,11 +12,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, passes, profiler, tuning
+    from thresher import cache, model, passes, profiler, tuning
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
         ConfigError,
+        ExportError,
         PassError,
         ThresherError,
         UnavailableError,
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
         clear_cache,
         compilation_stats,
         compile,
+        export,
     )
     from thresher.machine import Backend, Peaks, backends, peaks
+    from thresher.model import Model, load
     from thresher.passes import Pass
     from thresher.tuning import TuningReport, tune
 
@@ -36,6 +39,8 @@ __all__ = [
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
+    "ExportError",
+    "Model",
     "Pass",
     "PassError",
     "Peaks",
@@ -49,6 +54,9 @@ __all__ = [
     "clear_cache",
     "compilation_stats",
     "compile",
+    "export",
+    "load",
+    "model",
     "passes",
     "peaks",
     "profiler",
@@ -56,10 +64,11 @@ __all__ = [
     "tuning",
 ]
 
-_MODULES = ("cache", "compiler", "machine", "passes", "profiler", "tuning")
+_MODULES = ("cache", "compiler", "machine", "model", "passes", "profiler", "tuning")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
+_FROM_MODEL = frozenset({"Model", "load"})
 _FROM_TUNING = frozenset({"TuningReport", "tune"})
-_FROM_COMPILER = frozenset(__all__) - {"Pass", "__version__", *_FROM_MACHINE, *_FROM_TUNING, *_MODULES}
+_FROM_COMPILER = frozenset(__all__) - {"Pass", "__version__", *_FROM_MACHINE, *_FROM_MODEL, *_FROM_TUNING, *_MODULES}
 
 
 def __getattr__(name: str) -> Any:
@@ -67,6 +76,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"thresher.{name}")
     if name in _FROM_MACHINE:
         return getattr(importlib.import_module("thresher.machine"), name)
+    if name in _FROM_MODEL:
+        return getattr(importlib.import_module("thresher.model"), name)
     if name in _FROM_TUNING:
         return getattr(importlib.import_module("thresher.tuning"), name)
     if name == "Pass":
@@ -79,7 +90,7 @@ def __getattr__(name: str) -> Any:
                 raise
             raise ImportError(
                 f"thresher.{name} wants PyTorch, found none in this environment; install torch 2.13 beside thresher "
-                "(the engine itself, thresher.profiler and the command line work without)"
+                "(the engine itself, thresher.load, thresher.profiler and the command line work without)"
             ) from error
         return getattr(compiler, name)
     if name == "__version__":

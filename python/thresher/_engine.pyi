@@ -138,6 +138,47 @@ class Plan:
     @property
     def graph_text(self) -> str: ...
 
+class Model:
+    """A loaded model file: run() it from any number of threads."""
+
+    @staticmethod
+    def load(
+        path: str,
+        level: str = "O2",
+        precision: str | None = None,
+        exclude: Sequence[str] | None = None,
+        max_weight_error: float | None = None,
+        num_threads: int = 0,
+        use_tuning: bool = True,
+    ) -> Model: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def engine(self) -> str:
+        """The version of the engine that wrote the file."""
+
+    @property
+    def precision(self) -> str: ...
+    @property
+    def num_shapes(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    def inputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]: ...
+    def outputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]: ...
+    def find_shape(self, inputs: Sequence[object]) -> int: ...
+    def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
+    def plan(self, shape: int = 0) -> Plan: ...
+
+def write_model(
+    path: str,
+    name: str,
+    graphs: Sequence[tuple[Graph, Sequence[str]]],
+    precision: str = "fp32",
+    exclude: Sequence[str] = [],
+    max_weight_error: float | None = None,
+) -> None:
+    """Writes graphs and the names of their outputs to a model file."""
+
 def measure_peaks(
     num_threads: Sequence[int], quick: bool = False, progress: Callable[[int, int], object] | None = None
 ) -> dict[str, object]:

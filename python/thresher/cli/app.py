@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, check, diff, doctor, draw, ops, passes, peaks, profile, report, tune
+from thresher.cli import cache, check, diff, doctor, draw, ops, passes, peaks, profile, report, run, tune
 
 app = typer.Typer(
     name="thresher",
@@ -28,6 +28,7 @@ passes.add_to(app)
 peaks.add_to(app)
 profile.add_to(app)
 report.add_to(app)
+run.add_to(app)
 tune.add_to(app)
 
 

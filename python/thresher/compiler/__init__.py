@@ -3,7 +3,15 @@
 from thresher.compiler.api import compile
 from thresher.compiler.backend import thresher_backend
 from thresher.compiler.config import CompilerConfig
-from thresher.compiler.errors import ConfigError, PassError, ThresherError, UnavailableError, UnsupportedOperatorError
+from thresher.compiler.errors import (
+    ConfigError,
+    ExportError,
+    PassError,
+    ThresherError,
+    UnavailableError,
+    UnsupportedOperatorError,
+)
+from thresher.compiler.export import export
 from thresher.compiler.importer import supported_operators
 from thresher.compiler.precision import PrecisionDecision
 from thresher.compiler.stats import CompilationStats, UnsupportedOperator, WeightsHeld, clear_cache, compilation_stats
@@ -12,6 +20,7 @@ __all__ = [
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
+    "ExportError",
     "PassError",
     "PrecisionDecision",
     "ThresherError",
@@ -22,6 +31,7 @@ __all__ = [
     "clear_cache",
     "compilation_stats",
     "compile",
+    "export",
     "supported_operators",
     "thresher_backend",
 ]

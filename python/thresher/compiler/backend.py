@@ -25,7 +25,7 @@ from thresher.compiler.origin import module_path
 from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
 from thresher.compiler.precision import warn_unmatched
 from thresher.compiler.runtime import CompiledGraph, Mixed
-from thresher.compiler.stats import RECORDER, UnsupportedOperator
+from thresher.compiler.stats import RECORDER, UnsupportedOperator, count_of, lacking, list_of
 
 log = logging.getLogger("thresher.compiler")
 
@@ -143,10 +143,7 @@ def _static_inputs(count: int) -> frozenset[int]:
 
 def _refuse(listed: tuple[UnsupportedOperator, ...]) -> Boxed:
     """A function that raises when called, so that the user sees the error itself and not TorchDynamo's wrapping."""
-    message = (
-        f"the engine lacks {_count(listed)} of this model:\n{_list(listed)}\n"
-        'Change the model, or use fallback="split" to run them in PyTorch.'
-    )
+    message = lacking(listed, 'Change the model, or use fallback="split" to run them in PyTorch.')
 
     def refuse(args: list[Any]) -> Sequence[Any]:
         raise UnsupportedOperatorError(message, listed)
@@ -156,18 +153,9 @@ def _refuse(listed: tuple[UnsupportedOperator, ...]) -> Boxed:
 
 
 def _announce(listed: tuple[UnsupportedOperator, ...], total: int) -> None:
-    text = f"{_count(listed)} of {total} nodes run in PyTorch, the rest in the engine:\n{_list(listed)}"
+    text = f"{count_of(listed)} of {total} nodes run in PyTorch, the rest in the engine:\n{list_of(listed)}"
     log.info("%s", text)
     warnings.warn(f"thresher: {text}", stacklevel=2)
-
-
-def _count(listed: tuple[UnsupportedOperator, ...]) -> str:
-    nodes = sum(entry.count for entry in listed)
-    return f"{nodes} operator{'s' if nodes != 1 else ''}"
-
-
-def _list(listed: tuple[UnsupportedOperator, ...]) -> str:
-    return "\n".join(f"  {entry}" for entry in listed)
 
 
 def _direct(cut: Split, placeholders: dict[fx.Node, int], graphs: dict[str, CompiledGraph]) -> Boxed | None:

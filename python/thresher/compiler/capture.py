@@ -45,7 +45,7 @@ def capture_inference(
         log.debug("a graph goes through AOTAutograd after all", exc_info=True)
         return None
     traced.graph.eliminate_dead_code()
-    if not _is_pure(traced):
+    if not is_pure(traced):
         return None
     originals = gm.graph.find_nodes(op="placeholder")
     for node, original in zip(traced.graph.find_nodes(op="placeholder"), originals, strict=True):
@@ -110,7 +110,7 @@ def _sets_context(function: Any) -> bool:
     return (getattr(function, "__module__", None) or "").startswith(_CONTEXT_MODULES)
 
 
-def _is_pure(traced: fx.GraphModule) -> bool:
+def is_pure(traced: fx.GraphModule) -> bool:
     """Whether nothing is changed in place and no tensor belongs to the graph itself."""
     for node in traced.graph.nodes:
         if node.op == "get_attr":

@@ -27,6 +27,10 @@ class UnsupportedOperatorError(ThresherError, NotImplementedError):
         self.operators = operators
 
 
+class ExportError(ThresherError, RuntimeError):
+    """A model cannot be written to a file: PyTorch cannot capture it, or it does what a file cannot hold."""
+
+
 class PassError(ThresherError, RuntimeError):
     """A pass of the user's failed or returned a graph that cannot stand for the one it got. Names the pass."""
 

@@ -73,13 +73,17 @@ class Imported:
     outputs: tuple[Output, ...]
 
 
-def import_graph(module: fx.GraphModule, args: Sequence[object], frozen: frozenset[int]) -> Imported:
+def import_graph(
+    module: fx.GraphModule, args: Sequence[object], frozen: frozenset[int], *, whole: bool = False
+) -> Imported:
     """Imports a graph whose operators are all supported.
 
     Args:
       module: aten graph; every node carries meta["val"].
       args: one for each placeholder: tensors (only their shape and dtype matter, but for `frozen` ones) and numbers.
       frozen: positions of tensors that become constants.
+      whole: the graph will stand alone: inputs that nothing uses stay inputs, and every tensor among the results is
+        an output of the engine, row-major, even where it is an argument.
 
     Raises:
       UnsupportedNode: something cannot be imported at these shapes; the text names the operator.
@@ -92,7 +96,7 @@ def import_graph(module: fx.GraphModule, args: Sequence[object], frozen: frozens
     for node in module.graph.nodes:
         if node.op == "placeholder":
             arg = args[position]
-            if isinstance(arg, torch.Tensor) and node.users:
+            if isinstance(arg, torch.Tensor) and (node.users or (whole and position not in frozen)):
                 if arg.numel() == 0:
                     raise EmptyTensor
                 if position in frozen:
@@ -113,7 +117,7 @@ def import_graph(module: fx.GraphModule, args: Sequence[object], frozen: frozens
                 raise EmptyTensor
             values[node] = builder.constant(node.name, tensor, weight=tensor.numel() > SMALL_CONSTANT)
         elif node.op == "output":
-            outputs, engine = _outputs(builder, node, values)
+            outputs, engine = _outputs(builder, node, values, whole)
             builder.graph.set_outputs(engine)
             return Imported(builder, tuple(used), outputs)
         else:
@@ -224,7 +228,9 @@ def _check_placement(bound: SimpleNamespace) -> None:
         raise UnsupportedNode(f"the result has layout {layout}, wanted strided")
 
 
-def _outputs(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> tuple[tuple[Output, ...], list[int]]:
+def _outputs(
+    builder: Builder, node: fx.Node, values: dict[fx.Node, Any], whole: bool
+) -> tuple[tuple[Output, ...], list[int]]:
     outputs: list[Output] = []
     engine: list[int] = []
     seen: dict[tuple[int, object], int] = {}
@@ -236,6 +242,9 @@ def _outputs(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> tup
             raise AssertionError("a tensor argument without a use inside the graph is not its output")
         if not isinstance(value, Value):
             outputs.append(Output(value=value))
+        elif whole:
+            outputs.append(Output(engine=len(engine), shape=value.shape, dtype=value.dtype))
+            engine.append(value.id)
         elif value.argument >= 0:
             outputs.append(Output(argument=value.argument))
         else:

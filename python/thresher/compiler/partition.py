@@ -200,7 +200,9 @@ def _want_engine_types(val: Any) -> None:
 
 
 def _describe(node: fx.Node, reason: str) -> UnsupportedOperator:
-    inputs = [f"{arg.name}: {_type_text(arg.meta.get('val'))}" for arg in node.all_input_nodes]
+    inputs = [
+        f"{arg.meta.get('thresher_name', arg.name)}: {_type_text(arg.meta.get('val'))}" for arg in node.all_input_nodes
+    ]
     val = node.meta.get("val")
     outputs = [_type_text(item) for item in (val if isinstance(val, (tuple, list)) else (val,))]
     return UnsupportedOperator(str(node.target), tuple(inputs), tuple(outputs), source_of(node), reason)

@@ -57,6 +57,21 @@ class UnsupportedOperator:
         return f"{self.op}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}{times}: {self.reason}{where}"
 
 
+def count_of(listed: tuple[UnsupportedOperator, ...]) -> str:
+    """ "3 operators": how many nodes the entries describe."""
+    return _count(sum(entry.count for entry in listed), "operator")
+
+
+def list_of(listed: tuple[UnsupportedOperator, ...]) -> str:
+    """One line an entry."""
+    return "\n".join(f"  {entry}" for entry in listed)
+
+
+def lacking(listed: tuple[UnsupportedOperator, ...], cure: str) -> str:
+    """The message that refuses a model with these operators."""
+    return f"the engine lacks {count_of(listed)} of this model:\n{list_of(listed)}\n{cure}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class WeightsHeld:
     """Bytes of weights and constants.

@@ -7,6 +7,7 @@ NB_MODULE(_engine, m) {
   thresher::bindings::BindSystem(m);
   thresher::bindings::BindGraph(m);
   thresher::bindings::BindPlan(m);
+  thresher::bindings::BindModel(m);
   thresher::bindings::BindPeaks(m);
   thresher::bindings::BindProfile(m);
   thresher::bindings::BindTuning(m);

@@ -8,6 +8,7 @@ namespace thresher::bindings {
 void BindGraph(nanobind::module_& m);
 void BindPeaks(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);
+void BindModel(nanobind::module_& m);
 void BindProfile(nanobind::module_& m);
 void BindSystem(nanobind::module_& m);
 void BindTuning(nanobind::module_& m);

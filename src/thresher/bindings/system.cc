@@ -6,7 +6,7 @@
 #include "thresher/base/version.h"
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/module.h"
-#include "thresher/profile/profiler.h"
+#include "thresher/run/initialize.h"
 
 namespace thresher::bindings {
 namespace {
@@ -63,17 +63,12 @@ nb::dict Machine() {
   return machine;
 }
 
-// What a process does once, before its first plan. Raises where a variable is wrong.
-void Initialize() {
-  Check(env::Validate());
-  Unwrap(isa::Select());
-  Check(profile::StartFromEnvironment());
-}
-
 }  // namespace
 
 void BindSystem(nb::module_& m) {
-  m.def("initialize", &Initialize, "Applies the THRESHER_* variables. Raises ValueError naming a wrong one.");
+  m.def(
+      "initialize", [] { Check(Initialize()); },
+      "Applies the THRESHER_* variables. Raises ValueError naming a wrong one.");
   m.def("version", [] { return std::string(kVersion); });
   m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
   m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");

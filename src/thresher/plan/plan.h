@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "thresher/base/status.h"
+#include "thresher/base/tensor.h"
 #include "thresher/base/view.h"
 #include "thresher/graph/operator.h"
 #include "thresher/plan/tuning.h"
@@ -76,12 +77,6 @@ struct Step {
   bool parallel = false;     // false: one thread does it whole
   double flops = -1;         // < 0: not modelled
   double bytes = 0;
-};
-
-struct PortType {
-  std::string name;
-  DType dtype = DType::kF32;
-  Dims shape;
 };
 
 // A product of the plan and how it is blocked.

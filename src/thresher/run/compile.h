@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "thresher/base/status.h"
+#include "thresher/base/tensor.h"
 #include "thresher/graph/graph.h"
 #include "thresher/passes/pass_manager.h"
 #include "thresher/plan/builder.h"
@@ -28,13 +29,6 @@ struct CompileOptions {
 
 // Errors: unknown level or pass, whatever a pass or an operator's lowering refuses.
 Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options);
-
-// A tensor that owns its bytes, row-major.
-struct OwnedTensor {
-  DType dtype = DType::kF32;
-  Dims shape;
-  std::shared_ptr<std::vector<std::byte>> bytes;
-};
 
 // Runs a graph as it stands, on one thread, for constant folding and tests. `inputs` fit graph.inputs().
 Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs = {});

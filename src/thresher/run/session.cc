@@ -7,6 +7,7 @@
 
 #include "thresher/base/barrier.h"
 #include "thresher/base/clock.h"
+#include "thresher/base/tensor.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/kernels/copy.h"
 #include "thresher/profile/memory.h"
@@ -16,11 +17,9 @@
 namespace thresher {
 namespace {
 
-std::string Describe(const PortType& port) { return std::string(Name(port.dtype)) + ToString(port.shape); }
+std::string Describe(const PortType& port) { return ToString(port.dtype, port.shape); }
 
-std::string Describe(const View& view) {
-  return std::string(Name(view.dtype)) + ToString(Dims(view.shape, view.shape + view.rank));
-}
+std::string Describe(const View& view) { return ToString(view.dtype, Dims(view.shape, view.shape + view.rank)); }
 
 bool Fits(const PortType& port, const View& view) {
   return port.dtype == view.dtype &&

@@ -1,0 +1,147 @@
+"""``thresher run``: runs a model file."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.common import fail
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from thresher.model import Model, Port
+
+_EPILOG = """
+Examples:
+
+- `thresher run encoder.thrmodel` shows inputs and outputs, and how long a call takes with zeros as inputs
+- `thresher run encoder.thrmodel --input input_ids=ids.npy --input attention_mask=mask.npy --output out.npz` computes
+- `thresher run encoder.thrmodel --repeat 100 --precision int8 --json` gives times for programs
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the command."""
+    app.command(name="run", epilog=_EPILOG)(_run)
+
+
+def _run(
+    file: Annotated[Path, typer.Argument(help="A file that thresher.export wrote.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An input from a file of numpy, NAME=FILE.npy. Others are zeros."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the results to this .npz file.")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How many calls to time; one more goes before them.")] = 10,
+    shape: Annotated[int, typer.Option(min=0, help="Which combination of shapes zeros have, from 0.")] = 0,
+    precision: Annotated[str | None, typer.Option(help="How layers with weights compute; default: the file's.")] = None,
+    level: Annotated[str, typer.Option(help="Optimisation level, O0 to O3.")] = "O2",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Run a model file, without PyTorch: results, shapes and times."""
+    from thresher.model import load
+
+    try:
+        model = load(file, precision=precision, optimization_level=level)  # type: ignore[arg-type]
+        arrays = _inputs(model, given or [], shape)
+        results = model(**arrays)
+        seconds = []
+        for _ in range(repeat):
+            start = time.perf_counter()
+            results = model(**arrays)
+            seconds.append(time.perf_counter() - start)
+    except (ValueError, TypeError, OSError, IndexError, NotImplementedError, MemoryError) as error:
+        fail(str(error))
+    if output is not None:
+        _write(output, results)
+    stats = model.stats()
+    zeros = [port.name for port in model.inputs if port.name not in _names(given or [])]
+    data = {
+        "model": model.name,
+        "engine": stats.engine,
+        "isa": stats.isa,
+        "precision": stats.precision,
+        "threads": stats.threads,
+        "load_ms": stats.load_seconds * 1e3,
+        "median_ms": statistics.median(seconds) * 1e3,
+        "least_ms": min(seconds) * 1e3,
+        "calls": repeat,
+        "inputs": [_describe(name, array, zeros) for name, array in arrays.items()],
+        "outputs": [_describe(name, array, []) for name, array in results.items()],
+        "shapes": len(model.shapes),
+    }
+    if as_json:
+        typer.echo(json.dumps(data, indent=2))
+    else:
+        _print(data)
+
+
+def _names(given: list[str]) -> set[str]:
+    return {entry.partition("=")[0] for entry in given}
+
+
+def _inputs(model: Model, given: list[str], shape: int) -> dict[str, npt.NDArray[Any]]:
+    import numpy as np
+
+    if shape >= len(model.shapes):
+        fail(f"--shape: wanted at most {len(model.shapes) - 1}, found {shape}; the file holds {len(model.shapes)}")
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for entry in given:
+        name, equals, path = entry.partition("=")
+        if not equals or not path or name in arrays:
+            fail(f"--input: wanted NAME=FILE.npy, each name once, found {entry!r}")
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            array.close()
+            fail(f"--input: wanted a file with one array, found several in {path}; save it with numpy.save")
+        arrays[name] = array
+    fitting = [ports for ports, _ in model.shapes if _fits(ports, arrays)]
+    ports = model.shapes[shape][0] if not arrays or not fitting else fitting[0]
+    return {**{port.name: np.zeros(port.shape, port.dtype) for port in ports}, **arrays}
+
+
+def _fits(ports: tuple[Port, ...], arrays: dict[str, npt.NDArray[Any]]) -> bool:
+    return all(arrays[port.name].shape == port.shape for port in ports if port.name in arrays)
+
+
+def _describe(name: str, array: npt.NDArray[Any], zeros: list[str]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
+    return {**entry, "zeros": True} if name in zeros else entry
+
+
+def _write(path: Path, results: dict[str, npt.NDArray[Any]]) -> None:
+    import numpy as np
+
+    try:
+        with path.open("wb") as stream:
+            np.savez(stream, **results)  # type: ignore[arg-type]
+    except OSError as error:
+        fail(f"--output: wanted to write {path}; {error.strerror or error}; name a file that can be written")
+
+
+def _print(data: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=data["model"], title_justify="left")
+    for column in ("", "name", "dtype", "shape"):
+        table.add_column(column)
+    for kind in ("inputs", "outputs"):
+        for entry in data[kind]:
+            note = " (zeros)" if entry.get("zeros") else ""
+            table.add_row(kind[:-1], entry["name"], entry["dtype"], "x".join(map(str, entry["shape"])) + note)
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{data['precision']} on {data['isa']}, {data['threads']} threads: loaded in {data['load_ms']:.0f} ms; "
+        f"a call takes {data['median_ms']:.3f} ms (median of {data['calls']}, least {data['least_ms']:.3f})",
+        highlight=False,
+    )
+    if data["shapes"] > 1:
+        console.print(f"The file holds {data['shapes']} combinations of shapes.", highlight=False)

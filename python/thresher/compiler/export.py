@@ -1,0 +1,233 @@
+"""thresher.export: a model as one file that runs without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import detect_fake_mode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import TreeSpec
+
+from thresher import _engine, startup
+from thresher.compiler.capture import is_pure
+from thresher.compiler.config import CompilerConfig
+from thresher.compiler.decompositions import DECOMPOSITIONS
+from thresher.compiler.errors import ExportError, UnsupportedNode, UnsupportedOperatorError
+from thresher.compiler.importer import EmptyTensor, import_graph
+from thresher.compiler.origin import module_path
+from thresher.compiler.partition import find_unsupported, merge_descriptions
+from thresher.compiler.precision import Precision, warn_unmatched
+from thresher.compiler.stats import lacking
+
+# Checks of what the import knows already: dtype, device and layout of a tensor.
+_ASSERTIONS = frozenset({torch.ops.aten._assert_tensor_metadata.default})
+
+_MUTATIONS = {
+    OutputKind.BUFFER_MUTATION: "its buffer",
+    OutputKind.PARAMETER_MUTATION: "its parameter",
+    OutputKind.USER_INPUT_MUTATION: "its input",
+}
+
+
+def export(
+    model: torch.nn.Module,
+    args: tuple[Any, ...] | Sequence[tuple[Any, ...]],
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    precision: Precision = "fp32",
+    precision_exclude: tuple[str, ...] = (),
+    max_weight_error: float | None = None,
+) -> Path:
+    """Writes a model to one file, which ``thresher.load`` and C++ programs run without PyTorch.
+
+    The file holds the graph as it was imported and the weights in full precision: whoever loads it chooses
+    optimisation level and precision, and it is compiled for the machine that loads it. It holds the shapes of the
+    example arguments and no others.
+
+    Args:
+      model: the model, in the mode it will run in: call ``model.eval()`` first.
+      args: example arguments, a tuple; or a list of tuples, one for each combination of shapes the file is to hold.
+        The values of tensors do not matter; everything else becomes part of the file.
+      path: the file; the usual ending is .thrmodel. One that exists is replaced once the new one is whole.
+      kwargs: example arguments by name; a list of mappings where `args` is a list.
+      precision: how layers with weights compute unless the one who loads the file chooses, as in thresher.compile.
+      precision_exclude: the same, for the modules that stay in fp32.
+      max_weight_error: the same, for the change of weights beyond which a layer stays in fp32.
+
+    Returns:
+      The path.
+
+    Raises:
+      UnsupportedOperatorError: the engine lacks operators of the model; lists all of them. No file is written.
+      ExportError: PyTorch cannot capture the model, it changes its buffers or inputs, or the file cannot be written.
+      ConfigError: an unknown precision, or one that cannot work.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ExportError(f"model: wanted a torch.nn.Module, found {type(model).__name__}; wrap functions in a module")
+    config = CompilerConfig(precision=precision, precision_exclude=precision_exclude, max_weight_error=max_weight_error)
+    startup.initialize()
+    warn_unmatched(config.precision_exclude, (name for name, _ in model.named_modules()))
+    graphs = [_import(model, *call) for call in _calls(args, kwargs)]
+    target = Path(path)
+    try:
+        _engine.write_model(
+            os.fspath(target),
+            target.stem,
+            graphs,
+            precision=config.precision,
+            exclude=list(config.precision_exclude),
+            max_weight_error=config.max_weight_error,
+        )
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+    return target
+
+
+def _calls(args: Any, kwargs: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """One pair of positional and named arguments for each combination of shapes."""
+    if isinstance(args, tuple) and (kwargs is None or isinstance(kwargs, Mapping)):
+        return [(args, dict(kwargs or {}))]
+    several_args = [args] * len(kwargs or ()) if args == () else args
+    several_kwargs = [{}] * len(several_args) if kwargs is None else kwargs
+    if (
+        not isinstance(several_args, (list, tuple))
+        or not isinstance(several_kwargs, (list, tuple))
+        or not all(isinstance(entry, tuple) for entry in several_args)
+        or not all(isinstance(entry, Mapping) for entry in several_kwargs)
+        or len(several_args) != len(several_kwargs)
+        or not several_args
+    ):
+        raise ExportError(
+            "args, kwargs: wanted a tuple and a mapping, or two lists of them of equal length for several shapes; "
+            f"found {type(args).__name__} and {type(kwargs).__name__}; write (x,) for one argument"
+        )
+    return [(entry, dict(named)) for entry, named in zip(several_args, several_kwargs, strict=True)]
+
+
+def _import(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_engine.Graph, list[str]]:
+    """The engine's graph of a model at the shapes of these arguments, and the names of its outputs."""
+    program = _capture(model, args, kwargs)
+    specs = program.graph_signature.input_specs
+    module = _aten(program)
+    tensors = {**program.state_dict, **program.constants}
+    values: list[Any] = []
+    frozen = set()
+    for i, (node, spec) in enumerate(zip(module.graph.find_nodes(op="placeholder"), specs, strict=True)):
+        if spec.kind == InputKind.USER_INPUT:
+            values.append(spec.arg.value if isinstance(spec.arg, ConstantArgument) else node.meta["val"])
+            node.meta["thresher_name"] = spec.arg.name
+        else:
+            assert spec.target is not None
+            values.append(tensors[spec.target].detach())
+            node.meta["thresher_name"] = module_path(spec.target)
+            frozen.add(i)
+    failed = merge_descriptions(find_unsupported(module))
+    if failed:
+        mode = " or call model.eval() first" if model.training else ""
+        raise UnsupportedOperatorError(
+            lacking(failed, f"A model file holds what runs in the engine: change the model{mode}."), failed
+        )
+    try:
+        imported = import_graph(module, values, frozenset(frozen), whole=True)
+    except UnsupportedNode as error:
+        raise UnsupportedOperatorError(f"the engine cannot hold this model: {error}") from error
+    except EmptyTensor:
+        raise ExportError("wanted tensors with elements, found one without at these shapes") from None
+    out_spec = program.call_spec.out_spec
+    assert out_spec is not None
+    names = []
+    for name, output in zip(_output_names(out_spec), imported.outputs, strict=True):
+        if output.engine >= 0:
+            names.append(name)
+        elif output.value is not None:
+            raise ExportError(
+                f"{name}: wanted tensors as results, found {output.value!r}; return it as a tensor or not at all"
+            )
+    if not names:
+        raise ExportError("wanted a model that returns tensors, found none among its results")
+    return imported.builder.graph, names
+
+
+def _capture(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+    """The model as PyTorch exports it, without changes in place."""
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, args, kwargs)
+            _drop_assertions(program.graph_module)
+            if not is_pure(program.graph_module):
+                program = program.run_decompositions({})
+    except Exception as error:
+        raise ExportError(
+            f"torch.export cannot capture this model at these arguments: {type(error).__name__}: {error}"
+        ) from error
+    changed = [
+        f"{_MUTATIONS[spec.kind]} {spec.target}"
+        for spec in program.graph_signature.output_specs
+        if spec.kind in _MUTATIONS
+    ]
+    if changed:
+        mode = "call model.eval() first" if model.training else "return what changes as a result instead"
+        raise ExportError(f"wanted a model that changes nothing, found that it changes {', '.join(changed)}; {mode}")
+    return program
+
+
+def _aten(program: ExportedProgram) -> fx.GraphModule:
+    """The operators that the importer has rules for; placeholders are those of the program."""
+    graph = program.graph_module
+    inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+    mode = detect_fake_mode(inputs)
+    with (
+        torch.no_grad(),
+        fx.traceback.preserve_node_meta(),
+        enable_python_dispatcher(),
+        mode or contextlib.nullcontext(),
+    ):
+        traced = make_fx(fx.Interpreter(graph).run, decomposition_table=DECOMPOSITIONS)(*inputs)
+    _drop_assertions(traced)
+    return traced
+
+
+def _drop_assertions(module: fx.GraphModule) -> None:
+    for node in reversed(module.graph.nodes):
+        if node.target in _ASSERTIONS:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _output_names(spec: TreeSpec, prefix: str = "") -> list[str]:
+    """Names of the tensors in what a model returns: "last_hidden_state", "output", "output_1", "states.0.key"."""
+    if spec.is_leaf():
+        return [prefix or "output"]
+    children = spec.children()
+    names = []
+    for key, child in zip(_keys(spec), children, strict=True):
+        if prefix:
+            name = f"{prefix}.{key}"
+        else:
+            name = key if isinstance(key, str) else f"output_{key}"
+        names += _output_names(child, name)
+    return names
+
+
+def _keys(spec: TreeSpec) -> list[Any]:
+    count = spec.num_children
+    fields = getattr(spec.context, "_fields", None)  # of a named tuple
+    for known in (
+        fields,
+        spec.context,
+        spec.context[0] if isinstance(spec.context, (list, tuple)) and spec.context else None,
+    ):
+        if isinstance(known, (list, tuple)) and len(known) == count and all(isinstance(key, str) for key in known):
+            return list(known)
+    return list(range(count))

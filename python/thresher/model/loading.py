@@ -1,0 +1,194 @@
+"""thresher.load and what it gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from thresher import _engine, startup, tuning
+
+_DTYPES = {"f32": np.float32, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output.
+
+    Attributes:
+      name: as in the model: "input_ids"; of an output without a name "output", or "output_0" and so on.
+      dtype: of its elements.
+      shape: its sizes.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelStats:
+    """What a loaded model takes, and how it computes.
+
+    Attributes:
+      load_seconds: reading, checking and compiling.
+      engine: the version of the engine that wrote the file.
+      isa: the instruction set it was compiled for.
+      precision: how layers with weights compute.
+      threads: how many share one operator's work.
+      packed_bytes: weights rearranged for the kernels, in memory of this process.
+      working_bytes: memory for values between operators, for each combination of shapes.
+      precision_decisions: for each layer with weights, where another precision than fp32 was asked for: module, op, k,
+        n, precision, weight_error and reason.
+    """
+
+    load_seconds: float
+    engine: str
+    isa: str
+    precision: str
+    threads: int
+    packed_bytes: int
+    working_bytes: tuple[int, ...]
+    precision_decisions: tuple[dict[str, object], ...]
+
+
+class Model:
+    """A model from a file. Call it with arrays; calls from several threads may overlap.
+
+    Attributes:
+      name: that of the file when it was written.
+      shapes: for each combination of shapes, the inputs and the outputs.
+    """
+
+    def __init__(self, engine: _engine.Model, load_seconds: float) -> None:
+        self._engine = engine
+        self._load_seconds = load_seconds
+        self.name = engine.name
+        self.shapes = tuple((_ports(engine.inputs(i)), _ports(engine.outputs(i))) for i in range(engine.num_shapes))
+        self._names = tuple(port.name for port in self.inputs)
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """The inputs, in order, with the first combination of shapes."""
+        return self.shapes[0][0]
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """The outputs, in order, with the first combination of shapes."""
+        return self.shapes[0][1]
+
+    def __call__(self, *args: npt.ArrayLike, **kwargs: npt.ArrayLike) -> dict[str, npt.NDArray[Any]]:
+        """Runs the model.
+
+        Args:
+          *args: inputs in the order of `inputs`; any strides.
+          **kwargs: further inputs by name.
+
+        Returns:
+          New arrays by name, in the order of `outputs`.
+
+        Raises:
+          TypeError: an input is missing, given twice or not known.
+          ValueError: a shape or dtype that the file does not hold; the message lists those it holds.
+          IndexError: an index in the data is out of range. The next call works all the same.
+        """
+        arrays = [np.asarray(value) for value in self._in_order(args, kwargs)]
+        shape = self._engine.find_shape(arrays) if len(self.shapes) > 1 else 0
+        results = {port.name: np.empty(port.shape, port.dtype) for port in self.shapes[shape][1]}
+        self._engine.run(arrays, list(results.values()))
+        return results
+
+    def plan(self, shape: int = 0) -> _engine.Plan:
+        """The engine's plan for one combination of shapes: its steps, products, constants."""
+        return self._engine.plan(shape)
+
+    def stats(self) -> ModelStats:
+        """What the model takes, and how it computes."""
+        plans = [self._engine.plan(i) for i in range(len(self.shapes))]
+        return ModelStats(
+            load_seconds=self._load_seconds,
+            engine=self._engine.engine,
+            isa=_engine.isa(),
+            precision=self._engine.precision,
+            threads=plans[0].num_threads,
+            packed_bytes=self._engine.weight_bytes,
+            working_bytes=tuple(plan.arena_bytes for plan in plans),
+            precision_decisions=tuple(plans[0].precision_decisions()),
+        )
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, ports)) for ports in self.shapes[0])
+        more = f", {len(self.shapes) - 1} more shapes" if len(self.shapes) > 1 else ""
+        return f"<thresher.Model {self.name}: ({inputs}) -> ({outputs}){more}>"
+
+    def _in_order(self, args: tuple[npt.ArrayLike, ...], kwargs: dict[str, npt.ArrayLike]) -> list[npt.ArrayLike]:
+        wanted = f"model {self.name}: wanted the inputs {', '.join(self._names) or 'none'}"
+        if len(args) > len(self._names):
+            raise TypeError(f"{wanted}, found {len(args)} without a name")
+        given = dict(zip(self._names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in self._names:
+                raise TypeError(f"{wanted}, found {name!r}")
+            if name in given:
+                raise TypeError(f"{wanted}, found {name} twice")
+            given[name] = value
+        missing = [name for name in self._names if name not in given]
+        if missing:
+            raise TypeError(f"{wanted}, found no {' and no '.join(missing)}")
+        return [given[name] for name in self._names]
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    optimization_level: Literal["O0", "O1", "O2", "O3"] = "O2",
+    precision: str | None = None,
+    precision_exclude: tuple[str, ...] | None = None,
+    max_weight_error: float | None = None,
+    num_threads: int | None = None,
+) -> Model:
+    """Loads a file of ``thresher.export`` and compiles it for this machine. Needs no PyTorch.
+
+    Weights are used where the file is mapped, so processes share them; the file may be replaced or removed, but not
+    written to, while the model lives.
+
+    Args:
+      path: the file.
+      optimization_level: "O0" (no passes) to "O3".
+      precision: how layers with weights compute: "fp32", "bf16", "fp16", "int8", "int8_weight" or "int4_weight"; None
+        for what the file says.
+      precision_exclude: modules that stay in fp32, as in thresher.compile; None for what the file says.
+      max_weight_error: the change of weights beyond which a layer stays in fp32; None for what the file says.
+      num_threads: that share one operator's work; None for THRESHER_NUM_THREADS, else every usable core.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file is damaged, incomplete or none of thresher.export, or a setting cannot work.
+      NotImplementedError: the file was written by a later version in a format that this one does not know.
+    """
+    start = time.perf_counter()
+    startup.initialize()
+    tuning.apply()
+    name = os.fspath(path)
+    if not os.path.exists(name):
+        raise FileNotFoundError(f"wanted a model file, found no {name}; thresher.export writes one")
+    engine = _engine.Model.load(
+        name,
+        level=optimization_level,
+        precision=precision,
+        exclude=None if precision_exclude is None else list(precision_exclude),
+        max_weight_error=max_weight_error,
+        num_threads=num_threads or 0,
+    )
+    return Model(engine, time.perf_counter() - start)
+
+
+def _ports(rows: list[tuple[str, str, tuple[int, ...]]]) -> tuple[Port, ...]:
+    return tuple(Port(name, np.dtype(_DTYPES[dtype]), shape) for name, dtype, shape in rows)

@@ -1,0 +1,129 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <memory>
+#include <utility>
+
+#include "thresher/bindings/convert.h"
+#include "thresher/bindings/module.h"
+#include "thresher/plan/weight_store.h"
+#include "thresher/run/model_file.h"
+#include "thresher/run/model_format.h"
+#include "thresher/run/session.h"
+
+namespace thresher::bindings {
+namespace {
+
+// The interpreter owns the result.
+std::unique_ptr<Model> Load(const std::string& path, const std::string& level, std::optional<std::string> precision,
+                            std::optional<std::vector<std::string>> exclude, std::optional<double> max_weight_error,
+                            int num_threads, bool use_tuning) {
+  LoadOptions options;
+  options.optimization_level = level;
+  options.precision = std::move(precision);
+  options.precision_exclude = std::move(exclude);
+  options.max_weight_error = max_weight_error;
+  options.num_threads = num_threads;
+  options.use_tuning = use_tuning;
+  Result<Model> model = [&] {
+    const nb::gil_scoped_release release;
+    return LoadModel(path, options);
+  }();
+  return std::make_unique<Model>(Unwrap(std::move(model)));
+}
+
+void Write(const std::string& path, std::string name,
+           const std::vector<std::pair<Graph, std::vector<std::string>>>& graphs, std::string precision,
+           std::vector<std::string> exclude, std::optional<double> max_weight_error) {
+  ModelContents model;
+  model.name = std::move(name);
+  model.precision = {std::move(precision), std::move(exclude), max_weight_error};
+  for (const auto& [graph, outputs] : graphs) model.graphs.push_back({graph, outputs});
+  const Status status = [&] {
+    const nb::gil_scoped_release release;
+    return WriteModelFile(path, model);
+  }();
+  Check(status);
+}
+
+template <class A>
+std::vector<View> ViewsOf(const std::vector<A>& arrays) {
+  std::vector<View> views;
+  views.reserve(arrays.size());
+  for (const A& array : arrays) views.push_back(ViewOf(array));
+  return views;
+}
+
+size_t FindShape(const Model& model, const std::vector<Array>& inputs) {
+  return Unwrap(model.FindShape(ViewsOf(inputs)));
+}
+
+void Run(const Model& model, const std::vector<Array>& inputs, const std::vector<MutableArray>& outputs) {
+  const std::vector<View> in = ViewsOf(inputs);
+  const std::vector<View> out = ViewsOf(outputs);
+  const Status status = [&] {
+    const nb::gil_scoped_release release;
+    return model.Run(in, out);
+  }();
+  Check(status);
+}
+
+void CheckShape(const Model& model, size_t shape) {
+  if (shape >= model.num_shapes()) {
+    throw nb::index_error(("the model has " + std::to_string(model.num_shapes()) + " combinations of shapes").c_str());
+  }
+}
+
+nb::list ToPython(const std::vector<PortType>& ports) {
+  nb::list list;
+  for (const PortType& port : ports) {
+    list.append(nb::make_tuple(port.name, std::string(Name(port.dtype)), bindings::ToPython(port.shape)));
+  }
+  return list;
+}
+
+nb::list Inputs(const Model& model, size_t shape) {
+  CheckShape(model, shape);
+  return ToPython(model.inputs(shape));
+}
+
+nb::list Outputs(const Model& model, size_t shape) {
+  CheckShape(model, shape);
+  return ToPython(model.outputs(shape));
+}
+
+Session& PlanAt(const Model& model, size_t shape) {
+  CheckShape(model, shape);
+  return model.session(shape);
+}
+
+}  // namespace
+
+void BindModel(nb::module_& m) {
+  nb::class_<Model>(m, "Model", "A loaded model file: run() it from any number of threads.")
+      .def_static("load", &Load, nb::arg("path"), nb::arg("level") = "O2", nb::arg("precision") = nb::none(),
+                  nb::arg("exclude") = nb::none(), nb::arg("max_weight_error") = nb::none(), nb::arg("num_threads") = 0,
+                  nb::arg("use_tuning") = true)
+      .def_prop_ro("name", &Model::name)
+      .def_prop_ro("engine", &Model::engine, "The version of the engine that wrote the file.")
+      .def_prop_ro("precision", &Model::precision)
+      .def_prop_ro("num_shapes", &Model::num_shapes)
+      .def_prop_ro("weight_bytes", [](const Model& model) { return model.weights().bytes(); })
+      .def("inputs", &Inputs, nb::arg("shape") = 0,
+           nb::sig("def inputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]"))
+      .def("outputs", &Outputs, nb::arg("shape") = 0,
+           nb::sig("def outputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]"))
+      .def("find_shape", &FindShape, nb::arg("inputs"),
+           nb::sig("def find_shape(self, inputs: Sequence[object]) -> int"))
+      .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
+           nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
+      .def("plan", &PlanAt, nb::arg("shape") = 0, nb::rv_policy::reference_internal);
+  m.def(
+      "write_model", &Write, nb::arg("path"), nb::arg("name"), nb::arg("graphs"), nb::arg("precision") = "fp32",
+      nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
+      nb::sig("def write_model(path: str, name: str, graphs: Sequence[tuple[Graph, Sequence[str]]], "
+              "precision: str = \"fp32\", exclude: Sequence[str] = [], max_weight_error: float | None = None) -> None"),
+      "Writes graphs and the names of their outputs to a model file.");
+}
+
+}  // namespace thresher::bindings

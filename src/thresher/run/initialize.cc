@@ -1,0 +1,35 @@
+#include "thresher/run/initialize.h"
+
+#include <mutex>
+
+#include "thresher/base/env.h"
+#include "thresher/base/isa.h"
+#include "thresher/profile/profiler.h"
+
+namespace thresher {
+namespace {
+
+std::mutex mutex;
+bool done = false;
+
+Status Apply() {
+  THRESHER_TRY(env::Validate());
+  THRESHER_TRY(isa::Select().status());
+  THRESHER_TRY(profile::StartFromEnvironment());
+  done = true;
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Initialize() {
+  const std::lock_guard lock(mutex);
+  return Apply();
+}
+
+Status EnsureInitialized() {
+  const std::lock_guard lock(mutex);
+  return done ? Status::Ok() : Apply();
+}
+
+}  // namespace thresher

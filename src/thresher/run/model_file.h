@@ -1,0 +1,78 @@
+// Runs a model that thresher.export wrote to a file. Needs neither Python nor PyTorch.
+//
+//   thresher::Result<thresher::Model> model = thresher::LoadModel("encoder.thrmodel");
+//   if (!model.ok()) return Complain(model.status().message());
+//   thresher::Result<std::vector<thresher::OwnedTensor>> outputs = model.value().Run(inputs);
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "thresher/base/status.h"
+#include "thresher/base/tensor.h"
+#include "thresher/base/view.h"
+
+namespace thresher {
+
+class Session;
+class WeightStore;
+
+// Chosen when a file is loaded, since they depend on the machine and on what the application can bear.
+struct LoadOptions {
+  std::string optimization_level = "O2";  // "O0" to "O3"
+  // How layers with weights compute: "fp32", "bf16", "fp16", "int8", "int8_weight" or "int4_weight", and which stay in
+  // fp32 (docs/torch_compile.md). Without a value as the file says.
+  std::optional<std::string> precision;
+  std::optional<std::vector<std::string>> precision_exclude;
+  std::optional<double> max_weight_error;
+  int num_threads = 0;     // that share one operator's work; 0: THRESHER_NUM_THREADS, else every usable core
+  bool use_tuning = true;  // choose blockings by what this process was told of `thresher tune`
+};
+
+// Weights stay in the file and are mapped, so processes that load it share them; the file may be removed or replaced,
+// but not written to, while it is loaded. Thread safe.
+class Model {
+ public:
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  const std::string& name() const;
+  // The version of the engine that wrote the file.
+  const std::string& engine() const;
+  const std::string& precision() const;
+
+  // A file holds the model for one or several combinations of input shapes; names and order are the same in each.
+  size_t num_shapes() const;
+  const std::vector<PortType>& inputs(size_t shape = 0) const;
+  const std::vector<PortType>& outputs(size_t shape = 0) const;
+  // Which combination these inputs have. Errors: none; the message lists those there are.
+  Result<size_t> FindShape(std::span<const View> inputs) const;
+
+  // Inputs may have any strides; outputs are row-major and overlap nothing. Errors are those of FindShape, and what
+  // the data causes: OutOfRange from indices, ResourceExhausted. The next call works all the same.
+  Status Run(std::span<const View> inputs, std::span<const View> outputs) const;
+  // With outputs of its own.
+  Result<std::vector<OwnedTensor>> Run(std::span<const View> inputs) const;
+
+  // The engine's own, for tools inside it.
+  Session& session(size_t shape = 0) const;
+  const WeightStore& weights() const;
+
+ private:
+  friend Result<Model> LoadModel(const std::string& path, const LoadOptions& options);
+  struct State;
+  explicit Model(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+// Reads, checks and compiles a file for this machine's instruction set. The first call in a process applies the
+// THRESHER_* variables. Errors name the file, what was wanted and found.
+Result<Model> LoadModel(const std::string& path, const LoadOptions& options = {});
+
+}  // namespace thresher

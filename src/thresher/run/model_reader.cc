@@ -1,0 +1,356 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "thresher/base/tensor.h"
+#include "thresher/base/version.h"
+#include "thresher/graph/hash.h"
+#include "thresher/graph/parser.h"
+#include "thresher/run/model_format.h"
+
+namespace thresher {
+namespace {
+
+// What every message about contents ends with: there is one cure.
+constexpr const char* kDamaged = "; the file is damaged: copy or export it again";
+
+// A file's bytes, read only. Pages are shared with other processes that map the file.
+class Mapping {
+ public:
+  static Result<std::shared_ptr<const Mapping>> Open(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return Unreadable(std::strerror(errno));
+    struct stat about = {};
+    const bool known = fstat(fd, &about) == 0;
+    void* data = MAP_FAILED;
+    std::string problem;
+    if (!known || !S_ISREG(about.st_mode)) {
+      problem = "no regular file";
+    } else if (about.st_size == 0) {
+      problem = "an empty file";
+    } else {
+      data = mmap(nullptr, static_cast<size_t>(about.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
+      if (data == MAP_FAILED) problem = std::strerror(errno);
+    }
+    close(fd);
+    if (data == MAP_FAILED) return Unreadable(problem);
+    return std::shared_ptr<const Mapping>(new Mapping(data, static_cast<size_t>(about.st_size)));
+  }
+
+  ~Mapping() { munmap(data_, size_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+
+ private:
+  Mapping(void* data, size_t size) : data_(data), size_(size) {}
+
+  static Status Unreadable(const std::string& found) {
+    return InvalidArgument("wanted a model file of thresher.export, found: " + found);
+  }
+
+  void* data_;
+  size_t size_;
+};
+
+// Reads what Encoder wrote. Nothing is allocated for more than the bytes that are there.
+class Decoder {
+ public:
+  Decoder(std::span<const std::byte> bytes, std::string what) : bytes_(bytes), what_(std::move(what)) {}
+
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  Status Read(T* number) {
+    if (bytes_.size() < sizeof(T)) return TooShort();
+    std::memcpy(number, bytes_.data(), sizeof(T));
+    bytes_ = bytes_.subspan(sizeof(T));
+    return Status::Ok();
+  }
+  Status Read(std::string_view* text) {
+    uint32_t size = 0;
+    THRESHER_TRY(Read(&size));
+    if (size > bytes_.size()) return TooShort();
+    *text = {reinterpret_cast<const char*>(bytes_.data()), size};
+    bytes_ = bytes_.subspan(size);
+    return Status::Ok();
+  }
+  Status Read(std::string* text) {
+    std::string_view view;
+    THRESHER_TRY(Read(&view));
+    *text = view;
+    return Status::Ok();
+  }
+  Status Read(Digest* digest) {
+    THRESHER_TRY(Read(&digest->hi));
+    return Read(&digest->lo);
+  }
+  // A number of things that take at least `least` bytes each.
+  Status ReadCount(size_t least, uint32_t* count) {
+    THRESHER_TRY(Read(count));
+    if (*count > bytes_.size() / least) {
+      return InvalidArgument(what_ + ": wanted at most " + std::to_string(bytes_.size() / least) +
+                             " entries in what is left of it, found " + std::to_string(*count) + kDamaged);
+    }
+    return Status::Ok();
+  }
+  Status End() const {
+    if (bytes_.empty()) return Status::Ok();
+    return InvalidArgument(what_ + ": wanted its end, found " + std::to_string(bytes_.size()) + " more bytes" +
+                           kDamaged);
+  }
+
+ private:
+  Status TooShort() const { return InvalidArgument(what_ + ": wanted more than its section holds" + kDamaged); }
+
+  std::span<const std::byte> bytes_;
+  std::string what_;
+};
+
+struct Tensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  Dims shape;
+  const std::byte* data = nullptr;
+};
+
+class Reader {
+ public:
+  Reader(std::span<const std::byte> bytes, std::shared_ptr<const void> owner)
+      : bytes_(bytes), owner_(std::move(owner)) {}
+
+  Result<ModelContents> Read() {
+    THRESHER_TRY(ReadHeader());
+    THRESHER_TRY(ReadTable());
+    THRESHER_ASSIGN(const SectionEntry info, Only(SectionKind::kInfo));
+    THRESHER_ASSIGN(const SectionEntry tensors, Only(SectionKind::kTensors));
+    THRESHER_ASSIGN(const SectionEntry weights, Only(SectionKind::kWeights));
+    THRESHER_TRY(ReadInfo(BytesOf(info)));
+    THRESHER_TRY(ReadTensors(BytesOf(tensors), BytesOf(weights)));
+    for (const SectionEntry& entry : table_) {
+      if (entry.kind != SectionKind::kGraph) continue;
+      const Status status = ReadGraph(BytesOf(entry));
+      if (!status.ok()) return Status(status.code(), status.message() + WrittenBy());
+    }
+    THRESHER_TRY(CheckModel(model_));
+    return std::move(model_);
+  }
+
+ private:
+  Status ReadHeader() {
+    if (bytes_.size() < sizeof(header_)) {
+      return InvalidArgument("wanted a header of " + std::to_string(sizeof(header_)) + " bytes, found a file of " +
+                             std::to_string(bytes_.size()) + kDamaged);
+    }
+    std::memcpy(&header_, bytes_.data(), sizeof(header_));
+    if (std::string_view(header_.magic, sizeof(header_.magic)) != kModelMagic) {
+      return InvalidArgument("wanted a model file, which begins with " + std::string(kModelMagic) +
+                             ", found other bytes; name a file that thresher.export wrote");
+    }
+    header_.engine[sizeof(header_.engine) - 1] = '\0';
+    for (const char& c : header_.engine) {
+      if (c != '\0' && (c < 0x20 || c > 0x7e))
+        return InvalidArgument(std::string("wanted a readable header") + kDamaged);
+    }
+    model_.engine = header_.engine;
+    if (header_.version != kModelVersion) {
+      return Unsupported("wanted format version " + std::to_string(kModelVersion) + ", found " +
+                         std::to_string(header_.version) + WrittenBy() + "; install that version or a newer one");
+    }
+    if (header_.file_bytes != bytes_.size()) {
+      return InvalidArgument("wanted " + std::to_string(header_.file_bytes) + " bytes, found " +
+                             std::to_string(bytes_.size()) + "; the file is incomplete: copy or export it again");
+    }
+    return Status::Ok();
+  }
+
+  Status ReadTable() {
+    const size_t room = (bytes_.size() - sizeof(FileHeader)) / sizeof(SectionEntry);
+    if (header_.num_sections > kMaxModelSections || header_.num_sections > room) {
+      return InvalidArgument("wanted at most " + std::to_string(std::min<size_t>(kMaxModelSections, room)) +
+                             " sections, found " + std::to_string(header_.num_sections) + kDamaged);
+    }
+    const size_t size = sizeof(FileHeader) + header_.num_sections * sizeof(SectionEntry);
+    std::string start(reinterpret_cast<const char*>(bytes_.data()), size);
+    std::memset(start.data() + offsetof(FileHeader, digest), 0, sizeof(header_.digest));
+    THRESHER_TRY(CheckDigest("the header", {header_.digest[0], header_.digest[1]}, start.data(), size));
+    table_.resize(header_.num_sections);
+    if (!table_.empty()) {
+      std::memcpy(table_.data(), start.data() + sizeof(FileHeader), size - sizeof(FileHeader));
+    }
+    for (const SectionEntry& entry : table_) {
+      const auto kind = static_cast<uint32_t>(entry.kind);
+      if (kind < static_cast<uint32_t>(SectionKind::kInfo) || kind > static_cast<uint32_t>(SectionKind::kWeights)) {
+        return InvalidArgument("wanted sections of kinds 1 to 4, found " + std::to_string(kind) + kDamaged);
+      }
+      if (entry.offset < size || entry.offset > bytes_.size() || entry.bytes > bytes_.size() - entry.offset ||
+          entry.offset % kWeightAlignment != 0) {
+        return InvalidArgument("wanted sections inside the file's " + std::to_string(bytes_.size()) + " bytes, found " +
+                               std::to_string(entry.bytes) + " bytes at " + std::to_string(entry.offset) + kDamaged);
+      }
+      if (entry.kind == SectionKind::kWeights) continue;
+      const std::span<const std::byte> bytes = BytesOf(entry);
+      THRESHER_TRY(CheckDigest("section " + std::to_string(&entry - table_.data()), {entry.digest[0], entry.digest[1]},
+                               bytes.data(), bytes.size()));
+    }
+    return Status::Ok();
+  }
+
+  Status ReadInfo(std::span<const std::byte> bytes) {
+    Decoder decoder(bytes, "info");
+    THRESHER_TRY(decoder.Read(&model_.name));
+    THRESHER_TRY(decoder.Read(&model_.precision.precision));
+    uint32_t count = 0;
+    THRESHER_TRY(decoder.ReadCount(sizeof(uint32_t), &count));
+    for (uint32_t i = 0; i < count; ++i) THRESHER_TRY(decoder.Read(&model_.precision.exclude.emplace_back()));
+    uint32_t has_limit = 0;
+    double limit = 0;
+    THRESHER_TRY(decoder.Read(&has_limit));
+    THRESHER_TRY(decoder.Read(&limit));
+    if (has_limit != 0) model_.precision.max_weight_error = limit;
+    return decoder.End();
+  }
+
+  Status ReadTensors(std::span<const std::byte> bytes, std::span<const std::byte> weights) {
+    Decoder decoder(bytes, "tensors");
+    uint32_t count = 0;
+    THRESHER_TRY(decoder.ReadCount(4 * sizeof(uint32_t) + 3 * sizeof(uint64_t), &count));
+    tensors_.reserve(count);
+    for (uint32_t i = 0; i < count; ++i) {
+      Tensor tensor;
+      uint32_t dtype = 0, rank = 0;
+      uint64_t offset = 0;
+      Digest digest;
+      THRESHER_TRY(decoder.Read(&tensor.name));
+      THRESHER_TRY(decoder.Read(&dtype));
+      THRESHER_TRY(decoder.Read(&rank));
+      const std::string what = "tensor '" + tensor.name + "'";
+      if (dtype >= kNumDTypes || rank > kMaxRank) {
+        return InvalidArgument(what + ": wanted a dtype below " + std::to_string(kNumDTypes) + " and at most " +
+                               std::to_string(kMaxRank) + " dimensions, found " + std::to_string(dtype) + " and " +
+                               std::to_string(rank) + kDamaged);
+      }
+      tensor.dtype = static_cast<DType>(dtype);
+      uint64_t size = SizeOf(tensor.dtype);
+      for (uint32_t d = 0; d < rank; ++d) {
+        int64_t length = 0;
+        THRESHER_TRY(decoder.Read(&length));
+        if (length < 1 || size > weights.size() / static_cast<uint64_t>(length)) {
+          return InvalidArgument(what + ": wanted a size that fits into " + std::to_string(weights.size()) +
+                                 " bytes of weights, found dimension " + std::to_string(length) + kDamaged);
+        }
+        size *= static_cast<uint64_t>(length);
+        tensor.shape.push_back(length);
+      }
+      THRESHER_TRY(decoder.Read(&offset));
+      THRESHER_TRY(decoder.Read(&digest));
+      if (offset > weights.size() || size > weights.size() - offset || offset % kWeightAlignment != 0) {
+        return InvalidArgument(what + ": wanted a place inside " + std::to_string(weights.size()) +
+                               " bytes of weights, found " + std::to_string(size) + " bytes at " +
+                               std::to_string(offset) + kDamaged);
+      }
+      tensor.data = weights.data() + offset;
+      THRESHER_TRY(CheckDigest(what, digest, tensor.data, size));
+      tensors_.push_back(std::move(tensor));
+    }
+    return decoder.End();
+  }
+
+  Status ReadGraph(std::span<const std::byte> bytes) {
+    const std::string what = "graph " + std::to_string(model_.graphs.size());
+    Decoder decoder(bytes, what);
+    ModelGraph entry;
+    uint32_t count = 0;
+    THRESHER_TRY(decoder.ReadCount(sizeof(uint32_t), &count));
+    for (uint32_t i = 0; i < count; ++i) THRESHER_TRY(decoder.Read(&entry.output_names.emplace_back()));
+    THRESHER_TRY(decoder.ReadCount(sizeof(uint32_t), &count));
+    std::vector<uint32_t> numbers(count);
+    for (uint32_t& number : numbers) THRESHER_TRY(decoder.Read(&number));
+    std::string_view text;
+    THRESHER_TRY(decoder.Read(&text));
+    THRESHER_TRY(decoder.End());
+    size_t used = 0;
+    const auto resolve = [&](const ConstantRequest& request) -> Result<Constant> {
+      if (used == numbers.size() || numbers[used] >= tensors_.size()) {
+        return InvalidArgument("wanted a tensor of the file, found none" + std::string(kDamaged));
+      }
+      const Tensor& tensor = tensors_[numbers[used++]];
+      if (tensor.dtype != request.dtype || tensor.shape != request.shape) {
+        return InvalidArgument("wanted " + ToString(request.dtype, request.shape) + ", found '" + tensor.name +
+                               "' of " + ToString(tensor.dtype, tensor.shape) + kDamaged);
+      }
+      return Constant{tensor.data, owner_, request.is_weight};
+    };
+    Result<Graph> graph = ParseGraph(text, resolve);
+    if (!graph.ok()) return Status(graph.status().code(), what + ": " + graph.status().message());
+    entry.graph = std::move(graph).value();
+    model_.graphs.push_back(std::move(entry));
+    return Status::Ok();
+  }
+
+  Result<SectionEntry> Only(SectionKind kind) const {
+    const SectionEntry* found = nullptr;
+    int count = 0;
+    for (const SectionEntry& entry : table_) {
+      if (entry.kind != kind) continue;
+      found = &entry;
+      ++count;
+    }
+    if (count == 1) return *found;
+    return InvalidArgument("wanted one section of kind " + std::to_string(static_cast<uint32_t>(kind)) + ", found " +
+                           std::to_string(count) + kDamaged);
+  }
+
+  std::span<const std::byte> BytesOf(const SectionEntry& entry) const {
+    return bytes_.subspan(entry.offset, entry.bytes);
+  }
+
+  static Status CheckDigest(const std::string& what, const Digest& wanted, const void* data, size_t size) {
+    const Digest found = HashBytes(data, size);
+    if (found == wanted) return Status::Ok();
+    return InvalidArgument(what + ": wanted contents of digest " + ToHex(wanted) + ", found " + ToHex(found) +
+                           kDamaged);
+  }
+
+  // Which engines are concerned, where they differ.
+  std::string WrittenBy() const {
+    if (model_.engine == kVersion) return "";
+    return "; thresher " + model_.engine + " wrote the file, this is " + kVersion;
+  }
+
+  const std::span<const std::byte> bytes_;
+  const std::shared_ptr<const void> owner_;
+  FileHeader header_ = {};
+  std::vector<SectionEntry> table_;
+  std::vector<Tensor> tensors_;
+  ModelContents model_;
+};
+
+}  // namespace
+
+Result<ModelContents> ReadModel(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  return Reader(bytes, std::move(owner)).Read();
+}
+
+Result<ModelContents> ReadModelFile(const std::string& path) {
+  const auto read = [&]() -> Result<ModelContents> {
+    THRESHER_ASSIGN(std::shared_ptr<const Mapping> file, Mapping::Open(path));
+    return ReadModel(file->bytes(), file);
+  };
+  Result<ModelContents> model = read();
+  if (model.ok()) return model;
+  return Status(model.status().code(), "model file " + path + ": " + model.status().message());
+}
+
+}  // namespace thresher

@@ -1,0 +1,240 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "thresher/base/version.h"
+#include "thresher/graph/hash.h"
+#include "thresher/graph/printer.h"
+#include "thresher/run/model_format.h"
+
+namespace thresher {
+namespace {
+
+uint64_t AlignUp(uint64_t n) { return (n + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment; }
+
+// Numbers and texts of a section, one after the other; texts are preceded by their length.
+class Encoder {
+ public:
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  void Add(T number) {
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  void Add(std::string_view text) {
+    Add(static_cast<uint32_t>(text.size()));
+    bytes_.append(text);
+  }
+  void Add(const Digest& digest) {
+    Add(digest.hi);
+    Add(digest.lo);
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// Constants that are not in the graphs' text, each content once.
+class TensorTable {
+ public:
+  // The number of the tensor with the contents of `constant`.
+  uint32_t Number(const Value& constant) {
+    const uint64_t bytes = static_cast<uint64_t>(NumElements(constant.shape)) * SizeOf(constant.dtype);
+    const Digest digest = cache_.Of(constant);
+    const auto [found, end] = by_digest_.equal_range(digest);
+    for (auto it = found; it != end; ++it) {
+      const Entry& known = entries_[it->second];
+      if (known.value.dtype == constant.dtype && known.value.shape == constant.shape &&
+          (bytes == 0 || std::memcmp(known.value.constant.data, constant.constant.data, bytes) == 0)) {
+        return it->second;
+      }
+    }
+    const auto number = static_cast<uint32_t>(entries_.size());
+    entries_.push_back({constant, digest, end_, bytes});
+    by_digest_.emplace(digest, number);
+    end_ = AlignUp(end_ + bytes);
+    return number;
+  }
+
+  std::string Encode() const {
+    Encoder encoder;
+    encoder.Add(static_cast<uint32_t>(entries_.size()));
+    for (const Entry& entry : entries_) {
+      encoder.Add(entry.value.name);
+      encoder.Add(static_cast<uint32_t>(entry.value.dtype));
+      encoder.Add(static_cast<uint32_t>(entry.value.shape.size()));
+      for (const int64_t size : entry.value.shape) encoder.Add(size);
+      encoder.Add(entry.offset);
+      encoder.Add(entry.digest);
+    }
+    return encoder.Take();
+  }
+
+  struct Entry {
+    Value value;
+    Digest digest;
+    uint64_t offset = 0;  // in the section of weights
+    uint64_t bytes = 0;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+  uint64_t bytes() const { return end_; }
+
+ private:
+  DigestCache cache_;
+  std::vector<Entry> entries_;
+  std::multimap<Digest, uint32_t> by_digest_;
+  uint64_t end_ = 0;
+};
+
+std::string EncodeInfo(const ModelContents& model) {
+  Encoder encoder;
+  encoder.Add(model.name);
+  encoder.Add(model.precision.precision);
+  encoder.Add(static_cast<uint32_t>(model.precision.exclude.size()));
+  for (const std::string& pattern : model.precision.exclude) encoder.Add(pattern);
+  encoder.Add(static_cast<uint32_t>(model.precision.max_weight_error.has_value()));
+  encoder.Add(model.precision.max_weight_error.value_or(0));
+  return encoder.Take();
+}
+
+std::string EncodeGraph(const ModelGraph& model, TensorTable& tensors) {
+  Encoder encoder;
+  encoder.Add(static_cast<uint32_t>(model.output_names.size()));
+  for (const std::string& name : model.output_names) encoder.Add(name);
+  std::vector<uint32_t> numbers;  // in the order in which the text names them
+  for (const ValueId id : MakeCanonicalOrder(model.graph).constants) {
+    const Value& constant = model.graph.value(id);
+    if (!constant.constant.is_weight && NumElements(constant.shape) <= kMaxInlineElements) continue;
+    numbers.push_back(tensors.Number(constant));
+  }
+  encoder.Add(static_cast<uint32_t>(numbers.size()));
+  for (const uint32_t number : numbers) encoder.Add(number);
+  encoder.Add(PrintGraph(model.graph, {.digests = false}));
+  return encoder.Take();
+}
+
+// A file under another name until Commit().
+class NewFile {
+ public:
+  explicit NewFile(std::string path) : path_(std::move(path)) {
+    static std::atomic<int> serial{0};
+    partial_ = path_ + ".partial-" + std::to_string(getpid()) + "-" + std::to_string(serial++);
+    fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd_ < 0) Fail();
+  }
+  ~NewFile() {
+    if (fd_ < 0) return;
+    close(fd_);
+    unlink(partial_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void Write(const void* data, uint64_t size) {
+    const char* p = static_cast<const char*>(data);
+    while (size > 0 && error_ == 0) {
+      const ssize_t written = write(fd_, p, static_cast<size_t>(std::min<uint64_t>(size, 1 << 30)));
+      if (written < 0) {
+        if (errno != EINTR) Fail();
+        continue;
+      }
+      p += written;
+      size -= static_cast<uint64_t>(written);
+      end_ += static_cast<uint64_t>(written);
+    }
+  }
+  void PadTo(uint64_t offset) {
+    static constexpr char kZeros[kWeightAlignment] = {};
+    while (error_ == 0 && end_ < offset) Write(kZeros, std::min<uint64_t>(offset - end_, sizeof(kZeros)));
+  }
+
+  Status Commit() {
+    if (error_ == 0 && fsync(fd_) != 0) Fail();
+    if (error_ == 0 && rename(partial_.c_str(), path_.c_str()) != 0) Fail();
+    if (error_ != 0) {
+      const char* cure = error_ == ENOSPC || error_ == EDQUOT || error_ == EFBIG ? "make room or name another disk"
+                                                                                 : "name a file that can be written";
+      return InvalidArgument("model file " + path_ + ": wanted to write it, found: " + std::strerror(error_) +
+                             "; nothing was written; " + cure);
+    }
+    close(fd_);
+    fd_ = -1;
+    return Status::Ok();
+  }
+
+ private:
+  void Fail() { error_ = errno; }
+
+  std::string path_;
+  std::string partial_;
+  int fd_ = -1;
+  int error_ = 0;
+  uint64_t end_ = 0;
+};
+
+void SetDigest(const Digest& digest, uint64_t words[2]) {
+  words[0] = digest.hi;
+  words[1] = digest.lo;
+}
+
+}  // namespace
+
+Status WriteModelFile(const std::string& path, const ModelContents& model) {
+  THRESHER_TRY(CheckModel(model));
+  TensorTable tensors;
+  std::vector<std::pair<SectionKind, std::string>> sections = {{SectionKind::kInfo, EncodeInfo(model)}};
+  for (const ModelGraph& graph : model.graphs) sections.emplace_back(SectionKind::kGraph, EncodeGraph(graph, tensors));
+  sections.emplace_back(SectionKind::kTensors, tensors.Encode());
+  if (sections.size() >= kMaxModelSections) {
+    return InvalidArgument("model file " + path + ": wanted at most " + std::to_string(kMaxModelSections - 3) +
+                           " combinations of shapes, found " + std::to_string(model.graphs.size()));
+  }
+
+  std::vector<SectionEntry> table;
+  uint64_t end = sizeof(FileHeader) + (sections.size() + 1) * sizeof(SectionEntry);
+  const auto place = [&](SectionKind kind, uint64_t bytes) -> SectionEntry& {
+    const uint64_t offset = AlignUp(end);
+    end = offset + bytes;
+    return table.emplace_back(SectionEntry{kind, 0, offset, bytes, {}});
+  };
+  for (const auto& [kind, bytes] : sections) {
+    SetDigest(HashBytes(bytes.data(), bytes.size()), place(kind, bytes.size()).digest);
+  }
+  const uint64_t weights = place(SectionKind::kWeights, tensors.bytes()).offset;
+
+  FileHeader header = {};
+  std::memcpy(header.magic, kModelMagic.data(), sizeof(header.magic));
+  header.version = kModelVersion;
+  header.num_sections = static_cast<uint32_t>(table.size());
+  header.file_bytes = end;
+  const std::string_view engine(kVersion);
+  std::memcpy(header.engine, engine.data(), std::min(engine.size(), sizeof(header.engine) - 1));
+  std::string start(reinterpret_cast<const char*>(&header), sizeof(header));
+  start.append(reinterpret_cast<const char*>(table.data()), table.size() * sizeof(SectionEntry));
+  SetDigest(HashBytes(start.data(), start.size()), header.digest);
+  std::memcpy(start.data(), &header, sizeof(header));
+
+  NewFile file(path);
+  file.Write(start.data(), start.size());
+  for (size_t i = 0; i < sections.size(); ++i) {
+    file.PadTo(table[i].offset);
+    file.Write(sections[i].second.data(), sections[i].second.size());
+  }
+  for (const TensorTable::Entry& entry : tensors.entries()) {
+    file.PadTo(weights + entry.offset);
+    file.Write(entry.value.constant.data, entry.bytes);
+  }
+  file.PadTo(end);
+  return file.Commit();
+}
+
+}  // namespace thresher

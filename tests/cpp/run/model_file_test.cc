@@ -1,0 +1,431 @@
+#include "thresher/run/model_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "run/test_graphs.h"
+#include "thresher/base/version.h"
+#include "thresher/graph/hash.h"
+#include "thresher/graph/printer.h"
+#include "thresher/plan/weight_store.h"
+#include "thresher/run/model_format.h"
+#include "thresher/run/session.h"
+
+namespace thresher {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr int64_t kWidth = 24;
+
+ValueId AddWeight(Graph& graph, const std::string& name, const Dims& shape, uint32_t seed) {
+  auto values = std::make_shared<std::vector<float>>(RandomFloats(NumElements(shape), seed, 0.2f));
+  Constant constant{values->data(), values, true};
+  return graph.AddConstant(name, DType::kF32, shape, std::move(constant));
+}
+
+// An embedding, a layer that is used twice, a norm; constants of all sorts.
+ModelGraph MakeGraph(int64_t rows) {
+  Graph g;
+  const ValueId ids = g.AddInput("ids", DType::kI64, {rows});
+  const ValueId scale = g.AddInput("scale", DType::kF32, {rows, 1});
+  const ValueId table = AddWeight(g, "table", {50, kWidth}, 1);
+  const ValueId w = AddWeight(g, "fc.weight", {kWidth, kWidth}, 2);
+  const ValueId same = AddWeight(g, "tied.weight", {kWidth, kWidth}, 2);
+  const ValueId bias = AddF32(g, "bias", {kWidth}, RandomFloats(kWidth, 3));
+  const ValueId half = AddF32(g, "half", {}, {0.5f});
+  ValueId x = Must(g.Add1("embedding", {table, ids}));
+  x = Must(g.Add1("linear", {x, w, bias}, {}, "model.py:7 in forward", "fc"));
+  x = Must(g.Add1("relu", {x}));
+  x = Must(g.Add1("linear", {x, same}, {}, "model.py:9 in forward", "tied"));
+  x = Must(g.Add1("mul", {Must(g.Add1("mul", {x, scale})), half}));
+  const ValueId sum = Must(g.Add1("sum", {x}, {{"dims", std::vector<int64_t>{1}}, {"keepdim", false}}));
+  g.SetOutputs({x, sum});
+  return {std::move(g), {"states", "sum"}};
+}
+
+struct Inputs {
+  explicit Inputs(int64_t rows) : ids(static_cast<size_t>(rows)), scale(RandomFloats(rows, 7)) {
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 13 % 50);
+  }
+  std::vector<View> views() {
+    const auto rows = static_cast<int64_t>(ids.size());
+    return {MakeView(ids.data(), DType::kI64, {rows}), MakeView(scale.data(), DType::kF32, {rows, 1})};
+  }
+  std::vector<int64_t> ids;
+  std::vector<float> scale;
+};
+
+class ModelFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("model_file_" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    path_ = folder_ / "block.thrmodel";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static ModelContents Contents(const std::vector<int64_t>& rows = {5}) {
+    ModelContents model;
+    model.name = "block";
+    for (const int64_t n : rows) model.graphs.push_back(MakeGraph(n));
+    return model;
+  }
+
+  std::string Written(const ModelContents& model = Contents()) {
+    const Status status = WriteModelFile(path_, model);
+    EXPECT_TRUE(status.ok()) << status.message();
+    std::ifstream file(path_, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+  fs::path folder_;
+  fs::path path_;
+};
+
+// Reads bytes from memory that begins where nothing else ends: a byte too far is a fault that sanitizers see.
+Result<ModelContents> Read(const std::string& bytes) {
+  std::shared_ptr<void> copy(
+      std::aligned_alloc(kWeightAlignment, (bytes.size() / kWeightAlignment + 1) * kWeightAlignment), std::free);
+  std::memcpy(copy.get(), bytes.data(), bytes.size());
+  return ReadModel({static_cast<const std::byte*>(copy.get()), bytes.size()}, copy);
+}
+
+std::string ErrorOf(const std::string& bytes) {
+  const Result<ModelContents> read = Read(bytes);
+  EXPECT_FALSE(read.ok());
+  return read.status().message();
+}
+
+SectionEntry* TableOf(std::string& bytes) { return reinterpret_cast<SectionEntry*>(bytes.data() + sizeof(FileHeader)); }
+FileHeader* HeaderOf(std::string& bytes) { return reinterpret_cast<FileHeader*>(bytes.data()); }
+
+// Makes the digests of header and sections right, so that what they cover is looked at.
+void Sign(std::string& bytes) {
+  FileHeader* header = HeaderOf(bytes);
+  SectionEntry* table = TableOf(bytes);
+  for (uint32_t i = 0; i < header->num_sections; ++i) {
+    if (table[i].kind == SectionKind::kWeights || table[i].offset + table[i].bytes > bytes.size()) continue;
+    const Digest digest = HashBytes(bytes.data() + table[i].offset, table[i].bytes);
+    table[i].digest[0] = digest.hi;
+    table[i].digest[1] = digest.lo;
+  }
+  header->digest[0] = header->digest[1] = 0;
+  const Digest digest = HashBytes(bytes.data(), sizeof(FileHeader) + header->num_sections * sizeof(SectionEntry));
+  header->digest[0] = digest.hi;
+  header->digest[1] = digest.lo;
+}
+
+SectionEntry& SectionOf(std::string& bytes, SectionKind kind) {
+  SectionEntry* entry = TableOf(bytes);
+  while (entry->kind != kind) ++entry;
+  return *entry;
+}
+
+template <class T>
+std::string Patched(std::string bytes, SectionKind kind, size_t offset, T value) {
+  std::memcpy(bytes.data() + SectionOf(bytes, kind).offset + offset, &value, sizeof(value));
+  Sign(bytes);
+  return bytes;
+}
+
+TEST_F(ModelFile, GivesBackTheGraphsAndComputesTheSameBits) {
+  const ModelContents model = Contents();
+  Written(model);
+  const ModelContents read = Must(ReadModelFile(path_));
+  EXPECT_EQ(read.name, "block");
+  EXPECT_EQ(read.engine, kVersion);
+  ASSERT_EQ(read.graphs.size(), 1u);
+  EXPECT_EQ(PrintGraph(read.graphs[0].graph), PrintGraph(model.graphs[0].graph));
+  EXPECT_EQ(read.graphs[0].output_names, model.graphs[0].output_names);
+
+  Inputs inputs(5);
+  LoadOptions options;
+  options.optimization_level = "O0";
+  const Model loaded = Must(LoadModel(path_, options));
+  const std::vector<OwnedTensor> found = Must(loaded.Run(inputs.views()));
+  const std::vector<OwnedTensor> wanted = Must(Evaluate(model.graphs[0].graph, inputs.views()));
+  ASSERT_EQ(found.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(Elements<float>(found[i]), Elements<float>(wanted[i]));
+  EXPECT_EQ(loaded.inputs()[1].name, "scale");
+  EXPECT_EQ(loaded.outputs()[1].name, "sum");
+  EXPECT_EQ(loaded.outputs()[1].shape, Dims{5});
+}
+
+TEST_F(ModelFile, WeightsAreHeldOnceAndUsedWhereTheFileIsMapped) {
+  const std::string one = Written(Contents({5}));
+  const std::string two = Written(Contents({5, 6}));
+  const size_t weights = (50 + kWidth) * kWidth * sizeof(float);
+  EXPECT_GT(one.size(), weights);
+  EXPECT_LT(one.size(), weights + kWidth * kWidth * sizeof(float)) << "a tied weight is there twice";
+  EXPECT_LT(two.size(), one.size() + weights / 2) << "the second graph brought its weights along";
+  const ModelContents read = Must(ReadModelFile(path_));
+  std::map<std::string, const void*> places;
+  for (const ModelGraph& entry : read.graphs) {
+    for (const Value& value : entry.graph.values()) {
+      if (value.kind != Value::Kind::kConstant || !value.constant.is_weight) continue;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(value.constant.data) % kWeightAlignment, 0u) << value.name;
+      const auto [known, is_new] = places.emplace(value.name, value.constant.data);
+      EXPECT_EQ(known->second, value.constant.data) << value.name;
+    }
+  }
+  EXPECT_EQ(places["fc.weight"], places["tied.weight"]);
+  EXPECT_EQ(places.size(), 3u);
+}
+
+TEST_F(ModelFile, SeveralShapesArePickedByTheInputs) {
+  Written(Contents({5, 6}));
+  const Model model = Must(LoadModel(path_));
+  ASSERT_EQ(model.num_shapes(), 2u);
+  for (const int64_t rows : {6, 5}) {
+    Inputs inputs(rows);
+    const std::vector<OwnedTensor> wanted = Must(Evaluate(MakeGraph(rows).graph, inputs.views()));
+    const std::vector<OwnedTensor> found = Must(model.Run(inputs.views()));
+    ExpectNear(Elements<float>(found[0]), Elements<float>(wanted[0]), 1e-5);
+  }
+  Inputs other(7);
+  const Result<size_t> none = model.FindShape(other.views());
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.status().message(), HasSubstr("wanted inputs (ids: i64[5], scale: f32[5, 1]) or (ids: i64[6], "));
+  EXPECT_THAT(none.status().message(), HasSubstr("found (i64[7], f32[7, 1])"));
+  EXPECT_FALSE(model.Run(std::vector<View>{}).ok());
+}
+
+TEST_F(ModelFile, AnErrorInTheDataFailsThatCallOnly) {
+  Written();
+  const Model model = Must(LoadModel(path_));
+  Inputs inputs(5);
+  const std::vector<float> wanted = Elements<float>(Must(model.Run(inputs.views())).at(0));
+  inputs.ids[2] = 50;
+  EXPECT_EQ(model.Run(inputs.views()).status().code(), Code::kOutOfRange);
+  inputs.ids[2] = 2 * 13;
+  EXPECT_EQ(Elements<float>(Must(model.Run(inputs.views())).at(0)), wanted);
+}
+
+TEST_F(ModelFile, TheModelLivesOnWhenTheFileIsGone) {
+  Written();
+  const Model model = Must(LoadModel(path_));
+  fs::remove(path_);
+  Inputs inputs(5);
+  EXPECT_TRUE(model.Run(inputs.views()).ok());
+}
+
+TEST_F(ModelFile, PrecisionIsTheFilesUnlessOneIsChosen) {
+  ModelContents contents = Contents();
+  contents.precision = {"int8_weight", {"tied"}, 0.5};
+  Written(contents);
+  const auto precisions = [](const Model& model) {
+    std::map<std::string, std::string> found;
+    for (const PrecisionDecision& decision : model.session().precision_decisions()) {
+      found[decision.module] = Name(decision.precision);
+    }
+    return found;
+  };
+  using Map = std::map<std::string, std::string>;
+  EXPECT_EQ(precisions(Must(LoadModel(path_))), (Map{{"fc", "int8_weight"}, {"tied", "fp32"}}));
+  LoadOptions options;
+  options.precision = "bf16";
+  options.precision_exclude = std::vector<std::string>{};
+  const Model chosen = Must(LoadModel(path_, options));
+  EXPECT_EQ(precisions(chosen), (Map{{"fc", "bf16"}, {"tied", "bf16"}}));
+  EXPECT_EQ(chosen.precision(), "bf16");
+  options.precision = "fp32";
+  EXPECT_EQ(precisions(Must(LoadModel(path_, options))), Map{});
+}
+
+TEST_F(ModelFile, SettingsThatCannotWorkAreRefused) {
+  Written();
+  LoadOptions options;
+  options.precision = "int7";
+  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("wanted one of fp32, bf16"));
+  options.precision = "bf16";
+  options.optimization_level = "O1";
+  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("found O1, which computes in fp32 only"));
+  options = {};
+  options.optimization_level = "O9";
+  EXPECT_FALSE(LoadModel(path_, options).ok());
+  options = {};
+  options.num_threads = -1;
+  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("num_threads"));
+}
+
+TEST_F(ModelFile, WhatIsNoModelFileIsNamed) {
+  EXPECT_THAT(ReadModelFile(folder_ / "none").status().message(), HasSubstr("No such file"));
+  EXPECT_THAT(ReadModelFile(folder_).status().message(), HasSubstr("no regular file"));
+  std::ofstream(folder_ / "empty").flush();
+  EXPECT_THAT(ReadModelFile(folder_ / "empty").status().message(), HasSubstr("an empty file"));
+  EXPECT_THAT(ErrorOf("THRMODEL"), HasSubstr("found a file of 8;"));
+  EXPECT_THAT(ErrorOf(std::string(500, 'x')), HasSubstr("found other bytes"));
+}
+
+TEST_F(ModelFile, ANewerFormatNamesItsEngine) {
+  std::string bytes = Written();
+  HeaderOf(bytes)->version = 2;
+  std::strcpy(HeaderOf(bytes)->engine, "9.8.7");
+  const Status status = Read(bytes).status();
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("wanted format version 1, found 2; thresher 9.8.7 wrote the file"));
+}
+
+TEST_F(ModelFile, ErrorsNameTheFile) {
+  const std::string bytes = Written();
+  fs::resize_file(path_, bytes.size() - 1);
+  const std::string message = LoadModel(path_).status().message();
+  EXPECT_THAT(message, HasSubstr("model file " + path_.string() + ": wanted " + std::to_string(bytes.size())));
+}
+
+TEST_F(ModelFile, EveryTruncationIsAnError) {
+  const std::string bytes = Written();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const Status status = Read(bytes.substr(0, size)).status();
+    ASSERT_FALSE(status.ok()) << size;
+    ASSERT_EQ(status.code(), Code::kInvalidArgument);
+  }
+  std::string whole = bytes;
+  for (uint32_t i = 0; i < HeaderOf(whole)->num_sections; ++i) {
+    const SectionEntry& entry = TableOf(whole)[i];
+    for (const uint64_t size : {entry.offset, entry.offset + 1, entry.offset + entry.bytes - 1}) {
+      EXPECT_THAT(ErrorOf(bytes.substr(0, size)), HasSubstr("incomplete")) << i;
+      std::string signed_ = bytes.substr(0, size);
+      HeaderOf(signed_)->file_bytes = size;
+      Sign(signed_);
+      EXPECT_THAT(ErrorOf(signed_), HasSubstr("wanted sections inside the file's"));
+    }
+  }
+  EXPECT_THAT(ErrorOf(bytes + "x"), HasSubstr("incomplete"));
+}
+
+TEST_F(ModelFile, EveryChangedByteIsFoundOrWithoutMeaning) {
+  std::string bytes = Written();
+  std::vector<bool> counts(bytes.size(), false);
+  const auto mark = [&](uint64_t offset, uint64_t size) {
+    std::fill_n(counts.begin() + static_cast<int64_t>(offset), size, true);
+  };
+  mark(0, sizeof(FileHeader) + HeaderOf(bytes)->num_sections * sizeof(SectionEntry));
+  for (uint32_t i = 0; i < HeaderOf(bytes)->num_sections; ++i) mark(TableOf(bytes)[i].offset, TableOf(bytes)[i].bytes);
+  const std::string wanted = PrintGraph(Must(Read(bytes)).graphs[0].graph);
+  std::mt19937 random(1);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const char before = bytes[i];
+    bytes[i] = static_cast<char>(before ^ (1 << random() % 8));
+    const Result<ModelContents> read = Read(bytes);
+    if (counts[i] && read.ok()) {
+      // Only the zeros between two tensors are in no digest.
+      ASSERT_EQ(PrintGraph(read.value().graphs[0].graph), wanted) << i;
+      ASSERT_EQ(before, 0) << i;
+    }
+    bytes[i] = before;
+  }
+}
+
+TEST_F(ModelFile, SizesBeyondTheFileAreRefused) {
+  const std::string good = Written();
+  constexpr uint32_t kHuge = 0xffffffff;
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, 0, kHuge)), HasSubstr("entries in what is left"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, 4, kHuge)), HasSubstr("wanted more than its section"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kGraph, 0, kHuge)), HasSubstr("entries in what is left"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kGraph, 4, kHuge)), HasSubstr("wanted more than its section"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kInfo, 0, kHuge)), HasSubstr("wanted more than its section"));
+  // The first tensor: 4 bytes of count, 4 + 5 of its name "table".
+  constexpr size_t kType = 13, kRank = 17, kDim = 21, kPlace = 37, kDigest = 45;
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kType, 99u)), HasSubstr("wanted a dtype below"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kRank, 9u)), HasSubstr("at most 8 dimensions"));
+  for (const int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 62, INT64_MAX, INT64_MIN}) {
+    EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kDim, size)), HasSubstr("'table': wanted a size"));
+  }
+  for (const uint64_t place : {uint64_t{1}, uint64_t{1} << 40, ~uint64_t{63}}) {
+    EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kPlace, place)), HasSubstr("'table': wanted a place"));
+  }
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kDigest, uint64_t{1})),
+              HasSubstr("'table': wanted contents"));
+
+  const auto with_entry = [&](auto change) {
+    std::string bytes = good;
+    change(SectionOf(bytes, SectionKind::kWeights));
+    Sign(bytes);
+    return ErrorOf(bytes);
+  };
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.bytes = ~uint64_t{0}; }), HasSubstr("wanted sections inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.offset = ~uint64_t{63}; }), HasSubstr("wanted sections inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.offset = 0; }), HasSubstr("wanted sections inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.bytes -= 64; }), HasSubstr("wanted a place inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind{7}; }), HasSubstr("found 7"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind::kInfo; }), HasSubstr("of kind 1, found 2"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind::kGraph; }), HasSubstr("of kind 4, found 0"));
+
+  std::string bytes = good;
+  HeaderOf(bytes)->num_sections = kHuge;
+  EXPECT_THAT(ErrorOf(bytes), HasSubstr("sections, found 4294967295"));
+  HeaderOf(bytes)->num_sections = 0;
+  Sign(bytes);
+  EXPECT_THAT(ErrorOf(bytes), HasSubstr("of kind 1, found 0"));
+}
+
+TEST_F(ModelFile, RandomContentsWithTheRightDigestsNeverCrash) {
+  const std::string good = Written(Contents({5, 6}));
+  std::string copy = good;
+  const size_t end = SectionOf(copy, SectionKind::kWeights).offset;
+  std::mt19937 random(3);
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string bytes = good;
+    for (uint32_t n = random() % 4 + 1; n > 0; --n) {
+      const size_t at = sizeof(FileHeader) + random() % (end - sizeof(FileHeader));
+      bytes[at] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
+    }
+    Sign(bytes);
+    const Result<ModelContents> read = Read(bytes);
+    if (!read.ok()) ++refused;
+    for (size_t i = 0; read.ok() && i < read.value().graphs.size(); ++i) {
+      WeightStore weights;
+      CompileOptions options;
+      (void)Compile(read.value().graphs[i].graph, weights, options);  // succeeds or says why not
+    }
+  }
+  EXPECT_GT(refused, 1000);  // the rest changed names and sources
+}
+
+TEST_F(ModelFile, AGraphThatDoesNotFitItsNamesIsNotWritten) {
+  const auto message = [&](const ModelContents& model) {
+    const Status status = WriteModelFile(path_, model);
+    EXPECT_FALSE(status.ok());
+    EXPECT_FALSE(fs::exists(path_));
+    return status.message();
+  };
+  EXPECT_THAT(message({}), HasSubstr("wanted a graph"));
+  ModelContents model = Contents();
+  model.graphs[0].output_names = {"states"};
+  EXPECT_THAT(message(model), HasSubstr("one name for each output"));
+  model.graphs[0].output_names = {"same", "same"};
+  EXPECT_THAT(message(model), HasSubstr("'same' twice"));
+  model = Contents({5, 5});
+  EXPECT_THAT(message(model), HasSubstr("(ids: i64[5], scale: f32[5, 1]) twice"));
+  model = Contents({5, 6});
+  model.graphs[1].output_names = {"other", "sum"};
+  EXPECT_THAT(message(model), HasSubstr("the same inputs and outputs"));
+}
+
+TEST_F(ModelFile, AFailedWriteLeavesTheOldFileAndNothingElse) {
+  const std::string before = Written();
+  const Status status = WriteModelFile(folder_ / "none" / "block.thrmodel", Contents());
+  EXPECT_THAT(status.message(), HasSubstr("No such file"));
+  fs::create_directory(folder_ / "taken");
+  std::ofstream(folder_ / "taken" / "file") << "x";
+  EXPECT_FALSE(WriteModelFile(folder_ / "taken", Contents()).ok());  // a folder stands where the file should be
+  size_t files = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder_)) ++files;
+  EXPECT_EQ(files, 2u);
+  std::ifstream file(path_, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), before);
+}
+
+TEST_F(ModelFile, TheSameModelGivesTheSameBytes) { EXPECT_EQ(Written(), Written()); }
+
+}  // namespace
+}  // namespace thresher
