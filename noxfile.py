@@ -18,7 +18,7 @@ import nox
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
-from toolchain import checks, native, platforms, tests, wheel
+from toolchain import checks, native, package, platforms, tests, wheel
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PROFILES, Flavour
 from toolchain.platforms import Platform
@@ -107,11 +107,15 @@ def build(session: nox.Session) -> None:
             "--build-type RelWithDebInfo",
             "--platform arm",
             "--platform x86 --container",
+            "--package",
             "--torch-shim none",
             "--torch-shim ~/torch214/bin/python",
         ],
     )
     add_build_type(parser)
+    parser.add_argument(
+        "--package", action="store_true", help="also make the C++ package, dist/thresher-VERSION-PLATFORM-ARCH.tar.gz"
+    )
     parser.add_argument(
         "--torch-shim",
         action="append",
@@ -133,10 +137,14 @@ def build(session: nox.Session) -> None:
         if options.container:
             inside = [f"--platform={platform.name}", "--host", f"--build-type={options.build_type}"]
             inside += [f"--torch-shim={shim}" for shim in options.torch_shim or ()]
+            inside += ["--package"] if options.package else []
             containerised(options, platform.name, "build", inside)
             return
         shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]
-        wheel.verify(wheel.build_wheel(Flavour(platform.host_profile, options.build_type), shims), platform)
+        flavour = Flavour(platform.host_profile, options.build_type)
+        wheel.verify(wheel.build_wheel(flavour, shims), platform)
+        if options.package:
+            package.build_package(flavour)
 
     carry_out(session, parser, action)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from . import environments, native, wheel
+from . import environments, native, package, wheel
 from .environments import MODEL, PEERS, RUNTIME, TESTS, ZENTORCH
 from .layout import BUILD, ROOT, SCRIPTS
 from .native import Flavour
@@ -38,7 +38,8 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
     if only != "cpp":
         offer_test_packages()
         python = environments.install_wheel(TESTS, built)
-        run([python, "-m", "pytest", *PYTHON_TESTS, *pytest], cwd=ROOT, environment=OFFLINE)
+        made = {"CPP_PACKAGE": str(package.build_package(flavour))}
+        run([python, "-m", "pytest", *PYTHON_TESTS, *pytest], cwd=ROOT, environment={**OFFLINE, **made})
 
 
 def build_trial(flavour: Flavour) -> None:

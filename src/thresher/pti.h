@@ -14,7 +14,8 @@
  *   const thresher_pti_record* record = NULL;
  *   while (api->next_record(buffer, valid_size, &record) == THRESHER_PTI_OK) { switch (record->kind) ... }
  *
- * The entry point is exported by the engine's own library, thresher/_engine.*.so. All functions may be called from any
+ * The entry point is exported by the engine's own library, thresher/_engine.*.so, and is in the C++ package's
+ * libthresher.a. All functions may be called from any
  * thread, except that the callbacks must call none but next_record, event_name and result_name. Structures only grow,
  * at their ends: check `struct_size` before reading a member that the version you were compiled with did not have.
  * Strings live as long as the process. Times are nanoseconds since the Unix epoch, on the engine's clock: it never goes
