@@ -18,11 +18,12 @@ import nox
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
-from toolchain import checks, native, package, platforms, tests, wheel
+from toolchain import agreement, bundle, checks, lock, native, offline, package, platforms, tests, wheel
+from toolchain.environments import MODEL
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PROFILES, Flavour
 from toolchain.platforms import Platform
-from toolchain.process import ToolchainError
+from toolchain.process import ToolchainError, is_offline
 from toolchain.system import ensure_system_packages
 
 nox.needs_version = ">=2024.4.15"
@@ -87,6 +88,8 @@ def carry_out(
             session.error("see the usage above")
         return
     try:
+        if getattr(options, "offline", is_offline()):
+            offline.switch_on()
         alone = outside_build or getattr(options, "container", False)
         with nullcontext() if alone else build_lock():
             action(options, rest)
@@ -110,6 +113,7 @@ def build(session: nox.Session) -> None:
             "--package",
             "--torch-shim none",
             "--torch-shim ~/torch214/bin/python",
+            "--offline",
         ],
     )
     add_build_type(parser)
@@ -131,17 +135,21 @@ def build(session: nox.Session) -> None:
     )
     place.add_argument("--host", action="store_true", help="build on this machine (default)")
     add_container_options(parser)
+    offline.add_option(parser)
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
         platform = selected_platform(options)
         if options.container:
             inside = [f"--platform={platform.name}", "--host", f"--build-type={options.build_type}"]
+            inside += ["--offline"] if options.offline else []
             inside += [f"--torch-shim={shim}" for shim in options.torch_shim or ()]
             inside += ["--package"] if options.package else []
             containerised(options, platform.name, "build", inside)
             return
         shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]
         flavour = Flavour(platform.host_profile, options.build_type)
+        if options.offline:
+            offline.require(flavour, [MODEL] if shims is None and not platform.cross else [], for_wheel=True)
         wheel.verify(wheel.build_wheel(flavour, shims), platform)
         if options.package:
             package.build_package(flavour)
@@ -277,21 +285,62 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def deps(session: nox.Session) -> None:
-    """Build the native dependencies only, for CMake by hand (cmake --preset NAME)."""
+    """Build the native dependencies only; or check, update, pack or restore them."""
     parser = parser_of(
         "deps",
-        "Installs the native dependencies through Conan and writes the toolchain file that CMakePresets.json names.",
-        ["", "--profile address", "--build-type Debug", "--update-lock"],
+        "Installs the native dependencies through Conan and writes the toolchain file that CMakePresets.json names. "
+        "The other actions build nothing that is there already.",
+        [
+            "",
+            "--profile address --build-type Debug",
+            "--verify --json build/dependencies.json",
+            "--update",
+            "--offline",
+            "--bundle thresher-x86.tar",
+            "--restore thresher-x86.tar",
+        ],
     )
     parser.add_argument("--profile", choices=tuple(PROFILES), help="Conan profile (default: this machine's)")
     parser.add_argument("--build-type", choices=BUILD_TYPES, help="default: Release, with sanitizers RelWithDebInfo")
-    parser.add_argument("--update-lock", action="store_true", help="write conan/conan.lock anew from the recipes")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument(
+        "--verify",
+        action="store_true",
+        help="check that lock, recipes, archives, profiles, licences and documentation agree; exit code 1 if not",
+    )
+    actions.add_argument(
+        "--update", action="store_true", help="write conan/conan.lock anew from the recipes and print what changed"
+    )
+    actions.add_argument("--bundle", type=Path, metavar="FILE", help="pack all that an offline build needs")
+    actions.add_argument("--restore", type=Path, metavar="FILE", help="unpack a bundle")
+    parser.add_argument("--no-torch", action="store_true", help="leave PyTorch and the model out of the bundle")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="what --verify or --update found, as JSON")
+    offline.add_option(parser)
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
+        if options.json and not (options.verify or options.update):
+            raise ToolchainError("--json goes with --verify or --update.")
+        if options.no_torch and not options.bundle:
+            raise ToolchainError("--no-torch goes with --bundle.")
+        if options.restore:
+            offline.switch_on()
         profile = options.profile or platforms.of_this_machine().profile
         flavour = Flavour(profile, options.build_type or PROFILES[profile])
-        ensure_system_packages(flavour.platform.name)
-        native.install_dependencies(flavour, update_lock=options.update_lock)
+        if options.verify:
+            agreement.run_verification(options.json)
+        elif options.update:
+            lock.run_update(options.json)
+        elif options.restore:
+            bundle.unpack(options.restore)
+        else:
+            ensure_system_packages(flavour.platform.name)
+            if options.offline:
+                offline.require(flavour, (), for_wheel=False)
+            if options.bundle:
+                sets = bundle.WITHOUT_TORCH if options.no_torch else bundle.WITH_TORCH
+                bundle.pack(options.bundle, flavour, sets)
+            else:
+                native.install_dependencies(flavour)
 
     carry_out(session, parser, action)
 

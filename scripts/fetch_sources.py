@@ -8,12 +8,15 @@ cache and opens no connection. Needs PyYAML, which Conan brings along.
 
     python scripts/fetch_sources.py build/conan/sources
     python scripts/fetch_sources.py --mirror file:///srv/sources build/conan/sources
+    python scripts/fetch_sources.py --offline --only highway/1.2.0 build/conan/sources
+    python scripts/fetch_sources.py --list build/conan/sources
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -23,7 +26,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,7 @@ def read_recipes(recipes: Path) -> list[Dependency]:
     found = []
     for path in sorted(recipes.glob("*/*/conandata.yml")):
         name = path.parent.parent.name
+        check_versions(path)
         sources = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("sources") or {}
         for version, entries in sources.items():
             where = f"{path}, version {version}"
@@ -119,6 +123,22 @@ def read_recipes(recipes: Path) -> list[Dependency]:
     if not found:
         raise RecipeError(f"No conandata.yml with sources under {recipes}.")
     return found
+
+
+def check_versions(conandata: Path) -> None:
+    """Compares a recipe's config.yml, from which Conan learns its versions, with the archives of its conandata.yml.
+
+    Raises:
+        RecipeError: they list different versions.
+    """
+    config = conandata.parent.parent / "config.yml"
+    if not config.is_file():
+        raise RecipeError(f"{config} is missing; Conan learns the versions of a recipe from it.")
+    versions = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("versions") or {}
+    listed = {str(version) for version, at in versions.items() if at.get("folder") == conandata.parent.name}
+    sources = (yaml.safe_load(conandata.read_text(encoding="utf-8")) or {}).get("sources") or {}
+    if listed != (found := {str(version) for version in sources}):
+        raise RecipeError(f"{config} lists the versions {sorted(listed)}, {conandata.name} beside it {sorted(found)}.")
 
 
 def sha256_of(path: Path) -> str:
@@ -138,10 +158,11 @@ class Fetcher:
         attempts: one line for each failed attempt since the last `fetch`, for the error message.
     """
 
-    def __init__(self, folder: Path, mirror: str | None) -> None:
+    def __init__(self, folder: Path, mirror: str | None, *, offline: bool = False) -> None:
         self.folder = folder
         self.attempts: list[str] = []
         self._mirror = mirror.rstrip("/") if mirror else None
+        self._offline = offline
         self._dead_hosts: set[str] = set()
 
     def fetch(self, dependency: Dependency) -> str | None:
@@ -157,7 +178,7 @@ class Fetcher:
             if archive.url and self._download(archive.url, archive):
                 return "upstream"
         for archive in dependency.archives:
-            if archive.debian and self._debian(*archive.debian, archive):
+            if archive.debian and not self._offline and self._debian(*archive.debian, archive):
                 return f"Debian {archive.debian[1]}"
         return None
 
@@ -175,6 +196,9 @@ class Fetcher:
 
     def _download(self, url: str, archive: Archive) -> bool:
         host = urllib.parse.urlsplit(url).netloc
+        if self._offline and urllib.parse.urlsplit(url).scheme != "file":
+            self.attempts.append(f"{url}: left out, since this is to work offline")
+            return False
         if host and host in self._dead_hosts:
             self.attempts.append(f"{url}: {host} did not answer before")
             return False
@@ -273,11 +297,28 @@ def main(argv: list[str] | None = None) -> int:
         help="address of a folder that holds the archives by file name; default $THRESHER_SOURCE_MIRROR",
     )
     parser.add_argument("--recipes", type=Path, default=RECIPES, help="recipes folder (default: conan/recipes)")
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        default=os.environ.get("THRESHER_OFFLINE") == "1",
+        help="look only where no network is needed: the cache and file:// addresses; default $THRESHER_OFFLINE",
+    )
+    parser.add_argument("--only", action="append", metavar="NAME/VERSION", help="leave the others alone; repeatable")
+    parser.add_argument("--list", action="store_true", help="fetch nothing; print as JSON what the recipes name")
     options = parser.parse_args(argv)
     folder: Path = options.cache / "s"
     try:
+        dependencies = read_recipes(options.recipes)
+        if options.list:
+            print(json.dumps([asdict(dependency) for dependency in dependencies], indent=1))
+            return 0
+        wanted = set(options.only or (f"{d.name}/{d.version}" for d in dependencies))
+        chosen = [d for d in dependencies if f"{d.name}/{d.version}" in wanted]
+        unknown = wanted - {f"{d.name}/{d.version}" for d in chosen}
+        if unknown:
+            raise RecipeError(f"No recipe of {', '.join(sorted(unknown))} under {options.recipes}.")
         folder.mkdir(parents=True, exist_ok=True)
-        return fetch_all(read_recipes(options.recipes), Fetcher(folder, options.mirror))
+        return fetch_all(chosen, Fetcher(folder, options.mirror, offline=options.offline))
     except RecipeError as error:
         print(error, file=sys.stderr)
     except OSError as error:
@@ -304,10 +345,10 @@ def fetch_all(dependencies: Iterable[Dependency], fetcher: Fetcher) -> int:
         print(f"{dependency.name} {dependency.version}: no origin has its source archive.", file=sys.stderr)
         for attempt in fetcher.attempts:
             print(f"  tried {attempt}", file=sys.stderr)
-        last = dependency.archives[0]
+        best = dependency.archives[0]
         print(
-            f"  Connect this machine, name a folder that holds {last.filename} with --mirror or "
-            f"THRESHER_SOURCE_MIRROR, or copy that file to {folder / last.sha256}",
+            f"  Connect this machine, name a folder that holds {best.filename} with --mirror or "
+            f"THRESHER_SOURCE_MIRROR, or copy that file to {folder / best.sha256}",
             file=sys.stderr,
         )
     return 1 if missing else 0

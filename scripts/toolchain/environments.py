@@ -91,6 +91,12 @@ def write_stamp(environment: Environment, content: dict[str, str]) -> None:
     partial.replace(environment.folder / STAMP)
 
 
+def is_made(environment: Environment) -> bool:
+    """Says whether an environment is there and nothing it is made of has changed."""
+    fits = read_stamp(environment).get("fingerprint") == environment.fingerprint()
+    return fits and output([environment.python, "-c", ""]) is not None
+
+
 def ensure(environment: Environment) -> Path:
     """Makes the environment, or reuses it when nothing it is made of has changed.
 
@@ -102,8 +108,7 @@ def ensure(environment: Environment) -> Path:
     """
     if environment.base:
         ensure(environment.base)
-    wanted = environment.fingerprint()
-    if read_stamp(environment).get("fingerprint") == wanted and output([environment.python, "-c", ""]) is not None:
+    if is_made(environment):
         return environment.python
     note(f"environment {environment.name}: making {environment.folder}")
     if environment.folder.exists():
@@ -115,7 +120,7 @@ def ensure(environment: Environment) -> Path:
         pip_install(environment, ["-r", REQUIREMENTS / name])
     for name in environment.without_dependencies:
         pip_install(environment, ["--no-deps", "-r", REQUIREMENTS / name])
-    write_stamp(environment, {"fingerprint": wanted})
+    write_stamp(environment, {"fingerprint": environment.fingerprint()})
     return environment.python
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from . import environments, platforms
+from . import archives, environments, lock, platforms
 from .environments import TOOLS, script
-from .layout import BUILD, CONAN, PYTHON_TAG, ROOT, SCRIPTS, conan_home
+from .home import conan_home_lock
+from .layout import BUILD, CONAN, PYTHON_TAG, ROOT, conan_home
 from .platforms import Platform
-from .process import ToolchainError, cores, note, run
+from .process import ToolchainError, captured, cores, is_offline, note, run
 
 BUILD_TYPES = ("Release", "RelWithDebInfo", "Debug")
 PROFILES = {
@@ -108,40 +111,75 @@ def _configure_conan(remotes: Mapping[str, str | None]) -> None:
             tool(["conan", "remote", "add", name, url, "--force"])
 
 
-def install_dependencies(flavour: Flavour, *, update_lock: bool = False) -> None:
+def _servers() -> list[str]:
+    """Returns the options that name the Conan servers to ask: the recipes here first, and offline nobody else."""
+    configured = {} if is_offline() else configured_remotes()
+    return [part for name in ("thresher", *configured) for part in ("-r", name)]
+
+
+def configured_remotes() -> dict[str, str | None]:
+    """Returns the servers that THRESHER_CONAN_REMOTES names."""
+    return parse_remotes(os.environ.get("THRESHER_CONAN_REMOTES", ""))
+
+
+def _resolution(flavour: Flavour) -> list[str | Path]:
+    """Returns the arguments with which Conan resolves a flavour's dependencies."""
+    building = platforms.of_this_machine().profile
+    profiles = ["-pr:h", flavour.profile, "-pr:b", building, "-s:h", f"build_type={flavour.build_type}"]
+    return [CONAN, *profiles, *_servers(), "--lockfile", lock.LOCK, "--build=missing"]
+
+
+def prepare(flavour: Flavour) -> None:
+    """Configures Conan's home and compares the lock with the recipes; builds nothing.
+
+    Raises:
+        ToolchainError: there is no such profile, or the lock does not fit the recipes.
+    """
+    if flavour.profile not in PROFILES:
+        raise ToolchainError(f"Unknown Conan profile {flavour.profile!r}; known: {', '.join(PROFILES)}.")
+    environments.ensure(TOOLS)
+    _configure_conan(configured_remotes())
+    lock.enforce(flavour.profile)
+
+
+def graph(flavour: Flavour) -> dict[str, Any]:
+    """Returns Conan's graph of a prepared flavour; each node says whether its package is there or has to be built."""
+    command = [script(TOOLS, "conan"), "graph", "info", *_resolution(flavour), "--format", "json"]
+    content: dict[str, Any] = json.loads(captured(command, environment=tool_environment()))
+    return content
+
+
+def to_build(flavour: Flavour) -> list[str]:
+    """Lists the dependencies (name/version) of a prepared flavour of which neither home nor server has a package."""
+    nodes = graph(flavour)["graph"]["nodes"].values()
+    return sorted(f"{node['name']}/{node['version']}" for node in nodes if node.get("binary") == "Build")
+
+
+def install_dependencies(flavour: Flavour) -> None:
     """Builds or finds the native dependencies and writes their CMake files.
 
     Only the recipes of this repository are asked, unless THRESHER_CONAN_REMOTES names servers that hold packages built
     from them.
 
     Raises:
-        ToolchainError: a source archive cannot be had, or a dependency does not build.
+        ToolchainError: the lock does not fit the recipes, a source archive cannot be had, or a dependency does not
+            build.
     """
-    if flavour.profile not in PROFILES:
-        raise ToolchainError(f"Unknown Conan profile {flavour.profile!r}; known: {', '.join(PROFILES)}.")
-    environments.ensure(TOOLS)
-    remotes = parse_remotes(os.environ.get("THRESHER_CONAN_REMOTES", ""))
     note(f"native dependencies of {flavour.name}; Conan home: {conan_home()}")
-    _configure_conan(remotes)
-    run(
-        [TOOLS.python, SCRIPTS / "fetch_sources.py", conan_home() / "sources"],
-        hint="The lines above say which archive is missing and where it was looked for.",
-    )
-    lock = CONAN / "conan.lock"
-    building = platforms.of_this_machine().profile
-    profiles = ["-pr:h", flavour.profile, "-pr:b", building, "-s:h", f"build_type={flavour.build_type}"]
-    servers = [part for name in ("thresher", *remotes) for part in ("-r", name)]
-    if update_lock:
-        lock.unlink(missing_ok=True)
-        tool(["conan", "lock", "create", CONAN, *profiles, *servers, "--lockfile-out", lock])
-    install: list[str | Path] = ["conan", "install", CONAN, *profiles, *servers, "--lockfile", lock, "--build=missing"]
-    tool(
-        [*install, "--output-folder", flavour.dependencies, "-c", f"tools.build:jobs={cores()}"],
-        hint=(
-            "A lock file that does not fit the recipes is renewed with `nox -s deps -- --update-lock`; "
-            f"a damaged Conan home is cured by removing {conan_home()}."
-        ),
-    )
+    with conan_home_lock():
+        prepare(flavour)
+        wanted = lock.references()
+        if archives.missing(wanted):
+            # A package that is there, from a server or a bundle, needs no sources.
+            wanted = to_build(flavour)
+        archives.fetch(wanted)
+        tool(
+            [
+                *("conan", "install", *_resolution(flavour), "--output-folder", flavour.dependencies),
+                *("-c", f"tools.build:jobs={cores()}"),
+            ],
+            hint=f"A damaged Conan home is cured by removing {conan_home()}.",
+        )
 
 
 def build_target(flavour: Flavour, *targets: str) -> None:

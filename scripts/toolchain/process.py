@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -58,10 +59,58 @@ def output(command: Sequence[str | Path], *, cwd: Path | None = None) -> str | N
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def captured(
+    command: Sequence[str | Path],
+    *,
+    hint: str = "",
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Runs a command silently and returns what it prints.
+
+    Args:
+        command: program and arguments.
+        hint: what the reader should do when it fails; added to the error.
+        cwd: working directory, by default the current one.
+        environment: variables to add to the current environment.
+
+    Raises:
+        ToolchainError: the command ends with another code than 0; ends with its own last words.
+    """
+    parts = command_line(command)
+    done = subprocess.run(
+        parts, cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        words = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-12:])
+        raise ToolchainError(f"`{shlex.join(parts)}` ended with code {done.returncode}:\n{words}\n{hint}".strip())
+    return done.stdout
+
+
 def cores() -> int:
     """Returns how many processes may compile at once: $CMAKE_BUILD_PARALLEL_LEVEL, else the usable cores."""
     chosen = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "")
     return int(chosen) if chosen.isdigit() and chosen != "0" else len(os.sched_getaffinity(0))
+
+
+def write_json(path: Path | None, content: object) -> None:
+    """Writes JSON into a file, unless there is none to write to.
+
+    Raises:
+        ToolchainError: the file cannot be written.
+    """
+    if not path:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ToolchainError(f"Wanted to write {path}; {error}.") from error
+
+
+def is_offline() -> bool:
+    """Says whether this session keeps off the network: $THRESHER_OFFLINE, which --offline sets."""
+    return os.environ.get("THRESHER_OFFLINE") == "1"
 
 
 def note(text: str) -> None:

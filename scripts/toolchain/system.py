@@ -9,7 +9,7 @@ import sys
 
 from .layout import SCRIPTS
 from .platforms import of_this_machine
-from .process import ToolchainError, note, output, run
+from .process import ToolchainError, is_offline, note, output, run
 
 INSTALLER = SCRIPTS / "install_build_deps.sh"
 OLDEST_COMPILER = 11
@@ -24,7 +24,7 @@ def ensure_system_packages(platform: str) -> None:
     missing = _missing(platform)
     if missing:
         note(f"missing on this machine: {', '.join(missing)}")
-        if os.geteuid() != 0:
+        if os.geteuid() != 0 or is_offline():
             line = f"sudo bash {INSTALLER} -y --platform {platform}"
             raise ToolchainError(f"Wanted {', '.join(missing)}; found none. Run this line, then try again:\n  {line}\n")
         run(["bash", INSTALLER, "-y", "--platform", platform])
@@ -49,7 +49,7 @@ def offer_test_packages() -> None:
     if not missing:
         return
     note(f"missing on this machine: {', '.join(missing)}")
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and not is_offline():
         try:
             run(["bash", INSTALLER, "-y", "--tests", "--platform", platform])
         except ToolchainError as error:

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import elf, environments, native
+from . import elf, environments, native, wheelhouse
 from .environments import MODEL, TOOLS, script
 from .layout import BUILD, DIST, PYTHON_TAG, ROOT, SCRIPTS
 from .native import Flavour
@@ -108,11 +108,16 @@ def shims_in(wheel: Path) -> list[str]:
     return [f"{match[1]}.{match[2]}" for match in found if match]
 
 
+def headers_folder(platform: Platform) -> Path:
+    """Returns where the headers of another architecture's Python are kept."""
+    return BUILD / "python-headers" / f"{PYTHON_TAG}-{platform.machine}"
+
+
 def _cross_settings(platform: Platform) -> dict[str, str | Path]:
     """Returns what CMake must know of the other architecture's Python; empty where the build is for this machine."""
     if not platform.cross:
         return {}
-    headers = BUILD / "python-headers" / f"{PYTHON_TAG}-{platform.machine}"
+    headers = headers_folder(platform)
     run(
         [TOOLS.python, SCRIPTS / "fetch_python_headers.py", "--platform", platform.name, headers],
         hint="The line above says what was looked for.",
@@ -251,6 +256,6 @@ def verify(wheel: Path, platform: Platform) -> None:
         check: list[str | Path] = [python, "-I", SCRIPTS / "check_wheel.py"]
         run([*install, "--no-deps", wheel])
         run(check, cwd=environment, hint="The import must work even where the wheel's dependencies are missing.")
-        run([*install, wheel], hint=environments.PIP_HINT)
+        run([*install, *wheelhouse.install_arguments("runtime"), wheel])
         run(check, cwd=environment)
         run([environment / "bin" / "thresher", "doctor"], cwd=environment)

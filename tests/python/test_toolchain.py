@@ -39,6 +39,9 @@ def recipe(folder: Path, text: str) -> Path:
     path = folder / "thing" / "all" / "conandata.yml"
     path.parent.mkdir(parents=True)
     path.write_text(text)
+    versions = re.findall(r'^  "([^"]+)":$', text, re.MULTILINE)
+    listed = "".join(f'  "{version}": {{folder: all}}\n' for version in versions)
+    (folder / "thing" / "config.yml").write_text(f"versions:\n{listed}")
     return folder
 
 
@@ -56,13 +59,15 @@ class TestRecipes:
         lock = json.loads((ROOT / "conan" / "conan.lock").read_text())
         assert {entry.partition("#")[0] for entry in lock["requires"]} == required
 
-    def test_config_lists_the_versions_that_have_archives(self, fetch_sources: ModuleType) -> None:
-        import yaml
-
-        for path in (ROOT / "conan" / "recipes").glob("*/config.yml"):
-            listed = set(yaml.safe_load(path.read_text())["versions"])
-            data = yaml.safe_load((path.parent / "all" / "conandata.yml").read_text())
-            assert listed == set(data["sources"])
+    def test_config_and_archives_must_list_the_same_versions(self, fetch_sources: ModuleType, tmp_path: Path) -> None:
+        folder = archive_recipe(tmp_path, b"content", "url: file:///nowhere")
+        config = folder / "thing" / "config.yml"
+        config.write_text('versions:\n  "1.1": {folder: all}\n')
+        with pytest.raises(fetch_sources.RecipeError, match=r"lists the versions \['1\.1'\].*\['1\.0'\]"):
+            fetch_sources.read_recipes(folder)
+        config.unlink()
+        with pytest.raises(fetch_sources.RecipeError, match=r"config\.yml is missing"):
+            fetch_sources.read_recipes(folder)
 
     def test_each_dependency_can_come_from_debian(self, fetch_sources: ModuleType) -> None:
         for dependency in fetch_sources.read_recipes(ROOT / "conan" / "recipes"):
@@ -152,6 +157,33 @@ class TestFetching:
         arguments = ["--mirror", mirror.as_uri(), "--recipes", str(recipes), str(tmp_path / "cache")]
         assert fetch_sources.main(arguments) == 0
         assert "thing 1.0: from mirror" in capsys.readouterr().out
+
+    def test_offline_only_files_are_looked_at(
+        self, fetch_sources: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        recipes = archive_recipe(
+            tmp_path / "recipes", b"content", "url: 'http://127.0.0.1:9/x', debian: {source: a, suite: b}"
+        )
+        arguments = ["--offline", "--recipes", str(recipes), str(tmp_path / "cache")]
+        assert fetch_sources.main(arguments) == 1
+        error = capsys.readouterr().err
+        assert "left out, since this is to work offline" in error and "Debian source package" not in error
+        (tmp_path / "thing.tar.gz").write_bytes(b"content")
+        assert fetch_sources.main(["--mirror", tmp_path.as_uri(), *arguments]) == 0
+
+    def test_only_what_is_asked_for_is_fetched(
+        self, fetch_sources: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        recipes = archive_recipe(tmp_path / "recipes", b"content", "url: file:///nowhere")
+        arguments = ["--recipes", str(recipes), str(tmp_path / "cache")]
+        assert fetch_sources.main(["--only", "other/1.0", *arguments]) == 2
+        assert "No recipe of other/1.0" in capsys.readouterr().err
+        assert fetch_sources.main(["--only", "thing/1.0", *arguments]) == 1
+        capsys.readouterr()
+        assert fetch_sources.main(["--list", *arguments]) == 0
+        (listed,) = json.loads(capsys.readouterr().out)
+        assert (listed["name"], listed["version"]) == ("thing", "1.0")
+        assert listed["archives"][0]["sha256"] == hashlib.sha256(b"content").hexdigest()
 
     @pytest.mark.parametrize(
         ("targets", "mirror"),
@@ -319,14 +351,17 @@ def test_the_version_stands_in_one_place() -> None:
     assert version("thresher") == match.group(1)
 
 
-def test_the_wheel_brings_licences_and_entry_points() -> None:
+def test_the_wheel_brings_licences_requirements_and_entry_points() -> None:
     from importlib.metadata import distribution, entry_points
 
     import thresher
+    from toolchain import wheelhouse
 
     if not Path(thresher.__file__).is_relative_to(sys.prefix):
         pytest.skip("thresher is imported from a source tree, not from an installed wheel")
     names = {Path(str(file)).name for file in distribution("thresher").files or []}
     assert {"LICENSE", "highway.txt", "nanobind.txt", "robin_map.txt"} <= names
+    asked = {line for line in distribution("thresher").requires or [] if "extra ==" not in line}
+    assert asked == set(wheelhouse.runtime_requirements()), "these are kept for the proof of the wheel"
     assert entry_points(group="torch_dynamo_backends", name="thresher")
     assert entry_points(group="console_scripts", name="thresher")

@@ -16,8 +16,9 @@ constexpr std::string_view kPrefix = "THRESHER_";
 
 // Read by the toolchain (scripts/, docs/building.md), never by the engine, which must not call them mistakes.
 constexpr std::string_view kToolchain[] = {
-    "THRESHER_BUILD_DIR",        "THRESHER_CA_FILE",  "THRESHER_CONAN_HOME",     "THRESHER_CONAN_REMOTES",
-    "THRESHER_CONTAINER_ENGINE", "THRESHER_DIST_DIR", "THRESHER_PYTHON_HEADERS", "THRESHER_SOURCE_MIRROR",
+    "THRESHER_BUILD_DIR",     "THRESHER_CA_FILE",          "THRESHER_CONAN_HOME",
+    "THRESHER_CONAN_REMOTES", "THRESHER_CONTAINER_ENGINE", "THRESHER_DIST_DIR",
+    "THRESHER_OFFLINE",       "THRESHER_PYTHON_HEADERS",   "THRESHER_SOURCE_MIRROR",
 };
 
 const std::vector<Variable>& Table() {
