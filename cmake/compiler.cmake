@@ -7,6 +7,7 @@ if(THRESHER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   mark_as_advanced(ccache_program)
   if(ccache_program)
     set(CMAKE_CXX_COMPILER_LAUNCHER "${ccache_program}")
+    set(CMAKE_CUDA_COMPILER_LAUNCHER "${ccache_program}")
   endif()
 endif()
 
@@ -14,13 +15,20 @@ endif()
 # on every machine. -fno-math-errno lets the compiler inline sqrt and friends, whose errno nobody reads.
 function(thresher_target_flags target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -fno-math-errno)
+  set(flags -Wall -Wextra -fno-math-errno)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # GCC 12 reports overlapping copies inside its own std::string operator+ (GCC bug 105651).
-    target_compile_options(${target} PRIVATE -Wno-restrict)
+    list(APPEND flags -Wno-restrict)
   endif()
   if(THRESHER_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
+    list(APPEND flags -Werror)
+  endif()
+  # nvcc hands them to the host's compiler; what it warns about itself is an error all the same.
+  list(JOIN flags "," joined)
+  target_compile_options(${target} PRIVATE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${flags}>"
+                                           "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${joined}>")
+  if(THRESHER_WERROR)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")
   endif()
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
                                              CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)

@@ -72,7 +72,7 @@ typedef struct thresher_pti_kernel {
   thresher_pti_record header;
   uint32_t event;       /* Kernel, Memcpy or Memset; event_name() has its name */
   uint32_t thread;      /* the host thread that launched it */
-  int64_t queued_ns;    /* when the run of the plan that it belongs to began */
+  int64_t queued_ns;    /* when the run of the plan that it belongs to began; without one: when it was launched */
   int64_t submitted_ns; /* when the step was handed out */
   int64_t start_ns;
   int64_t end_ns;
@@ -80,7 +80,7 @@ typedef struct thresher_pti_kernel {
   uint64_t execution;   /* number of the run of a plan that it belongs to */
   uint32_t external_id;
   uint32_t user_id;
-  int32_t device; /* 0 */
+  int32_t device; /* 0: the CPU; 1 + i: the CUDA device i */
   uint32_t stream;
   double flops;       /* floating-point operations; < 0: not modelled */
   double bytes;       /* memory read and written; < 0: not modelled */
@@ -100,7 +100,7 @@ typedef struct thresher_pti_memory {
   uint64_t address;
   uint64_t allocated; /* bytes that the engine holds after it */
   uint64_t reserved;  /* bytes it has taken from the system */
-  int32_t device;
+  int32_t device; /* as above */
   uint32_t external_id;
 } thresher_pti_memory;
 

@@ -5,6 +5,7 @@ NB_MODULE(_engine, m) {
   // Threads and modules outlive the interpreter's own clean-up order; leak reports at exit would be about that.
   nanobind::set_leak_warnings(false);
   thresher::bindings::BindSystem(m);
+  thresher::bindings::BindDevice(m);
   thresher::bindings::BindGraph(m);
   thresher::bindings::BindPlan(m);
   thresher::bindings::BindModel(m);

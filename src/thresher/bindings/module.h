@@ -5,6 +5,7 @@
 
 namespace thresher::bindings {
 
+void BindDevice(nanobind::module_& m);
 void BindGraph(nanobind::module_& m);
 void BindPeaks(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);

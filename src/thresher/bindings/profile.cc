@@ -40,6 +40,7 @@ nb::list Records() {
     entry["value"] = r.value;
     entry["thread"] = r.thread;
     entry["lane"] = r.lane;
+    entry["device"] = r.device;
     records.append(entry);
   }
   return records;

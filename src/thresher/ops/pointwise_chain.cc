@@ -1,5 +1,5 @@
 // A chain of element-wise operators as one.
-#include "thresher/kernels/pointwise_chain.h"
+#include "thresher/ops/pointwise_chain.h"
 
 #include <algorithm>
 
@@ -180,6 +180,13 @@ Status LowerPointwise(const Graph& graph, const Node& node, Lowering& lowering) 
 }
 
 }  // namespace
+
+Result<kernels::Chain> ParseChain(const std::string& program, std::span<const OperandType> operands) {
+  const Attrs attrs{{"program", program}};
+  THRESHER_TRY(InferPointwise({operands, attrs}).status());
+  THRESHER_ASSIGN(const Program parsed, ParseProgram(program));
+  return ToKernel(parsed, operands);
+}
 
 std::span<const OpDef> PointwiseChainOps() {
   static const std::vector<OpDef> rows = {

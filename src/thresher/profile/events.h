@@ -17,6 +17,7 @@ enum class Kind : uint8_t {
   kMemory = 4,     // memory obtained or given back, at one instant
   kRange = 5,      // what the user's program marked
   kStep = 6,       // from one mark between the steps of the user's program to the next
+  kDevice = 7,     // what a device of its own does: a kernel, a copy or a fill; its launch is a kRuntime of its own
 };
 
 // Which section of the operator report an operator's time belongs to. kForward, kReshape and kAlloc have the values of
@@ -26,8 +27,8 @@ enum class Section : uint8_t { kForward = 0, kReshape = 1, kAlloc = 2, kCall = 3
 // Which part of a model's work: one banner of the report each.
 enum class Phase : uint8_t { kInference = 0, kPrefill = 1, kDecode = 2 };
 
-inline constexpr std::array<std::string_view, 7> kKindNames = {"op",     "execution", "call", "runtime",
-                                                               "memory", "range",     "step"};
+inline constexpr std::array<std::string_view, 8> kKindNames = {"op",     "execution", "call", "runtime",
+                                                               "memory", "range",     "step", "device"};
 inline constexpr std::array<std::string_view, 4> kSectionNames = {"forward", "reshape", "alloc", "call"};
 inline constexpr std::array<std::string_view, 3> kPhaseNames = {"inference", "prefill", "decode"};
 
@@ -79,14 +80,14 @@ inline constexpr std::array<Event, 43> kEvents = {{
     {"thresherPrepareCopies", Area::kLanguageModels, "Copies between pages are gathered"},
     {"thresherPreloadCache", Area::kPreloading, "A cache is filled ahead of use"},
     {"thresherClearCache", Area::kEngine, "A cache is emptied"},
-    {"thresherLaunchStream", Area::kOtherDevices, "Work is handed to a device stream"},
-    {"thresherDataTransferHtoD", Area::kOtherDevices, "Copy from host to device"},
-    {"thresherDataTransferDtoH", Area::kOtherDevices, "Copy from device to host"},
+    {"thresherLaunchStream", Area::kEngine, "Work is handed to a device stream"},
+    {"thresherDataTransferHtoD", Area::kEngine, "Copy from host to device"},
+    {"thresherDataTransferDtoH", Area::kEngine, "Copy from device to host"},
     {"thresherFileTransferFtoM", Area::kPlanFiles, "Copy from file to memory"},
     {"thresherFileTransferMtoF", Area::kPlanFiles, "Copy from memory to file"},
     {"thresherFileTransferFtoD", Area::kOtherDevices, "Copy from file to device"},
     {"thresherFileTransferDtoF", Area::kOtherDevices, "Copy from device to file"},
-    {"thresherClockCalibration", Area::kOtherDevices, "The clocks of two devices are compared"},
+    {"thresherClockCalibration", Area::kEngine, "The clocks of two devices are compared"},
     {"thresherBarrier1", Area::kSeveralProcesses, "Several processes: first barrier"},
     {"thresherBarrier2", Area::kSeveralProcesses, "Several processes: second barrier"},
     {"thresherBarrier3", Area::kSeveralProcesses, "Several processes: third barrier"},
@@ -98,7 +99,7 @@ inline constexpr std::array<Event, 43> kEvents = {{
     {"thresherCheckDeadlock", Area::kSeveralProcesses, "Several processes: progress of the others is checked"},
     {"Kernel", Area::kEngine, "Hardware: one kernel, named by operator and kernel variant"},
     {"Memcpy", Area::kEngine, "Hardware: one copy"},
-    {"Memset", Area::kOtherDevices, "Hardware: one fill"},
+    {"Memset", Area::kEngine, "Hardware: one fill"},
     {"Memory (Allocation)", Area::kEngine, "Hardware: memory is reserved"},
     {"Memory (Release)", Area::kEngine, "Hardware: memory is given back"},
     {"thresherCall", Area::kEngine, "One call of a compiled model, from its entry to its return"},
@@ -118,6 +119,10 @@ inline constexpr uint16_t kLaunchKernelsEvent = 8;
 inline constexpr uint16_t kNodeComputeEvent = 9;
 inline constexpr uint16_t kDataConvertEvent = 10;
 inline constexpr uint16_t kClearCacheEvent = 17;
+inline constexpr uint16_t kLaunchStreamEvent = 18;
+inline constexpr uint16_t kTransferToDeviceEvent = 19;
+inline constexpr uint16_t kTransferToHostEvent = 20;
+inline constexpr uint16_t kClockCalibrationEvent = 25;
 inline constexpr uint16_t kKernelEvent = 34;
 inline constexpr uint16_t kMemcpyEvent = 35;
 inline constexpr uint16_t kMemsetEvent = 36;
@@ -127,6 +132,10 @@ inline constexpr uint16_t kCallEvent = 39;
 inline constexpr uint16_t kRangeEvent = 40;
 inline constexpr uint16_t kStepEvent = 41;
 inline constexpr uint16_t kFallbackEvent = 42;
+
+// Devices in records and in pti.h: 0 is the CPU, 1 + i the CUDA device i.
+constexpr uint8_t CudaDevice(int index) { return static_cast<uint8_t>(1 + index); }
+inline std::string DeviceName(uint8_t device) { return device == 0 ? "cpu" : "cuda:" + std::to_string(device - 1); }
 
 // "Unknown event <n>" for a number this version does not know, such as one from a newer version's trace.
 inline std::string EventName(uint32_t event) {

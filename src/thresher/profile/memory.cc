@@ -1,8 +1,10 @@
 #include "thresher/profile/memory.h"
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 #include "thresher/base/clock.h"
 #include "thresher/profile/profiler.h"
@@ -10,7 +12,7 @@
 namespace thresher::profile {
 namespace {
 
-std::atomic<int64_t> allocated{0};
+std::array<std::atomic<int64_t>, 256> allocated{};  // by device
 struct Observer {
   MemoryObserver call;
   void* data;
@@ -19,9 +21,9 @@ struct Observer {
 // What it points to is never freed: a change of memory on another thread may still be on its way to it.
 std::atomic<const Observer*> observer{nullptr};
 
-void Note(const void* address, int64_t change) {
+void Note(const void* address, int64_t change, uint8_t device) {
   if (change == 0) return;
-  const int64_t total = allocated.fetch_add(change, std::memory_order_relaxed) + change;
+  const int64_t total = allocated[device].fetch_add(change, std::memory_order_relaxed) + change;
   const Observer* const told = observer.load(std::memory_order_acquire);
   if (!Enabled() && told == nullptr) return;
   Record record;
@@ -32,15 +34,22 @@ void Note(const void* address, int64_t change) {
   record.value = change;
   record.execution = reinterpret_cast<uintptr_t>(address);
   record.correlation = static_cast<uint64_t>(total);
+  record.device = device;
+  if (device != 0) {  // readers tell devices by their places
+    Site site;
+    site.name = DeviceName(device);
+    site.section = Section::kCall;
+    record.site = NumberOf(std::move(site));
+  }
   Add(record);
   if (told != nullptr) told->call(record, told->data);
 }
 
 }  // namespace
 
-void NoteAllocation(const void* address, int64_t bytes) { Note(address, bytes); }
-void NoteRelease(const void* address, int64_t bytes) { Note(address, -bytes); }
-int64_t AllocatedBytes() { return allocated.load(std::memory_order_relaxed); }
+void NoteAllocation(const void* address, int64_t bytes, uint8_t device) { Note(address, bytes, device); }
+void NoteRelease(const void* address, int64_t bytes, uint8_t device) { Note(address, -bytes, device); }
+int64_t AllocatedBytes(uint8_t device) { return allocated[device].load(std::memory_order_relaxed); }
 
 void SetMemoryObserver(MemoryObserver call, void* data) {
   static std::mutex mutex;

@@ -177,6 +177,17 @@ void AfterForkInChild() {
   state.mutex.unlock();
 }
 
+// The thread has its ring.
+void Push(const Record& record) {
+  if (slot.ring->Push(record)) return;
+  {
+    State& state = GetState();
+    const std::lock_guard lock(state.mutex);
+    slot.ring->MakeRoom([&](Ring& ring, const Record& old) { state.Fold(ring, old); });
+  }
+  slot.ring->Push(record);
+}
+
 // Calls the receivers with what waits for them. The caller holds `delivery`, and not `mutex`.
 void CallReceivers(State& state) {
   std::array<std::vector<Record>, 2> batches;
@@ -326,17 +337,24 @@ void Add(const Record& record) {
     return;
   }
   Record stamped = record;
-  stamped.thread = slot.thread;
+  Stamp(stamped);
   stamped.lane = slot.ring->lane();
-  stamped.external = slot.Id(IdKind::kOperator);
-  stamped.user = slot.Id(IdKind::kUser);
-  if (slot.ring->Push(stamped)) return;
-  {
-    State& state = GetState();
-    const std::lock_guard lock(state.mutex);
-    slot.ring->MakeRoom([&](Ring& ring, const Record& old) { state.Fold(ring, old); });
+  Push(stamped);
+}
+
+void Stamp(Record& record) {
+  record.thread = slot.thread;
+  record.external = slot.Id(IdKind::kOperator);
+  record.user = slot.Id(IdKind::kUser);
+}
+
+void AddStamped(const Record& record) {
+  if (!Enabled()) return;
+  if (!slot.Ready()) {
+    GetState().dropped.fetch_add(1, std::memory_order_relaxed);
+    return;
   }
-  slot.ring->Push(stamped);
+  Push(record);
 }
 
 Status AddInterval(std::string_view section, std::string_view name, int64_t start_ns, int64_t end_ns) {

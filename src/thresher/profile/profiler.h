@@ -66,6 +66,11 @@ void PrepareThread();
 // records.
 void Add(const Record& record);
 
+// For what a device does, which is known only after its launch, and perhaps on another thread: Stamp fills in the thread
+// and the outer profiler's identifiers at the launch, AddStamped keeps the record as it is.
+void Stamp(Record& record);
+void AddStamped(const Record& record);
+
 // The same for an interval from outside the engine. `section` is "forward", "reshape", "alloc" (an operator) or "call"
 // (one call of a compiled model). Errors: another section, or an end before the start.
 Status AddInterval(std::string_view section, std::string_view name, int64_t start_ns, int64_t end_ns);

@@ -50,6 +50,7 @@ thresher_pti_memory MemoryOf(const Record& record) {
   out.address = record.execution;
   out.allocated = record.correlation;
   out.reserved = record.correlation;  // the engine gives back to the system what it does not use
+  out.device = record.device;
   out.external_id = record.external;
   return out;
 }
@@ -136,6 +137,9 @@ class Tool {
         case Kind::kOp:
           TakeOp(record);
           break;
+        case Kind::kDevice:
+          TakeDevice(record);
+          break;
         case Kind::kMemory:
           if (Wants(THRESHER_PTI_KIND_MEMORY)) Put(MemoryOf(record));
           break;
@@ -144,7 +148,8 @@ class Tool {
         case Kind::kRuntime:
         case Kind::kRange:
         case Kind::kStep:
-          TakeRuntime(record, 0);
+          // Of these only the launch of a kernel on a device of its own has one.
+          TakeRuntime(record, record.kind == Kind::kRuntime ? record.correlation : 0);
           break;
       }
     }
@@ -166,8 +171,13 @@ class Tool {
     Put(out);
   }
 
+  // The thread that launched it has done it, too.
   void TakeOp(const Record& record) {
     TakeRuntime(record, record.correlation);
+    TakeDevice(record);
+  }
+
+  void TakeDevice(const Record& record) {
     const Site& site = SiteOf(record.site);
     const uint32_t kind = site.hardware == kKernelEvent ? THRESHER_PTI_KIND_KERNEL : THRESHER_PTI_KIND_COPY;
     if (!Wants(kind)) return;
@@ -176,13 +186,14 @@ class Tool {
     out.event = site.hardware;
     out.thread = record.thread;
     out.queued_ns = record.value;
-    out.submitted_ns = record.start_ns;
+    out.submitted_ns = record.kind == Kind::kDevice ? record.value : record.start_ns;
     out.start_ns = record.start_ns;
     out.end_ns = record.end_ns;
     out.correlation = record.correlation;
     out.execution = record.execution;
     out.external_id = record.external;
     out.user_id = record.user;
+    out.device = record.device;
     out.stream = record.lane;
     out.flops = site.flops;
     out.bytes = site.bytes;

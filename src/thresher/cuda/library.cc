@@ -1,0 +1,271 @@
+// The table of the CUDA library.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "thresher/cuda/cublaslt.h"
+#include "thresher/cuda/error.h"
+#include "thresher/cuda/kernels.h"
+#include "thresher/cuda/runtime.h"
+#include "thresher/device_api.h"
+
+struct thresher_device {
+  int index = 0;
+  thresher::cuda::Products products;
+};
+
+struct thresher_stream {
+  thresher_device* device = nullptr;
+  cudaStream_t stream = nullptr;
+  void* workspace = nullptr;  // of products; from the first one on
+};
+
+struct thresher_event {
+  thresher_device* device = nullptr;
+  cudaEvent_t event = nullptr;
+};
+
+namespace thresher::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;
+// What cuBLASLt recommends for the newest devices; older ones ask for less.
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+// No exception may leave a C function.
+template <class Body>
+thresher_device_result Guard(Body&& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
+  } catch (const std::exception& error) {
+    return Fail(THRESHER_DEVICE_FAILED, error.what());
+  }
+}
+
+// The runtime's current device is a thread's; every call that uses it sets it.
+thresher_device_result Use(const thresher_device& device) {
+  return Check(cudaSetDevice(device.index), "choosing the device");
+}
+
+thresher_device_result CountAll(int& count) { return Check(cudaGetDeviceCount(&count), "looking for devices"); }
+
+thresher_device_result Major(int index, int& major) {
+  return Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "reading the device's type");
+}
+
+thresher_device_result Count(int32_t* count) {
+  return Guard([&] {
+    *count = 0;
+    int all = 0;
+    THRESHER_DEVICE_TRY(CountAll(all));
+    // Devices are numbered as CUDA numbers them; one that is too old hides those behind it.
+    while (*count < all) {
+      int major = 0;
+      THRESHER_DEVICE_TRY(Major(*count, major));
+      if (major < kOldestMajor) break;
+      ++*count;
+    }
+    if (*count > 0) return THRESHER_DEVICE_OK;
+    if (all == 0) return Check(cudaErrorNoDevice, "looking for devices");
+    return Fail(THRESHER_DEVICE_UNAVAILABLE,
+                "wanted a GPU of compute capability 8.0 or newer (A100, RTX 30 and later), found an older one; put a "
+                "newer one first with CUDA_VISIBLE_DEVICES");
+  });
+}
+
+thresher_device_result Info(int32_t index, thresher_device_info* info) {
+  return Guard([&] {
+    if (info->struct_size < sizeof *info) {
+      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "info: wanted a struct_size of at least " +
+                                                        std::to_string(sizeof *info) + ", found " +
+                                                        std::to_string(info->struct_size));
+    }
+    cudaDeviceProp properties;
+    THRESHER_DEVICE_TRY(Check(cudaGetDeviceProperties(&properties, index), "reading the device's properties"));
+    info->compute_major = properties.major;
+    info->compute_minor = properties.minor;
+    info->multiprocessors = properties.multiProcessorCount;
+    info->memory_bytes = properties.totalGlobalMem;
+    std::memset(info->name, 0, sizeof info->name);
+    std::memcpy(info->name, properties.name, std::min(sizeof info->name - 1, strnlen(properties.name, 256)));
+    THRESHER_DEVICE_TRY(Check(cudaDriverGetVersion(&info->driver_version), "reading the driver's version"));
+    return Check(cudaRuntimeGetVersion(&info->runtime_version), "reading the runtime's version");
+  });
+}
+
+thresher_device_result Open(int32_t index, thresher_device** device) {
+  return Guard([&] {
+    int32_t count = 0;
+    THRESHER_DEVICE_TRY(Count(&count));
+    if (index < 0 || index >= count) {
+      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "wanted a CUDA device from 0 to " + std::to_string(count - 1) +
+                                                        ", found " + std::to_string(index));
+    }
+    auto* const opened = new thresher_device;
+    opened->index = index;
+    *device = opened;
+    return THRESHER_DEVICE_OK;
+  });
+}
+
+void Close(thresher_device* device) { delete device; }
+
+thresher_device_result Allocate(thresher_device* device, size_t bytes, void** address) {
+  return Guard([&] {
+    THRESHER_DEVICE_TRY(Use(*device));
+    return Check(cudaMalloc(address, bytes), ("allocating " + std::to_string(bytes) + " bytes").c_str());
+  });
+}
+
+thresher_device_result Release(thresher_device* device, void* address) {
+  THRESHER_DEVICE_TRY(Use(*device));
+  return Check(cudaFree(address), "releasing memory");
+}
+
+thresher_device_result StreamCreate(thresher_device* device, thresher_stream** stream) {
+  return Guard([&] {
+    THRESHER_DEVICE_TRY(Use(*device));
+    cudaStream_t made = nullptr;
+    THRESHER_DEVICE_TRY(Check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream"));
+    *stream = new (std::nothrow) thresher_stream{device, made, nullptr};
+    if (*stream != nullptr) return THRESHER_DEVICE_OK;
+    cudaStreamDestroy(made);
+    return Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
+  });
+}
+
+thresher_device_result StreamSynchronize(thresher_stream* stream) {
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return Check(cudaStreamSynchronize(stream->stream), "waiting for a stream");
+}
+
+thresher_device_result StreamDestroy(thresher_stream* stream) {
+  const thresher_device_result waited = StreamSynchronize(stream);
+  if (stream->workspace != nullptr) cudaFree(stream->workspace);
+  cudaStreamDestroy(stream->stream);
+  delete stream;
+  return waited;
+}
+
+thresher_device_result StreamWait(thresher_stream* stream, thresher_event* event) {
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return Check(cudaStreamWaitEvent(stream->stream, event->event, 0), "making a stream wait");
+}
+
+thresher_device_result EventCreate(thresher_device* device, thresher_event** event) {
+  return Guard([&] {
+    THRESHER_DEVICE_TRY(Use(*device));
+    cudaEvent_t made = nullptr;
+    THRESHER_DEVICE_TRY(Check(cudaEventCreate(&made), "making an event"));
+    *event = new (std::nothrow) thresher_event{device, made};
+    if (*event != nullptr) return THRESHER_DEVICE_OK;
+    cudaEventDestroy(made);
+    return Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
+  });
+}
+
+void EventDestroy(thresher_event* event) {
+  cudaEventDestroy(event->event);
+  delete event;
+}
+
+thresher_device_result EventRecord(thresher_event* event, thresher_stream* stream) {
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return Check(cudaEventRecord(event->event, stream->stream), "recording an event");
+}
+
+thresher_device_result EventSynchronize(thresher_event* event) {
+  THRESHER_DEVICE_TRY(Use(*event->device));
+  return Check(cudaEventSynchronize(event->event), "waiting for an event");
+}
+
+thresher_device_result EventElapsed(thresher_event* start, thresher_event* end, double* nanoseconds) {
+  THRESHER_DEVICE_TRY(Use(*end->device));
+  float milliseconds = 0;
+  THRESHER_DEVICE_TRY(Check(cudaEventElapsedTime(&milliseconds, start->event, end->event), "reading the time"));
+  *nanoseconds = static_cast<double>(milliseconds) * 1e6;
+  return THRESHER_DEVICE_OK;
+}
+
+thresher_device_result Copy(thresher_stream* stream, uint32_t direction, void* to, const void* from, size_t bytes) {
+  constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+  if (direction > THRESHER_COPY_ON_DEVICE) return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "copy: unknown direction");
+  if (bytes == 0) return THRESHER_DEVICE_OK;
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return Check(cudaMemcpyAsync(to, from, bytes, kKinds[direction], stream->stream), "copying");
+}
+
+thresher_device_result Fill(thresher_stream* stream, void* to, uint8_t value, size_t bytes) {
+  if (bytes == 0) return THRESHER_DEVICE_OK;
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return Check(cudaMemsetAsync(to, value, bytes, stream->stream), "filling memory");
+}
+
+thresher_device_result Chain(thresher_stream* stream, const thresher_chain* chain) {
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return RunChain(stream->stream, *chain);
+}
+
+thresher_device_result Norm(thresher_stream* stream, const thresher_norm* norm) {
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return RunNorm(stream->stream, *norm);
+}
+
+thresher_device_result Softmax(thresher_stream* stream, const thresher_softmax* softmax) {
+  THRESHER_DEVICE_TRY(Use(*stream->device));
+  return RunSoftmax(stream->stream, *softmax);
+}
+
+thresher_device_result Gemm(thresher_stream* stream, const thresher_gemm* gemm) {
+  return Guard([&] {
+    THRESHER_DEVICE_TRY(Use(*stream->device));
+    if (stream->workspace == nullptr) {
+      THRESHER_DEVICE_TRY(Check(cudaMalloc(&stream->workspace, kWorkspaceBytes), "allocating a product's workspace"));
+    }
+    return stream->device->products.Run(stream->stream, stream->workspace, kWorkspaceBytes, *gemm);
+  });
+}
+
+constexpr thresher_device_api kApi = {
+    .struct_size = sizeof(thresher_device_api),
+    .version = THRESHER_DEVICE_API_VERSION,
+    .kind = "cuda",
+    .engine_version = THRESHER_VERSION,
+    .architectures = THRESHER_CUDA_ARCHITECTURES,
+    .last_error = []() -> const char* { return Message(); },
+    .count = &Count,
+    .info = &Info,
+    .open = &Open,
+    .close = &Close,
+    .allocate = &Allocate,
+    .release = &Release,
+    .stream_create = &StreamCreate,
+    .stream_destroy = &StreamDestroy,
+    .stream_synchronize = &StreamSynchronize,
+    .stream_wait = &StreamWait,
+    .event_create = &EventCreate,
+    .event_destroy = &EventDestroy,
+    .event_record = &EventRecord,
+    .event_synchronize = &EventSynchronize,
+    .event_elapsed = &EventElapsed,
+    .copy = &Copy,
+    .fill = &Fill,
+    .run_chain = &Chain,
+    .run_norm = &Norm,
+    .run_softmax = &Softmax,
+    .run_gemm = &Gemm,
+};
+
+}  // namespace
+}  // namespace thresher::cuda
+
+extern "C" const thresher_device_api* thresher_device_get_api(uint32_t version) {
+  return version == THRESHER_DEVICE_API_VERSION ? &thresher::cuda::kApi : nullptr;
+}

@@ -1,0 +1,126 @@
+// Layer norm and RMS norm.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "thresher/cuda/rows.h"
+#include "thresher/device_api.h"
+
+namespace thresher::cuda {
+
+// kItems > 0: a thread holds its elements, x() and every width()-th after it; 0: it reads them again for each pass.
+template <bool kOneWarp, int kItems>
+struct NormKernel {
+  thresher_norm args;
+
+  template <class T>
+  THRESHER_DEVICE void operator()(T& t) const {
+    ForEachRow<kOneWarp>(t, args.rows, [&](int64_t row) {
+      if constexpr (kItems > 0) {
+        Held(t, row);
+      } else {
+        Reread(t, row);
+      }
+    });
+  }
+
+ private:
+  struct Scaling {
+    float mean;
+    float factor;
+    float correction;
+  };
+
+  // The mean, rounded to a float, is off by up to half a unit in its last place, which counts where all elements share
+  // a large offset. The second pass finds by how much, and both its sums are corrected.
+  template <class T>
+  THRESHER_DEVICE Scaling ScalingOf(T& t, float mean, float first, float second) const {
+    const float count = static_cast<float>(args.cols);
+    const float correction = args.rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, first) / count;
+    const float variance = ReduceRow<kOneWarp, Sum>(t, second) / count - correction * correction;
+    const float factor = 1.0f / sqrtf(variance + args.eps);
+    return {mean, factor, correction * factor};
+  }
+
+  template <class T>
+  THRESHER_DEVICE float MeanOf(T& t, float total) const {
+    return args.rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, total) / static_cast<float>(args.cols);
+  }
+
+  THRESHER_DEVICE void Store(float* out, int64_t col, float v, const Scaling& s) const {
+    const float weight = args.weight == nullptr ? 1.0f : args.weight[col];
+    const float bias = args.bias == nullptr ? 0.0f : args.bias[col];
+    out[col] = ((v - s.mean) * s.factor - s.correction) * weight + bias;
+  }
+
+  template <class T>
+  THRESHER_DEVICE void Held(T& t, int64_t row) const {
+    const float* x = args.x + row * args.x_stride;
+    const float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.residual_stride;
+    float* sum = args.sum == nullptr ? nullptr : args.sum + row * args.sum_stride;
+    float held[kItems];
+    float total = 0.0f;
+    THRESHER_UNROLL
+    for (int i = 0; i < kItems; ++i) {
+      const int64_t col = t.x() + int64_t{i} * t.width();
+      held[i] = 0.0f;
+      if (col >= args.cols) continue;
+      held[i] = residual == nullptr ? x[col] : x[col] + residual[col];
+      if (sum != nullptr) sum[col] = held[i];
+      total += held[i];
+    }
+    const float mean = MeanOf(t, total);
+    float first = 0.0f, second = 0.0f;
+    THRESHER_UNROLL
+    for (int i = 0; i < kItems; ++i) {
+      if (t.x() + int64_t{i} * t.width() >= args.cols) continue;
+      const float difference = held[i] - mean;
+      first += difference;
+      second += difference * difference;
+    }
+    const Scaling scaling = ScalingOf(t, mean, first, second);
+    float* out = args.out + row * args.out_stride;
+    THRESHER_UNROLL
+    for (int i = 0; i < kItems; ++i) {
+      const int64_t col = t.x() + int64_t{i} * t.width();
+      if (col < args.cols) Store(out, col, held[i], scaling);
+    }
+  }
+
+  // A thread reads back only what it wrote itself.
+  template <class T>
+  THRESHER_DEVICE void Reread(T& t, int64_t row) const {
+    const float* x = args.x + row * args.x_stride;
+    float* out = args.out + row * args.out_stride;
+    const float* from = x;
+    float total = 0.0f;
+    if (args.residual == nullptr) {
+      for (int64_t col = t.x(); col < args.cols; col += t.width()) total += x[col];
+    } else {
+      const float* residual = args.residual + row * args.residual_stride;
+      float* sum = args.sum == nullptr ? out : args.sum + row * args.sum_stride;
+      for (int64_t col = t.x(); col < args.cols; col += t.width()) {
+        sum[col] = x[col] + residual[col];
+        total += sum[col];
+      }
+      from = sum;
+    }
+    const float mean = MeanOf(t, total);
+    float first = 0.0f, second = 0.0f;
+    for (int64_t col = t.x(); col < args.cols; col += t.width()) {
+      const float difference = from[col] - mean;
+      first += difference;
+      second += difference * difference;
+    }
+    const Scaling scaling = ScalingOf(t, mean, first, second);
+    for (int64_t col = t.x(); col < args.cols; col += t.width()) Store(out, col, from[col], scaling);
+  }
+};
+
+template <class Launch>
+auto LaunchNorm(Launch&& launch, const thresher_norm& norm) {
+  return LaunchRows<NormKernel>(launch, norm, norm.rows, norm.cols);
+}
+
+}  // namespace thresher::cuda

@@ -1,0 +1,33 @@
+#include "thresher/cuda/runtime.h"
+
+#include <string>
+
+namespace thresher::cuda {
+
+thresher_device_result Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return THRESHER_DEVICE_OK;
+  cudaGetLastError();  // an error that was told is not told again by the next call
+  const std::string found = std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")";
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return Fail(THRESHER_DEVICE_NO_MEMORY, found + "; free memory of the device, or use smaller batches");
+    case cudaErrorInsufficientDriver:
+      return Fail(THRESHER_DEVICE_UNAVAILABLE,
+                  "wanted an NVIDIA driver for CUDA 13 (release 580 or newer), found none or an older one; install it, "
+                  "or start the container with access to the GPU");
+    case cudaErrorNoDevice:
+      return Fail(THRESHER_DEVICE_UNAVAILABLE,
+                  "wanted a GPU, the driver shows none; look at nvidia-smi and at CUDA_VISIBLE_DEVICES");
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+      return Fail(THRESHER_DEVICE_UNAVAILABLE,
+                  found + "; this library has kernels for compute capability 8.0 and newer: update the driver");
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidDevice:
+      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, found);
+    default:
+      return Fail(THRESHER_DEVICE_FAILED, found);
+  }
+}
+
+}  // namespace thresher::cuda

@@ -1,0 +1,124 @@
+// Where kernels run: one interface for the CPU (cpu_device.h) and for every other kind of device (device_library.h).
+//
+//   std::shared_ptr<Device> device = ...;
+//   DeviceMemory x = device->Allocate(bytes);          // each of these gives a Result
+//   std::unique_ptr<DeviceStream> stream = device->CreateStream();
+//   stream->CopyToDevice(x.data(), numbers, bytes);
+//   stream->Softmax(...);
+//   stream->CopyToHost(numbers, x.data(), bytes);       // waits for all of it
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "thresher/base/status.h"
+#include "thresher/base/view.h"
+#include "thresher/device_api.h"
+#include "thresher/kernels/pointwise_chain.h"
+
+namespace thresher {
+
+struct DeviceInfo {
+  std::string kind;  // "cpu", "cuda"
+  int index = 0;     // among those of its kind
+  std::string name;  // "NVIDIA H100 80GB HBM3"
+  uint64_t memory_bytes = 0;
+  int multiprocessors = 0;         // cores of a CPU
+  std::string compute_capability;  // "9.0"; empty for a CPU
+  int driver_version = 0;          // 13000 for 13.0; 0 for a CPU
+  int runtime_version = 0;
+};
+
+// A moment in the work of a stream.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  virtual Status Synchronize() = 0;
+  // From an earlier event to this one; both have been recorded, and their streams' work until then is done.
+  virtual Result<double> NsSince(DeviceEvent& earlier) = 0;
+};
+
+// Work in order. Kernels, fills and copies on the device may return before they are done; errors in what they do then
+// show at the next Synchronize. One thread at a time. Addresses are the device's unless said otherwise.
+class DeviceStream {
+ public:
+  virtual ~DeviceStream() = default;
+
+  // Return when the copy is done; host memory is the caller's again.
+  virtual Status CopyToDevice(void* to, const void* host, size_t bytes) = 0;
+  virtual Status CopyToHost(void* host, const void* from, size_t bytes) = 0;
+  // The ranges do not overlap.
+  virtual Status CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
+  virtual Status Fill(void* to, uint8_t value, size_t bytes) = 0;
+
+  // As kernels/pointwise_chain.h, kernels/norm.h and kernels/softmax.h have them; nothing happens where a size is 0.
+  virtual Status RunChain(const kernels::Chain& chain, std::span<const View> operands, const View& out) = 0;
+  virtual Status Norm(const thresher_norm& norm) = 0;
+  virtual Status Softmax(const thresher_softmax& softmax) = 0;
+  // InvalidArgument where m, n or k is 0 or rows are closer than they are long.
+  virtual Status Gemm(const thresher_gemm& gemm) = 0;
+
+  virtual Status Record(DeviceEvent& event) = 0;
+  // What is asked of this stream from now on waits for what was asked of another one before the event.
+  virtual Status Wait(DeviceEvent& event) = 0;
+  virtual Status Synchronize() = 0;
+};
+
+class DeviceMemory;
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  virtual ~Device() = default;
+
+  const DeviceInfo& info() const { return info_; }
+
+  // Aligned for every kernel; the content is undefined. InvalidArgument for 0 bytes, ResourceExhausted.
+  Result<DeviceMemory> Allocate(size_t bytes);
+  virtual Result<std::unique_ptr<DeviceStream>> CreateStream() = 0;
+  virtual Result<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
+
+ protected:
+  explicit Device(DeviceInfo info) : info_(std::move(info)) {}
+
+ private:
+  friend class DeviceMemory;
+  virtual Result<void*> AllocateBytes(size_t bytes) = 0;
+  virtual void ReleaseBytes(void* address, size_t bytes) = 0;
+
+  const DeviceInfo info_;
+};
+
+// Memory of a device, which it keeps alive.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  ~DeviceMemory();
+  DeviceMemory(DeviceMemory&& other) noexcept
+      : device_(std::move(other.device_)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  size_t size() const { return size_; }
+
+ private:
+  friend class Device;
+  DeviceMemory(std::shared_ptr<Device> device, void* data, size_t size)
+      : device_(std::move(device)), data_(data), size_(size) {}
+
+  std::shared_ptr<Device> device_;
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace thresher

@@ -1,0 +1,373 @@
+#include "thresher/run/device_library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "thresher/base/clock.h"
+#include "thresher/base/version.h"
+#include "thresher/profile/memory.h"
+#include "thresher/profile/profiler.h"
+#include "thresher/run/device_chain.h"
+#include "thresher/run/device_clock.h"
+#include "thresher/run/device_sites.h"
+
+namespace thresher {
+namespace {
+
+using Api = thresher_device_api;
+
+Status ToStatus(const Api& api, thresher_device_result result) {
+  Code code = Code::kInternal;
+  switch (result) {
+    case THRESHER_DEVICE_OK:
+      return Status::Ok();
+    case THRESHER_DEVICE_INVALID_ARGUMENT:
+      code = Code::kInvalidArgument;
+      break;
+    case THRESHER_DEVICE_UNSUPPORTED:
+    case THRESHER_DEVICE_UNAVAILABLE:
+      code = Code::kUnsupported;
+      break;
+    case THRESHER_DEVICE_NO_MEMORY:
+      code = Code::kResourceExhausted;
+      break;
+    case THRESHER_DEVICE_FAILED:
+      break;
+  }
+  return {code, api.last_error()};
+}
+
+class Event : public DeviceEvent {
+ public:
+  Event(const Api& api, thresher_event* event) : api_(api), event_(event) {}
+  ~Event() override { api_.event_destroy(event_); }
+
+  Status Synchronize() override { return ToStatus(api_, api_.event_synchronize(event_)); }
+  Result<double> NsSince(DeviceEvent& earlier) override {
+    double ns = 0;
+    THRESHER_TRY(ToStatus(api_, api_.event_elapsed(static_cast<Event&>(earlier).event_, event_, &ns)));
+    return ns;
+  }
+  thresher_event* get() const { return event_; }
+
+ private:
+  const Api& api_;
+  thresher_event* const event_;
+};
+
+// A moment that the device's and the profiler's clock share.
+struct Epoch {
+  std::unique_ptr<Event> event;
+  DeviceClock clock;
+};
+
+class LibraryDevice : public Device {
+ public:
+  LibraryDevice(const Api& api, thresher_device* device, DeviceInfo info)
+      : Device(std::move(info)), api_(api), device_(device), number_(profile::CudaDevice(this->info().index)) {
+    variant_ = this->info().kind + " sm_" + this->info().compute_capability;
+    std::erase(variant_, '.');
+  }
+  ~LibraryDevice() override {
+    epoch_.reset();
+    if (clock_stream_ != nullptr) api_.stream_destroy(clock_stream_);
+    api_.close(device_);
+  }
+
+  Result<std::unique_ptr<DeviceStream>> CreateStream() override;
+  Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
+    THRESHER_ASSIGN(std::unique_ptr<Event> event, NewEvent());
+    return std::unique_ptr<DeviceEvent>(std::move(event));
+  }
+
+  Result<std::unique_ptr<Event>> NewEvent() {
+    thresher_event* event = nullptr;
+    THRESHER_TRY(ToStatus(api_, api_.event_create(device_, &event)));
+    return std::make_unique<Event>(api_, event);
+  }
+
+  // A recent common moment. The clocks drift apart by some microseconds a second, and differences of events have seven
+  // digits, so it is renewed every second.
+  Result<std::shared_ptr<Epoch>> CurrentEpoch() {
+    constexpr int64_t kRenewNs = 1'000'000'000;
+    constexpr int kAttempts = 8;
+    const std::lock_guard lock(clock_mutex_);
+    const int64_t begin = NowNs();
+    if (epoch_ != nullptr && begin - epoch_->clock.base_ns() < kRenewNs) return epoch_;
+    if (clock_stream_ == nullptr) THRESHER_TRY(ToStatus(api_, api_.stream_create(device_, &clock_stream_)));
+    auto epoch = std::make_shared<Epoch>();
+    for (int i = 0; i < kAttempts; ++i) {
+      THRESHER_ASSIGN(std::unique_ptr<Event> event, NewEvent());
+      const int64_t before = NowNs();
+      THRESHER_TRY(ToStatus(api_, api_.event_record(event->get(), clock_stream_)));
+      THRESHER_TRY(event->Synchronize());
+      if (epoch->clock.Calibrate(before, NowNs())) epoch->event = std::move(event);
+    }
+    epoch_ = epoch;
+    profile::Record record;
+    record.kind = profile::Kind::kRuntime;
+    record.section = profile::Section::kCall;
+    record.event = profile::kClockCalibrationEvent;
+    profile::Site site;
+    site.name = profile::DeviceName(number_);
+    site.section = profile::Section::kCall;
+    record.site = profile::NumberOf(std::move(site));
+    record.start_ns = begin;
+    record.end_ns = NowNs();
+    profile::Add(record);
+    return epoch;
+  }
+
+  uint8_t number() const { return number_; }
+  const std::string& variant() const { return variant_; }
+
+ private:
+  Result<void*> AllocateBytes(size_t bytes) override {
+    void* address = nullptr;
+    THRESHER_TRY(ToStatus(api_, api_.allocate(device_, bytes, &address)));
+    profile::NoteAllocation(address, static_cast<int64_t>(bytes), number_);
+    return address;
+  }
+  void ReleaseBytes(void* address, size_t bytes) override {
+    profile::NoteRelease(address, static_cast<int64_t>(bytes), number_);
+    api_.release(device_, address);  // after a fault in a kernel it fails, and there is nothing left to release
+  }
+
+  const Api& api_;
+  thresher_device* const device_;
+  const uint8_t number_;
+  std::string variant_;
+  uint16_t streams_ = 0;
+  std::mutex clock_mutex_;  // guards all below
+  thresher_stream* clock_stream_ = nullptr;
+  std::shared_ptr<Epoch> epoch_;
+};
+
+class Stream : public DeviceStream {
+ public:
+  Stream(const Api& api, std::shared_ptr<LibraryDevice> device, thresher_stream* stream, uint16_t number)
+      : api_(api), device_(std::move(device)), stream_(stream), number_(number) {}
+  ~Stream() override {
+    if (!pending_.empty() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK) static_cast<void>(Resolve());
+    pending_.clear();
+    spare_.clear();
+    api_.stream_destroy(stream_);
+  }
+
+  Status CopyToDevice(void* to, const void* host, size_t bytes) override {
+    THRESHER_TRY(Copy(THRESHER_COPY_TO_DEVICE, "Memcpy HtoD", profile::kTransferToDeviceEvent, to, host, bytes));
+    return Synchronize();
+  }
+  Status CopyToHost(void* host, const void* from, size_t bytes) override {
+    THRESHER_TRY(Copy(THRESHER_COPY_TO_HOST, "Memcpy DtoH", profile::kTransferToHostEvent, host, from, bytes));
+    return Synchronize();
+  }
+  Status CopyOnDevice(void* to, const void* from, size_t bytes) override {
+    return Copy(THRESHER_COPY_ON_DEVICE, "Memcpy DtoD", profile::kLaunchStreamEvent, to, from, bytes);
+  }
+  Status Fill(void* to, uint8_t value, size_t bytes) override {
+    if (bytes == 0) return Status::Ok();
+    return Launch(
+        profile::kLaunchStreamEvent, [&] { return SiteOfFill(bytes); },
+        [&] { return api_.fill(stream_, to, value, bytes); });
+  }
+
+  Status RunChain(const kernels::Chain& chain, std::span<const View> operands, const View& out) override {
+    if (out.size() == 0) return Status::Ok();
+    const thresher_chain device_chain = DeviceChain(chain, operands.data(), out);
+    return Launch(
+        profile::kLaunchStreamEvent, [&] { return SiteOfChain(chain, out, device_->variant()); },
+        [&] { return api_.run_chain(stream_, &device_chain); });
+  }
+  Status Norm(const thresher_norm& norm) override {
+    if (norm.rows <= 0 || norm.cols <= 0) return Status::Ok();
+    return Launch(
+        profile::kLaunchStreamEvent, [&] { return SiteOf(norm, device_->variant()); },
+        [&] { return api_.run_norm(stream_, &norm); });
+  }
+  Status Softmax(const thresher_softmax& softmax) override {
+    if (softmax.outer <= 0 || softmax.dim <= 0 || softmax.inner <= 0) return Status::Ok();
+    return Launch(
+        profile::kLaunchStreamEvent, [&] { return SiteOf(softmax, device_->variant()); },
+        [&] { return api_.run_softmax(stream_, &softmax); });
+  }
+  Status Gemm(const thresher_gemm& gemm) override {
+    return Launch(
+        profile::kLaunchStreamEvent, [&] { return SiteOf(gemm, device_->variant()); },
+        [&] { return api_.run_gemm(stream_, &gemm); });
+  }
+
+  Status Record(DeviceEvent& event) override {
+    return ToStatus(api_, api_.event_record(static_cast<Event&>(event).get(), stream_));
+  }
+  Status Wait(DeviceEvent& event) override {
+    return ToStatus(api_, api_.stream_wait(stream_, static_cast<Event&>(event).get()));
+  }
+  Status Synchronize() override {
+    THRESHER_TRY(ToStatus(api_, api_.stream_synchronize(stream_)));
+    return Resolve();
+  }
+
+ private:
+  // Work that was launched while records were wanted: its times are known when it is done.
+  struct Pending {
+    profile::Record record;
+    std::shared_ptr<Epoch> epoch;
+    std::unique_ptr<Event> start;
+    std::unique_ptr<Event> end;
+  };
+  // So many wait before the stream is synchronised for their sake.
+  static constexpr size_t kMostPending = 4096;
+
+  Status Copy(thresher_copy_direction direction, const char* name, uint16_t event, void* to, const void* from,
+              size_t bytes) {
+    if (bytes == 0) return Status::Ok();
+    return Launch(
+        event, [&] { return SiteOfCopy(name, bytes); },
+        [&] { return api_.copy(stream_, static_cast<uint32_t>(direction), to, from, bytes); });
+  }
+
+  template <class MakeSite, class Run>
+  Status Launch(uint16_t event, MakeSite&& make_site, Run&& run) {
+    if (!profile::Enabled()) return ToStatus(api_, run());
+    Pending work;
+    THRESHER_ASSIGN(work.epoch, device_->CurrentEpoch());
+    THRESHER_ASSIGN(work.start, TakeEvent());
+    THRESHER_ASSIGN(work.end, TakeEvent());
+    profile::Site site = make_site();
+    const profile::Section section = site.section;
+    const uint32_t number = profile::NumberOf(std::move(site));
+
+    profile::Record launch;
+    launch.kind = profile::Kind::kRuntime;
+    launch.section = profile::Section::kCall;
+    launch.event = event;
+    launch.site = number;
+    launch.correlation = profile::NextCorrelations(1);
+    launch.start_ns = NowNs();
+    THRESHER_TRY(Record(*work.start));
+    THRESHER_TRY(ToStatus(api_, run()));
+    THRESHER_TRY(Record(*work.end));
+    launch.end_ns = NowNs();
+    profile::Add(launch);
+
+    work.record.kind = profile::Kind::kDevice;
+    work.record.section = section;
+    work.record.event = profile::SiteOf(number).hardware;
+    work.record.site = number;
+    work.record.correlation = launch.correlation;
+    work.record.value = launch.start_ns;
+    work.record.device = device_->number();
+    work.record.lane = number_;
+    profile::Stamp(work.record);
+    pending_.push_back(std::move(work));
+    return pending_.size() < kMostPending ? Status::Ok() : Synchronize();
+  }
+
+  // All pending work is done.
+  Status Resolve() {
+    for (Pending& work : pending_) {
+      THRESHER_ASSIGN(const double start, work.start->NsSince(*work.epoch->event));
+      THRESHER_ASSIGN(const double duration, work.end->NsSince(*work.start));
+      work.record.start_ns = work.epoch->clock.ToHost(start, work.record.value);
+      work.record.end_ns = work.record.start_ns + std::max<int64_t>(static_cast<int64_t>(duration), 0);
+      profile::AddStamped(work.record);
+      spare_.push_back(std::move(work.start));
+      spare_.push_back(std::move(work.end));
+    }
+    pending_.clear();
+    return Status::Ok();
+  }
+
+  Result<std::unique_ptr<Event>> TakeEvent() {
+    if (spare_.empty()) return device_->NewEvent();
+    std::unique_ptr<Event> event = std::move(spare_.back());
+    spare_.pop_back();
+    return event;
+  }
+
+  const Api& api_;
+  const std::shared_ptr<LibraryDevice> device_;
+  thresher_stream* const stream_;
+  const uint16_t number_;
+  std::vector<Pending> pending_;
+  std::vector<std::unique_ptr<Event>> spare_;
+};
+
+Result<std::unique_ptr<DeviceStream>> LibraryDevice::CreateStream() {
+  thresher_stream* stream = nullptr;
+  THRESHER_TRY(ToStatus(api_, api_.stream_create(device_, &stream)));
+  const std::lock_guard lock(clock_mutex_);
+  return std::unique_ptr<DeviceStream>(std::make_unique<Stream>(
+      api_, std::static_pointer_cast<LibraryDevice>(shared_from_this()), stream, ++streams_));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::Open(const std::string& path) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const reason = dlerror();
+    return Unsupported("device library " + path + " cannot be opened: " + (reason != nullptr ? reason : "no reason"));
+  }
+  using GetApi = const thresher_device_api* (*)(uint32_t);
+  const auto get = reinterpret_cast<GetApi>(dlsym(library, "thresher_device_get_api"));
+  if (get == nullptr) return InvalidArgument(path + ": wanted a device library of Thresher, found another library");
+  return FromTable(get(THRESHER_DEVICE_API_VERSION), path);
+}
+
+Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::FromTable(const thresher_device_api* api,
+                                                                const std::string& origin) {
+  if (api == nullptr || api->version != THRESHER_DEVICE_API_VERSION || api->struct_size < sizeof(thresher_device_api)) {
+    return Unsupported(origin + ": wanted version " + std::to_string(THRESHER_DEVICE_API_VERSION) +
+                       " of the device interface, found another; install the same version of thresher and of "
+                       "thresher-cuda");
+  }
+  if (std::string_view(api->engine_version) != kVersion) {
+    const std::string package = std::string("thresher-") + api->kind;
+    return Unsupported(origin + ": wanted " + package + " " + kVersion + ", found " + api->engine_version + "; pip install " +
+                       package + "==" + kVersion);
+  }
+  return std::shared_ptr<DeviceLibrary>(new DeviceLibrary(*api));
+}
+
+Result<int> DeviceLibrary::Count() const {
+  int32_t count = 0;
+  THRESHER_TRY(ToStatus(api_, api_.count(&count)));
+  return static_cast<int>(count);
+}
+
+Result<DeviceInfo> DeviceLibrary::Info(int index) const {
+  THRESHER_ASSIGN(const int count, Count());
+  if (index < 0 || index >= count) {
+    return InvalidArgument("wanted a " + std::string(api_.kind) + " device from 0 to " + std::to_string(count - 1) +
+                           ", found " + std::to_string(index));
+  }
+  thresher_device_info found{};
+  found.struct_size = sizeof found;
+  THRESHER_TRY(ToStatus(api_, api_.info(index, &found)));
+  DeviceInfo info;
+  info.kind = api_.kind;
+  info.index = index;
+  info.name = found.name;
+  info.memory_bytes = found.memory_bytes;
+  info.multiprocessors = found.multiprocessors;
+  info.compute_capability = std::to_string(found.compute_major) + "." + std::to_string(found.compute_minor);
+  info.driver_version = found.driver_version;
+  info.runtime_version = found.runtime_version;
+  return info;
+}
+
+Result<std::shared_ptr<Device>> DeviceLibrary::OpenDevice(int index) const {
+  THRESHER_ASSIGN(DeviceInfo info, Info(index));
+  thresher_device* device = nullptr;
+  THRESHER_TRY(ToStatus(api_, api_.open(index, &device)));
+  return std::shared_ptr<Device>(std::make_shared<LibraryDevice>(api_, device, std::move(info)));
+}
+
+}  // namespace thresher

@@ -1,0 +1,303 @@
+// The device's chains of element-wise operators, on the emulator: every operator against float64, and chains bit by bit
+// against their operators one after the other.
+#include "thresher/cuda/chain_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cuda/emulator.h"
+#include "kernels/chain_testing.h"
+#include "kernels/tensor_testing.h"
+#include "thresher/run/device_chain.h"
+
+namespace thresher::cuda::testing {
+namespace {
+
+using kernels::Chain;
+using kernels::ChainArg;
+using kernels::ChainStep;
+using kernels::FillRandom;
+using kernels::SameBits;
+using kernels::Tensor;
+using Kind = ChainArg::Kind;
+
+// Both orders must give the same.
+void RunOnDevice(const Chain& chain, const std::vector<View>& operands, Tensor& out) {
+  const thresher_chain forward = DeviceChain(chain, operands.data(), out.view);
+  if (forward.size == 0) return;
+  ASSERT_EQ(LaunchChain(Launcher{Order::kForward}, forward), "");
+  Tensor again(DType::kF32, Dims(out.view.shape, out.view.shape + out.view.rank));
+  const thresher_chain backward = DeviceChain(chain, operands.data(), again.view);
+  ASSERT_EQ(LaunchChain(Launcher{Order::kBackward}, backward), "");
+  ASSERT_TRUE(SameBits(again, out));
+}
+
+// One step as a chain of its own, whose arguments are operands.
+Chain Alone(const ChainStep& step) {
+  Chain chain;
+  chain.num_operands = step.num_args();
+  chain.num_steps = 1;
+  chain.steps[0] = step;
+  for (int a = 0; a < step.num_args(); ++a) {
+    if (step.args[a].kind != Kind::kNumber) chain.steps[0].args[a] = {Kind::kOperand, static_cast<uint8_t>(a), 0};
+  }
+  return chain;
+}
+
+void RunSingly(const Chain& chain, const std::vector<View>& operands, Tensor& out) {
+  std::vector<std::unique_ptr<Tensor>> results;
+  const Dims shape(out.view.shape, out.view.shape + out.view.rank);
+  for (int s = 0; s < chain.num_steps; ++s) {
+    const ChainStep& step = chain.steps[s];
+    std::vector<View> args;
+    for (int a = 0; a < step.num_args(); ++a) {
+      const ChainArg& arg = step.args[a];
+      args.push_back(arg.kind == Kind::kOperand ? operands[arg.index]
+                     : arg.kind == Kind::kStep  ? results[arg.index]->view
+                                                : operands[0]);
+    }
+    results.push_back(std::make_unique<Tensor>(DType::kF32, shape));
+    RunOnDevice(Alone(step), args, *results.back());
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  std::memcpy(out.view.data, results.back()->view.data, out.num_bytes());
+}
+
+TEST(ChainKernel, GivesTheBitsOfSingleOperators) {
+  std::mt19937 random(5);
+  for (const kernels::ChainCase& c : kernels::ChainCases()) {
+    std::vector<std::unique_ptr<Tensor>> tensors;
+    std::vector<View> operands;
+    for (const kernels::Layout& layout : c.operands) {
+      tensors.push_back(std::make_unique<Tensor>(DType::kF32, c.shape, layout));
+      FillRandom(*tensors.back(), random);
+      if (layout.broadcast != 0 && random() % 2) *tensors.back()->memory<float>() = 2.0f;
+      operands.push_back(tensors.back()->view);
+    }
+    for (int round = 0; round < 6; ++round) {
+      SCOPED_TRACE("shape " + ToString(c.shape) + ", operands " + std::to_string(operands.size()) + ", round " +
+                   std::to_string(round));
+      const int steps = 3 + static_cast<int>(random() % (kernels::kMaxChainSteps - 3));
+      const Chain chain = kernels::ChainMaker(static_cast<int>(operands.size()), random).Make(steps);
+      Tensor out(DType::kF32, c.shape), want(DType::kF32, c.shape);
+      RunOnDevice(chain, operands, out);
+      RunSingly(chain, operands, want);
+      ASSERT_TRUE(SameBits(out, want));
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+struct Tolerance {
+  double relative, absolute;
+};
+
+TEST(ChainKernel, EveryUnaryOperatorAgreesWithFloat64) {
+  std::mt19937 random(1);
+  Tensor x(DType::kF32, {3000});
+  FillRandom(x, random);
+  for (const kernels::UnaryOp op : kernels::AllUnaryOps()) {
+    if (!Supports(op, DType::kF32)) continue;
+    SCOPED_TRACE(std::string(Name(op)));
+    Chain chain;
+    chain.num_operands = chain.num_steps = 1;
+    chain.steps[0].unary = op;
+    const DType type = ResultType(op, DType::kF32);
+    Tensor out(DType::kF32, {3000}), want(type, {3000});
+    RunOnDevice(chain, {x.view}, out);
+    UnaryReference(op, x.view, want.view);
+    const bool gelu = op == kernels::UnaryOp::kGelu || op == kernels::UnaryOp::kGeluTanh;
+    const Tolerance tolerance = gelu ? Tolerance{5e-7, 2e-7} : Tolerance{1e-6, 1e-37};
+    for (int64_t i = 0; i < 3000; ++i) {
+      const float g = out.view.as<float>()[i];
+      const float w = type == DType::kBool ? want.view.as<uint8_t>()[i] : want.view.as<float>()[i];
+      const float v = x.view.as<float>()[i];
+      ASSERT_TRUE(kernels::Close(g, w, tolerance.relative, tolerance.absolute + (gelu ? 3e-7 * std::fabs(v) : 0)))
+          << "of " << v << ": " << g << ", wanted " << w;
+    }
+  }
+}
+
+TEST(ChainKernel, EveryBinaryOperatorAgreesWithFloat64) {
+  std::mt19937 random(2);
+  Tensor a(DType::kF32, {60, 50}), b(DType::kF32, {60, 50}, {.order = {1, 0}});
+  FillRandom(a, random);
+  FillRandom(b, random);
+  for (const kernels::BinaryOp op : kernels::AllBinaryOps()) {
+    if (!Supports(op, DType::kF32)) continue;
+    SCOPED_TRACE(std::string(Name(op)));
+    Chain chain;
+    chain.num_operands = 2;
+    chain.num_steps = 1;
+    chain.steps[0].kind = ChainStep::Kind::kBinary;
+    chain.steps[0].binary = op;
+    chain.steps[0].args[1].index = 1;
+    const DType type = ResultType(op, DType::kF32);
+    Tensor out(DType::kF32, {60, 50}), want(type, {60, 50});
+    RunOnDevice(chain, {a.view, b.view}, out);
+    BinaryReference(op, a.view, b.view, want.view);
+    for (int64_t i = 0; i < 3000; ++i) {
+      const float g = out.view.as<float>()[i];
+      const float w = type == DType::kBool ? want.view.as<uint8_t>()[i] : want.view.as<float>()[i];
+      ASSERT_TRUE(kernels::Close(g, w, 1e-6, 1e-37)) << i << ": " << g << ", wanted " << w;
+    }
+  }
+}
+
+// bool between the steps: comparisons, then every operator that takes bool, then back to numbers.
+TEST(ChainKernel, OperatorsOnBool) {
+  std::mt19937 random(3);
+  Tensor a(DType::kF32, {500}), b(DType::kF32, {500});
+  FillRandom(a, random);
+  FillRandom(b, random);
+  Tensor positive(DType::kBool, {500}), greater(DType::kBool, {500});
+  for (int64_t i = 0; i < 500; ++i) {
+    positive.view.as<uint8_t>()[i] = a.view.as<float>()[i] > 0;
+    greater.view.as<uint8_t>()[i] = a.view.as<float>()[i] > b.view.as<float>()[i];
+  }
+  const auto chain_with = [](const ChainStep& step) {
+    Chain chain;
+    chain.num_operands = 2;
+    chain.num_steps = 4;
+    for (int s = 0; s < 2; ++s) {
+      chain.steps[s].kind = ChainStep::Kind::kBinary;
+      chain.steps[s].binary = kernels::BinaryOp::kGt;
+      chain.steps[s].dtype = DType::kBool;
+    }
+    chain.steps[0].args[1] = {Kind::kNumber, 0, 0.0f};
+    chain.steps[1].args[1] = {Kind::kOperand, 1, 0};
+    chain.steps[2] = step;
+    chain.steps[2].operand_dtype = chain.steps[2].dtype = DType::kBool;
+    chain.steps[3].kind = ChainStep::Kind::kWhere;
+    chain.steps[3].args[0] = {Kind::kStep, 2, 0};
+    chain.steps[3].args[1] = {Kind::kNumber, 0, 2.0f};
+    chain.steps[3].args[2] = {Kind::kOperand, 1, 0};
+    return chain;
+  };
+  const auto check = [&](const ChainStep& step, const Tensor& truth) {
+    Tensor out(DType::kF32, {500});
+    RunOnDevice(chain_with(step), {a.view, b.view}, out);
+    for (int64_t i = 0; i < 500; ++i) {
+      const float want = truth.view.as<uint8_t>()[i] ? 2.0f : b.view.as<float>()[i];
+      ASSERT_TRUE(kernels::Close(out.view.as<float>()[i], want, 0, 0)) << i;
+    }
+  };
+  int checked = 0;
+  for (const kernels::BinaryOp op : kernels::AllBinaryOps()) {
+    if (!Supports(op, DType::kBool)) continue;
+    SCOPED_TRACE(std::string(Name(op)));
+    ChainStep step;
+    step.kind = ChainStep::Kind::kBinary;
+    step.binary = op;
+    step.args[0] = {Kind::kStep, 0, 0};
+    step.args[1] = {Kind::kStep, 1, 0};
+    Tensor truth(DType::kBool, {500});
+    BinaryReference(op, positive.view, greater.view, truth.view);
+    check(step, truth);
+    ++checked;
+  }
+  for (const kernels::UnaryOp op : kernels::AllUnaryOps()) {
+    if (!Supports(op, DType::kBool)) continue;
+    SCOPED_TRACE(std::string(Name(op)));
+    ChainStep step;
+    step.unary = op;
+    step.args[0] = {Kind::kStep, 1, 0};
+    Tensor truth(DType::kBool, {500});
+    UnaryReference(op, greater.view, truth.view);
+    check(step, truth);
+    ++checked;
+  }
+  EXPECT_GE(checked, 18);
+}
+
+TEST(ChainKernel, PowersWithOneExponentTakeShortCuts) {
+  const std::vector<float> bases = {-0.0f, 0.0f, 2.0f, -3.0f, 0.25f, 1e30f};
+  Tensor x(DType::kF32, {6});
+  std::copy(bases.begin(), bases.end(), x.memory<float>());
+  for (const float exponent : {2.0f, 3.0f, -1.0f, 0.5f, -0.5f, 1.7f}) {
+    Chain chain;
+    chain.num_operands = chain.num_steps = 1;
+    chain.steps[0].kind = ChainStep::Kind::kBinary;
+    chain.steps[0].binary = kernels::BinaryOp::kPow;
+    chain.steps[0].args[1] = {Kind::kNumber, 0, exponent};
+    Tensor out(DType::kF32, {6}), want(DType::kF32, {6});
+    RunOnDevice(chain, {x.view}, out);
+    // The CPU's chain has the same rules.
+    Tensor scratch(DType::kF32, {static_cast<int64_t>(ChainScratchBytes(chain) / sizeof(float))});
+    RunChain(chain, &x.view, want.view, scratch.memory<std::byte>());
+    EXPECT_TRUE(Same(out, want, 1e-6)) << exponent;
+    if (exponent == 0.5f) {
+      EXPECT_TRUE(std::signbit(out.memory<float>()[0]));
+    }
+  }
+}
+
+TEST(ChainKernel, InPlace) {
+  std::mt19937 random(4);
+  Tensor x(DType::kF32, {3, 700}), b(DType::kF32, {3, 700}, {.broadcast = 1}), want(DType::kF32, {3, 700});
+  FillRandom(x, random);
+  FillRandom(b, random);
+  Chain chain;
+  chain.num_operands = 2;
+  chain.num_steps = 2;
+  chain.steps[0].unary = kernels::UnaryOp::kRelu;
+  chain.steps[1].kind = ChainStep::Kind::kBinary;
+  chain.steps[1].args[0] = {Kind::kStep, 0, 0};
+  chain.steps[1].args[1] = {Kind::kOperand, 1, 0};
+  RunOnDevice(chain, {x.view, b.view}, want);
+  const thresher_chain device = DeviceChain(chain, std::vector<View>{x.view, b.view}.data(), x.view);
+  ASSERT_EQ(LaunchChain(Launcher{}, device), "");
+  EXPECT_TRUE(SameBits(x, want));
+}
+
+TEST(ChainKernel, OperandsKnowTheirLayout) {
+  Tensor x(DType::kF32, {4, 5}), row(DType::kF32, {4, 5}, {.broadcast = 1}), one(DType::kF32, {4, 5}, {.broadcast = 3}),
+      turned(DType::kF32, {4, 5}, {.order = {1, 0}}), out(DType::kF32, {4, 5});
+  Chain chain;
+  chain.num_operands = 4;
+  chain.num_steps = 1;
+  const View operands[] = {x.view, row.view, one.view, turned.view};
+  const thresher_chain device = DeviceChain(chain, operands, out.view);
+  EXPECT_EQ(device.dense, 1u);
+  EXPECT_EQ(device.single, 4u);
+  EXPECT_EQ(device.rank, 2);
+  EXPECT_EQ(device.size, 20);
+  EXPECT_EQ(device.strides[1][0], 0);
+  EXPECT_EQ(device.strides[3][1], 4);
+}
+
+TEST(ChainKernel, OnlyLateResultsTakeSlots) {
+  Chain chain;
+  chain.num_operands = 1;
+  chain.num_steps = 10;
+  for (uint8_t s = 1; s < 10; ++s) chain.steps[s].args[0] = {Kind::kStep, static_cast<uint8_t>(s - 1), 0};
+  Tensor x(DType::kF32, {4}), out(DType::kF32, {4});
+  EXPECT_EQ(DeviceChain(chain, &x.view, out.view).num_slots, 0);
+  // Steps 0 and 1 are wanted at the end; 2 is wanted by 4, and its slot by nobody later.
+  for (const auto& [step, reads] : {std::pair{9, 0}, {8, 1}, {4, 2}}) {
+    chain.steps[step].kind = ChainStep::Kind::kBinary;
+    chain.steps[step].args[1] = {Kind::kStep, static_cast<uint8_t>(reads), 0};
+  }
+  const thresher_chain device = DeviceChain(chain, &x.view, out.view);
+  EXPECT_EQ(device.num_slots, 3);
+  EXPECT_EQ(device.steps[3].slot, -1);
+  EXPECT_EQ(device.steps[9].args[0].source, THRESHER_CHAIN_PREVIOUS);
+  EXPECT_EQ(device.steps[9].args[1].source, THRESHER_CHAIN_SLOT);
+  EXPECT_EQ(device.steps[9].args[1].index, device.steps[0].slot);
+}
+
+TEST(ChainKernel, EveryNumberOfSlotsFitsTheDevice) {
+  for (int slots = 0; slots <= kernels::kMaxChainSteps; ++slots) {
+    const int width = ChainWidth(slots);
+    EXPECT_EQ(width % kWarp, 0);
+    EXPECT_LE(slots * kItems * width, kMostSharedFloats) << slots;
+  }
+}
+
+}  // namespace
+}  // namespace thresher::cuda::testing
