@@ -112,7 +112,8 @@ def test_version() -> None:
 def test_doctor() -> None:
     done = thresher("doctor")
     assert done.returncode == 0, done.stdout
-    assert "All is well." in done.stdout
+    verdict = "All is well." if importlib.util.find_spec("torch") else "The installation works; see the warnings."
+    assert verdict in done.stdout
     data = json.loads(thresher("doctor", "--json").stdout)
     assert data["verdict"] in ("OK", "WARN")
     found = {check["name"]: check["level"] for check in data["checks"]}
