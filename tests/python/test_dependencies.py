@@ -87,8 +87,9 @@ OFFLINE = "offline.switch_on(); offline.require(flavour, (), for_wheel=False); n
 @lru_cache
 def tools() -> Path:
     """The environment that holds Conan: the one that nox makes, else the one that runs the tests."""
-    made = ROOT / "build" / "venv" / f"tools-cp{sys.version_info.major}{sys.version_info.minor}"
-    for folder in (Path(os.environ.get("THRESHER_TOOLS", made)), Path(sys.prefix)):
+    build = Path(os.environ.get("THRESHER_BUILD_DIR", ROOT / "build")).expanduser()
+    made = build / "venv" / f"tools-cp{sys.version_info.major}{sys.version_info.minor}"
+    for folder in (made, Path(sys.prefix)):
         if (folder / "bin" / "conan").exists():
             return folder
     pytest.skip("needs Conan; `nox -s deps` installs it")
@@ -210,17 +211,12 @@ def make_project(root: Path, url: str, sha256: str) -> Project:
 
 
 def lend_tools(project: Project) -> None:
-    made = "from toolchain.environments import TOOLS, write_stamp; "
+    stamp = "from toolchain.environments import *; write_stamp(TOOLS, {'fingerprint': TOOLS.fingerprint()})"
     folder = project.root / "build" / "venv" / f"tools-cp{sys.version_info.major}{sys.version_info.minor}"
     folder.mkdir(parents=True)
     for name in ("bin", "lib", "pyvenv.cfg"):
         (folder / name).symlink_to(tools() / name)
-    subprocess.run(
-        [sys.executable, "-c", made + "write_stamp(TOOLS, {'fingerprint': TOOLS.fingerprint()})"],
-        check=True,
-        cwd=project.root,
-        env=project.environment(),
-    )
+    subprocess.run([sys.executable, "-c", stamp], check=True, cwd=project.root, env=project.environment())
 
 
 def clone_of(project: Project, root: Path, *, with_home: bool = False) -> Project:
