@@ -2,7 +2,7 @@
 
     python scripts/export_reference.py FOLDER
 
-writes FOLDER/minilm.thrmodel and FOLDER/minilm.npz with the arrays input_<name> and output_<number>. Needs an
+writes FOLDER/minilm.thrmodel and FOLDER/minilm.npz with the arrays inputs/<name> and outputs/<name>. Needs an
 environment with Thresher, PyTorch and the model.
 """
 
@@ -28,15 +28,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     folder: Path = parser.parse_args(argv).folder
     folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "minilm.thrmodel"
     model = load_model()
     inputs = tokenize(TEXTS, SEQUENCE)
     with torch.inference_mode():
-        outputs = model(**inputs)
-    answers = {f"output_{i}": value.numpy() for i, value in enumerate(outputs.to_tuple())}
-    questions = {f"input_{name}": value.numpy() for name, value in inputs.items()}
-    thresher.export(model, (), folder / "minilm.thrmodel", kwargs=inputs)
+        outputs = model(**inputs).to_tuple()
+    thresher.export(model, (), path, kwargs=inputs)
+    questions = {f"inputs/{name}": value.numpy() for name, value in inputs.items()}
+    ports = thresher.load(path).outputs
+    answers = {f"outputs/{port.name}": value.numpy() for port, value in zip(ports, outputs, strict=True)}
     np.savez(folder / "minilm.npz", allow_pickle=False, **questions, **answers)
-    print(f"{folder / 'minilm.thrmodel'}: {(folder / 'minilm.thrmodel').stat().st_size / 2**20:.1f} MiB")
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, outputs {', '.join(port.name for port in ports)}")
     return 0
 
 

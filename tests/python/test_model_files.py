@@ -15,7 +15,7 @@ from processes import run_python
 
 torch = pytest.importorskip("torch")
 
-import thresher
+import thresher  # noqa: E402
 
 # A process in which importing PyTorch fails.
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
@@ -320,19 +320,19 @@ def test_damaged_files_are_refused_at_every_section_and_byte(mlp: Mlp, tmp_path:
         offset, size = struct.unpack_from("<QQ", good, 64 + 40 * i + 8)
         for end in (offset - 1, offset, offset + size // 2):
             path.write_bytes(good[:end])
-            with pytest.raises(ValueError, match="the file is (incomplete|damaged): copy or export it again"):
+            with pytest.raises(ValueError, match=r"the file is (incomplete|damaged): copy or export it again"):
                 thresher.load(path)
         for at in range(offset, offset + size, max(1, size // 5)):
             path.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
             with pytest.raises(ValueError, match=rf"model file {path}: .*wanted contents of digest"):
                 thresher.load(path)
     path.write_bytes(b"PK" + good[2:])
-    with pytest.raises(ValueError, match="name a file that thresher.export wrote"):
+    with pytest.raises(ValueError, match=r"name a file that thresher.export wrote"):
         thresher.load(path)
     path.write_bytes(good[:8] + struct.pack("<I", 7) + good[12:])
-    with pytest.raises(NotImplementedError, match="wanted format version 1, found 7"):
+    with pytest.raises(NotImplementedError, match=r"wanted format version 1, found 7"):
         thresher.load(path)
-    with pytest.raises(FileNotFoundError, match="thresher.export writes one"):
+    with pytest.raises(FileNotFoundError, match=r"thresher.export writes one"):
         thresher.load(tmp_path / "none")
     path.write_bytes(good)
     thresher.load(path)

@@ -11,7 +11,7 @@ from thresher.compiler.errors import (
     UnavailableError,
     UnsupportedOperatorError,
 )
-from thresher.compiler.export import export
+from thresher.compiler.exporting import export
 from thresher.compiler.importer import supported_operators
 from thresher.compiler.precision import PrecisionDecision
 from thresher.compiler.stats import CompilationStats, UnsupportedOperator, WeightsHeld, clear_cache, compilation_stats

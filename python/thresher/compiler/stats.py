@@ -58,7 +58,7 @@ class UnsupportedOperator:
 
 
 def count_of(listed: tuple[UnsupportedOperator, ...]) -> str:
-    """ "3 operators": how many nodes the entries describe."""
+    """Returns how many nodes the entries describe, as in "3 operators"."""
     return _count(sum(entry.count for entry in listed), "operator")
 
 

@@ -212,11 +212,8 @@ def _output_names(spec: TreeSpec, prefix: str = "") -> list[str]:
     children = spec.children()
     names = []
     for key, child in zip(_keys(spec), children, strict=True):
-        if prefix:
-            name = f"{prefix}.{key}"
-        else:
-            name = key if isinstance(key, str) else f"output_{key}"
-        names += _output_names(child, name)
+        first = key if isinstance(key, str) else f"output_{key}"
+        names += _output_names(child, f"{prefix}.{key}" if prefix else first)
     return names
 
 
