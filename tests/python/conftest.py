@@ -14,8 +14,15 @@ import pytest
 # Where PyTorch is installed nothing here has any effect, so that nothing can be skipped by mistake.
 WITHOUT_TORCH = importlib.util.find_spec("torch") is None
 NEEDS_TORCH = "needs PyTorch, which is not installed"
-# These test what stands around the wheel: scripts/ and bench/, which run where it is built and measured.
-REPOSITORY_TESTS = ("test_toolchain", "test_bench", "test_stage")
+# These test what stands around the wheel: scripts/, docker/ and bench/, which run where it is built and measured.
+REPOSITORY_TESTS = (
+    "test_bench",
+    "test_containers",
+    "test_dependencies",
+    "test_package",
+    "test_stage",
+    "test_toolchain",
+)
 
 
 def needs_torch(error: BaseException | None) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +119,11 @@ def test_the_wheel_of_this_machine_is_found(wheel_test: ModuleType, tmp_path: Pa
         wheel_test.find_wheel(tmp_path)
 
 
+def test_what_is_left_out_under_emulation_is_there(wheel_test: ModuleType) -> None:
+    for pattern in wheel_test.SLOW_EMULATED:
+        assert list((ROOT / "tests" / "python").glob(pattern)), pattern
+
+
 def test_only_passed_steps_pass(wheel_test: ModuleType) -> None:
     Step, Outcome = wheel_test.Step, wheel_test.Outcome
     good = Step("import", "a", Outcome.PASSED, "")
@@ -203,6 +210,33 @@ def test_a_wheel_that_does_not_install_blocks_the_rest(
     assert outcomes == {"make environment": "passed", "install alone": "failed", "all other steps": "blocked"}
     assert len(result["reasons"]) == 2
     assert "FAILED in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [
+        (2.0, None),
+        (2.001, "wanted an error of at most 0.0001"),
+        (float("nan"), "wanted finite values"),
+        (None, "wanted outputs of shapes"),
+    ],
+)
+def test_a_model_file_is_judged_by_its_outputs(
+    wheel_test: ModuleType, tmp_path: Path, factor: float | None, reason: str | None
+) -> None:
+    numpy = pytest.importorskip("numpy")
+    x = numpy.linspace(-3, 3, 24, dtype=numpy.float32).reshape(2, 12)
+    answers = {f"output_{i}": x * 2 + i for i in range(11)}
+    numpy.savez(tmp_path / "expected.npz", input_x=x, **answers)
+    outputs = "{}" if factor is None else f"{{f'y{{i}}': x * {factor!r} + i for i in range(11)}}"
+    (tmp_path / "thresher.py").write_text(
+        "from types import SimpleNamespace\nnan = float('nan')\n_engine = SimpleNamespace(isa=lambda: 'neon')\n"
+        f"def load(path):\n    return lambda x: {outputs}\n"
+    )
+    command = [sys.executable, "-c", wheel_test.MODEL, "model", str(tmp_path / "expected.npz"), "1e-4"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, reason in done.stderr if reason else True) == (1 if reason else 0, True), done.stderr
 
 
 def test_paths_that_are_not_there_are_named(wheel_test: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
