@@ -18,11 +18,11 @@ import nox
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
-from toolchain import agreement, bundle, checks, lock, native, offline, package, platforms, tests, wheel
+from toolchain import agreement, bundle, checks, cuda, lock, native, offline, package, platforms, tests, wheel
 from toolchain.environments import MODEL
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PROFILES, Flavour
-from toolchain.platforms import Platform
+from toolchain.platforms import CUDA, Platform
 from toolchain.process import ToolchainError, is_offline
 from toolchain.system import ensure_system_packages
 
@@ -104,11 +104,14 @@ def build(session: nox.Session) -> None:
         "build",
         "Builds dist/thresher-*.whl: installs missing system packages (as root; else prints the line to run), builds "
         "the native dependencies with Conan, compiles, repairs the wheel, and proves it in an empty environment. A "
-        "wheel for another architecture is cross-compiled; its files and tags are checked, and nothing of it is run.",
+        "wheel for another architecture is cross-compiled; its files and tags are checked, and nothing of it is run. "
+        "With --platform cuda it builds dist/thresher_cuda-*.whl, the kernels for NVIDIA GPUs, with the CUDA compiler of "
+        "this machine ($CUDACXX, /usr/local/cuda) or of pip; neither a GPU nor a driver is needed.",
         [
             "",
             "--build-type RelWithDebInfo",
             "--platform arm",
+            "--platform cuda",
             "--platform x86 --container",
             "--package",
             "--torch-shim none",
@@ -145,6 +148,9 @@ def build(session: nox.Session) -> None:
             inside += [f"--torch-shim={shim}" for shim in options.torch_shim or ()]
             inside += ["--package"] if options.package else []
             containerised(options, platform.name, "build", inside)
+            return
+        if platform is CUDA:
+            cuda.verify(cuda.build_wheel(options.build_type))
             return
         shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]
         flavour = Flavour(platform.host_profile, options.build_type)

@@ -15,3 +15,10 @@ if(test_sources)
   target_link_libraries(thresher_tests PRIVATE thresher_core GTest::gmock GTest::gtest_main)
   gtest_discover_tests(thresher_tests DISCOVERY_MODE PRE_TEST)
 endif()
+
+# The emulated device as a library that the engine opens like that of a real one (tests/cuda, --device-library).
+add_library(thresher_emulated_device MODULE "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulated_library.cc"
+            "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulator.cc")
+thresher_target_flags(thresher_emulated_device)
+target_include_directories(thresher_emulated_device PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
+target_link_libraries(thresher_emulated_device PRIVATE thresher_core)

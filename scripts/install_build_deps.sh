@@ -13,7 +13,8 @@ venv. Knows Debian and Ubuntu and what derives from them.
   --dry-run        print the commands that would run, and run none
   --print          print the packages for this machine, one a line, installed or not
   --check          print what is missing, one a line; exit code 1 if anything is
-  --platform NAME  x86 or arm (default: what this machine is); arm elsewhere: also a cross compiler and an emulator
+  --platform NAME  x86, arm or cuda (default: what this machine is); arm elsewhere: also a cross compiler and an emulator;
+                   cuda: as x86, for the CUDA compiler comes from pip
   --tests          also what only tests use: Chromium, Node and, on x86_64, a cross compiler
   --containers     also a container engine (podman), and what makes base images and runs those of other architectures
   --python PATH    the Python that builds (default: python3)
@@ -64,8 +65,8 @@ packages() {
     printf '%s\n' podman runc netavark aardvark-dns iptables catatonit uidmap slirp4netns fuse-overlayfs \
       mmdebstrap arch-test qemu-user-static binfmt-support
   case $platform in
-    x86)
-      [ "$architecture" = x86_64 ] || fail "platform x86 needs an x86_64 machine; this one is $architecture."
+    x86 | cuda)
+      [ "$architecture" = x86_64 ] || fail "platform $platform needs an x86_64 machine; this one is $architecture."
       ;;
     arm)
       case $architecture in
@@ -74,7 +75,7 @@ packages() {
         *) fail "platform arm needs an x86_64 or aarch64 machine; this one is $architecture." ;;
       esac
       ;;
-    *) fail "unknown platform '$platform'; known: x86, arm." ;;
+    *) fail "unknown platform '$platform'; known: x86, arm, cuda." ;;
   esac
 }
 

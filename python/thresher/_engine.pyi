@@ -37,6 +37,93 @@ def env_value(name: str) -> bool | int | str:
 def check_env() -> list[str]:
     """Warnings about unknown THRESHER_* variables."""
 
+def library_devices(path: str) -> dict[str, Any]:
+    """Kind, architectures and devices of a library of kernels. Raises where it cannot be used here, with the cure."""
+
+class DeviceBuffer:
+    """Memory of a device."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+class DeviceEvent:
+    """A moment in the work of a stream."""
+
+    def synchronize(self) -> None: ...
+    def ns_since(self, earlier: DeviceEvent) -> float:
+        """Nanoseconds from an earlier event; both are done."""
+
+class DeviceStream:
+    """Work in order; kernels and fills may return before they are done."""
+
+    def copy_in(self, to: DeviceBuffer, array: object) -> None: ...
+    def copy_out(self, array: object, source: DeviceBuffer) -> None: ...
+    def copy(
+        self, to: DeviceBuffer, source: DeviceBuffer, nbytes: int, to_offset: int = 0, source_offset: int = 0
+    ) -> None: ...
+    def fill(self, to: DeviceBuffer, value: int, nbytes: int, offset: int = 0) -> None: ...
+    def pointwise(
+        self,
+        program: str,
+        operands: Sequence[tuple[DeviceBuffer, Sequence[int], int]],
+        shape: Sequence[int],
+        out: DeviceBuffer,
+    ) -> None:
+        """Operator "pointwise" of `thresher ops`; operands are (buffer, strides, offset), in elements."""
+
+    def norm(
+        self,
+        kind: str,
+        x: DeviceBuffer,
+        out: DeviceBuffer,
+        rows: int,
+        cols: int,
+        weight: DeviceBuffer | None = None,
+        bias: DeviceBuffer | None = None,
+        residual: DeviceBuffer | None = None,
+        sum: DeviceBuffer | None = None,
+        eps: float = 1e-5,
+        row_stride: int | None = None,
+    ) -> None:
+        """layer_norm or rms_norm over rows that lie row_stride apart in all matrices."""
+
+    def softmax(
+        self, x: DeviceBuffer, out: DeviceBuffer, outer: int, dim: int, inner: int, log: bool = False
+    ) -> None: ...
+    def gemm(
+        self,
+        a: DeviceBuffer,
+        b: DeviceBuffer,
+        c: DeviceBuffer,
+        m: int,
+        n: int,
+        k: int,
+        bias: DeviceBuffer | None = None,
+        type: str = "f32",
+        transpose_b: bool = False,
+        allow_tf32: bool = False,
+        lda: int | None = None,
+        ldb: int | None = None,
+        ldc: int | None = None,
+    ) -> None:
+        """c = a @ b + bias; type is that of a and b, f32 or bf16."""
+
+    def record(self, event: DeviceEvent) -> None: ...
+    def wait(self, event: DeviceEvent) -> None:
+        """What is asked of this stream from now on waits for the event."""
+
+    def synchronize(self) -> None: ...
+
+class Device:
+    """Where kernels run: the CPU, or a device of a library of kernels."""
+
+    def __init__(self, library: str | None = None, index: int = 0) -> None: ...
+    @property
+    def info(self) -> dict[str, Any]: ...
+    def empty(self, nbytes: int) -> DeviceBuffer: ...
+    def stream(self) -> DeviceStream: ...
+    def event(self) -> DeviceEvent: ...
+
 class Graph:
     """A program of typed SSA values; see docs/architecture.md."""
 

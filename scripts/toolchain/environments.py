@@ -72,6 +72,7 @@ RUNTIME = Environment("runtime", ("runtime.txt",), base=MODEL)
 TESTS = Environment("tests", ("runtime.txt", "tests.txt", "browser.txt"), base=MODEL)
 LINT = Environment("lint", ("runtime.txt", "tests.txt", "lint.txt"), base=MODEL)
 PEERS = Environment("peers", ("bench-peers.txt",), ("bench-data.txt",), base=MODEL)
+CUDA_COMPILER = Environment("cuda-compiler", ("cuda.txt",))
 ZENTORCH = Environment("zentorch", ("bench-zentorch.txt",), base=MODEL)
 
 

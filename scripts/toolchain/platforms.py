@@ -73,7 +73,7 @@ class Platform:
 
 X86 = Platform("x86", "x86_64", "amd64", 62, profile="x86")
 ARM = Platform("arm", "aarch64", "arm64", 183, profile="armv8-native", cross_profile="armv8")
-CUDA = Platform("cuda", "x86_64", "amd64", 62, profile="cuda", distribution="thresher-cuda", available=False)
+CUDA = Platform("cuda", "x86_64", "amd64", 62, profile="x86", distribution="thresher-cuda")
 PLATFORMS = {platform.name: platform for platform in (X86, ARM, CUDA)}
 
 

@@ -33,7 +33,7 @@ RECORD = np.dtype(
         ("kind", "u1"),
         ("section", "u1"),
         ("phase", "u1"),
-        ("flags", "u1"),
+        ("device", "u1"),
     ]
 )
 OP, EXECUTION, CALL, RUNTIME, MEMORY, RANGE, STEP = range(7)

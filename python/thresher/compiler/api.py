@@ -79,6 +79,8 @@ def _check_target(target: str) -> None:
     if target not in known:
         raise ConfigError(f"target: wanted one of {', '.join(known)}, found {target!r}")
     obstacle = Backend(target).obstacle()
+    if obstacle is None and target != "cpu":
+        obstacle = "its kernels can be used, but models do not run on them yet"
     if obstacle is not None:
-        usable = ", ".join(backend.name for backend in backends() if backend.available())
-        raise UnavailableError(f"target={target!r} is not available: {obstacle}; available: {usable or 'none'}")
+        usable = "cpu" if Backend("cpu").available() else "none"
+        raise UnavailableError(f"target={target!r} is not available: {obstacle}; available: {usable}")

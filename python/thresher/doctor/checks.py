@@ -61,6 +61,7 @@ def run_checks() -> list[Finding]:
         check_torch_profiler,
         check_cache,
         check_report_file,
+        check_gpu,
         check_compiler,
     ):
         findings.append(_guarded(check_alone))
@@ -239,6 +240,33 @@ def check_report_file() -> Finding:
         cure = "set THRESHER_PROFILE_OUTPUT to a file in a folder that can be written"
         return Finding("report file", Level.WARN, f"{target}: {existing} cannot be written", cure)
     return Finding("report file", Level.OK, target)
+
+
+def check_gpu() -> Finding:
+    """Whether kernels can run on NVIDIA GPUs, and on which. Nobody needs one, so there is no failure here."""
+    from thresher.machine.backend import Backend, cuda_library
+
+    obstacle = Backend("cuda").obstacle()
+    library = None if obstacle else cuda_library()
+    if library is None:
+        level = Level.OK if _missing_package("thresher-cuda") else Level.WARN
+        return Finding("gpu", level, f"none is used: {obstacle}")
+    engine: Any = importlib.import_module("thresher._engine")
+    found = engine.library_devices(library)
+    devices = [
+        f"cuda:{device['index']} {device['name']} (compute capability {device['compute_capability']}, "
+        f"{device['memory_bytes'] / 2**30:.0f} GiB)"
+        for device in found["devices"]
+    ]
+    return Finding("gpu", Level.OK, f"{', '.join(devices)}; kernels for {found['architectures']}")
+
+
+def _missing_package(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return True
+    return False
 
 
 def check_compiler() -> Finding:

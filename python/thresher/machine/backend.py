@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Backend:
             raise ValueError(f"backend: wanted one of {', '.join(_OBSTACLES)}, found {self.name!r}")
 
     def available(self) -> bool:
-        """Whether a model can run there now, with this build on this machine."""
+        """Whether kernels can run there now, with what is installed on this machine. Models run on "cpu" so far."""
         return self.obstacle() is None
 
     def obstacle(self) -> str | None:
@@ -48,7 +50,29 @@ def _cpu() -> str | None:
 
 
 def _cuda() -> str | None:
-    return "this build runs on CPUs only"
+    try:
+        path = cuda_library()
+        if path is None:
+            return "the kernels for NVIDIA GPUs are not installed; pip install thresher-cuda, of the version of thresher"
+        from thresher import _engine
+
+        _engine.library_devices(path)
+    except (FileNotFoundError, ImportError, ValueError, NotImplementedError, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+def cuda_library() -> str | None:
+    """Where the package thresher-cuda keeps its library; None where it is not installed.
+
+    Raises:
+      FileNotFoundError: the package is not whole.
+    """
+    try:
+        package: Any = importlib.import_module("thresher_cuda")
+    except ModuleNotFoundError:
+        return None
+    return str(package.library_path())
 
 
 _OBSTACLES: dict[str, Callable[[], str | None]] = {"cpu": _cpu, "cuda": _cuda}

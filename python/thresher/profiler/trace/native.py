@@ -23,6 +23,7 @@ from thresher.profiler.trace.model import (
 )
 from thresher.profiler.trace.native_file import (
     CALL,
+    DEVICE,
     EXECUTION,
     MEMORY,
     OP,
@@ -40,7 +41,7 @@ from thresher.profiler.trace.totals import TotalsSum
 __all__ = ["RECORD", "NativeWriter", "read_native"]
 
 _CATEGORY_OF_KIND = np.full(256, int(Category.OTHER), np.uint8)
-_CATEGORY_OF_KIND[[OP, EXECUTION, CALL, RUNTIME, MEMORY, RANGE, STEP]] = [
+_CATEGORY_OF_KIND[[OP, EXECUTION, CALL, RUNTIME, MEMORY, RANGE, STEP, DEVICE]] = [
     Category.RUNTIME,
     Category.EXECUTION,
     Category.CALL,
@@ -48,6 +49,7 @@ _CATEGORY_OF_KIND[[OP, EXECUTION, CALL, RUNTIME, MEMORY, RANGE, STEP]] = [
     Category.MEMORY,
     Category.ANNOTATION,
     Category.STEP,
+    Category.KERNEL,
 ]
 # A record further than this from the time of the recording has a broken time, not a late one.
 _BELIEVABLE_NS = 86_400_000_000_000
@@ -208,7 +210,7 @@ class _Decoder:
         self.bad_times = 0
         self.unknown_events = 0
         self._name_index: dict[str, int] = {}
-        self._lane_index: dict[tuple[str, int], int] = {}
+        self._lane_index: dict[tuple[int, int], int] = {}
         self._event_name = np.full(1 << 16, -1, np.int64)
         self._site_name = np.full(16, -1, np.int64)
         self._site_label = np.full(16, -1, np.int64)
@@ -265,11 +267,12 @@ class _Decoder:
             host[name] = records[name]
         host["site"] = site
         host["name"] = self._names_of(kind, event, site, records["value"], count_errors)
-        host["lane"] = self._lanes_of("host", records["thread"])
+        host["lane"] = self._lanes_of(0, records["thread"], on_host=True)
         is_op = kind == OP
-        if not is_op.any():
+        on_device = is_op | (kind == DEVICE)
+        if not on_device.any():
             return host
-        device = host[is_op]
+        device = host[on_device]
         device_site = device["site"]
         known = device_site >= 0
         hardware = np.where(known, self._site_hardware[device_site], 0)
@@ -280,8 +283,12 @@ class _Decoder:
         if not known.all():
             label = np.where(known, label, self._name("unknown operator"))
         device["name"] = label
-        device["lane"] = self._lanes_of("device", records["lane"][is_op])
-        return np.concatenate([host, device])
+        number, stream = records["device"][on_device], records["lane"][on_device]
+        for one in np.unique(number).tolist():
+            mine = number == one
+            device["lane"][mine] = self._lanes_of(one, stream[mine], on_host=False)
+        # What a device of its own does has a launch of its own on the host; an operator's record is both.
+        return np.concatenate([host[kind != DEVICE], device])
 
     def _names_of(self, kind: Array, event: Array, site: Array, value: Array, count_errors: bool) -> Array:
         present = np.flatnonzero(np.bincount(event))
@@ -299,23 +306,26 @@ class _Decoder:
             names[unnamed] = self._name("range")
         return names
 
-    def _lanes_of(self, kind: str, numbers: Array) -> Array:
+    def _lanes_of(self, device: int, numbers: Array, *, on_host: bool) -> Array:
         distinct, inverse = np.unique(numbers, return_inverse=True)
-        return np.array([self._lane(kind, number) for number in distinct.tolist()], np.uint16)[inverse.reshape(-1)]
+        lanes = [self._lane(-1 if on_host else device, number) for number in distinct.tolist()]
+        return np.array(lanes, np.uint16)[inverse.reshape(-1)]
 
-    def _lane(self, kind: str, number: int) -> int:
-        found = self._lane_index.get((kind, number))
+    def _lane(self, device: int, number: int) -> int:
+        """The lane of a stream of a device, or for device -1 of a host thread."""
+        found = self._lane_index.get((device, number))
         if found is not None:
             return found
         if len(self.lanes) >= _MAX_LANES:
             return len(self.lanes) - 1
         index = len(self.lanes)
-        if kind == "host":
-            lane = Lane(index, kind, self._pid, number, f"thread {number}")
+        if device < 0:
+            lane = Lane(index, "host", self._pid, number, f"thread {number}")
         else:
-            lane = Lane(index, kind, 0, number, f"thresher:0 stream {number}")
+            name = "thresher:0" if device == 0 else f"cuda:{device - 1}"
+            lane = Lane(index, "device", device, number, f"{name} stream {number}")
         self.lanes.append(lane)
-        self._lane_index[(kind, number)] = index
+        self._lane_index[(device, number)] = index
         return index
 
     def _name(self, name: str) -> int:

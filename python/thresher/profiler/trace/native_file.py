@@ -34,13 +34,13 @@ RECORD = np.dtype(
         ("kind", "u1"),
         ("section", "u1"),
         ("phase", "u1"),
-        ("flags", "u1"),
+        ("device", "u1"),
     ]
 )
 """A record as the engine writes it, 64 bytes."""
 
 # What "kind" holds.
-OP, EXECUTION, CALL, RUNTIME, MEMORY, RANGE, STEP = range(7)
+OP, EXECUTION, CALL, RUNTIME, MEMORY, RANGE, STEP, DEVICE = range(8)
 
 _HEADER = struct.Struct("<8sII")
 _BLOCK = struct.Struct("<4sIQ")

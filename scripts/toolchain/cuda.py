@@ -1,0 +1,203 @@
+"""The CUDA platform: the compiler, and the wheel thresher-cuda."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+
+from . import elf, environments, fatbin, native, wheel
+from .environments import CUDA_COMPILER, TOOLS, script
+from .layout import BUILD, DIST, REQUIREMENTS, ROOT, SCRIPTS
+from .platforms import CUDA, X86
+from .process import ToolchainError, note, output, run
+from .system import ensure_system_packages
+
+PROJECT = ROOT / "cuda"
+INSTALLED = Path("/usr/local/cuda/bin/nvcc")
+LIBRARY = "thresher_cuda/libthresher_cuda.so"
+CONTENT = (
+    "thresher_cuda/__init__.py",
+    "thresher_cuda/py.typed",
+    LIBRARY,
+    "*.dist-info/METADATA",
+    "*.dist-info/RECORD",
+    "*.dist-info/licenses/LICENSE",
+    "*.dist-info/licenses/licenses/nvidia-cuda-runtime.txt",
+)
+# What cmake/cuda.cmake compiles for; the last one is PTX, which newer devices compile when they load it.
+CODE = ["sm_80", "sm_89", "sm_90", "compute_100", "sm_100"]
+# The user's own: the driver, and what nvidia-cublas brings.
+EXCLUDED = ("libcuda.so*", "libcublas*.so*")
+
+
+def pinned_release() -> str:
+    """Returns the release of CUDA that requirements/cuda.txt pins, such as "13.0"."""
+    text = (REQUIREMENTS / "cuda.txt").read_text(encoding="utf-8")
+    found = re.search(r"^nvidia-cuda-nvcc==(\d+\.\d+)\.", text, re.MULTILINE)
+    if not found:
+        raise ToolchainError(f"{REQUIREMENTS / 'cuda.txt'} has no line of the form nvidia-cuda-nvcc==13.0.88.")
+    return found[1]
+
+
+def release_of(nvcc: Path) -> str | None:
+    """Returns the release of a compiler, such as "13.0"; None if it does not run."""
+    found = re.search(r"release (\d+\.\d+)", output([nvcc, "--version"]) or "")
+    return found[1] if found else None
+
+
+def compiler() -> Path:
+    """Finds nvcc: $CUDACXX, an installed one of the pinned release, else the one of the pinned packages.
+
+    Raises:
+        ToolchainError: $CUDACXX is none, or the packages cannot be installed.
+    """
+    wanted = pinned_release()
+    if chosen := os.environ.get("CUDACXX"):
+        found = shutil.which(chosen)
+        release = release_of(Path(found)) if found else None
+        if release is None or int(release.partition(".")[0]) < int(wanted.partition(".")[0]):
+            raise ToolchainError(
+                f"CUDACXX: wanted an nvcc of CUDA {wanted} or newer, found {chosen!r} ({release or 'does not run'}). "
+                "Name another one, or unset the variable to have one installed."
+            )
+        return Path(str(found))
+    if release_of(INSTALLED) == wanted:
+        return INSTALLED
+    environments.ensure(CUDA_COMPILER)
+    return complete_toolkit(CUDA_COMPILER.site_packages / "nvidia" / "cu13")
+
+
+def complete_toolkit(folder: Path) -> Path:
+    """Adds to the unpacked packages what a toolkit has besides, and returns its compiler.
+
+    The packages have neither the folder lib64, where nvcc looks, nor names of libraries without a version, which
+    linkers look for.
+
+    Raises:
+        ToolchainError: the folder holds no compiler that runs.
+    """
+    for library in (folder / "lib").glob("lib*.so.*"):
+        plain = library.with_name(library.name.partition(".so")[0] + ".so")
+        if not plain.exists():
+            plain.symlink_to(library.name)
+    if not (folder / "lib64").exists():
+        (folder / "lib64").symlink_to("lib")
+    nvcc = folder / "bin" / "nvcc"
+    if release_of(nvcc) is None:
+        raise ToolchainError(f"Wanted {nvcc} to run; it does not. Remove {CUDA_COMPILER.folder} and run this again.")
+    return nvcc
+
+
+def build_wheel(build_type: str = "Release") -> Path:
+    """Builds the wheel and leaves it in dist/, in place of older ones.
+
+    Returns:
+        The repaired wheel.
+
+    Raises:
+        ToolchainError: a step failed.
+    """
+    ensure_system_packages(CUDA.name)
+    environments.ensure(TOOLS)
+    nvcc = compiler()
+    note(f"CUDA compiler: {nvcc}, release {release_of(nvcc)}")
+    objects = BUILD / f"cuda-{build_type.lower()}"
+    raw = BUILD / "wheel-cuda"
+    shutil.rmtree(raw, ignore_errors=True)
+    settings = {
+        "build-dir": objects,
+        "cmake.build-type": build_type,
+        "install.strip": "true" if build_type == "Release" else "false",
+    }
+    run(
+        [
+            *(TOOLS.python, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"),
+            *("--no-index", "-v", "--wheel-dir", raw),
+            *(f"--config-settings={key}={value}" for key, value in settings.items()),
+            PROJECT,
+        ],
+        hint=f"The compiler's or CMake's message is above. Removing {objects} starts afresh.",
+        environment={
+            **native.tool_environment(),
+            "CUDACXX": str(nvcc),
+            "SOURCE_DATE_EPOCH": wheel.source_date_epoch(),
+        },
+    )
+    return _repair(raw)
+
+
+def _repair(raw: Path) -> Path:
+    found = sorted(raw.glob("thresher_cuda-*.whl"))
+    if len(found) != 1:
+        raise ToolchainError(f"Wanted one wheel in {raw}, found {[path.name for path in found]}.")
+    DIST.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        run(
+            [
+                *(script(TOOLS, "auditwheel"), "repair", "--plat", "auto", "--wheel-dir", scratch),
+                *(f"--exclude={name}" for name in EXCLUDED),
+                found[0],
+            ],
+            hint="auditwheel shows which symbol or library fits no manylinux tag.",
+            environment=native.tool_environment(),
+        )
+        repaired = next(Path(scratch).glob("*.whl"))
+        if wrong := faults(repaired):
+            raise ToolchainError(f"{repaired.name} is no wheel for platform cuda: {'; '.join(wrong)}.")
+        for old in wheel.superseded(DIST, repaired.name):
+            old.unlink()
+        final = DIST / repaired.name
+        shutil.move(repaired, final)
+    note(f"wheel: {final} ({final.stat().st_size / 2**20:.2f} MiB), code for {', '.join(CODE)}")
+    return final
+
+
+def faults(built: Path) -> list[str]:
+    """Returns what is wrong with a wheel, as far as can be told without running it."""
+    found = []
+    tags = built.name.removesuffix(".whl").split("-")[2:]
+    if tags[:2] != ["py3", "none"]:
+        found.append(f"its tag is {'-'.join(tags)}, not py3-none-*")
+    for tag in tags[-1].split("."):
+        if not re.fullmatch(rf"manylinux(_\d+_\d+|\d+)_{CUDA.machine}", tag):
+            found.append(f"its platform tag {tag} is not manylinux_*_{CUDA.machine}")
+    with zipfile.ZipFile(built) as archive:
+        names = archive.namelist()
+        found += [f"it lacks {wanted}" for wanted in CONTENT if not fnmatch.filter(names, wanted)]
+        if LIBRARY in names:
+            data = archive.read(LIBRARY)
+            if (machine := elf.machine(data[: elf.HEADER_SIZE])) != CUDA.elf_machine:
+                found.append(f"{LIBRARY} has ELF machine {machine}, not {CUDA.elf_machine} ({CUDA.machine})")
+            if (code := fatbin.architectures(data)) != CODE:
+                found.append(f"{LIBRARY} has code for {', '.join(code) or 'no GPU'}, not for {', '.join(CODE)}")
+        others = [name for name in names if name.endswith(".so") and name != LIBRARY]
+        found += [f"it holds {name}, which belongs to the user's machine" for name in others]
+    return found
+
+
+def verify(built: Path) -> None:
+    """Installs the wheel into a new empty environment and opens its library, which needs no driver for that.
+
+    Where dist/ has the wheel thresher of the same version, the engine opens it, too, and says what it found.
+
+    Raises:
+        ToolchainError: the wheel does not install or its library does not open.
+    """
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        environment = Path(scratch) / "venv"
+        environments.create(environment)
+        python = environment / "bin" / "python"
+        install: list[str | Path] = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+        run([*install, "--no-deps", built])
+        version = built.name.split("-")[1]
+        engines = [path for path in DIST.glob(f"thresher-{version}-*.whl") if X86.machine in path.name]
+        for engine in engines:
+            run([*install, "--no-deps", engine])
+        run([python, "-I", SCRIPTS / "check_cuda_wheel.py"], cwd=environment)
+        if not engines:
+            note(f"the engine did not open it: {DIST} has no wheel thresher {version}; `nox -s build` makes it")

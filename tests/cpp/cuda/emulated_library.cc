@@ -1,0 +1,165 @@
+#include "cuda/emulated_library.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "cuda/emulator.h"
+#include "thresher/base/clock.h"
+#include "thresher/base/version.h"
+#include "thresher/cuda/chain_kernel.h"
+#include "thresher/cuda/error.h"
+#include "thresher/cuda/gemm_layout.h"
+#include "thresher/cuda/norm_kernel.h"
+#include "thresher/cuda/softmax_kernel.h"
+
+struct thresher_device {
+  int index;
+};
+struct thresher_stream {
+  thresher_device* device;
+};
+struct thresher_event {
+  double time_ns;
+};
+
+namespace thresher::cuda::testing {
+namespace {
+
+std::atomic<int> objects{0};
+std::atomic<bool> fail_next{false};
+
+thresher_device_result Done(const std::string& problem) {
+  if (fail_next.exchange(false)) return Fail(THRESHER_DEVICE_FAILED, "a planted fault");
+  return problem.empty() ? THRESHER_DEVICE_OK : Fail(THRESHER_DEVICE_FAILED, "the emulator found: " + problem);
+}
+
+template <class T, class... Args>
+thresher_device_result Make(T** object, Args... args) {
+  *object = new T{args...};
+  ++objects;
+  return THRESHER_DEVICE_OK;
+}
+
+template <class T>
+void Delete(T* object) {
+  delete object;
+  --objects;
+}
+
+float ElementOf(const void* data, int32_t type, int64_t index) {
+  if (type == THRESHER_GEMM_F32) return static_cast<const float*>(data)[index];
+  const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[index]} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Column by column, as cuBLASLt would be told.
+thresher_device_result Gemm(const thresher_gemm& g) {
+  if (const std::string problem = CheckGemm(g); !problem.empty()) return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
+  const GemmLayout l = LayoutOf(g);
+  for (int64_t col = 0; col < l.result.cols; ++col) {
+    for (int64_t row = 0; row < l.result.rows; ++row) {
+      float sum = 0;
+      for (int64_t i = 0; i < g.k; ++i) {
+        const int64_t first = l.transpose_first ? i + row * l.first.ld : row + i * l.first.ld;
+        sum += ElementOf(g.b, g.type, first) * ElementOf(g.a, g.type, i + col * l.second.ld);
+      }
+      g.c[row + col * l.result.ld] = sum + (g.bias == nullptr ? 0 : g.bias[row]);
+    }
+  }
+  return Done({});
+}
+
+constexpr thresher_device_api Table() {
+  thresher_device_api api{};
+  api.struct_size = sizeof api;
+  api.version = THRESHER_DEVICE_API_VERSION;
+  api.kind = "cuda";
+  api.architectures = "emulator";
+  api.last_error = []() -> const char* { return Message(); };
+  api.count = [](int32_t* count) {
+    *count = 2;
+    return THRESHER_DEVICE_OK;
+  };
+  api.info = [](int32_t, thresher_device_info* info) {
+    info->compute_major = 9;
+    info->compute_minor = 0;
+    info->multiprocessors = 1;
+    info->memory_bytes = uint64_t{1} << 30;
+    info->driver_version = info->runtime_version = 13000;
+    std::snprintf(info->name, sizeof info->name, "emulator");
+    return THRESHER_DEVICE_OK;
+  };
+  api.open = [](int32_t index, thresher_device** device) { return Make(device, index); };
+  api.close = [](thresher_device* device) { Delete(device); };
+  api.allocate = [](thresher_device*, size_t bytes, void** address) {
+    if (bytes > size_t{1} << 30) return Fail(THRESHER_DEVICE_NO_MEMORY, "the emulator has 1 GiB");
+    // Exactly as much, so that AddressSanitizer sees what lies beyond.
+    *address = std::malloc(bytes);
+    ++objects;
+    return THRESHER_DEVICE_OK;
+  };
+  api.release = [](thresher_device*, void* address) {
+    std::free(address);
+    --objects;
+    return THRESHER_DEVICE_OK;
+  };
+  api.stream_create = [](thresher_device* device, thresher_stream** stream) { return Make(stream, device); };
+  api.stream_destroy = [](thresher_stream* stream) {
+    Delete(stream);
+    return THRESHER_DEVICE_OK;
+  };
+  api.stream_synchronize = [](thresher_stream*) { return THRESHER_DEVICE_OK; };
+  api.stream_wait = [](thresher_stream*, thresher_event*) { return THRESHER_DEVICE_OK; };
+  api.event_create = [](thresher_device*, thresher_event** event) { return Make(event, 0.0); };
+  api.event_destroy = [](thresher_event* event) { Delete(event); };
+  api.event_record = [](thresher_event* event, thresher_stream*) {
+    event->time_ns = static_cast<double>(NowNs()) + kClockOffsetNs;
+    return THRESHER_DEVICE_OK;
+  };
+  api.event_synchronize = [](thresher_event*) { return THRESHER_DEVICE_OK; };
+  api.event_elapsed = [](thresher_event* start, thresher_event* end, double* ns) {
+    *ns = end->time_ns - start->time_ns;
+    return THRESHER_DEVICE_OK;
+  };
+  api.copy = [](thresher_stream*, uint32_t, void* to, const void* from, size_t bytes) {
+    std::memcpy(to, from, bytes);
+    return Done({});
+  };
+  api.fill = [](thresher_stream*, void* to, uint8_t value, size_t bytes) {
+    std::memset(to, value, bytes);
+    return Done({});
+  };
+  api.run_chain = [](thresher_stream*, const thresher_chain* chain) { return Done(LaunchChain(Launcher{}, *chain)); };
+  api.run_norm = [](thresher_stream*, const thresher_norm* norm) { return Done(LaunchNorm(Launcher{}, *norm)); };
+  api.run_softmax = [](thresher_stream*, const thresher_softmax* softmax) {
+    return Done(LaunchSoftmax(Launcher{}, *softmax));
+  };
+  api.run_gemm = [](thresher_stream*, const thresher_gemm* gemm) { return Gemm(*gemm); };
+  return api;
+}
+
+}  // namespace
+
+const thresher_device_api& EmulatedApi() {
+  static const thresher_device_api api = [] {
+    thresher_device_api table = Table();
+    table.engine_version = kVersion;
+    return table;
+  }();
+  return api;
+}
+
+int EmulatedObjects() { return objects; }
+
+void FailNext() { fail_next = true; }
+
+}  // namespace thresher::cuda::testing
+
+extern "C" const thresher_device_api* thresher_device_get_api(uint32_t version) {
+  return version == THRESHER_DEVICE_API_VERSION ? &thresher::cuda::testing::EmulatedApi() : nullptr;
+}

@@ -1,0 +1,20 @@
+// A device library whose device is the emulator: the kernels of src/thresher/cuda behind device_api.h, in host memory and
+// with a clock of its own. thresher_emulated_device.so is the same for the Python tests.
+#pragma once
+
+#include "thresher/device_api.h"
+
+namespace thresher::cuda::testing {
+
+const thresher_device_api& EmulatedApi();
+
+// What a device's clock shows more than the profiler's.
+inline constexpr double kClockOffsetNs = 5e15;
+
+// How many objects are alive that the library has handed out: memory, streams, events, devices.
+int EmulatedObjects();
+
+// The next kernel or copy fails, as if the device had found a fault.
+void FailNext();
+
+}  // namespace thresher::cuda::testing

@@ -1,0 +1,123 @@
+"""What the profiler is told of a device's work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from thresher import _engine
+from thresher.profiler.trace import read_trace
+from thresher.profiler.trace.model import Category
+
+
+@pytest.fixture
+def profiler() -> Iterator[None]:
+    _engine.profile_reset()
+    _engine.profile_start()
+    yield
+    _engine.profile_stop()
+    _engine.profile_reset()
+
+
+def _work(lab: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
+    buffer = lab.put(x)
+    lab.stream.norm("layer_norm", buffer, buffer, 8, 256)
+    lab.stream.pointwise("s0=mul(in0,2.0); s1=tanh(s0)", [(buffer, [256, 1], 0)], (8, 256), buffer)
+    lab.stream.softmax(buffer, buffer, 8, 256, 1)
+    lab.stream.fill(buffer, 0, 64)
+    lab.get(buffer, x)
+
+
+_NAMES = ["Memcpy HtoD", "layer_norm", "pointwise", "softmax", "Memset", "Memcpy DtoH"]
+
+
+def test_kernels_copies_and_fills(lab: Any, profiler: None) -> None:
+    before = _engine.profile_now_ns()
+    _work(lab)
+    after = _engine.profile_now_ns()
+    records = _engine.profile_records()
+    work = [r for r in records if r["kind"] == ("op" if lab.is_cpu else "device")]
+    assert [r["name"] for r in work] == _NAMES
+    assert [r["section"] for r in work] == ["reshape", "forward", "forward", "forward", "reshape", "reshape"]
+    assert len({r["correlation"] for r in work}) == len(work) and all(r["correlation"] for r in work)
+    kernel = {r["name"]: r["kernel"] for r in work}
+    variant = kernel["layer_norm"].removeprefix("layer_norm fp32 ")
+    assert kernel["pointwise"] == f"mul+tanh fp32 {variant}"
+    for r in work:
+        assert before <= r["value"] <= r["start_ns"] <= r["end_ns"]
+        # The clocks of a device and its host are compared to within some microseconds.
+        assert r["end_ns"] <= after + 1_000_000
+    amounts = {r["name"]: (r["flops"], r["bytes"]) for r in work}
+    assert amounts["layer_norm"] == (7 * 8 * 256, 2 * 4 * 8 * 256)
+    assert amounts["Memcpy HtoD"] == (0, 4 * 8 * 256) and amounts["Memset"] == (0, 64)
+    if lab.is_cpu:
+        return
+    assert variant.startswith("cuda sm_")
+    assert all(r["device"] == 1 for r in work)
+    assert len({r["lane"] for r in work}) == 1
+    launches = {r["correlation"]: r for r in records if r["kind"] == "runtime" and r["correlation"]}
+    assert set(launches) == {r["correlation"] for r in work}
+    events = [launches[r["correlation"]]["event"] for r in work]
+    assert events == ["thresherDataTransferHtoD", *["thresherLaunchStream"] * 4, "thresherDataTransferDtoH"]
+    assert all(launches[r["correlation"]]["start_ns"] == r["value"] for r in work)
+    if lab.is_real:
+        assert all(r["end_ns"] > r["start_ns"] for r in work), "the device's clock stands still"
+    # In order on their stream.
+    for earlier, later in zip(work, work[1:], strict=False):
+        assert later["start_ns"] >= earlier["end_ns"] - 5_000
+
+
+def test_memory(lab: Any, profiler: None) -> None:
+    buffer = lab.device.empty(123_456)
+    del buffer
+    changes = [r for r in _engine.profile_records() if r["kind"] == "memory"]
+    assert [r["value"] for r in changes] == [123_456, -123_456]
+    assert [r["event"] for r in changes] == ["Memory (Allocation)", "Memory (Release)"]
+    assert {r["device"] for r in changes} == {0 if lab.is_cpu else 1}
+    # Bytes held on the device.
+    assert changes[0]["correlation"] - changes[1]["correlation"] == 123_456
+
+
+def test_the_report_sums_them_up(lab: Any, profiler: None) -> None:
+    for _ in range(3):
+        _work(lab)
+    rows = {row["name"]: row for row in _engine.profile_summary()["rows"]}  # type: ignore[attr-defined]
+    assert set(rows) == set(_NAMES)
+    assert all(row["count"] == 3 for row in rows.values())
+    assert rows["softmax"]["flops"] == 3 * 5 * 8 * 256
+
+
+def test_nothing_is_recorded_while_nobody_wants_it(lab: Any) -> None:
+    _engine.profile_reset()
+    _work(lab)
+    assert not [r for r in _engine.profile_records() if r["kind"] in ("op", "device")]
+
+
+def test_traces_have_a_lane_for_each_stream(lab: Any, tmp_path: Path) -> None:
+    path = tmp_path / "run.thrtrace"
+    _engine.trace_start(str(path), 1 << 24)
+    try:
+        _work(lab)
+        other = lab.device.stream()
+        buffer = lab.device.empty(64)
+        other.fill(buffer, 1, 64)
+        other.synchronize()
+    finally:
+        _engine.trace_stop()
+    trace = read_trace(path)
+    on_device = trace.events[np.isin(trace.events["category"], [Category.KERNEL, Category.COPY])]
+    assert len(on_device) == len(_NAMES) + 1
+    lanes = {trace.lanes[index].name for index in np.unique(on_device["lane"]).tolist()}
+    if lab.is_cpu:
+        assert all(name.startswith("thresher:0 stream") for name in lanes)
+        return
+    assert len(lanes) == 2 and all(name.startswith("cuda:0 stream ") for name in lanes)
+    labels = {trace.names[index] for index in on_device["name"].tolist()}
+    assert {"Memcpy HtoD", "Memcpy DtoH", "Memset"} < labels
+    host = trace.events[trace.events["category"] == Category.RUNTIME]
+    assert set(on_device["correlation"].tolist()) <= set(host["correlation"].tolist())
