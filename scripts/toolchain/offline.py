@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,17 +70,13 @@ def _lacking_environment(environment: Environment) -> str | None:
     names = [*environment.requirements, *environment.without_dependencies]
     pins = sorted({line for name in names for line in _pins(REQUIREMENTS / name)})
     with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
-        environments.create(Path(scratch) / "venv")
-        pip: list[str | Path] = [
-            Path(scratch) / "venv" / "bin" / "python",
-            "-m",
-            "pip",
-            "install",
-            "--dry-run",
-            "--quiet",
-        ]
+        python = Path(sys.executable)
+        if output([python, "-m", "pip", "--version"]) is None:
+            environments.create(Path(scratch) / "venv")
+            python = Path(scratch) / "venv" / "bin" / "python"
         # Only the packages named: a set that holds them was collected with all that they ask for.
-        if all(output([*pip, "--no-deps", "-r", REQUIREMENTS / name]) is not None for name in names):
+        pip: list[str | Path] = [python, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps"]
+        if all(output([*pip, "-r", REQUIREMENTS / name]) is not None for name in names):
             return None
     return f"environment {environment.name}: wheels of {', '.join(pins)}"
 
