@@ -105,8 +105,8 @@ def build(session: nox.Session) -> None:
         "Builds dist/thresher-*.whl: installs missing system packages (as root; else prints the line to run), builds "
         "the native dependencies with Conan, compiles, repairs the wheel, and proves it in an empty environment. A "
         "wheel for another architecture is cross-compiled; its files and tags are checked, and nothing of it is run. "
-        "With --platform cuda it builds dist/thresher_cuda-*.whl, the kernels for NVIDIA GPUs, with the CUDA compiler of "
-        "this machine ($CUDACXX, /usr/local/cuda) or of pip; neither a GPU nor a driver is needed.",
+        "With --platform cuda it builds dist/thresher_cuda-*.whl, the kernels for NVIDIA GPUs, with the nvcc of this "
+        "machine ($CUDACXX, /usr/local/cuda) or of pip; neither a GPU nor a driver is needed.",
         [
             "",
             "--build-type RelWithDebInfo",
@@ -150,6 +150,8 @@ def build(session: nox.Session) -> None:
             containerised(options, platform.name, "build", inside)
             return
         if platform is CUDA:
+            if options.package or options.torch_shim:
+                raise ToolchainError("--package and --torch-shim are of the wheel thresher; leave them out for cuda.")
             cuda.verify(cuda.build_wheel(options.build_type))
             return
         shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]

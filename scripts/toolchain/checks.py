@@ -13,7 +13,7 @@ from .layout import ROOT
 from .process import ToolchainError, command_line, note, output, run
 
 CPP_FOLDERS = ("src", "tests", "bench")
-PYTHON_PLACES = ("python", "scripts", "tests", "bench", "examples", "conan", "noxfile.py")
+PYTHON_PLACES = ("python", "cuda", "scripts", "tests", "bench", "examples", "conan", "noxfile.py")
 SHELL_PLACES = ("scripts", "docker", ".ci")
 
 
@@ -28,7 +28,7 @@ def _files(places: Iterable[str], suffixes: tuple[str, ...]) -> list[Path]:
 
 def cpp_files() -> list[Path]:
     """Lists every C++ file of the repository."""
-    return _files(CPP_FOLDERS, (".h", ".cc"))
+    return _files(CPP_FOLDERS, (".h", ".cc", ".cu"))
 
 
 def python_files() -> list[Path]:
@@ -132,7 +132,7 @@ def lint_sources(*, fix: bool) -> None:
     mypy: list[str | Path] = [LINT.python, "-m", "mypy"]
     commands: dict[str, list[str | Path]] = {
         "ruff": [script(CHECKS, "ruff"), "check", *(["--fix"] if fix else []), *places],
-        "mypy of the package": [*mypy, "python/thresher"],
+        "mypy of the packages": [*mypy, "python/thresher", "cuda/thresher_cuda"],
         "mypy of the scripts": [*mypy, "scripts"],
         "shellcheck": [script(CHECKS, "shellcheck"), *shell_files()],
         "hadolint": [script(CHECKS, "hadolint"), "--no-color", ROOT / "docker" / "Dockerfile"],

@@ -13,7 +13,9 @@ from .process import ToolchainError, note, run
 from .system import offer_test_packages
 
 TRIAL = BUILD / "trial"
-PYTHON_TESTS = ("tests/python", "tests/browser")
+PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda")
+# What tests/cuda runs on where there is no GPU.
+EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -31,15 +33,17 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         ToolchainError: the build or a test failed.
     """
     built = wheel.build_wheel(flavour)
+    native.configure(flavour, THRESHER_BUILD_TESTS=True)
     if only != "python":
-        native.configure(flavour, THRESHER_BUILD_TESTS=True)
         native.build_target(flavour, "thresher_tests")
         native.run_ctest(flavour, ctest)
     if only != "cpp":
         offer_test_packages()
+        native.build_target(flavour, EMULATOR)
         python = environments.install_wheel(TESTS, built)
         made = {"CPP_PACKAGE": str(package.build_package(flavour))}
-        run([python, "-m", "pytest", *PYTHON_TESTS, *pytest], cwd=ROOT, environment={**OFFLINE, **made})
+        emulator = f"--device-library={flavour.objects / f'lib{EMULATOR}.so'}"
+        run([python, "-m", "pytest", *PYTHON_TESTS, emulator, *pytest], cwd=ROOT, environment={**OFFLINE, **made})
 
 
 def build_trial(flavour: Flavour) -> None:

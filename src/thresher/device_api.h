@@ -93,10 +93,10 @@ typedef struct thresher_chain {
   int32_t num_operands;
   int32_t num_steps;
   int32_t num_slots;
-  int32_t rank;   /* at least 1; outermost dimension first */
-  uint32_t dense; /* bit i: operand i is row-major, so that its strides need not be read */
+  int32_t rank;    /* at least 1; outermost dimension first */
+  uint32_t dense;  /* bit i: operand i is row-major, so that its strides need not be read */
   uint32_t single; /* bit i: operand i is one value for all elements */
-  int64_t size;   /* product of the shape */
+  int64_t size;    /* product of the shape */
   int64_t shape[THRESHER_CHAIN_RANK];
   int64_t strides[THRESHER_CHAIN_OPERANDS][THRESHER_CHAIN_RANK]; /* in elements */
   const float* operands[THRESHER_CHAIN_OPERANDS];
@@ -173,7 +173,7 @@ typedef struct thresher_device_api {
   void (*close)(thresher_device* device); /* after everything that belongs to it */
 
   thresher_device_result (*allocate)(thresher_device* device, size_t bytes, void** address); /* bytes > 0 */
-  thresher_device_result (*release)(thresher_device* device, void* address); /* waits for the device */
+  thresher_device_result (*release)(thresher_device* device, void* address);                 /* waits for the device */
 
   thresher_device_result (*stream_create)(thresher_device* device, thresher_stream** stream);
   thresher_device_result (*stream_destroy)(thresher_stream* stream); /* after its work is done */

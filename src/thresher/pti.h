@@ -100,7 +100,7 @@ typedef struct thresher_pti_memory {
   uint64_t address;
   uint64_t allocated; /* bytes that the engine holds after it */
   uint64_t reserved;  /* bytes it has taken from the system */
-  int32_t device; /* as above */
+  int32_t device;     /* as above */
   uint32_t external_id;
 } thresher_pti_memory;
 

@@ -1,13 +1,12 @@
 """The tests of tests/cuda run on the CPU, which shows that they test the right thing, and on a GPU where there is one.
 
-    pytest tests/cuda                               # on the CPU; on the first GPU, if thresher-cuda is installed
-    pytest tests/cuda -m gpu                        # only what needs the GPU
-    pytest tests/cuda --device-library LIBRARY.so   # another library of kernels, such as the emulator's
+pytest tests/cuda                               # on the CPU; on the first GPU, if thresher-cuda is installed
+pytest tests/cuda -m gpu                        # only on the GPU
+pytest tests/cuda --device-library LIBRARY.so   # another library of kernels where there is no GPU: the emulator's
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,24 +19,26 @@ _SKIPPED = "skipped: no GPU"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device-library", help="library of kernels to test instead of that of thresher-cuda")
+    parser.addoption("--device-library", help="library of kernels to test where there is no GPU")
 
 
 class Lab:
     """A device with a stream, and arrays that go there and come back.
 
     Attributes:
+        library: where its kernels are; None for the CPU.
         device: the device.
         stream: where its work is done.
         is_cpu: whether it is the CPU.
         is_real: whether it is neither the CPU nor an emulator, so that large arrays take no time.
     """
 
-    def __init__(self, device: Any) -> None:
-        self.device = device
-        self.stream = device.stream()
-        self.is_cpu = device.info["kind"] == "cpu"
-        self.is_real = not self.is_cpu and device.info["name"] != "emulator"
+    def __init__(self, library: str | None) -> None:
+        self.library = library
+        self.device = _engine.Device(library)
+        self.stream = self.device.stream()
+        self.is_cpu = library is None
+        self.is_real = not self.is_cpu and self.device.info["name"] != "emulator"
 
     def put(self, array: Any) -> Any:
         """The array in memory of the device that is exactly as long."""
@@ -61,33 +62,34 @@ def _storable(array: Any) -> Any:
     return array if array.dtype in known else array.reshape(-1).view(np.bool_)
 
 
-def _library(config: pytest.Config) -> str | None:
-    chosen: str | None = config.getoption("--device-library")
-    return chosen or (None if Backend("cuda").obstacle() else cuda_library())
+def _gpu(config: pytest.Config) -> Lab:
+    obstacle = Backend("cuda").obstacle()
+    library: str | None = config.getoption("--device-library") if obstacle else cuda_library()
+    if library is None:
+        pytest.skip(f"{_SKIPPED}: {obstacle}")
+    return Lab(library)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
-    if request.param == "cpu":
-        yield Lab(_engine.Device())
-        return
-    library = _library(request.config)
-    if library is None:
-        pytest.skip(f"{_SKIPPED}: {Backend('cuda').obstacle()}")
-    yield Lab(_engine.Device(library))
+def lab(request: pytest.FixtureRequest) -> Lab:
+    return Lab(None) if request.param == "cpu" else _gpu(request.config)
 
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> Lab:
     """For what the CPU does not have; mark the test with gpu, too."""
-    library = _library(request.config)
-    if library is None:
-        pytest.skip(f"{_SKIPPED}: {Backend('cuda').obstacle()}")
-    return Lab(_engine.Device(library))
+    return _gpu(request.config)
+
+
+@pytest.fixture
+def real_gpu(gpu: Lab) -> Lab:
+    """For what the emulator does not have either."""
+    if not gpu.is_real:
+        pytest.skip(f"{_SKIPPED}, and the emulator does not do for this")
+    return gpu
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    reports = terminalreporter.stats.get("skipped", [])
-    count = sum(1 for report in reports if _SKIPPED in str(report.longrepr))
+    count = sum(1 for report in terminalreporter.stats.get("skipped", []) if _SKIPPED in str(report.longrepr))
     if count:
-        terminalreporter.write_line(f"{_SKIPPED}: {count} tests of tests/cuda ({Backend('cuda').obstacle()})")
+        terminalreporter.write_line(f"{_SKIPPED}: {count} tests ({Backend('cuda').obstacle()})")

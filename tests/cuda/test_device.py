@@ -20,16 +20,14 @@ def test_info(lab: Any) -> None:
         assert info["driver_version"] >= info["runtime_version"] >= 13000
 
 
-def test_an_index_that_is_not_there(lab: Any, request: pytest.FixtureRequest) -> None:
+def test_an_index_that_is_not_there(lab: Any) -> None:
     if lab.is_cpu:
         with pytest.raises(ValueError, match="wanted 0, the one CPU, found 1"):
             _engine.Device(index=1)
         return
-    from conftest import _library
-
     for index in (-1, 1000):
         with pytest.raises(ValueError, match=rf"wanted a cuda device from 0 to \d+, found {index}"):
-            _engine.Device(_library(request.config), index)
+            _engine.Device(lab.library, index)
 
 
 @pytest.mark.parametrize("size", [1, 3, 255, 4096, 1_000_003])
@@ -113,10 +111,8 @@ def test_a_stream_waits_for_another(lab: Any) -> None:
         assert out.min() == out.max() == value
 
 
-def test_what_came_from_a_device_outlives_its_name(lab: Any, request: pytest.FixtureRequest) -> None:
-    from conftest import _library
-
-    device = _engine.Device() if lab.is_cpu else _engine.Device(_library(request.config))
+def test_what_came_from_a_device_outlives_its_name(lab: Any) -> None:
+    device = _engine.Device(lab.library)
     stream, event, buffer = device.stream(), device.event(), device.empty(64)
     del device
     stream.fill(buffer, 7, 64)

@@ -213,10 +213,11 @@ def test_wrong_programs_are_refused(lab: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_more_elements_than_32_bits_count(gpu: Any) -> None:
+def test_more_elements_than_32_bits_count(real_gpu: Any) -> None:
     """Broadcast from a few numbers, so that only the output is large."""
+    gpu = real_gpu
     rows, cols = 3, (1 << 30) + 11
-    if not gpu.is_real or gpu.device.info["memory_bytes"] < 20 << 30:
+    if gpu.device.info["memory_bytes"] < 20 << 30:
         pytest.skip("wants a GPU with 20 GiB")
     row, column = gpu.put(_random(64, 1)), gpu.put(np.array([1, 2, 3], np.float32))
     out = gpu.device.empty(rows * cols * 4)
@@ -247,14 +248,12 @@ def _norm(
     return (out if bias is None else out + bias), total
 
 
-def _rows(lab: Any) -> list[int]:
-    lengths = [1, 2, 31, 32, 33, 64, 100, 384, 511, 512, 513, 768, 1000, 1024, 2047, 4096, 4097, 8192, 10001]
-    return [*lengths, 16384, 16385, 50257] if lab.is_real or lab.is_cpu else lengths[:-4]
+_LENGTHS = (1, 2, 31, 32, 33, 64, 100, 384, 511, 512, 513, 768, 1000, 1024, 2047, 4096, 4097, 8192, 16384, 16385, 50257)
 
 
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
 def test_norm_of_rows_of_every_length(lab: Any, kind: str) -> None:
-    for cols in _rows(lab):
+    for cols in _LENGTHS:
         for rows in (1, 7):
             x, weight, bias = _random((rows, cols), cols), _random(cols, 1), _random(cols, 2)
             out = lab.put(np.zeros_like(x))
@@ -285,8 +284,6 @@ def test_norm_with_residual_sum_and_distant_rows(lab: Any, kind: str, cols: int)
 
 @pytest.mark.parametrize("cols", [64, 4096, 20000])
 def test_norm_of_numbers_with_a_large_common_offset(lab: Any, cols: int) -> None:
-    if cols > 5000 and not (lab.is_cpu or lab.is_real):
-        pytest.skip("takes long on the emulator")
     x = _random((3, cols), 5, 1.0) + np.float32(1e4)
     out = lab.put(x)
     lab.stream.norm("layer_norm", lab.put(x), out, 3, cols)
@@ -316,6 +313,12 @@ def test_norm_refuses_what_does_not_fit(lab: Any) -> None:
 # ---- Softmax ----
 
 
+def _assert_softmax(lab: Any, x: Any, log: bool) -> None:
+    # The CPU adds up long rows in few chains, which costs digits.
+    relative = 5e-6 + (1e-9 * x.shape[1] if lab.is_cpu else 0)
+    _assert_close(_run_softmax(lab, x, log), _softmax(x, log), relative=relative, absolute=5e-6 if log else 1e-7)
+
+
 def _softmax(x: Any, log: bool) -> Any:
     wide = x.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -332,17 +335,17 @@ def _run_softmax(lab: Any, x: Any, log: bool) -> Any:
 
 @pytest.mark.parametrize("log", [False, True])
 def test_softmax_of_rows_of_every_length(lab: Any, log: bool) -> None:
-    for dim in _rows(lab):
+    for dim in _LENGTHS:
         for outer in (1, 9):
             x = _random((outer, dim, 1), dim, 5.0)
-            _assert_close(_run_softmax(lab, x, log), _softmax(x, log), relative=5e-6, absolute=5e-6 if log else 1e-7)
+            _assert_softmax(lab, x, log)
 
 
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("shape", [(1, 5, 2), (3, 1, 40), (2, 9, 33), (2, 100, 31), (4, 257, 3), (1, 12, 200)])
 def test_softmax_over_a_middle_dimension(lab: Any, shape: tuple[int, int, int], log: bool) -> None:
     x = _random(shape, 1, 5.0)
-    _assert_close(_run_softmax(lab, x, log), _softmax(x, log), relative=5e-6, absolute=5e-6 if log else 1e-7)
+    _assert_softmax(lab, x, log)
 
 
 @pytest.mark.parametrize("dim", [5, 40, 700])
@@ -366,7 +369,7 @@ def test_softmax_of_special_values(lab: Any, dim: int) -> None:
 
 def test_rows_come_out_the_same_each_time(lab: Any) -> None:
     """Reductions add in a fixed order."""
-    x = _random((64, 3000, 1), 3, 4.0)
+    x = _random((64 if lab.is_real else 4, 3000, 1), 3, 4.0)
     first = _run_softmax(lab, x, False)
     for _ in range(5):
         assert np.array_equal(_run_softmax(lab, x, False), first)

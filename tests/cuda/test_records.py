@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_kernels_copies_and_fills(lab: Any, profiler: None) -> None:
     if lab.is_real:
         assert all(r["end_ns"] > r["start_ns"] for r in work), "the device's clock stands still"
     # In order on their stream.
-    for earlier, later in zip(work, work[1:], strict=False):
+    for earlier, later in pairwise(work):
         assert later["start_ns"] >= earlier["end_ns"] - 5_000
 
 

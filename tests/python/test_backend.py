@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,9 +17,46 @@ import thresher
 
 def test_what_is_usable_here() -> None:
     assert thresher.Backend("cpu").available() and thresher.Backend("cpu").obstacle() is None
-    assert not thresher.Backend("cuda").available()
-    assert "CPUs only" in (thresher.Backend("cuda").obstacle() or "")
+    assert thresher.Backend("cuda").available() == (thresher.Backend("cuda").obstacle() is None)
     assert [backend.name for backend in thresher.backends()] == ["cpu", "cuda"]
+
+
+class FakePackage(ModuleType):
+    """thresher_cuda with a library of our choice."""
+
+    def __init__(self, library: Any) -> None:
+        super().__init__("thresher_cuda")
+        self._library = library
+
+    def library_path(self) -> str:
+        return str(self._library)
+
+
+def test_what_is_in_the_way_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "thresher_cuda", None)  # as if it were not installed
+    assert "pip install thresher-cuda" in (thresher.Backend("cuda").obstacle() or "")
+    broken = tmp_path / "libthresher_cuda.so"
+    broken.write_bytes(b"no library")
+    monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage(broken))
+    assert f"device library {broken} cannot be opened" in (thresher.Backend("cuda").obstacle() or "")
+    monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage("libm.so.6"))
+    assert "wanted a device library of Thresher" in (thresher.Backend("cuda").obstacle() or "")
+
+
+def test_gpus_are_usable_where_their_library_finds_one(
+    monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, compiler: Any
+) -> None:
+    emulator = pytestconfig.getoption("--device-library", None)
+    if emulator is None:
+        pytest.skip("wants --device-library")
+    monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage(emulator))
+    assert thresher.Backend("cuda").available()
+    from thresher.doctor import checks
+
+    finding = checks.check_gpu()
+    assert finding.found.startswith("cuda:0 emulator (compute capability 9.0, 1 GiB), cuda:1")
+    with pytest.raises(compiler.UnavailableError, match="models do not run on them yet; available: cpu"):
+        compiler.compile(nn.Linear(2, 2), target="cuda")
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

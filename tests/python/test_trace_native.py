@@ -65,6 +65,32 @@ def test_an_operator_becomes_a_host_row_and_a_hardware_row(tmp_path: Path) -> No
     assert trace.sites[1].flops == 2.0 * 16 * 384 * 384 * 2
 
 
+def test_a_device_of_its_own_has_lanes_of_its_own(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "a.thrtrace",
+        record(3, 100, 110, correlation=7, site=1, event=18, section=3, thread=4),
+        record(7, 105, 160, correlation=7, site=1, event=34, lane=2, thread=4, device=1, value=START + 100),
+        record(7, 165, 170, correlation=8, site=1, event=34, lane=2, thread=4, device=2),
+        record(0, 200, 210, correlation=9, site=1, event=9, lane=2, thread=4),
+    )
+    trace = read_trace(file)
+    assert names(trace) == [
+        ("thresherLaunchStream", "RUNTIME", "host"),
+        ("layer_norm fp32 avx2", "KERNEL", "device"),
+        ("layer_norm fp32 avx2", "KERNEL", "device"),
+        ("thresherNodeCompute", "RUNTIME", "host"),
+        ("layer_norm fp32 avx2", "KERNEL", "device"),
+    ]
+    launch, first, second, _, on_cpu = trace.events
+    assert launch["correlation"] == first["correlation"] == 7
+    lanes = [trace.lanes[event["lane"]] for event in (first, second, on_cpu)]
+    assert [(lane.pid, lane.tid, lane.name) for lane in lanes] == [
+        (1, 2, "cuda:0 stream 2"),
+        (2, 2, "cuda:1 stream 2"),
+        (0, 2, "thresher:0 stream 2"),
+    ]
+
+
 def test_every_kind_of_record(tmp_path: Path) -> None:
     file = write(
         tmp_path / "a.thrtrace",

@@ -53,7 +53,9 @@ def _cuda() -> str | None:
     try:
         path = cuda_library()
         if path is None:
-            return "the kernels for NVIDIA GPUs are not installed; pip install thresher-cuda, of the version of thresher"
+            return (
+                "the kernels for NVIDIA GPUs are not installed; pip install thresher-cuda, of the version of thresher"
+            )
         from thresher import _engine
 
         _engine.library_devices(path)

@@ -206,7 +206,9 @@ void BindProfile(nb::module_& m) {
   m.def(
       "trace_save", [](const std::string& path) { Check(Released([&] { return profile::SaveTrace(path); })); },
       nb::arg("path"), "Writes what the trace holds so far to a new file.");
-  m.def("allocated_bytes", &profile::AllocatedBytes, "Memory that the engine holds for plans and packed weights.");
+  m.def(
+      "allocated_bytes", [] { return profile::AllocatedBytes(); },
+      "Memory that the engine holds for plans and packed weights.");
   m.def(
       "pti_api", [](uint32_t version) { return reinterpret_cast<uintptr_t>(thresher_pti_get_api(version)); },
       nb::arg("version"), "Address of the functions of pti.h; 0 if this engine does not know that version.");

@@ -165,12 +165,13 @@ thresher_device_result Products::Open() {
 
 thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_t workspace_bytes,
                                      const thresher_gemm& g) {
-  if (const std::string problem = CheckGemm(g); !problem.empty()) return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
+  if (const std::string problem = CheckGemm(g); !problem.empty())
+    return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
   const std::lock_guard lock(mutex_);
   THRESHER_DEVICE_TRY(Open());
   const auto failed = [&](const char* what, int status) {
-    return Fail(THRESHER_DEVICE_FAILED, std::string("cuBLASLt: ") + what + " the " + Describe(g) + ": " +
-                                            library_->status_string(status));
+    return Fail(THRESHER_DEVICE_FAILED,
+                std::string("cuBLASLt: ") + what + " the " + Describe(g) + ": " + library_->status_string(status));
   };
   Descriptors d(*library_);
   if (const int status = d.Make(g); status != 0) return failed("describing", status);
@@ -180,8 +181,8 @@ thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_
                                   AlignmentOf(g.c, g.ldc, 4)};
   const uint32_t options = static_cast<uint32_t>(g.type) | (g.transpose_b != 0 ? 2u : 0u) |
                            (g.allow_tf32 != 0 ? 4u : 0u) | (g.bias != nullptr ? 8u : 0u);
-  const Key key{g.m, g.n, g.k, g.lda, g.ldb, g.ldc, options,
-                uint64_t{alignments[0]} << 32 | uint64_t{alignments[1]} << 16 | alignments[2]};
+  const Key key{g.m,   g.n,   g.k,     g.lda,
+                g.ldb, g.ldc, options, uint64_t{alignments[0]} << 32 | uint64_t{alignments[1]} << 16 | alignments[2]};
   auto known = algorithms_.find(key);
   if (known == algorithms_.end()) {
     if (const int status = d.MakePreference(workspace_bytes, alignments); status != 0) {
@@ -200,9 +201,8 @@ thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_
     known = algorithms_.emplace(key, algorithm).first;
   }
   const float alpha = 1.0f, beta = 0.0f;
-  const int status =
-      library_->matmul(handle_, d.operation, &alpha, g.b, d.first, g.a, d.second, &beta, g.c, d.result, g.c, d.result,
-                       known->second.data, workspace, workspace_bytes, stream);
+  const int status = library_->matmul(handle_, d.operation, &alpha, g.b, d.first, g.a, d.second, &beta, g.c, d.result,
+                                      g.c, d.result, known->second.data, workspace, workspace_bytes, stream);
   return status == 0 ? THRESHER_DEVICE_OK : failed("computing", status);
 }
 

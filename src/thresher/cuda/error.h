@@ -28,7 +28,8 @@ inline thresher_device_result Fail(thresher_device_result result, const std::str
 
 }  // namespace thresher::cuda
 
-#define THRESHER_DEVICE_TRY(expr)                                                                              \
-  do {                                                                                                         \
-    if (const thresher_device_result thresher_result_ = (expr); thresher_result_ != THRESHER_DEVICE_OK) return thresher_result_; \
+#define THRESHER_DEVICE_TRY(expr)                                                                       \
+  do {                                                                                                  \
+    if (const thresher_device_result thresher_result_ = (expr); thresher_result_ != THRESHER_DEVICE_OK) \
+      return thresher_result_;                                                                          \
   } while (false)

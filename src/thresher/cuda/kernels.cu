@@ -1,6 +1,5 @@
-#include "thresher/cuda/kernels.h"
-
 #include "thresher/cuda/chain_kernel.h"
+#include "thresher/cuda/kernels.h"
 #include "thresher/cuda/norm_kernel.h"
 #include "thresher/cuda/runtime.h"
 #include "thresher/cuda/softmax_kernel.h"

@@ -105,8 +105,8 @@ thresher_device_result Open(int32_t index, thresher_device** device) {
     int32_t count = 0;
     THRESHER_DEVICE_TRY(Count(&count));
     if (index < 0 || index >= count) {
-      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "wanted a CUDA device from 0 to " + std::to_string(count - 1) +
-                                                        ", found " + std::to_string(index));
+      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT,
+                  "wanted a CUDA device from 0 to " + std::to_string(count - 1) + ", found " + std::to_string(index));
     }
     auto* const opened = new thresher_device;
     opened->index = index;

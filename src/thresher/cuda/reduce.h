@@ -1,4 +1,5 @@
-// Reductions over a row that a warp or a block shares. The order of the additions is fixed: equal inputs give equal bits.
+// Reductions over a row that a warp or a block shares. The order of the additions is fixed: equal inputs give equal
+// bits.
 #pragma once
 
 #include <cmath>

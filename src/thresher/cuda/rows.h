@@ -1,5 +1,5 @@
-// How rows are shared out among threads, by their length: short ones go to a warp each, longer ones to a block each, and
-// both hold their row in registers; the longest are read again for each pass, by then from the cache.
+// How rows are shared out among threads, by their length: short ones go to a warp each, longer ones to a block each,
+// and both hold their row in registers; the longest are read again for each pass, by then from the cache.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Softmax and log-softmax. A NaN anywhere, a maximum of +infinity (inf - inf) and a slice of -infinity only all turn the
-// sum into NaN, and the sum the whole slice; so the maximum itself need not propagate NaN.
+// Softmax and log-softmax. A NaN anywhere, a maximum of +infinity (inf - inf) and a slice of -infinity only all turn
+// the sum into NaN, and the sum the whole slice; so the maximum itself need not propagate NaN.
 #pragma once
 
 #include <cmath>

@@ -7,8 +7,8 @@
 
 namespace thresher::profile {
 
-// Counts `bytes` at `address` of a device (events.h) as obtained or given back. Cheap, but not meant for what happens at
-// every run.
+// Counts `bytes` at `address` of a device (events.h) as obtained or given back. Cheap, but not meant for what happens
+// at every run.
 void NoteAllocation(const void* address, int64_t bytes, uint8_t device = 0);
 void NoteRelease(const void* address, int64_t bytes, uint8_t device = 0);
 

@@ -66,8 +66,8 @@ void PrepareThread();
 // records.
 void Add(const Record& record);
 
-// For what a device does, which is known only after its launch, and perhaps on another thread: Stamp fills in the thread
-// and the outer profiler's identifiers at the launch, AddStamped keeps the record as it is.
+// For what a device does, which is known only after its launch, and perhaps on another thread: Stamp fills in the
+// thread and the outer profiler's identifiers at the launch, AddStamped keeps the record as it is.
 void Stamp(Record& record);
 void AddStamped(const Record& record);
 

@@ -109,8 +109,7 @@ thresher_chain DeviceChain(const kernels::Chain& chain, const View* operands, co
     const kernels::ChainStep& from = chain.steps[s];
     thresher_chain_step& step = to.steps[s];
     step.kind = static_cast<uint8_t>(from.kind);
-    step.op =
-        from.kind == StepKind::kUnary ? static_cast<uint8_t>(from.unary) : static_cast<uint8_t>(from.binary);
+    step.op = from.kind == StepKind::kUnary ? static_cast<uint8_t>(from.unary) : static_cast<uint8_t>(from.binary);
     if (from.operand_dtype == DType::kBool) step.flags |= THRESHER_CHAIN_BOOL;
     if (HasOneExponent(from, operands, out)) step.flags |= THRESHER_CHAIN_ONE_POWER;
     for (int a = 0; a < from.num_args(); ++a) step.args[a] = ArgOf(from.args[a], s, to);

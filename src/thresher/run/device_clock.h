@@ -20,8 +20,8 @@ class DeviceClock {
     return true;
   }
 
-  // On the profiler's clock, for work that was not launched before `launched_ns`: were it earlier, the two moments would
-  // not be the same one, and the clock moves on for good.
+  // On the profiler's clock, for work that was not launched before `launched_ns`: were it earlier, the two moments
+  // would not be the same one, and the clock moves on for good.
   int64_t ToHost(double since_base_ns, int64_t launched_ns) {
     const int64_t since = static_cast<int64_t>(since_base_ns);
     int64_t base = base_ns_.load(std::memory_order_relaxed);

@@ -303,8 +303,8 @@ Result<std::unique_ptr<DeviceStream>> LibraryDevice::CreateStream() {
   thresher_stream* stream = nullptr;
   THRESHER_TRY(ToStatus(api_, api_.stream_create(device_, &stream)));
   const std::lock_guard lock(clock_mutex_);
-  return std::unique_ptr<DeviceStream>(std::make_unique<Stream>(
-      api_, std::static_pointer_cast<LibraryDevice>(shared_from_this()), stream, ++streams_));
+  return std::unique_ptr<DeviceStream>(
+      std::make_unique<Stream>(api_, std::static_pointer_cast<LibraryDevice>(shared_from_this()), stream, ++streams_));
 }
 
 }  // namespace
@@ -330,8 +330,8 @@ Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::FromTable(const thresher_d
   }
   if (std::string_view(api->engine_version) != kVersion) {
     const std::string package = std::string("thresher-") + api->kind;
-    return Unsupported(origin + ": wanted " + package + " " + kVersion + ", found " + api->engine_version + "; pip install " +
-                       package + "==" + kVersion);
+    return Unsupported(origin + ": wanted " + package + " " + kVersion + ", found " + api->engine_version +
+                       "; pip install " + package + "==" + kVersion);
   }
   return std::shared_ptr<DeviceLibrary>(new DeviceLibrary(*api));
 }

@@ -75,8 +75,8 @@ profile::Site SiteOf(const thresher_softmax& softmax, std::string_view variant) 
 profile::Site SiteOf(const thresher_gemm& gemm, std::string_view variant) {
   const bool bf16 = gemm.type == THRESHER_GEMM_BF16;
   profile::Site site = Make("gemm", bf16 ? "bf16" : gemm.allow_tf32 != 0 ? "tf32" : "fp32", variant);
-  site.shapes = Shape({gemm.m, gemm.k}) + ", " +
-                (gemm.transpose_b != 0 ? Shape({gemm.n, gemm.k}) : Shape({gemm.k, gemm.n}));
+  site.shapes =
+      Shape({gemm.m, gemm.k}) + ", " + (gemm.transpose_b != 0 ? Shape({gemm.n, gemm.k}) : Shape({gemm.k, gemm.n}));
   site.dtypes = bf16 ? "bf16, bf16" : "f32, f32";
   site.outputs = Shape({gemm.m, gemm.n});
   const double m = static_cast<double>(gemm.m), n = static_cast<double>(gemm.n), k = static_cast<double>(gemm.k);

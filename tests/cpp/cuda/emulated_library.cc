@@ -59,7 +59,8 @@ float ElementOf(const void* data, int32_t type, int64_t index) {
 
 // Column by column, as cuBLASLt would be told.
 thresher_device_result Gemm(const thresher_gemm& g) {
-  if (const std::string problem = CheckGemm(g); !problem.empty()) return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
+  if (const std::string problem = CheckGemm(g); !problem.empty())
+    return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
   const GemmLayout l = LayoutOf(g);
   for (int64_t col = 0; col < l.result.cols; ++col) {
     for (int64_t row = 0; row < l.result.rows; ++row) {

@@ -1,5 +1,5 @@
-// A device library whose device is the emulator: the kernels of src/thresher/cuda behind device_api.h, in host memory and
-// with a clock of its own. thresher_emulated_device.so is the same for the Python tests.
+// A device library whose device is the emulator: the kernels of src/thresher/cuda behind device_api.h, in host memory
+// and with a clock of its own. thresher_emulated_device.so is the same for the Python tests.
 #pragma once
 
 #include "thresher/device_api.h"

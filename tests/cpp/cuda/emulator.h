@@ -1,14 +1,15 @@
 // Runs a kernel of src/thresher/cuda on the CPU, one fiber a thread, and checks what a GPU does not tell:
 //   - a barrier or a shuffle that not all threads of the block or warp reach;
-//   - two threads that use the same float of shared memory between two barriers, one of them writing: a missing barrier;
+//   - two threads that use the same float of shared memory between two barriers, one of them writing: a missing
+//   barrier;
 //   - shared memory that is read before it is written, or lies outside of what the launch asked for;
 //   - a launch that no device takes (threads, blocks, shared memory, parameters).
-// A fiber runs until it has to wait, and each launch is done twice, with blocks and threads in opposite orders, after which
-// the caller compares: results that depend on the order show as differences.
+// A fiber runs until it has to wait, and each launch is done twice, with blocks and threads in opposite orders, after
+// which the caller compares: results that depend on the order show as differences.
 //
-// What it cannot see: accesses outside of global memory (AddressSanitizer can, and guard bytes show writes), threads that
-// meet in global memory, the memory model below barriers, the last bits of the device's exp, sin and the like, registers,
-// speed.
+// What it cannot see: accesses outside of global memory (AddressSanitizer can, and guard bytes show writes), threads
+// that meet in global memory, the memory model below barriers, the last bits of the device's exp, sin and the like,
+// registers, speed.
 #pragma once
 
 #include <cstdint>

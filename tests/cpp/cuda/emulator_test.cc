@@ -50,10 +50,10 @@ TEST(Emulator, RunsEveryThreadOfEveryBlockOnce) {
 TEST(Emulator, ShufflesStayInTheirWarp) {
   std::vector<float> got(128);
   EXPECT_THAT(Emulate(OneBlock(64, 2),
-                  [&](Thread& t) {
-                    const int number = t.y() * 64 + t.x();
-                    got[static_cast<size_t>(number)] = t.ShuffleXor(static_cast<float>(number), 5);
-                  }),
+                      [&](Thread& t) {
+                        const int number = t.y() * 64 + t.x();
+                        got[static_cast<size_t>(number)] = t.ShuffleXor(static_cast<float>(number), 5);
+                      }),
               IsEmpty());
   for (int i = 0; i < 128; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], static_cast<float>(i ^ 5));
 }
@@ -83,13 +83,13 @@ TEST(Emulator, FindsAMissingBarrier) {
 
 TEST(Emulator, FindsAWriteOverWhatOthersStillRead) {
   EXPECT_THAT(Emulate(OneBlock(32, 1, 1),
-                  [](Thread& t) {
-                    auto floats = t.shared();
-                    if (t.x() == 0) floats[0] = 1;
-                    t.Sync();
-                    const float value = floats[0];
-                    if (t.x() == 31) floats[0] = value + 1;
-                  }),
+                      [](Thread& t) {
+                        auto floats = t.shared();
+                        if (t.x() == 0) floats[0] = 1;
+                        t.Sync();
+                        const float value = floats[0];
+                        if (t.x() == 31) floats[0] = value + 1;
+                      }),
               HasSubstr("without a barrier"));
 }
 
@@ -103,43 +103,43 @@ TEST(Emulator, FindsAReductionThatReusesItsPartsTooEarly) {
   };
   EXPECT_THAT(Emulate(OneBlock(64, 1, 2), [&](Thread& t) { reduce(t); }), IsEmpty());
   EXPECT_THAT(Emulate(OneBlock(64, 1, 2),
-                  [&](Thread& t) {
-                    reduce(t);
-                    reduce(t);
-                  }),
+                      [&](Thread& t) {
+                        reduce(t);
+                        reduce(t);
+                      }),
               HasSubstr("without a barrier"));
   EXPECT_THAT(Emulate(OneBlock(64, 1, kReduceFloats),
-                  [&](Thread& t) {
-                    EXPECT_EQ((ReduceRow<false, Sum>(t, 1.0f)), 64.0f);
-                    EXPECT_EQ((ReduceRow<false, Max>(t, static_cast<float>(t.x()))), 63.0f);
-                  }),
+                      [&](Thread& t) {
+                        EXPECT_EQ((ReduceRow<false, Sum>(t, 1.0f)), 64.0f);
+                        EXPECT_EQ((ReduceRow<false, Max>(t, static_cast<float>(t.x()))), 63.0f);
+                      }),
               IsEmpty());
 }
 
 TEST(Emulator, FindsThreadsThatDoNotMeet) {
   EXPECT_THAT(Emulate(OneBlock(64),
-                  [](Thread& t) {
-                    if (t.x() != 3) t.Sync();
-                  }),
+                      [](Thread& t) {
+                        if (t.x() != 3) t.Sync();
+                      }),
               HasSubstr("63 wait at a barrier"));
   EXPECT_THAT(Emulate(OneBlock(64),
-                  [](Thread& t) {
-                    if (t.x() < 40) t.ShuffleXor(0, 1);
-                  }),
+                      [](Thread& t) {
+                        if (t.x() < 40) t.ShuffleXor(0, 1);
+                      }),
               HasSubstr("8 in a shuffle"));
 }
 
 TEST(Emulator, FindsMisuseOfSharedMemory) {
   EXPECT_THAT(Emulate(OneBlock(32, 1, 4),
-                  [](Thread& t) {
-                    if (t.x() == 4) t.shared()[t.x()] = 1;
-                  }),
+                      [](Thread& t) {
+                        if (t.x() == 4) t.shared()[t.x()] = 1;
+                      }),
               HasSubstr("of 4 that the launch asked for"));
   EXPECT_THAT(Emulate(OneBlock(32, 1, 4),
-                  [](Thread& t) {
-                    const float value = t.shared()[0];
-                    EXPECT_NE(value, value);
-                  }),
+                      [](Thread& t) {
+                        const float value = t.shared()[0];
+                        EXPECT_NE(value, value);
+                      }),
               HasSubstr("before anybody has written it"));
 }
 

@@ -12,9 +12,9 @@
 namespace thresher::cuda {
 namespace {
 
+using kernels::testing::RandomFloats;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using kernels::testing::RandomFloats;
 
 // D = op(first) * op(second) + bias along D's rows, column-major.
 void ColumnMajorProduct(const GemmLayout& l, const float* first, const float* second, const float* bias, float* d) {

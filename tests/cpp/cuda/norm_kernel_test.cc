@@ -123,12 +123,8 @@ TEST(NormKernel, MoreRowsThanBlocksWalkOverTheGrid) {
   for (const int64_t cols : {40, 700}) {
     const std::vector<float> x = RandomFloats(static_cast<size_t>(rows * cols), 1);
     std::vector<float> expected(x.size()), actual(x.size());
-    NormArgs args{.x = x.data(),
-                  .row_stride = cols,
-                  .out = expected.data(),
-                  .out_row_stride = cols,
-                  .rows = rows,
-                  .cols = cols};
+    NormArgs args{
+        .x = x.data(), .row_stride = cols, .out = expected.data(), .out_row_stride = cols, .rows = rows, .cols = cols};
     LayerNormReference(args);
     args.out = actual.data();
     const std::string problem = LaunchNorm(
