@@ -25,7 +25,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -139,6 +139,22 @@ class Step:
     detail: str
     seconds: float = 0.0
     log: str = ""
+
+
+def plan_cpp_tests(
+    processors: Sequence[Processor], under_qemu: bool, kernels: str, others: str
+) -> list[tuple[str, Processor, str]]:
+    """Decides which C++ tests run where; each entry has a name, a processor and a filter.
+
+    The tests of the kernels go through every instruction set of the processor by themselves, unless THRESHER_ISA names
+    one: of the emulated processors the first does so, the others test the best of theirs, since they would only repeat
+    what the first one did. The other tests compute with one instruction set, and not much of it.
+    """
+    first = processors[0]
+    if not under_qemu:
+        return [("C++ kernels", first, kernels), *(("C++ others", processor, others) for processor in processors)]
+    best = [replace(p, environment={**p.environment, "THRESHER_ISA": p.isa}) if p.isa else p for p in processors[1:]]
+    return [*(("C++ kernels", processor, kernels) for processor in (first, *best)), ("C++ others", first, others)]
 
 
 def is_emulated() -> bool:
@@ -449,9 +465,7 @@ class WheelTest:
         ):
             self._block("C++ tests", main, "they cannot be listed")
             return
-        # The tests of the kernels go through every instruction set of the processor by themselves.
-        plan = [("C++ kernels", processor, filters[0]) for processor in (processors if under_qemu else [main])]
-        plan += [("C++ others", processor, filters[1]) for processor in ([main] if under_qemu else processors)]
+        plan = plan_cpp_tests(processors, under_qemu, *filters)
 
         def one(item: tuple[str, Processor, str]) -> Step:
             name, processor, chosen = item

@@ -51,6 +51,24 @@ class TestProcessors:
         with pytest.raises(wheel_test.StepError, match="--cpu cortex-a57: wanted a process under qemu"):
             wheel_test.choose_processors(["cortex-a57"], under_qemu=False)
 
+    def test_kernels_run_on_all_and_other_tests_on_one(self, wheel_test: ModuleType) -> None:
+        plan = wheel_test.plan_cpp_tests(wheel_test.EMULATED, True, "K", "-K")
+        assert [(name, chosen) for name, _, chosen in plan] == [("C++ kernels", "K")] * 5 + [("C++ others", "-K")]
+        forced = [processor.environment.get("THRESHER_ISA") for _, processor, _ in plan]
+        assert forced == [None, "neon", "sve", "sve2", "sve2", None]
+        assert {processor.environment["QEMU_CPU"] for _, processor, _ in plan[:5]} == {
+            processor.name for processor in wheel_test.EMULATED
+        }
+
+    def test_a_real_machine_forces_each_instruction_set(self, wheel_test: ModuleType) -> None:
+        machine = [wheel_test.Processor("this machine"), wheel_test.Processor("avx2", {"THRESHER_ISA": "avx2"}, "avx2")]
+        plan = wheel_test.plan_cpp_tests(machine, False, "K", "-K")
+        assert [(name, processor.name) for name, processor, _ in plan] == [
+            ("C++ kernels", "this machine"),
+            ("C++ others", "this machine"),
+            ("C++ others", "avx2"),
+        ]
+
     def test_a_real_machine_has_none(self, wheel_test: ModuleType) -> None:
         assert wheel_test.choose_processors([], under_qemu=False) == []
 

@@ -18,7 +18,7 @@ class IsaTest : public ::testing::Test {
   }
   void TearDown() override {
     had_ ? setenv("THRESHER_ISA", old_.c_str(), 1) : unsetenv("THRESHER_ISA");
-    UseBest();
+    EXPECT_TRUE(Select().ok());
   }
 
  private:

@@ -3,23 +3,26 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "thresher/base/isa.h"
 
 namespace thresher::kernels {
 
-// Runs `body` once with every instruction set that this machine has.
+// Runs `body` once with every instruction set that this machine has, or with the one that THRESHER_ISA names.
 template <class Body>
 void ForEachIsa(Body&& body) {
+  const char* only = std::getenv("THRESHER_ISA");
   for (const isa::Isa isa : isa::Available()) {
+    if (only != nullptr && *only != '\0' && isa::Name(isa) != only) continue;
     SCOPED_TRACE("instruction set " + std::string(isa::Name(isa)));
     const Status forced = isa::Force(isa::Name(isa));
     ASSERT_TRUE(forced.ok()) << forced.message();
     body();
     if (::testing::Test::HasFatalFailure()) break;
   }
-  isa::UseBest();
+  ASSERT_TRUE(isa::Select().ok());
 }
 
 }  // namespace thresher::kernels
