@@ -142,6 +142,8 @@ def build(session: nox.Session) -> None:
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
         platform = selected_platform(options)
+        if options.package:
+            package.require(platform)
         if options.container:
             inside = [f"--platform={platform.name}", "--host", f"--build-type={options.build_type}"]
             inside += ["--offline"] if options.offline else []

@@ -12,7 +12,7 @@ from pathlib import Path
 from . import native
 from .layout import BUILD, DIST, ROOT
 from .native import Flavour
-from .platforms import Platform
+from .platforms import CUDA, Platform
 from .process import ToolchainError, note
 from .wheel import source_date_epoch
 
@@ -35,6 +35,19 @@ def version() -> str:
     if found is None:
         raise ToolchainError('Wanted a line `version = "1.2.3"` in pyproject.toml; found none.')
     return found[1]
+
+
+def require(platform: Platform) -> None:
+    """Stops for a platform that has no C++ package.
+
+    Raises:
+        ToolchainError: names the platform to take instead.
+    """
+    if platform is CUDA:
+        raise ToolchainError(
+            "--package: wanted a platform whose programs need nothing beside the package, found cuda, whose kernels are "
+            "a library that programs open at run time. Make the package with --platform x86, the wheel without --package."
+        )
 
 
 def build_package(flavour: Flavour) -> Path:

@@ -185,3 +185,13 @@ def test_older_archives_of_the_same_platform_are_replaced(tmp_path: Path) -> Non
         (tmp_path / name).touch()
     old = toolchain_package.superseded(tmp_path, names[2], PLATFORMS["x86"])
     assert [path.name for path in old] == names[:1]
+
+
+def test_a_platform_without_a_package_is_refused() -> None:
+    from toolchain.platforms import PLATFORMS
+    from toolchain.process import ToolchainError
+
+    for name in ("x86", "arm"):
+        toolchain_package.require(PLATFORMS[name])
+    with pytest.raises(ToolchainError, match="--platform x86"):
+        toolchain_package.require(PLATFORMS["cuda"])

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -91,8 +93,9 @@ class ModelFile : public testing::Test {
 
 // Reads bytes from memory that begins where nothing else ends: a byte too far is a fault that sanitizers see.
 Result<ModelContents> Read(const std::string& bytes) {
-  std::shared_ptr<void> copy(
-      std::aligned_alloc(kWeightAlignment, (bytes.size() / kWeightAlignment + 1) * kWeightAlignment), std::free);
+  void* place = nullptr;  // of exactly this size, unlike what aligned_alloc gives
+  EXPECT_EQ(posix_memalign(&place, kWeightAlignment, std::max<size_t>(bytes.size(), 1)), 0);
+  const std::shared_ptr<void> copy(place, std::free);
   std::memcpy(copy.get(), bytes.data(), bytes.size());
   return ReadModel({static_cast<const std::byte*>(copy.get()), bytes.size()}, copy);
 }
