@@ -367,6 +367,12 @@ def test_softmax_of_special_values(lab: Any, dim: int) -> None:
     )
 
 
+@pytest.mark.parametrize("shape", [(3, 37, 1), (3, 600, 1), (2, 20000, 1), (2, 9, 5)])
+def test_softmax_of_very_negative_numbers(lab: Any, shape: tuple[int, int, int]) -> None:
+    """Nothing but the elements themselves may decide about the maximum."""
+    _assert_softmax(lab, _random(shape, 1) - np.float32(1000), False)
+
+
 def test_rows_come_out_the_same_each_time(lab: Any) -> None:
     """Reductions add in a fixed order."""
     x = _random((64 if lab.is_real else 4, 3000, 1), 3, 4.0)

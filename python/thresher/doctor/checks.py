@@ -248,9 +248,10 @@ def check_gpu() -> Finding:
 
     obstacle = Backend("cuda").obstacle()
     library = None if obstacle else cuda_library()
+    if library is None and _missing_package("thresher-cuda"):
+        return Finding("gpu", Level.OK, f"none is used: {obstacle}")
     if library is None:
-        level = Level.OK if _missing_package("thresher-cuda") else Level.WARN
-        return Finding("gpu", level, f"none is used: {obstacle}")
+        return Finding("gpu", Level.WARN, f"none is used: {obstacle}", "or pip uninstall thresher-cuda to do without")
     engine: Any = importlib.import_module("thresher._engine")
     found = engine.library_devices(library)
     devices = [

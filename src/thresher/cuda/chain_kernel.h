@@ -11,9 +11,14 @@
 
 namespace thresher::cuda {
 
+// Threads of a block; fewer where many results wait in the 48 KiB that every device has.
+inline constexpr int kChainWidth = 256;
+inline constexpr int kMostSharedFloats = 48 * 1024 / 4;
+
 // kOneDimension: the chain's rank is 1. Index: wide enough for the chain's size.
 template <bool kOneDimension, class Index>
 struct ChainKernel {
+  static constexpr int kMostThreads = kChainWidth;
   thresher_chain chain;
 
   template <class T>
@@ -123,10 +128,6 @@ struct ChainKernel {
     }
   }
 };
-
-// Threads of a block; fewer where many results wait in the 48 KiB that every device has.
-inline constexpr int kChainWidth = 256;
-inline constexpr int kMostSharedFloats = 48 * 1024 / 4;
 
 inline int ChainWidth(int slots) {
   int width = kChainWidth;

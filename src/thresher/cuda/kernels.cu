@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMostParameterBytes = 4096;
 
 template <class Kernel>
-__global__ void __launch_bounds__(kMaxThreads) Run(const __grid_constant__ Kernel kernel) {
+__global__ void __launch_bounds__(Kernel::kMostThreads) Run(const __grid_constant__ Kernel kernel) {
   Thread thread;
   kernel(thread);
 }

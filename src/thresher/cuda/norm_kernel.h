@@ -12,6 +12,7 @@ namespace thresher::cuda {
 // kItems > 0: a thread holds its elements, x() and every width()-th after it; 0: it reads them again for each pass.
 template <bool kOneWarp, int kItems>
 struct NormKernel {
+  static constexpr int kMostThreads = kMostRowThreads<kOneWarp>;
   thresher_norm args;
 
   template <class T>

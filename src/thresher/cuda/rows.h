@@ -13,6 +13,9 @@ inline constexpr int kRowsPerBlock = 4;          // where a warp has a row
 inline constexpr int64_t kLongestWarpRow = 512;  // 16 elements a thread
 inline constexpr int64_t kLongestHeldRow = 16 * kMaxThreads;
 
+template <bool kOneWarp>
+inline constexpr int kMostRowThreads = kOneWarp ? kWarp * kRowsPerBlock : kMaxThreads;
+
 constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t AtMostBlocks(int64_t blocks) { return blocks < kMaxBlocks ? blocks : kMaxBlocks; }
 

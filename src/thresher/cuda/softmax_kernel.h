@@ -24,6 +24,7 @@ struct SoftmaxFinish {
 // inner == 1: slices are contiguous rows. As in NormKernel.
 template <bool kOneWarp, int kItems>
 struct SoftmaxRowKernel {
+  static constexpr int kMostThreads = kMostRowThreads<kOneWarp>;
   thresher_softmax args;
 
   template <class T>
@@ -85,6 +86,7 @@ struct SoftmaxRowKernel {
 // inner > 1: a block takes 32 neighbouring slices; its threads of equal x() share one.
 struct SoftmaxColumnKernel {
   static constexpr int kHeight = 8;
+  static constexpr int kMostThreads = kWarp * kHeight;
   thresher_softmax args;
 
   static int64_t Tiles(const thresher_softmax& args) { return DivideUp(args.inner, kWarp); }

@@ -1,5 +1,5 @@
 // What a kernel sees of the device. A kernel is a struct of parameters whose operator() takes the thread as an
-// argument, so that one source runs on a GPU (Thread below, by launch in launch.cu.h) and, in the tests, on the CPU
+// argument, so that one source runs on a GPU (Thread below, launched by kernels.cu) and, in the tests, on the CPU
 // (tests/cpp/cuda/emulator.h), where every barrier, shuffle and access to shared memory is checked.
 //
 // A thread has
@@ -8,6 +8,9 @@
 //   Sync()                  barrier of the block
 //   ShuffleXor(v, mask)     v of the thread of this warp whose number differs by `mask`; the whole warp calls it
 //   shared()                the floats that the launch asked for, uninitialised
+// A kernel says in kMostThreads how many threads its blocks have at most, so that the compiler knows how many registers
+// each may take.
+//
 // Threads with the same y() and neighbouring x() form a warp: width() is a multiple of 32.
 #pragma once
 

@@ -81,6 +81,7 @@ struct Launcher {
 
   template <class Kernel>
   std::string operator()(const Shape& shape, const Kernel& kernel) const {
+    if (shape.width * shape.height > Kernel::kMostThreads) return "more threads than the kernel says";
     return RunBlocks(shape, sizeof kernel, order, [&](Thread& thread) { kernel(thread); });
   }
 };

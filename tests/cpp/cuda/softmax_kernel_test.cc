@@ -85,6 +85,11 @@ TEST(SoftmaxKernel, SpecialValues) {
     for (size_t s = 0; s < 6; ++s) columns.push_back(slices[s * 5 + i]);
   }
   Check(1, 5, 6, columns);
+  // Nothing but the elements themselves may decide about the maximum.
+  for (const int64_t dim : {5, 37, 600, 17000}) {
+    Check(2, dim, 1, RandomFloats(static_cast<size_t>(2 * dim), 4, -1020, -1000));
+  }
+  Check(2, 9, 5, RandomFloats(90, 4, -1020, -1000));
   // The same in rows that a block shares.
   for (const float special : {kNan, kInf, -kInf}) {
     for (const size_t dim : {size_t{700}, size_t{17000}}) {
