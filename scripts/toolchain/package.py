@@ -45,8 +45,8 @@ def require(platform: Platform) -> None:
     """
     if platform is CUDA:
         raise ToolchainError(
-            "--package: wanted a platform whose programs need nothing beside the package, found cuda, whose kernels are "
-            "a library that programs open at run time. Make the package with --platform x86, the wheel without --package."
+            "--package: wanted a platform whose programs need nothing beside the package; found cuda, whose kernels "
+            "are a library that programs open at run time. Make the package with --platform x86, the wheel without it."
         )
 
 
