@@ -34,6 +34,8 @@ REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
 CONSTRAINTS = ("model.txt", "runtime.txt", "tests.txt")
 # Folders of tests/cpp whose tests run on every processor; the others compute nothing that depends on it.
 KERNEL_FOLDERS = ("kernels", "ops")
+# Tests of kernels that take most of the time under qemu: large products in every blocking. They run on one processor.
+LARGE_KERNEL_TESTS = ("*.EveryBlockingComputesTheSame", "*.DepthBlocks", "*.SeveralBlocksOfKeys")
 # Python tests that start many processes or read large texts, and no result of which depends on the processor. Emulated,
 # they would take longer than everything else together.
 SLOW_EMULATED = (
@@ -148,13 +150,18 @@ def plan_cpp_tests(
 
     The tests of the kernels go through every instruction set of the processor by themselves, unless THRESHER_ISA names
     one: of the emulated processors the first does so, the others test the best of theirs, since they would only repeat
-    what the first one did. The other tests compute with one instruction set, and not much of it.
+    what the first one did. The large ones run once. The other tests compute little.
     """
     first = processors[0]
     if not under_qemu:
         return [("C++ kernels", first, kernels), *(("C++ others", processor, others) for processor in processors)]
-    best = [replace(p, environment={**p.environment, "THRESHER_ISA": p.isa}) if p.isa else p for p in processors[1:]]
-    return [*(("C++ kernels", processor, kernels) for processor in (first, *best)), ("C++ others", first, others)]
+    best = [replace(p, environment={**p.environment, "THRESHER_ISA": p.isa}) if p.isa else p for p in processors]
+    large = ":".join(LARGE_KERNEL_TESTS)
+    return [
+        ("C++ large kernels", best[0], large),
+        *(("C++ kernels", processor, f"{kernels}-{large}") for processor in (first, *best[1:])),
+        ("C++ others", first, others),
+    ]
 
 
 def is_emulated() -> bool:

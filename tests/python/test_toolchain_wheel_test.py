@@ -53,12 +53,21 @@ class TestProcessors:
 
     def test_kernels_run_on_all_and_other_tests_on_one(self, wheel_test: ModuleType) -> None:
         plan = wheel_test.plan_cpp_tests(wheel_test.EMULATED, True, "K", "-K")
-        assert [(name, chosen) for name, _, chosen in plan] == [("C++ kernels", "K")] * 5 + [("C++ others", "-K")]
+        large = ":".join(wheel_test.LARGE_KERNEL_TESTS)
+        assert [(name, chosen) for name, _, chosen in plan] == [
+            ("C++ large kernels", large),
+            *[("C++ kernels", f"K-{large}")] * 5,
+            ("C++ others", "-K"),
+        ]
         forced = [processor.environment.get("THRESHER_ISA") for _, processor, _ in plan]
-        assert forced == [None, "neon", "sve", "sve2", "sve2", None]
-        assert {processor.environment["QEMU_CPU"] for _, processor, _ in plan[:5]} == {
-            processor.name for processor in wheel_test.EMULATED
-        }
+        assert forced == ["sve2", None, "neon", "sve", "sve2", "sve2", None]
+        models = [processor.environment["QEMU_CPU"] for _, processor, _ in plan[1:6]]
+        assert models == [processor.name for processor in wheel_test.EMULATED]
+
+    def test_every_large_test_is_there(self, wheel_test: ModuleType) -> None:
+        sources = "".join(path.read_text() for path in (ROOT / "tests" / "cpp" / "kernels").glob("*.cc"))
+        for pattern in wheel_test.LARGE_KERNEL_TESTS:
+            assert f", {pattern.removeprefix('*.')})" in sources
 
     def test_a_real_machine_forces_each_instruction_set(self, wheel_test: ModuleType) -> None:
         machine = [wheel_test.Processor("this machine"), wheel_test.Processor("avx2", {"THRESHER_ISA": "avx2"}, "avx2")]
