@@ -144,7 +144,7 @@ def _repair(raw: Path) -> Path:
                 found[0],
             ],
             hint="auditwheel shows which symbol or library fits no manylinux tag.",
-            environment=native.tool_environment(),
+            environment={**native.tool_environment(), "SOURCE_DATE_EPOCH": wheel.source_date_epoch()},
         )
         repaired = next(Path(scratch).glob("*.whl"))
         if wrong := faults(repaired):
