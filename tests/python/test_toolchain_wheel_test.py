@@ -151,6 +151,18 @@ def test_what_is_left_out_under_emulation_is_there(wheel_test: ModuleType) -> No
         assert list((ROOT / "tests" / "python").glob(pattern)), pattern
 
 
+def test_what_is_left_out_is_not_collected(wheel_test: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "tests" / "python"
+    folder.mkdir(parents=True)
+    for name in ("test_cli.py", "test_cli_other.py", "test_doctor.py"):
+        (folder / name).write_text("def test_x() -> None: ...\n")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", str(folder), "-p", "no:cacheprovider"]
+    command += wheel_test.slow_ones_left_out(folder)
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert "test_doctor" in done.stdout
+    assert "test_cli" not in done.stdout
+
+
 def test_only_passed_steps_pass(wheel_test: ModuleType) -> None:
     Step, Outcome = wheel_test.Step, wheel_test.Outcome
     good = Step("import", "a", Outcome.PASSED, "")
