@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
 # Files with the pins of what is installed beside the wheel, used where they are there.
@@ -48,11 +49,13 @@ SLOW_EMULATED = (
     "test_trace_memory.py",
 )
 SLOWEST_STEP_S = 1800
+NO_ANSWER = "no answer"
 
 PROBE = """
 import ctypes, json
 import thresher
 from thresher import _engine
+_engine.initialize()  # takes THRESHER_ISA into account
 vector_bytes = ctypes.CDLL(None).prctl(51, 0, 0, 0, 0)  # PR_SVE_GET_VL
 print(json.dumps({"version": thresher.__version__, "isa": _engine.isa(), "isas": _engine.isas(),
                   "vector_bytes": vector_bytes & 0xFFFF if vector_bytes > 0 else None}))
@@ -207,6 +210,23 @@ def find_wheel(place: Path) -> Path:
     return found[0]
 
 
+def answer(text: str) -> dict[str, Any]:
+    """Reads the JSON object that a program printed among other lines.
+
+    Raises:
+        StepError: there is none.
+    """
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                return found
+    raise StepError(NO_ANSWER)
+
+
 def count_gtest(report: Path) -> str:
     """Reads GoogleTest's JSON report.
 
@@ -317,6 +337,8 @@ class WheelTest:
             "HOME": str(self._work / "home"),
             "THRESHER_CACHE_DIR": str(self._work / "cache"),
             "PYTHONDONTWRITEBYTECODE": "1",
+            # Else what a failing program says last would stand before what it printed first.
+            "PYTHONUNBUFFERED": "1",
         }
 
     def _execute(self, name: str, processor: Processor, command: Sequence[str | Path]) -> tuple[int | None, str, float]:
@@ -368,13 +390,13 @@ class WheelTest:
             detail = read(printed)
         except StepError as error:
             reason = str(error)
-        except (ValueError, KeyError, IndexError) as error:
+        except (ValueError, KeyError) as error:
             reason = f"unexpected output ({error})"
         if code is None:
             reason = f"took more than {self._options.timeout} s"
         elif code != 0:
-            lines = printed.strip().splitlines() or [""]
-            reason = f"ended with code {code}: {reason or lines[-1].strip()}"
+            last = (printed.strip().splitlines() or [""])[-1].strip()
+            reason = f"ended with code {code}: {last if reason in (None, NO_ANSWER) else reason}"
         outcome = Outcome.FAILED if reason is not None else Outcome.PASSED
         done = Step(name, processor.name, outcome, detail if reason is None else reason, round(seconds, 1), log)
         print(f"-- {name} on {processor.name}: {done.outcome.value} in {seconds:.0f} s  {done.detail}", flush=True)
@@ -433,7 +455,7 @@ class WheelTest:
 
     def _read_probe(self, processor: Processor) -> Callable[[str], str]:
         def read(text: str) -> str:
-            found = json.loads(text.strip().splitlines()[-1])
+            found = answer(text)
             if processor.isa and found["isa"] != processor.isa:
                 raise StepError(f"wanted instruction set {processor.isa}; the engine chose {found['isa']}")
             if processor.vector_bytes and found["vector_bytes"] != processor.vector_bytes:
@@ -448,7 +470,7 @@ class WheelTest:
         names: list[str] = []
 
         def read(text: str) -> str:
-            names.extend(json.loads(text.strip().splitlines()[-1])["isas"])
+            names.extend(answer(text)["isas"])
             return " ".join(names)
 
         self._add("instruction sets", processor, [self._python, "-I", "-c", PROBE], read)
@@ -500,7 +522,7 @@ class WheelTest:
         command = [self._python, "-I", "-c", MODEL, options.model_file, options.expected, str(options.tolerance)]
 
         def read(text: str) -> str:
-            found = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+            found = answer(text)
             return f"error {found['error']:.2g} with {found['isa']}"
 
         for processor in processors:

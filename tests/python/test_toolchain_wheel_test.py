@@ -205,7 +205,15 @@ class TestSteps:
         assert "code -4" in done.detail
 
     def test_an_answer_that_cannot_be_read_is_a_failure(self, wheel_test: ModuleType, run: Callable[..., Any]) -> None:
-        assert run("print('{')", json.loads).outcome is wheel_test.Outcome.FAILED
+        for code in ("print('{')", "print('[1]')", "pass"):
+            done = run(code, lambda text: str(wheel_test.answer(text)))
+            assert (done.outcome, done.detail) == (wheel_test.Outcome.FAILED, "no answer")
+        done = run("print('{'); raise SystemExit('the cause')", lambda text: str(wheel_test.answer(text)))
+        assert done.detail == "ended with code 1: the cause"
+        assert (
+            run("print('note'); print('{\"a\": 1}'); print('bye')", lambda t: str(wheel_test.answer(t))).detail
+            == "{'a': 1}"
+        )
 
     def test_what_takes_too_long_is_ended(self, wheel_test: ModuleType, tmp_path: Path) -> None:
         (tmp_path / "logs").mkdir()
