@@ -41,6 +41,8 @@ class HighwayConan(ConanFile):
             HWY_ENABLE_CONTRIB=False,
             HWY_FORCE_STATIC_LIBS=True,
         )
+        # Messages name the file they come from; where it was built is nobody's business, and would differ each time.
+        toolchain.extra_cxxflags.append(f"-ffile-prefix-map={self.source_folder}=highway")
         toolchain.generate()
 
     def build(self):
