@@ -150,12 +150,15 @@ def test_a_limit_is_kept_and_said(tmp_path: Path) -> None:
     profiler.start(trace=tmp_path / "small", max_bytes=20_000)
     for _ in range(1000):
         _engine.profile_record("forward", "linear", 0, 1)
-    with pytest.warns(UserWarning, match="lacks 1000 records: the trace has reached its limit of 20000 bytes"):
+    with pytest.warns(UserWarning, match="the trace has reached its limit of 20000 bytes") as said:
         profiler.stop()
     assert profiler.collect().records == 1000, "the report has them all the same"
     tail = Trace(tmp_path / "small").tail
     assert tail is not None
-    assert (tail["records"], tail["dropped"]) == (0, 1000)
+    # The file is written while the loop runs; what came in time is in it.
+    assert tail["records"] + tail["dropped"] == 1000
+    assert tail["dropped"] > 0
+    assert f"lacks {tail['dropped']} records" in str(said[0].message)
     assert "limit" in tail["problem"]
 
 
