@@ -49,7 +49,11 @@ def number_of(text: str) -> float | None:
 
 
 def table_rows(page: Page, selector: str) -> list[dict[str, tuple[str, float | None]]]:
-    """The rows of a table: column label -> (text, exact value or None)."""
+    """The rows of a table: column label -> (text, exact value or None).
+
+    A table may be made only when it is opened, in an event that comes after the click.
+    """
+    page.wait_for_function("selector => document.querySelector(selector)?.tBodies[0]?.rows.length", arg=selector)
     rows = page.evaluate(
         """selector => {
           const table = document.querySelector(selector);

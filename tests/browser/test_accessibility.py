@@ -49,6 +49,7 @@ def test_axe_finds_nothing_in_what_opens(open_page: Open, both: tuple[dict, dict
     assert_accessible(page, "found modules")
     go(page, "overview")
     page.locator("summary").click()
+    page.wait_for_selector("section[aria-label=Steps] table")
     assert_accessible(page, "the table of steps")
 
 
