@@ -18,7 +18,9 @@ import nox
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
-from toolchain import agreement, bundle, checks, cuda, lock, native, offline, package, platforms, tests, wheel
+from sanitizers.sanitizer import SANITIZERS
+from sanitizers.session import run_sanitizer
+from toolchain import agreement, bundle, checks, coverage, cuda, lock, native, offline, package, platforms, tests, wheel
 from toolchain.environments import MODEL
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PROFILES, Flavour
@@ -211,6 +213,60 @@ def tests_session(session: nox.Session) -> None:
             raise ToolchainError(f"Python tests for {platform.machine} need --container on this machine.")
         ctest = ["-R", options.filter] if options.filter else []
         tests.run_tests(flavour, only=only, ctest=ctest, pytest=rest)
+
+    carry_out(session, parser, action, passes_on=True)
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Build and test with a sanitizer: address (and leaks), thread or undefined; planted faults must be found."""
+    parser = parser_of(
+        "sanitize",
+        "Builds engine, tests and extension with a sanitizer. First every fault of its kind in "
+        "tests/sanitizers/planted_faults.cc has to be found, in a program and in a library that Python loads; then the "
+        "C++ tests run, and the Python tests that reach the extension. Other arguments go to pytest. Reports lie in build/sanitize.",
+        [
+            "address",
+            "thread --only cpp --filter ThreadPool",
+            "undefined --self-check",
+            "address --only python -k cache",
+        ],
+    )
+    parser.add_argument("sanitizer", choices=tuple(SANITIZERS), help="what to look for")
+    parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
+    parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+    parser.add_argument("--self-check", action="store_true", help="stop after the planted faults")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="what was run and found, as JSON")
+
+    def action(options: argparse.Namespace, rest: list[str]) -> None:
+        run_sanitizer(
+            options.sanitizer,
+            only=options.only,
+            selfcheck_only=options.self_check,
+            ctest=["-R", options.filter] if options.filter else [],
+            pytest=rest,
+            json_file=options.json,
+        )
+
+    carry_out(session, parser, action, passes_on=True)
+
+
+@nox.session(name="coverage")
+def coverage_session(session: nox.Session) -> None:
+    """Run all tests and draw which lines of C++ and Python they reach, in one page."""
+    parser = parser_of(
+        "coverage",
+        "Builds with the compiler's counters, runs the C++ and the Python tests, writes build/coverage/index.html and "
+        "prints a table. Other arguments go to pytest.",
+        ["", "--only cpp --filter Graph", "--only python -k cache --json build/figures.json"],
+    )
+    parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
+    parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="copy the figures by file to this JSON file, too")
+
+    def action(options: argparse.Namespace, rest: list[str]) -> None:
+        ctest = ["-R", options.filter] if options.filter else []
+        coverage.run_coverage(only=options.only, ctest=ctest, pytest=rest, json_file=options.json)
 
     carry_out(session, parser, action, passes_on=True)
 

@@ -22,3 +22,13 @@ add_library(thresher_emulated_device MODULE "${PROJECT_SOURCE_DIR}/tests/cpp/cud
 thresher_target_flags(thresher_emulated_device)
 target_include_directories(thresher_emulated_device PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
 target_link_libraries(thresher_emulated_device PRIVATE thresher_core)
+
+# Faults on purpose, in a program and in a library that Python loads: the self-check of `nox -s sanitize`.
+add_executable(planted_faults EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/sanitizers/planted_faults.cc")
+target_compile_definitions(planted_faults PRIVATE THRESHER_PLANTED_PROGRAM)
+add_library(planted_faults_library MODULE EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/sanitizers/planted_faults.cc")
+set_target_properties(planted_faults_library PROPERTIES OUTPUT_NAME planted_faults)
+foreach(target planted_faults planted_faults_library)
+  thresher_target_flags(${target})
+  target_link_libraries(${target} PRIVATE Threads::Threads)
+endforeach()

@@ -25,6 +25,7 @@ PROFILES = {
     "address": "RelWithDebInfo",
     "thread": "RelWithDebInfo",
     "undefined": "RelWithDebInfo",
+    "coverage": "Debug",
 }
 
 
@@ -72,9 +73,10 @@ def tool_environment() -> dict[str, str]:
     return {"PATH": path, "CONAN_HOME": str(conan_home()), "CMAKE_BUILD_PARALLEL_LEVEL": str(cores())}
 
 
-def tool(command: list[str | Path], hint: str = "") -> None:
-    """Runs a program of the tools environment."""
-    run([script(TOOLS, str(command[0])), *command[1:]], hint=hint, cwd=ROOT, environment=tool_environment())
+def tool(command: list[str | Path], hint: str = "", environment: Mapping[str, str] | None = None) -> None:
+    """Runs a program of the tools environment, with these variables besides `tool_environment`."""
+    variables = {**tool_environment(), **(environment or {})}
+    run([script(TOOLS, str(command[0])), *command[1:]], hint=hint, cwd=ROOT, environment=variables)
 
 
 def parse_remotes(text: str) -> dict[str, str | None]:
@@ -193,7 +195,7 @@ def configure(flavour: Flavour, **options: bool) -> None:
     tool(["cmake", *defines, flavour.objects])
 
 
-def run_ctest(flavour: Flavour, arguments: list[str]) -> None:
-    """Runs the C++ tests of a build folder."""
+def run_ctest(flavour: Flavour, arguments: list[str], environment: Mapping[str, str] | None = None) -> None:
+    """Runs the C++ tests of a build folder, with these variables besides the usual ones."""
     base: list[str | Path] = ["ctest", "--test-dir", flavour.objects, "--output-on-failure", "--no-tests=error"]
-    tool([*base, "-j", str(cores()), *arguments])
+    tool([*base, "-j", str(cores()), *arguments], environment=environment)

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import elf, environments, native, wheelhouse
@@ -65,6 +65,29 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
         ToolchainError: a step failed.
     """
     platform = flavour.platform
+    wheel = _repair(build_raw(flavour, torch_shims), platform)
+    inspect(wheel, platform)
+    note(f"connects to the profiler of PyTorch {', '.join(shims_in(wheel)) or 'not at all'}")
+    return wheel
+
+
+def build_raw(
+    flavour: Flavour, torch_shims: Sequence[str] | None = None, defines: Mapping[str, str] | None = None
+) -> Path:
+    """Builds the wheel as the compiler leaves it, for this machine alone: auditwheel has not judged it.
+
+    Args:
+        flavour: what to build.
+        torch_shims: as in `build_wheel`.
+        defines: more CMake variables.
+
+    Returns:
+        The wheel, under build/.
+
+    Raises:
+        ToolchainError: a step failed.
+    """
+    platform = flavour.platform
     ensure_system_packages(platform.name)
     if torch_shims is None:
         torch_shims = () if platform.cross else [str(environments.ensure(MODEL))]
@@ -78,6 +101,7 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
         "cmake.build-type": flavour.build_type,
         "cmake.define.CMAKE_TOOLCHAIN_FILE": flavour.toolchain_file,
         "cmake.define.THRESHER_TORCH_SHIMS": ";".join(torch_shims),
+        **{f"cmake.define.{name}": value for name, value in (defines or {}).items()},
         **_cross_settings(platform),
         "install.strip": "true" if flavour.build_type == "Release" else "false",
     }
@@ -95,10 +119,7 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
             "SOURCE_DATE_EPOCH": source_date_epoch(),
         },
     )
-    wheel = _repair(_only_wheel(raw, platform), platform)
-    inspect(wheel, platform)
-    note(f"connects to the profiler of PyTorch {', '.join(shims_in(wheel)) or 'not at all'}")
-    return wheel
+    return _only_wheel(raw, platform)
 
 
 def shims_in(wheel: Path) -> list[str]:

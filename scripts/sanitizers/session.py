@@ -1,0 +1,132 @@
+"""`nox -s sanitize`: build, self-check, C++ tests, Python tests through the extension."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from toolchain import environments, native, wheel
+from toolchain.environments import SANITIZED
+from toolchain.layout import BUILD, ROOT
+from toolchain.process import ToolchainError, note, run, write_json
+from toolchain.tests import EMULATOR, OFFLINE
+
+from . import reports, selfcheck
+from .sanitizer import SANITIZERS, Sanitizer, launcher
+
+OUTPUT = BUILD / "sanitize"
+TARGETS = ("thresher_tests", EMULATOR, selfcheck.PROGRAM, "planted_faults_library")
+TEST_FOLDERS = ("tests/python", "tests/faults", "tests/cuda")
+# These test the toolchain, which holds no C++. Any other file is taken.
+OF_THE_TOOLCHAIN = re.compile(
+    r"test_(bench|containers|dependencies|format|lint|locks|package|release|sanitizers|stage|toolchain|workflows)"
+)
+
+
+def extension_tests() -> list[Path]:
+    """Lists the test files that reach the C++ code through Python."""
+    files = [file for folder in TEST_FOLDERS for file in sorted((ROOT / folder).glob("test_*.py"))]
+    return [file.relative_to(ROOT) for file in files if not OF_THE_TOOLCHAIN.match(file.name)]
+
+
+def run_sanitizer(
+    name: str,
+    *,
+    only: str | None,
+    selfcheck_only: bool,
+    ctest: list[str],
+    pytest: list[str],
+    json_file: Path | None,
+) -> None:
+    """Builds everything with a sanitizer and runs the tests.
+
+    Args:
+        name: address (with leaks), thread or undefined.
+        only: "cpp" or "python" to run just these tests.
+        selfcheck_only: whether to stop after the self-check.
+        ctest: more arguments for ctest.
+        pytest: more arguments for pytest.
+        json_file: where to write what was run and found.
+
+    Raises:
+        ToolchainError: a planted fault was not found, a test failed, or the sanitizer found something of ours.
+    """
+    sanitizer = SANITIZERS[name]
+    flavour = sanitizer.flavour
+    # Exceptions pass between libstdc++ and the sanitizer's library, so there may be only one libstdc++.
+    built = wheel.build_raw(flavour, defines={"THRESHER_STATIC_RUNTIME": "OFF"})
+    native.configure(flavour, THRESHER_BUILD_TESTS=True)
+    native.build_target(flavour, *TARGETS)
+    python = environments.install_wheel(SANITIZED, built)
+    for binary in (flavour.objects / "thresher_tests", *SANITIZED.site_packages.glob("thresher/_*.so")):
+        if not sanitizer.is_in(binary):
+            raise ToolchainError(f"{binary} was built without the {name} sanitizer: wanted {sanitizer.symbol} in it.")
+    result: dict[str, object] = {"sanitizer": name, "selfcheck": selfcheck.run(sanitizer, flavour.objects, python)}
+    if not selfcheck_only:
+        if only != "python":
+            native.run_ctest(flavour, ctest, sanitizer.environment())
+            result["cpp"] = "passed"
+        if only != "cpp":
+            found = run_pytest(sanitizer, python, pytest)
+            result["python"] = [report.text for report in found]
+            if found:
+                write_json(json_file, result)
+                raise ToolchainError(_message(name, found))
+            result["python"] = "passed"
+    write_json(json_file, result)
+    note(f"{name}: the planted faults were found, and nothing else")
+
+
+def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list[reports.Report]:
+    """Runs the Python tests that reach the extension.
+
+    Returns:
+        What the sanitizer found in them, in whatever process.
+
+    Raises:
+        ToolchainError: a test failed; what the sanitizer found is named as well.
+    """
+    folder = OUTPUT / sanitizer.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    emulator = f"--device-library={sanitizer.flavour.objects / f'lib{EMULATOR}.so'}"
+    files: list[str | Path] = [] if _names_files(arguments) else [*extension_tests()]
+    command: list[str | Path] = [
+        python,
+        "-X",
+        "faulthandler",
+        "-m",
+        "pytest",
+        "-m",
+        "not thorough and not release_build",
+        emulator,
+    ]
+    try:
+        run(
+            [*launcher(), *command, *files, *arguments],
+            cwd=ROOT,
+            name="the Python tests",
+            environment={
+                **OFFLINE,
+                **sanitizer.environment(folder / "report"),
+                **sanitizer.preload(),
+                # Its own arenas would hide what happens at the ends of Python's objects.
+                "PYTHONMALLOC": "malloc",
+                "THRESHER_SANITIZER": sanitizer.name,
+            },
+        )
+    except ToolchainError as error:
+        found = reports.read(folder)
+        raise ToolchainError(f"{error} {_message(sanitizer.name, found)}" if found else str(error)) from error
+    return reports.read(folder)
+
+
+def _names_files(arguments: list[str]) -> bool:
+    return any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
+
+
+def _message(name: str, found: list[reports.Report]) -> str:
+    for report in found:
+        print(f"\n{report.file}:\n{report.text}", flush=True)
+    return f"The {name} sanitizer found {len(found)} faults, printed above; all reports are in {OUTPUT / name}."
