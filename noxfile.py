@@ -224,7 +224,8 @@ def sanitize(session: nox.Session) -> None:
         "sanitize",
         "Builds engine, tests and extension with a sanitizer. First every fault of its kind in "
         "tests/sanitizers/planted_faults.cc has to be found, in a program and in a library that Python loads; then the "
-        "C++ tests run, and the Python tests that reach the extension. Other arguments go to pytest. Reports lie in build/sanitize.",
+        "C++ tests run, and the Python tests that reach the extension. Other arguments go to pytest. Reports lie in "
+        "build/sanitize.",
         [
             "address",
             "thread --only cpp --filter ThreadPool",
