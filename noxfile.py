@@ -20,7 +20,20 @@ from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
 from sanitizers.sanitizer import SANITIZERS
 from sanitizers.session import run_sanitizer
-from toolchain import agreement, bundle, checks, coverage, cuda, lock, native, offline, package, platforms, tests, wheel
+from toolchain import (
+    agreement,
+    bundle,
+    checks,
+    coverage,
+    cuda,
+    native,
+    offline,
+    package,
+    platforms,
+    renewal,
+    tests,
+    wheel,
+)
 from toolchain.environments import MODEL
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PROFILES, Flavour
@@ -362,6 +375,7 @@ def deps(session: nox.Session) -> None:
             "--profile address --build-type Debug",
             "--verify --json build/dependencies.json",
             "--update",
+            "--update python --keep",
             "--offline",
             "--bundle thresher-x86.tar",
             "--restore thresher-x86.tar",
@@ -373,19 +387,30 @@ def deps(session: nox.Session) -> None:
     actions.add_argument(
         "--verify",
         action="store_true",
-        help="check that lock, recipes, archives, profiles, licences and documentation agree; exit code 1 if not",
+        help="check that locks, requirements, recipes, archives, profiles, licences and documentation agree; exit code "
+        "1 if not",
     )
     actions.add_argument(
-        "--update", action="store_true", help="write conan/conan.lock anew from the recipes and print what changed"
+        "--update",
+        nargs="*",
+        choices=tuple(renewal.PARTS),
+        help="write pins anew and print what changes, old -> new: Conan's lock, the Python locks, the pins of the "
+        "images; default: all of them",
     )
     actions.add_argument("--bundle", type=Path, metavar="FILE", help="pack all that an offline build needs")
     actions.add_argument("--restore", type=Path, metavar="FILE", help="unpack a bundle")
+    parser.add_argument(
+        "--keep", action="store_true", help="--update: leave Python packages in their versions if they still fit"
+    )
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch and the model out of the bundle")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what --verify or --update found, as JSON")
     offline.add_option(parser)
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
-        if options.json and not (options.verify or options.update):
+        updating = options.update is not None
+        if options.keep and not updating:
+            raise ToolchainError("--keep goes with --update.")
+        if options.json and not (options.verify or updating):
             raise ToolchainError("--json goes with --verify or --update.")
         if options.no_torch and not options.bundle:
             raise ToolchainError("--no-torch goes with --bundle.")
@@ -395,8 +420,8 @@ def deps(session: nox.Session) -> None:
         flavour = Flavour(profile, options.build_type or PROFILES[profile])
         if options.verify:
             agreement.run_verification(options.json)
-        elif options.update:
-            lock.run_update(options.json)
+        elif updating:
+            renewal.run_update(options.update, options.json, keep=options.keep)
         elif options.restore:
             bundle.unpack(options.restore)
         else:

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
-# Files with the pins of what is installed beside the wheel, used where they are there.
-CONSTRAINTS = ("model.txt", "runtime.txt", "tests.txt")
+# What is installed beside the wheel, with hashes; used where it is there.
+LOCK = REQUIREMENTS / "locks" / "wheel-test.txt"
 # Folders of tests/cpp whose tests run on every processor; the others compute nothing that depends on it.
 KERNEL_FOLDERS = ("kernels", "ops")
 # Tests of kernels that take most of the time under qemu: large products in every blocking. They run on one processor.
@@ -444,13 +444,15 @@ class WheelTest:
         pip: list[str | Path] = [self._python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
         pip += [f"--find-links={folder}" for folder in options.find_links]
         pip += ["--no-index"] if options.no_index else []
-        constraints = [REQUIREMENTS / name for name in CONSTRAINTS if (REQUIREMENTS / name).is_file()]
-        pins = [part for path in constraints for part in ("-c", path)]
+        others: list[str | Path] = [*pip, wheel, "pytest"]
+        if LOCK.is_file():
+            others = [*pip, "--require-hashes", "--no-deps", "-r", LOCK]
         return (
             self._add("make environment", processor, [sys.executable, "-m", "venv", self._work / "venv"])
             and self._add("install alone", processor, [*pip, "--no-deps", wheel], lambda _: wheel.name)
             and self._add("import alone", processor, [self._python, "-I", "-c", PROBE], self._read_probe(processor))
-            and self._add("install", processor, [*pip, *pins, wheel, "pytest"])
+            and self._add("install", processor, others)
+            and self._add("its requirements are met", processor, [self._python, "-m", "pip", "check"])
         )
 
     def _read_probe(self, processor: Processor) -> Callable[[str], str]:

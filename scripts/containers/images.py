@@ -33,7 +33,7 @@ INPUTS = (
     "scripts/containers/pins.py",
 )
 # What only the images of a platform are made of.
-PLATFORM_INPUTS = {"cuda": ("requirements/cuda.txt",)}
+PLATFORM_INPUTS = {"cuda": ("requirements/locks/cuda-compiler.txt",)}
 # What the images of a platform take at most while they are built, in GiB.
 SPACE_GIB = {"x86": 4, "arm": 4, "cuda": 8}
 

@@ -12,18 +12,18 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import environments, platforms
 from .environments import TOOLS, script
-from .layout import BUILD, CONAN, REQUIREMENTS, ROOT
-from .process import ToolchainError, captured, write_json
+from .layout import BUILD, CONAN, ROOT
+from .process import ToolchainError, captured
 
 LOCK = CONAN / "conan.lock"
 SECTIONS = ("requires", "build_requires", "python_requires", "config_requires")
-UPDATE = "nox -s deps -- --update"
+UPDATE = "nox -s deps -- --update conan"
 
 # Version and recipe revision by name of the dependency.
 Entries = dict[str, str]
@@ -182,7 +182,7 @@ def _digest(name: str) -> str:
     digest = hashlib.sha256(name.encode())
     for path in sorted(p for p in CONAN.rglob("*") if p.is_file() and p.suffix != ".pyc"):
         digest.update(f"{path.relative_to(CONAN)}\0".encode() + path.read_bytes() + b"\0")
-    digest.update((REQUIREMENTS / "build.txt").read_bytes())
+    digest.update(TOOLS.lock.read_bytes())
     return digest.hexdigest()
 
 
@@ -234,28 +234,3 @@ def update() -> list[Change]:
     partial.write_text(json.dumps(resolved, indent=4) + "\n", encoding="utf-8")
     partial.replace(LOCK)
     return differences(before, entries_of(resolved))
-
-
-def run_update(json_file: Path | None) -> None:
-    """Writes the lock anew and prints what changed.
-
-    Args:
-        json_file: where to write it as JSON too.
-    """
-    changes = update()
-    locked = entries_of(read_lock())
-    write_json(
-        json_file,
-        {
-            "lock": str(LOCK.relative_to(ROOT)),
-            "changes": [{**asdict(change), "kind": change.kind} for change in changes],
-            "dependencies": locked,
-        },
-    )
-    name = LOCK.relative_to(ROOT)
-    if not changes:
-        print(f"{name}: nothing changed; {len(locked)} dependencies for {', '.join(profiles())}", flush=True)
-        return
-    print(
-        f"{name} (old -> new):\n{table(changes)}\n`nox -s deps` builds it, `nox -s deps -- --verify` checks the rest."
-    )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from . import archives, environments, lock, native, wheel, wheelhouse
-from .environments import TOOLS, Environment
+from packaging.utils import canonicalize_name
+
+from . import archives, environments, lock, native, python_lock, wheel, wheelhouse
+from .environments import PYTORCH, TOOLS, Environment
 from .home import conan_home_lock
-from .layout import BUILD, CONAN, REQUIREMENTS
+from .layout import CONAN
 from .native import Flavour
 from .platforms import Platform
-from .process import ToolchainError, is_offline, output
+from .process import ToolchainError, is_offline
 
 CURE = (
     "On a machine with a network and the same Python version and architecture, `nox -s deps -- --bundle FILE` packs "
@@ -64,21 +65,29 @@ def require(flavour: Flavour, chosen: Sequence[Environment], *, for_wheel: bool)
 
 
 def _lacking_environment(environment: Environment) -> str | None:
-    """Returns what an environment wants, unless it is made or pip can make it from the wheels that are here."""
+    """Returns what an environment wants, unless it is made or the files that its lock names are here."""
     if environments.is_made(environment):
         return None
-    names = [*environment.requirements, *environment.without_dependencies]
-    pins = sorted({line for name in names for line in _pins(REQUIREMENTS / name)})
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
-        python = Path(sys.executable)
-        if output([python, "-m", "pip", "--version"]) is None:
-            environments.create(Path(scratch) / "venv")
-            python = Path(scratch) / "venv" / "bin" / "python"
-        # Only the packages named: a set that holds them was collected with all that they ask for.
-        pip: list[str | Path] = [python, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps"]
-        if all(output([*pip, "-r", REQUIREMENTS / name]) is not None for name in names):
-            return None
-    return f"environment {environment.name}: wheels of {', '.join(pins)}"
+    here = python_lock.this_target()
+    wanted = [entry for entry in python_lock.read(environment.lock) if entry.is_for(here)]
+    files = _offered_files()
+    lacking = [str(entry) for entry in wanted if not _is_offered(entry, files)]
+    if PYTORCH in environment.requirements and not any(path.name.startswith("torch-") for path in files):
+        lacking.append(python_lock.PYTORCH)
+    return f"environment {environment.name}: wheels of {', '.join(sorted(lacking))}" if lacking else None
+
+
+def _offered_files() -> list[Path]:
+    """Lists the packages in the folders that pip may take them from without a network."""
+    places = os.environ.get("PIP_FIND_LINKS", "").split()
+    folders = [Path(unquote(urlsplit(place).path) if place.startswith("file:") else place) for place in places]
+    return [path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_file()]
+
+
+def _is_offered(entry: python_lock.Entry, files: Sequence[Path]) -> bool:
+    """Says whether one of the files is a locked one; only those of the right name are read."""
+    names = [path for path in files if canonicalize_name(path.name).startswith(f"{entry.name}-")]
+    return any(archives.sha256_of(path) in entry.sha256 for path in names)
 
 
 def _lacking_headers(platform: Platform) -> list[str]:
@@ -86,11 +95,6 @@ def _lacking_headers(platform: Platform) -> list[str]:
     if folder.is_dir() or os.environ.get("THRESHER_PYTHON_HEADERS"):
         return []
     return [f"headers of this Python for {platform.machine}: {folder}, or a folder in THRESHER_PYTHON_HEADERS"]
-
-
-def _pins(path: Path) -> set[str]:
-    lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return {line for line in lines if line}
 
 
 def _lacking_sources(flavour: Flavour) -> list[str]:

@@ -50,6 +50,18 @@ def run(
         raise ToolchainError(f"{name or f'`{shlex.join(parts)}`'} ended with code {code}. {hint}".strip())
 
 
+def watched(command: Sequence[str | Path]) -> tuple[int, str]:
+    """Runs a command with its output on the terminal; returns its code and what it wrote to its error output."""
+    parts = command_line(command)
+    print(f"$ {shlex.join(parts)}", flush=True)
+    errors = []
+    with subprocess.Popen(parts, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        for line in process.stderr or ():
+            sys.stderr.write(line)
+            errors.append(line)
+    return process.returncode, "".join(errors)
+
+
 def output(command: Sequence[str | Path], *, cwd: Path | None = None) -> str | None:
     """Returns what a command prints, stripped, or None if it fails or is not there."""
     try:

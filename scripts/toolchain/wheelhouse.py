@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
 import shutil
 import tempfile
+import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 from . import environments
 from .archives import sha256_of
-from .environments import MODEL, TOOLS, Environment
-from .layout import BUILD, PYTHON_TAG, REQUIREMENTS, ROOT
-from .process import ToolchainError, note, run
+from .environments import MODEL, NOX, PROOF, PYTORCH, TOOLS
+from .layout import BUILD, PYTHON_TAG, ROOT
+from .process import ToolchainError, note
 
 WHEELS = BUILD / "wheels"
 STAMP = "thresher.json"
+# What the wheel asks for, the environments of the same name, and nox.
+SETS = {"runtime": PROOF, "tools": TOOLS, "model": MODEL, "nox": NOX}
 
 
 def runtime_requirements() -> list[str]:
@@ -29,33 +32,34 @@ def runtime_requirements() -> list[str]:
     return re.findall(r'"([^"]+)"', match.group(1))
 
 
-def _of_environment(environment: Environment) -> list[list[str]]:
-    """Returns the arguments of the pip calls that fill an environment."""
-    files = [part for name in environment.requirements for part in ("-r", str(REQUIREMENTS / name))]
-    alone = [part for name in environment.without_dependencies for part in ("-r", str(REQUIREMENTS / name))]
-    return [files, *([["--no-deps", *alone]] if alone else [])]
-
-
-def calls(name: str) -> list[list[str]]:
-    """Returns the arguments of the pip calls that collect a set of wheels.
+def calls(name: str) -> list[list[str | Path]]:
+    """Returns the arguments of the pip calls that collect a set: those that fill an environment.
 
     Args:
-        name: "runtime" (what the wheel asks for), "tools" and "model" (the environments), or "nox".
+        name: of the set.
     """
-    if name == "runtime":
-        pins = [part for file in ("runtime.txt", "model.txt") for part in ("-c", str(REQUIREMENTS / file))]
-        return [[*pins, *runtime_requirements()]]
-    if name == "nox":
-        return [[f"nox=={importlib.metadata.version('nox')}"]]
-    return _of_environment({"tools": TOOLS, "model": MODEL}[name])
+    return environments.installation(SETS[name])
+
+
+def _additions(name: str, folder: Path) -> list[list[str | Path]]:
+    """Returns the arguments of one more pip call for the build of PyTorch that a set got, if it is one for GPUs."""
+    if PYTORCH not in SETS[name].requirements:
+        return []
+    for path in folder.glob("torch-*.whl"):
+        with zipfile.ZipFile(path) as archive:
+            file = next(
+                entry for entry in archive.namelist() if re.fullmatch(r"torch-[^/]+\.dist-info/METADATA", entry)
+            )
+            metadata = Parser().parsestr(archive.read(file).decode("utf-8"))
+        return environments.additions(metadata.get_all("Requires-Dist") or [])
+    raise ToolchainError(f"Wanted a wheel of PyTorch in the set {name}; found {[p.name for p in folder.iterdir()]}.")
 
 
 def digest(name: str) -> str:
     """Returns a hash of everything that decides which wheels a set holds."""
     result = hashlib.sha256(f"{PYTHON_TAG} {name}".encode())
     for argument in (part for call in calls(name) for part in call):
-        path = Path(argument)
-        result.update(path.read_bytes() if path.suffix == ".txt" else argument.encode())
+        result.update(argument.read_bytes() if isinstance(argument, Path) else argument.encode())
     return result.hexdigest()
 
 
@@ -87,15 +91,11 @@ def keep(name: str) -> Path:
     note(f"keeping the wheels of the set {name} in {folder}")
     WHEELS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=WHEELS) as scratch:
+        # `pip download`, not `pip wheel`: the locks have the hashes of the files that were published.
         for call in calls(name):
-            # `pip wheel`, not `pip download`: a source archive would need its build requirements when it is installed.
-            run(
-                [
-                    *(TOOLS.python, "-m", "pip", "wheel", "--disable-pip-version-check", "--quiet"),
-                    *("--progress-bar", "off", "--wheel-dir", scratch, *call),
-                ],
-                hint=environments.PIP_HINT,
-            )
+            environments.run_pip(TOOLS.python, "download", ["--quiet", "--dest", scratch, *call])
+        for call in _additions(name, Path(scratch)):
+            environments.run_pip(TOOLS.python, "download", ["--quiet", "--dest", scratch, *call])
         files = {path.name: sha256_of(path) for path in sorted(Path(scratch).iterdir())}
         stamp = json.dumps({"digest": digest(name), "files": files}, indent=1)
         (Path(scratch) / STAMP).write_text(stamp, encoding="utf-8")

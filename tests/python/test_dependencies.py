@@ -68,7 +68,7 @@ class Project(ConanFile):
 DRIVER = """
 import sys
 from pathlib import Path
-from toolchain import agreement, archives, bundle, lock, native, offline
+from toolchain import agreement, archives, bundle, lock, native, offline, renewal
 from toolchain.layout import build_lock
 from toolchain.native import Flavour
 from toolchain.process import ToolchainError
@@ -80,7 +80,7 @@ except ToolchainError as error:
     sys.exit(f"aborted: {error}")
 """
 INSTALL = "native.install_dependencies(flavour)"
-UPDATE = "lock.run_update(None)"
+UPDATE = "renewal.run_update(['conan'], None)"
 OFFLINE = "offline.switch_on(); offline.require(flavour, (), for_wheel=False); native.install_dependencies(flavour)"
 
 
@@ -183,7 +183,7 @@ class Project:
 
 def copy_repository(root: Path) -> Project:
     """Copies what the toolchain reads, and lends it the tools environment that is there already."""
-    for name in ("scripts/toolchain", "requirements", "conan", "licenses"):
+    for name in ("scripts/toolchain", "scripts/containers", "requirements", "conan", "licenses"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "docs").mkdir()
     for name in ("scripts/fetch_sources.py", "CMakePresets.json", "pyproject.toml", "docs/building.md"):
@@ -295,7 +295,7 @@ class TestLock:
         lock = project.root / "conan" / "conan.lock"
         before = lock.read_bytes()
         assert b"thing/1.0#" in before and b"%" not in before
-        assert "nothing changed; 1 dependencies for address, armv8" in project.succeed(UPDATE)
+        assert "conan/conan.lock: nothing changed" in project.succeed(UPDATE)
         assert lock.read_bytes() == before
 
     def test_an_edited_recipe_stops_until_the_lock_is_written(self, filled: Project, tmp_path: Path) -> None:
@@ -307,8 +307,8 @@ class TestLock:
         assert "nox -s deps -- --update" in error
         assert project.builds() == 0, "nothing is built after the error"
         found = tmp_path / "update.json"
-        text = project.succeed(f"lock.run_update(Path({str(found)!r}))")
-        (change,) = json.loads(found.read_text())["changes"]
+        text = project.succeed(f"renewal.run_update(['conan'], Path({str(found)!r}))")
+        (change,) = json.loads(found.read_text())["conan"]["changes"]
         assert change["kind"] == "recipe" and change["old"] != change["new"]
         assert f"{change['old']}  ->  {change['new']}" in error and f"{change['old']}  ->  {change['new']}" in text
         project.succeed(INSTALL)

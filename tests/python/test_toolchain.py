@@ -247,20 +247,19 @@ class TestEnvironments:
         for line in filter(None, lines):
             assert re.match(r"^[A-Za-z0-9._-]+(\[[a-z,]+\])?==[^\s;]+( *;.*)?$", line), line
 
-    def test_fingerprint_follows_the_requirements_and_the_base(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_fingerprint_follows_the_locks_and_the_base(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from toolchain import environments
         from toolchain.environments import Environment
 
         monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
-        (tmp_path / "a.txt").write_text("a==1\n")
-        (tmp_path / "b.txt").write_text("b==1\n")
+        (tmp_path / "locks").mkdir()
+        for name in ("base", "top"):
+            (tmp_path / "locks" / f"{name}.txt").write_text(f"a==1 --hash=sha256:{'0' * 64}\n")
         base = Environment("base", ("a.txt",))
         top = Environment("top", ("b.txt",), base=base)
         before = top.fingerprint()
         assert before == top.fingerprint()
-        (tmp_path / "a.txt").write_text("a==2\n")
+        (tmp_path / "locks" / "base.txt").write_text(f"a==1 --hash=sha256:{'1' * 64}\n")
         assert top.fingerprint() != before
 
     def test_a_half_made_environment_has_no_stamp(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
