@@ -343,11 +343,26 @@ def format_session(session: nox.Session) -> None:
     parser = parser_of(
         "format",
         "Formats every C++ and Python file with pinned versions of clang-format and ruff.",
-        ["", "--check", "--since origin/main", "--check --since HEAD~1"],
+        ["", "--check", "--since origin/main", "--check --since HEAD~1", "--commits origin/main..HEAD"],
     )
     parser.add_argument("--check", action="store_true", help="change nothing; print the patch, exit code 1 if any")
     parser.add_argument("--since", metavar="REV", help="only files that differ from this git revision")
-    carry_out(session, parser, lambda options, _: checks.format_sources(check=options.check, since=options.since))
+    parser.add_argument(
+        "--commits",
+        metavar="BASE..HEAD",
+        help="rewrite the commits of this range so that the files each one touches are formatted in it; message, "
+        "author and dates stay, and the old commits are kept under a name that is printed",
+    )
+
+    def action(options: argparse.Namespace, _: list[str]) -> None:
+        if options.commits and options.since:
+            raise ToolchainError("--commits and --since exclude each other.")
+        if options.commits:
+            checks.format_range(options.commits, check=options.check)
+        else:
+            checks.format_sources(check=options.check, since=options.since)
+
+    carry_out(session, parser, action)
 
 
 @nox.session

@@ -7,12 +7,14 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from . import environments
+from . import commits, environments
 from .environments import CHECKS, LINT, script
 from .layout import ROOT
 from .process import ToolchainError, command_line, note, output, run
 
 CPP_FOLDERS = ("src", "tests", "bench")
+CPP_SUFFIXES = (".h", ".cc", ".cu")
+PYTHON_SUFFIXES = (".py", ".pyi")
 PYTHON_PLACES = ("python", "cuda", "scripts", "tests", "bench", "examples", "conan", "noxfile.py")
 SHELL_PLACES = ("scripts", "docker", ".ci")
 
@@ -28,12 +30,20 @@ def _files(places: Iterable[str], suffixes: tuple[str, ...]) -> list[Path]:
 
 def cpp_files() -> list[Path]:
     """Lists every C++ file of the repository."""
-    return _files(CPP_FOLDERS, (".h", ".cc", ".cu"))
+    return _files(CPP_FOLDERS, CPP_SUFFIXES)
 
 
 def python_files() -> list[Path]:
     """Lists every Python file of the repository."""
-    return _files(PYTHON_PLACES, (".py", ".pyi"))
+    return _files(PYTHON_PLACES, PYTHON_SUFFIXES)
+
+
+def is_formatted(path: str) -> bool:
+    """Says whether a file of the repository, by its path there, is one of those that are formatted."""
+    parts = Path(path).parts
+    return (parts[0] in CPP_FOLDERS and Path(path).suffix in CPP_SUFFIXES) or (
+        parts[0] in PYTHON_PLACES and Path(path).suffix in PYTHON_SUFFIXES
+    )
 
 
 def shell_files() -> list[Path]:
@@ -118,6 +128,34 @@ def format_sources(*, check: bool, since: str | None) -> None:
             if path.read_bytes() != content:
                 note(f"formatted {path.relative_to(ROOT)}")
     note(f"{len(cpp)} C++ and {len(python)} Python files {'are formatted' if check else 'looked at'}")
+
+
+def formatted(path: str, content: bytes) -> bytes:
+    """Returns the content of a file as its formatter writes it; the path decides which one and with which options.
+
+    Raises:
+        ToolchainError: the formatter cannot read the file.
+    """
+    if Path(path).suffix in PYTHON_SUFFIXES:
+        program = script(CHECKS, "ruff")
+        command: list[str | Path] = [program, "format", "--quiet", f"--stdin-filename={path}", "-"]
+    else:
+        program = script(CHECKS, "clang-format")
+        command = [program, f"--assume-filename={path}"]
+    done = subprocess.run(command_line(command), input=content, capture_output=True, check=False, cwd=ROOT)
+    if done.returncode != 0:
+        raise ToolchainError(f"{program.name} cannot read it: {done.stderr.decode(errors='replace').strip()}.")
+    return done.stdout
+
+
+def format_range(revisions: str, *, check: bool) -> None:
+    """Formats what the commits of a range touch, in these commits; see `commits.format_commits`.
+
+    Raises:
+        ToolchainError: the range cannot be rewritten; or `check` is set and a file is not formatted.
+    """
+    environments.ensure(CHECKS)
+    commits.format_commits(ROOT, revisions, is_formatted, formatted, check=check)
 
 
 def lint_sources(*, fix: bool) -> None:
