@@ -367,15 +367,24 @@ def format_session(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Run ruff, mypy --strict, shellcheck and hadolint."""
+    """Run ruff, mypy --strict, shellcheck, hadolint and clang-tidy."""
     parser = parser_of(
         "lint",
         "Runs ruff check, mypy --strict over python/thresher and scripts, shellcheck over the shell scripts, hadolint "
-        "over the Dockerfile. All run even when one finds something.",
-        ["", "--fix"],
+        "over the Dockerfile, clang-tidy over the C++ sources that differ from where the branch left origin/main, or "
+        "on that branch from the commit before. All run even when one finds something. clang-tidy needs a configured "
+        "build and makes one where there is none.",
+        ["", "--fix", "--since HEAD~3", "--all"],
     )
     parser.add_argument("--fix", action="store_true", help="let ruff mend what it can")
-    carry_out(session, parser, lambda options, _: checks.lint_sources(fix=options.fix))
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--since", metavar="REV", help="clang-tidy: the sources that differ from this git revision")
+    chosen.add_argument("--all", action="store_true", help="clang-tidy: every source")
+
+    def action(options: argparse.Namespace, _: list[str]) -> None:
+        checks.lint_sources(fix=options.fix, everything=options.all, since=options.since)
+
+    carry_out(session, parser, action)
 
 
 @nox.session

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from . import commits, environments
+from . import commits, environments, tidy
 from .environments import CHECKS, LINT, script
 from .layout import ROOT
 from .process import ToolchainError, command_line, note, output, run
@@ -158,8 +159,29 @@ def format_range(revisions: str, *, check: bool) -> None:
     commits.format_commits(ROOT, revisions, is_formatted, formatted, check=check)
 
 
-def lint_sources(*, fix: bool) -> None:
-    """Runs ruff, mypy --strict on the package and the scripts, shellcheck and hadolint.
+def shellcheck() -> Path:
+    """Returns the program: ours, or the system's for an architecture without a wheel of it.
+
+    Raises:
+        ToolchainError: neither is there.
+    """
+    try:
+        return script(CHECKS, "shellcheck")
+    except ToolchainError:
+        if found := shutil.which("shellcheck"):
+            return Path(found)
+        raise ToolchainError(
+            "Wanted shellcheck; there is no wheel of it for this machine. Install the package."
+        ) from None
+
+
+def lint_sources(*, fix: bool, everything: bool, since: str | None) -> None:
+    """Runs ruff, mypy --strict on the package and the scripts, shellcheck, hadolint and clang-tidy.
+
+    Args:
+        fix: let ruff mend what it can.
+        everything: clang-tidy looks at all sources, not only at those that changed.
+        since: the revision that they are compared with; default: where the branch left the main one.
 
     Raises:
         ToolchainError: any of them finds something; the others still run and print what they find.
@@ -172,7 +194,7 @@ def lint_sources(*, fix: bool) -> None:
         "ruff": [script(CHECKS, "ruff"), "check", *(["--fix"] if fix else []), *places],
         "mypy of the packages": [*mypy, "python/thresher", "cuda/thresher_cuda"],
         "mypy of the scripts": [*mypy, "scripts"],
-        "shellcheck": [script(CHECKS, "shellcheck"), *shell_files()],
+        "shellcheck": [shellcheck(), *shell_files()],
         "hadolint": [script(CHECKS, "hadolint"), "--no-color", ROOT / "docker" / "Dockerfile"],
     }
     failed = []
@@ -181,5 +203,11 @@ def lint_sources(*, fix: bool) -> None:
             run(command, cwd=ROOT)
         except ToolchainError:
             failed.append(name)
+    revision = since or tidy.default_revision()
+    try:
+        tidy.run_tidy(None if everything or revision is None else changed_since(revision))
+    except ToolchainError as error:
+        note(str(error))
+        failed.append("clang-tidy")
     if failed:
         raise ToolchainError(f"Found by {', '.join(failed)}; the messages are above.")

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from . import environments, native, package, wheel
-from .environments import MODEL, PEERS, RUNTIME, TESTS, ZENTORCH
+from .environments import CHECKS, LINT, MODEL, PEERS, RUNTIME, TESTS, ZENTORCH
 from .layout import BUILD, ROOT, SCRIPTS
 from .native import Flavour
 from .process import ToolchainError, note, run
@@ -40,6 +40,11 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
     if only != "cpp":
         offer_test_packages()
         native.build_target(flavour, EMULATOR)
+        for environment in (CHECKS, LINT):
+            try:
+                environments.ensure(environment)
+            except ToolchainError as error:
+                note(f"tests of format and lint will be skipped: {error}")
         python = environments.install_wheel(TESTS, built)
         made = {"CPP_PACKAGE": str(package.build_package(flavour))}
         emulator = f"--device-library={flavour.objects / f'lib{EMULATOR}.so'}"

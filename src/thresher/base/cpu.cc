@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +66,9 @@ double SmallestUpwards(const std::string& mount, std::string folder, const Read&
   }
 }
 
+// The number that a text begins with, 0 if it begins with none.
+double Number(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
+
 double QuotaV2(const std::string& folder) {
   std::istringstream line(ReadLine(folder + "/cpu.max"));  // "max 100000" or "150000 100000"
   double quota = 0;
@@ -72,8 +77,8 @@ double QuotaV2(const std::string& folder) {
 }
 
 double QuotaV1(const std::string& folder) {
-  const double quota = std::atof(ReadLine(folder + "/cpu.cfs_quota_us").c_str());  // -1: none
-  const double period = std::atof(ReadLine(folder + "/cpu.cfs_period_us").c_str());
+  const double quota = Number(ReadLine(folder + "/cpu.cfs_quota_us"));  // -1: none
+  const double period = Number(ReadLine(folder + "/cpu.cfs_period_us"));
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
@@ -92,8 +97,9 @@ int CountOfList(const std::string& text) {
   std::stringstream ranges(text);
   for (std::string range; std::getline(ranges, range, ',');) {
     const size_t dash = range.find('-');
-    const int first = std::atoi(range.c_str());
-    count += (dash == std::string::npos ? first : std::atoi(range.c_str() + dash + 1)) - first + 1;
+    const auto number = [&range](size_t at) { return static_cast<int>(std::strtol(range.c_str() + at, nullptr, 10)); };
+    const int first = number(0);
+    count += (dash == std::string::npos ? first : number(dash + 1)) - first + 1;
   }
   return std::max(count, 1);
 }
@@ -150,10 +156,10 @@ int64_t AvailableMemory(const std::string& root) {
   std::ifstream file(root + "/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
     constexpr std::string_view kName = "MemAvailable:";  // in KiB
-    if (line.starts_with(kName)) available = 1024 * std::atof(line.c_str() + kName.size());
+    if (line.starts_with(kName)) available = 1024 * Number(line.substr(kName.size()));
   }
   const auto limit_in = [](const std::string& name) {
-    return [name](const std::string& folder) { return std::atof(ReadLine(folder + name).c_str()); };  // "max": 0
+    return [name](const std::string& folder) { return Number(ReadLine(folder + name)); };  // "max": 0
   };
   const double limits[] = {
       SmallestUpwards(root + "/sys/fs/cgroup", CgroupFolder(root, ""), limit_in("/memory.max")),

@@ -207,7 +207,8 @@ Result<std::string> GetString(std::string_view name) {
 }
 
 std::string Raw(std::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
+  // The environment is read here and nowhere else, and never written.
+  const char* value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe)
   return value == nullptr ? "" : value;
 }
 
@@ -231,7 +232,7 @@ std::vector<std::string> UnknownVariables() {
         nearest_distance = distance;
       }
     }
-    if (nearest_distance == 0) continue;
+    if (nearest == nullptr || nearest_distance == 0) continue;
     warnings.push_back(std::string(name) + ": no such variable; the nearest known one is " +
                        std::string(nearest->name) + " (`thresher doctor --env` lists all)");
   }

@@ -56,7 +56,7 @@ void ForgetInChild() {
 }
 
 // Runs when the library is loaded, before any thread can fork or call.
-const bool hooks_installed = [] {
+const bool hooks_installed = []() noexcept {
   new (global_mutex_storage) std::mutex;
   pthread_atfork(LockBeforeFork, UnlockInParent, ForgetInChild);
   std::atexit(EndWorkersAtExit);

@@ -110,6 +110,7 @@ void Pointwise(Stream& stream, const std::string& program, const std::vector<Cha
   const std::vector<OperandType> types(operands.size(), type);
   const kernels::Chain chain = Unwrap(ParseChain(program, types));
   std::vector<View> views;
+  views.reserve(operands.size());
   for (const ChainOperand& operand : operands) views.push_back(OperandView(stream, operand, shape));
   const View to = MakeView(Floats(stream, out, NumElements(shape), "out"), DType::kF32, shape);
   Do([&] { return stream.stream->RunChain(chain, views, to); });

@@ -13,6 +13,7 @@ namespace {
 
 std::vector<std::string> Names(const std::vector<isa::Isa>& isas) {
   std::vector<std::string> names;
+  names.reserve(isas.size());
   for (const isa::Isa isa : isas) names.emplace_back(isa::Name(isa));
   return names;
 }

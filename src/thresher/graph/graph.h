@@ -88,7 +88,7 @@ class Graph {
 
 // Attribute access with a default; the operator's row has checked the types already.
 template <class T>
-T GetAttr(const Attrs& attrs, const std::string& name, T fallback) {
+T GetAttr(const Attrs& attrs, const std::string& name, const T& fallback) {
   const auto it = attrs.find(name);
   return it == attrs.end() ? fallback : std::get<T>(it->second);
 }

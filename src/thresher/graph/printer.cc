@@ -103,11 +103,11 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
     if (!constant.constant.is_weight && elements <= kMaxInlineElements) {
       text += " = [";
       for (int64_t i = 0; i < elements; ++i) text += (i ? ", " : "") + ElementText(constant, i);
-      text += "]";
+      text += ']';
     } else if (options.digests) {
       text += " digest " + ToHex(HashConstant(constant, options.digest_cache));
     }
-    text += "\n";
+    text += '\n';
   }
   for (const Node& node : graph.nodes()) {
     std::string types;
@@ -117,17 +117,17 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
     }
     text += " = " + std::string(node.op->name) + "(";
     for (size_t i = 0; i < node.inputs.size(); ++i) text += (i ? ", " : "") + reference(node.inputs[i]);
-    text += ")";
+    text += ')';
     const char* separator = " {";
     for (const auto& [name, attr] : node.attrs) {
       text += separator + name + " = " + std::visit([](const auto& held) { return Text(held); }, attr);
       separator = ", ";
     }
-    if (!node.attrs.empty()) text += "}";
+    if (!node.attrs.empty()) text += '}';
     text += types;
     if (!node.source.empty()) text += " @ " + Quote(node.source);
     if (!node.module.empty()) text += " in " + Quote(node.module);
-    text += "\n";
+    text += '\n';
   }
   text += "return";
   for (size_t i = 0; i < graph.outputs().size(); ++i) text += (i ? ", " : " ") + reference(graph.outputs()[i]);

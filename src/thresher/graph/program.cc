@@ -89,7 +89,7 @@ std::string PrintProgram(const Program& program) {
   for (size_t i = 0; i < program.size(); ++i) {
     text += (i == 0 ? "s" : "; s") + std::to_string(i) + "=" + program[i].op + "(";
     for (size_t a = 0; a < program[i].args.size(); ++a) text += (a == 0 ? "" : ",") + PrintArg(program[i].args[a]);
-    text += ")";
+    text += ')';
   }
   return text;
 }

@@ -133,10 +133,10 @@ HWY_NOINLINE void RunInt4Tile(const uint8_t* HWY_RESTRICT rows, size_t k, const 
   }
     THRESHER_INT4_ROWS(THRESHER_INT4_FINISH)
   }
-#define THRESHER_INT4_STORE(r)                                    \
-  if constexpr (r < R) {                                          \
-    hn::Store(c##r##a, d, out + r * kPanelVectors * lanes);       \
-    hn::Store(c##r##b, d, out + (r * kPanelVectors + 1) * lanes); \
+#define THRESHER_INT4_STORE(r)                                            \
+  if constexpr (r < R) {                                                  \
+    hn::Store(c##r##a, d, out + size_t{r} * kPanelVectors * lanes);       \
+    hn::Store(c##r##b, d, out + (size_t{r} * kPanelVectors + 1) * lanes); \
   }
   THRESHER_INT4_ROWS(THRESHER_INT4_STORE)
 #undef THRESHER_INT4_ROWS

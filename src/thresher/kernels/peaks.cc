@@ -287,7 +287,8 @@ class Pages {
     if (memory == MAP_FAILED) return;
     memory_ = memory;
     madvise(memory_, mapped_, MADV_HUGEPAGE);  // advice: without it the pages are small
-    data_ = reinterpret_cast<uint8_t*>(RoundUp(reinterpret_cast<uintptr_t>(memory_), kLargePage));
+    const uintptr_t address = reinterpret_cast<uintptr_t>(memory_);
+    data_ = static_cast<uint8_t*>(memory_) + (RoundUp(address, kLargePage) - address);
   }
   ~Pages() {
     if (memory_ != nullptr) munmap(memory_, mapped_);

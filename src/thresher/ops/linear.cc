@@ -329,6 +329,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   const bool nk = GetAttr<std::string>(attrs, "layout", "nk") == "nk";
   const TensorRef x = RowsOrCopy(lowering.Ref(product.x), lowering);
   std::vector<int64_t> widths;
+  widths.reserve(product.weights.size());
   for (const ValueId id : product.weights) widths.push_back(graph.value(id).shape[nk ? 0 : 1]);
   const std::vector<int64_t> columns = ProductColumns(widths);
   GemmParams p{};
@@ -336,9 +337,9 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   p.n = columns.back();
   int64_t cols;
   AsRows(x.view, &p.m, &cols, &p.lda);
-  p.activation = *kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none"));
+  p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
   const bool constant = graph.is_constant(product.weights[0]);
-  p.precision = constant ? *ParsePrecision(GetAttr<std::string>(attrs, "precision", "fp32")) : Precision::kFp32;
+  p.precision = constant ? ParsePrecision(GetAttr<std::string>(attrs, "precision", "fp32")).value() : Precision::kFp32;
   p.blocking = lowering.BlockingFor(p.precision, p.m, p.n, p.k);
   p.form = kernels::RowsFor(p.precision, p.m, p.blocking.variant);
   TensorRef weight;

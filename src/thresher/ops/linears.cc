@@ -70,6 +70,7 @@ Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
     return Status::Ok();
   }
   std::vector<int64_t> n;
+  n.reserve(node.outputs.size());
   for (const ValueId output : node.outputs) n.push_back(graph.value(output).shape.back());
   const std::vector<int64_t> columns = ops::ProductColumns(n);
   const TensorRef all = lowering.AllocateTemporary(DType::kF32, {rows, columns.back()});

@@ -30,7 +30,7 @@ class Lowering {
   // Where the value lives. A constant becomes a constant buffer on first use.
   TensorRef Ref(ValueId id);
   // Binds a node's output to a window that exists already.
-  void Bind(ValueId id, TensorRef ref) { refs_[static_cast<size_t>(id)] = std::move(ref); }
+  void Bind(ValueId id, TensorRef ref) { refs_[static_cast<size_t>(id)] = ref; }
   // A new row-major buffer for the node's output, bound to it.
   TensorRef Allocate(ValueId id);
   // A new row-major buffer that is no value of the graph.
