@@ -19,7 +19,7 @@ class Key {
   template <class T>
     requires std::is_arithmetic_v<T> || std::is_pointer_v<T>
   void Add(T number) {
-    Add(&number, sizeof(number));
+    Add(static_cast<const void*>(&number), sizeof(number));
   }
   void Add(std::string_view text) { Add(text.data(), text.size()); }
   void Add(const Dims& ints) { Add(ints.data(), ints.size() * sizeof(int64_t)); }

@@ -183,6 +183,7 @@ class Folder {
       for (size_t i = 0; i < outputs.size(); ++i) map[Index((*node)->outputs[i])] = outputs[i];
     }
     std::vector<ValueId> outputs;
+    outputs.reserve(ids.size());
     for (const ValueId id : ids) outputs.push_back(mapped(id));
     part.SetOutputs(std::move(outputs));
     THRESHER_ASSIGN(std::vector<Constant> contents, evaluate_(part));

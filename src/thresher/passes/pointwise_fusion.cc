@@ -175,7 +175,7 @@ Status Fuse(const Group& group, Rewriter& rewriter) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
       if (i == number) {
-        step.args.push_back(ProgramArg::Number(static_cast<float>(*UniformConstant(source, id))));
+        step.args.push_back(ProgramArg::Number(static_cast<float>(UniformConstant(source, id).value())));
         continue;
       }
       const auto result = std::find(results.begin(), results.end(), id);

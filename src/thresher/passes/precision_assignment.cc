@@ -56,7 +56,7 @@ void Decide(const Graph& graph, const Node& linear, Precision wanted, const Pass
   const PrecisionOptions& options = context.precision;
   decision.precision = Precision::kFp32;
   if (const auto set = linear.attrs.find("precision"); set != linear.attrs.end()) {
-    decision.precision = *ParsePrecision(std::get<std::string>(set->second));
+    decision.precision = ParsePrecision(std::get<std::string>(set->second)).value();
     decision.reason = "the graph sets it";
     return;
   }

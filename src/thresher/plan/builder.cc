@@ -92,6 +92,7 @@ void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, 
     inputs[i].present = true;
   }
   std::vector<TensorType> outputs;
+  outputs.reserve(node.outputs.size());
   for (const ValueId id : node.outputs) outputs.push_back({graph.value(id).dtype, graph.value(id).shape});
   const Cost cost = node.op->cost(InferContext{inputs, node.attrs}, outputs);
   steps.back().flops = cost.flops;

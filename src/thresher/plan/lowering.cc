@@ -91,13 +91,13 @@ TensorRef Lowering::InnerContiguous(const TensorRef& ref) {
   return Contiguous(ref);
 }
 
-Step& Lowering::AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, std::vector<TensorRef> outputs,
+Step& Lowering::AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
                              const void* params, size_t size) {
   Step step;
   step.fn = fn;
   step.num_inputs = static_cast<int>(inputs.size());
   step.operands = std::move(inputs);
-  for (TensorRef& output : outputs) step.operands.push_back(std::move(output));
+  step.operands.insert(step.operands.end(), outputs.begin(), outputs.end());
   step.params.resize((size + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
   std::memcpy(step.params.data(), params, size);
   if (node_ != nullptr) {

@@ -44,9 +44,9 @@ class Lowering {
 
   // Appends a step of the node being lowered. `params` is a plain struct, copied into the plan.
   template <class Params>
-  Step& AddStep(StepFn fn, std::vector<TensorRef> inputs, std::vector<TensorRef> outputs, const Params& params) {
+  Step& AddStep(StepFn fn, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs, const Params& params) {
     static_assert(std::is_trivially_copyable_v<Params>);
-    return AddStepBytes(fn, std::move(inputs), std::move(outputs), &params, sizeof(Params));
+    return AddStepBytes(fn, std::move(inputs), outputs, &params, sizeof(Params));
   }
 
   // A constant that is no value of the graph.
@@ -68,8 +68,8 @@ class Lowering {
 
  private:
   friend class PlanBuilder;
-  Step& AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, std::vector<TensorRef> outputs, const void* params,
-                     size_t size);
+  Step& AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
+                     const void* params, size_t size);
   int NewBuffer(Buffer::Kind kind, int64_t bytes);
 
   const Graph& graph_;

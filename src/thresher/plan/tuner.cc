@@ -262,6 +262,7 @@ size_t Best(const std::vector<std::vector<double>>& samples) {
   double least = 1 - kLeastGain / 2;
   for (size_t i = 1; i < samples.size(); ++i) {
     std::vector<double> ratios;
+    ratios.reserve(samples[i].size());
     for (size_t round = 0; round < samples[i].size(); ++round) ratios.push_back(samples[i][round] / samples[0][round]);
     const double ratio = QuartilesOf(std::move(ratios)).median;
     if (ratio < least) {
@@ -342,6 +343,7 @@ Result<TuneResult> TuneProduct(const ProductKey& key, const TuneOptions& options
   result.ratio = {1, 1, 1};
   if (finalists.size() == 1) return result;
   std::vector<double> ratios;
+  ratios.reserve(samples[0].size());
   for (size_t i = 0; i < samples[0].size(); ++i) ratios.push_back(samples[1][i] / samples[0][i]);
   result.ratio = QuartilesOf(std::move(ratios));
   if (result.ratio.median < 1 - kLeastGain && result.ratio.upper < 1) {

@@ -36,6 +36,7 @@ Status TuningTable::Replace(const std::vector<TunedProduct>& products) {
 std::vector<TunedProduct> TuningTable::Entries() const {
   const std::lock_guard lock(mutex_);
   std::vector<TunedProduct> entries;
+  entries.reserve(blockings_.size());
   for (const auto& [key, blocking] : blockings_) entries.push_back({key, blocking});
   return entries;
 }

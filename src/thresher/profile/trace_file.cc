@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "thresher/base/clock.h"
@@ -38,7 +39,7 @@ struct BlockHeader {
 static_assert(sizeof(BlockHeader) == 16);
 
 std::string Problem(const std::string& path, int error) {
-  return (path.empty() ? "the trace in memory" : path) + ": " + std::strerror(error);
+  return (path.empty() ? "the trace in memory" : path) + ": " + std::generic_category().message(error);
 }
 
 // All of it, or the error number.

@@ -1,5 +1,6 @@
 #include "thresher/run/cpu_device.h"
 
+#include <concepts>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -26,6 +27,7 @@ namespace {
 class OpRecord {
  public:
   template <class MakeSite>
+    requires std::invocable<MakeSite>
   explicit OpRecord(MakeSite&& make_site) : on_(profile::Enabled()) {
     if (!on_) return;
     profile::Site site = make_site();

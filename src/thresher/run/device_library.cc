@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -153,7 +154,11 @@ class Stream : public DeviceStream {
   Stream(const Api& api, std::shared_ptr<LibraryDevice> device, thresher_stream* stream, uint16_t number)
       : api_(api), device_(std::move(device)), stream_(stream), number_(number) {}
   ~Stream() override {
-    if (!pending_.empty() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK) static_cast<void>(Resolve());
+    try {
+      if (!pending_.empty() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK) static_cast<void>(Resolve());
+    } catch (const std::exception&) {
+      // Only records are lost: there was no memory for them.
+    }
     pending_.clear();
     spare_.clear();
     api_.stream_destroy(stream_);
@@ -312,7 +317,7 @@ Result<std::unique_ptr<DeviceStream>> LibraryDevice::CreateStream() {
 Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::Open(const std::string& path) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* const reason = dlerror();
+    const char* const reason = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
     return Unsupported("device library " + path + " cannot be opened: " + (reason != nullptr ? reason : "no reason"));
   }
   using GetApi = const thresher_device_api* (*)(uint32_t);

@@ -27,7 +27,7 @@ Result<CompileOptions> MakeOptions(const ModelContents& model, const LoadOptions
   options.precision = model.precision;
   if (chosen.precision) options.precision.precision = *chosen.precision;
   if (chosen.precision_exclude) options.precision.exclude = *chosen.precision_exclude;
-  if (chosen.max_weight_error) options.precision.max_weight_error = *chosen.max_weight_error;
+  if (chosen.max_weight_error) options.precision.max_weight_error = chosen.max_weight_error;
   const std::string& precision = options.precision.precision;
   if (!ParsePrecision(precision)) {
     std::string known;

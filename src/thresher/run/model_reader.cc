@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ class Mapping {
  public:
   static Result<std::shared_ptr<const Mapping>> Open(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return Unreadable(std::strerror(errno));
+    if (fd < 0) return Unreadable(std::generic_category().message(errno));
     struct stat about = {};
     const bool known = fstat(fd, &about) == 0;
     void* data = MAP_FAILED;
@@ -41,7 +42,7 @@ class Mapping {
       problem = "an empty file";
     } else {
       data = mmap(nullptr, static_cast<size_t>(about.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-      if (data == MAP_FAILED) problem = std::strerror(errno);
+      if (data == MAP_FAILED) problem = std::generic_category().message(errno);
     }
     close(fd);
     if (data == MAP_FAILED) return Unreadable(problem);

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -163,8 +164,8 @@ class NewFile {
     if (error_ != 0) {
       const char* cure = error_ == ENOSPC || error_ == EDQUOT || error_ == EFBIG ? "make room or name another disk"
                                                                                  : "name a file that can be written";
-      return InvalidArgument("model file " + path_ + ": wanted to write it, found: " + std::strerror(error_) +
-                             "; nothing was written; " + cure);
+      return InvalidArgument("model file " + path_ + ": wanted to write it, found: " +
+                             std::generic_category().message(error_) + "; nothing was written; " + cure);
     }
     close(fd_);
     fd_ = -1;
