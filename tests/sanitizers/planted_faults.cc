@@ -1,5 +1,5 @@
-// Faults on purpose: each sanitizer has to find those of its kind, in a program and through a library that Python loads.
-// A fault is chosen by name; "none" has no fault and must give no report.
+// Faults on purpose: each sanitizer has to find those of its kind, in a program and through a library that Python
+// loads. A fault is chosen by name; "none" has no fault and must give no report.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
