@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/ops/pointwise_chain.h"
 #include "thresher/run/cpu_device.h"
@@ -41,7 +42,7 @@ template <class Function>
 void Do(Function&& function) {
   Status status;
   {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     status = function();
   }
   Check(status);

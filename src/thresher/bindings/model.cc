@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/plan/weight_store.h"
 #include "thresher/run/model_file.h"
@@ -26,7 +27,7 @@ std::unique_ptr<Model> Load(const std::string& path, const std::string& level, s
   options.num_threads = num_threads;
   options.use_tuning = use_tuning;
   Result<Model> model = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return LoadModel(path, options);
   }();
   return std::make_unique<Model>(Unwrap(std::move(model)));
@@ -40,7 +41,7 @@ void Write(const std::string& path, std::string name,
   model.precision = {std::move(precision), std::move(exclude), max_weight_error};
   for (const auto& [graph, outputs] : graphs) model.graphs.push_back({graph, outputs});
   const Status status = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return WriteModelFile(path, model);
   }();
   Check(status);
@@ -62,7 +63,7 @@ void Run(const Model& model, const std::vector<Array>& inputs, const std::vector
   const std::vector<View> in = ViewsOf(inputs);
   const std::vector<View> out = ViewsOf(outputs);
   const Status status = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return model.Run(in, out);
   }();
   Check(status);

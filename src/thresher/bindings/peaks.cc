@@ -2,6 +2,7 @@
 
 #include "thresher/base/thread_pool.h"
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 
 namespace thresher::bindings {
@@ -44,12 +45,12 @@ nb::dict MeasurePeaks(std::vector<int> num_threads, bool quick, const nb::object
     options.most_dram_bytes = 16 << 20;
   }
   const auto report = [&progress](int done, int total) {
-    const nb::gil_scoped_acquire acquire;
+    const GilAcquire acquire;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C
     if (!progress.is_none()) progress(done, total);
   };
   Result<kernels::Peaks> measured = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return kernels::MeasurePeaks(options, report);
   }();
   const kernels::Peaks peaks = Unwrap(std::move(measured));

@@ -8,6 +8,7 @@
 
 #include "thresher/base/thread_pool.h"
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/graph/printer.h"
 #include "thresher/run/compile.h"
@@ -17,7 +18,7 @@ namespace {
 
 // Calls a pass written in Python. What it raises goes through the engine as it is.
 Result<Graph> CallPass(const std::string& name, const nb::callable& function, const Graph& graph) {
-  const nb::gil_scoped_acquire lock;
+  const GilAcquire lock;
   const nb::object made = function(nb::cast(graph, nb::rv_policy::copy));
   if (nb::isinstance<Graph>(made)) return nb::cast<Graph>(made);
   throw nb::type_error(("pass " + name + ": wanted a Graph as its result, found " +
@@ -54,12 +55,12 @@ Session* Build(const Graph& graph, WeightStore& weights, const std::string& leve
   options.precision = {precision, exclude, max_weight_error};
   if (dump) {
     options.dump = [&](std::string_view pass, const Graph& g) {
-      const nb::gil_scoped_acquire lock;
+      const GilAcquire lock;
       (*dump)(std::string(pass), PrintGraph(g, {.digests = false}));
     };
   }
   Result<std::unique_ptr<Session>> session = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return Compile(graph, weights, options);
   }();
   return Unwrap(std::move(session)).release();
@@ -73,7 +74,7 @@ void Run(Session& session, const std::vector<Array>& inputs, const std::vector<M
   for (const MutableArray& array : outputs) out.push_back(ViewOf(array));
   Status status;
   {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     status = session.Run(in, out);
   }
   Check(status);

@@ -1,5 +1,6 @@
 #include "thresher/base/clock.h"
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/profile/memory.h"
 #include "thresher/profile/profiler.h"
@@ -12,7 +13,7 @@ namespace {
 // What a function gives that may not hold the interpreter's lock.
 template <class Function>
 auto Released(Function function) {
-  const nb::gil_scoped_release release;
+  const GilRelease release;
   return function();
 }
 
@@ -76,7 +77,7 @@ uint32_t NumberOf(const std::string& name, const std::string& section) {
   for (size_t i = 0; i < profile::kSectionNames.size(); ++i) {
     if (profile::kSectionNames[i] == section) site.section = static_cast<profile::Section>(i);
   }
-  const nb::gil_scoped_release release;
+  const GilRelease release;
   return profile::NumberOf(std::move(site));
 }
 
@@ -172,7 +173,7 @@ nb::dict Summarize() {
 
 void BindProfile(nb::module_& m) {
   // None of these may hold the interpreter's lock: a tool's callbacks may be waiting for it (pti.h).
-  using Release = nb::call_guard<nb::gil_scoped_release>;
+  using Release = nb::call_guard<GilRelease>;
   m.def("profile_start", &profile::Start, Release());
   m.def("profile_stop", &profile::Stop, Release());
   m.def("profile_reset", &profile::Reset, Release());

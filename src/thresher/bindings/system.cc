@@ -5,6 +5,7 @@
 #include "thresher/base/thread_pool.h"
 #include "thresher/base/version.h"
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/run/initialize.h"
 
@@ -82,7 +83,7 @@ void BindSystem(nb::module_& m) {
       "set_num_threads",
       [](int n) {
         if (n < 1 || n > 1024) throw nb::value_error("wanted 1 to 1024 threads");
-        const nb::gil_scoped_release release;
+        const GilRelease release;
         ThreadPool::SetGlobalSize(n);
       },
       nb::arg("n"));

@@ -6,6 +6,7 @@
 #include "thresher/base/isa.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/plan/tuner.h"
 
@@ -112,12 +113,12 @@ nb::dict Tune(const std::string& precision, int64_t m, int64_t n, int64_t k, int
     options.confirm_rounds = 5;
   }
   const auto report = [&progress](double done) {
-    const nb::gil_scoped_acquire acquire;
+    const GilAcquire acquire;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C
     if (!progress.is_none()) progress(done);
   };
   Result<TuneResult> measured = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return TuneProduct(key, options, report);
   }();
   const TuneResult result = Unwrap(std::move(measured));

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "thresher/base/tensor.h"
 #include "thresher/graph/operator.h"
 
 namespace thresher {
@@ -76,6 +77,19 @@ Status CheckAttrs(const OpDef& op, Attrs& attrs) {
   return Status::Ok();
 }
 
+// Operators such as expand can make large tensors out of small ones.
+Status CheckSize(const std::string& op, const char* role, DType dtype, const Dims& shape) {
+  int64_t room = kMaxTensorBytes / static_cast<int64_t>(SizeOf(dtype));
+  for (const int64_t size : shape) {
+    if (size < 0 || size > room) {
+      return InvalidArgument(op + ": wanted tensors of at most " + std::to_string(kMaxTensorBytes) +
+                             " bytes and no negative size, found the " + role + " " + ToString(dtype, shape));
+    }
+    if (size > 0) room /= size;  // zeros shrink the tensor, not the limit on the other sizes
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 ValueId Graph::AddInput(std::string name, DType dtype, Dims shape) {
@@ -136,6 +150,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
     types[i].dtype = value(inputs[i]).dtype;
     types[i].shape = value(inputs[i]).shape;
     types[i].present = true;
+    THRESHER_TRY(CheckSize(op_name, "operand", types[i].dtype, types[i].shape));
   }
   THRESHER_TRY(CheckAttrs(*op, attrs));
   Result<std::vector<TensorType>> inferred = op->infer(InferContext{types, attrs});
@@ -155,6 +170,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
       return Unsupported(op_name + ": wanted at most " + std::to_string(kMaxRank) + " dimensions, found " +
                          ToString(type.shape));
     }
+    THRESHER_TRY(CheckSize(op_name, "result", type.dtype, type.shape));
     const ValueId id = static_cast<ValueId>(values_.size());
     values_.push_back({{}, type.dtype, std::move(type.shape), Value::Kind::kResult, {}});
     producer_.push_back(static_cast<int32_t>(nodes_.size()));

@@ -24,6 +24,9 @@ using Attrs = std::map<std::string, Attr>;  // ordered: printing and hashing nee
 using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;  // an optional operand that was left out
 
+// Of one value that a node reads or computes; far from where sizes overflow.
+inline constexpr int64_t kMaxTensorBytes = int64_t{1} << 46;
+
 // Bytes of a constant. `data` stays valid as long as `owner` lives.
 struct Constant {
   const void* data = nullptr;

@@ -470,26 +470,12 @@ class Parser {
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Value& value = graph_.value(outputs[i]);
-      THRESHER_TRY(CheckSize(op, value));
       if (!types.empty() && (types[i].dtype != value.dtype || types[i].shape != value.shape)) {
         return Error(types_at, op.text + " gives " + std::string(Name(value.dtype)) + ToString(value.shape) +
                                    ", but the text says " + std::string(Name(types[i].dtype)) +
                                    ToString(types[i].shape));
       }
       THRESHER_TRY(Define(names[i], outputs[i]));
-    }
-    return Status::Ok();
-  }
-
-  // Operators such as expand can make large tensors out of small ones.
-  static Status CheckSize(const Token& op, const Value& value) {
-    int64_t room = kMaxTensorBytes / static_cast<int64_t>(SizeOf(value.dtype));
-    for (const int64_t size : value.shape) {
-      if (size < 0 || size > room) {
-        return Error(op, op.text + ": the result " + ToString(value.shape) + " is larger than " +
-                             std::to_string(kMaxTensorBytes) + " bytes");
-      }
-      if (size > 0) room /= size;
     }
     return Status::Ok();
   }

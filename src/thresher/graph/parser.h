@@ -24,11 +24,10 @@ struct ConstantRequest {
 using ConstantResolver = std::function<Result<Constant>(const ConstantRequest&)>;
 
 // Limits on the text; what exceeds them is an error.
-inline constexpr size_t kMaxGraphText = size_t{64} << 20;     // bytes
-inline constexpr size_t kMaxGraphValues = size_t{1} << 20;    // inputs, constants and results together
-inline constexpr int64_t kMaxTensorBytes = int64_t{1} << 46;  // of one value
-inline constexpr size_t kMaxListLength = size_t{1} << 12;     // operands, outputs of a node, integers in an attribute
-inline constexpr size_t kMaxStringLength = size_t{1} << 12;   // bytes of a name, source or string attribute
+inline constexpr size_t kMaxGraphText = size_t{64} << 20;    // bytes
+inline constexpr size_t kMaxGraphValues = size_t{1} << 20;   // inputs, constants and results together
+inline constexpr size_t kMaxListLength = size_t{1} << 12;    // operands, outputs of a node, integers in an attribute
+inline constexpr size_t kMaxStringLength = size_t{1} << 12;  // bytes of a name, source or string attribute
 
 // Errors give line and column, what was wanted and what was found. Without a resolver, a constant whose contents are
 // not in the text is an error.

@@ -1,6 +1,7 @@
 #include "thresher/plan/tuning.h"
 
 #include <algorithm>
+#include <mutex>
 #include <string>
 #include <utility>
 

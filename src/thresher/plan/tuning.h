@@ -4,10 +4,10 @@
 #include <compare>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "thresher/base/fork_mutex.h"
 #include "thresher/base/isa.h"
 #include "thresher/base/precision.h"
 #include "thresher/base/status.h"
@@ -49,7 +49,7 @@ class TuningTable {
   static TuningTable& Global();
 
  private:
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_{LockRank::kTuning};
   std::map<ProductKey, kernels::Blocking> blockings_;
 };
 

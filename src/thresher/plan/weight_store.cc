@@ -1,6 +1,7 @@
 #include "thresher/plan/weight_store.h"
 
 #include <cstddef>
+#include <mutex>
 #include <utility>
 
 #include "thresher/base/isa.h"

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "thresher/base/fork_mutex.h"
 #include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
 #include "thresher/graph/hash.h"
@@ -60,7 +60,7 @@ class WeightStore {
     WeightError error;
     std::shared_ptr<const void> source;
   };
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_{LockRank::kWeights};
   PackedMemory memory_;
   std::map<Key, Entry> entries_;
   std::map<ErrorKey, ErrorEntry> errors_;

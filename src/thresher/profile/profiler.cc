@@ -18,6 +18,7 @@
 
 #include "thresher/base/cpu.h"
 #include "thresher/base/env.h"
+#include "thresher/base/fork_mutex.h"
 #include "thresher/base/isa.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/profile/ring.h"
@@ -49,8 +50,8 @@ struct Carrier {
 };
 
 struct State {
-  std::mutex delivery;  // held while receivers are called; taken before `mutex`
-  std::mutex mutex;     // guards all below, and the rings as ring.h says
+  std::mutex delivery;                   // held while receivers are called; taken before `mutex`
+  ForkMutex mutex{LockRank::kProfiler};  // guards all below, and the rings as ring.h says
   std::vector<std::unique_ptr<Ring>> rings;
   std::vector<Ring*> idle;  // rings whose thread has ended, for the next thread; their records are still read
   Aggregator aggregator;
@@ -90,14 +91,12 @@ struct State {
   }
 };
 
-void BeforeFork();
-void AfterForkInParent();
 void AfterForkInChild();
 
 // Never destroyed: threads may record while static destructors run.
 State& GetState() {
   static State* const state = [] {
-    pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+    pthread_atfork(nullptr, nullptr, AfterForkInChild);
     return new State;
   }();
   return *state;
@@ -156,10 +155,8 @@ struct ThreadSlot {
 
 thread_local ThreadSlot slot;
 
-void BeforeFork() { GetState().mutex.lock(); }
-void AfterForkInParent() { GetState().mutex.unlock(); }
 void AfterForkInChild() {
-  // The records are the parent's to report, and its receivers are its own.
+  // The records are the parent's to report, and its receivers are its own. Nobody else is here to be locked out.
   State& state = GetState();
   for (const auto& ring : state.rings) ring->Clear();
   state.aggregator.Clear();
@@ -174,7 +171,6 @@ void AfterForkInChild() {
   internal::consumers.fetch_and(kSums, std::memory_order_relaxed);
   state.dropped.store(0, std::memory_order_relaxed);
   slot.thread = static_cast<uint32_t>(syscall(SYS_gettid));
-  state.mutex.unlock();
 }
 
 // The thread has its ring.

@@ -18,8 +18,10 @@
 #include "thresher/base/clock.h"
 #include "thresher/base/cpu.h"
 #include "thresher/base/crc32.h"
+#include "thresher/base/fork_mutex.h"
 #include "thresher/base/isa.h"
 #include "thresher/base/json.h"
+#include "thresher/base/new_file.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/base/version.h"
 #include "thresher/profile/profiler.h"
@@ -37,6 +39,13 @@ struct BlockHeader {
   uint64_t bytes;
 };
 static_assert(sizeof(BlockHeader) == 16);
+
+BlockHeader HeaderOf(std::string_view tag, const void* payload, size_t size) {
+  return {{tag[0], tag[1], tag[2], tag[3]}, Crc32(payload, size), size};
+}
+
+constexpr char kZeros[kPadding] = {};
+constexpr size_t PaddingOf(size_t size) { return (kPadding - size % kPadding) % kPadding; }
 
 std::string Problem(const std::string& path, int error) {
   return (path.empty() ? "the trace in memory" : path) + ": " + std::generic_category().message(error);
@@ -76,9 +85,8 @@ class BlockWriter {
 
   // A block that does not fit leaves nothing behind.
   int Append(std::string_view tag, const void* payload, size_t size) {
-    BlockHeader header{{tag[0], tag[1], tag[2], tag[3]}, Crc32(payload, size), size};
-    static constexpr char kZeros[kPadding] = {};
-    const size_t padding = (kPadding - size % kPadding) % kPadding;
+    const BlockHeader header = HeaderOf(tag, payload, size);
+    const size_t padding = PaddingOf(size);
     int error = WriteAll(fd_, &header, sizeof header);
     if (error == 0) error = WriteAll(fd_, payload, size);
     if (error == 0) error = WriteAll(fd_, kZeros, padding);
@@ -147,7 +155,7 @@ struct Trace {
 };
 
 struct State {
-  std::mutex mutex;  // one start, stop or question at a time
+  ForkMutex mutex{LockRank::kTraceControl};  // one start, stop or question at a time
   std::shared_ptr<Trace> trace;
   bool running = false;
   pid_t owner = 0;
@@ -268,31 +276,32 @@ Status SaveTrace(const std::string& path) {
   if (state.trace == nullptr) {
     return InvalidArgument("trace: wanted one to save, found none; start one with thresher.profiler.start(trace=True)");
   }
+  if (access(path.c_str(), F_OK) == 0) return CannotOpen(path, EEXIST);  // before the work; Commit() asks again
   if (state.running) Deliver();
   Trace& trace = *state.trace;
-  const int fd = OpenNew(path);
-  if (fd < 0) return CannotOpen(path, errno);
-  BlockWriter copy(fd);
+  NewFile copy(path);
   const std::lock_guard trace_lock(trace.mutex);
-  int error = 0;
   std::vector<char> buffer(size_t{1} << 20);
-  for (int64_t at = 0; error == 0 && at < trace.writer.bytes();) {
+  for (int64_t at = 0; copy.error() == 0 && at < trace.writer.bytes();) {
     const int64_t wanted = std::min(static_cast<int64_t>(buffer.size()), trace.writer.bytes() - at);
     const ssize_t got = pread(trace.writer.fd(), buffer.data(), static_cast<size_t>(wanted), at);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      error = got < 0 ? errno : EIO;
+      copy.Fail(got < 0 ? errno : EIO);
       break;
     }
-    error = WriteAll(fd, buffer.data(), static_cast<size_t>(got));
+    copy.Write(buffer.data(), static_cast<uint64_t>(got));
     at += got;
   }
-  if (error == 0 && !trace.finished) error = copy.Append("TAIL", trace.Tail());
-  if (error != 0) {
-    unlink(path.c_str());
-    return CannotOpen(path, error);
+  if (!trace.finished) {
+    const std::string tail = trace.Tail();
+    const BlockHeader header = HeaderOf("TAIL", tail.data(), tail.size());
+    copy.Write(&header, sizeof header);
+    copy.Write(tail.data(), tail.size());
+    copy.Write(kZeros, PaddingOf(tail.size()));
   }
-  return Status::Ok();
+  const int error = copy.Commit(/*replace=*/false);
+  return error == 0 ? Status::Ok() : CannotOpen(path, error);
 }
 
 }  // namespace thresher::profile

@@ -1,8 +1,4 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -12,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "thresher/base/new_file.h"
 #include "thresher/base/version.h"
 #include "thresher/graph/hash.h"
 #include "thresher/graph/printer.h"
@@ -123,64 +120,19 @@ std::string EncodeGraph(const ModelGraph& model, TensorTable& tensors) {
   return encoder.Take();
 }
 
-// A file under another name until Commit().
-class NewFile {
- public:
-  explicit NewFile(std::string path) : path_(std::move(path)) {
-    static std::atomic<int> serial{0};
-    partial_ = path_ + ".partial-" + std::to_string(getpid()) + "-" + std::to_string(serial++);
-    fd_ = open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0) Fail();
+void PadTo(NewFile& file, uint64_t offset) {
+  static constexpr char kZeros[kWeightAlignment] = {};
+  while (file.error() == 0 && file.size() < offset) {
+    file.Write(kZeros, std::min<uint64_t>(offset - file.size(), sizeof(kZeros)));
   }
-  ~NewFile() {
-    if (fd_ < 0) return;
-    close(fd_);
-    unlink(partial_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+}
 
-  void Write(const void* data, uint64_t size) {
-    const char* p = static_cast<const char*>(data);
-    while (size > 0 && error_ == 0) {
-      const ssize_t written = write(fd_, p, static_cast<size_t>(std::min<uint64_t>(size, 1 << 30)));
-      if (written < 0) {
-        if (errno != EINTR) Fail();
-        continue;
-      }
-      p += written;
-      size -= static_cast<uint64_t>(written);
-      end_ += static_cast<uint64_t>(written);
-    }
-  }
-  void PadTo(uint64_t offset) {
-    static constexpr char kZeros[kWeightAlignment] = {};
-    while (error_ == 0 && end_ < offset) Write(kZeros, std::min<uint64_t>(offset - end_, sizeof(kZeros)));
-  }
-
-  Status Commit() {
-    if (error_ == 0 && fsync(fd_) != 0) Fail();
-    if (error_ == 0 && rename(partial_.c_str(), path_.c_str()) != 0) Fail();
-    if (error_ != 0) {
-      const char* cure = error_ == ENOSPC || error_ == EDQUOT || error_ == EFBIG ? "make room or name another disk"
-                                                                                 : "name a file that can be written";
-      return InvalidArgument("model file " + path_ + ": wanted to write it, found: " +
-                             std::generic_category().message(error_) + "; nothing was written; " + cure);
-    }
-    close(fd_);
-    fd_ = -1;
-    return Status::Ok();
-  }
-
- private:
-  void Fail() { error_ = errno; }
-
-  std::string path_;
-  std::string partial_;
-  int fd_ = -1;
-  int error_ = 0;
-  uint64_t end_ = 0;
-};
+Status CannotWrite(const std::string& path, int error) {
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const std::string found = error == EINVAL ? "no regular file" : std::generic_category().message(error);
+  return InvalidArgument("model file " + path + ": wanted to write it, found: " + found + "; nothing was written; " +
+                         (full ? "make room or name another disk" : "name a file that can be written"));
+}
 
 void SetDigest(const Digest& digest, uint64_t words[2]) {
   words[0] = digest.hi;
@@ -227,15 +179,16 @@ Status WriteModelFile(const std::string& path, const ModelContents& model) {
   NewFile file(path);
   file.Write(start.data(), start.size());
   for (size_t i = 0; i < sections.size(); ++i) {
-    file.PadTo(table[i].offset);
+    PadTo(file, table[i].offset);
     file.Write(sections[i].second.data(), sections[i].second.size());
   }
   for (const TensorTable::Entry& entry : tensors.entries()) {
-    file.PadTo(weights + entry.offset);
+    PadTo(file, weights + entry.offset);
     file.Write(entry.value.constant.data, entry.bytes);
   }
-  file.PadTo(end);
-  return file.Commit();
+  PadTo(file, end);
+  const int error = file.Commit(/*replace=*/true);
+  return error == 0 ? Status::Ok() : CannotWrite(path, error);
 }
 
 }  // namespace thresher

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "thresher/base/arena.h"
+#include "thresher/base/fork_mutex.h"
 #include "thresher/base/precision.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
@@ -41,7 +41,7 @@ class Session {
 
   const std::shared_ptr<const Plan> plan_;
   const std::vector<PrecisionDecision> decisions_;
-  std::mutex mutex_;
+  ForkMutex mutex_{LockRank::kSession};
   std::vector<std::unique_ptr<Context>> free_;
 };
 
