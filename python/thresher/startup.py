@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import warnings
 
-_lock = threading.Lock()
+from thresher.fork_lock import ForkLock
+
+_lock = ForkLock()
 _state = {"done": False}
 
 

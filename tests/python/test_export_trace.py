@@ -407,7 +407,7 @@ def test_no_permission(tmp_path: Path) -> None:
 def test_full_disk(trace: Trace, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"full{suffix}"
     path.symlink_to("/dev/full")
-    with pytest.raises(OutputError, match="found: No space left on device; choose another place"):
+    with pytest.raises(OutputError, match="found: No space left on device; make room or choose another disk"):
         write_trace(trace, path)
     assert path.is_symlink() and Path("/dev/full").is_char_device(), "a device is written, never replaced"
 

@@ -400,7 +400,7 @@ def test_thresher_run_names_what_is_wrong(mlp: Mlp, tmp_path: Path) -> None:
         ([path, "--input", f"y={tmp_path / 'y.npy'}"], "found 'y'"),
         ([path, "--input", f"x={tmp_path / 'y.npy'}"], "found (f32[2, 2])"),
         ([path, "--shape", "4"], "wanted at most 0"),
-        ([path, "--output", str(tmp_path / "no" / "out.npz")], "name a file that can be written"),
+        ([path, "--output", str(tmp_path / "y.npy" / "out.npz")], "wanted a folder, found the file"),
     ]:
         done = CliRunner().invoke(app, ["run", *arguments])
         assert done.exit_code == 1 and message in done.stderr, done.stderr

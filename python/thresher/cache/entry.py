@@ -13,7 +13,7 @@ from typing import Any
 FORMAT = "thresher-cache-1"
 _DIGITS = 40
 ENTRY_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json")
-UNFINISHED_NAME = re.compile(rf"\.[0-9a-f]{{{_DIGITS}}}\..*\.tmp")
+UNFINISHED_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json\..*\.partial")
 KIND_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

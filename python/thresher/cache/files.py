@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -23,9 +21,9 @@ from thresher.cache.entry import (
     full_key,
     name_of,
 )
+from thresher.whole_file import is_abandoned, writing
 
-# A write takes milliseconds; what is older was left by a process that has ended.
-_UNFINISHED_SECONDS = 3600
+_CURE = "results are not kept. Set THRESHER_CACHE_DIR to another folder, or THRESHER_CACHE=0 to do without"
 
 
 def load(kind: str, key: Any) -> Any | None:
@@ -47,7 +45,7 @@ def load(kind: str, key: Any) -> Any | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        _warn(path, f"wanted a file that can be read, found: {error.strerror or error}")
+        _warn(base, f"wanted files that can be read, found: {error.strerror or error} ({path}); {_CURE}")
         return None
     except DamagedError as error:
         _warn(path, f"this file is not used, since {error}; it is replaced when the result is stored again")
@@ -80,8 +78,7 @@ def store(kind: str, key: Any, value: Any) -> bool:
     except OSError as error:
         _warn(
             base,
-            f"wanted a folder that can be written, found: {error.strerror or error}; results are not kept. "
-            "Set THRESHER_CACHE_DIR to another folder, or THRESHER_CACHE=0 to do without",
+            f"wanted a folder that can be written, found: {error.strerror or error}; {_CURE}",
         )
         return False
     return True
@@ -96,7 +93,8 @@ def prune(older_than_days: float | None = None) -> list[Entry]:
     """Removes what this engine cannot use: damaged files, those of other versions, leftovers of ended processes.
 
     Args:
-        older_than_days: Also removes good entries that were written longer ago.
+        older_than_days: Also removes good entries that were written longer ago. Those that the clock says are written
+            in the future stay.
 
     Returns:
         What was removed.
@@ -108,9 +106,9 @@ def prune(older_than_days: float | None = None) -> list[Entry]:
             age = now - entry.path.stat().st_mtime
         except OSError:  # another process was faster
             continue
-        useless = age > _UNFINISHED_SECONDS if entry.state is State.UNFINISHED else entry.state is not State.GOOD
+        useless = is_abandoned(entry.path) if entry.state is State.UNFINISHED else entry.state is not State.GOOD
         too_old = older_than_days is not None and age > older_than_days * 86400
-        if (useless or too_old) and _remove(entry.path):
+        if (useless or (too_old and entry.state is not State.UNFINISHED)) and _remove(entry.path):
             removed.append(entry)
     return removed
 
@@ -118,12 +116,10 @@ def prune(older_than_days: float | None = None) -> list[Entry]:
 def clear(kind: str | None = None) -> int:
     """Removes every file of the cache, or those of one kind, and nothing else. Returns how many."""
     removed = sum(_remove(path) for path in _files(kind))
-    base = location.folder()
-    if base is not None and base.is_dir():
-        for below in base.iterdir():
-            if KIND_NAME.fullmatch(below.name):
-                with suppress(OSError):  # not empty: there are files of others
-                    below.rmdir()
+    for below in _listed(location.folder()):
+        if KIND_NAME.fullmatch(below.name):
+            with suppress(OSError):  # not empty: there are files of others
+                below.rmdir()
     return removed
 
 
@@ -152,31 +148,25 @@ def _warn(path: Path, problem: str) -> None:
 
 def _write(path: Path, text: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # In the same folder, because only there renaming is one step.
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
-    try:
-        with open(handle, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # else a power failure could leave the new name with no content
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+    with writing(path, mode=0o600) as file:
+        file.write(text)
 
 
 def _files(kind: str | None) -> list[Path]:
-    base = location.folder()
-    if base is None or not base.is_dir():
-        return []
     found: list[Path] = []
-    for below in sorted(base.iterdir()):
-        if not KIND_NAME.fullmatch(below.name) or kind not in (None, below.name) or not below.is_dir():
-            continue
-        names = (path for path in sorted(below.iterdir()))
-        found += [path for path in names if ENTRY_NAME.fullmatch(path.name) or UNFINISHED_NAME.fullmatch(path.name)]
+    for below in _listed(location.folder()):
+        if KIND_NAME.fullmatch(below.name) and kind in (None, below.name):
+            names = _listed(below)
+            found += [path for path in names if ENTRY_NAME.fullmatch(path.name) or UNFINISHED_NAME.fullmatch(path.name)]
     return found
+
+
+def _listed(folder: Path | None) -> list[Path]:
+    """What a folder holds; nothing where there is none, or none any more."""
+    try:
+        return [] if folder is None else sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _inspect(path: Path) -> Entry:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+
+from thresher.fork_lock import ForkLock
 
 
 class CacheWarning(UserWarning):
@@ -17,7 +18,7 @@ class CacheWarning(UserWarning):
 
 _disabled: ContextVar[bool] = ContextVar("thresher_cache_disabled", default=False)
 _chosen: dict[str, Path | None] = {"folder": None}
-_lock = threading.Lock()
+_lock = ForkLock()
 _warned: set[str] = set()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -83,6 +83,7 @@ class Recording:
         self._torch_profile: Any = None
         self._energy: Any = None
         self._torch_trace: Path | None = None
+        self._torch_about: dict[str, Any] = {}
 
     def start(self) -> None:
         """Records from now on.
@@ -133,8 +134,7 @@ class Recording:
                     profiler.annotate(about)
         finally:
             profiler.stop()
-        if self._torch_profile is not None and (self._wishes.trace or self._wishes.html):
-            self._export_torch(about)
+        self._torch_about = about
         return profiler.collect()
 
     def torch_table(self) -> str:
@@ -151,7 +151,7 @@ class Recording:
             The files.
 
         Raises:
-            OutputError: One cannot be written; what was recorded stays.
+            OSError: One cannot be written; what was recorded stays.
             ValueError: The recording cannot be read.
         """
         from thresher.profiler.analysis import build_report
@@ -159,6 +159,8 @@ class Recording:
         from thresher.profiler.trace import read_trace
 
         wishes, native = self._wishes, self._wishes.native
+        if self._torch_profile is not None and (wishes.trace or wishes.html):
+            self._export_torch(self._torch_about)
         source = self._torch_trace or native
         if source is None:
             return []
@@ -219,11 +221,18 @@ class Recording:
             "engine_version": _engine.version(),
             **about,
         }
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".thresher-") as folder:
-            raw = Path(folder) / "trace.json"
+        # The name is always the same, so that what a killed recording left is replaced.
+        folder = target.with_name(f".{target.name}.torch")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            raw = folder / "trace.json"
             self._torch_profile.export_chrome_trace(str(raw))
-            self._torch_trace = target.with_name(f"{target.name}.torch.json")
-            _add_member(raw, self._torch_trace, "thresher", about)
+            between = target.with_name(f"{target.name}.torch.json")
+            _add_member(raw, between, "thresher", about)
+            self._torch_trace = between
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -271,9 +280,14 @@ def _peaks(num_threads: object, *, measure: bool) -> dict[str, Any]:
 def _add_member(source: Path, target: Path, name: str, value: Any) -> None:
     """Copies a JSON object, with one member more."""
     import json
-    import shutil
 
-    with source.open("rb") as old, target.open("wb") as new:
+    from thresher.whole_file import writing
+
+    with source.open("rb") as old, writing(target) as new:
+        old.seek(-min(64, source.stat().st_size), os.SEEK_END)
+        if not old.read().rstrip().endswith(b"}"):
+            raise OSError(f"{target}: wanted PyTorch's whole trace, found a part of it; make room and record again")
+        old.seek(0)
         begin = old.read(1 << 16)
         brace = begin.index(b"{") + 1
         new.write(begin[:brace] + f"\n{json.dumps(name)}: {json.dumps(value)},".encode() + begin[brace:])
@@ -281,8 +295,6 @@ def _add_member(source: Path, target: Path, name: str, value: Any) -> None:
 
 
 def _copy(source: Path, target: Path, *, force: bool) -> None:
-    import shutil
-
     from thresher.profiler.export import open_output
 
     with source.open("rb") as old, open_output(target, force=force) as new:

@@ -118,11 +118,13 @@ def _describe(name: str, array: npt.NDArray[Any], zeros: list[str]) -> dict[str,
 def _write(path: Path, results: dict[str, npt.NDArray[Any]]) -> None:
     import numpy as np
 
+    from thresher.profiler.export import OutputError, open_output
+
     try:
-        with path.open("wb") as stream:
+        with open_output(path, force=True) as stream:
             np.savez(stream, **results)  # type: ignore[arg-type]
-    except OSError as error:
-        fail(f"--output: wanted to write {path}; {error.strerror or error}; name a file that can be written")
+    except OutputError as error:
+        fail(f"--output: {error}")
 
 
 def _print(data: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from thresher.compiler.importer import EmptyTensor, Imported, Output, import_gra
 from thresher.compiler.openmp import release_threads
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
+from thresher.fork_lock import ForkLock
 from thresher.profiler import hooks
 from thresher.profiler.events import number_of
 from thresher.tuning import collect
@@ -174,7 +175,7 @@ class CompiledGraph:
         )
         self._tensors = tuple(i for i, val in enumerate(vals) if isinstance(val, torch.Tensor))
         self._quick_changes = 0
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._generation: _Generation | None = None
         RECORDER.register(self)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from thresher import _engine
 from thresher.compiler.precision import PrecisionDecision, decisions_of, merge, summarize
+from thresher.fork_lock import ForkLock
 from thresher.profiler.events import number_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Recorder:
     """Collects the counts. Thread safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self.graphs_alive: weakref.WeakSet[Holder] = weakref.WeakSet()
         self._reset()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from thresher import _engine
+from thresher.fork_lock import ForkLock
 
 # Elements looked at in every parameter, spread evenly, first and last included.
 SAMPLES = 8
@@ -35,7 +35,7 @@ class Store:
 
 
 _stores: weakref.WeakValueDictionary[object, Store] = weakref.WeakValueDictionary()
-_stores_lock = threading.Lock()
+_stores_lock = ForkLock()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Dump:
     def __call__(self, name: str, text: str) -> None:
         """Writes the text and the drawing of one graph."""
         stem = f"{len(self._stages):02d}_{name}"
-        (self.folder / f"{stem}.txt").write_text(text, encoding="utf-8")
+        self._write(f"{stem}.txt", text)
         try:
             graph = parse(text)
         except GraphTextError as error:  # a fault of this package, which must not pass for one of the model
@@ -41,11 +41,16 @@ class Dump:
             new = new_nodes(before.graph, graph) if before is not None else []
             svg = draw(graph, title=stem, sections=self._sections, new=new)
         self._stages.append(Stage(name, graph, svg))
-        (self.folder / f"{stem}.svg").write_text(svg, encoding="utf-8")
+        self._write(f"{stem}.svg", svg)
 
     def close(self) -> None:
         """Writes the page."""
-        (self.folder / "index.html").write_text(render_page(self.folder.name, self._stages), encoding="utf-8")
+        self._write("index.html", render_page(self.folder.name, self._stages))
+
+    def _write(self, name: str, text: str) -> None:
+        from thresher.profiler.export import write_text
+
+        write_text(self.folder / name, text)
 
 
 def _make_folder(parent: Path, name: str) -> Path:

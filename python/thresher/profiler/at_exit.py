@@ -11,14 +11,14 @@ from pathlib import Path
 VARIABLE = "THRESHER_PROFILE_OUTPUT"
 TRACE_VARIABLE = "THRESHER_PROFILE_TRACE"
 PORT_VARIABLE = "THRESHER_PROFILE_PORT"
-_state = {"installed": False}
+_owner: list[int] = []  # the process that was asked
 
 
 def install() -> None:
     """Starts the trace and arranges for what is written at exit; nothing without the variables, or the second time."""
-    if _state["installed"]:
+    if _owner:
         return
-    _state["installed"] = True
+    _owner.append(os.getpid())
     if os.environ.get(VARIABLE):
         atexit.register(_write_at_exit)
     if port := os.environ.get(PORT_VARIABLE):
@@ -50,7 +50,8 @@ def _path(target: str) -> Path:
 
 def _write_at_exit() -> None:
     target = os.environ.get(VARIABLE)
-    if not target:
+    # A forked child that ends as its parent does must not write over the parent's report.
+    if not target or (os.getpid() not in _owner and "{pid}" not in target):
         return
     from thresher.profiler import control
     from thresher.profiler.export import write_text

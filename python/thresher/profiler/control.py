@@ -46,9 +46,7 @@ def start(trace: bool | str | Path | None = None, *, max_bytes: int | None = Non
     """
     engine = _engine()
     if trace is not None and trace is not False:
-        path = "" if trace is True else str(Path(trace).expanduser().absolute())
-        if path:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        path = "" if trace is True else str(_place(Path(trace)))
         limit = max_bytes or (DEFAULT_TRACE_BYTES if path else DEFAULT_MEMORY_BYTES)
         engine.trace_start(path, limit)
         annotate(tracing.context())
@@ -69,6 +67,18 @@ def stop() -> None:
             f"the trace {status['path'] or 'in memory'} lacks {status['dropped']} records: {status['problem']}",
             stacklevel=2,
         )
+
+
+def _place(path: Path) -> Path:
+    target = path.expanduser().absolute()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"trace {target}: wanted a folder to write into, found: {error.strerror or error}; choose another place",
+        ) from error
+    return target
 
 
 def annotate(entries: Mapping[str, Any]) -> None:
@@ -99,9 +109,7 @@ def save_trace(path: str | Path) -> None:
     Raises:
         ValueError: there has been no trace, or the file exists or cannot be written.
     """
-    target = Path(path).expanduser().absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _engine().trace_save(str(target))
+    _engine().trace_save(str(_place(Path(path))))
 
 
 def export_trace(path: str | Path) -> None:

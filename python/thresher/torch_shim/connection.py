@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ from torch._C._profiler import _RecordFunctionFast
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 from thresher import _engine
+from thresher.fork_lock import ForkLock
 from thresher.profiler import hooks
 from thresher.torch_shim import device, library, merge
 from thresher.torch_shim.library import ShimError
@@ -42,7 +42,7 @@ class Status:
     shims: tuple[str, ...]
 
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _status: list[Status] = []
 
 

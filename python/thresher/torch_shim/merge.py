@@ -7,7 +7,6 @@ import gzip
 import importlib
 import io
 import json
-import os
 import tempfile
 import warnings
 import weakref
@@ -18,6 +17,7 @@ from typing import Any
 from torch.profiler.profiler import _KinetoProfile
 
 from thresher import _engine
+from thresher.whole_file import writing
 
 # Of records, while one session runs; what comes after is counted as dropped.
 MEMORY_BYTES = 256 << 20
@@ -104,10 +104,9 @@ def add_events(path: Path, recorded: Path, window: tuple[int, int], dropped: int
     base_ns = int(content.get("baseTimeNanoseconds", 0))
     content["traceEvents"] += _events(recorded, window, base_ns)
     content["thresher_dropped"] = dropped
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with opener(partial, "wt", encoding="utf-8") as file:
-        json.dump(content, file)
-    partial.replace(path)
+    text = json.dumps(content).encode()
+    with writing(path) as partial:
+        partial.write(gzip.compress(text) if path.name.endswith(".gz") else text)
 
 
 def _events(recorded: Path, window: tuple[int, int], base_ns: int) -> list[dict[str, Any]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from thresher.fork_lock import ForkLock
 from thresher.tuning.product import Choice, TunedProduct
 
 KIND = "tuning"
@@ -39,7 +39,7 @@ class _Table:
         _engine.set_tuned([*self.loaded, *self.measured])
 
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _table = _Table()
 
 

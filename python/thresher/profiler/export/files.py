@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
+
+from thresher.whole_file import writing
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class OutputError(OSError):
@@ -68,24 +73,14 @@ def open_output(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         OutputError: The file cannot be written; nothing of it is left behind.
     """
     check_output(path, force=force)
-    direct = path.exists() and not path.is_file()
-    target = path if direct else path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        try:
-            if not direct:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                if path.suffix == ".gz":
-                    # No time stamp and no name: the same trace gives the same file.
-                    with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=5, mtime=0) as packed:
-                        yield cast("IO[bytes]", packed)
-                else:
-                    yield file
-            if not direct:
-                target.replace(path)
-        finally:
-            if not direct:
-                target.unlink(missing_ok=True)
+        with _opened(path) as file:
+            if path.suffix == ".gz":
+                # No time stamp and no name: the same trace gives the same file.
+                with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=5, mtime=0) as packed:
+                    yield cast("IO[bytes]", packed)
+            else:
+                yield file
     except OutputError:
         raise
     except OSError as error:
@@ -98,6 +93,15 @@ def write_text(path: Path, text: str, *, force: bool = False) -> None:
         file.write(text.encode())
 
 
+def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
+    if path.exists() and not path.is_file():
+        return path.open("wb")
+    target = path.resolve() if path.is_symlink() else path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return writing(target)
+
+
 def _error(path: Path, error: OSError) -> OutputError:
     found = error.strerror or str(error)
-    return OutputError(f"{path}: wanted a file that can be written, found: {found}; choose another place")
+    cure = "make room or choose another disk" if error.errno in _FULL else "choose another place"
+    return OutputError(f"{path}: wanted a file that can be written, found: {found}; {cure}")
