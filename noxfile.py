@@ -38,7 +38,7 @@ from toolchain.environments import MODEL
 from toolchain.layout import build_lock
 from toolchain.native import BUILD_TYPES, PROFILES, Flavour
 from toolchain.platforms import CUDA, Platform
-from toolchain.process import ToolchainError, is_offline
+from toolchain.process import ToolchainError, is_offline, stoppable
 from toolchain.system import ensure_system_packages
 
 nox.needs_version = ">=2024.4.15"
@@ -106,7 +106,7 @@ def carry_out(
         if getattr(options, "offline", is_offline()):
             offline.switch_on()
         alone = outside_build or getattr(options, "container", False)
-        with nullcontext() if alone else build_lock():
+        with stoppable(), nullcontext() if alone else build_lock():
             action(options, rest)
     except ToolchainError as error:
         session.error(str(error).removesuffix("."))

@@ -16,7 +16,6 @@ import os
 import platform
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -24,7 +23,7 @@ from typing import IO, Any
 from . import archives, lock, native, wheelhouse
 from .environments import TOOLS, ensure, script
 from .home import conan_home_lock
-from .layout import BUILD, PYTHON_TAG
+from .layout import PYTHON_TAG, scratch_folder
 from .native import Flavour
 from .process import ToolchainError, captured, note
 
@@ -48,7 +47,7 @@ def pack(target: Path, flavour: Flavour, sets: Sequence[str]) -> None:
     """
     native.install_dependencies(flavour)
     files = {f"wheels/{name}/{path.name}": path for name in sets for path in sorted(wheelhouse.keep(name).iterdir())}
-    with conan_home_lock(), tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with conan_home_lock(), scratch_folder() as scratch:
         # Packages from a server came without sources; a bundle has both.
         archives.fetch(lock.references())
         for archive in archives.named():
@@ -104,7 +103,7 @@ def unpack(source: Path) -> None:
         ToolchainError: the bundle is damaged or made for another Python, machine or set of recipes.
     """
     try:
-        with tarfile.open(source, "r:") as tar, tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        with tarfile.open(source, "r:") as tar, scratch_folder() as scratch:
             manifest = _manifest(source, tar)
             for name, sha256 in manifest["files"].items():
                 _extract(source, tar, name, sha256, Path(scratch))
@@ -166,8 +165,7 @@ def _extract(source: Path, tar: tarfile.TarFile, name: str, sha256: str, folder:
 
 def _place(scratch: Path) -> None:
     for folder in sorted((scratch / "wheels").glob("*")):
-        shutil.rmtree(wheelhouse.WHEELS / folder.name, ignore_errors=True)
-        shutil.copytree(folder, wheelhouse.WHEELS / folder.name)
+        wheelhouse.adopt(folder)
     with conan_home_lock():
         archives.cache().mkdir(parents=True, exist_ok=True)
         for file in sorted((scratch / "sources").iterdir()):

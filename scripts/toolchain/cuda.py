@@ -6,13 +6,12 @@ import fnmatch
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 from pathlib import Path
 
 from . import elf, environments, fatbin, native, wheel
 from .environments import CUDA_COMPILER, TOOLS, script
-from .layout import BUILD, DIST, REQUIREMENTS, ROOT, SCRIPTS
+from .layout import BUILD, DIST, REQUIREMENTS, ROOT, SCRIPTS, scratch_folder
 from .platforms import CUDA, X86
 from .process import ToolchainError, note, output, run
 from .system import ensure_system_packages
@@ -135,8 +134,7 @@ def _repair(raw: Path) -> Path:
     found = sorted(raw.glob("thresher_cuda-*.whl"))
     if len(found) != 1:
         raise ToolchainError(f"Wanted one wheel in {raw}, found {[path.name for path in found]}.")
-    DIST.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with scratch_folder() as scratch:
         run(
             [
                 *(script(TOOLS, "auditwheel"), "repair", "--plat", "auto", "--wheel-dir", scratch),
@@ -149,10 +147,7 @@ def _repair(raw: Path) -> Path:
         repaired = next(Path(scratch).glob("*.whl"))
         if wrong := faults(repaired):
             raise ToolchainError(f"{repaired.name} is no wheel for platform cuda: {'; '.join(wrong)}.")
-        for old in wheel.superseded(DIST, repaired.name):
-            old.unlink()
-        final = DIST / repaired.name
-        shutil.move(repaired, final)
+        final = wheel.publish(repaired)
     note(f"wheel: {final} ({final.stat().st_size / 2**20:.2f} MiB), code for {', '.join(CODE)}")
     return final
 
@@ -188,7 +183,7 @@ def verify(built: Path) -> None:
     Raises:
         ToolchainError: the wheel does not install or its library does not open.
     """
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with scratch_folder() as scratch:
         environment = Path(scratch) / "venv"
         environments.create(environment)
         python = environment / "bin" / "python"

@@ -196,6 +196,8 @@ def ensure(environment: Environment) -> Path:
         raise ToolchainError("\n".join([*faults, f"`{python_lock.UPDATE}` locks what the requirement files say."]))
     note(f"environment {environment.name}: making {environment.folder}")
     if environment.folder.exists():
+        # First: else one whose removal was cut short would seem whole to a session that wants what it was made of.
+        (environment.folder / STAMP).unlink(missing_ok=True)
         shutil.rmtree(environment.folder)
     create(environment.folder)
     if environment.base:
@@ -256,6 +258,8 @@ def install_wheel(environment: Environment, wheel: Path) -> Path:
     stamp = read_stamp(environment)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if stamp.get("wheel") != digest:
+        # Until it is there, no wheel is.
+        write_stamp(environment, {name: value for name, value in stamp.items() if name != "wheel"})
         pip_install(environment, ["--force-reinstall", "--no-deps", wheel])
         write_stamp(environment, {**stamp, "wheel": digest})
     return python

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .layout import conan_home
+from .layout import conan_home, taken
 from .process import ToolchainError, note
 
 # Highway and GoogleTest with sanitizers, sources and objects included, take about as much.
@@ -31,7 +31,7 @@ def conan_home_lock() -> Iterator[Path]:
     home = conan_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        file = (home / "thresher-lock").open("w")
+        file = (home / "thresher-lock").open("a+", encoding="utf-8")
     except OSError as error:
         raise ToolchainError(f"Wanted to write into the Conan home {home}; {error}. {CURE}") from error
     with file:
@@ -41,7 +41,8 @@ def conan_home_lock() -> Iterator[Path]:
             note(f"another session uses the Conan home {home}; waiting for it to end")
             fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            yield home
+            with taken(file):
+                yield home
         except OSError as error:
             raise ToolchainError(f"The Conan home {home} cannot be filled: {error}. {CURE}") from error
         except ToolchainError as error:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from . import environments, platforms
 from .environments import TOOLS, script
-from .layout import BUILD, CONAN, ROOT
+from .layout import BUILD, CONAN, ROOT, scratch_folder
 from .process import ToolchainError, captured
 
 LOCK = CONAN / "conan.lock"
@@ -132,7 +131,7 @@ def resolve(names: Sequence[str]) -> Resolution:
     building = platforms.of_this_machine().profile
     lock: dict[str, Any] = {}
     packages: dict[str, Package] = {}
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with scratch_folder() as scratch:
         home = Path(scratch) / "home"
         shutil.copytree(CONAN / "config", home)
         environment = {"CONAN_HOME": str(home)}

@@ -6,11 +6,10 @@ import gzip
 import io
 import re
 import tarfile
-import tempfile
 from pathlib import Path
 
 from . import native
-from .layout import BUILD, DIST, ROOT
+from .layout import DIST, ROOT, scratch_folder
 from .native import Flavour
 from .platforms import CUDA, Platform
 from .process import ToolchainError, note
@@ -62,7 +61,7 @@ def build_package(flavour: Flavour) -> Path:
     platform = flavour.platform
     native.build_target(flavour, "thresher_core")
     name = f"thresher-{version()}-{platform.name}-{platform.machine}"
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with scratch_folder() as scratch:
         folder = Path(scratch) / name
         native.tool(["cmake", "--install", flavour.objects, "--component", "cpp", "--prefix", folder])
         missing = [path for path in CONTENT if not (folder / path).is_file()]

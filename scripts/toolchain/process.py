@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from . import orphans
+
+# After Ctrl-C, which reaches what was started, too.
+GRACE_S = 3.0
 
 
 class ToolchainError(Exception):
@@ -43,7 +50,12 @@ def run(
     parts = command_line(command)
     print(f"$ {shlex.join(parts)}", flush=True)
     try:
-        code = subprocess.run(parts, cwd=cwd, env={**os.environ, **(environment or {})}, check=False).returncode
+        with subprocess.Popen(parts, cwd=cwd, env=_marked(environment)) as child:
+            try:
+                code = child.wait()
+            except BaseException:
+                orphans.end(orphans.MARK, GRACE_S)
+                raise
     except FileNotFoundError as error:
         raise ToolchainError(f"Wanted to run {parts[0]}; it is not there ({error}). {hint}".strip()) from error
     if code != 0:
@@ -65,7 +77,9 @@ def watched(command: Sequence[str | Path]) -> tuple[int, str]:
 def output(command: Sequence[str | Path], *, cwd: Path | None = None) -> str | None:
     """Returns what a command prints, stripped, or None if it fails or is not there."""
     try:
-        done = subprocess.run(command_line(command), cwd=cwd, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command_line(command), cwd=cwd, env=_marked(None), capture_output=True, text=True, check=False
+        )
     except OSError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -90,13 +104,38 @@ def captured(
         ToolchainError: the command ends with another code than 0; ends with its own last words.
     """
     parts = command_line(command)
-    done = subprocess.run(
-        parts, cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(parts, cwd=cwd, env=_marked(environment), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         words = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-12:])
         raise ToolchainError(f"`{shlex.join(parts)}` ended with code {done.returncode}:\n{words}\n{hint}".strip())
     return done.stdout
+
+
+def _marked(environment: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, **(environment or {}), orphans.VARIABLE: orphans.MARK}
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Within this block SIGTERM is what Ctrl-C is; either way, and after a full disk, the next step is said.
+
+    Raises:
+        ToolchainError: a file cannot be written or read.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("stopped; nothing half-made will be used: run it again")
+        raise
+    except OSError as error:
+        raise ToolchainError(f"{error}. Make room there or make it writable, and run this again.") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def cores() -> int:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from . import environments, python_lock
 from .environments import ALL, LOCKER, MODEL, SETUPTOOLS, TORCH_CUDA, Environment
-from .layout import BUILD, REQUIREMENTS, ROOT
+from .layout import BUILD, REQUIREMENTS, ROOT, scratch_folder
 from .lock import Change
 from .process import ToolchainError, note, output
 from .python_lock import MACHINES, PYTHONS, TARGETS, Entry, Target
@@ -210,7 +209,7 @@ def _compile(
         import tomllib
     else:
         import tomli as tomllib
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with scratch_folder() as scratch:
         folder = Path(scratch)
         (folder / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
         (folder / "constraints.txt").write_text("\n".join(constraints) + "\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from .process import ToolchainError, note, run
 from .system import offer_test_packages
 
 TRIAL = BUILD / "trial"
-PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda")
+PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
 # What tests/cuda runs on where there is no GPU.
 EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.

@@ -6,14 +6,13 @@ import fnmatch
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import elf, environments, native, wheelhouse
 from .environments import MODEL, TOOLS, script
-from .layout import BUILD, DIST, PYTHON_TAG, ROOT, SCRIPTS
+from .layout import BUILD, DIST, PYTHON_TAG, ROOT, SCRIPTS, scratch_folder
 from .native import Flavour
 from .platforms import PLATFORMS, Platform
 from .process import ToolchainError, note, output, run
@@ -188,8 +187,7 @@ def _only_wheel(folder: Path, platform: Platform) -> Path:
 
 def _repair(wheel: Path, platform: Platform) -> Path:
     """Lets auditwheel find the tag that is true for the wheel's symbols; the result appears in dist/ in one step."""
-    DIST.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with scratch_folder() as scratch:
         run(
             [
                 *(script(TOOLS, "auditwheel"), "repair", "--plat", "auto", "--wheel-dir", scratch),
@@ -199,12 +197,21 @@ def _repair(wheel: Path, platform: Platform) -> Path:
             hint="auditwheel shows which symbol or library fits no manylinux tag.",
             environment=native.tool_environment(),
         )
-        repaired = _only_wheel(Path(scratch), platform)
-        for old in superseded(DIST, repaired.name):
-            old.unlink()
-        final = DIST / repaired.name
-        shutil.move(repaired, final)
+        final = publish(_only_wheel(Path(scratch), platform))
     note(f"wheel: {final} ({final.stat().st_size / 2**20:.2f} MiB)")
+    return final
+
+
+def publish(built: Path) -> Path:
+    """Copies a wheel into dist/, where it then replaces older ones: at every moment there is one, and it is whole."""
+    DIST.mkdir(parents=True, exist_ok=True)
+    for left in DIST.glob(".*.whl.partial"):
+        left.unlink()
+    partial = DIST / f".{built.name}.partial"
+    shutil.copyfile(built, partial)
+    final = partial.replace(DIST / built.name)
+    for old in superseded(DIST, final.name):
+        old.unlink()
     return final
 
 
@@ -269,7 +276,7 @@ def verify(wheel: Path, platform: Platform) -> None:
     if platform.cross:
         note(f"{wheel.name} cannot run here: machine, suffix, tag and content are right, and nothing was installed")
         return
-    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+    with scratch_folder() as scratch:
         environment = Path(scratch) / "venv"
         environments.create(environment)
         python = environment / "bin" / "python"

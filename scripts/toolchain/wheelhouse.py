@@ -7,8 +7,9 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from email.parser import Parser
 from pathlib import Path
 
@@ -89,19 +90,39 @@ def keep(name: str) -> Path:
         return folder
     environments.ensure(TOOLS)
     note(f"keeping the wheels of the set {name} in {folder}")
-    WHEELS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=WHEELS) as scratch:
+    with _new_set(name) as scratch:
         # `pip download`, not `pip wheel`: the locks have the hashes of the files that were published.
         for call in calls(name):
             environments.run_pip(TOOLS.python, "download", ["--quiet", "--dest", scratch, *call])
-        for call in _additions(name, Path(scratch)):
+        for call in _additions(name, scratch):
             environments.run_pip(TOOLS.python, "download", ["--quiet", "--dest", scratch, *call])
-        files = {path.name: sha256_of(path) for path in sorted(Path(scratch).iterdir())}
+        files = {path.name: sha256_of(path) for path in sorted(scratch.iterdir())}
         stamp = json.dumps({"digest": digest(name), "files": files}, indent=1)
-        (Path(scratch) / STAMP).write_text(stamp, encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(scratch, folder)
+        (scratch / STAMP).write_text(stamp, encoding="utf-8")
     return folder
+
+
+@contextmanager
+def _new_set(name: str) -> Iterator[Path]:
+    """Makes a folder that takes the place of a set when the block ends well: pip is offered whole sets only."""
+    final, partial, old = WHEELS / name, WHEELS / f".{name}.partial", WHEELS / f".{name}.old"
+    for left in (partial, old):
+        shutil.rmtree(left, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if final.exists():
+            final.replace(old)
+        partial.replace(final)
+    finally:
+        for left in (partial, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def adopt(folder: Path) -> None:
+    """Copies a folder of wheels that was kept elsewhere, in place of the set of its name."""
+    with _new_set(folder.name) as partial:
+        shutil.copytree(folder, partial, dirs_exist_ok=True)
 
 
 def install_arguments(name: str) -> list[str | Path]:
@@ -111,6 +132,6 @@ def install_arguments(name: str) -> list[str | Path]:
 
 def offer() -> None:
     """Lets pip take the sets that are here before it asks an index."""
-    links = [path.parent.as_uri() for path in sorted(WHEELS.glob(f"*/{STAMP}"))]
+    links = [path.parent.as_uri() for path in sorted(WHEELS.glob(f"[!.]*/{STAMP}"))]
     before = os.environ.get("PIP_FIND_LINKS", "").split()
     os.environ["PIP_FIND_LINKS"] = " ".join([*before, *(link for link in links if link not in before)])
