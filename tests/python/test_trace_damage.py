@@ -79,3 +79,16 @@ def check(file: Path, data: bytes) -> None:
     assert sum(total["by_category"].values()) == total["wall_ns"]
     assert violations(report, SCHEMA) == []
     json.dumps(report, allow_nan=False)
+
+
+def test_compressed_data_is_not_kept_without_bounds(tmp_path: Path) -> None:
+    """Members beside the events, of 48 MiB together, in a file of 50 KB."""
+    path = tmp_path / "members.json.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("{")
+        for number in range(6):
+            file.write(f'"m{number}": "{"x" * (8 << 20)}", ')
+        file.write('"traceEvents": []}')
+    assert path.stat().st_size < 100_000
+    with pytest.raises(TraceError, match=r"wanted at most \d+ characters beside 'traceEvents'"):
+        read_trace(path)

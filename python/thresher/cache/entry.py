@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from thresher import json_text
+
 FORMAT = "thresher-cache-1"
 _DIGITS = 40
 ENTRY_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json")
@@ -96,11 +98,9 @@ def decode(text: bytes, name: str) -> dict[str, Any]:
         DamagedError: It is not what was written, or not written by this package.
     """
     try:
-        body = json.loads(text)
+        body = json_text.parse(text)
     except ValueError as error:  # broken UTF-8 is one, too
         raise DamagedError(f"it is no JSON ({error})") from None
-    except RecursionError:
-        raise DamagedError("it is nested too deeply") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise DamagedError(f"it is not marked as {FORMAT}")
     checksum = body.pop("checksum", None)
@@ -108,6 +108,8 @@ def decode(text: bytes, name: str) -> dict[str, Any]:
         found = _digest(body)
         full = {part: body[part] for part in ("kind", "key", "machine", "engine_version")}
         complete = "value" in body and isinstance(body["stored_at"], str)
+    except RecursionError:  # writing takes a little more depth than reading
+        raise DamagedError("it is nested too deeply") from None
     except (KeyError, ValueError) as error:
         raise DamagedError(f"a part of it is missing or wrong: {error}") from None
     if not complete or checksum != found:

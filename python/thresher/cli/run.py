@@ -96,14 +96,32 @@ def _inputs(model: Model, given: list[str], shape: int) -> dict[str, npt.NDArray
         name, equals, path = entry.partition("=")
         if not equals or not path or name in arrays:
             fail(f"--input: wanted NAME=FILE.npy, each name once, found {entry!r}")
-        array = np.load(path, allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            array.close()
-            fail(f"--input: wanted a file with one array, found several in {path}; save it with numpy.save")
-        arrays[name] = array
+        arrays[name] = read_array(Path(path))
     fitting = [ports for ports, _ in model.shapes if _fits(ports, arrays)]
     ports = model.shapes[shape][0] if not arrays or not fitting else fitting[0]
     return {**{port.name: np.zeros(port.shape, port.dtype) for port in ports}, **arrays}
+
+
+def read_array(path: Path) -> npt.NDArray[Any]:
+    """The array in a file of numpy.
+
+    Raises:
+        ValueError: It is no such file, or one with several arrays.
+        OSError: It cannot be read.
+    """
+    import numpy as np
+
+    try:
+        # Mapped first, so that a header cannot ask for more memory than the file has bytes.
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # what numpy raises for damaged files is not documented
+        raise ValueError(f"--input: wanted a file that numpy.save wrote, found in {path}: {error}") from error
+    if not isinstance(mapped, np.ndarray):
+        mapped.close()
+        raise ValueError(f"--input: wanted a file with one array, found several in {path}; save it with numpy.save")
+    return np.array(mapped)
 
 
 def _fits(ports: tuple[Port, ...], arrays: dict[str, npt.NDArray[Any]]) -> bool:

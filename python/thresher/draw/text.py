@@ -7,15 +7,20 @@ import re
 
 MAX_TEXT = 64 << 20  # characters; the engine's own reader has the same limit
 
+# A line is read part by part, and no part can match in two ways: the time it takes grows with its length only.
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TYPE = r"\w+\[[^\]]*\]"
-_END = r"\s*(?:#.*)?"
-_DECLARATION = re.compile(rf"(input|const|weight)\s+%(\S+)\s*({_STRING})?\s*:\s*({_TYPE})(.*)")
-_NODE = re.compile(
-    rf"(%[^=(]+?)\s*=\s*(\w+)\(([^)]*)\)\s*(?:\{{((?:[^\"}}]|{_STRING})*)\}})?\s*(?::\s*({_TYPE}(?:\s*,\s*{_TYPE})*))?\s*"
-    rf"(?:@\s*({_STRING}))?\s*(?:in\s*({_STRING}))?{_END}"
-)
-_RETURN = re.compile(rf"return\b([^#]*){_END}")
+_HEAD = re.compile(r"graph \d+\s*(?:#.*)?")
+_END = re.compile(r"\s*(?:#.*)?")
+_DECLARED = re.compile(r"(input|const|weight)\s+%([\w.+-]+)")
+_NAME = re.compile(rf"\s*({_STRING})")
+_COLON_TYPE = re.compile(rf"\s*:\s*({_TYPE})")
+_MORE_TYPES = re.compile(rf"\s*,\s*({_TYPE})")
+_OPERATION = re.compile(r"(%[^=(]+)=\s*(\w+)\(([^)]*)\)")
+_ATTRIBUTES = re.compile(rf"\s*\{{((?:[^\"}}]|{_STRING})*)\}}")
+_SOURCE = re.compile(rf"\s*@\s*({_STRING})")
+_MODULE = re.compile(rf"\s*in\s*({_STRING})")
+_RETURN = re.compile(r"return\b([^#]*)(?:#.*)?")
 
 
 class GraphTextError(ValueError):
@@ -97,26 +102,22 @@ def parse(text: str) -> GraphText:
         if not line or line.startswith("#"):
             continue
         if not started:
-            if not re.fullmatch(rf"graph \d+{_END}", line):
+            if not _HEAD.fullmatch(line):
                 raise GraphTextError(f"line {number}: wanted 'graph 1', found {_shown(line)}; this is no graph's text")
             started = True
         elif outputs is not None:
             raise GraphTextError(f"line {number}: wanted nothing after return, found {_shown(line)}")
-        elif declared := _DECLARATION.fullmatch(line):
-            kind, value, name, type_, _ = declared.groups()
+        elif declared := _declaration(line):
+            kind, value, label, type_ = declared
             known.add(value)
-            label = _unquoted(name) if name else value
             if kind == "input":
                 inputs.append((value, label, type_))
             else:
                 constants[value] = ConstantText(kind, label, type_)
-        elif node := _NODE.fullmatch(line):
-            results, op, operands, attrs, types, source, module = node.groups()
-            made = _names(results)
-            listed = tuple(re.findall(_TYPE, types or ""))
-            origin = [_unquoted(part or '""') for part in (source, module)]
-            nodes.append(NodeText(op, use(_names(operands), number), made, listed, attrs or "", *origin))
-            known.update(made)
+        elif node := _node(line):
+            use(node.inputs, number)
+            nodes.append(node)
+            known.update(node.outputs)
         elif returned := _RETURN.fullmatch(line):
             outputs = use(_names(returned[1]), number)
         else:
@@ -126,6 +127,51 @@ def parse(text: str) -> GraphText:
     if outputs is None:
         raise GraphTextError("wanted a line 'return ...' at the end, found none; the text was cut off")
     return GraphText(tuple(inputs), constants, tuple(nodes), outputs)
+
+
+def _declaration(line: str) -> tuple[str, str, str, str] | None:
+    """Kind, value, name and type of an input or constant; None if the line is none. What follows is left alone."""
+    parts = _Parts(line)
+    declared = parts.take(_DECLARED)
+    name = parts.take(_NAME)
+    type_ = parts.take(_COLON_TYPE)
+    if declared is None or type_ is None:
+        return None
+    return declared[1], declared[2], _unquoted(name[1]) if name else declared[2], type_[1]
+
+
+def _node(line: str) -> NodeText | None:
+    """The operation of a line; None if it has none."""
+    parts = _Parts(line)
+    operation = parts.take(_OPERATION)
+    if operation is None:
+        return None
+    attrs = parts.take(_ATTRIBUTES)
+    types = []
+    following = parts.take(_COLON_TYPE)
+    while following is not None:
+        types.append(following[1])
+        following = parts.take(_MORE_TYPES)
+    origin = [_unquoted(found[1]) if found else "" for found in (parts.take(_SOURCE), parts.take(_MODULE))]
+    if not _END.fullmatch(line, parts.position):
+        return None
+    results, op, operands = operation.groups()
+    return NodeText(op, _names(operands), _names(results), tuple(types), attrs[1] if attrs else "", *origin)
+
+
+class _Parts:
+    """A line, taken apart from its beginning."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+        self.position = 0
+
+    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """What matches next, which is then behind; None if it does not match."""
+        match = pattern.match(self._line, self.position)
+        if match is not None:
+            self.position = match.end()
+        return match
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from typing import Any
+
+from thresher.json_text import flag, integer, number, text
 
 # On a machine that is left alone, the middle of the arithmetic measurements comes this near to the best of them. Speed
 # of memory differs from one time to the next on quiet machines, too.
@@ -137,6 +139,7 @@ class Peaks:
         try:
             by_threads = tuple(_thread_peaks(entry) for entry in data["by_threads"])
             found = cls(**{**data, "by_threads": by_threads})
+            _check_types(found)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"wanted what Peaks.to_dict gives, found something else: {error}") from error
         if not by_threads:
@@ -220,4 +223,26 @@ def peaks(
 
 def _thread_peaks(data: dict[str, Any]) -> ThreadPeaks:
     values: dict[str, Any] = {name: Rate(**value) if isinstance(value, dict) else value for name, value in data.items()}
-    return ThreadPeaks(**values)
+    entry = ThreadPeaks(**values)
+    _check_types(entry)
+    for rate in vars(entry).values():
+        if isinstance(rate, Rate):
+            _check_types(rate)
+    return entry
+
+
+def _check_types(found: Rate | ThreadPeaks | Peaks) -> None:
+    """Compares the simple fields with their declarations.
+
+    Raises:
+        TypeError: One has another type.
+    """
+    checks: dict[object, Callable[[object], object]] = {"int": integer, "float": number, "str": text, "bool": flag}
+    for field in fields(found):
+        value = getattr(found, field.name)
+        if field.type in checks:
+            checks[field.type](value)
+        elif not isinstance(value, Rate) and (
+            field.type == "Rate" or (field.type == "Rate | None" and value is not None)
+        ):
+            raise TypeError(f"{field.name}: wanted a rate, found {type(value).__name__}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from thresher.json_text import flag, integer, number, parse, text
 from thresher.profiler.percentages import percentages
 
 SECTIONS = ("forward", "reshape", "alloc")
@@ -272,27 +272,27 @@ class OpReport:
             return cls(
                 phases=tuple(
                     Phase(
-                        name=phase["phase"],
+                        name=text(phase["phase"]),
                         sections=tuple(
-                            Section(section["section"], tuple(_row_from_dict(row) for row in section["rows"]))
+                            Section(text(section["section"]), tuple(_row_from_dict(row) for row in section["rows"]))
                             for section in phase["sections"]
                         ),
-                        calls=phase["calls"],
-                        executions=phase["executions"],
-                        wall_ns=round(phase["wall_ms"] * 1e6),
+                        calls=integer(phase["calls"]),
+                        executions=integer(phase["executions"]),
+                        wall_ns=_nanoseconds(phase["wall_ms"]),
                     )
                     for phase in data["phases"]
                 ),
-                enabled=data["enabled"],
-                records=data["records"],
-                dropped=data["dropped"],
-                isa=data["isa"],
-                num_threads=data["num_threads"],
-                cpu=data["cpu"],
-                version=data["version"],
-                rank=data["rank"],
+                enabled=flag(data["enabled"]),
+                records=integer(data["records"]),
+                dropped=integer(data["dropped"]),
+                isa=text(data["isa"]),
+                num_threads=integer(data["num_threads"]),
+                cpu=text(data["cpu"]),
+                version=text(data["version"]),
+                rank=integer(data["rank"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"operator report: the file is damaged: {type(error).__name__} {error}") from error
 
     @classmethod
@@ -303,8 +303,8 @@ class OpReport:
             ValueError: The text is not the JSON of an operator report.
         """
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
+            data = parse(text)
+        except ValueError as error:
             raise ValueError(f"operator report: wanted JSON, found something else: {error}") from error
         return cls.from_dict(data)
 
@@ -396,8 +396,12 @@ def _modelled(value: float | str | None) -> float | str:
     return NOT_MODELLED if value is None else value
 
 
-def _unless_unknown(value: Any) -> Any:
-    return None if value == NOT_MODELLED else value
+def _unless_unknown(value: object) -> float | None:
+    return None if value is None or value == NOT_MODELLED else number(value)
+
+
+def _nanoseconds(milliseconds: object) -> int:
+    return round(number(milliseconds) * 1e6)
 
 
 def _row_to_dict(row: Row) -> dict[str, Any]:
@@ -422,17 +426,20 @@ def _row_to_dict(row: Row) -> dict[str, Any]:
 
 
 def _row_from_dict(row: Mapping[str, Any]) -> Row:
+    count, bound = integer(row["count"]), row.get("bound")
+    if count < 1:
+        raise TypeError(f"wanted runs of an operator, found {count}")
     return Row(
-        rank=row["rank"],
-        opname=row["opname"],
-        count=row["count"],
-        min_ns=round(row["min_ms"] * 1e6),
-        max_ns=round(row["max_ms"] * 1e6),
-        median_ns=round(row["median_ms"] * 1e6),
-        total_ns=round(row["total_ms"] * 1e6),
-        percentage=row["percentage"],
+        rank=integer(row["rank"]),
+        opname=text(row["opname"]),
+        count=count,
+        min_ns=_nanoseconds(row["min_ms"]),
+        max_ns=_nanoseconds(row["max_ms"]),
+        median_ns=_nanoseconds(row["median_ms"]),
+        total_ns=_nanoseconds(row["total_ms"]),
+        percentage=number(row["percentage"]),
         flops=_unless_unknown(row["flops"]),
         bytes=_unless_unknown(row["bytes"]),
         percent_of_peak=_unless_unknown(row.get("percent_of_peak")),
-        bound=_unless_unknown(row.get("bound")),
+        bound=None if bound is None or bound == NOT_MODELLED else text(bound),
     )

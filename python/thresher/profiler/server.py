@@ -11,6 +11,7 @@ curl localhost:8642/page > run.html
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import threading
 import warnings
@@ -22,6 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TYPES = {"text": "text/plain; charset=utf-8", "json": "application/json", "csv": "text/csv; charset=utf-8"}
+_LENGTH = re.compile(r"[0-9]{1,15}")
 
 Query = dict[str, str]
 Answer = tuple[str, bytes]  # type and body
@@ -155,17 +157,27 @@ ROUTES: dict[tuple[str, str], tuple[Callable[[Query], Answer], str]] = {
 
 class _Handler(BaseHTTPRequestHandler):
     server_version = "thresher"
+    timeout = 60  # seconds without a byte, after which a client is gone
 
     def do_GET(self) -> None:
         self._answer("GET")
 
     def do_POST(self) -> None:
+        length = self.headers.get("Content-Length") or "0"
+        if not _LENGTH.fullmatch(length):
+            self.close_connection = True  # where the next request begins is not known
+            self._send(400, *_json({"error": f"wanted a Content-Length in bytes, found {length[:20]!r}"}))
+            return
         # A body says nothing, but the client wants it read.
-        self.rfile.read(min(int(self.headers.get("Content-Length") or 0), 1 << 16))
+        self.rfile.read(min(int(length), 1 << 16))
         self._answer("POST")
 
     def _answer(self, method: str) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError as error:
+            self._send(400, *_json({"error": f"wanted the address of a page, found {self.path[:80]!r}: {error}"}))
+            return
         route = ROUTES.get((method, parts.path))
         if route is None:
             known = [m for m, path in ROUTES if path == parts.path]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from thresher.json_text import flag, integer, number, text
+
 
 @dataclass(frozen=True, order=True)
 class Product:
@@ -100,20 +102,29 @@ class TunedProduct:
         """
         try:
             return cls(
-                isa=str(data["isa"]),
-                product=Product(*(data[name] for name in ("precision", "m", "n", "k", "num_threads"))),
-                choice=Choice(**data["choice"]),
+                isa=text(data["isa"]),
+                product=Product(
+                    text(data["precision"]), *(integer(data[name]) for name in ("m", "n", "k", "num_threads"))
+                ),
+                choice=_choice(data["choice"]),
                 default_us=_three(data["default_us"]),
                 tuned_us=_three(data["tuned_us"]),
-                candidates=int(data["candidates"]),
-                rounds=int(data["rounds"]),
-                measured_at=str(data["measured_at"]),
-                from_cache=bool(data["from_cache"]),
+                candidates=integer(data["candidates"]),
+                rounds=integer(data["rounds"]),
+                measured_at=text(data["measured_at"]),
+                from_cache=flag(data["from_cache"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"wanted what TunedProduct.to_dict gives, found something else: {error}") from error
 
 
 def _three(values: Any) -> tuple[float, float, float]:
-    lower, median, upper = values
-    return float(lower), float(median), float(upper)
+    lower, median, upper = (float(number(value)) for value in values)
+    if median <= 0:
+        raise TypeError(f"wanted a time, found {median}")
+    return lower, median, upper
+
+
+def _choice(data: Mapping[str, Any]) -> Choice:
+    choice = Choice(**data)
+    return Choice(integer(choice.panel_kib), integer(choice.most_rows), text(choice.split), text(choice.variant))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from thresher import json_text
 from thresher.fork_lock import ForkLock
 from thresher.tuning.product import Choice, TunedProduct
 
@@ -128,7 +128,7 @@ def _entry(tuned: TunedProduct) -> dict[str, Any]:
 
 def _read_spec(path: str) -> list[dict[str, Any]]:
     try:
-        data = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        data = json_text.parse(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
         raise _wrong_spec(path, error.strerror or str(error)) from error
     except ValueError as error:

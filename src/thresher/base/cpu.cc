@@ -69,17 +69,24 @@ double SmallestUpwards(const std::string& mount, std::string folder, const Read&
 // The number that a text begins with, 0 if it begins with none.
 double Number(const std::string& text) { return std::strtod(text.c_str(), nullptr); }
 
+// Cores' worth of time; 0, no limit, where the numbers are none that a kernel gives.
+double Quota(double quota, double period) {
+  constexpr double kMostCores = 1 << 20;
+  const double cores = quota > 0 && period > 0 ? quota / period : 0;
+  return cores > 0 && cores <= kMostCores ? cores : 0;
+}
+
 double QuotaV2(const std::string& folder) {
   std::istringstream line(ReadLine(folder + "/cpu.max"));  // "max 100000" or "150000 100000"
   double quota = 0;
   double period = 0;
-  return line >> quota >> period && quota > 0 && period > 0 ? quota / period : 0;
+  return line >> quota >> period ? Quota(quota, period) : 0;
 }
 
 double QuotaV1(const std::string& folder) {
   const double quota = Number(ReadLine(folder + "/cpu.cfs_quota_us"));  // -1: none
   const double period = Number(ReadLine(folder + "/cpu.cfs_period_us"));
-  return quota > 0 && period > 0 ? quota / period : 0;
+  return Quota(quota, period);
 }
 
 // "48K", "2M", or bytes.
@@ -168,7 +175,8 @@ int64_t AvailableMemory(const std::string& root) {
   for (const double limit : limits) {
     if (limit > 0 && (available == 0 || limit < available)) available = limit;
   }
-  return static_cast<int64_t>(std::min(available, 0x1p62));
+  return available > 0 ? static_cast<int64_t>(std::min(available, 0x1p62))
+                       : 0;  // not a number: the system does not tell
 }
 
 CoreLimits ReadCoreLimits() {

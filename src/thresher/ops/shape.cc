@@ -19,12 +19,13 @@ Result<std::vector<TensorType>> InferReshape(const InferContext& c) {
   Dims shape = GetAttr<std::vector<int64_t>>(c.attrs, "shape", {});
   const int64_t total = NumElements(c.inputs[0].shape);
   int64_t known = 1;
+  int64_t without_zeros = 1;  // beside a size of 0 the others may be large, but their product must be a number
   int64_t* unknown = nullptr;
   bool legal = true;
   for (int64_t& d : shape) {
     if (d == -1 && unknown == nullptr) {
       unknown = &d;
-    } else if (d < 0 || (d > 0 && known > total / d && total > 0)) {
+    } else if (d < 0 || (d > 0 && __builtin_mul_overflow(without_zeros, d, &without_zeros))) {
       legal = false;
     } else {
       known *= d;
@@ -183,7 +184,7 @@ Status LowerSlice(const Graph&, const Node& node, Lowering& lowering) {
   THRESHER_ASSIGN(const SliceRange range, RangeOf(node.attrs, ShapeOf(ref.view)));
   ref.offset += range.start * ref.view.strides[range.dim];
   ref.view.shape[range.dim] = range.size;
-  ref.view.strides[range.dim] *= range.step;
+  if (range.size > 1) ref.view.strides[range.dim] *= range.step;  // else no stride is taken, and a step may be huge
   lowering.Bind(node.outputs[0], ref);
   return Status::Ok();
 }

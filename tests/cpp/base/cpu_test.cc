@@ -57,6 +57,20 @@ TEST_F(CgroupTest, Version1) {
   EXPECT_DOUBLE_EQ(Quota(), 2.5);
 }
 
+TEST_F(CgroupTest, NumbersThatNoKernelGivesAreNoLimit) {
+  Write("proc/self/cgroup", "0::/\n");
+  for (const char* text : {"1e300 1", "inf 100000", "nan nan", "-1 100000", "1 0", "99999999999 1"}) {
+    Write("sys/fs/cgroup/cpu.max", text);
+    Write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "inf");
+    Write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "inf");
+    EXPECT_EQ(Quota(), 0) << text;
+  }
+  for (const char* text : {"nan", "-5", "inf"}) {
+    Write("proc/meminfo", std::string("MemAvailable: ") + text + " kB\n");
+    EXPECT_GE(AvailableMemory(root_.string()), 0) << text;
+  }
+}
+
 TEST_F(CgroupTest, MemoryIsTheTighterOfMachineAndControlGroup) {
   EXPECT_EQ(AvailableMemory(root_.string()), 0);
   Write("proc/meminfo", "MemTotal:       4096 kB\nMemAvailable:   2048 kB\n");

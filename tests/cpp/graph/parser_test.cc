@@ -110,6 +110,10 @@ TEST(ParseGraph, RefusesWhatIsTooLarge) {
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[1]\n%y = expand(%x) {shape = [70368744177664, 70368744177664]}\nreturn\n")
                 .find("wanted tensors of at most"),
             std::string::npos);
+  EXPECT_NE(
+      ErrorOf("graph 1\ninput %x : f32[0]\n%y = reshape(%x) {shape = [1099511627776, 1099511627776, 0]}\nreturn\n")
+          .find("wanted a shape of 0 elements"),
+      std::string::npos);
   std::string many = "graph 1\ninput %x : f32[1]\n%y = cat(%x";
   for (int i = 0; i < 5000; ++i) many += ", %x";
   EXPECT_NE(ErrorOf(many + ")\nreturn %y\n").find("more than 4096 operands"), std::string::npos);

@@ -22,7 +22,7 @@ _SMALL_SAMPLES = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8:
 # The standard error of a median is this times that of a mean; three of them happen by chance once in 400 times.
 _MEDIAN_ERROR = 1.2533
 _SIGMAS = 3.0
-_MERGED = re.compile(r"(\d+) to \D*(\d+)$")
+_MERGED = re.compile(r"(?<!\d)(\d{1,18}) to \D*(\d{1,18})$")
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _run(report: dict[str, Any], *, by_shape: bool) -> _Run:
 def _count(step: dict[str, Any]) -> int:
     """How many steps a line of the overview adds up: of very many, several share a line ("call 1 to call 3")."""
     merged = _MERGED.search(step["name"])
-    return int(merged[2]) - int(merged[1]) + 1 if merged else 1
+    return max(int(merged[2]) - int(merged[1]) + 1, 1) if merged else 1
 
 
 def _wall(base: list[_Run], new: list[_Run], limits: Limits) -> dict[str, Any]:

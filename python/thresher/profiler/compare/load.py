@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
+from thresher.json_text import integer, number, parse, text
 from thresher.profiler.report import OpReport
 
 REPORT_FORMAT = "thresher-profile"
@@ -41,7 +41,7 @@ def load_report(path: Path) -> dict[str, Any]:
         return _of_op_report(path)
     if format == REPORT_FORMAT:
         try:
-            data = json.loads(path.read_bytes())
+            data = parse(path.read_bytes())
         except ValueError as error:
             raise ValueError(f"{path}: wanted JSON, found a damaged file: {error}; write the report again") from error
         return _checked(path, data)
@@ -64,8 +64,42 @@ def _checked(path: Path, data: Any) -> dict[str, Any]:
     wanted = {"source", "machine", "versions", "overview", "operators"}
     if missing := sorted(wanted - data.keys()):
         raise ValueError(f"{path}: wanted a report, found one without {', '.join(missing)}; the file is damaged")
+    try:
+        _check_content(data)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: wanted a report, found a damaged one: {type(error).__name__} {error}; write the report again"
+        ) from error
     found: dict[str, Any] = data
     return found
+
+
+def _check_content(data: dict[str, Any]) -> None:
+    """Whether what is compared is of the right types; anything else in a report may be as it likes."""
+    for part in ("source", "machine", "versions"):
+        data[part].keys()
+    data.get("health", {}).keys()
+    overview = data["overview"]
+    number(overview["total"]["wall_ns"])
+    for value in overview["total"]["by_category"].values():
+        number(value)
+    for step in _list(overview["steps"]):
+        text(step["name"])
+        number(step["wall_ns"])
+    integer(overview.get("calls", 1))
+    for row in (*_list(data["operators"]), *_list(data.get("operators_by_shape", []))):
+        text(row["name"])
+        if row.get("shapes") is not None:
+            text(row["shapes"])
+        integer(row["count"])
+        for name in ("total_ns", "self_ns", "median_ns"):
+            number(row[name])
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"wanted a list, found {type(value).__name__}")
+    return value
 
 
 def _of_op_report(path: Path) -> dict[str, Any]:

@@ -73,6 +73,7 @@ _DTYPES = {
 }
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 _MAX_NS = 1 << 62
+_MAX_BYTES = 1 << 62
 
 
 def read_chrome(path: Path, *, limit: int) -> Trace:
@@ -165,7 +166,7 @@ class _Reader:
             if isinstance(event, dict):
                 try:
                     self._add(event)
-                except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+                except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
                     self._malformed += 1
             else:
                 self._malformed += 1
@@ -263,10 +264,16 @@ class _Reader:
         reserved = max(_number(arguments.get("Total Reserved", 0)), 0)
         kind, index = arguments.get("Device Type", 0), arguments.get("Device Id", -1)
         device = "cpu" if kind == 0 else f"device {kind}:{index}"
+        start = _nanoseconds(event["ts"])
+        if abs(start) > _MAX_NS:
+            self._bad_times += 1
+            return
+        if abs(amount) > _MAX_BYTES:
+            raise ValueError("an amount of memory that no machine has")
         name = "Memory (Allocation)" if amount >= 0 else "Memory (Release)"
         self._rows.append(
             (
-                _nanoseconds(event["ts"]),
+                start,
                 0,
                 self._name(name),
                 int(Category.MEMORY),
@@ -349,8 +356,9 @@ class _Reader:
         if found is None:
             if len(self._sites) >= _MAX_SITES:
                 return -1
-            found = self._site_index[key] = len(self._sites)
+            found = len(self._sites)
             self._sites[found] = make(found)
+            self._site_index[key] = found
         return found
 
     def _lane(self, event: Mapping[str, Any], on_device: bool) -> int:
@@ -359,9 +367,10 @@ class _Reader:
         if found is None:
             if len(self._lanes) >= _MAX_LANES:
                 return len(self._lanes) - 1
-            found = self._lane_index[key] = len(self._lanes)
+            found = len(self._lanes)
             kind = "device" if on_device else "host"
             self._lanes.append(Lane(found, kind, _number(key[0]), _number(key[1]), ""))
+            self._lane_index[key] = found
         return found
 
     def _name(self, name: str) -> int:

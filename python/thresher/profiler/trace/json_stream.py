@@ -13,7 +13,9 @@ from typing import Any, BinaryIO
 from thresher.profiler.trace.model import TraceError
 
 _PIECE = 1 << 20
-_MAX_VALUE = 1 << 26
+# Characters of one value, and of all members beside the array together. Compressed data may hold a thousand times as
+# many characters as it has bytes.
+_MAX_VALUE = 1 << 24
 _SPACE = " \t\r\n"
 
 
@@ -46,6 +48,8 @@ class JsonStream:
         self._buffer = ""
         self._position = 0
         self._ended = False
+        self._length = 0  # of the last value
+        self._members_left = _MAX_VALUE
         self._decode = json.JSONDecoder(parse_float=str, strict=False).raw_decode
 
     def elements(self) -> Iterator[Any]:
@@ -92,6 +96,12 @@ class JsonStream:
             if not done:
                 self.truncated = True
                 return
+            self._members_left -= len(key) + self._length
+            if self._members_left < 0:
+                raise TraceError(
+                    f"trace {self.path}: wanted at most {_MAX_VALUE} characters beside {self._array!r}, found more; "
+                    "give the file that the profiler has written"
+                )
             self.members[key] = value
 
     def _array_elements(self) -> Iterator[Any]:
@@ -110,6 +120,8 @@ class JsonStream:
                 return
             try:
                 value, self._position = decode(self._buffer, self._position)
+            except RecursionError:
+                raise self._too_deep() from None
             except ValueError:
                 done, value = self._value()
                 if not done:
@@ -124,10 +136,13 @@ class JsonStream:
         while True:
             try:
                 value, end = self._decode(self._buffer, self._position)
+            except RecursionError:
+                raise self._too_deep() from None
             except ValueError:
                 end = -1
             # A number at the very end of the buffer may go on behind it.
             if end >= 0 and (end < len(self._buffer) or self._ended):
+                self._length = end - self._position
                 self._position = end
                 return True, value
             if self._ended or len(self._buffer) - self._position > _MAX_VALUE:
@@ -158,6 +173,12 @@ class JsonStream:
             self._ended = True
         self._buffer = self._buffer[self._position :] + piece
         self._position = 0
+
+    def _too_deep(self) -> TraceError:
+        return TraceError(
+            f"trace {self.path}: wanted a trace, found JSON that is nested too deeply; "
+            "give the file that the profiler has written"
+        )
 
     def _foreign(self, found: str) -> TraceError:
         what = f"{self._buffer[self._position : self._position + 24]!r}" if found else "nothing"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from array import array
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from thresher import json_text
 from thresher.profiler.trace import event_names
 from thresher.profiler.trace.model import (
     EVENT,
@@ -56,6 +55,7 @@ _BELIEVABLE_NS = 86_400_000_000_000
 _MAX_LANES = 0xFFFF
 _MAX_SITE = 1 << 22
 _NO_SITE = -1
+_MAX_AMOUNT = 1e300  # of operations or bytes
 
 
 def read_native(path: Path, *, limit: int) -> Trace:
@@ -133,7 +133,7 @@ class _Reader:
         if tag not in ("HEAD", "DATA", "SITE", "TAIL"):
             return {}
         try:
-            data = json.loads(payload)
+            data = json_text.parse(payload)
         except ValueError as error:
             raise TraceError(
                 f"trace {self._file.path}: wanted JSON in the block {tag}, found something else: {error}; "
@@ -343,7 +343,7 @@ def _site(data: dict[str, Any]) -> Site:
 
     def amount(key: str) -> float | None:
         value = data.get(key)
-        return float(value) if isinstance(value, (int, float)) and 0 <= value < math.inf else None
+        return float(value) if isinstance(value, (int, float)) and 0 <= value <= _MAX_AMOUNT else None
 
     step = data.get("step")
     return Site(
@@ -360,7 +360,7 @@ def _site(data: dict[str, Any]) -> Site:
         flops=amount("flops"),
         bytes=amount("bytes"),
         graph=text("graph"),
-        step=step if isinstance(step, int) else -1,
+        step=step if isinstance(step, int) and 0 <= step < 1 << 31 else -1,
     )
 
 
