@@ -18,6 +18,7 @@ import nox
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
+from fuzzing.session import run_fuzz
 from sanitizers.sanitizer import SANITIZERS
 from sanitizers.session import run_sanitizer
 from toolchain import (
@@ -263,6 +264,47 @@ def sanitize(session: nox.Session) -> None:
         )
 
     carry_out(session, parser, action, passes_on=True)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Give random bytes to every parser: libFuzzer for C++, atheris for Python; exit code 1 on a finding."""
+    parser = parser_of(
+        "fuzz",
+        "Builds the fuzz targets (docs/fuzzing.md) and runs each for some time. Inputs that lead somewhere new go to "
+        "build/fuzz/corpus, those that break something to build/fuzz/findings, with a line that replays them. Needs "
+        "Clang; as root it is installed.",
+        [
+            "",
+            "--list",
+            "--target graph_text --target model_file --seconds 600 --jobs 2",
+            "--seconds 30 --json build/fuzz.json",
+            "--target chrome_trace --minimize",
+            "--self-check",
+        ],
+    )
+    parser.add_argument("--target", action="append", metavar="NAME", help="only this one; may be given several times")
+    parser.add_argument("--seconds", type=int, default=60, metavar="N", help="how long each target runs; default: 60")
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many run at once; default: one a core")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the results as JSON; also in build/fuzz/run.json")
+    actions = parser.add_mutually_exclusive_group()
+    actions.add_argument("--list", action="store_true", help="print the targets and run none")
+    actions.add_argument("--minimize", action="store_true", help="make corpora and findings smaller, and run nothing")
+    actions.add_argument("--self-check", action="store_true", help="find what is planted in tests/fuzz/planted")
+
+    def action(options: argparse.Namespace, _: list[str]) -> None:
+        run_fuzz(
+            options.target or [],
+            seconds=options.seconds,
+            jobs=options.jobs,
+            list_only=options.list,
+            minimize=options.minimize,
+            self_check=options.self_check,
+            json_file=options.json,
+        )
+
+    # It takes build/ while it builds only.
+    carry_out(session, parser, action, outside_build=True)
 
 
 @nox.session(name="coverage")

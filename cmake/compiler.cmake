@@ -2,6 +2,14 @@
 
 include_guard()
 
+# Before anything is looked for: nothing else could be built with it either.
+if(THRESHER_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  message(FATAL_ERROR "THRESHER_BUILD_FUZZERS: wanted Clang, whose libFuzzer runs the targets; found "
+                      "${CMAKE_CXX_COMPILER_ID} (${CMAKE_CXX_COMPILER}). Configure an empty build folder with "
+                      "-DCMAKE_CXX_COMPILER=clang++; `scripts/install_build_deps.sh --fuzz` installs it, and "
+                      "`nox -s fuzz` does all of this.")
+endif()
+
 if(THRESHER_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(ccache_program ccache)
   mark_as_advanced(ccache_program)

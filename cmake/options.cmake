@@ -13,6 +13,7 @@ endmacro()
 thresher_option(THRESHER_BUILD_PYTHON ON "Build the Python extension module thresher._engine.")
 thresher_option(THRESHER_BUILD_TESTS OFF "Build thresher_tests, the GoogleTest binary of all C++ tests.")
 thresher_option(THRESHER_BUILD_BENCHMARKS OFF "Build the kernel benchmarks of bench/kernels.")
+thresher_option(THRESHER_BUILD_FUZZERS OFF "Build the fuzz targets of tests/fuzz; needs Clang.")
 thresher_option(THRESHER_BUILD_CUDA OFF "Build libthresher_cuda.so, the kernels for NVIDIA devices; needs nvcc.")
 thresher_option(THRESHER_WERROR ON "Treat compiler warnings as errors.")
 thresher_option(THRESHER_CCACHE ON "Compile through ccache when it is installed.")
@@ -31,7 +32,8 @@ foreach(name IN LISTS cached)
   endif()
 endforeach()
 
-if(NOT (THRESHER_BUILD_PYTHON OR THRESHER_BUILD_TESTS OR THRESHER_BUILD_BENCHMARKS OR THRESHER_BUILD_CUDA))
-  message(FATAL_ERROR "THRESHER_BUILD_PYTHON, THRESHER_BUILD_TESTS, THRESHER_BUILD_BENCHMARKS and THRESHER_BUILD_CUDA are "
-                      "all OFF, so there is nothing to build. Turn one of them ON.")
+if(NOT (THRESHER_BUILD_PYTHON OR THRESHER_BUILD_TESTS OR THRESHER_BUILD_BENCHMARKS OR THRESHER_BUILD_FUZZERS OR
+        THRESHER_BUILD_CUDA))
+  message(FATAL_ERROR "THRESHER_BUILD_PYTHON, THRESHER_BUILD_TESTS, THRESHER_BUILD_BENCHMARKS, THRESHER_BUILD_FUZZERS "
+                      "and THRESHER_BUILD_CUDA are all OFF, so there is nothing to build. Turn one of them ON.")
 endif()

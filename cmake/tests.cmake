@@ -7,10 +7,13 @@ include(GoogleTest)
 enable_language(C) # the example tool of thresher/pti.h
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpp/*.cc"
      "${PROJECT_SOURCE_DIR}/tests/cpp/*.c")
+# The fuzz targets, whose kept inputs are replayed. What is planted for their self-check stays out.
+file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*.cc")
+list(APPEND test_sources ${fuzz_sources})
 if(test_sources)
   add_executable(thresher_tests ${test_sources})
   thresher_target_flags(thresher_tests)
-  target_include_directories(thresher_tests PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
+  target_include_directories(thresher_tests PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp" "${PROJECT_SOURCE_DIR}/tests")
   target_compile_definitions(thresher_tests PRIVATE THRESHER_TEST_DATA="${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(thresher_tests PRIVATE thresher_core GTest::gmock GTest::gtest_main)
   gtest_discover_tests(thresher_tests DISCOVERY_MODE PRE_TEST)

@@ -17,6 +17,7 @@ venv. Knows Debian and Ubuntu and what derives from them.
                    cuda: as x86, for the CUDA compiler comes from pip
   --tests          also what only tests use: Chromium, Node and, on x86_64, a cross compiler
   --containers     also a container engine (podman), and what makes base images and runs those of other architectures
+  --fuzz           also Clang with libFuzzer, for the fuzz targets
   --python PATH    the Python that builds (default: python3)
   --self-test      test this script itself
   --help           this text
@@ -27,6 +28,7 @@ examples:
   scripts/install_build_deps.sh --dry-run --platform arm
   sudo scripts/install_build_deps.sh -y --tests
   sudo scripts/install_build_deps.sh -y --containers
+  sudo scripts/install_build_deps.sh -y --fuzz
 EOF
 }
 
@@ -53,9 +55,39 @@ roles() {
   printf 'g++ 11 or newer, the Python 3.10+ headers, the Python module venv, the CA certificates'
 }
 
-# packages PLATFORM ARCHITECTURE TESTS CONTAINERS: prints the package names of a Debian-like system.
+# newest_clang: reads package names, prints the newest version of Clang among them that the fuzz targets are tried with.
+newest_clang() {
+  sed -n 's/^clang-\(1[6-9]\)$/\1/p' | sort -n | tail -n 1
+}
+
+# fuzz_packages: prints the packages that bring libFuzzer; reads the names of those there are.
+fuzz_packages() {
+  local version
+  version=$(newest_clang)
+  if [ -n "$version" ]; then
+    printf '%s\n' "clang-$version" "libclang-rt-$version-dev" "llvm-$version"
+  else
+    printf '%s\n' clang llvm
+  fi
+}
+
+# has_libfuzzer: whether any Clang links a program of libFuzzer.
+has_libfuzzer() {
+  local compiler
+  for compiler in "${CXX:-clang++}" $(compgen -c clang++- | sort -u); do
+    case $compiler in
+      *clang*)
+        printf 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+          "$compiler" -x c++ - -o /dev/null -fsanitize=fuzzer,address,undefined 2>/dev/null && return
+        ;;
+    esac
+  done
+  return 1
+}
+
+# packages PLATFORM ARCHITECTURE TESTS CONTAINERS FUZZ: prints the package names of a Debian-like system.
 packages() {
-  local platform=$1 architecture=$2 tests=${3:-0} containers=${4:-0}
+  local platform=$1 architecture=$2 tests=${3:-0} containers=${4:-0} fuzz=${5:-0}
   printf '%s\n' ca-certificates g++ python3 python3-dev python3-venv
   if [ "$tests" != 0 ]; then
     printf '%s\n' chromium nodejs
@@ -64,6 +96,7 @@ packages() {
   [ "$containers" = 0 ] ||
     printf '%s\n' podman runc netavark aardvark-dns iptables catatonit uidmap slirp4netns fuse-overlayfs \
       mmdebstrap arch-test qemu-user-static binfmt-support
+  if [ "$fuzz" != 0 ]; then apt-cache pkgnames clang- | fuzz_packages; fi
   case $platform in
     x86 | cuda)
       [ "$architecture" = x86_64 ] || fail "platform $platform needs an x86_64 machine; this one is $architecture."
@@ -92,9 +125,14 @@ own_platform() {
   esac
 }
 
-# missing PLATFORM PYTHON TESTS: prints what a build or, with TESTS, a test lacks, in words that a person can act on.
+# missing PLATFORM PYTHON TESTS FUZZ: prints what a build or, with TESTS or FUZZ, a test lacks, in words that a person can
+# act on.
 missing() {
-  local platform=$1 python=$2 tests=${3:-0}
+  local platform=$1 python=$2 tests=${3:-0} fuzz=${4:-0}
+  if [ "$fuzz" != 0 ]; then
+    has_libfuzzer || printf 'Clang with libFuzzer (clang, libclang-rt)\n'
+    return
+  fi
   if [ "$tests" != 0 ]; then
     command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null ||
       printf 'a browser (chromium)\n'
@@ -125,12 +163,12 @@ commands() {
 }
 
 install() {
-  local yes=$1 dry=$2 platform=$3 tests=$4 containers=$5
+  local yes=$1 dry=$2 platform=$3 tests=$4 containers=$5 fuzz=$6
   local list line script
   local -a lines
   script=$(realpath "${BASH_SOURCE[0]}")
   family /etc/os-release >/dev/null
-  list=$(packages "$platform" "$(uname -m)" "$tests" "$containers")
+  list=$(packages "$platform" "$(uname -m)" "$tests" "$containers" "$fuzz")
   if [ "$dry" = 1 ]; then
     # shellcheck disable=SC2086
     commands "$yes" $list
@@ -183,6 +221,12 @@ self_test() {
   expect 'a package is named once' g++-aarch64-linux-gnu "$(packages arm x86_64 1 | grep aarch64)"
   expect 'a build needs no container engine' '' "$(packages x86 x86_64 | grep podman || true)"
   expect '--containers brings one' podman "$(packages x86 x86_64 0 1 | grep podman)"
+  expect 'the newest Clang is taken' 'clang-19 libclang-rt-19-dev llvm-19' \
+    "$(printf '%s\n' clang-format-21 clang-22 clang-9 clang-19 clang-16 | fuzz_packages | xargs)"
+  expect 'an old one is not asked for by its version' 'clang llvm' "$(printf 'clang-14\n' | fuzz_packages | xargs)"
+  expect 'a build needs no Clang' '' "$(packages x86 x86_64 1 1 | grep clang || true)"
+  expect 'a missing Clang is named' 'Clang with libFuzzer (clang, libclang-rt)' \
+    "$(has_libfuzzer() { false; } && missing x86 python3 0 1)"
   expect 'the question is asked by default' 'apt-get install --no-install-recommends a b' "$(commands '' a b | tail -n 1)"
   expect '-y is passed on' 'apt-get install --no-install-recommends -y a' "$(commands ' -y' a | tail -n 1)"
   expect 'a missing Python is named' 'Python (/no/such/python)' "$(missing x86 /no/such/python | tail -n 1)"
@@ -190,13 +234,14 @@ self_test() {
 }
 
 main() {
-  local yes='' dry=0 platform='' python=python3 tests=0 containers=0 action=install
+  local yes='' dry=0 platform='' python=python3 tests=0 containers=0 fuzz=0 action=install
   while [ $# -gt 0 ]; do
     case $1 in
       -y) yes=' -y' ;;
       --dry-run) dry=1 ;;
       --tests) tests=1 ;;
       --containers) containers=1 ;;
+      --fuzz) fuzz=1 ;;
       --print) action=print ;;
       --check) action=check ;;
       --self-test) action=self-test ;;
@@ -215,16 +260,16 @@ main() {
   done
   [ -n "$platform" ] || platform=$(own_platform "$(uname -m)")
   case $action in
-    print) packages "$platform" "$(uname -m)" "$tests" "$containers" ;;
+    print) packages "$platform" "$(uname -m)" "$tests" "$containers" "$fuzz" ;;
     check)
       local lacking
-      lacking=$(missing "$platform" "$python" "$tests")
+      lacking=$(missing "$platform" "$python" "$tests" "$fuzz")
       [ -z "$lacking" ] && return
       printf '%s\n' "$lacking"
       return 1
       ;;
     self-test) self_test ;;
-    install) install "$yes" "$dry" "$platform" "$tests" "$containers" ;;
+    install) install "$yes" "$dry" "$platform" "$tests" "$containers" "$fuzz" ;;
   esac
 }
 

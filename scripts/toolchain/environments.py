@@ -101,6 +101,7 @@ TESTS = Environment("tests", ("runtime.txt", "pytest.txt", "tests.txt", "nox.txt
 # Like TESTS, for wheels of builds that watch themselves, so that one build does not displace the other.
 SANITIZED = Environment("sanitized", TESTS.requirements, base=MODEL, locked_as="tests")
 COVERAGE = Environment("coverage", (*TESTS.requirements, "coverage.txt"), base=MODEL)
+FUZZ = Environment("fuzz", ("runtime.txt", "fuzz.txt"), base=MODEL)
 LINT = Environment("lint", (*(r for r in TESTS.requirements if r != "browser.txt"), "lint.txt"), base=MODEL)
 PEERS = Environment("peers", ("bench-peers.txt",), ("bench-data.txt",), base=MODEL)
 CUDA_COMPILER = Environment("cuda-compiler", ("cuda.txt",))

@@ -60,6 +60,19 @@ def offer_test_packages() -> None:
         )
 
 
+def offer_fuzz_packages() -> None:
+    """Installs what the fuzz targets in C++ need, where this process is root.
+
+    Raises:
+        ToolchainError: the installation failed.
+    """
+    platform = of_this_machine().name
+    missing = _missing(platform, "--fuzz")
+    if missing and os.geteuid() == 0 and not is_offline():
+        note(f"missing on this machine: {', '.join(missing)}")
+        run(["bash", INSTALLER, "-y", "--fuzz", "--platform", platform])
+
+
 def _missing(platform: str, *options: str) -> list[str]:
     command = ["bash", str(INSTALLER), "--check", "--platform", platform, "--python", sys.executable, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,0 +1,8 @@
+"""Raises behind a word what nobody documents: what the self-check of `nox -s fuzz` must find."""
+
+from __future__ import annotations
+
+
+def run(data: bytes) -> None:
+    if data.startswith(b"husk"):
+        raise LookupError("planted")
