@@ -116,7 +116,7 @@ SETUPTOOLS = Environment("setuptools", ("setuptools.txt",))
 # An environment comes after the one it stands on.
 ALL = (
     *(SETUPTOOLS, LOCKER, TOOLS, CHECKS, NOX, PROOF, WHEEL_TEST, CUDA_COMPILER),
-    *(MODEL, RUNTIME, TESTS, SANITIZED, COVERAGE, LINT, PEERS, ZENTORCH),
+    *(MODEL, RUNTIME, TESTS, SANITIZED, COVERAGE, FUZZ, LINT, PEERS, ZENTORCH),
 )
 # What a build of PyTorch for NVIDIA GPUs asks for, of the lock of MODEL.
 TORCH_CUDA = "torch-cuda"
