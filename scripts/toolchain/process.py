@@ -67,11 +67,15 @@ def watched(command: Sequence[str | Path]) -> tuple[int, str]:
     parts = command_line(command)
     print(f"$ {shlex.join(parts)}", flush=True)
     errors = []
-    with subprocess.Popen(parts, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        for line in process.stderr or ():
-            sys.stderr.write(line)
-            errors.append(line)
-    return process.returncode, "".join(errors)
+    with subprocess.Popen(parts, env=_marked(None), stderr=subprocess.PIPE, text=True, errors="replace") as child:
+        try:
+            for line in child.stderr or ():
+                sys.stderr.write(line)
+                errors.append(line)
+        except BaseException:
+            orphans.end(orphans.MARK, GRACE_S)
+            raise
+    return child.returncode, "".join(errors)
 
 
 def output(command: Sequence[str | Path], *, cwd: Path | None = None) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import textwrap
 import time
 import zipfile
@@ -92,11 +94,24 @@ class Clone:
     def folder(self) -> Path:
         return self.build / "venv" / f"slow-cp{sys.version_info.major}{sys.version_info.minor}"
 
+    @property
+    def archives(self) -> Path:
+        return self.root / "archives"
+
+    @property
+    def requirements(self) -> Path:
+        return self.root / "requirements" / "slow.txt"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "requirements" / "locks" / "slow.txt"
+
     def started(self) -> list[int]:
         """The processes that have begun to build the package."""
         return [int(line) for line in self.log.read_text().split()] if self.log.exists() else []
 
     def package(self, version: str) -> None:
+        """Makes the source archive of a version, and has the environment want that one."""
         source = self.root / "slowly"
         source.mkdir(exist_ok=True)
         (source / "pyproject.toml").write_text(
@@ -104,6 +119,13 @@ class Clone:
             f'[project]\nname = "slowly"\nversion = "{version}"\n'
         )
         (source / "backend.py").write_text(BACKEND.replace("VERSION", version))
+        self.archives.mkdir(exist_ok=True)
+        archive = self.archives / f"slowly-{version}.tar.gz"
+        with tarfile.open(archive, "w:gz") as file:
+            file.add(source, f"slowly-{version}")
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        self.requirements.write_text(f"slowly=={version}\n")
+        self.lock.write_text(f"slowly=={version} --hash=sha256:{digest}\n")
 
     def start(self, code: str, **variables: str) -> subprocess.Popen[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("THRESHER_", "PIP_"))}
@@ -112,6 +134,7 @@ class Clone:
             "PYTHONDONTWRITEBYTECODE": "1",
             "SLOW_LOG": str(self.log),
             "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.archives),
             "PIP_NO_CACHE_DIR": "1",
         }
         return subprocess.Popen(
@@ -146,8 +169,7 @@ def clone(tmp_path: Path) -> Clone:
     made = Clone(tmp_path / "clone")
     scripts = Path("scripts") / "toolchain"
     shutil.copytree(ROOT / scripts, made.root / scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (made.root / "requirements").mkdir()
-    (made.root / "requirements" / "slow.txt").write_text(f"{made.root / 'slowly'}\n")
+    made.lock.parent.mkdir(parents=True)
     made.package("1.0")
     return made
 
@@ -192,14 +214,13 @@ class TestEnvironment:
     def test_killed_while_an_old_one_is_removed(self, clone: Clone) -> None:
         clone.succeed(ENSURE)
         whole = sum(1 for _ in clone.folder.rglob("*"))
-        requirements = clone.root / "requirements" / "slow.txt"
-        before = requirements.read_text()
-        requirements.write_text(f"# changed\n{before}")
+        before = clone.lock.read_text()
+        clone.lock.write_text(f"# changed\n{before}")
         process = clone.start(ENSURE)
         wait_for(lambda: sum(1 for _ in clone.folder.rglob("*")) < whole - 20)
         process.kill()
         process.wait(30)
-        requirements.write_text(before)  # what the environment was made of is wanted again
+        clone.lock.write_text(before)  # what the environment was made of is wanted again
         clone.succeed(ENSURE)
         assert clone.installed() == "1.0"
         subprocess.run([str(clone.folder / "bin" / "python"), "-m", "pip", "check"], check=True, capture_output=True)
@@ -212,7 +233,8 @@ class TestEnvironment:
             command = f"[sys.executable, '-m', 'pip', 'wheel', '-w', {str(tmp_path)!r}, Path('slowly').resolve()]"
             clone.succeed(f"run({command})")
             wheels[version] = tmp_path / f"slowly-{version}-py3-none-any.whl"
-        (clone.root / "requirements" / "slow.txt").write_text("")
+        clone.requirements.write_text("")
+        clone.lock.write_text("")
         install = "environments.install_wheel(slow, Path({!r}))".format
         clone.succeed(install(str(wheels["1.0"])))
         module = next((clone.folder / "lib").glob("python*/site-packages")) / "slowly.py"
@@ -349,6 +371,8 @@ def test_killed_while_a_set_of_wheels_is_kept(clone: Clone, tmp_path: Path) -> N
         offered = clone.succeed("wheelhouse.offer(); import os; print('offered', os.environ['PIP_FIND_LINKS'])")
         for link in offered.split()[1:]:
             folder = Path(link.removeprefix("file://"))
+            if folder == clone.archives:
+                continue
             files = {path.name: path.read_bytes() for path in folder.iterdir()}
             assert sorted(files) == ["a.whl", "b.whl", "c.whl", "thresher.json"]
             assert len(set(files.values())) == 1 and all(len(data) == 1 << 20 for data in files.values())
