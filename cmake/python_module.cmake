@@ -18,6 +18,9 @@ if(binding_sources)
   nanobind_add_module(_engine NB_STATIC NOMINSIZE ${binding_sources})
   thresher_target_flags(_engine)
   target_link_libraries(_engine PRIVATE thresher_core)
+  # Nothing it links is shared. A path that is taken out on installing would leave its length behind, and a wheel built in
+  # another folder would have other bytes.
+  set_target_properties(_engine PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   if(THRESHER_STATIC_RUNTIME)
     # Hidden and stripped of what nobody calls, so that an unused function of libstdc++ does not raise the glibc version
     # that the wheel needs. libgcc stays shared: every glibc system has it, and the static one needs a newer glibc.

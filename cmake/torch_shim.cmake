@@ -51,6 +51,11 @@ function(thresher_add_torch_shim folder)
   target_link_libraries(${name} PRIVATE "${folder}/lib/libtorch_cpu.so" "${folder}/lib/libc10.so")
   # No path to PyTorch inside: it is imported before the shim, and its libraries are found by their names.
   set_target_properties(${name} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
+  # PyTorch's checks name their file; where it lay when the wheel was built is nobody's business. GCC may follow links.
+  file(REAL_PATH "${folder}" real)
+  target_compile_options(${name} PRIVATE "$<$<CONFIG:Release>:-ffile-prefix-map=${folder}/include=torch>"
+                                         "$<$<CONFIG:Release>:-ffile-prefix-map=${real}/include=torch>"
+                                         "$<$<CONFIG:Release>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/src=src>")
   # libstdc++ stays shared, unlike the engine's: objects of it go to and fro between PyTorch and the shim.
   target_link_options(${name} PRIVATE -Wl,--gc-sections)
   install(TARGETS ${name} LIBRARY DESTINATION thresher COMPONENT python)

@@ -9,7 +9,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from . import elf, environments, fatbin, native, wheel
+from . import bill, components, elf, environments, fatbin, native, wheel, wheel_file
 from .environments import CUDA_COMPILER, TOOLS, script
 from .layout import BUILD, DIST, REQUIREMENTS, ROOT, SCRIPTS, scratch_folder
 from .platforms import CUDA, X86
@@ -127,10 +127,10 @@ def build_wheel(build_type: str = "Release") -> Path:
             "SOURCE_DATE_EPOCH": wheel.source_date_epoch(),
         },
     )
-    return _repair(raw)
+    return _repair(raw, components.contents(objects, objects / "no-conan", ["thresher_cuda"]))
 
 
-def _repair(raw: Path) -> Path:
+def _repair(raw: Path, inside: components.Contents) -> Path:
     found = sorted(raw.glob("thresher_cuda-*.whl"))
     if len(found) != 1:
         raise ToolchainError(f"Wanted one wheel in {raw}, found {[path.name for path in found]}.")
@@ -142,9 +142,12 @@ def _repair(raw: Path) -> Path:
                 found[0],
             ],
             hint="auditwheel shows which symbol or library fits no manylinux tag.",
-            environment={**native.tool_environment(), "SOURCE_DATE_EPOCH": wheel.source_date_epoch()},
+            environment=native.tool_environment(),
         )
         repaired = next(Path(scratch).glob("*.whl"))
+        epoch = int(wheel.source_date_epoch())
+        content = bill.serialise(bill.make(repaired, inside, epoch))
+        wheel_file.rewrite(repaired, epoch, {bill.name_of(repaired): content})
         if wrong := faults(repaired):
             raise ToolchainError(f"{repaired.name} is no wheel for platform cuda: {'; '.join(wrong)}.")
         final = wheel.publish(repaired)

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import elf, environments, native, wheelhouse
+from . import bill, components, elf, environments, native, wheel_file, wheelhouse
 from .environments import MODEL, TOOLS, script
 from .layout import BUILD, DIST, PYTHON_TAG, ROOT, SCRIPTS, scratch_folder
 from .native import Flavour
@@ -32,19 +32,26 @@ CONTENT = (
     "*.dist-info/entry_points.txt",
     "*.dist-info/licenses/LICENSE",
     "*.dist-info/licenses/licenses/highway.txt",
+    "*.dist-info/sboms/thresher.cdx.json",
 )
+
+# What CMake builds for the wheel; see build.targets in pyproject.toml.
+TARGETS = ("_engine", "torch_shims")
 
 # Come with PyTorch, which is imported before the shim that uses them.
 PYTORCH_LIBRARIES = ("libtorch*.so*", "libc10*.so*")
 
 
 def source_date_epoch() -> str:
-    """Returns the time that goes into the wheel: $SOURCE_DATE_EPOCH, the last commit's, or a constant; in seconds."""
-    return (
-        os.environ.get("SOURCE_DATE_EPOCH")
-        or output(["git", "-C", ROOT, "log", "-1", "--format=%ct"])
-        or FALLBACK_EPOCH
-    )
+    """Returns the time that goes into the wheel: $SOURCE_DATE_EPOCH, the last commit's, or a constant; in seconds.
+
+    Raises:
+        ToolchainError: $SOURCE_DATE_EPOCH is no number.
+    """
+    chosen = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if chosen and not chosen.isdecimal():
+        raise ToolchainError(f"SOURCE_DATE_EPOCH: wanted seconds since 1970; found {chosen!r}. Unset it or mend it.")
+    return chosen or output(["git", "-C", ROOT, "log", "-1", "--format=%ct"]) or FALLBACK_EPOCH
 
 
 def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> Path:
@@ -64,7 +71,8 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
         ToolchainError: a step failed.
     """
     platform = flavour.platform
-    wheel = _repair(build_raw(flavour, torch_shims), platform)
+    raw = build_raw(flavour, torch_shims)
+    wheel = _repair(raw, platform, components.contents(flavour.objects, flavour.dependencies, TARGETS))
     inspect(wheel, platform)
     note(f"connects to the profiler of PyTorch {', '.join(shims_in(wheel)) or 'not at all'}")
     return wheel
@@ -185,8 +193,11 @@ def _only_wheel(folder: Path, platform: Platform) -> Path:
     return wheels[0]
 
 
-def _repair(wheel: Path, platform: Platform) -> Path:
-    """Lets auditwheel find the tag that is true for the wheel's symbols; the result appears in dist/ in one step."""
+def _repair(wheel: Path, platform: Platform, inside: components.Contents) -> Path:
+    """Lets auditwheel find the tag that is true for the wheel's symbols, and adds the bill of materials.
+
+    The result appears in dist/ in one step.
+    """
     with scratch_folder() as scratch:
         run(
             [
@@ -197,7 +208,11 @@ def _repair(wheel: Path, platform: Platform) -> Path:
             hint="auditwheel shows which symbol or library fits no manylinux tag.",
             environment=native.tool_environment(),
         )
-        final = publish(_only_wheel(Path(scratch), platform))
+        repaired = _only_wheel(Path(scratch), platform)
+        epoch = int(source_date_epoch())
+        content = bill.serialise(bill.make(repaired, inside, epoch))
+        wheel_file.rewrite(repaired, epoch, {bill.name_of(repaired): content})
+        final = publish(repaired)
     note(f"wheel: {final} ({final.stat().st_size / 2**20:.2f} MiB)")
     return final
 
