@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
 from fuzzing.session import run_fuzz
+from release import session as release_check
 from sanitizers.sanitizer import SANITIZERS
 from sanitizers.session import run_sanitizer
 from toolchain import (
@@ -31,6 +32,7 @@ from toolchain import (
     offline,
     package,
     platforms,
+    regression,
     renewal,
     tests,
     wheel,
@@ -363,15 +365,26 @@ def bench(session: nox.Session) -> None:
             "--zentorch --inductor",
             "--kernels",
             "--kernels --isa avx2 --json build/bench/kernels.json",
+            "--regression build/regression",
         ],
     )
     parser.add_argument("--kernels", action="store_true", help="build and run bench/kernels instead")
+    parser.add_argument(
+        "--regression",
+        type=Path,
+        metavar="FOLDER",
+        help="measure one model, compare with the runs that the last time left in FOLDER; exit code 1 if slower",
+    )
     parser.add_argument(
         "--zentorch", action="store_true", help="also make an environment with zentorch and measure it there"
     )
 
     def action(options: argparse.Namespace, rest: list[str]) -> None:
-        if options.kernels:
+        if options.regression:
+            if rest or options.kernels:
+                raise ToolchainError("--regression goes alone; it measures the same each time.")
+            regression.run_gate(Flavour(), options.regression)
+        elif options.kernels:
             tests.run_kernel_bench(Flavour(), rest)
         else:
             tests.run_bench(Flavour(), rest, zentorch=options.zentorch)
@@ -409,13 +422,13 @@ def format_session(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Run ruff, mypy --strict, shellcheck, hadolint and clang-tidy."""
+    """Run ruff, mypy --strict, shellcheck, hadolint, clang-tidy and the schema of the workflows."""
     parser = parser_of(
         "lint",
         "Runs ruff check, mypy --strict over python/thresher and scripts, shellcheck over the shell scripts, hadolint "
-        "over the Dockerfile, clang-tidy over the C++ sources that differ from where the branch left origin/main, or "
-        "on that branch from the commit before. All run even when one finds something. clang-tidy needs a configured "
-        "build and makes one where there is none.",
+        "over the Dockerfile, check-jsonschema over .github/workflows, clang-tidy over the C++ sources that differ "
+        "from where the branch left origin/main, or on that branch from the commit before. All run even when one "
+        "finds something. clang-tidy needs a configured build and makes one where there is none.",
         ["", "--fix", "--since HEAD~3", "--all"],
     )
     parser.add_argument("--fix", action="store_true", help="let ruff mend what it can")
@@ -501,6 +514,26 @@ def deps(session: nox.Session) -> None:
                 native.install_dependencies(flavour)
 
     carry_out(session, parser, action)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Check everything that must hold before a release; exit code 1 with what was wanted, found and the cure."""
+    parser = parser_of(
+        "release",
+        "A script in place of a check list (docs/releasing.md). Builds the wheels from the commit alone, for every "
+        "Python that is here, one of them twice; leaves them in dist/ with a bill of materials beside each. All checks "
+        "run, even when one fails.",
+        [
+            "--check",
+            "--check --tag v0.1.0 --python 3.12",
+            "--check --no-rebuild --json build/release.json",
+            "--check --only version,tree,commits",
+            "--check --cuda",
+        ],
+    )
+    release_check.add_options(parser)
+    carry_out(session, parser, lambda options, _: release_check.carry_out_session(options))
 
 
 @nox.session

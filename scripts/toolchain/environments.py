@@ -103,6 +103,7 @@ SANITIZED = Environment("sanitized", TESTS.requirements, base=MODEL, locked_as="
 COVERAGE = Environment("coverage", (*TESTS.requirements, "coverage.txt"), base=MODEL)
 FUZZ = Environment("fuzz", ("runtime.txt", "fuzz.txt"), base=MODEL)
 LINT = Environment("lint", (*(r for r in TESTS.requirements if r != "browser.txt"), "lint.txt"), base=MODEL)
+RELEASE = Environment("release", ("release.txt",))
 PEERS = Environment("peers", ("bench-peers.txt",), ("bench-data.txt",), base=MODEL)
 CUDA_COMPILER = Environment("cuda-compiler", ("cuda.txt",))
 ZENTORCH = Environment("zentorch", ("bench-zentorch.txt",), base=MODEL)
@@ -116,7 +117,7 @@ SETUPTOOLS = Environment("setuptools", ("setuptools.txt",))
 # An environment comes after the one it stands on.
 ALL = (
     *(SETUPTOOLS, LOCKER, TOOLS, CHECKS, NOX, PROOF, WHEEL_TEST, CUDA_COMPILER),
-    *(MODEL, RUNTIME, TESTS, SANITIZED, COVERAGE, FUZZ, LINT, PEERS, ZENTORCH),
+    *(MODEL, RUNTIME, TESTS, SANITIZED, COVERAGE, FUZZ, LINT, RELEASE, PEERS, ZENTORCH),
 )
 # What a build of PyTorch for NVIDIA GPUs asks for, of the lock of MODEL.
 TORCH_CUDA = "torch-cuda"

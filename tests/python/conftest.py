@@ -20,8 +20,10 @@ REPOSITORY_TESTS = (
     "test_containers",
     "test_dependencies",
     "test_package",
+    "test_release",
     "test_stage",
     "test_toolchain",
+    "test_workflows",
 )
 
 

@@ -245,7 +245,7 @@ class TestEnvironments:
     def test_every_requirement_is_pinned(self, path: Path) -> None:
         lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
         for line in filter(None, lines):
-            assert re.match(r"^[A-Za-z0-9._-]+(\[[a-z,]+\])?==[^\s;]+( *;.*)?$", line), line
+            assert re.match(r"^[A-Za-z0-9._-]+(\[[a-z,-]+\])?==[^\s;]+( *;.*)?$", line), line
 
     def test_fingerprint_follows_the_locks_and_the_base(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from toolchain import environments
