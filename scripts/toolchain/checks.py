@@ -53,6 +53,16 @@ def shell_files() -> list[Path]:
     return [path for path in scripts if path.read_bytes()[:2] == b"#!" and b"sh" in path.read_bytes().split(b"\n")[0]]
 
 
+def workflow_files() -> list[Path]:
+    """Lists the workflows of the code host."""
+    return sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def schema_check(files: Sequence[Path]) -> list[str | Path]:
+    """Returns the command that compares workflows with the schema that check-jsonschema brings along."""
+    return [script(CHECKS, "check-jsonschema"), "--builtin-schema", "vendor.github-workflows", *files]
+
+
 def changed_since(revision: str) -> set[Path]:
     """Lists the files that differ from a git revision, those that git does not know yet included.
 
@@ -176,7 +186,7 @@ def shellcheck() -> Path:
 
 
 def lint_sources(*, fix: bool, everything: bool, since: str | None) -> None:
-    """Runs ruff, mypy --strict on the package and the scripts, shellcheck, hadolint and clang-tidy.
+    """Runs ruff, mypy --strict, shellcheck, hadolint, clang-tidy and the comparison of the workflows with their schema.
 
     Args:
         fix: let ruff mend what it can.
@@ -196,6 +206,7 @@ def lint_sources(*, fix: bool, everything: bool, since: str | None) -> None:
         "mypy of the scripts": [*mypy, "scripts"],
         "shellcheck": [shellcheck(), *shell_files()],
         "hadolint": [script(CHECKS, "hadolint"), "--no-color", ROOT / "docker" / "Dockerfile"],
+        "schema of the workflows": schema_check(workflow_files()),
     }
     failed = []
     for name, command in commands.items():
