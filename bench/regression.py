@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
-from measure.minilm import load_model, tokenize
-
 import thresher
+from measure.minilm import load_model, tokenize
 from thresher import profiler
 
 WARMUPS = 5
