@@ -55,7 +55,7 @@ def run_sanitizer(
     sanitizer = SANITIZERS[name]
     flavour = sanitizer.flavour
     # Exceptions pass between libstdc++ and the sanitizer's library, so there may be only one libstdc++.
-    built = wheel.build_raw(flavour, defines={"THRESHER_STATIC_RUNTIME": "OFF"})
+    built = wheel.build_raw(flavour, THRESHER_STATIC_RUNTIME="OFF")
     native.configure(flavour, THRESHER_BUILD_TESTS=True)
     native.build_target(flavour, *TARGETS)
     python = environments.install_wheel(SANITIZED, built)
@@ -113,7 +113,6 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
                 **sanitizer.preload(),
                 # Its own arenas would hide what happens at the ends of Python's objects.
                 "PYTHONMALLOC": "malloc",
-                "THRESHER_SANITIZER": sanitizer.name,
             },
         )
     except ToolchainError as error:

@@ -75,7 +75,7 @@ def _run_pytest(flavour: Flavour, python: Path, arguments: list[str]) -> None:
         ],
         cwd=ROOT,
         name="the Python tests",
-        environment={**OFFLINE, "COVERAGE_FILE": str(OUTPUT / ".coverage"), "THRESHER_SANITIZER": "coverage"},
+        environment={**OFFLINE, "COVERAGE_FILE": str(OUTPUT / ".coverage")},
     )
 
 

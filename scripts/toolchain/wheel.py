@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import bill, components, elf, environments, native, wheel_file, wheelhouse
@@ -78,9 +78,7 @@ def build_wheel(flavour: Flavour, torch_shims: Sequence[str] | None = None) -> P
     return wheel
 
 
-def build_raw(
-    flavour: Flavour, torch_shims: Sequence[str] | None = None, defines: Mapping[str, str] | None = None
-) -> Path:
+def build_raw(flavour: Flavour, torch_shims: Sequence[str] | None = None, **defines: str) -> Path:
     """Builds the wheel as the compiler leaves it, for this machine alone: auditwheel has not judged it.
 
     Args:
@@ -108,7 +106,7 @@ def build_raw(
         "cmake.build-type": flavour.build_type,
         "cmake.define.CMAKE_TOOLCHAIN_FILE": flavour.toolchain_file,
         "cmake.define.THRESHER_TORCH_SHIMS": ";".join(torch_shims),
-        **{f"cmake.define.{name}": value for name, value in (defines or {}).items()},
+        **{f"cmake.define.{name}": value for name, value in defines.items()},
         **_cross_settings(platform),
         "install.strip": "true" if flavour.build_type == "Release" else "false",
     }

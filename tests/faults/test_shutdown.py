@@ -18,6 +18,7 @@ from conftest import lines_of
 
 LOADED = """
 import atexit, os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 import numpy as np, thresher
 from thresher import _engine, profiler
 _engine.set_num_threads(2)
@@ -195,6 +196,7 @@ def test_an_interrupt_while_a_model_is_compiled(python: Any) -> None:
     pytest.importorskip("torch")
     code = """
 import signal, threading, time, _thread
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import torch, thresher
 model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(20))).eval()
 x = torch.ones(2, 64)

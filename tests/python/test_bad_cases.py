@@ -58,7 +58,7 @@ class Clone:
 
     def __init__(self, root: Path, environments: tuple[str, ...]) -> None:
         self.root = root
-        for name in ("scripts/toolchain", "scripts/containers", "scripts/sanitizers", "requirements", "docker"):
+        for name in ("scripts", "requirements", "docker"):
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("noxfile.py", "pyproject.toml", ".clang-format", ".clang-tidy", ".hadolint.yaml"):
             shutil.copyfile(ROOT / name, root / name)

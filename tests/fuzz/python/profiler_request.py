@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from unittest import mock
 
 from thresher.profiler import server
 
-server.ROUTES.update({key: (lambda query: server._json(query), about) for key, (_, about) in server.ROUTES.items()})
+HARMLESS = {key: (lambda query: server._json(query), about) for key, (_, about) in server.ROUTES.items()}
 
 
 class Connection(io.BytesIO):
@@ -31,4 +32,6 @@ class Connection(io.BytesIO):
 
 def run(data: bytes) -> None:
     connection = Connection(data)
-    server._Handler(connection, ("127.0.0.1", 1), None)  # type: ignore[arg-type]
+    # Only meanwhile: the ordinary tests run this in the process of others.
+    with mock.patch.dict(server.ROUTES, HARMLESS):
+        server._Handler(connection, ("127.0.0.1", 1), None)  # type: ignore[arg-type]
