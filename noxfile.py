@@ -66,6 +66,12 @@ def add_build_type(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build-type", choices=BUILD_TYPES, default="Release", help="default: Release")
 
 
+def add_test_choice(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the sessions that run C++ and Python tests."""
+    parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
+    parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+
+
 def add_platform(parser: argparse.ArgumentParser) -> None:
     """Adds the option that chooses what is built for."""
     lists = f"available: {', '.join(platforms.available())}"
@@ -204,8 +210,7 @@ def tests_session(session: nox.Session) -> None:
         ],
     )
     add_build_type(parser)
-    parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
-    parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+    add_test_choice(parser)
     add_platform(parser)
     parser.add_argument("--container", action="store_true", help="build and run in containers")
     parser.add_argument(
@@ -250,8 +255,7 @@ def sanitize(session: nox.Session) -> None:
         ],
     )
     parser.add_argument("sanitizer", choices=tuple(SANITIZERS), help="what to look for")
-    parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
-    parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+    add_test_choice(parser)
     parser.add_argument("--self-check", action="store_true", help="stop after the planted faults")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what was run and found, as JSON")
 
@@ -318,8 +322,7 @@ def coverage_session(session: nox.Session) -> None:
         "prints a table. Other arguments go to pytest.",
         ["", "--only cpp --filter Graph", "--only python -k cache --json build/figures.json"],
     )
-    parser.add_argument("--only", choices=("cpp", "python"), help="run only these tests")
-    parser.add_argument("--filter", metavar="REGEX", help="run only the C++ tests whose name matches")
+    add_test_choice(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="copy the figures by file to this JSON file, too")
 
     def action(options: argparse.Namespace, rest: list[str]) -> None:

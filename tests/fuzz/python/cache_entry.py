@@ -22,6 +22,7 @@ def run(data: bytes) -> None:
             keep(data)
         finally:
             cache.clear()
+            cache.set_dir(None)
 
 
 def keep(data: bytes) -> None:
