@@ -10,7 +10,7 @@ from toolchain import environments, native, wheel
 from toolchain.environments import SANITIZED
 from toolchain.layout import BUILD, ROOT
 from toolchain.process import ToolchainError, note, run, write_json
-from toolchain.tests import EMULATOR, OFFLINE
+from toolchain.tests import EMULATOR, OFFLINE, WATCHED_TESTS, emulated_device
 
 from . import reports, selfcheck
 from .sanitizer import SANITIZERS, Sanitizer, launcher
@@ -90,18 +90,9 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
     folder = OUTPUT / sanitizer.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    emulator = f"--device-library={sanitizer.flavour.objects / f'lib{EMULATOR}.so'}"
     files: list[str | Path] = [] if _names_files(arguments) else [*extension_tests()]
-    command: list[str | Path] = [
-        python,
-        "-X",
-        "faulthandler",
-        "-m",
-        "pytest",
-        "-m",
-        "not thorough and not release_build",
-        emulator,
-    ]
+    command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest", *WATCHED_TESTS]
+    command.append(emulated_device(sanitizer.flavour))
     try:
         run(
             [*launcher(), *command, *files, *arguments],

@@ -14,7 +14,7 @@ from .environments import COVERAGE, script
 from .layout import BUILD, ROOT
 from .native import PROFILES, Flavour
 from .process import ToolchainError, cores, note, run, write_json
-from .tests import EMULATOR, OFFLINE, PYTHON_TESTS
+from .tests import EMULATOR, OFFLINE, PYTHON_TESTS, WATCHED_TESTS, emulated_device
 
 OUTPUT = BUILD / "coverage"
 PAGE = OUTPUT / "index.html"
@@ -66,12 +66,11 @@ def _attempt(action: Any) -> list[str]:
 
 
 def _run_pytest(flavour: Flavour, python: Path, arguments: list[str]) -> None:
-    emulator = f"--device-library={flavour.objects / f'lib{EMULATOR}.so'}"
     folders = [folder for folder in PYTHON_TESTS if (ROOT / folder).is_dir()]
     run(
         [
-            *(python, "-m", "coverage", "run", "-m", "pytest", "-m", "not thorough and not release_build"),
-            *(*folders, emulator, *arguments),
+            *(python, "-m", "coverage", "run", "-m", "pytest", *WATCHED_TESTS),
+            *(*folders, emulated_device(flavour), *arguments),
         ],
         cwd=ROOT,
         name="the Python tests",

@@ -18,6 +18,13 @@ PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
 EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+# For pytest where the build watches itself, which makes it slow and large.
+WATCHED_TESTS = ("-m", "not thorough and not release_build")
+
+
+def emulated_device(flavour: Flavour) -> str:
+    """Returns the option of pytest that names the device which a build made for tests/cuda."""
+    return f"--device-library={flavour.objects / f'lib{EMULATOR}.so'}"
 
 
 def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: list[str]) -> None:
@@ -47,8 +54,11 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
                 note(f"tests of format and lint will be skipped: {error}")
         python = environments.install_wheel(TESTS, built)
         made = {"CPP_PACKAGE": str(package.build_package(flavour))}
-        emulator = f"--device-library={flavour.objects / f'lib{EMULATOR}.so'}"
-        run([python, "-m", "pytest", *PYTHON_TESTS, emulator, *pytest], cwd=ROOT, environment={**OFFLINE, **made})
+        run(
+            [python, "-m", "pytest", *PYTHON_TESTS, emulated_device(flavour), *pytest],
+            cwd=ROOT,
+            environment={**OFFLINE, **made},
+        )
 
 
 def build_trial(flavour: Flavour) -> None:
