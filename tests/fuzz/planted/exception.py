@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def run(data: bytes) -> None:
-    if data.startswith(b"husk"):
+    if data[:4] == b"husk":
         raise LookupError("planted")

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def run(data: bytes) -> None:
-    if data.startswith(b"bran") and len(data) > 4:
+    if data[:4] == b"bran" and len(data) > 4:
         bytearray(data[4] << 30)
