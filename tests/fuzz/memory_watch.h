@@ -1,13 +1,11 @@
 // Ends the process when more memory is held at once than an input of its size may cost. Works where AddressSanitizer
-// counts allocations; elsewhere nothing is watched.
+// counts allocations and its header says so, as Clang's does; elsewhere nothing is watched.
 #pragma once
 
 #include <cstddef>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define THRESHER_WATCHES_MEMORY 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) && __has_include(<sanitizer/allocator_interface.h>)
 #define THRESHER_WATCHES_MEMORY 1
 #endif
 #endif
