@@ -1,7 +1,8 @@
 // The register tile of products whose operands are smaller than the sums: R rows of A times one packed panel of B.
 //
 // One step multiplies all that fits into 32 bits: two bf16, two int16 or four int8. B holds for each step one vector of
-// such groups for either half of the panel; A's rows hold one group a step, which is broadcast.
+// such groups for either half of the panel; A's rows hold one group a step, which is broadcast. A format may take two
+// steps at once and add their products before they join the sum.
 
 #if defined(THRESHER_KERNELS_DOT_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_DOT_TILE_INL_H_
@@ -19,12 +20,19 @@
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/tile-inl.h"
 
-// Whether four int8 at a time are multiplied by an instruction; else two at a time, as int16.
+// How int8 is multiplied: four at a time by an instruction that adds to int32; two at a time with sums in int16; else
+// two at a time, widened to int16.
 #undef THRESHER_DOT_QUADS
+#undef THRESHER_DOT_SHORT_SUMS
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16
 #define THRESHER_DOT_QUADS 1
+#define THRESHER_DOT_SHORT_SUMS 0
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+#define THRESHER_DOT_QUADS 0
+#define THRESHER_DOT_SHORT_SUMS 1
 #else
 #define THRESHER_DOT_QUADS 0
+#define THRESHER_DOT_SHORT_SUMS 0
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -76,6 +84,8 @@ struct Bf16Dot {
   using Tag = TileTag;
   static constexpr size_t kStep = 2;       // elements of k
   static constexpr size_t kLaneBytes = 4;  // of B, a column and step
+  static constexpr int kMostRows = kTileRows;
+  static constexpr bool kTwoSteps = false;
   static constexpr bool kNative = THRESHER_NATIVE_DOT_BF16;
 
   template <class V>
@@ -105,6 +115,8 @@ struct Int8Dot {
   using Tag = IntTag;
   static constexpr size_t kStep = 4;
   static constexpr size_t kLaneBytes = 4;
+  static constexpr int kMostRows = kTileRows;
+  static constexpr bool kTwoSteps = false;
   // Of A: bytes of an element, and what is subtracted from the 8-bit code 0..255 to store it.
   static constexpr size_t kRowBytes = 1;
   static constexpr int32_t kRowOffset = HWY_ARCH_X86 ? 0 : 128;
@@ -128,6 +140,65 @@ struct Int8Dot {
   }
 };
 
+#elif THRESHER_DOT_SHORT_SUMS
+
+// Products of uint8 and int8 added by fours in int16, then in int32. The instruction that multiplies (vpmaddubsw)
+// saturates its int16, so the weights of one such four are kept small enough when they are packed: at most
+// kMostShortSum if those of one sign are added. Then no sum leaves int16, and every one is exact.
+struct Int8Dot {
+  using Sum = int32_t;
+  using Tag = IntTag;
+  static constexpr size_t kStep = 4;
+  static constexpr size_t kLaneBytes = 4;
+  // Two groups of a row, their products, four vectors of B (one of them in memory where registers are few) and a vector
+  // of ones share the registers with the sums.
+  static constexpr int kMostRows = HWY_TARGET <= HWY_AVX3 ? 11 : 4;
+  static constexpr bool kTwoSteps = true;
+  static constexpr size_t kRowBytes = 1;
+  static constexpr int32_t kRowOffset = 0;
+  static constexpr bool kCentred = false;
+  static constexpr int32_t kMostShortSum = 128;  // times 255 it is below 2^15
+
+  using ShortTag = hn::Repartition<int16_t, IntTag>;
+
+  template <class V>
+  static HWY_INLINE V Add(hn::Vec<WordTag> a, const uint8_t* b, V sum) {
+    return Widen(Products(a, LoadB(b)), sum);
+  }
+
+  static HWY_INLINE hn::Vec<hn::Repartition<int8_t, IntTag>> LoadB(const uint8_t* b) {
+    return hn::LoadU(hn::Repartition<int8_t, IntTag>(), reinterpret_cast<const int8_t*>(b));
+  }
+
+  // sum + a0 * b0 + a1 * b1.
+  template <class V8, class V16, class V>
+  static HWY_INLINE V AddTwo(hn::Vec<WordTag> a0, hn::Vec<WordTag> a1, V8 b0, V8 b1, V16 ones, V sum) {
+#if HWY_COMPILER_GCC_ACTUAL
+    // Left to itself, GCC adds the products of several rows before their sums, then spills sums for want of registers.
+    decltype(sum.raw) first, second;
+    __asm__(
+        "vpmaddubsw %5, %3, %1\n\tvpmaddubsw %6, %4, %2\n\tvpaddw %2, %1, %1\n\tvpmaddwd %7, %1, %1\n\t"
+        "vpaddd %1, %0, %0"
+        : "+v"(sum.raw), "=&v"(first), "=&v"(second)
+        : "v"(a0.raw), "v"(a1.raw), "v"(b0.raw), "vm"(b1.raw), "v"(ones.raw));
+    return sum;
+#else
+    const IntTag d;
+    return hn::Add(sum, hn::WidenMulPairwiseAdd(d, hn::Add(Products(a0, b0), Products(a1, b1)), ones));
+#endif
+  }
+
+ private:
+  template <class V8>
+  static HWY_INLINE hn::Vec<ShortTag> Products(hn::Vec<WordTag> a, V8 b) {
+    return hn::SatWidenMulPairwiseAdd(ShortTag(), hn::BitCast(hn::Repartition<uint8_t, IntTag>(), a), b);
+  }
+  template <class V>
+  static HWY_INLINE V Widen(hn::Vec<ShortTag> products, V sum) {
+    return hn::Add(sum, hn::WidenMulPairwiseAdd(IntTag(), products, hn::Set(ShortTag(), 1)));
+  }
+};
+
 #else
 
 // Pairs of int8 widened to int16; sums in int32.
@@ -136,6 +207,8 @@ struct Int8Dot {
   using Tag = IntTag;
   static constexpr size_t kStep = 2;
   static constexpr size_t kLaneBytes = 2;
+  static constexpr int kMostRows = kTileRows;
+  static constexpr bool kTwoSteps = false;
   static constexpr size_t kRowBytes = 2;
   static constexpr int32_t kRowOffset = 0;
   static constexpr bool kCentred = true;
@@ -199,16 +272,34 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
     c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                                     \
   }
 
+#define THRESHER_DOT_TWO_STEPS(i)                                                 \
+  if constexpr (i < R) {                                                          \
+    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;   \
+    const auto first = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda);      \
+    const auto second = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + 4); \
+    c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);                \
+    c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);                \
+  }
+
   size_t steps = args.steps;
   for (; steps >= 2; steps -= 2) {
     __builtin_prefetch(next_b, 0, 2);
-    {
-      constexpr size_t u = 0;
-      THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
-    }
-    {
-      constexpr size_t u = 1;
-      THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
+    if constexpr (Dot::kTwoSteps) {
+      const auto ones = hn::Set(typename Dot::ShortTag(), 1);
+      const auto b0a = Dot::LoadB(b);
+      const auto b0b = Dot::LoadB(b + half);
+      const auto b1a = Dot::LoadB(b + 2 * half);
+      const auto b1b = Dot::LoadB(b + 3 * half);
+      THRESHER_TILE_ROWS(THRESHER_DOT_TWO_STEPS)
+    } else {
+      {
+        constexpr size_t u = 0;
+        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
+      }
+      {
+        constexpr size_t u = 1;
+        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
+      }
     }
     a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;
     b += 4 * half;
@@ -228,6 +319,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   THRESHER_TILE_ROWS(THRESHER_DOT_STORE)
 #undef THRESHER_DOT_DECLARE
 #undef THRESHER_DOT_STEP
+#undef THRESHER_DOT_TWO_STEPS
 #undef THRESHER_DOT_STORE
 }
 
@@ -239,10 +331,10 @@ constexpr DotTileFunction DotTileAt(size_t index, std::index_sequence<I...>) {
   return table[index];
 }
 
-// 1 <= rows <= kTileRows.
+// 1 <= rows <= Dot::kMostRows.
 template <class Dot>
 HWY_INLINE DotTileFunction DotTileForRows(size_t rows) {
-  return DotTileAt<Dot>(rows - 1, std::make_index_sequence<static_cast<size_t>(kTileRows)>());
+  return DotTileAt<Dot>(rows - 1, std::make_index_sequence<static_cast<size_t>(Dot::kMostRows)>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

@@ -194,10 +194,11 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
-    const RowTiles tiles(block_end - block_begin);
+    const RowTiles tiles(block_end - block_begin, static_cast<size_t>(Dot::kMostRows));
     const size_t most_steps = tiles.count == 1 ? std::max<size_t>(steps, 1) : panel_steps;
     const size_t blocks = std::max<size_t>(1, (steps + most_steps - 1) / most_steps);
-    const size_t block_steps = (steps + blocks - 1) / blocks;
+    // Even, since two steps may belong together.
+    const size_t block_steps = RoundUp((steps + blocks - 1) / blocks, 2);
 
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
@@ -288,12 +289,39 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
   }
 }
 
+bool HasShortSums() { return THRESHER_DOT_SHORT_SUMS; }
+
 void RunProduct(const GemmDotArgs& args, const PanelRange& range) {
   if (args.form == RowForm::kInt16) return GemmInt4Range(args, range);
   (args.form == RowForm::kBF16 ? &GemmDotRange<Bf16Dot> : &GemmDotRange<Int8Dot>)(args, range);
 }
 
 // ---- packing int8 ----
+
+// What decides the scale of each column: its largest magnitude, or more where the sums of four products would not fit
+// otherwise. Rounding moves such a sum of weights by no more than four halves.
+HWY_INLINE hn::Vec<TileTag> ColumnReach(TileTag d, const float* HWY_RESTRICT in, size_t k) {
+  const size_t width = PanelWidth();
+  auto reach = hn::Zero(d);
+  for (size_t row = 0; row < k; ++row) reach = hn::Max(reach, hn::Abs(hn::LoadU(d, in + row * width)));
+#if THRESHER_DOT_SHORT_SUMS
+  auto most = hn::Zero(d);
+  for (size_t row = 0; row < k; row += 2) {
+    // Two of a quad, and their counterparts in the quad of the other step.
+    if (row % 8 >= Int8Dot::kStep) continue;
+    auto positive = hn::Zero(d), negative = hn::Zero(d);
+    for (const size_t i : {row, row + 1, row + Int8Dot::kStep, row + Int8Dot::kStep + 1}) {
+      if (i >= k) break;
+      const auto v = hn::LoadU(d, in + i * width);
+      positive = hn::Add(positive, hn::Max(v, hn::Zero(d)));
+      negative = hn::Sub(negative, hn::Min(v, hn::Zero(d)));
+    }
+    most = hn::Max(most, hn::Max(positive, negative));
+  }
+  reach = hn::Max(reach, hn::Mul(most, hn::Set(d, 127.0f / (Int8Dot::kMostShortSum - 2))));
+#endif
+  return reach;
+}
 
 // Quantises k rows of a panel of floats.
 void EncodePanel(const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
@@ -306,9 +334,7 @@ void EncodePanel(const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT o
   float* scales = reinterpret_cast<float*>(out + NumberBytes<Int8Dot>(k));
   int32_t* sums = reinterpret_cast<int32_t*>(scales + width);
   for (size_t j = 0; j < width; j += lanes) {
-    auto max = hn::Zero(d);
-    for (size_t row = 0; row < k; ++row) max = hn::Max(max, hn::Abs(hn::LoadU(d, in + row * width + j)));
-    const auto scale = hn::Mul(max, hn::Set(d, 1.0f / 127.0f));
+    const auto scale = hn::Mul(ColumnReach(d, in + j, k), hn::Set(d, 1.0f / 127.0f));
     const auto inverse = hn::IfThenZeroElse(hn::Eq(scale, hn::Zero(d)), hn::Div(hn::Set(d, 1.0f), scale));
     hn::StoreU(scale, d, scales + j);
     auto sum = hn::Zero(di);
@@ -368,6 +394,7 @@ namespace thresher::kernels {
 namespace {
 
 HWY_EXPORT(HasBf16Dot);
+HWY_EXPORT(HasShortSums);
 HWY_EXPORT(RowStride);
 HWY_EXPORT(ConvertRange);
 HWY_EXPORT(RestoreRange);
@@ -408,6 +435,8 @@ void GemmDot(const GemmDotArgs& args, int part, int num_parts) {
   const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
   if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, range);
 }
+
+bool Int8SumsAreShort() { return HWY_DYNAMIC_DISPATCH(HasShortSums)(); }
 
 size_t Int8PanelStride(size_t k) { return HWY_DYNAMIC_DISPATCH(Int8Stride)(k); }
 

@@ -4,7 +4,9 @@
 // scale and a zero point of its own, found from its smallest and largest number:
 //   a = scale * (q - zero), 0 <= q <= 255,
 // and each column of B symmetrically to [-127, 127] with a scale of its own. The integer sums are exact; only rounding
-// to 8 bits and the final scaling are not.
+// to 8 bits and the final scaling are not. Where Int8SumsAreShort(), the scale of a column is also large enough for
+// the weights of each eight rows' 0, 1, 4 and 5 and 2, 3, 6 and 7 that have the same sign to sum up to no more than
+// 128: their products with 8 bits then fit into int16.
 //
 // A few rows times 4-bit weights are multiplied as int16: each group of kInt4Group elements of a row is quantised to
 // 16 bits with a scale of its own, which adds an error of 2^-16 of the group's largest number, far below that of the
@@ -62,6 +64,9 @@ void GemmDot(const GemmDotArgs& args, int part = 0, int num_parts = 1);
 
 // What the rows stand for, as [m, k] floats.
 void RestoreRows(const ConvertRowsArgs& converted, float* x);
+
+// Whether this machine adds four products of int8 in int16: it has an instruction for that, and none for int32.
+bool Int8SumsAreShort();
 
 // For gemm.cc: the int8 form of PackWeight, UnpackWeight and of the bytes of a panel.
 size_t Int8PanelStride(size_t k);

@@ -67,8 +67,10 @@ using Chains = std::make_index_sequence<kChains>;
 
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || (HWY_TARGET & HWY_ALL_SVE) || HWY_TARGET == HWY_NEON_BF16
 #define THRESHER_PEAKS_INT8_QUADS 1
+#define THRESHER_PEAKS_INT8_SHORT_SUMS 0
 #else
 #define THRESHER_PEAKS_INT8_QUADS 0
+#define THRESHER_PEAKS_INT8_SHORT_SUMS (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2)
 #endif
 
 // The value stays in its register, in program order. Otherwise compilers spread a loop out until it spills.
@@ -155,6 +157,21 @@ int64_t Int8Dots(const LoopArgs& args) {
   const auto b = hn::BitCast(d8, hn::Set(d, values[kChains + 1]));
   const auto step = [&](auto& chain) HWY_ATTR { chain = hn::SumOfMulQuadAccumulate(d, a, b, chain); };
   constexpr size_t kOperations = 8;
+#elif THRESHER_PEAKS_INT8_SHORT_SUMS
+  // As the products of gemm_dot.cc: two times four of 8 bits, added in int16 and only then in int32.
+  const hn::Repartition<int8_t, decltype(d)> d8;
+  const hn::Repartition<uint8_t, decltype(d)> du8;
+  const hn::Repartition<int16_t, decltype(d)> d16;
+  auto a = hn::BitCast(du8, hn::Set(d, values[kChains]));
+  auto a2 = a;
+  const auto b = hn::BitCast(d8, hn::Set(d, values[kChains + 1]));
+  const auto step = [&](auto& chain) HWY_ATTR {
+    Keep(a);  // who knows what they hold now: the products are computed anew
+    Keep(a2);
+    const auto sums = hn::Add(hn::SatWidenMulPairwiseAdd(d16, a, b), hn::SatWidenMulPairwiseAdd(d16, a2, b));
+    chain = hn::Add(chain, hn::WidenMulPairwiseAdd(d, sums, hn::Set(d16, 1)));
+  };
+  constexpr size_t kOperations = 16;
 #else
   const hn::Repartition<int16_t, decltype(d)> d16;
   auto a = hn::BitCast(d16, hn::Set(d, values[kChains]));
@@ -251,9 +268,13 @@ int64_t Copy(const LoopArgs& args) {
 
 const char* RunningTarget() { return hwy::TargetName(HWY_TARGET); }
 bool HasBf16Dots() { return THRESHER_NATIVE_DOT_BF16; }
-bool HasInt8Quads() { return THRESHER_PEAKS_INT8_QUADS; }
+const char* Int8By() {
+  if (THRESHER_PEAKS_INT8_QUADS) return "quads of int8";
+  return THRESHER_PEAKS_INT8_SHORT_SUMS ? "pairs of int8" : "pairs of int16";
+}
 
 #undef THRESHER_PEAKS_INT8_QUADS
+#undef THRESHER_PEAKS_INT8_SHORT_SUMS
 
 }  // namespace
 }  // namespace thresher::kernels::HWY_NAMESPACE
@@ -273,7 +294,7 @@ HWY_EXPORT(Write);
 HWY_EXPORT(Copy);
 HWY_EXPORT(RunningTarget);
 HWY_EXPORT(HasBf16Dots);
-HWY_EXPORT(HasInt8Quads);
+HWY_EXPORT(Int8By);
 
 size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -539,7 +560,7 @@ Result<Peaks> MeasurePeaks(const PeaksOptions& options, FunctionRef<void(int don
   }
   Peaks peaks;
   peaks.target = HWY_DYNAMIC_DISPATCH(RunningTarget)();
-  peaks.int8_by = HWY_DYNAMIC_DISPATCH(HasInt8Quads)() ? "quads of int8" : "pairs of int16";
+  peaks.int8_by = HWY_DYNAMIC_DISPATCH(Int8By)();
   for (const auto& bench : benches) peaks.by_threads.push_back(bench->Finish());
   progress(total, total);
   return peaks;

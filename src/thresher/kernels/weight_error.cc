@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "thresher/kernels/gemm_dot.h"
+
 namespace thresher::kernels {
 namespace {
 
@@ -64,14 +66,22 @@ struct Scale {
 };
 
 struct Format {
-  float limit;          // largest integer; 0: a floating-point format
-  int64_t group;        // elements along k that share a scale
-  bool coarse = false;  // whether scales are stored in bf16
+  float limit;              // largest integer; 0: a floating-point format
+  int64_t group;            // elements along k that share a scale
+  bool coarse = false;      // whether scales are stored in bf16
+  bool short_sums = false;  // whether sums of four bound the scale as well (gemm_dot.h)
 };
+
+// Rows 0, 1, 4 and 5 of each eight are added in int16, and so are the others.
+constexpr int64_t kShortSumRows[] = {0, 1, 4, 5};
+constexpr int64_t kShortSumStarts[] = {0, 2};
+constexpr int64_t kShortSumPeriod = 8;
+constexpr float kMostShortSum = 126.0f;  // 128, less what rounding adds to four numbers
 
 Format FormatOf(Precision precision, int64_t k) {
   switch (precision) {
     case Precision::kInt8:
+      return {127.0f, k, false, Int8SumsAreShort()};
     case Precision::kInt8Weight:
       return {127.0f, k};
     case Precision::kInt4Weight:
@@ -93,6 +103,25 @@ Scale ScaleFor(int32_t bits, Format format) {
   return {scale, inverse};
 }
 
+// The larger of the sums of positive and of negative numbers among four of a channel from row `first` on; `at` gives
+// its element in a row.
+template <class At>
+float ShortSum(int64_t first, int64_t end, const At& at) {
+  float positive = 0.0f, negative = 0.0f;
+  for (const int64_t row : kShortSumRows) {
+    if (first + row >= end) break;
+    const float x = at(first + row);
+    positive += std::max(x, 0.0f);
+    negative -= std::min(x, 0.0f);
+  }
+  return std::max(positive, negative);
+}
+
+// The magnitude that decides the scale of a channel: `top`, or more to make room for its sums.
+int32_t WithShortSums(int32_t top, float most, float limit) {
+  return std::max(top, std::bit_cast<int32_t>(most * (limit / kMostShortSum)));
+}
+
 float Quantize(float x, Scale s, float limit) {
   const float q = (x * s.inverse + kRoundToInt) - kRoundToInt;
   return std::min(std::max(q, -limit), limit) * s.scale;
@@ -105,11 +134,43 @@ double ErrorOfRows(const float* w, int64_t k, int64_t n, Format format) {
     for (int64_t begin = 0; begin < k; begin += format.group) {
       const float* group = w + row * k + begin;
       const int64_t count = std::min(format.group, k - begin);
-      const Scale s = ScaleFor(MaxBits(group, count), format);
+      int32_t top = MaxBits(group, count);
+      if (format.short_sums) {
+        float most = 0.0f;
+        for (int64_t i = 0; i < count; i += kShortSumPeriod) {
+          for (const int64_t start : kShortSumStarts) {
+            most = std::max(most, ShortSum(i + start, count, [&](int64_t at) { return group[at]; }));
+          }
+        }
+        top = WithShortSums(top, most, format.limit);
+      }
+      const Scale s = ScaleFor(top, format);
       sum += SumSquares(count, [&](int64_t i) { return Quantize(group[i], s, format.limit) - group[i]; });
     }
   }
   return sum;
+}
+
+// WithShortSums for each column.
+void WidenForShortSums(const float* w, int64_t k, int64_t n, float limit, std::vector<int32_t>& top) {
+  const auto columns = static_cast<size_t>(n);
+  std::vector<float> positive(columns), negative(columns), most(columns);
+  for (int64_t i = 0; i < k; i += kShortSumPeriod) {
+    for (const int64_t start : kShortSumStarts) {
+      std::fill(positive.begin(), positive.end(), 0.0f);
+      std::fill(negative.begin(), negative.end(), 0.0f);
+      for (const int64_t step : kShortSumRows) {
+        if (i + start + step >= k) break;
+        const float* row = w + (i + start + step) * n;
+        for (size_t j = 0; j < columns; ++j) {
+          positive[j] += std::max(row[j], 0.0f);
+          negative[j] -= std::min(row[j], 0.0f);
+        }
+      }
+      for (size_t j = 0; j < columns; ++j) most[j] = std::max(most[j], std::max(positive[j], negative[j]));
+    }
+  }
+  for (size_t j = 0; j < columns; ++j) top[j] = WithShortSums(top[j], most[j], limit);
 }
 
 // Channels are columns: a whole row of scales at a time.
@@ -124,6 +185,7 @@ double ErrorOfColumns(const float* w, int64_t k, int64_t n, Format format) {
       for (int64_t j = 0; j < n; ++j)
         top[static_cast<size_t>(j)] = std::max(top[static_cast<size_t>(j)], MagnitudeBits(w[i * n + j]));
     }
+    if (format.short_sums) WidenForShortSums(w, k, n, format.limit, top);
     for (size_t j = 0; j < top.size(); ++j) {
       const Scale s = ScaleFor(top[j], format);
       scale[j] = s.scale;
@@ -192,6 +254,15 @@ WeightError MeasureWeightErrorReference(const float* weight, int64_t k, int64_t 
         if (i % format.group == 0) {
           top = 0;
           for (int64_t g = i; g < std::min(i + format.group, k); ++g) top = std::max(top, std::abs(at(g, j)));
+          for (int64_t first = 0; format.short_sums && first < k; ++first) {
+            if (first % kShortSumPeriod != 0 && first % kShortSumPeriod != 2) continue;
+            double positive = 0, negative = 0;
+            for (const int64_t row : kShortSumRows) {
+              const double w = first + row < k ? at(first + row, j) : 0.0;
+              (w > 0 ? positive : negative) += std::abs(w);
+            }
+            top = std::max(top, std::max(positive, negative) * 127.0 / kMostShortSum);
+          }
         }
         const double limit = format.limit;
         const double scale = format.coarse ? round(top / limit, 7, -126) : top / limit;

@@ -244,6 +244,17 @@ TEST(GemmPrecisionTest, PackedNumbersAreTheNearestOnes) {
               allowed = std::abs(original) / 2048.0f + 1e-7f;
               break;
             case Precision::kInt8:
+              // Not int16's limit, but the room for it may decide the scale.
+              for (int64_t first = 0; Int8SumsAreShort() && first < k; first += first % 8 == 0 ? 2 : 6) {
+                float sums[2] = {};
+                for (const int64_t l : {first, first + 1, first + 4, first + 5}) {
+                  const float w = l < k ? b[static_cast<size_t>(l * n + j)] : 0.0f;
+                  sums[w < 0.0f] += std::abs(w);
+                }
+                max = std::max(max, std::max(sums[0], sums[1]) / 126.0f * 127.0f);
+              }
+              allowed = max / 127.0f * 0.5001f;
+              break;
             case Precision::kInt8Weight:
               allowed = max / 127.0f * 0.5001f;
               break;
@@ -257,6 +268,58 @@ TEST(GemmPrecisionTest, PackedNumbersAreTheNearestOnes) {
       }
     }
   });
+}
+
+// The largest codes of one sign in every place, where an instruction that saturates would do so: all, those of one
+// pair, those of one four, and one too few to fill it.
+TEST(GemmPrecisionTest, SumsOfTheLargestCodesAreExact) {
+  for (const int64_t k : {1, 2, 4, 6, 8, 13, 64, 96}) {
+    for (const float sign : {1.0f, -1.0f}) {
+      for (const uint32_t places : {0xFFu, 0x03u, 0x33u, 0xCCu, 0x37u, 0x11u, 0xF0u}) {
+        const int64_t m = 5, n = 33;
+        std::vector<float> a(static_cast<size_t>(m * k), 1.0f);
+        for (int64_t i = 0; i < m; ++i) a[static_cast<size_t>(i * k)] = i % 2 == 0 ? 1.0f : -0.25f;
+        std::vector<float> b(static_cast<size_t>(k * n));
+        for (int64_t i = 0; i < k; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            const float weight = (places >> (i % 8) & 1) != 0 ? 1.0f : -1.0f / 64;
+            b[static_cast<size_t>(i * n + j)] = sign * weight * (j % 3 == 0 ? 1.0f : 0.9f);
+          }
+        }
+        ForEachIsa([&] {
+          AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kInt8, k, n)) / sizeof(float) + 16);
+          PackWeight(Precision::kInt8, b.data(), k, n, n, 1, packed.data());
+          std::vector<float> restored_b(b.size()), restored_a(a.size()), c(static_cast<size_t>(m * n));
+          UnpackWeight(Precision::kInt8, packed.data(), k, n, restored_b.data());
+          const Rows rows(RowForm::kInt8, m, k, a.data(), k);
+          RestoreRows(rows.args, restored_a.data());
+          GemmDotArgs args;
+          args.form = RowForm::kInt8;
+          args.m = m, args.n = n, args.k = k;
+          args.rows = rows.bytes.data();
+          args.scale = rows.scale.data();
+          args.zero = rows.zero.data();
+          args.packed_b = packed.data();
+          args.c = c.data();
+          args.ldc = n;
+          GemmDot(args);
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+              double expected = 0, size = 0;
+              for (int64_t l = 0; l < k; ++l) {
+                const double term = static_cast<double>(restored_a[static_cast<size_t>(i * k + l)]) *
+                                    restored_b[static_cast<size_t>(l * n + j)];
+                expected += term;
+                size += std::abs(term);
+              }
+              ASSERT_NEAR(c[static_cast<size_t>(i * n + j)], expected, 1e-6 * size)
+                  << k << " places " << places << " sign " << sign << " at " << i << " " << j;
+            }
+          }
+        });
+      }
+    }
+  }
 }
 
 TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {

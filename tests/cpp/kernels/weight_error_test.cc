@@ -48,9 +48,7 @@ TEST(WeightError, IsThatOfPackedWeights) {
   const std::vector<float> w = Gaussian(k * n, 0.02f, 5);
   double norm = 0;
   for (const float x : w) norm += static_cast<double>(x) * x;
-  // What kInt8 packs is for another kernel, but the same numbers.
-  for (const Precision precision :
-       {Precision::kBf16, Precision::kFp16, Precision::kInt8Weight, Precision::kInt4Weight}) {
+  for (const Precision precision : kLossy) {
     testing::ForEachIsa([&] {
       testing::AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 1);
       std::vector<float> back(w.size());
@@ -74,8 +72,10 @@ TEST(WeightError, IsWhatTheFormatsPromise) {
   EXPECT_LT(error(Precision::kFp16), 0.0005);
   EXPECT_LT(error(Precision::kBf16), 0.004);
   EXPECT_GT(error(Precision::kBf16), 0.001);
-  EXPECT_LT(error(Precision::kInt8), 0.01);
+  EXPECT_LT(error(Precision::kInt8), 0.015);
   EXPECT_GT(error(Precision::kInt8), 0.004);
+  EXPECT_LT(error(Precision::kInt8Weight), 0.01);
+  EXPECT_GT(error(Precision::kInt8Weight), 0.004);
   EXPECT_LT(error(Precision::kInt4Weight), 0.12);
   EXPECT_GT(error(Precision::kInt4Weight), 0.06);
 }
@@ -96,7 +96,7 @@ TEST(WeightError, ScalesBelongToOutputChannels) {
   // One channel is a thousand times the others: a shared scale would wipe those out.
   std::vector<float> w = Gaussian(64 * 16, 0.02f, 2);
   for (size_t i = 0; i < 64; ++i) w[5 * 64 + i] *= 1000.0f;
-  EXPECT_LT(MeasureWeightError(w.data(), 64, 16, true, Precision::kInt8).relative, 0.01);
+  EXPECT_LT(MeasureWeightError(w.data(), 64, 16, true, Precision::kInt8).relative, 0.015);
   // One element does it within its channel.
   w[7 * 64 + 3] = 1e5f;
   EXPECT_LT(MeasureWeightError(w.data(), 64, 16, true, Precision::kInt4Weight).relative, 0.12);
