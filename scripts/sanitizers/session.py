@@ -20,7 +20,8 @@ TARGETS = ("thresher_tests", EMULATOR, selfcheck.PROGRAM, "planted_faults_librar
 TEST_FOLDERS = ("tests/python", "tests/faults", "tests/cuda")
 # These test the toolchain, which holds no C++. Any other file is taken.
 OF_THE_TOOLCHAIN = re.compile(
-    r"test_(bench|containers|dependencies|format|lint|locks|package|release|sanitizers|stage|toolchain|workflows)"
+    r"test_(bad_cases|bench|build_sessions|containers|dependencies|format|lint|locks|package|python_locks|release|sanitizers|stage"
+    r"|toolchain|workflows)"
 )
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "python"))
 
 pytest.importorskip("thresher._engine")
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -84,25 +81,3 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield mount
     for folder in mounted:
         subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def remount(folder: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
-
-
-def fill(folder: Path, leave: int = 0) -> None:
-    """Fills a file system up to `leave` bytes."""
-    with (folder / "filler").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * 4096)
-        except OSError:
-            pass
-        size = file.tell()
-        file.truncate(max(size - leave, 0))
-
-
-def lines_of(done: Any) -> list[str]:
-    """What a process printed; fails with what it said if it did not end well."""
-    assert done.returncode == 0, done.stderr
-    return str(done.stdout).splitlines()

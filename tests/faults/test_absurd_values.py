@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import lines_of
+from processes import lines_of
 
 from thresher import _engine
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import fill, remount
+from file_system import fill, remount
 
 ROOT = Path(__file__).resolve().parents[2]
 if not (ROOT / "scripts" / "toolchain").is_dir():

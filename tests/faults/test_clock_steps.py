@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HERE, lines_of
+from processes import lines_of
+
+HERE = Path(__file__).parent
 
 STEPPING = """
 import ctypes, json, sys, threading, time

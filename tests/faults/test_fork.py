@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import lines_of
+from processes import lines_of
 
 LOADED = """
 import json, os, signal, sys, threading, time

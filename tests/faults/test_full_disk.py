@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import fill, lines_of
+from file_system import fill
+from processes import lines_of
 from writers import WRITERS, ModelFile, SavedTrace
 
 Disk = Callable[[str], Path]

@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HERE
 from writers import WRITERS
+
+HERE = Path(__file__).parent
 
 KILLS = 10
 

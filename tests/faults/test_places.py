@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import lines_of, remount
+from file_system import remount
+from processes import lines_of
 from writers import WRITERS, ModelFile, OperatorReport
 
 Disk = Callable[[str], Path]

@@ -18,3 +18,9 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         timeout=120,
         check=False,
     )
+
+
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What a process printed; fails with what it said if it did not end well."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
