@@ -18,17 +18,18 @@ from .sanitizer import SANITIZERS, Sanitizer, launcher
 OUTPUT = BUILD / "sanitize"
 TARGETS = ("thresher_tests", EMULATOR, selfcheck.PROGRAM, "planted_faults_library")
 TEST_FOLDERS = ("tests/python", "tests/faults", "tests/cuda")
-# These test the toolchain, which holds no C++. Any other file is taken.
-OF_THE_TOOLCHAIN = re.compile(
-    r"test_(bad_cases|bench|build_sessions|containers|dependencies|format|lint|locks|package|python_locks|release|sanitizers|stage"
-    r"|toolchain|workflows)"
+# These test the toolchain, or reports and traces that Python alone reads and writes. Any other file is taken.
+WITHOUT_CPP = re.compile(
+    r"test_(analysis_|bad_cases|bench|build_sessions|cli_compare|compare_reports|containers|dependencies|draw|energy"
+    r"|engine_stub|export_trace|format|fuzz_regressions|lint|locks|package|python_locks|release|sanitizers|stage"
+    r"|toolchain|trace_chrome|trace_damage|workflows)"
 )
 
 
 def extension_tests() -> list[Path]:
     """Lists the test files that reach the C++ code through Python."""
     files = [file for folder in TEST_FOLDERS for file in sorted((ROOT / folder).glob("test_*.py"))]
-    return [file.relative_to(ROOT) for file in files if not OF_THE_TOOLCHAIN.match(file.name)]
+    return [file.relative_to(ROOT) for file in files if not WITHOUT_CPP.match(file.name)]
 
 
 def run_sanitizer(
