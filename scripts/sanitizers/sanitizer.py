@@ -28,6 +28,7 @@ class Sanitizer:
         suppressions: files of tests/sanitizers by the variable that takes them; each entry there has its reason.
         symbol: what objects built with it refer to.
         planted: fault of tests/sanitizers/planted_faults.cc -> what the report of it must say.
+        emulator: whether it bears the emulated device, which jumps between stacks.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Sanitizer:
     suppressions: Mapping[str, str]
     symbol: str
     planted: Mapping[str, str]
+    emulator: bool = True
 
     @property
     def flavour(self) -> Flavour:
@@ -115,6 +117,8 @@ THREAD = Sanitizer(
         "race": r"ThreadSanitizer: data race",
         "deadlock": r"ThreadSanitizer: lock-order-inversion",
     },
+    # It would need to be told of every jump, a test takes minutes, and a block's threads are one thread there.
+    emulator=False,
 )
 UNDEFINED = Sanitizer(
     "undefined",

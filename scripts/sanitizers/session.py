@@ -17,7 +17,10 @@ from .sanitizer import SANITIZERS, Sanitizer, launcher
 
 OUTPUT = BUILD / "sanitize"
 TARGETS = ("thresher_tests", EMULATOR, selfcheck.PROGRAM, "planted_faults_library")
-TEST_FOLDERS = ("tests/python", "tests/faults", "tests/cuda")
+TEST_FOLDERS = ("tests/python", "tests/faults")
+# What runs on the emulated device.
+EMULATED_FOLDERS = ("tests/cuda",)
+EMULATED_CPP = r"^(ChainKernel|Emulator|NormKernel|RowShape|SoftmaxKernel)\."
 # These test the toolchain, or reports and traces that Python alone reads and writes. Any other file is taken.
 WITHOUT_CPP = re.compile(
     r"test_(analysis_|bad_cases|bench|build_sessions|cli_compare|compare_reports|containers|dependencies|draw|energy"
@@ -26,9 +29,10 @@ WITHOUT_CPP = re.compile(
 )
 
 
-def extension_tests() -> list[Path]:
+def extension_tests(*, emulator: bool) -> list[Path]:
     """Lists the test files that reach the C++ code through Python."""
-    files = [file for folder in TEST_FOLDERS for file in sorted((ROOT / folder).glob("test_*.py"))]
+    folders = [*TEST_FOLDERS, *(EMULATED_FOLDERS if emulator else ())]
+    files = [file for folder in folders for file in sorted((ROOT / folder).glob("test_*.py"))]
     return [file.relative_to(ROOT) for file in files if not WITHOUT_CPP.match(file.name)]
 
 
@@ -67,7 +71,8 @@ def run_sanitizer(
     result: dict[str, object] = {"sanitizer": name, "selfcheck": selfcheck.run(sanitizer, flavour.objects, python)}
     if not selfcheck_only:
         if only != "python":
-            native.run_ctest(flavour, ctest, sanitizer.environment())
+            left_out = [] if sanitizer.emulator else ["--exclude-regex", EMULATED_CPP]
+            native.run_ctest(flavour, [*left_out, *ctest], sanitizer.environment())
             result["cpp"] = "passed"
         if only != "cpp":
             found = run_pytest(sanitizer, python, pytest)
@@ -92,7 +97,7 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
     folder = OUTPUT / sanitizer.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    files: list[str | Path] = [] if _names_files(arguments) else [*extension_tests()]
+    files: list[str | Path] = [] if _names_files(arguments) else [*extension_tests(emulator=sanitizer.emulator)]
     command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest", *WATCHED_TESTS]
     command.append(emulated_device(sanitizer.flavour))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,9 +105,22 @@ def test_equal_findings_are_told_once(tmp_path: Path) -> None:
 
 
 def test_the_tests_of_the_extension_are_found_and_those_of_the_toolchain_left_out() -> None:
-    names = {file.name for file in session.extension_tests()}
-    assert {"test_backend.py", "test_cache.py", "test_model_files.py"} <= names
-    assert not {"test_toolchain.py", "test_containers.py", "test_sanitizers.py"} & names
+    names = {file.name for file in session.extension_tests(emulator=False)}
+    assert {"test_backend.py", "test_cache.py", "test_model_files.py", "test_fork.py"} <= names
+    assert not {"test_toolchain.py", "test_containers.py", "test_sanitizers.py", "test_bad_cases.py"} & names
+    emulated = {file.name for file in session.extension_tests(emulator=True)} - names
+    assert emulated == {file.name for file in (ROOT / "tests" / "cuda").glob("test_*.py")}
+
+
+def test_every_suite_on_the_emulated_device_can_be_left_out() -> None:
+    suites = set()
+    for file in (ROOT / "tests" / "cpp" / "cuda").glob("*.cc"):
+        text = file.read_text()
+        if "emulator.h" in text:
+            suites |= set(re.findall(r"^TEST\w*\((\w+)", text, re.M))
+    assert suites
+    for suite in suites:
+        assert re.match(session.EMULATED_CPP, f"{suite}.Name"), suite
 
 
 def test_suppressions_have_reasons() -> None:
