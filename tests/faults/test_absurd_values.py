@@ -37,6 +37,7 @@ def test_far_more_threads_than_cores(python: Any, model_file: Path) -> None:
     assert float(many) == pytest.approx(float(one), rel=1e-5)
 
 
+@pytest.mark.release_build  # limits addresses, of which sanitizers take a multiple
 def test_fewer_threads_than_were_asked_for(python: Any, model_file: Path) -> None:
     """The system gives no more: the work is done by those there are."""
     code = f"import resource\nresource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29))\n{LOAD}"

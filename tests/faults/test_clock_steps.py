@@ -41,7 +41,8 @@ def wall_clock(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def stepping(wall_clock: str, python: Any) -> Any:
     def run(code: str, *arguments: object) -> Any:
-        preload = " ".join(filter(None, [wall_clock, os.environ.get("LD_PRELOAD")]))
+        # A sanitizer's library has to be the first.
+        preload = " ".join(filter(None, [os.environ.get("LD_PRELOAD"), wall_clock]))
         return python(STEPPING + code, *arguments, LD_PRELOAD=preload)
 
     return run

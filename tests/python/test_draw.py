@@ -133,6 +133,7 @@ def test_large_graphs_are_cut_with_a_note() -> None:
     assert "cut" not in draw(parse(chain(10)))
 
 
+@pytest.mark.release_build
 def test_a_graph_of_300_nodes_is_drawn_in_a_second() -> None:
     lines = ["graph 1", "input %0 : f32[8]", "input %mask : f32[8]"]
     last, number = 0, 1

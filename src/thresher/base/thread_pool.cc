@@ -49,8 +49,8 @@ void LockBeforeFork() { GlobalMutex().lock(); }
 void UnlockInParent() { GlobalMutex().unlock(); }
 void ForgetInChild() {
   // The workers did not survive the fork, and the pool's locks may be held by threads that did not either: the memory
-  // is given up and the next call makes a new pool.
-  new (global_mutex_storage) std::mutex;
+  // is given up and the next call makes a new pool. The mutex belongs to this thread, which locked it before the fork.
+  GlobalMutex().unlock();
   global_pool.store(nullptr, std::memory_order_release);
   inside_work = false;
 }
