@@ -99,7 +99,8 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
     folder.mkdir(parents=True)
     files: list[str | Path] = [] if _names_files(arguments) else [*extension_tests(emulator=sanitizer.emulator)]
     command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest", *WATCHED_TESTS]
-    command.append(emulated_device(sanitizer.flavour))
+    if sanitizer.emulator:
+        command.append(emulated_device(sanitizer.flavour))
     try:
         run(
             [*launcher(), *command, *files, *arguments],

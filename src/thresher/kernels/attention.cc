@@ -26,7 +26,7 @@ namespace {
 // Keys whose scores are held at once, and the memory those scores of one block of queries may take, so as to stay near
 // L1.
 constexpr size_t kMostKeys = 512;
-constexpr size_t kScoreBytes = 32 * 1024;
+constexpr size_t kScoreBytes = size_t{32} * 1024;
 constexpr size_t kMostTiles = 8;  // of queries in a block
 
 constexpr float kNoKey = -std::numeric_limits<float>::infinity();  // the maximum over no keys
