@@ -162,7 +162,10 @@ struct State {
 };
 
 State& GetState() {
-  static auto* const state = new State;
+  static auto* const state = [] {
+    Dropped();  // makes the profiler's mutex, while none is held (fork_mutex.h)
+    return new State;
+  }();
   return *state;
 }
 
