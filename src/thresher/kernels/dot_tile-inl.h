@@ -143,8 +143,8 @@ struct Int8Dot {
 #elif THRESHER_DOT_SHORT_SUMS
 
 // Products of uint8 and int8 added by fours in int16, then in int32. The instruction that multiplies (vpmaddubsw)
-// saturates its int16, so the weights of one such four are kept small enough when they are packed: at most
-// kMostShortSum if those of one sign are added. Then no sum leaves int16, and every one is exact.
+// saturates its int16, so the weights of one such four are kept small enough when they are packed (kMostShortSum). Then
+// no sum leaves int16, and every one is exact.
 struct Int8Dot {
   using Sum = int32_t;
   using Tag = IntTag;
@@ -157,7 +157,6 @@ struct Int8Dot {
   static constexpr size_t kRowBytes = 1;
   static constexpr int32_t kRowOffset = 0;
   static constexpr bool kCentred = false;
-  static constexpr int32_t kMostShortSum = 128;  // times 255 it is below 2^15
 
   using ShortTag = hn::Repartition<int16_t, IntTag>;
 

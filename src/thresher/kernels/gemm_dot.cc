@@ -298,27 +298,27 @@ void RunProduct(const GemmDotArgs& args, const PanelRange& range) {
 
 // ---- packing int8 ----
 
-// What decides the scale of each column: its largest magnitude, or more where the sums of four products would not fit
-// otherwise. Rounding moves such a sum of weights by no more than four halves.
+// What decides the scale of each column: its largest magnitude, or more where short sums would not fit otherwise.
 HWY_INLINE hn::Vec<TileTag> ColumnReach(TileTag d, const float* HWY_RESTRICT in, size_t k) {
   const size_t width = PanelWidth();
   auto reach = hn::Zero(d);
   for (size_t row = 0; row < k; ++row) reach = hn::Max(reach, hn::Abs(hn::LoadU(d, in + row * width)));
 #if THRESHER_DOT_SHORT_SUMS
   auto most = hn::Zero(d);
-  for (size_t row = 0; row < k; row += 2) {
-    // Two of a quad, and their counterparts in the quad of the other step.
-    if (row % 8 >= Int8Dot::kStep) continue;
-    auto positive = hn::Zero(d), negative = hn::Zero(d);
-    for (const size_t i : {row, row + 1, row + Int8Dot::kStep, row + Int8Dot::kStep + 1}) {
-      if (i >= k) break;
-      const auto v = hn::LoadU(d, in + i * width);
-      positive = hn::Add(positive, hn::Max(v, hn::Zero(d)));
-      negative = hn::Sub(negative, hn::Min(v, hn::Zero(d)));
+  for (size_t period = 0; period < k; period += kShortSumPeriod) {
+    for (const int64_t start : kShortSumStarts) {
+      auto positive = hn::Zero(d), negative = hn::Zero(d);
+      for (const int64_t row : kShortSumRows) {
+        const size_t i = period + static_cast<size_t>(start + row);
+        if (i >= k) break;
+        const auto v = hn::LoadU(d, in + i * width);
+        positive = hn::Add(positive, hn::Max(v, hn::Zero(d)));
+        negative = hn::Sub(negative, hn::Min(v, hn::Zero(d)));
+      }
+      most = hn::Max(most, hn::Max(positive, negative));
     }
-    most = hn::Max(most, hn::Max(positive, negative));
   }
-  reach = hn::Max(reach, hn::Mul(most, hn::Set(d, 127.0f / (Int8Dot::kMostShortSum - 2))));
+  reach = hn::Max(reach, hn::Mul(most, hn::Set(d, 127.0f / kMostShortSum)));
 #endif
   return reach;
 }

@@ -4,9 +4,8 @@
 // scale and a zero point of its own, found from its smallest and largest number:
 //   a = scale * (q - zero), 0 <= q <= 255,
 // and each column of B symmetrically to [-127, 127] with a scale of its own. The integer sums are exact; only rounding
-// to 8 bits and the final scaling are not. Where Int8SumsAreShort(), the scale of a column is also large enough for
-// the weights of each eight rows' 0, 1, 4 and 5 and 2, 3, 6 and 7 that have the same sign to sum up to no more than
-// 128: their products with 8 bits then fit into int16.
+// to 8 bits and the final scaling are not. Where Int8SumsAreShort(), the scale of a column is also
+// large enough for the sums that kMostShortSum bounds.
 //
 // A few rows times 4-bit weights are multiplied as int16: each group of kInt4Group elements of a row is quantised to
 // 16 bits with a scale of its own, which adds an error of 2^-16 of the group's largest number, far below that of the
@@ -67,6 +66,13 @@ void RestoreRows(const ConvertRowsArgs& converted, float* x);
 
 // Whether this machine adds four products of int8 in int16: it has an instruction for that, and none for int32.
 bool Int8SumsAreShort();
+
+// The rows of such a four, from the starts in every period on. The weights of one sign among them add up to
+// kMostShortSum at most, and to 128 once they are rounded: times 255, what rows hold at most, that fits into int16.
+inline constexpr int64_t kShortSumRows[] = {0, 1, 4, 5};
+inline constexpr int64_t kShortSumStarts[] = {0, 2};
+inline constexpr int64_t kShortSumPeriod = 8;
+inline constexpr float kMostShortSum = 126.0f;
 
 // For gemm.cc: the int8 form of PackWeight, UnpackWeight and of the bytes of a panel.
 size_t Int8PanelStride(size_t k);

@@ -72,12 +72,6 @@ struct Format {
   bool short_sums = false;  // whether sums of four bound the scale as well (gemm_dot.h)
 };
 
-// Rows 0, 1, 4 and 5 of each eight are added in int16, and so are the others.
-constexpr int64_t kShortSumRows[] = {0, 1, 4, 5};
-constexpr int64_t kShortSumStarts[] = {0, 2};
-constexpr int64_t kShortSumPeriod = 8;
-constexpr float kMostShortSum = 126.0f;  // 128, less what rounding adds to four numbers
-
 Format FormatOf(Precision precision, int64_t k) {
   switch (precision) {
     case Precision::kInt8:
