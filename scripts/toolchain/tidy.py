@@ -142,9 +142,13 @@ def run_tidy(changed: Collection[Path] | None) -> None:
         return
     folder = database()
     sources = compiled(folder)
+    there = sorted(path for path in SOURCES.rglob("*.cc") if changed is None or path in changed)
+    if not set(there) <= set(sources) and (folder / "CMakeCache.txt").is_file():
+        # They may be newer than the database; only the build knows which it leaves out on purpose.
+        native.tool(["cmake", folder], hint=f"Removing {folder} starts afresh.")
+        sources = compiled(folder)
     files = sources if changed is None else choose(changed, set(sources))
-    there = (path for path in SOURCES.rglob("*.cc") if changed is None or path in changed)
-    if left_out := sorted(path.relative_to(ROOT).as_posix() for path in there if path not in sources):
+    if left_out := [path.relative_to(ROOT).as_posix() for path in there if path not in sources]:
         note(f"clang-tidy: not compiled in {folder} and left out: {', '.join(left_out)}")
     note(f"clang-tidy: {len(files)} of {len(sources)} files of src/")
     look_at(files, folder)

@@ -29,6 +29,14 @@ size_t Length(std::string text) {
 
 }  // namespace thresher
 """
+GLOBBING = """\
+cmake_minimum_required(VERSION 3.25)
+project(engine LANGUAGES CXX)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+file(GLOB sources CONFIGURE_DEPENDS src/thresher/*.cc)
+add_library(engine OBJECT ${sources})
+target_compile_features(engine PRIVATE cxx_std_20)
+"""
 # A line that must not pass by what ruff calls it.
 FORBIDDEN = {
     "S102": "exec(text)",
@@ -198,6 +206,20 @@ class TestLint:
         for word in ("F401", "untyped.py:4", "untyped.py:3", "SC2086", "DL3006", "bugprone-use-after-move"):
             assert word in text, word
         assert "clang-tidy: 1 of 2 files of src/" in text, "the good file has not changed"
+
+    def test_a_source_newer_than_the_build_is_looked_at(self, linting: Clone) -> None:
+        made = made_environment("tools")
+        linting.lend("tools", made)
+        linting.write("CMakeLists.txt", GLOBBING)
+        built = next(linting.root.glob(f"build/*-release-{PYTHON_TAG}"))
+        configure = [str(made / "bin" / "cmake"), "-S", str(linting.root), "-B", str(built), "-G", "Ninja"]
+        done = linting.run([*configure, f"-DCMAKE_MAKE_PROGRAM={made / 'bin' / 'ninja'}"])
+        assert done.returncode == 0, done.stderr
+        linting.write("src/thresher/bad.cc", BAD_CC)
+        assert "bad.cc" not in (built / "compile_commands.json").read_text()
+        code, text = linting.nox("lint", "--since", "HEAD")
+        assert code == 1 and "Found by clang-tidy" in text, text
+        assert "bugprone-use-after-move" in text and "left out" not in text
 
     def test_what_believes_foreign_data_is_found(self, linting: Clone) -> None:
         names = ("hashlib", "marshal", "os", "pickle", "subprocess", "tarfile", "tempfile")
