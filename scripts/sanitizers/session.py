@@ -10,7 +10,7 @@ from toolchain import environments, native, wheel
 from toolchain.environments import SANITIZED
 from toolchain.layout import BUILD, ROOT
 from toolchain.process import ToolchainError, note, run, write_json
-from toolchain.tests import EMULATOR, OFFLINE, WATCHED_TESTS, emulated_device
+from toolchain.tests import EMULATOR, OFFLINE, emulated_device, watched_tests
 
 from . import reports, selfcheck
 from .sanitizer import SANITIZERS, Sanitizer, launcher
@@ -98,7 +98,8 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     files: list[str | Path] = [] if _names_files(arguments) else [*extension_tests(emulator=sanitizer.emulator)]
-    command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest", *WATCHED_TESTS]
+    marks = watched_tests(*filter(None, [sanitizer.left_out]))
+    command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest", *marks]
     if sanitizer.emulator:
         command.append(emulated_device(sanitizer.flavour))
     try:

@@ -14,7 +14,7 @@ from .environments import COVERAGE, script
 from .layout import BUILD, ROOT
 from .native import PROFILES, Flavour
 from .process import ToolchainError, cores, note, run, write_json
-from .tests import EMULATOR, OFFLINE, PYTHON_TESTS, WATCHED_TESTS, emulated_device
+from .tests import EMULATOR, OFFLINE, PYTHON_TESTS, emulated_device, watched_tests
 
 OUTPUT = BUILD / "coverage"
 PAGE = OUTPUT / "index.html"
@@ -69,7 +69,7 @@ def _run_pytest(flavour: Flavour, python: Path, arguments: list[str]) -> None:
     folders = [folder for folder in PYTHON_TESTS if (ROOT / folder).is_dir()]
     run(
         [
-            *(python, "-m", "coverage", "run", "-m", "pytest", *WATCHED_TESTS),
+            *(python, "-m", "coverage", "run", "-m", "pytest", *watched_tests()),
             *(*folders, emulated_device(flavour), *arguments),
         ],
         cwd=ROOT,

@@ -18,8 +18,12 @@ PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
 EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-# For pytest where the build watches itself, which makes it slow and large.
-WATCHED_TESTS = ("-m", "not thorough and not release_build")
+UNWATCHED_MARKS = ("thorough", "release_build")
+
+
+def watched_tests(*marks: str) -> tuple[str, str]:
+    """Returns the options of pytest that leave out what a build that watches itself does not bear, and more marks."""
+    return "-m", " and ".join(f"not {mark}" for mark in (*UNWATCHED_MARKS, *marks))
 
 
 def emulated_device(flavour: Flavour) -> str:

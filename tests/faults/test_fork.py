@@ -41,6 +41,7 @@ def ended(child, seconds=30):
 """
 
 
+@pytest.mark.threads_after_fork
 def test_fork(python: Any, model_file: Path, tmp_path: Path) -> None:
     code = (
         LOADED
@@ -103,6 +104,7 @@ print(sorted(set(codes)), right())
 )
 
 
+@pytest.mark.threads_after_fork
 def test_fork_while_other_threads_compute(python: Any, model_file: Path, tmp_path: Path) -> None:
     assert lines_of(python(FORKS_WHILE_BUSY, model_file, tmp_path / "run.thrtrace", 40)) == ["[0] True"]
     from thresher.profiler.trace import read_trace
@@ -112,6 +114,7 @@ def test_fork_while_other_threads_compute(python: Any, model_file: Path, tmp_pat
 
 
 @pytest.mark.thorough
+@pytest.mark.threads_after_fork
 def test_many_forks_while_other_threads_compute(python: Any, model_file: Path, tmp_path: Path) -> None:
     done = python(FORKS_WHILE_BUSY, model_file, tmp_path / "run.thrtrace", 2000, timeout=600)
     assert lines_of(done) == ["[0] True"]
@@ -157,7 +160,7 @@ print(sorted(set(codes)))
     assert lines_of(python(code, timeout=300, OMP_NUM_THREADS="1")) == ["[0]"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.threads_after_fork), "spawn", "forkserver"])
 def test_multiprocessing(method: str, model_file: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -188,6 +191,7 @@ if __name__ == "__main__":
     assert read_trace(tmp_path / "run.thrtrace").meta["complete"] is True
 
 
+@pytest.mark.threads_after_fork
 def test_workers_of_a_data_loader(python: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = """

@@ -155,6 +155,7 @@ def test_doctor_reports_the_connection() -> None:
 
 
 @needs_shim
+@pytest.mark.threads_after_fork
 def test_fork_while_profiling() -> None:
     code = """
 import thresher.torch_profiler as t
@@ -172,6 +173,7 @@ if child == 0:
     prof.stop()
     os.write(writing, json.dumps(t.last_session().error).encode())
     os._exit(0)
+os.close(writing)
 _, state = os.waitpid(child, 0)
 with torch.no_grad():
     model(x)
@@ -187,6 +189,7 @@ print(json.dumps([os.waitstatus_to_exitcode(state), kernels(prof), once, s.dropp
 
 
 @needs_shim
+@pytest.mark.threads_after_fork
 def test_profile_in_a_forked_child() -> None:
     code = """
 import thresher.torch_profiler as t
@@ -197,8 +200,9 @@ child = os.fork()
 if child == 0:
     os.write(writing, json.dumps([kernels(run(model, x)), t.last_session().error]).encode())
     os._exit(0)
+os.close(writing)
 _, state = os.waitpid(child, 0)
-print(json.dumps([os.waitstatus_to_exitcode(state), parent, *json.loads(os.read(reading, 1000))]))
+print(json.dumps([os.waitstatus_to_exitcode(state), parent, *json.loads(os.read(reading, 1000) or "[0, null]")]))
 """
     status, parent, child, error = run_for_json(MODEL + code)
     assert (status, error) == (0, "")
