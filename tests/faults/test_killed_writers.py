@@ -17,6 +17,9 @@ from writers import WRITERS
 HERE = Path(__file__).parent
 
 KILLS = 10
+# A forked child that starts a recording starts the thread that writes it.
+WITH_THREADS = {"SavedTrace": (pytest.mark.threads_after_fork,)}
+NAMES = [pytest.param(name, marks=WITH_THREADS.get(name, ())) for name in sorted(WRITERS)]
 
 
 def execute(name: str, folder: Path, kills: int, seed: int) -> dict[str, int]:
@@ -31,7 +34,7 @@ def execute(name: str, folder: Path, kills: int, seed: int) -> dict[str, int]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS))
+@pytest.mark.parametrize("name", NAMES)
 def test_old_or_new_and_nothing_else(name: str, tmp_path: Path) -> None:
     found = execute(name, tmp_path, KILLS, 1)
     assert found["hits"] > 0, "no kill came while the file was unfinished: this proves nothing"
@@ -39,7 +42,7 @@ def test_old_or_new_and_nothing_else(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", sorted(WRITERS))
+@pytest.mark.parametrize("name", NAMES)
 def test_many_moments(name: str, tmp_path: Path) -> None:
     assert execute(name, tmp_path, 300, 2)["hits"] > 10
 
