@@ -55,6 +55,20 @@ struct Rows {
     args.zero = zero.data();
     for (int part = 0; part < num_parts; ++part) ConvertRows(args, part, num_parts);
   }
+
+  // Their product with a packed weight, without an epilogue.
+  GemmDotArgs Times(const void* packed_b, int64_t n, float* c, int64_t ldc) const {
+    GemmDotArgs product;
+    product.form = args.form;
+    product.m = args.m, product.n = n, product.k = args.k;
+    product.rows = bytes.data();
+    product.scale = scale.data();
+    product.zero = zero.data();
+    product.packed_b = packed_b;
+    product.c = c, product.ldc = ldc;
+    return product;
+  }
+
   std::vector<uint8_t> bytes;
   std::vector<float> scale;
   std::vector<int32_t> zero;
@@ -110,15 +124,7 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
   } else {
     const Rows rows(form, c.m, c.k, a.data() + 1, lda, c.num_parts);
     RestoreRows(rows.args, restored_a.data());
-    GemmDotArgs own;
-    own.form = form;
-    own.m = c.m, own.n = c.n, own.k = c.k;
-    own.rows = rows.bytes.data();
-    own.scale = rows.scale.data();
-    own.zero = rows.zero.data();
-    own.packed_b = packed.data();
-    own.c = actual.data() + 1;
-    own.ldc = ldc;
+    GemmDotArgs own = rows.Times(packed.data(), c.n, actual.data() + 1, ldc);
     own.bias = args.bias;
     own.residual = residual_for(actual);
     own.ldr = ldc;
@@ -293,16 +299,7 @@ TEST(GemmPrecisionTest, SumsOfTheLargestCodesAreExact) {
           UnpackWeight(Precision::kInt8, packed.data(), k, n, restored_b.data());
           const Rows rows(RowForm::kInt8, m, k, a.data(), k);
           RestoreRows(rows.args, restored_a.data());
-          GemmDotArgs args;
-          args.form = RowForm::kInt8;
-          args.m = m, args.n = n, args.k = k;
-          args.rows = rows.bytes.data();
-          args.scale = rows.scale.data();
-          args.zero = rows.zero.data();
-          args.packed_b = packed.data();
-          args.c = c.data();
-          args.ldc = n;
-          GemmDot(args);
+          GemmDot(rows.Times(packed.data(), n, c.data(), n));
           for (int64_t i = 0; i < m; ++i) {
             for (int64_t j = 0; j < n; ++j) {
               double expected = 0, size = 0;
@@ -367,16 +364,7 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
       PackWeight(precision, b.data(), k, n, 1, k, packed.data());
       const Rows rows(form, m, k, a.data(), k);
       std::vector<float> c(static_cast<size_t>(m * n));
-      GemmDotArgs args;
-      args.form = form;
-      args.m = m, args.n = n, args.k = k;
-      args.rows = rows.bytes.data();
-      args.scale = rows.scale.data();
-      args.zero = rows.zero.data();
-      args.packed_b = packed.data();
-      args.c = c.data();
-      args.ldc = n;
-      GemmDot(args);
+      GemmDot(rows.Times(packed.data(), n, c.data(), n));
       for (int64_t j = 0; j < n; ++j) {
         EXPECT_TRUE(std::isfinite(c[static_cast<size_t>(j)]));
         EXPECT_TRUE(std::isnan(c[static_cast<size_t>(n + j)]));
