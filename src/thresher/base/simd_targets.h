@@ -42,3 +42,9 @@
 // Whether the target being compiled multiplies pairs of bf16 by an instruction. Highway's own macro holds for plain
 // NEON what it held for NEON with BF16, when a source is compiled for both.
 #define THRESHER_NATIVE_DOT_BF16 (HWY_NATIVE_DOT_BF16 && (!HWY_TARGET_IS_NEON || HWY_TARGET == HWY_NEON_BF16))
+
+// How the target being compiled multiplies int8: four at a time by an instruction that adds to int32; else two at a
+// time with sums in int16; else two at a time, widened to int16.
+#define THRESHER_INT8_QUADS \
+  ((HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16)
+#define THRESHER_INT8_SHORT_SUMS (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && HWY_TARGET > HWY_AVX3_DL)

@@ -20,21 +20,6 @@
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/tile-inl.h"
 
-// How int8 is multiplied: four at a time by an instruction that adds to int32; two at a time with sums in int16; else
-// two at a time, widened to int16.
-#undef THRESHER_DOT_QUADS
-#undef THRESHER_DOT_SHORT_SUMS
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || HWY_TARGET_IS_SVE || HWY_TARGET == HWY_NEON_BF16
-#define THRESHER_DOT_QUADS 1
-#define THRESHER_DOT_SHORT_SUMS 0
-#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-#define THRESHER_DOT_QUADS 0
-#define THRESHER_DOT_SHORT_SUMS 1
-#else
-#define THRESHER_DOT_QUADS 0
-#define THRESHER_DOT_SHORT_SUMS 0
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 
@@ -107,7 +92,7 @@ struct Bf16Dot {
   }
 };
 
-#if THRESHER_DOT_QUADS
+#if THRESHER_INT8_QUADS
 
 // Quads of 8 bits; sums in int32. A is unsigned on x86, as its instruction wants, and signed on Arm.
 struct Int8Dot {
@@ -140,7 +125,7 @@ struct Int8Dot {
   }
 };
 
-#elif THRESHER_DOT_SHORT_SUMS
+#elif THRESHER_INT8_SHORT_SUMS
 
 // Products of uint8 and int8 added by fours in int16, then in int32. The instruction that multiplies (vpmaddubsw)
 // saturates its int16, so the weights of one such four are kept small enough when they are packed (kMostShortSum). Then

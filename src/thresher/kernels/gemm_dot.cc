@@ -289,7 +289,7 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
   }
 }
 
-bool HasShortSums() { return THRESHER_DOT_SHORT_SUMS; }
+bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 
 void RunProduct(const GemmDotArgs& args, const PanelRange& range) {
   if (args.form == RowForm::kInt16) return GemmInt4Range(args, range);
@@ -303,7 +303,7 @@ HWY_INLINE hn::Vec<TileTag> ColumnReach(TileTag d, const float* HWY_RESTRICT in,
   const size_t width = PanelWidth();
   auto reach = hn::Zero(d);
   for (size_t row = 0; row < k; ++row) reach = hn::Max(reach, hn::Abs(hn::LoadU(d, in + row * width)));
-#if THRESHER_DOT_SHORT_SUMS
+#if THRESHER_INT8_SHORT_SUMS
   auto most = hn::Zero(d);
   for (size_t period = 0; period < k; period += kShortSumPeriod) {
     for (const int64_t start : kShortSumStarts) {

@@ -65,14 +65,6 @@ constexpr size_t kChains = 16;  // of 32 registers
 #endif
 using Chains = std::make_index_sequence<kChains>;
 
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL) || (HWY_TARGET & HWY_ALL_SVE) || HWY_TARGET == HWY_NEON_BF16
-#define THRESHER_PEAKS_INT8_QUADS 1
-#define THRESHER_PEAKS_INT8_SHORT_SUMS 0
-#else
-#define THRESHER_PEAKS_INT8_QUADS 0
-#define THRESHER_PEAKS_INT8_SHORT_SUMS (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2)
-#endif
-
 // The value stays in its register, in program order. Otherwise compilers spread a loop out until it spills.
 template <class V>
 HWY_INLINE void Keep(V& v) {
@@ -146,7 +138,7 @@ int64_t Int8Dots(const LoopArgs& args) {
   const hn::ScalableTag<int32_t> d;
   int32_t* values = reinterpret_cast<int32_t*>(args.data);
   const int64_t steps = args.repeats * kStepsPerRepeat;
-#if THRESHER_PEAKS_INT8_QUADS
+#if THRESHER_INT8_QUADS
   const hn::Repartition<int8_t, decltype(d)> d8;
 #if HWY_ARCH_X86
   const hn::Repartition<uint8_t, decltype(d)> d8_left;
@@ -157,7 +149,7 @@ int64_t Int8Dots(const LoopArgs& args) {
   const auto b = hn::BitCast(d8, hn::Set(d, values[kChains + 1]));
   const auto step = [&](auto& chain) HWY_ATTR { chain = hn::SumOfMulQuadAccumulate(d, a, b, chain); };
   constexpr size_t kOperations = 8;
-#elif THRESHER_PEAKS_INT8_SHORT_SUMS
+#elif THRESHER_INT8_SHORT_SUMS
   // As the products of gemm_dot.cc: two times four of 8 bits, added in int16 and only then in int32.
   const hn::Repartition<int8_t, decltype(d)> d8;
   const hn::Repartition<uint8_t, decltype(d)> du8;
@@ -269,12 +261,9 @@ int64_t Copy(const LoopArgs& args) {
 const char* RunningTarget() { return hwy::TargetName(HWY_TARGET); }
 bool HasBf16Dots() { return THRESHER_NATIVE_DOT_BF16; }
 const char* Int8By() {
-  if (THRESHER_PEAKS_INT8_QUADS) return "quads of int8";
-  return THRESHER_PEAKS_INT8_SHORT_SUMS ? "pairs of int8" : "pairs of int16";
+  if (THRESHER_INT8_QUADS) return "quads of int8";
+  return THRESHER_INT8_SHORT_SUMS ? "pairs of int8" : "pairs of int16";
 }
-
-#undef THRESHER_PEAKS_INT8_QUADS
-#undef THRESHER_PEAKS_INT8_SHORT_SUMS
 
 }  // namespace
 }  // namespace thresher::kernels::HWY_NAMESPACE
