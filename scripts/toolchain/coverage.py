@@ -91,6 +91,8 @@ def draw(flavour: Flavour) -> dict[str, Any]:
             *(*gcovr, "--object-directory", flavour.objects, "--filter", f"{ROOT}/src/", "--json", cpp),
             # Highway compiles a kernel's file once for each instruction set; a line has run when any of them has.
             *("--merge-mode-functions", "separate", "--exclude-throw-branches", "-j", str(cores())),
+            # CMake's own trial of the compiler leaves counters, too.
+            *("--exclude-directory", ".*/CompilerIdCXX"),
             flavour.objects,
         ],
         cwd=ROOT,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from file_system import fill
-from processes import lines_of
+from processes import limit_file_size, lines_of
 from writers import WRITERS, ModelFile, SavedTrace
 
 Disk = Callable[[str], Path]
@@ -111,8 +111,8 @@ def test_a_cache_is_done_without(name: str, disk: Disk) -> None:
 
 
 def test_a_limit_on_the_size_of_files_is_a_full_disk_without_root(tmp_path: Path, python: Any) -> None:
-    code = """
-import resource, sys
+    code = f"""
+import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from writers import *
@@ -120,7 +120,7 @@ writers = [WRITERS[name](Path(sys.argv[1])) for name in ("ModelFile", "ChromeTra
 for writer in writers:
     writer.prepare()
     writer.write(1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+{limit_file_size(20_000)}
 for writer in writers:
     try:
         writer.write(2)

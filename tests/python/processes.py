@@ -20,6 +20,19 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
+def limit_file_size(size: int) -> str:
+    """Returns code after which a file takes `size` bytes at most, as on a full disk, until Python ends.
+
+    The limit is lifted then: the counters of a build for coverage are written still later.
+    """
+    return f"""
+import atexit, resource
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+atexit.register(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, limits[1]))
+"""
+
+
 def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
     """What a process printed; fails with what it said if it did not end well."""
     assert done.returncode == 0, done.stderr

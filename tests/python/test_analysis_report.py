@@ -306,8 +306,7 @@ def test_a_long_memory_curve_keeps_its_peak(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(store, "_MAX_MEMORY_EVENTS", 500)
     random = np.random.default_rng(0)
-    rows = encoder_records(1)[:0].copy()
-    rows.resize(20_000)
+    rows = np.zeros(20_000, encoder_records(1).dtype)
     rows["start_ns"] = rows["end_ns"] = START + np.arange(20_000) * 10
     rows["kind"], rows["event"], rows["value"] = 4, 37, 8
     rows["correlation"] = 1000 + random.integers(0, 100, 20_000)

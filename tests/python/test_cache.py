@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import limit_file_size
 
 pytest.importorskip("thresher._engine")
 
@@ -181,9 +182,9 @@ def test_no_space_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_write_that_the_system_cuts_off(folder: Path) -> None:
     code = f"""
-import resource, warnings
+import warnings
 from thresher import cache
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+{limit_file_size(1000)}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     print(cache.store("sums", {KEY!r}, "x" * 100_000), [w.category.__name__ for w in caught])

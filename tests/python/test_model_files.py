@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import run_python
+from processes import limit_file_size, run_python
 
 torch = pytest.importorskip("torch")
 
@@ -297,12 +297,11 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(mlp: Mlp, tmp_path: Pa
     path = thresher.export(mlp, (torch.zeros(3, 16),), tmp_path / "mlp.thrmodel")
     before = path.read_bytes()
     done = run_python(
-        "import resource, signal, numpy\n"
+        "import numpy\n"
         "from thresher import _engine\n"
         "graph = _engine.Graph()\n"
         "graph.set_outputs([graph.constant('large', numpy.ones(4096, numpy.float32), weight=True)])\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"  # a limit on the size stands for a full disk
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        f"{limit_file_size(4096)}"
         f"try: _engine.write_model({str(path)!r}, 'mlp', [(graph, ['output'])])\n"
         "except ValueError as error: print(error)\n"
     )
