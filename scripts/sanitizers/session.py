@@ -97,10 +97,16 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
     folder = OUTPUT / sanitizer.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    files: list[str | Path] = [] if _names_files(arguments) else [*extension_tests(emulator=sanitizer.emulator)]
+    paths = [Path(argument.partition("::")[0]) for argument in arguments]
+    named = [path for path in paths if (ROOT / path).exists()]
+    files = [] if named else extension_tests(emulator=sanitizer.emulator)
     marks = watched_tests(*filter(None, [sanitizer.left_out]))
     command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest", *marks]
-    if sanitizer.emulator:
+    # Only the tests of these folders know the option.
+    emulated = any(
+        (ROOT / path).is_relative_to(ROOT / folder) for path in named or files for folder in EMULATED_FOLDERS
+    )
+    if sanitizer.emulator and emulated:
         command.append(emulated_device(sanitizer.flavour))
     try:
         run(
@@ -119,10 +125,6 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
         found = reports.read(folder)
         raise ToolchainError(f"{error} {_message(sanitizer.name, found)}" if found else str(error)) from error
     return reports.read(folder)
-
-
-def _names_files(arguments: list[str]) -> bool:
-    return any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)
 
 
 def _message(name: str, found: list[reports.Report]) -> str:

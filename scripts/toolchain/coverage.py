@@ -89,7 +89,6 @@ def draw(flavour: Flavour) -> dict[str, Any]:
     run(
         [
             *(*gcovr, "--object-directory", flavour.objects, "--filter", f"{ROOT}/src/", "--json", cpp),
-            # Highway compiles a kernel's file once for each instruction set; a line has run when any of them has.
             *("--merge-mode-functions", "separate", "--exclude-throw-branches", "-j", str(cores())),
             # CMake's own trial of the compiler leaves counters, too.
             *("--exclude-directory", ".*/CompilerIdCXX"),
@@ -109,7 +108,9 @@ def draw(flavour: Flavour) -> dict[str, Any]:
         traces += ["--cobertura-add-tracefile", python]
     run(
         [
-            *(*gcovr, *traces, "--merge-mode-functions", "separate", "--html-details", PAGE, "--html-single-page"),
+            # Highway compiles a kernel's file once for each instruction set; a line has run when any of them has.
+            *(*gcovr, *traces, "--merge-mode-functions", "separate", "--merge-lines"),
+            *("--html-details", PAGE, "--html-single-page"),
             *("--html-title", "Thresher: lines that the tests run", "--json-summary", SUMMARY),
         ],
         cwd=ROOT,
