@@ -61,6 +61,12 @@ TEST(ParseGraph, ErrorsNameThePlaceWantedAndFound) {
                 .find("line 3, column 18: wanted the module as a string, found 'fc'"),
             std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x \"name\nreturn\n").find("no closing quote"), std::string::npos);
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = softmax(%x) {dim = 0, dim = -1}\nreturn %y\n")
+                .find("line 3, column 28: attribute 'dim' stands twice"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y, %z = relu(%x)\nreturn %y\n")
+                .find("relu has 1 outputs, found 2 names and 0 types"),
+            std::string::npos);
   EXPECT_NE(ErrorOf(std::string(kSample) + "input %w : f32[]\n").find("wanted the end of the text, found 'input'"),
             std::string::npos);
 }
@@ -84,6 +90,13 @@ TEST(ParseGraph, ConstantsOutsideTheTextNeedAResolver) {
   ASSERT_TRUE(graph.ok()) << graph.status().message();
   EXPECT_EQ(graph.value().value(0).constant.data, contents.data());
   EXPECT_TRUE(graph.value().value(0).constant.is_weight);
+
+  const auto without_bytes = [](const ConstantRequest&) -> Result<Constant> { return Constant(); };
+  EXPECT_NE(ParseGraph(text, without_bytes).status().message().find("gave no bytes for constant 'fc.weight'"),
+            std::string::npos);
+  const auto failing = [](const ConstantRequest&) -> Result<Constant> { return Unsupported("no such tensor"); };
+  EXPECT_NE(ParseGraph(text, failing).status().message().find("constant 'fc.weight': no such tensor"),
+            std::string::npos);
 
   const std::string digest = ToHex(HashConstant(graph.value().value(0)));
   EXPECT_TRUE(
@@ -118,6 +131,8 @@ TEST(ParseGraph, RefusesWhatIsTooLarge) {
   for (int i = 0; i < 5000; ++i) many += ", %x";
   EXPECT_NE(ErrorOf(many + ")\nreturn %y\n").find("more than 4096 operands"), std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x \"" + std::string(5000, 'n') + "\" : f32[]\nreturn\n").find("longer than 4096"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(std::string(kMaxGraphText + 1, ' ')).find("wanted at most 67108864 bytes, found 67108865"),
             std::string::npos);
 }
 

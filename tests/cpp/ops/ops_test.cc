@@ -18,6 +18,10 @@ void ExpectContains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
+ValueId Filled(Graph& g, Ints shape, const std::string& dtype = "f32") {
+  return Must(g.Add1("full", {}, {{"shape", std::move(shape)}, {"value", 1.0}, {"dtype", dtype}}));
+}
+
 std::vector<float> Iota(int64_t n) {
   std::vector<float> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = static_cast<float>(i);
@@ -37,6 +41,55 @@ TEST(Ops, EveryRowIsWhole) {
     }
   }
   EXPECT_EQ(FindOp("no such operator"), nullptr);
+}
+
+TEST(Ops, WrongOperandsOfProductsAreExplained) {
+  Graph g;
+  const ValueId x = Filled(g, {2, 3});
+  const ValueId w = Filled(g, {5, 3});
+  const ValueId v = Filled(g, {4});
+  ExpectContains(ErrorOf(g, "linear", {x, w, v}), "wanted bias [5], found [4]");
+  ExpectContains(ErrorOf(g, "linear", {x, w, kNoValue, v}), "wanted residual of the output's shape [2, 5], found [4]");
+  ExpectContains(ErrorOf(g, "linear", {x, w}, {{"layout", std::string("km")}}), "or \"kn\", found \"km\"");
+  ExpectContains(ErrorOf(g, "linear", {x, w}, {{"activation", std::string("mish")}}), "activation \"mish\"");
+  ExpectContains(ErrorOf(g, "linear", {x, w}, {{"precision", std::string("fp8")}}), "precision \"fp8\"");
+  ExpectContains(ErrorOf(g, "linears", {x, w, w, Filled(g, {5}), v}), "wanted bias [5], found [4]");
+  ExpectContains(ErrorOf(g, "matmul", {x, w}), "b [..., K, N], found [2, 3] and [5, 3]");
+}
+
+TEST(Ops, WrongOperandsOfAttentionAreExplained) {
+  Graph g;
+  const Attrs scale = {{"scale", 0.5}};
+  const auto with = [&](ValueId q, ValueId k, ValueId v, ValueId mask) {
+    return ErrorOf(g, "sdpa", {q, k, v, mask}, scale);
+  };
+  const ValueId q = Filled(g, {1, 4, 6, 8});
+  ExpectContains(with(q, Filled(g, {4, 6, 8}), q, kNoValue), "wanted k [batch, heads, sequence, head size]");
+  ExpectContains(with(q, Filled(g, {1, 3, 6, 8}), Filled(g, {1, 3, 6, 8}), kNoValue), "Hq a multiple of Hkv");
+  ExpectContains(with(q, q, q, Filled(g, {6}, "i64")), "wanted a mask of f32 or bool, found i64[6]");
+  ExpectContains(with(q, q, q, Filled(g, {5})), "broadcasts to the scores [1, 4, 6, 6], found [5]");
+  ExpectContains(with(q, q, q, Filled(g, {2, 1, 6, 6})), "broadcasts to the scores [1, 4, 6, 6], found [2, 1, 6, 6]");
+  ExpectContains(ErrorOf(g, "sdpa", {q, q, q}, {{"scale", 0.5}, {"precision", std::string("int8")}}),
+                 "wanted precision fp32 or bf16, found \"int8\"");
+}
+
+TEST(Ops, WrongOperandsOfOtherOperatorsAreExplained) {
+  Graph g;
+  const ValueId x = Filled(g, {2, 3});
+  const ValueId i = Filled(g, {2}, "i64");
+  const ValueId b = Filled(g, {2}, "bool");
+  ExpectContains(ErrorOf(g, "embedding", {x, x}), "wanted indices of i64 or i32, found f32[2, 3]");
+  ExpectContains(ErrorOf(g, "gather", {x, i}, {{"dim", int64_t{0}}}), "wanted indices of x's rank");
+  ExpectContains(ErrorOf(g, "gather", {x, Filled(g, {1, 4}, "i64")}, {{"dim", int64_t{0}}}), "indices [1, 4]");
+  ExpectContains(ErrorOf(g, "index", {x}), "wanted 1 to 2 index tensors for x [2, 3], found 0");
+  ExpectContains(ErrorOf(g, "index", {x, i, i, i}), "found 3");
+  ExpectContains(ErrorOf(g, "layer_norm", {x}, {{"dims", int64_t{3}}}), "wanted dims in [1, 2], found 3");
+  ExpectContains(ErrorOf(g, "where", {b, i, Filled(g, {2})}), "found i64[2] and f32[2]; insert a cast");
+  ExpectContains(ErrorOf(g, "mean", {i}), "type i64 is not supported; cast first");
+  ExpectContains(ErrorOf(g, "cumsum", {b}, {{"dim", int64_t{0}}}), "type bool is not supported; cast first");
+  ExpectContains(ErrorOf(g, "cat", {x, Filled(g, {2})}), "found f32[2, 3] and f32[2]");
+  ExpectContains(ErrorOf(g, "cat", {x, Filled(g, {2, 3}, "i64")}), "found f32[2, 3] and i64[2, 3]");
+  ExpectContains(ErrorOf(g, "full", {}, {{"shape", Ints(9, 1)}}), "wanted at most 8 dimensions");
 }
 
 TEST(Ops, WrongCallsAreExplained) {
@@ -207,8 +260,10 @@ TEST(Ops, ScalarsAndEmptyTensors) {
   g.SetOutputs({Must(g.Add1("mul", {s, s})), Must(g.Add1("add", {e, s})), Must(g.Add1("linear", {e, w})),
                 Must(g.Add1("reshape", {s}, {{"shape", Ints{1, 1}}})), Must(g.Add1("sum", {e}, {{"dims", Ints{0}}})),
                 Must(g.Add1("linear", {k0, w0, AddF32(g, "b", {4}, Iota(4))})),
-                Must(g.Add1("cat", {e, AddF32(g, "f", {1, 3}, Iota(3))}, {{"dim", int64_t{0}}}))});
+                Must(g.Add1("cat", {e, AddF32(g, "f", {1, 3}, Iota(3))}, {{"dim", int64_t{0}}})),
+                Must(g.Add1("reshape", {e}, {{"shape", Ints{3, 0}}}))});
   const auto out = Must(Evaluate(g));
+  EXPECT_EQ(out[7].shape, (Dims{3, 0}));
   EXPECT_EQ(Elements<float>(out[0]), (std::vector<float>{4}));
   EXPECT_EQ(out[1].shape, (Dims{0, 3}));
   EXPECT_EQ(out[2].shape, (Dims{0, 5}));
@@ -247,8 +302,11 @@ TEST(Ops, IntegersAndMasks) {
   const ValueId w = Must(g.Add1("where", {m, f, z}));
   const ValueId e = Must(g.Add1("embedding", {AddF32(g, "t", {6, 2}, Iota(12)), i}));
   const ValueId x = Must(g.Add1("index", {AddF32(g, "x", {6, 2}, Iota(12)), three}));
-  g.SetOutputs({w, m, e, x, big});
+  const ValueId odd =
+      Must(g.Add1("arange", {}, {{"start", 1.0}, {"end", 6.0}, {"step", int64_t{2}}, {"dtype", std::string("i32")}}));
+  g.SetOutputs({w, m, e, x, big, odd});
   const auto out = Must(Evaluate(g));
+  EXPECT_EQ(Elements<int32_t>(out[5]), (std::vector<int32_t>{1, 3, 5}));
   EXPECT_EQ(Elements<float>(out[0]), (std::vector<float>{-1, -1, -1, 3, 4, 5}));
   EXPECT_EQ(Elements<uint8_t>(out[1]), (std::vector<uint8_t>{0, 0, 0, 1, 1, 1}));
   EXPECT_EQ(Elements<float>(out[2]), Iota(12));

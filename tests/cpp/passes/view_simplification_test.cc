@@ -67,6 +67,14 @@ TEST(ViewSimplification, DropsNeutralConstantsOnlyWhereExact) {
       "%t)\nreturn %a\n",
       "expand");
   Expect("input %x : f32[3]\nweight %w : f32[]\n%a = mul(%x, %w)\nreturn %a\n", "mul");
+  const auto full = [](const std::string& type, const std::string& value, const std::string& op) {
+    return "input %x : " + type + "[3]\n%c = full() {shape = [], value = " + value + ", dtype = \"" + type +
+           "\"}\n%a = " + op + "(%x, %c)\n%y = eq(%a, %x)\nreturn %y\n";
+  };
+  Expect(full("bool", "0.0", "bitwise_or"), "eq");
+  Expect(full("bool", "1.0", "bitwise_or"), "full bitwise_or eq");
+  Expect(full("i64", "0.0", "add"), "eq");
+  Expect(full("i64", "1e300", "mul"), "full mul eq");
 }
 
 TEST(ViewSimplification, ComputesBeforeBroadcasting) {
@@ -89,6 +97,7 @@ TEST(ViewSimplification, IndexingEverythingInOrderIsAReshape) {
   Expect(head + rows + "const %c : i64[1, 1, 1, 3] = [0, 2, 1]\n%y = index(%x, %r, %c)\nreturn %y\n", "index");
   Expect(head + "const %r : i64[1, 2] = [0, 1]\nconst %c : i64[3, 1] = [0, 1, 2]\n%y = index(%x, %r, %c)\nreturn %y\n",
          "index");
+  Expect("input %x : f32[4]\nconst %r : i64[2, 2] = [0, 1, 2, 3]\n%y = index(%x, %r)\nreturn %y\n", "index");
   Expect("input %x : f32[2, 2]\nconst %r : i64[2] = [0, 1]\n%y = index(%x, %r, %r)\nreturn %y\n", "index");
 }
 

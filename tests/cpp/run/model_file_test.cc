@@ -258,6 +258,22 @@ TEST_F(ModelFile, SettingsThatCannotWorkAreRefused) {
   EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("num_threads"));
 }
 
+TEST_F(ModelFile, TooManyShapesAreNotWritten) {
+  ModelContents model;
+  model.name = "block";
+  for (int64_t rows = 1; rows < kMaxModelSections; ++rows) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {rows});
+    g.SetOutputs({Must(g.Add1("relu", {x}))});
+    model.graphs.push_back({std::move(g), {"y"}});
+  }
+  EXPECT_THAT(WriteModelFile(path_, model).message(), HasSubstr("wanted at most 1021 combinations of shapes"));
+  EXPECT_TRUE(fs::is_empty(folder_));
+  model.graphs.resize(kMaxModelSections - 3);
+  Written(model);
+  EXPECT_EQ(Must(ReadModelFile(path_)).graphs.size(), kMaxModelSections - 3);
+}
+
 TEST_F(ModelFile, WhatIsNoModelFileIsNamed) {
   EXPECT_THAT(ReadModelFile(folder_ / "none").status().message(), HasSubstr("No such file"));
   EXPECT_THAT(ReadModelFile(folder_).status().message(), HasSubstr("no regular file"));

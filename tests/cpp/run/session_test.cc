@@ -234,6 +234,14 @@ TEST(Session, WrongInputsAreNamed) {
   EXPECT_NE(session->Run(floats, call.outputs).message().find("found f32[2, 48]"), std::string::npos);
   EXPECT_EQ(session->Run({}, call.outputs).code(), Code::kInvalidArgument);
   EXPECT_EQ(session->Run(call.inputs, {}).code(), Code::kInvalidArgument);
+  std::vector<View> outputs = call.outputs;
+  outputs[1] = MakeView(call.mean.data(), DType::kF32, {kWidth, 2});
+  EXPECT_NE(session->Run(call.inputs, outputs).message().find("output 1: wanted f32[2, 64], found f32[64, 2]"),
+            std::string::npos);
+  std::swap(outputs[1].shape[0], outputs[1].shape[1]);
+  outputs[1].strides[0] = 1, outputs[1].strides[1] = 2;
+  EXPECT_NE(session->Run(call.inputs, outputs).message().find("output 1: wanted a row-major tensor"),
+            std::string::npos);
 }
 
 TEST(Session, AnErrorInTheDataLeavesTheSessionGood) {
