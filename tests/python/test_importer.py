@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from thresher.compiler.backend import compile_aten  # noqa: E402
 
+aten: Any = torch.ops.aten
 INF, NAN = math.inf, math.nan
 
 
@@ -82,6 +83,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "logical_not_float": (torch.logical_not, lambda: (special(4, 7),)),
     "bitwise_not_bool": (torch.bitwise_not, lambda: (mask(4, 7),)),
     "bitwise_not_int": (torch.bitwise_not, lambda: (i64(4, 7),)),
+    "isinf_int": (torch.isinf, lambda: (i64(4, 7),)),
     **{
         name: (getattr(F, name), lambda: (special(4, 7),))
         for name in ("gelu", "silu", "hardtanh", "relu6", "leaky_relu", "elu", "celu", "selu", "softplus", "logsigmoid")
@@ -136,6 +138,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "logical_or": (torch.logical_or, lambda: (special(4, 7), mask(4, 7))),
     "logical_xor": (torch.logical_xor, lambda: (i64(4, 7), mask(4, 7))),
     "pow_2": (lambda x: x**2, lambda: (special(4, 7),)),
+    "pow_1": (lambda x: x**1, lambda: (special(4, 7),)),
     "pow_3": (lambda x: x**3, lambda: (i64(4, 7),)),
     "pow_half": (lambda x: x**0.5, lambda: (positive(4, 7),)),
     "pow_minus_1": (lambda x: x**-1, lambda: (f32(4, 7),)),
@@ -152,6 +155,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "clamp_min": (lambda x: x.clamp(min=0.2), lambda: (special(4, 7),)),
     "clamp_max_int": (lambda x: x.clamp(max=2), lambda: (i64(4, 7),)),
     "clamp_tensor": (lambda x, y: torch.clamp(x, min=y), lambda: (f32(4, 7), f32(7))),
+    "clamp_max_tensor": (lambda x, y: torch.clamp(x, max=y), lambda: (special(4, 7), f32(7))),
     "addcmul": (lambda x, y, z: torch.addcmul(x, y, z, value=0.5), lambda: (f32(4, 7), f32(4, 7), f32(7))),
     "addcdiv": (lambda x, y, z: torch.addcdiv(x, y, z, value=0.5), lambda: (f32(4, 7), f32(4, 7), positive(7))),
     # conversions
@@ -160,6 +164,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "to_float": (lambda x: x.float() * 2, lambda: (mask(4, 7),)),
     "to_int32": (lambda x: x.to(torch.int32) + 1, lambda: (i64(4, 7),)),
     "clone": (lambda x: x.clone() + 1, lambda: (f32(4, 7),)),
+    "copy": (lambda x, y: (x + 1).copy_(y) * 2, lambda: (f32(4, 7), i64(7))),
     # products
     "linear": (F.linear, lambda: (f32(2, 3, 5), f32(7, 5), f32(7))),
     "linear_no_bias": (F.linear, lambda: (f32(3, 5), f32(7, 5))),
@@ -197,6 +202,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
         F.scaled_dot_product_attention,
         lambda: (f32(2, 3, 5, 8), f32(2, 3, 6, 8), f32(2, 3, 6, 8), f32(5, 6)),
     ),
+    "sdpa_3d": (F.scaled_dot_product_attention, lambda: (f32(3, 5, 8), f32(3, 6, 8), f32(3, 6, 8), mask(3, 5, 6))),
+    "sdpa_2d": (F.scaled_dot_product_attention, lambda: (f32(5, 8), f32(6, 8), f32(6, 8))),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (7,), w, b, 1e-6), lambda: (f32(4, 7), f32(7), f32(7))),
     "layer_norm_plain": (lambda x: F.layer_norm(x, (3, 7)), lambda: (f32(4, 3, 7),)),
     "layer_norm_nan": (lambda x: F.layer_norm(x, (7,)), lambda: (special(4, 7),)),
@@ -204,6 +211,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "softmax_dim": (lambda x: x.softmax(1), lambda: (f32(2, 4, 7),)),
     "softmax_special": (lambda x: x.softmax(-1), lambda: (special(4, 7),)),
     "softmax_int": (lambda x: x.softmax(-1, dtype=torch.float32), lambda: (i64(4, 7),)),
+    "softmax_scalar": (lambda x: x.sum().softmax(0), lambda: (f32(4, 7),)),
+    "safe_softmax": (lambda x: aten._safe_softmax(x, -1), lambda: (torch.tensor([[-INF] * 3, [-INF, 0, 1]]),)),
+    "layer_norm_statistics": (
+        lambda x, w: aten.native_layer_norm(x, [7], w, None, 1e-5),
+        lambda: (f32(4, 7), f32(7)),
+    ),
     "log_softmax": (lambda x: x.log_softmax(-1), lambda: (f32(4, 7),)),
     "normalize": (F.normalize, lambda: (f32(4, 7),)),
     # shapes
@@ -214,6 +227,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "squeeze_dim": (lambda x: (x + 1).squeeze(1).squeeze(0), lambda: (f32(2, 1, 3, 1),)),
     "expand": (lambda x: x.expand(4, 3, -1) + 1, lambda: (f32(3, 1),)),
     "repeat": (lambda x: x.repeat(2, 3, 2) + 1, lambda: (f32(3, 2),)),
+    "transpose_scalar": (lambda x: x.sum().transpose(0, 0) + 1, lambda: (f32(3, 2),)),
     "slice": (lambda x: x[:, 1:-1:2] + 1, lambda: (f32(3, 8),)),
     "slice_empty_middle": (lambda x: torch.cat([x[:, :0], x[:, 3:]], 1) + 1, lambda: (f32(3, 8),)),
     "select": (lambda x: x[:, -1] + x[:, 0], lambda: (f32(3, 8),)),
@@ -223,9 +237,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "unbind": (lambda x: [p + 1 for p in x.unbind(1)], lambda: (f32(2, 3),)),
     "cat": (lambda x, y: torch.cat([x, y], 1) + 1, lambda: (f32(2, 3), f32(2, 5))),
     "cat_promote": (lambda x, y: torch.cat([x, y], 0), lambda: (f32(2, 3), i64(2, 3))),
+    "cat_of_nothing": (lambda x, y: torch.cat([x, y]) + 1, lambda: (f32(0), f32(0))),
     "stack": (lambda x, y: torch.stack([x, y], -1) + 1, lambda: (f32(2, 3), f32(2, 3))),
     "slice_scatter": (lambda x, y: torch.slice_scatter(x + 1, y, 1, 2, 5), lambda: (f32(2, 8), f32(2, 3))),
     "select_scatter": (lambda x, y: torch.select_scatter(x + 1, y, 1, -2), lambda: (f32(2, 8), f32(2))),
+    "slice_scatter_of_nothing": (lambda x, y: torch.slice_scatter(x + 1, y, 1, 3, 3), lambda: (f32(2, 8), f32(2, 0))),
     # look-ups
     "embedding": (F.embedding, lambda: (index(2, 5), f32(3, 7))),
     "embedding_padding": (lambda i, w: F.embedding(i, w, padding_idx=0), lambda: (index(2, 5), f32(3, 7))),
@@ -254,6 +270,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "amax": (lambda x: x.amax(1), lambda: (special(4, 7),)),
     "amin": (lambda x: x.amin((0, 1)), lambda: (f32(4, 7),)),
     "max": (torch.max, lambda: (f32(4, 7),)),
+    "min": (torch.min, lambda: (special(4, 7),)),
     "max_values": (lambda x: x.max(1).values, lambda: (f32(4, 7),)),
     "min_values": (lambda x: x.min(1).values, lambda: (f32(4, 7),)),
     "any": (lambda x: x.any(1), lambda: (mask(4, 7),)),
@@ -264,17 +281,80 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "var_mean": (lambda x: torch.var_mean(x, 1), lambda: (f32(4, 7),)),
     "norm": (lambda x: torch.linalg.vector_norm(x, dim=1), lambda: (f32(4, 7),)),
     "norm_1": (lambda x: torch.linalg.vector_norm(x, 1, dim=1), lambda: (f32(4, 7),)),
+    "norm_inf": (lambda x: torch.linalg.vector_norm(x, INF, dim=1), lambda: (special(4, 7),)),
+    "norm_old": (lambda x: aten.norm.ScalarOpt_dim(x, 2, [1], True), lambda: (f32(4, 7),)),
+    "norm_old_all": (lambda x: aten.norm.Scalar(x, 1), lambda: (f32(4, 7),)),
     # made from nothing
     "arange": (lambda x: x + torch.arange(7), lambda: (f32(4, 7),)),
     "arange_step": (lambda x: x + torch.arange(1, 8, 1.0), lambda: (f32(4, 7),)),
     "full": (lambda x: x + torch.full((4, 1), 0.1), lambda: (f32(4, 7),)),
     "full_like": (lambda x: torch.full_like(x, -INF) + x, lambda: (f32(4, 7),)),
+    "new_full": (lambda x: x.new_full((4, 1), 3) + x, lambda: (f32(4, 7),)),
+    "fill_tensor": (lambda x: x.clone().fill_(x.sum()) + 1, lambda: (f32(4, 7),)),
     "new": (lambda x: x.new_ones(7) * x + x.new_zeros(7), lambda: (f32(4, 7),)),
     "ones_bool": (lambda x: x & torch.ones(7, dtype=torch.bool), lambda: (mask(4, 7),)),
     "eye": (lambda x: x + torch.eye(4, 7), lambda: (f32(4, 7),)),
     "tril": (lambda x: torch.tril(x, -1), lambda: (special(4, 7),)),
     "triu": (lambda x: torch.triu(x, 1), lambda: (i64(4, 7),)),
     "tensor_constant": (lambda x: x * torch.tensor([1.0, 2.0, 3.0]), lambda: (f32(4, 3),)),
+    # what training needs
+    **{
+        f"gelu_backward_{kind}": (
+            lambda g, x, kind=kind: aten.gelu_backward(g, x, approximate=kind),
+            lambda: (f32(4, 7), f32(4, 7)),
+        )
+        for kind in ("none", "tanh")
+    },
+    "softmax_backward": (
+        lambda g, y: aten._softmax_backward_data(g, y, -1, torch.float32),
+        lambda: (f32(4, 7), f32(4, 7).softmax(-1)),
+    ),
+    "dropout_in_evaluation": (lambda x: aten.native_dropout(x, 0.5, False), lambda: (f32(4, 7),)),
+}
+
+# name: (function, arguments, what the reason says)
+REFUSED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], str]] = {
+    "mm_int": (torch.mm, lambda: (i64(3, 5), i64(5, 7)), "matrix product of int64, only float32 is supported"),
+    "log_sum_exp": (
+        lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[1],
+        lambda: (f32(1, 2, 5, 8),),
+        "the log-sum-exp output",
+    ),
+    "sdpa_dropout": (
+        lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.1)[0],
+        lambda: (f32(1, 2, 5, 8),),
+        "dropout with probability 0.1",
+    ),
+    "sdpa_causal_and_mask": (
+        lambda q, m: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, True, attn_mask=m)[0],
+        lambda: (f32(1, 2, 5, 8), f32(5, 5)),
+        "a mask together with is_causal",
+    ),
+    "dropout_in_training": (
+        lambda x: aten.native_dropout(x, 0.5, True),
+        lambda: (f32(4, 7),),
+        "dropout with probability 0.5 in training",
+    ),
+    "add_bool_alpha": (
+        lambda x, y: torch.add(x, y, alpha=False),
+        lambda: (mask(4, 7), mask(4, 7)),
+        "alpha with bool operands",
+    ),
+    "log_sigmoid_buffer": (
+        lambda x: aten.log_sigmoid_forward(x)[1],
+        lambda: (f32(4, 7),),
+        "the buffer output, which only training needs",
+    ),
+    "index_select_int": (lambda x, i: x.index_select(0, i), lambda: (i64(3, 4), index(5)), "only float32 tensors"),
+    "argmax_too": (lambda x: x.max(1), lambda: (f32(4, 7),), "the indices output is not offered"),
+    "var_double": (lambda x: x.var(1), lambda: (f32(4, 7).double(),), "float64"),
+    "norm_3": (lambda x: torch.linalg.vector_norm(x, 3, dim=1), lambda: (f32(4, 7),), "a norm of order 3"),
+    "repeat_5d": (lambda x: x.repeat(1, 2, 1, 2, 1), lambda: (f32(4, 7),), "repeat over 5 dimensions, at most 4"),
+    "slice_scatter_step": (
+        lambda x, y: torch.slice_scatter(x, y, 1, 0, 6, 2),
+        lambda: (f32(2, 8), f32(2, 3)),
+        "step 2, only 1 is supported",
+    ),
 }
 
 
@@ -317,6 +397,16 @@ def test_rule(compiler: Any, name: str) -> None:
     assert stats.partitions == 1 and stats.nodes_unsupported == 0 and stats.eager_shapes == ()
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_rule_refuses_says_why(compiler: Any, name: str) -> None:
+    function, arguments, reason = REFUSED[name]
+    args = arguments()
+    with torch.no_grad():
+        graph = as_tuple(make_fx(lambda *xs: function(*xs), tracing_mode="fake")(*args))
+        with pytest.raises(compiler.UnsupportedOperatorError, match=reason):
+            compile_aten(graph, frozenset(), compiler.CompilerConfig(fallback="error"))(list(args))
+
+
 @pytest.mark.parametrize("name", ["views", "softmax_dim", "bmm", "layer_norm", "slice", "index_middle", "mean_dim"])
 def test_rule_with_dynamic_shapes_and_strided_inputs(compiler: Any, name: str) -> None:
     function, arguments = CASES[name]
@@ -351,3 +441,11 @@ def test_no_rule_is_registered_for_an_operator_pytorch_lacks() -> None:
 
     assert len(importer.FAMILIES) == 5
     assert all(isinstance(target, torch._ops.OpOverload) for target in RULES)
+
+
+def test_no_rule_is_registered_for_an_operator_that_pytorch_takes_apart() -> None:
+    from thresher.compiler.builder import RULES
+
+    composite = "CompositeImplicitAutograd"
+    apart = [t for t in RULES if torch._C._dispatch_has_kernel_for_dispatch_key(t.name(), composite)]
+    assert apart == [aten.sym_size.int], "PyTorch keeps this one, with symbolic sizes"

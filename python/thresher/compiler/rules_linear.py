@@ -28,41 +28,13 @@ def _matmul(b: Builder, x: Value, y: Value) -> Value:
     return b.emit("matmul", [x, y])
 
 
-def _linear(b: Builder, x: Value, weight: Value, bias: Value | None) -> Value:
-    if x.rank == 1:
-        return b.reshape(_linear(b, b.reshape(x, (1, -1)), weight, bias), (-1,))
-    if weight.transposed is not None:
-        return b.emit("linear", [x, weight.transposed, bias], layout="kn")
-    return b.emit("linear", [x, weight, bias], layout="nk")
-
-
 def _scaled(b: Builder, x: Value, factor: float) -> Value:
     return x if factor == 1 else b.binary("mul", x, factor)
-
-
-@rule(aten.linear.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    if a.weight.rank != 2:
-        raise UnsupportedNode(f"the weight has rank {a.weight.rank}, only 2 is supported")
-    return _linear(b, a.input, a.weight, a.bias)
 
 
 @rule(aten.mm.default, aten.bmm.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _matmul(b, a.self, a.mat2)
-
-
-@rule(aten.matmul.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    x, y = a.self, a.other
-    if x.rank >= 2 and y.rank >= 2:
-        return _matmul(b, x, y)
-    left = x if x.rank > 1 else b.reshape(x, (1, x.shape[0]))
-    right = y if y.rank > 1 else b.reshape(y, (y.shape[0], 1))
-    out = _matmul(b, left, right)
-    *lead, rows, columns = out.shape
-    shape = [*lead, *([] if x.rank == 1 else [rows]), *([] if y.rank == 1 else [columns])]
-    return b.reshape(out, shape)
 
 
 @rule(aten.mv.default)
@@ -97,23 +69,6 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
     if b.out_used(1):
         raise UnsupportedNode("the log-sum-exp output, which only training needs, is not offered")
-    return _sdpa(b, a.query, a.key, a.value, a.attn_mask, a.dropout_p, a.is_causal, a.scale), None
-
-
-@rule(aten.scaled_dot_product_attention.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    query, key, value = a.query, a.key, a.value
-    if not a.enable_gqa and query.rank >= 3 and query.shape[-3] != key.shape[-3]:
-        raise UnsupportedNode(f"{query.shape[-3]} query heads and {key.shape[-3]} key heads without enable_gqa")
-    return _sdpa(b, query, key, value, a.attn_mask, a.dropout_p, a.is_causal, a.scale)
-
-
-@rule(aten._scaled_dot_product_attention_math.default)
-def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
-    if b.out_used(1):
-        raise UnsupportedNode("the attention weights output is not offered")
-    if a.dropout_mask is not None:
-        raise UnsupportedNode("a dropout mask is not supported")
     return _sdpa(b, a.query, a.key, a.value, a.attn_mask, a.dropout_p, a.is_causal, a.scale), None
 
 
@@ -159,21 +114,16 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None
     return out, mean, b.unary("rsqrt", b.binary("add", variance, a.eps))
 
 
-@rule(aten.layer_norm.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return _layer_norm(b, a.input, a.normalized_shape, a.weight, a.bias, a.eps)
-
-
 def _layer_norm(b: Builder, x: Value, shape: list[int], weight: Value | None, bias: Value | None, eps: float) -> Value:
     return b.emit("layer_norm", [x, weight, bias], eps=float(eps), dims=len(shape))
 
 
-@rule(aten._softmax.default, aten.softmax.int)
+@rule(aten._softmax.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _softmax(b, "softmax", a.self, a.dim)
 
 
-@rule(aten._log_softmax.default, aten.log_softmax.int)
+@rule(aten._log_softmax.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _softmax(b, "log_softmax", a.self, a.dim)
 

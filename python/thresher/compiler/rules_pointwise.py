@@ -75,19 +75,9 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.binary("eq", b.unary("abs", a.self), math.inf)
 
 
-@rule(aten.square.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.emit("mul", [a.self, a.self])
-
-
 @rule(aten.hardtanh.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _clamp(b, a.self, a.min_val, a.max_val)
-
-
-@rule(aten.relu6.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return _clamp(b, a.self, 0, 6)
 
 
 @rule(aten.hardsigmoid.default)
@@ -128,13 +118,6 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 def _(b: Builder, a: SimpleNamespace) -> Value:
     below = b.binary("mul", _expm1_negative(b, b.binary("div", a.self, a.alpha)), a.alpha)
     return b.where(b.binary("gt", a.self, 0), a.self, below)
-
-
-@rule(aten.selu.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-    below = b.binary("mul", _expm1_negative(b, a.self), alpha * scale)
-    return b.where(b.binary("gt", a.self, 0), b.binary("mul", a.self, scale), below)
 
 
 @rule(aten.softplus.default)
@@ -251,8 +234,6 @@ def _bitwise(op: str) -> Callable[[Builder, SimpleNamespace], Value]:
 
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
     rule(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_bitwise(_name))
-for _old, _name in (("__and__", "bitwise_and"), ("__or__", "bitwise_or"), ("__xor__", "bitwise_xor")):
-    rule(getattr(aten, _old).Tensor, getattr(aten, _old).Scalar)(_bitwise(_name))
 
 
 @rule(aten.logical_and.default)
@@ -296,7 +277,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 # ---- three operands ----
 
 
-@rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+@rule(aten.where.self)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.where(a.condition, a.self, a.other, b.out_dtype())
 
@@ -358,32 +339,23 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.cast(a.self, b.out_dtype())
 
 
-@rule(aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.cast(a.self, b.out_dtype())
-
-
 @rule(
     aten.clone.default,
     aten.detach.default,
     aten.alias.default,
-    aten.contiguous.default,
     aten.lift_fresh_copy.default,
     aten.lift_fresh.default,
-    aten.positive.default,
 )
 def _(b: Builder, a: SimpleNamespace) -> Value:
     value: Value = a.self
     return value
 
 
-@rule(aten.dropout.default, aten.native_dropout.default)
-def _(b: Builder, a: SimpleNamespace) -> Any:
+@rule(aten.native_dropout.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value]:
     if a.train is not False and a.p:
         raise UnsupportedNode(f"dropout with probability {a.p} in training")
-    if b.node is not None and b.node.target is aten.native_dropout.default:
-        return a.input, b.full(a.input.shape, True, torch.bool)
-    return a.input
+    return a.input, b.full(a.input.shape, True, torch.bool)
 
 
 @rule(aten.copy.default)
@@ -426,13 +398,6 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 def _(b: Builder, a: SimpleNamespace) -> Value:
     # x <= threshold, not its opposite, so that NaN passes the gradient on.
     return b.where(b.binary("le", a.self, a.threshold), 0.0, a.grad_output, b.out_dtype())
-
-
-@rule(aten.silu_backward.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    gate = b.unary("sigmoid", a.self)
-    slope = b.binary("add", b.binary("mul", a.self, b.binary("sub", 1.0, gate)), 1.0)
-    return b.binary("mul", a.grad_output, b.binary("mul", gate, slope))
 
 
 @rule(aten._softmax_backward_data.default)

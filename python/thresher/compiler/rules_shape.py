@@ -22,35 +22,6 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.reshape(a.self, a.size)
 
 
-@rule(aten.reshape.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.reshape(a.self, a.shape)
-
-
-@rule(aten.flatten.using_ints)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    x = a.self
-    if x.rank == 0:
-        return b.reshape(x, (1,))
-    first, last = dim(a.start_dim, x.rank), dim(a.end_dim, x.rank)
-    merged = 1
-    for size in x.shape[first : last + 1]:
-        merged *= size
-    return b.reshape(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
-
-
-@rule(aten.unflatten.int)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    x, axis = a.self, dim(a.dim, a.self.rank)
-    sizes = list(a.sizes)
-    if -1 in sizes:
-        known = 1
-        for size in sizes:
-            known *= size if size != -1 else 1
-        sizes[sizes.index(-1)] = x.shape[axis] // known
-    return b.reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
-
-
 @rule(aten.unsqueeze.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     axis = dim(a.dim, a.self.rank + 1)
@@ -85,22 +56,12 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.permute(x, order)
 
 
-@rule(aten.t.default, aten.numpy_T.default)
+@rule(aten.t.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.permute(a.self, list(reversed(range(a.self.rank))))
 
 
 @rule(aten.expand.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.expand(a.self, a.size)
-
-
-@rule(aten.expand_as.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.expand(a.self, a.other.shape)
-
-
-@rule(aten.broadcast_to.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.expand(a.self, a.size)
 
@@ -123,11 +84,6 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.slice(a.self, a.dim, a.start, a.end, a.step)
 
 
-@rule(aten.narrow.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.slice(a.self, a.dim, a.start, a.start + a.length)
-
-
 @rule(aten.select.int)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     axis = dim(a.dim, a.self.rank)
@@ -147,12 +103,6 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
         parts.append(b.slice(a.self, axis, start, start + size))
         start += size
     return tuple(parts)
-
-
-@rule(aten.chunk.default)
-def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
-    size = a.self.shape[dim(a.dim, a.self.rank)]
-    return _split(b, a.self, -(-size // a.chunks), a.dim)
 
 
 def _split(b: Builder, x: Value, size: int, axis: int) -> tuple[Value, ...]:

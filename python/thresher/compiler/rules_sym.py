@@ -53,15 +53,3 @@ NUMBER_FUNCTIONS = {
 def _(b: Builder, a: SimpleNamespace) -> int:
     size: int = a.self.shape[dim(a.dim, a.self.rank)]
     return size
-
-
-@rule(aten.sym_size.default)
-def _(b: Builder, a: SimpleNamespace) -> tuple[int, ...]:
-    shape: tuple[int, ...] = a.self.shape
-    return shape
-
-
-@rule(aten.sym_numel.default)
-def _(b: Builder, a: SimpleNamespace) -> int:
-    count: int = a.self.numel
-    return count
