@@ -45,6 +45,7 @@ SLOW_EMULATED = (
     "test_cli*.py",
     "test_compare*.py",
     "test_draw.py",
+    "test_terminal.py",
     "test_trace_chrome.py",
     "test_trace_memory.py",
 )
