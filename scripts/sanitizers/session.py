@@ -85,6 +85,21 @@ def run_sanitizer(
     note(f"{name}: the planted faults were found, and nothing else")
 
 
+def pytest_options(sanitizer: Sanitizer, arguments: list[str]) -> list[str | Path]:
+    """Returns what pytest is called with: the user's arguments and, where they name no tests, all that matter."""
+    paths = [Path(argument.partition("::")[0]) for argument in arguments]
+    named = [path for path in paths if (ROOT / path).exists()]
+    files = [] if named else extension_tests(emulator=sanitizer.emulator)
+    options: list[str | Path] = [*watched_tests(*filter(None, [sanitizer.left_out]))]
+    # Only the tests of these folders know the option.
+    emulated = any(
+        (ROOT / path).is_relative_to(ROOT / folder) for path in named or files for folder in EMULATED_FOLDERS
+    )
+    if sanitizer.emulator and emulated:
+        options.append(emulated_device(sanitizer.flavour))
+    return [*options, *files, *arguments]
+
+
 def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list[reports.Report]:
     """Runs the Python tests that reach the extension.
 
@@ -97,20 +112,10 @@ def run_pytest(sanitizer: Sanitizer, python: Path, arguments: list[str]) -> list
     folder = OUTPUT / sanitizer.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    paths = [Path(argument.partition("::")[0]) for argument in arguments]
-    named = [path for path in paths if (ROOT / path).exists()]
-    files = [] if named else extension_tests(emulator=sanitizer.emulator)
-    marks = watched_tests(*filter(None, [sanitizer.left_out]))
-    command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest", *marks]
-    # Only the tests of these folders know the option.
-    emulated = any(
-        (ROOT / path).is_relative_to(ROOT / folder) for path in named or files for folder in EMULATED_FOLDERS
-    )
-    if sanitizer.emulator and emulated:
-        command.append(emulated_device(sanitizer.flavour))
+    command: list[str | Path] = [python, "-X", "faulthandler", "-m", "pytest"]
     try:
         run(
-            [*launcher(), *command, *files, *arguments],
+            [*launcher(), *command, *pytest_options(sanitizer, arguments)],
             cwd=ROOT,
             name="the Python tests",
             environment={

@@ -112,6 +112,20 @@ def test_the_tests_of_the_extension_are_found_and_those_of_the_toolchain_left_ou
     assert emulated == {file.name for file in (ROOT / "tests" / "cuda").glob("test_*.py")}
 
 
+def test_pytest_gets_what_the_sanitizer_bears_and_the_named_tests_know() -> None:
+    def called(sanitizer: Sanitizer, *arguments: str) -> str:
+        return " ".join(str(option) for option in session.pytest_options(sanitizer, list(arguments)))
+
+    everything = called(ADDRESS, "-k", "cache")
+    assert everything.endswith("-k cache") and "tests/faults/test_fork.py" in everything
+    assert "--device-library=" in everything and "tests/cuda/test_gemm.py" in everything
+    assert "threads_after_fork" not in everything
+    one = called(ADDRESS, "tests/faults/test_fork.py::test_fork")
+    assert "--device-library=" not in one and one.count("tests/") == 1
+    assert "--device-library=" in called(ADDRESS, "tests/cuda/test_gemm.py", "-x")
+    assert "not threads_after_fork" in called(THREAD) and "tests/cuda" not in called(THREAD)
+
+
 def test_every_suite_on_the_emulated_device_can_be_left_out() -> None:
     suites = set()
     for file in (ROOT / "tests" / "cpp" / "cuda").glob("*.cc"):
