@@ -45,7 +45,8 @@ target_link_libraries(thresher_cuda PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS}
 set_target_properties(thresher_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden
                       # Beside this package: what nvidia-cublas installs.
                       SKIP_BUILD_RPATH ON INSTALL_RPATH "$ORIGIN/../nvidia/cu13/lib")
-target_link_options(thresher_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections)
+# Without symbols before the build id is computed: nvcc puts a name with its process id among them.
+target_link_options(thresher_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--strip-all)
 if(THRESHER_STATIC_RUNTIME)
   target_link_options(thresher_cuda PRIVATE -static-libstdc++)
 endif()

@@ -21,6 +21,7 @@ from .process import ToolchainError, captured, output
 SYSTEM_FOLDERS = ("/usr/", "/opt/rh/", "/lib/")
 # The folders below PyTorch's include/ that are PyTorch's own; the others are of third parties that it carries.
 PYTORCH_FOLDERS = ("ATen", "c10", "caffe2", "torch")
+EMPTY_ARCHIVE = b"!<arch>\n"
 # Interfaces and our own sources: nothing to list.
 NOBODY = ""
 
@@ -101,7 +102,8 @@ def evidence(objects: Path, targets: Sequence[str]) -> Evidence:
     hint = f"Removing {objects} and building again cures it."
     found = Evidence()
     inputs = set(captured([*ninja, "inputs", *targets], hint=hint).splitlines())
-    found.linked = {_absolute(objects, name) for name in inputs if name.endswith((".a", ".cpp", ".cc", ".cu", ".c"))}
+    linked = {_absolute(objects, name) for name in inputs if name.endswith((".a", ".cpp", ".cc", ".cu", ".c"))}
+    found.linked = {path for path in linked if not is_empty_archive(path)}
     compiled = False
     for line in captured([*ninja, "deps"], hint=hint).splitlines():
         if not line.startswith(" "):
@@ -116,6 +118,14 @@ def evidence(objects: Path, targets: Sequence[str]) -> Evidence:
         found.static_runtime |= "-static-libstdc++" in parts
         found.compiler = next((p for p in parts if re.search(r"(g|clang)\+\+[-.\d]*$", p)), found.compiler)
     return found
+
+
+def is_empty_archive(path: Path) -> bool:
+    """Says whether there is nothing in a static library, as in librt.a since it is part of the C library."""
+    try:
+        return path.suffix == ".a" and path.stat().st_size == len(EMPTY_ARCHIVE) and path.read_bytes() == EMPTY_ARCHIVE
+    except OSError:
+        return False
 
 
 def _absolute(folder: Path, name: str) -> Path:

@@ -393,6 +393,13 @@ class TestComponents:
         known = components.owners(self.evidence(), self.OBJECTS, tmp_path)
         assert components.owner(Path(path), known) == owner
 
+    def test_an_archive_of_nothing_is_nobodys(self, tmp_path: Path) -> None:
+        contents = {"librt.a": b"!<arch>\n", "libz.a": b"!<arch>\nz.o/", "empty.a": b"", "a.cc": b"!<arch>\n"}
+        for name, text in contents.items():
+            (tmp_path / name).write_bytes(text)
+        assert [name for name in contents if components.is_empty_archive(tmp_path / name)] == ["librt.a"]
+        assert not components.is_empty_archive(tmp_path / "none.a")
+
 
 # Two builds
 

@@ -36,7 +36,7 @@ T Field(const nb::mapping& entry, const char* name) {
   if (!entry.contains(name)) {
     throw nb::value_error((std::string("a tuned product: wanted the field \"") + name + "\", found none").c_str());
   }
-  T value;
+  T value{};
   const nb::object found = entry[name];
   if (!nb::try_cast<T>(found, value)) {
     throw nb::value_error((std::string("a tuned product: wanted another type of \"") + name + "\", found " +

@@ -5,8 +5,8 @@
 #include "thresher/cuda/softmax_kernel.h"
 #include "thresher/cuda/thread.h"
 
+// Nothing is in an unnamed namespace here: nvcc names those after the path of the file, and two builds would differ.
 namespace thresher::cuda {
-namespace {
 
 // Parameters travel in constant memory, of which a kernel has 4 KiB on every device.
 constexpr size_t kMostParameterBytes = 4096;
@@ -30,8 +30,6 @@ struct Launcher {
     return Check(cudaGetLastError(), name);
   }
 };
-
-}  // namespace
 
 thresher_device_result RunChain(cudaStream_t stream, const thresher_chain& chain) {
   if (chain.size == 0) return THRESHER_DEVICE_OK;
