@@ -29,7 +29,7 @@ class Sanitizer:
         symbol: what objects built with it refer to.
         planted: fault of tests/sanitizers/planted_faults.cc -> what the report of it must say.
         emulator: whether it bears the emulated device, which jumps between stacks.
-        left_out: mark of the Python tests that it does not bear.
+        left_out: marks of the Python tests that it does not bear.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Sanitizer:
     symbol: str
     planted: Mapping[str, str]
     emulator: bool = True
-    left_out: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def flavour(self) -> Flavour:
@@ -122,7 +122,7 @@ THREAD = Sanitizer(
     # It would need to be told of every jump, a test takes minutes, and a block's threads are one thread there.
     emulator=False,
     # The forked child is ended when it starts a thread; told not to (die_after_fork), the library fails in it.
-    left_out="threads_after_fork",
+    left_out=("threads_after_fork",),
 )
 UNDEFINED = Sanitizer(
     "undefined",

@@ -90,7 +90,7 @@ def pytest_options(sanitizer: Sanitizer, arguments: list[str]) -> list[str | Pat
     paths = [Path(argument.partition("::")[0]) for argument in arguments]
     named = [path for path in paths if (ROOT / path).exists()]
     files = [] if named else extension_tests(emulator=sanitizer.emulator)
-    options: list[str | Path] = [*watched_tests(*filter(None, [sanitizer.left_out]))]
+    options: list[str | Path] = [*watched_tests(*sanitizer.left_out)]
     # Only the tests of these folders know the option.
     emulated = any(
         (ROOT / path).is_relative_to(ROOT / folder) for path in named or files for folder in EMULATED_FOLDERS

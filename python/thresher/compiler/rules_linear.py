@@ -69,42 +69,22 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
     if b.out_used(1):
         raise UnsupportedNode("the log-sum-exp output, which only training needs, is not offered")
-    return _sdpa(b, a.query, a.key, a.value, a.attn_mask, a.dropout_p, a.is_causal, a.scale), None
-
-
-def _sdpa(
-    b: Builder,
-    query: Value,
-    key: Value,
-    value: Value,
-    mask: Value | None,
-    dropout: float,
-    causal: bool,
-    scale: float | None,
-) -> Value:
-    if dropout:
-        raise UnsupportedNode(f"dropout with probability {dropout}")
-    if causal and mask is not None:
+    if a.dropout_p:
+        raise UnsupportedNode(f"dropout with probability {a.dropout_p}")
+    query, key, value, mask = a.query, a.key, a.value, a.attn_mask
+    if a.is_causal and mask is not None:
         raise UnsupportedNode("a mask together with is_causal")
-    if not 3 <= query.rank <= 4 or key.rank != query.rank or value.rank != query.rank:
+    if not query.rank == key.rank == value.rank == 4:
         raise UnsupportedNode(f"query, key and value of ranks {query.rank}, {key.rank} and {value.rank}")
-    if scale is None:
-        scale = 1.0 / math.sqrt(query.shape[-1])
     if mask is not None and mask.dtype not in (torch.float32, torch.bool):
         raise UnsupportedNode(f"a mask of {str(mask.dtype).removeprefix('torch.')}, wanted float32 or bool")
-    if query.rank == 4:
-        return b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(causal))
-    # [heads or batch, S, D]: one batch in front.
-    query, key, value = (b.reshape(v, (1, *v.shape)) for v in (query, key, value))
-    if mask is not None and mask.rank == 3:
-        mask = b.reshape(mask, (1, *mask.shape))
-    out = b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(causal))
-    return b.reshape(out, out.shape[1:])
+    scale = 1.0 / math.sqrt(query.shape[-1]) if a.scale is None else a.scale
+    return b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(a.is_causal)), None
 
 
 @rule(aten.native_layer_norm.default)
 def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None]:
-    out = _layer_norm(b, a.input, a.normalized_shape, a.weight, a.bias, a.eps)
+    out = b.emit("layer_norm", [a.input, a.weight, a.bias], eps=float(a.eps), dims=len(a.normalized_shape))
     if not (b.out_used(1) or b.out_used(2)):
         return out, None, None
     axes = range(a.input.rank - len(a.normalized_shape), a.input.rank)
@@ -112,10 +92,6 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None
     centred = b.binary("sub", a.input, mean)
     variance = b.reduce("mean", b.binary("mul", centred, centred), axes, True)
     return out, mean, b.unary("rsqrt", b.binary("add", variance, a.eps))
-
-
-def _layer_norm(b: Builder, x: Value, shape: list[int], weight: Value | None, bias: Value | None, eps: float) -> Value:
-    return b.emit("layer_norm", [x, weight, bias], eps=float(eps), dims=len(shape))
 
 
 @rule(aten._softmax.default)

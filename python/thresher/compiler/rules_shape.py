@@ -93,7 +93,8 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 
 @rule(aten.split.Tensor)
 def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
-    return _split(b, a.self, a.split_size, a.dim)
+    x, axis = a.self, dim(a.dim, a.self.rank)
+    return tuple(b.slice(x, axis, start, start + a.split_size) for start in range(0, x.shape[axis], a.split_size))
 
 
 @rule(aten.split_with_sizes.default)
@@ -103,11 +104,6 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
         parts.append(b.slice(a.self, axis, start, start + size))
         start += size
     return tuple(parts)
-
-
-def _split(b: Builder, x: Value, size: int, axis: int) -> tuple[Value, ...]:
-    axis = dim(axis, x.rank)
-    return tuple(b.slice(x, axis, start, start + size) for start in range(0, x.shape[axis], size))
 
 
 @rule(aten.unbind.int)
