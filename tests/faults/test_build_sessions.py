@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from file_system import fill, remount
+from processes import without_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 if not (ROOT / "scripts" / "toolchain").is_dir():
@@ -291,7 +292,7 @@ class TestLock:
 
 def test_a_real_session_that_is_asked_to_end(tmp_path: Path) -> None:
     pytest.importorskip("nox")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+    clean = without_settings()
     with subprocess.Popen(
         [sys.executable, "-m", "nox", "-s", "format", "--", "--check"],
         cwd=ROOT,

@@ -7,12 +7,16 @@ import subprocess
 import sys
 
 
+def without_settings() -> dict[str, str]:
+    """The environment of this process without THRESHER_* variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+
+
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs code; standard output and error are kept."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
     return subprocess.run(
         [sys.executable, "-c", code],
-        env={**clean, **environment},
+        env={**without_settings(), **environment},
         capture_output=True,
         text=True,
         timeout=120,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import without_settings
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -23,7 +23,7 @@ needs_engine = pytest.mark.skipif(
 
 
 def thresher(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+    clean = without_settings()
     return subprocess.run(
         [sys.executable, "-m", "thresher.cli", *map(str, arguments)],
         env={**clean, "COLUMNS": "200", "NO_COLOR": "1", **environment},

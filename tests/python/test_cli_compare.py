@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import synthetic_trace
 from page_data import page_data
+from processes import without_settings
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def thresher(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+    clean = without_settings()
     clean.pop("COLUMNS", None)
     return subprocess.run(
         [sys.executable, "-m", "thresher.cli", *map(str, arguments)],

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from page_data import page_data
+from processes import without_settings
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -32,7 +33,7 @@ open("ran", "a").write("x")
 
 
 def thresher(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+    clean = without_settings()
     return subprocess.run(
         [sys.executable, "-m", "thresher.cli", *map(str, arguments)],
         env={**clean, "NO_COLOR": "1", "THRESHER_CACHE_DIR": str(cwd / "cache"), **environment},

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import run_python
+from processes import run_python, without_settings
 
 pytest.importorskip("typer")
 
@@ -22,7 +22,7 @@ def command_at_terminal(folder: Path, *arguments: str) -> tuple[str, str]:
         Its standard output, and what the terminal got.
     """
     leader, follower = pty.openpty()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+    kept = without_settings()
     with subprocess.Popen(
         [sys.executable, "-m", "thresher.cli", *arguments],
         env={**kept, "THRESHER_CACHE_DIR": str(folder), "TERM": "xterm", "COLUMNS": "100"},

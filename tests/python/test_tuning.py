@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import without_settings
 
 pytest.importorskip("thresher._engine")
 
@@ -271,7 +271,7 @@ sys.exit(3)
 
 
 def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("THRESHER_")}
+    clean = without_settings()
     return subprocess.run(
         [sys.executable, "-m", "thresher.cli", "tune", *map(str, arguments)],
         env={**clean, "COLUMNS": "160", "NO_COLOR": "1", **environment},
