@@ -9,7 +9,7 @@ from . import environments, native, package, wheel
 from .environments import CHECKS, LINT, MODEL, PEERS, RUNTIME, TESTS, ZENTORCH
 from .layout import BUILD, ROOT, SCRIPTS
 from .native import Flavour
-from .process import ToolchainError, note, run
+from .process import ToolchainError, cores, note, run
 from .system import offer_test_packages
 
 TRIAL = BUILD / "trial"
@@ -18,6 +18,8 @@ PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
 EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+# Each process of pytest holds a PyTorch and a model of its own.
+MOST_WORKERS = 4
 UNWATCHED_MARKS = ("thorough", "release_build")
 
 
@@ -38,7 +40,7 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         flavour: what to build.
         only: "cpp" or "python" to run just these.
         ctest: more arguments for ctest.
-        pytest: more arguments for pytest.
+        pytest: more arguments for pytest; without any, the tests share the cores.
 
     Raises:
         ToolchainError: the build or a test failed.
@@ -58,8 +60,9 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
                 note(f"tests of format and lint will be skipped: {error}")
         python = environments.install_wheel(TESTS, built)
         made = {"CPP_PACKAGE": str(package.build_package(flavour))}
+        workers = [] if pytest or cores() == 1 else ["-n", str(min(cores(), MOST_WORKERS)), "--dist", "loadfile"]
         run(
-            [python, "-m", "pytest", *PYTHON_TESTS, emulated_device(flavour), *pytest],
+            [python, "-m", "pytest", *PYTHON_TESTS, emulated_device(flavour), *workers, *pytest],
             cwd=ROOT,
             environment={**OFFLINE, **made},
         )
