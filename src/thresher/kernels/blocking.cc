@@ -16,6 +16,7 @@ constexpr std::string_view kVariantNames[] = {"auto", "direct", "widened"};
 // L1, too.
 constexpr size_t kFewestDefaultRows = 96;
 constexpr size_t kMostDefaultRows = 144;
+constexpr int kManyTileRows = 14;
 constexpr size_t kLeastDefaultPanelBytes = size_t{8} * 1024;
 
 template <class Enum, size_t kCount>
@@ -44,11 +45,13 @@ Status CheckBlocking(const Blocking& blocking) {
   return Status::Ok();
 }
 
-size_t PanelBlockBytes(const Blocking& blocking) {
+size_t PanelBlockBytes(const Blocking& blocking, int tile_rows) {
   constexpr size_t kMost = size_t{kMostPanelKib} * 1024;
   if (blocking.panel_kib > 0) return std::min(static_cast<size_t>(blocking.panel_kib) * 1024, kMost);
-  // Next to the rows that pass by.
-  return std::clamp(static_cast<size_t>(Caches().l1) / 4 * 3, kLeastDefaultPanelBytes, kMost);
+  // Next to the rows that pass by. For tiles of many rows L2 delivers panels as fast as they are used; then longer
+  // blocks, whose sums are stored less often, matter more than L1.
+  const size_t quarters = tile_rows >= kManyTileRows ? 6 : 3;
+  return std::clamp(static_cast<size_t>(Caches().l1) / 4 * quarters, kLeastDefaultPanelBytes, kMost);
 }
 
 size_t BlockRows(const Blocking& blocking, size_t row_bytes) {

@@ -32,8 +32,8 @@ std::optional<Split> ParseSplit(std::string_view name);
 std::optional<Variant> ParseVariant(std::string_view name);
 
 struct Blocking {
-  int32_t panel_kib = 0;  // of a panel that stays in L1 while rows pass by; 0: what fits this machine's L1
-  int32_t most_rows = 0;  // that stay in L2 from one panel to the next; 0: as many as fit this machine's L2
+  int32_t panel_kib = 0;  // of a panel that stays in a cache while rows pass by; 0: what fits this machine
+  int32_t most_rows = 0;  // that stay in L2 from one panel to the next; 0: as many as fit this machine
   Split split = Split::kAuto;
   Variant variant = Variant::kAuto;  // for panels of smaller numbers only
 
@@ -48,8 +48,8 @@ inline constexpr int32_t kMostBlockRows = 288;
 // Errors: a size that is neither 0 nor within the bounds.
 Status CheckBlocking(const Blocking& blocking);
 
-// Bytes of a block of a panel.
-size_t PanelBlockBytes(const Blocking& blocking);
+// Bytes of a block of a panel, for tiles of up to `tile_rows` rows.
+size_t PanelBlockBytes(const Blocking& blocking, int tile_rows);
 
 // Rows of `row_bytes` bytes that pass by such a block.
 size_t BlockRows(const Blocking& blocking, size_t row_bytes);

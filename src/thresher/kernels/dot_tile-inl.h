@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "hwy/highway.h"
@@ -217,7 +218,9 @@ struct DotTileArgs {
   size_t init_ld;
   void* out;  // Sum, rows out_ld elements apart
   size_t out_ld;
-  const uint8_t* next_b;  // what the caller multiplies by afterwards: fetched into L2 meanwhile
+  const float* residual;  // added to sums in float: rows residual_ld apart, or null; may be out
+  size_t residual_ld;
+  const uint8_t* next_b;  // what the caller multiplies by afterwards: fetched meanwhile
 };
 
 template <class Dot, int R>
@@ -267,7 +270,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 
   size_t steps = args.steps;
   for (; steps >= 2; steps -= 2) {
-    __builtin_prefetch(next_b, 0, 2);
+    __builtin_prefetch(next_b, 0, kFetchLocality<R>);
     if constexpr (Dot::kTwoSteps) {
       const auto ones = hn::Set(typename Dot::ShortTag(), 1);
       const auto b0a = Dot::LoadB(b);
@@ -295,6 +298,17 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   }
 
   Sum* out = static_cast<Sum*>(args.out);
+  if constexpr (std::is_same_v<Sum, float>) {
+    if (args.residual != nullptr) {
+      const float* residual = args.residual;
+#define THRESHER_DOT_RESIDUAL(i)                                                       \
+  if constexpr (i < R) {                                                               \
+    c##i##a = hn::Add(c##i##a, hn::LoadU(d, residual + i * args.residual_ld));         \
+    c##i##b = hn::Add(c##i##b, hn::LoadU(d, residual + i * args.residual_ld + lanes)); \
+  }
+      THRESHER_TILE_ROWS(THRESHER_DOT_RESIDUAL)
+    }
+  }
 #define THRESHER_DOT_STORE(i)                              \
   if constexpr (i < R) {                                   \
     hn::StoreU(c##i##a, d, out + i * args.out_ld);         \
@@ -305,6 +319,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 #undef THRESHER_DOT_STEP
 #undef THRESHER_DOT_TWO_STEPS
 #undef THRESHER_DOT_STORE
+#undef THRESHER_DOT_RESIDUAL
 }
 
 using DotTileFunction = void (*)(const DotTileArgs&);

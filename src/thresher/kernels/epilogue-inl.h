@@ -48,6 +48,18 @@ HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t colum
   return padded;
 }
 
+// Fetches where a tile's results will go, and the residual that joins them. The stores come at once at the tile's end,
+// more lines than the processor can have under way.
+HWY_INLINE void FetchResults(float* c, size_t ldc, const float* residual, size_t ldr, size_t rows, size_t columns) {
+  constexpr size_t kLine = 64 / sizeof(float);
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t j = 0; j < columns; j += kLine) {
+      __builtin_prefetch(c + i * ldc + j, 1, 3);
+      if (residual != nullptr) __builtin_prefetch(residual + i * ldr + j, 0, 3);
+    }
+  }
+}
+
 // Sums of `rows` rows of `columns` columns, PanelWidth() apart, and where they go:
 // c = act((sums - row_zero * column_sum) * column_scale * row_scale + bias) + residual.
 struct FinishArgs {
@@ -71,36 +83,41 @@ struct FinishArgs {
 // scales always.
 template <class Sum, Activation kActivation>
 HWY_NOINLINE void Finish(const FinishArgs& args) {
+  constexpr bool kIntegers = std::is_same_v<Sum, int32_t>;
   const TileTag d;
   const hn::RebindToSigned<TileTag> di;
   const size_t lanes = hn::Lanes(d);
   const size_t width = PanelWidth();
-  const Sum* HWY_RESTRICT sums = static_cast<const Sum*>(args.sums);
-  for (size_t i = 0; i < args.rows; ++i) {
-    for (size_t j = 0; j < args.columns; j += lanes) {
-      auto v = hn::Zero(d);
-      if constexpr (std::is_same_v<Sum, int32_t>) {
-        auto sum = hn::Load(di, sums + i * width + j);
-        if (args.column_sum != nullptr) {
-          sum = hn::Sub(sum, hn::Mul(hn::Set(di, args.row_zero[i]), hn::LoadU(di, args.column_sum + j)));
-        }
-        const auto scale = hn::Mul(hn::LoadU(d, args.column_scale + j), hn::Set(d, args.row_scale[i]));
-        v = args.bias == nullptr ? hn::Mul(hn::ConvertTo(d, sum), scale)
-                                 : hn::MulAdd(hn::ConvertTo(d, sum), scale, hn::LoadU(d, args.bias + j));
+  for (size_t j = 0; j < args.columns; j += lanes) {
+    // What belongs to the columns is loaded once for all rows.
+    const auto bias = args.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, args.bias + j);
+    const auto scale = args.column_scale == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, args.column_scale + j);
+    const auto column_sum = kIntegers && args.column_sum != nullptr ? hn::LoadU(di, args.column_sum + j) : hn::Zero(di);
+    const Sum* HWY_RESTRICT sums = static_cast<const Sum*>(args.sums) + j;
+    const auto finished = [&](size_t i) HWY_ATTR {
+      if constexpr (kIntegers) {
+        auto sum = hn::Load(di, sums + i * width);
+        if (args.row_zero != nullptr) sum = hn::Sub(sum, hn::Mul(hn::Set(di, args.row_zero[i]), column_sum));
+        const auto row_scale = hn::Mul(scale, hn::Set(d, args.row_scale[i]));
+        return Activate<kActivation>(d, hn::MulAdd(hn::ConvertTo(d, sum), row_scale, bias));
       } else {
-        v = hn::Load(d, sums + i * width + j);
-        if (args.column_scale != nullptr) v = hn::Mul(v, hn::LoadU(d, args.column_scale + j));
-        if (args.bias != nullptr) v = hn::Add(v, hn::LoadU(d, args.bias + j));
+        return Activate<kActivation>(d, hn::MulAdd(hn::Load(d, sums + i * width), scale, bias));
       }
-      v = Activate<kActivation>(d, v);
-      const size_t count = args.columns - j;
-      if (count >= lanes) {
-        if (args.residual != nullptr) v = hn::Add(v, hn::LoadU(d, args.residual + i * args.ldr + j));
-        hn::StoreU(v, d, args.c + i * args.ldc + j);
-      } else {
-        if (args.residual != nullptr) v = hn::Add(v, hn::LoadN(d, args.residual + i * args.ldr + j, count));
-        hn::StoreN(v, d, args.c + i * args.ldc + j, count);
+    };
+    float* c = args.c + j;
+    const float* residual = args.residual == nullptr ? nullptr : args.residual + j;
+    if (const size_t count = args.columns - j; count < lanes) {
+      for (size_t i = 0; i < args.rows; ++i) {
+        auto v = finished(i);
+        if (residual != nullptr) v = hn::Add(v, hn::LoadN(d, residual + i * args.ldr, count));
+        hn::StoreN(v, d, c + i * args.ldc, count);
       }
+    } else if (residual != nullptr) {
+      for (size_t i = 0; i < args.rows; ++i) {
+        hn::StoreU(hn::Add(finished(i), hn::LoadU(d, residual + i * args.ldr)), d, c + i * args.ldc);
+      }
+    } else {
+      for (size_t i = 0; i < args.rows; ++i) hn::StoreU(finished(i), d, c + i * args.ldc);
     }
   }
 }

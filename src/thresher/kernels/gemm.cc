@@ -28,6 +28,19 @@ namespace {
 constexpr size_t kDirectRows = 8;
 constexpr int kDirectTileRows = 4;
 
+// Rows are gathered where they would not stay in L2, or where those of a tile would push each other out of L1. Then one
+// block of k after the other is multiplied by every panel, from a copy of the rows of this block alone, and what is not
+// finished waits in C.
+constexpr size_t kGatheredFloats = size_t{64} * 1024;
+constexpr size_t kLeastGatherPanels = 4;  // that share the price of the copy
+
+// From one gathered row to the next, for rows of `count` elements: at most count + 31, and no large power of two.
+HWY_INLINE size_t GatheredStride(size_t count) { return (count + 15) / 16 * 16 + 16; }
+
+// Whether the elements of one column lie, for a whole tile of rows, in the same few sets of L1: a cache of 8 or 12 ways
+// repeats its sets every 4 KiB.
+HWY_INLINE bool RowsShareSets(size_t lda) { return kTileRows > 8 && lda * sizeof(float) % 4096 == 0; }
+
 template <class Panel>
 constexpr bool kHasColumnScale = std::is_same_v<Panel, Int8Panel>;
 
@@ -35,6 +48,21 @@ constexpr bool kHasColumnScale = std::is_same_v<Panel, Int8Panel>;
 template <class Panel>
 size_t PanelStride(size_t k) {
   return StoredBytes<Panel>(k) + (kHasColumnScale<Panel> ? PanelWidth() * sizeof(float) : 0);
+}
+
+// Rows of A, `count` elements each, copied so that one lies right behind the other; returns their distance.
+inline size_t GatherRows(const float* HWY_RESTRICT a, size_t lda, size_t rows, size_t count, float* HWY_RESTRICT out) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t ld = GatheredStride(count);
+  for (size_t i = 0; i < rows; ++i) {
+    const float* HWY_RESTRICT in = a + i * lda;
+    float* HWY_RESTRICT row = out + i * ld;
+    size_t j = 0;
+    for (; j + lanes <= count; j += lanes) hn::StoreU(hn::LoadU(d, in + j), d, row + j);
+    if (j < count) hn::StoreN(hn::LoadN(d, in + j, count - j), d, row + j, count - j);
+  }
+  return ld;
 }
 
 // Rows [row_begin, row_end) of panels [panel_begin, panel_end).
@@ -51,99 +79,138 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   const size_t panel_stride = PanelStride<Panel>(k);
   const size_t rows = row_end - row_begin;
   const FinishFunction finish = FinishFor<float>(args.activation);
+  // Whether whole panels of sums are the result, but for what tiles add.
+  const bool sums_are_result = args.activation == Activation::kNone && !kHasColumnScale<Panel>;
 
-  const size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
-  const size_t row_blocks = (rows + most_rows - 1) / most_rows;
   // What is widened must fit its buffer even where a group of rows that share scales is larger than the block asked
   // for.
   const size_t panel_rows =
-      std::max<size_t>(PanelBlockBytes(args.blocking) / (sizeof(float) * width) / kStepUnit, 1) * kStepUnit;
+      std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / (sizeof(float) * width) / kStepUnit, 1) * kStepUnit;
+  size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
+  const bool gathers = k > panel_rows && (rows > most_rows || RowsShareSets(lda)) &&
+                       panel_end - panel_begin >= kLeastGatherPanels && (sums_are_result || args.residual == nullptr);
+  if (gathers) {
+    const size_t fitting = kGatheredFloats / GatheredStride(panel_rows);
+    const size_t wanted = args.blocking.most_rows > 0 ? most_rows : size_t{kMostBlockRows};
+    most_rows = std::min(wanted, fitting);
+  }
+  const size_t row_blocks = (rows + most_rows - 1) / most_rows;
 
   alignas(64) float strip[size_t{kMostBlockRows} * kMaxPanelWidth];
   alignas(64) float padded_bias[kMaxPanelWidth];
   constexpr size_t kWidenedFloats = std::max(size_t{kMostPanelKib} * 1024 / sizeof(float), kStepUnit * kMaxPanelWidth);
   alignas(64) float widened[kStoredAsFloats ? 16 : kWidenedFloats];
+  alignas(64) float gathered[kGatheredFloats];
 
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = row_begin + rows * block / row_blocks;
     const size_t block_end = row_begin + rows * (block + 1) / row_blocks;
-    const bool few_rows = args.blocking.variant == Variant::kAuto ? block_end - block_begin <= kDirectRows
-                                                                  : args.blocking.variant == Variant::kDirect;
+    const size_t block_rows = block_end - block_begin;
+    const bool few_rows =
+        args.blocking.variant == Variant::kAuto ? block_rows <= kDirectRows : args.blocking.variant == Variant::kDirect;
     const bool direct_panel = kStoredAsFloats || (Panel::kGroup == 0 && few_rows);
-    const RowTiles tiles(block_end - block_begin,
+    const RowTiles tiles(block_rows,
                          static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
     const size_t most_k = tiles.count == 1 && direct_panel ? std::max<size_t>(k, 1) : panel_rows;
     const size_t k_blocks = std::max<size_t>(1, (k + most_k - 1) / most_k);
     const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit - 1) / kStepUnit * kStepUnit;
 
-    for (size_t panel = panel_begin; panel < panel_end; ++panel) {
+    // Rows [block_begin, block_end), at a, times a block of a panel. What is not finished waits in C if `in_c`, else in
+    // the strip.
+    const auto multiply = [&](size_t panel, size_t k_block, const float* a, size_t a_stride, bool in_c) HWY_ATTR {
       const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
       const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-      const bool direct = columns == width && args.activation == Activation::kNone && !kHasColumnScale<Panel>;
+      const bool direct = columns == width && sums_are_result;
+      const size_t k_begin = std::min(k, k_block * k_step);
+      const size_t k_end = std::min(k, k_begin + k_step);
+      const bool first = k_block == 0;
+      const bool last = k_block + 1 == k_blocks;
+      const uint8_t* block_b = panel_b + StoredBytes<Panel>(k_begin);
+      const size_t block_bytes = StoredBytes<Panel>(k_end - k_begin);
+      const uint8_t* next_b = in_c ? block_b + panel_stride : block_b + block_bytes;
+      TileArgs tile;
+      tile.lda = a_stride;
+      tile.k = k_end - k_begin;
+      tile.b = block_b;
+      tile.next_lines = std::max<size_t>(1, StoredBytes<Panel>(kStepUnit) * 4 / kStepUnit / 64 / tiles.count);
+      if (!direct_panel) {
+        WidenPanel<Panel>(block_b, tile.k, widened);
+        tile.b = widened;
+      }
+      size_t row = block_begin;
+      for (size_t t = 0; t < tiles.count; ++t) {
+        const size_t height = tiles.Height(t);
+        float* c = args.c + row * ldc + column;
+        const float* residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+        // A tile that is finished at once always uses the strip's beginning, to stay in L1.
+        float* wait = in_c ? c : strip + (k_blocks == 1 ? 0 : (row - block_begin) * width);
+        const size_t wait_ld = in_c ? ldc : width;
+        if (in_c) {
+          // A tile begins with what waits in C, so it is the tile after this one whose part is fetched.
+          const bool wraps = t + 1 == tiles.count;
+          float* next_c = wraps ? args.c + block_begin * ldc + column + width : c + height * ldc;
+          FetchResults(next_c, ldc, nullptr, ldr, tiles.Height(wraps ? 0 : t + 1), width);
+        } else if (last) {
+          FetchResults(c, ldc, residual, ldr, height, columns);
+        }
+        tile.a = a + (row - block_begin) * a_stride;
+        tile.init = first ? (kHasColumnScale<Panel> ? nullptr : bias) : wait;
+        tile.init_ld = first ? 0 : wait_ld;
+        // The tiles together fetch the block that follows, but none more than a line for every line it reads.
+        const size_t fetched = t * (tile.k / 4) * tile.next_lines * 64;
+        tile.next_b = fetched < block_bytes ? next_b + fetched : block_b;
+        tile.residual = nullptr;
+        tile.residual_ld = ldr;
+        if (last && !direct) {
+          tile.out = in_c ? strip : wait;
+          tile.out_ld = width;
+        } else {
+          tile.out = last ? c : wait;
+          tile.out_ld = last ? ldc : wait_ld;
+          // Where sums wait in C, the residual may be what they are written over: it joins the first.
+          if (direct && (in_c ? first : last)) tile.residual = residual;
+        }
+        TileFunction run = TileForRows(height);
+        if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
+          if (direct_panel) run = TileForRows<Panel, kDirectTileRows>(height);
+        }
+        run(tile);
+        if (last && !direct) {
+          FinishArgs end{};
+          end.sums = tile.out;
+          end.rows = height;
+          end.columns = columns;
+          end.c = c;
+          end.ldc = ldc;
+          end.residual = residual;
+          end.ldr = ldr;
+          if (kHasColumnScale<Panel>) {
+            end.bias = bias;
+            end.column_scale = reinterpret_cast<const float*>(panel_b + StoredBytes<Panel>(k));
+          }
+          finish(end);
+        }
+        row += height;
+      }
+    };
 
+    const float* a = args.a + block_begin * lda;
+    size_t panel = panel_begin;
+    if (gathers && tiles.count > 1) {
+      // Panels with columns beyond n are left to the strip.
+      const size_t whole_end = std::min(panel_end, n / width);
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
         const size_t k_begin = std::min(k, k_block * k_step);
-        const size_t k_end = std::min(k, k_begin + k_step);
-        const bool first = k_block == 0;
-        const bool last = k_block + 1 == k_blocks;
-        const uint8_t* block_b = panel_b + StoredBytes<Panel>(k_begin);
-        const size_t block_bytes = StoredBytes<Panel>(k_end - k_begin);
-        TileArgs tile;
-        tile.lda = lda;
-        tile.k = k_end - k_begin;
-        tile.b = block_b;
-        tile.next_lines = std::max<size_t>(1, StoredBytes<Panel>(kStepUnit) * 4 / kStepUnit / 64 / tiles.count);
-        if (!direct_panel) {
-          WidenPanel<Panel>(block_b, tile.k, widened);
-          tile.b = widened;
-        }
-        size_t row = block_begin;
-        for (size_t t = 0; t < tiles.count; ++t) {
-          const size_t height = tiles.Height(t);
-          // Partial sums wait in the strip. A tile that is finished at once always uses its beginning, to stay in L1.
-          float* wait = strip + (k_blocks == 1 ? 0 : (row - block_begin) * width);
-          tile.a = args.a + row * lda + k_begin;
-          tile.init = first ? (kHasColumnScale<Panel> ? nullptr : bias) : wait;
-          tile.init_ld = first ? 0 : width;
-          // The tiles together fetch the block that follows, but none more than a line for every line it reads.
-          const size_t fetched = t * (tile.k / 4) * tile.next_lines * 64;
-          tile.next_b = fetched < block_bytes ? block_b + block_bytes + fetched : block_b;
-          if (last && direct) {
-            tile.out = args.c + row * ldc + column;
-            tile.out_ld = ldc;
-            tile.residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
-            tile.residual_ld = ldr;
-          } else {
-            tile.out = wait;
-            tile.out_ld = width;
-            tile.residual = nullptr;
-            tile.residual_ld = 0;
-          }
-          TileFunction run = TileForRows(height);
-          if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
-            if (direct_panel) run = TileForRows<Panel, kDirectTileRows>(height);
-          }
-          run(tile);
-          if (last && !direct) {
-            FinishArgs end{};
-            end.sums = wait;
-            end.rows = height;
-            end.columns = columns;
-            end.c = args.c + row * ldc + column;
-            end.ldc = ldc;
-            end.residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
-            end.ldr = ldr;
-            if (kHasColumnScale<Panel>) {
-              end.bias = bias;
-              end.column_scale = reinterpret_cast<const float*>(panel_b + StoredBytes<Panel>(k));
-            }
-            finish(end);
-          }
-          row += height;
-        }
+        const size_t ld = GatherRows(a + k_begin, lda, block_rows, std::min(k, k_begin + k_step) - k_begin, gathered);
+        for (panel = panel_begin; panel < whole_end; ++panel) multiply(panel, k_block, gathered, ld, true);
+      }
+    }
+    for (; panel < panel_end; ++panel) {
+      for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
+        multiply(panel, k_block, a + std::min(k, k_block * k_step), lda, false);
       }
     }
   }
@@ -166,6 +233,7 @@ void GemmRangeInt4(const GemmArgs& args, size_t row_begin, size_t row_end, size_
 }
 
 size_t GemmPanelWidth() { return PanelWidth(); }
+int GemmTileRows() { return kTileRows; }
 
 size_t GemmPanelStride(Precision precision, size_t k) {
   switch (precision) {
@@ -343,6 +411,7 @@ HWY_EXPORT(GemmRangeF16);
 HWY_EXPORT(GemmRangeInt8);
 HWY_EXPORT(GemmRangeInt4);
 HWY_EXPORT(GemmPanelWidth);
+HWY_EXPORT(GemmTileRows);
 HWY_EXPORT(GemmPanelStride);
 HWY_EXPORT(PackRange);
 HWY_EXPORT(EncodeWeight);
@@ -386,6 +455,8 @@ std::optional<Activation> ParseActivation(std::string_view name) {
   }
   return std::nullopt;
 }
+
+int TileRows() { return HWY_DYNAMIC_DISPATCH(GemmTileRows)(); }
 
 int64_t PackedColumns() { return static_cast<int64_t>(CurrentPanelWidth()); }
 

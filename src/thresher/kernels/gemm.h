@@ -49,6 +49,9 @@ int64_t PackedColumns();
 void PackWeight(Precision precision, const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n,
                 void* packed, int part = 0, int num_parts = 1);
 
+// Rows of the tile that is multiplied in registers.
+int TileRows();
+
 // The numbers that a packed matrix stands for, as b[i * n + j].
 void UnpackWeight(Precision precision, const void* packed, int64_t k, int64_t n, float* b);
 

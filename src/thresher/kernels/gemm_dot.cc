@@ -37,7 +37,9 @@ size_t RowStride(RowForm form, size_t k) {
   if (form == RowForm::kInt16) return Int4Rows::Bytes(k);
   const size_t bytes = form == RowForm::kBF16 ? RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t)
                                               : RoundUp(k, Int8Dot::kStep) * Int8Dot::kRowBytes;
-  return RoundUp(bytes, 16);
+  const size_t stride = RoundUp(bytes, 16);
+  // So that the rows of a tile do not all lie in the same few sets of L1.
+  return stride % 2048 == 0 ? stride + 64 : stride;
 }
 
 bool HasBf16Dot() { return Bf16Dot::kNative; }
@@ -186,7 +188,7 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
 
   const size_t most_rows = BlockRows(args.blocking, lda);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
-  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking) / step_bytes, 1);
+  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / step_bytes, 1);
 
   alignas(64) Sum strip[size_t{kMostBlockRows} * kMaxPanelWidth];
   alignas(64) float padded_bias[kMaxPanelWidth];
@@ -205,6 +207,7 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
       const float* bias = PanelBias(args.bias, column, columns, padded_bias);
+      const bool direct = !kInt8 && columns == width && args.activation == Activation::kNone;
 
       for (size_t b = 0; b < blocks; ++b) {
         const size_t begin = std::min(steps, b * block_steps);
@@ -218,26 +221,37 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
         size_t row = block_begin;
         for (size_t t = 0; t < tiles.count; ++t) {
           const size_t height = tiles.Height(t);
+          float* c = args.c + row * ldc + column;
+          const float* residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
           Sum* wait = strip + (blocks == 1 ? 0 : (row - block_begin) * width);
           tile.a = static_cast<const uint8_t*>(args.rows) + row * lda + begin * sizeof(uint32_t);
-          tile.init = b == 0 ? nullptr : wait;
-          tile.init_ld = width;
-          tile.out = wait;
-          tile.out_ld = width;
+          tile.init = b == 0 ? static_cast<const void*>(kInt8 ? nullptr : bias) : wait;
+          tile.init_ld = b == 0 ? 0 : width;
+          if (last && direct) {
+            tile.out = c;
+            tile.out_ld = ldc;
+            tile.residual = residual;
+          } else {
+            tile.out = wait;
+            tile.out_ld = width;
+            tile.residual = nullptr;
+          }
+          tile.residual_ld = ldr;
           const size_t fetched = t * tile.steps * 32;
           tile.next_b = fetched < block_bytes ? tile.b + block_bytes + fetched : tile.b;
+          if (last) FetchResults(c, ldc, residual, ldr, height, columns);
           DotTileForRows<Dot>(height)(tile);
-          if (last) {
+          if (last && !direct) {
             FinishArgs finished{};
             finished.sums = wait;
             finished.rows = height;
             finished.columns = columns;
-            finished.c = args.c + row * ldc + column;
+            finished.c = c;
             finished.ldc = ldc;
-            finished.residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+            finished.residual = residual;
             finished.ldr = ldr;
-            finished.bias = bias;
             if constexpr (kInt8) {
+              finished.bias = bias;
               const uint8_t* numbers_end = panel_b + steps * step_bytes;
               finished.column_scale = reinterpret_cast<const float*>(numbers_end);
               finished.row_scale = args.scale + row;

@@ -86,9 +86,16 @@ struct TileArgs {
   size_t out_ld;
   const float* residual;  // rows residual_ld apart, or null; may be out
   size_t residual_ld;
-  const void* next_b;     // what the caller multiplies by afterwards: fetched into L2 meanwhile,
-  size_t next_lines = 1;  // so many lines of 64 bytes for each four elements of k
+  // What the caller multiplies by afterwards, fetched meanwhile, so many lines of 64 bytes for each four elements of k.
+  const void* next_b;
+  size_t next_lines = 1;
 };
+
+// Into which cache a tile of `rows` rows fetches what comes next: 2 is L2, 3 L1. Zen 4 takes the hint for L2 as one to
+// translate the address and no more (a load after it takes as long as one whose page alone is known). That is what few
+// rows want, which pass the panel as fast as memory delivers it; many rows want the numbers, too.
+template <int rows>
+inline constexpr int kFetchLocality = rows > 8 ? 3 : 2;
 
 // S > 1 splits k into S runs, each with accumulators of its own: that hides the latency of the multiply-adds when R
 // alone is too small, and reads the panel as S streams, because one stream does not use all of a core's memory
@@ -158,7 +165,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   size_t k = run;
   for (; k >= 4; k -= 4) {
     for (size_t line = 0; line < next_lines; ++line) {
-      for (size_t s = 0; s < S; ++s) __builtin_prefetch(next_b + s * run_bytes + 64 * line, 0, 2);
+      for (size_t s = 0; s < S; ++s) __builtin_prefetch(next_b + s * run_bytes + 64 * line, 0, kFetchLocality<R>);
     }
     THRESHER_TILE_K(0)
     THRESHER_TILE_K(1)

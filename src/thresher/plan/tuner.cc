@@ -137,7 +137,7 @@ class Bench {
                                          ((static_cast<size_t>(key_.n) + width - 1) / width);
     const size_t row_bytes = static_cast<size_t>(kernels::RowBytes(form, key_.k));
     const auto blocks = [](size_t total, size_t most) { return (total + most - 1) / most; };
-    return {whole, variant, blocks(panel_bytes, kernels::PanelBlockBytes(blocking)),
+    return {whole, variant, blocks(panel_bytes, kernels::PanelBlockBytes(blocking, kernels::TileRows())),
             blocks(share.row_end - share.row_begin, kernels::BlockRows(blocking, row_bytes))};
   }
 

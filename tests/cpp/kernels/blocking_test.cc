@@ -22,9 +22,12 @@ TEST(BlockingTest, NamesRoundTrip) {
 }
 
 TEST(BlockingTest, DefaultsFollowTheCaches) {
-  const size_t panel = PanelBlockBytes({});
+  const size_t l1 = static_cast<size_t>(Caches().l1);
+  const size_t panel = PanelBlockBytes({}, 6);
   EXPECT_LE(panel, static_cast<size_t>(kMostPanelKib) * 1024);
-  EXPECT_EQ(panel, std::clamp<size_t>(static_cast<size_t>(Caches().l1) / 4 * 3, 8 << 10, 64 << 10));
+  EXPECT_EQ(panel, std::clamp<size_t>(l1 / 4 * 3, 8 << 10, 64 << 10));
+  EXPECT_EQ(PanelBlockBytes({}, 14), std::clamp<size_t>(l1 / 4 * 6, 8 << 10, 64 << 10));
+  EXPECT_GE(PanelBlockBytes({}, TileRows()), panel);
   // Rows of which a few fit, all fit, and none fits.
   const size_t l2 = static_cast<size_t>(Caches().l2);
   EXPECT_EQ(BlockRows({}, l2 / 2 / 120), 120u);
@@ -34,10 +37,10 @@ TEST(BlockingTest, DefaultsFollowTheCaches) {
 }
 
 TEST(BlockingTest, ChoicesAreTakenWithinTheBounds) {
-  EXPECT_EQ(PanelBlockBytes({.panel_kib = 5}), size_t{5} << 10);
+  EXPECT_EQ(PanelBlockBytes({.panel_kib = 5}, 14), size_t{5} << 10);
   EXPECT_EQ(BlockRows({.most_rows = 7}, 1 << 20), 7u);
   constexpr int32_t kHuge = std::numeric_limits<int32_t>::max();
-  EXPECT_EQ(PanelBlockBytes({.panel_kib = kHuge}), size_t{kMostPanelKib} << 10);
+  EXPECT_EQ(PanelBlockBytes({.panel_kib = kHuge}, 6), size_t{kMostPanelKib} << 10);
   EXPECT_EQ(BlockRows({.most_rows = kHuge}, 1), size_t{kMostBlockRows});
 }
 

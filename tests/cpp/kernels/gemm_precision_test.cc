@@ -198,6 +198,13 @@ TEST(GemmPrecisionTest, RowBlocks) {
   for (const int64_t m : {145, 300}) Check({.m = m, .n = 40, .k = 70, .bias = true, .residual = Case::kInPlace});
 }
 
+TEST(GemmPrecisionTest, GatheredAndPaddedRows) {
+  for (const int64_t k : {1024, 2048}) {
+    Check({.m = 29, .n = 290, .k = k, .bias = true, .residual = Case::kInPlace});
+    Check({.m = 29, .n = 257, .k = k, .bias = true, .activation = Activation::kGelu});
+  }
+}
+
 TEST(GemmPrecisionTest, Epilogues) {
   for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
     for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {

@@ -109,6 +109,23 @@ TEST(GemmTest, RowBlocks) {
   }
 }
 
+// Rows that lie a multiple of 4 KiB apart, and rows of which L2 holds too few, are gathered where there are several
+// panels, of which the last may have columns beyond n.
+TEST(GemmTest, GatheredRows) {
+  for (const int64_t k : {2048, 4096}) {
+    for (const int64_t n : {127, 128, 290}) {
+      for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
+        Check({.m = 29, .n = n, .k = k, .bias = true, .residual = residual});
+        Check({.m = 29, .n = n, .k = k, .bias = true, .residual = residual, .activation = Activation::kRelu});
+      }
+    }
+  }
+  Check({.m = 331, .n = 161, .k = 2051, .bias = true, .residual = Case::kInPlace, .extra = 3, .num_parts = 3});
+  Check({.m = 331, .n = 161, .k = 2051, .activation = Activation::kSilu, .num_parts = 2});
+  Check({.m = 64, .n = 160, .k = 2048, .blocking = {.panel_kib = 1, .most_rows = 20}});
+  Check({.m = 300, .n = 160, .k = 2048, .blocking = {.panel_kib = 64, .most_rows = 288}});
+}
+
 TEST(GemmTest, Epilogues) {
   for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
     for (const bool bias : {false, true}) {
