@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #define THRESHER_DOT_TARGETS
@@ -126,32 +127,42 @@ HWY_INLINE float RowMax(float* HWY_RESTRICT s, size_t valid, const float* HWY_RE
   return hn::ReduceMax(d, max);
 }
 
-// s[0, valid) becomes exp(s - base), the scores being scaled first where RowMax<true> has not done so; s[valid, total)
-// becomes 0, `total` rounded up to whole vectors. Returns the sum.
-template <bool kMasked>
-HWY_INLINE float RowExp(float* HWY_RESTRICT s, size_t valid, size_t total, float base, float scale) {
+// The exponentials exp(s - base) of s[0, valid), the scores being scaled first where RowMax<true> has not done so, and 0
+// for s[valid, total), `total` rounded up to whole vectors. They go to `out`, as floats (which may be s itself) or
+// bf16. Returns their sum before rounding.
+template <bool kMasked, class T>
+HWY_INLINE float RowExp(const float* s, size_t valid, size_t total, float base, float scale, T* out) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
   const auto vscale = hn::Set(d, scale);
   const auto vbase = hn::Set(d, base);
   const size_t whole = valid / lanes * lanes;
   auto sum = hn::Zero(d);
+  const auto exponential = [&](size_t j) HWY_ATTR {
+    const auto t = hn::Load(d, s + j);
+    return ExpNonPositive(d, kMasked ? hn::Sub(t, vbase) : hn::MulSub(t, vscale, vbase));
+  };
+  const auto store = [&](hn::Vec<TileTag> e, size_t j) HWY_ATTR {
+    if constexpr (std::is_same_v<T, float>) {
+      hn::Store(e, d, out + j);
+    } else {
+      const hn::Rebind<hwy::bfloat16_t, TileTag> db;
+      hn::StoreU(hn::DemoteTo(db, e), db, out + j);
+    }
+  };
   size_t j = 0;
   for (; j < whole; j += lanes) {
-    const auto t = hn::Load(d, s + j);
-    const auto e = ExpNonPositive(d, kMasked ? hn::Sub(t, vbase) : hn::MulSub(t, vscale, vbase));
-    hn::Store(e, d, s + j);
+    const auto e = exponential(j);
+    store(e, j);
     sum = hn::Add(sum, e);
   }
   if (j < valid) {
-    const auto t = hn::Load(d, s + j);
-    auto e = ExpNonPositive(d, kMasked ? hn::Sub(t, vbase) : hn::MulSub(t, vscale, vbase));
-    e = hn::IfThenElseZero(hn::FirstN(d, valid - j), e);
-    hn::Store(e, d, s + j);
+    const auto e = hn::IfThenElseZero(hn::FirstN(d, valid - j), exponential(j));
+    store(e, j);
     sum = hn::Add(sum, e);
     j += lanes;
   }
-  for (; j < total; j += lanes) hn::Store(hn::Zero(d), d, s + j);
+  for (; j < total; j += lanes) store(hn::Zero(d), j);
   return hn::ReduceSum(d, sum);
 }
 
@@ -239,6 +250,29 @@ void ConvertMask(const SdpaArgs& args, size_t batch, size_t head, size_t query, 
     } else {
       const float* in = mask.as<const float>() + begin;
       for (size_t j = 0; j < count; ++j) out[i * out_ld + j] = in[static_cast<int64_t>(j) * mask.strides[3]];
+    }
+  }
+}
+
+// PackPanel into a Bf16Panel, some rows at a time.
+void PackBf16Panel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
+                   uint8_t* HWY_RESTRICT panel) {
+  if (stride_n == 1 && columns == PanelWidth()) return EncodeBf16(b, static_cast<size_t>(stride_k), k, panel);
+  constexpr size_t kRows = 32;
+  alignas(64) float floats[kRows * kMaxPanelWidth];
+  for (size_t row = 0; row < k; row += kRows) {
+    const size_t rows = std::min(kRows, k - row);
+    uint8_t* out = panel + Bf16Panel::Bytes(row);
+    if (stride_k == 1) {
+      // Columns that lie as rows become pairs where they lie, and pairs are moved as if they were floats.
+      for (size_t j = 0; j < columns; ++j) {
+        RowToBf16(b + static_cast<ptrdiff_t>(j) * stride_n + row, rows,
+                  reinterpret_cast<hwy::bfloat16_t*>(floats + j * (kRows / 2)));
+      }
+      PackPanel(floats, (rows + 1) / 2, columns, 1, kRows / 2, reinterpret_cast<float*>(out));
+    } else {
+      PackPanel(b + static_cast<ptrdiff_t>(row) * stride_k, rows, columns, stride_k, stride_n, floats);
+      EncodeBf16(floats, PanelWidth(), rows, out);
     }
   }
 }
@@ -333,19 +367,19 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
         ScaleInPlace(acc + i * layout.acc_ld, layout.acc_ld, factor);
       }
     }
+    float* weights = scratch + layout.bf16_scores;
     for (size_t i = 0; i < rows; ++i) {
       float* s = scores + i * layout.key_step;
       // No key seen yet: subtract 0 rather than -infinity, and every exponential is 0.
       const float base = row_max[i] == kNoKey ? 0.0f : row_max[i];
-      row_sum[i] += masked ? RowExp<true>(s, valid(i), count, base, args.scale)
-                           : RowExp<false>(s, valid(i), count, base, args.scale);
+      const auto exponentials = [&](auto* to) HWY_ATTR {
+        return masked ? RowExp<true>(s, valid(i), count, base, args.scale, to)
+                      : RowExp<false>(s, valid(i), count, base, args.scale, to);
+      };
+      row_sum[i] += args.bf16 ? exponentials(reinterpret_cast<hwy::bfloat16_t*>(weights + i * layout.row_scores))
+                              : exponentials(s);
     }
     if (args.bf16) {
-      float* weights = scratch + layout.bf16_scores;
-      for (size_t i = 0; i < rows; ++i) {
-        RowToBf16(scores + i * layout.key_step, count,
-                  reinterpret_cast<hwy::bfloat16_t*>(weights + i * layout.row_scores));
-      }
       // Keys begin at an even one, so half the rows of floats lie before it.
       MultiplyBf16(weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width, layout.v_panel,
                    layout.acc_ld / width, key != 0, acc, layout.acc_ld);

@@ -262,7 +262,9 @@ void PackRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t
 
 // Encode: k rows of a panel of floats into the panel's stored form.
 
-void Encode(Bf16Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) { EncodeBf16(in, k, out); }
+void Encode(Bf16Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  EncodeBf16(in, PanelWidth(), k, out);
+}
 
 void Encode(HalfPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
   const TileTag d;

@@ -55,7 +55,7 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
   }
 }
 
-// Stores `count` codes, which lie in [-255, 255].
+// Stores `count` codes, saturating.
 HWY_INLINE void StoreCodes(hn::Vec<IntTag> q, uint8_t* row, size_t j, size_t count) {
   const auto store = [&](auto d, auto* out) HWY_ATTR {
     const auto codes = hn::DemoteTo(d, q);
@@ -74,59 +74,86 @@ HWY_INLINE void StoreCodes(hn::Vec<IntTag> q, uint8_t* row, size_t j, size_t cou
   }
 }
 
-void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
+// How a row is quantised: code = x / scale + zero, and whether all of its numbers are finite.
+struct RowCodes {
+  float scale;
+  float inverse;
+  int32_t zero;
+  bool finite;
+};
+
+RowCodes CodesOf(const float* HWY_RESTRICT x, size_t k) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d);
+  // 0 belongs to the range, so that it has a code of its own.
+  auto min = hn::Zero(d), min2 = hn::Zero(d);
+  auto max = hn::Zero(d), max2 = hn::Zero(d);
+  auto odd = hn::Zero(d);  // becomes NaN with a NaN or an infinity
+  size_t j = 0;
+  for (; j + 2 * lanes <= k; j += 2 * lanes) {
+    const auto v = hn::LoadU(d, x + j);
+    const auto w = hn::LoadU(d, x + j + lanes);
+    min = hn::Min(min, v);
+    max = hn::Max(max, v);
+    min2 = hn::Min(min2, w);
+    max2 = hn::Max(max2, w);
+    odd = hn::MulAdd(hn::Sub(v, w), hn::Zero(d), odd);
+  }
+  for (; j < k; j += lanes) {
+    const auto v = hn::LoadN(d, x + j, std::min(lanes, k - j));
+    min = hn::Min(min, v);
+    max = hn::Max(max, v);
+    odd = hn::MulAdd(v, hn::Zero(d), odd);
+  }
+  const float low = hn::ReduceMin(d, hn::Min(min, min2));
+  const float range = hn::ReduceMax(d, hn::Max(max, max2)) - low;
+  RowCodes codes;
+  codes.finite = hn::ReduceSum(d, odd) == 0.0f && range <= std::numeric_limits<float>::max();
+  codes.scale = range / 255.0f;
+  codes.inverse = codes.scale >= std::numeric_limits<float>::min() ? 1.0f / codes.scale : 0.0f;
+  codes.zero = codes.finite ? static_cast<int32_t>(std::nearbyint(-low * codes.inverse)) : 0;
+  return codes;
+}
+
+void StoreRow(const float* HWY_RESTRICT x, size_t k, const RowCodes& codes, uint8_t* HWY_RESTRICT row) {
   const TileTag d;
   const IntTag di;
   const size_t lanes = hn::Lanes(d);
+  const int32_t shift = Int8Dot::kCentred ? 0 : codes.zero - Int8Dot::kRowOffset;
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+  constexpr float kMagic = 12582912.0f;
+  constexpr int32_t kMagicBits = 0x4B400000;
+  const auto vmagic = hn::Set(d, kMagic + static_cast<float>(shift));
+  const auto vinverse = hn::Set(d, codes.inverse);
+  const auto code = [&](hn::Vec<TileTag> v) HWY_ATTR {
+    const auto q = hn::Sub(hn::BitCast(di, hn::MulAdd(v, vinverse, vmagic)), hn::Set(di, kMagicBits));
+    if constexpr (Int8Dot::kRowBytes == 1) return q;  // storing bytes saturates
+    return hn::Min(hn::Max(q, hn::Set(di, shift - codes.zero)), hn::Set(di, shift - codes.zero + 255));
+  };
+  size_t j = 0;
+  for (; j + lanes <= k; j += lanes) StoreCodes(code(hn::LoadU(d, x + j)), row, j, lanes);
+  if (j < k) StoreCodes(code(hn::LoadN(d, x + j, k - j)), row, j, k - j);
+}
+
+void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
   const size_t k = static_cast<size_t>(args.k);
+  const size_t ldx = static_cast<size_t>(args.ldx);
   const size_t stride = RowStride(RowForm::kInt8, k);
-  for (size_t i = begin; i < end; ++i) {
-    const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
-    uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
-    // 0 belongs to the range, so that it has a code of its own.
-    auto min = hn::Zero(d), min2 = hn::Zero(d);
-    auto max = hn::Zero(d), max2 = hn::Zero(d);
-    auto odd = hn::Zero(d);  // becomes NaN with a NaN or an infinity
-    size_t j = 0;
-    for (; j + 2 * lanes <= k; j += 2 * lanes) {
-      const auto v = hn::LoadU(d, x + j);
-      const auto w = hn::LoadU(d, x + j + lanes);
-      min = hn::Min(min, v);
-      max = hn::Max(max, v);
-      min2 = hn::Min(min2, w);
-      max2 = hn::Max(max2, w);
-      odd = hn::MulAdd(hn::Sub(v, w), hn::Zero(d), odd);
+  // First the scales of some rows, then their codes: the end of one row's sums hides behind the next row.
+  constexpr size_t kRows = 8;
+  RowCodes codes[kRows];
+  for (size_t block = begin; block < end; block += kRows) {
+    const size_t rows = std::min(kRows, end - block);
+    for (size_t r = 0; r < rows; ++r) codes[r] = CodesOf(args.x + (block + r) * ldx, k);
+    for (size_t r = 0; r < rows; ++r) {
+      const size_t i = block + r;
+      uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
+      args.scale[i] = codes[r].finite ? codes[r].scale : std::numeric_limits<float>::quiet_NaN();
+      args.zero[i] = Int8Dot::kCentred ? 0 : codes[r].zero - Int8Dot::kRowOffset;
+      if (codes[r].finite) StoreRow(args.x + i * ldx, k, codes[r], row);
+      const size_t used = codes[r].finite ? k * Int8Dot::kRowBytes : 0;
+      std::memset(row + used, 0, stride - used);
     }
-    for (; j < k; j += lanes) {
-      const auto v = hn::LoadN(d, x + j, std::min(lanes, k - j));
-      min = hn::Min(min, v);
-      max = hn::Max(max, v);
-      odd = hn::MulAdd(v, hn::Zero(d), odd);
-    }
-    const float low = hn::ReduceMin(d, hn::Min(min, min2));
-    const float range = hn::ReduceMax(d, hn::Max(max, max2)) - low;
-    const bool finite = hn::ReduceSum(d, odd) == 0.0f && range <= std::numeric_limits<float>::max();
-    const float scale = range / 255.0f;
-    const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
-    const int32_t zero = finite ? static_cast<int32_t>(std::nearbyint(-low * inverse)) : 0;
-    args.scale[i] = finite ? scale : std::numeric_limits<float>::quiet_NaN();
-    args.zero[i] = Int8Dot::kCentred ? 0 : zero - Int8Dot::kRowOffset;
-    if (!finite) {
-      std::memset(row, 0, stride);
-      continue;
-    }
-    const int32_t shift = Int8Dot::kCentred ? 0 : zero - Int8Dot::kRowOffset;
-    const auto vshift = hn::Set(di, shift);
-    const auto lowest = hn::Set(di, shift - zero);
-    const auto highest = hn::Set(di, shift - zero + 255);
-    const auto vinverse = hn::Set(d, inverse);
-    const auto code = [&](hn::Vec<TileTag> v) HWY_ATTR {
-      const auto q = hn::Add(hn::NearestInt(hn::Mul(v, vinverse)), vshift);
-      return hn::Min(hn::Max(q, lowest), highest);
-    };
-    for (j = 0; j + lanes <= k; j += lanes) StoreCodes(code(hn::LoadU(d, x + j)), row, j, lanes);
-    if (j < k) StoreCodes(code(hn::LoadN(d, x + j, k - j)), row, j, k - j);
-    std::memset(row + k * Int8Dot::kRowBytes, 0, stride - k * Int8Dot::kRowBytes);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "thresher/base/simd_targets.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/tile-inl.h"
 
@@ -96,29 +97,30 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> RoundToBf16(hn::Vec<TileTag> x
   return hn::And(kept, hn::Set(du, 0xFFFF0000u));
 }
 
-// k rows of a panel of floats as a Bf16Panel.
-inline void EncodeBf16(const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+// An even row as the lower and an odd row as the upper halves of pairs.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> Bf16Pairs(hn::Vec<TileTag> even, hn::Vec<TileTag> odd) {
+#if HWY_ARCH_X86 && THRESHER_NATIVE_DOT_BF16
+  const hn::RebindToUnsigned<TileTag> du;
+  const hn::Rebind<hwy::bfloat16_t, TileTag> db;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const auto low = hn::PromoteTo(du, hn::BitCast(d16, hn::DemoteTo(db, even)));
+  return hn::Or(hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(d16, hn::DemoteTo(db, odd)))), low);
+#else
+  return hn::Or(hn::ShiftRight<16>(RoundToBf16(even)), RoundToBf16(odd));
+#endif
+}
+
+// k rows of a panel of floats, ld apart, as a Bf16Panel.
+inline void EncodeBf16(const float* HWY_RESTRICT in, size_t ld, size_t k, uint8_t* HWY_RESTRICT out) {
   const TileTag d;
   const hn::RebindToUnsigned<TileTag> du;
   const size_t width = PanelWidth();
   for (size_t row = 0; row < k; row += 2) {
     for (size_t j = 0; j < width; j += hn::Lanes(d)) {
-      const auto even = RoundToBf16(hn::LoadU(d, in + row * width + j));
-      const auto odd = row + 1 < k ? RoundToBf16(hn::LoadU(d, in + (row + 1) * width + j)) : hn::Zero(du);
-      hn::StoreU(hn::Or(hn::ShiftRight<16>(even), odd), du, reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
+      const auto odd = row + 1 < k ? hn::LoadU(d, in + (row + 1) * ld + j) : hn::Zero(d);
+      hn::StoreU(Bf16Pairs(hn::LoadU(d, in + row * ld + j), odd), du,
+                 reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
     }
-  }
-}
-
-// PackPanel into a Bf16Panel, some rows at a time.
-inline void PackBf16Panel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
-                          uint8_t* HWY_RESTRICT panel) {
-  constexpr size_t kRows = 32;
-  alignas(64) float floats[kRows * kMaxPanelWidth];
-  for (size_t row = 0; row < k; row += kRows) {
-    const size_t rows = std::min(kRows, k - row);
-    PackPanel(b + static_cast<ptrdiff_t>(row) * stride_k, rows, columns, stride_k, stride_n, floats);
-    EncodeBf16(floats, rows, panel + Bf16Panel::Bytes(row));
   }
 }
 

@@ -108,10 +108,11 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
   if (*wanted == Precision::kFp32) return graph;
   Rewriter rewriter(graph);
   for (const Node& node : graph.nodes()) {
-    if (node.op->name == "sdpa" && *wanted == Precision::kBf16 && node.attrs.count("precision") == 0 &&
-        Excluded(node.module, options.exclude) == nullptr) {
+    // What int8 does to the operands of attention is larger than what bf16 adds.
+    if (node.op->name == "sdpa" && (*wanted == Precision::kBf16 || *wanted == Precision::kInt8) &&
+        node.attrs.count("precision") == 0 && Excluded(node.module, options.exclude) == nullptr) {
       Node assigned = node;
-      assigned.attrs["precision"] = std::string(Name(*wanted));
+      assigned.attrs["precision"] = std::string(Name(Precision::kBf16));
       THRESHER_TRY(rewriter.Copy(assigned));
       continue;
     }
