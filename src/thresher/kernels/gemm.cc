@@ -30,7 +30,7 @@ constexpr int kDirectTileRows = 4;
 
 // Rows are gathered where they would not stay in L2, or where those of a tile would push each other out of L1. Then one
 // block of k after the other is multiplied by every panel, from a copy of the rows of this block alone, and what is not
-// finished waits in C.
+// finished waits in C (which must not be the residual).
 constexpr size_t kGatheredFloats = size_t{64} * 1024;
 constexpr size_t kLeastGatherPanels = 4;  // that share the price of the copy
 
@@ -79,7 +79,6 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   const size_t panel_stride = PanelStride<Panel>(k);
   const size_t rows = row_end - row_begin;
   const FinishFunction finish = FinishFor<float>(args.activation);
-  // Whether whole panels of sums are the result, but for what tiles add.
   const bool sums_are_result = args.activation == Activation::kNone && !kHasColumnScale<Panel>;
 
   // What is widened must fit its buffer even where a group of rows that share scales is larger than the block asked
@@ -88,7 +87,7 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
       std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / (sizeof(float) * width) / kStepUnit, 1) * kStepUnit;
   size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
   const bool gathers = k > panel_rows && (rows > most_rows || RowsShareSets(lda)) &&
-                       panel_end - panel_begin >= kLeastGatherPanels && (sums_are_result || args.residual == nullptr);
+                       panel_end - panel_begin >= kLeastGatherPanels && args.residual != args.c;
   if (gathers) {
     const size_t fitting = kGatheredFloats / GatheredStride(panel_rows);
     const size_t wanted = args.blocking.most_rows > 0 ? most_rows : size_t{kMostBlockRows};
@@ -170,8 +169,7 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
         } else {
           tile.out = last ? c : wait;
           tile.out_ld = last ? ldc : wait_ld;
-          // Where sums wait in C, the residual may be what they are written over: it joins the first.
-          if (direct && (in_c ? first : last)) tile.residual = residual;
+          if (last) tile.residual = residual;
         }
         TileFunction run = TileForRows(height);
         if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
