@@ -127,8 +127,8 @@ HWY_INLINE float RowMax(float* HWY_RESTRICT s, size_t valid, const float* HWY_RE
   return hn::ReduceMax(d, max);
 }
 
-// The exponentials exp(s - base) of s[0, valid), the scores being scaled first where RowMax<true> has not done so, and 0
-// for s[valid, total), `total` rounded up to whole vectors. They go to `out`, as floats (which may be s itself) or
+// The exponentials exp(s - base) of s[0, valid), the scores being scaled first where RowMax<true> has not done so, and
+// 0 for s[valid, total), `total` rounded up to whole vectors. They go to `out`, as floats (which may be s itself) or
 // bf16. Returns their sum before rounding.
 template <bool kMasked, class T>
 HWY_INLINE float RowExp(const float* s, size_t valid, size_t total, float base, float scale, T* out) {
