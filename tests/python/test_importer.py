@@ -381,12 +381,16 @@ def check(got: Any, want: Any) -> None:
         assert torch.equal(got, want)
 
 
+# With AVX-512, PyTorch's own gelu in float32 turns infinity into NaN.
+REFERENCES: dict[str, Callable[..., Any]] = {"gelu": lambda x: F.gelu(x.double()).float()}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_rule(compiler: Any, name: str) -> None:
     function, arguments = CASES[name]
     args = arguments()
     with torch.no_grad():
-        want = function(*args)
+        want = REFERENCES.get(name, function)(*args)
         # Without TorchDynamo in between, which would take most of the time.
         traced = make_fx(lambda *xs: torch.func.functionalize(lambda *ys: function(*ys))(*xs), tracing_mode="fake")
         graph = traced(*args)

@@ -162,6 +162,7 @@ def _print(data: dict[str, Any]) -> None:
         f"{data['precision']} on {data['isa']}, {data['threads']} threads: loaded in {data['load_ms']:.0f} ms; "
         f"a call takes {data['median_ms']:.3f} ms (median of {data['calls']}, least {data['least_ms']:.3f})",
         highlight=False,
+        soft_wrap=True,
     )
     if data["shapes"] > 1:
         console.print(f"The file holds {data['shapes']} combinations of shapes.", highlight=False)
