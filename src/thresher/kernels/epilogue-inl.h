@@ -48,28 +48,41 @@ HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t colum
   return padded;
 }
 
-// Fetches where a tile's results will go, and the residual that joins them. The stores come at once at the tile's end,
-// more lines than the processor can have under way.
-HWY_INLINE void FetchResults(float* c, size_t ldc, const float* residual, size_t ldr, size_t rows, size_t columns) {
-  constexpr size_t kLine = 64 / sizeof(float);
-  for (size_t i = 0; i < rows; ++i) {
-    for (size_t j = 0; j < columns; j += kLine) {
-      __builtin_prefetch(c + i * ldc + j, 1, 3);
-      if (residual != nullptr) __builtin_prefetch(residual + i * ldr + j, 0, 3);
-    }
-  }
-}
-
-// Sums of `rows` rows of `columns` columns, PanelWidth() apart, and where they go:
-// c = act((sums - row_zero * column_sum) * column_scale * row_scale + bias) + residual.
-struct FinishArgs {
-  const void* sums;  // float or int32_t
-  size_t rows;
-  size_t columns;
+// Where the results of a tile go, and the residual that joins them.
+struct TileResult {
   float* c;
   size_t ldc;
   const float* residual;  // or null
   size_t ldr;
+  size_t rows;
+  size_t columns;
+};
+
+// Of the arguments of either product, from `row` and `column` on.
+template <class Args>
+HWY_INLINE TileResult ResultAt(const Args& args, size_t row, size_t column, size_t rows, size_t columns) {
+  const size_t ldc = static_cast<size_t>(args.ldc);
+  const size_t ldr = static_cast<size_t>(args.ldr);
+  const float* residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+  return {args.c + row * ldc + column, ldc, residual, ldr, rows, columns};
+}
+
+// The stores come at once at a tile's end, more lines than the processor can have under way: this fetches them before.
+HWY_INLINE void FetchResult(const TileResult& to) {
+  constexpr size_t kLine = 64 / sizeof(float);
+  for (size_t i = 0; i < to.rows; ++i) {
+    for (size_t j = 0; j < to.columns; j += kLine) {
+      __builtin_prefetch(to.c + i * to.ldc + j, 1, 3);
+      if (to.residual != nullptr) __builtin_prefetch(to.residual + i * to.ldr + j, 0, 3);
+    }
+  }
+}
+
+// Sums of to.rows rows, PanelWidth() apart, and what becomes of them:
+// c = act((sums - row_zero * column_sum) * column_scale * row_scale + bias) + residual.
+struct FinishArgs {
+  const void* sums;  // float or int32_t
+  TileResult to;
   // Null, or one value a column for a whole panel:
   const float* bias;
   const float* column_scale;
@@ -84,11 +97,12 @@ struct FinishArgs {
 template <class Sum, Activation kActivation>
 HWY_NOINLINE void Finish(const FinishArgs& args) {
   constexpr bool kIntegers = std::is_same_v<Sum, int32_t>;
+  const TileResult& to = args.to;
   const TileTag d;
   const hn::RebindToSigned<TileTag> di;
   const size_t lanes = hn::Lanes(d);
   const size_t width = PanelWidth();
-  for (size_t j = 0; j < args.columns; j += lanes) {
+  for (size_t j = 0; j < to.columns; j += lanes) {
     // What belongs to the columns is loaded once for all rows.
     const auto bias = args.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, args.bias + j);
     const auto scale = args.column_scale == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, args.column_scale + j);
@@ -104,20 +118,20 @@ HWY_NOINLINE void Finish(const FinishArgs& args) {
         return Activate<kActivation>(d, hn::MulAdd(hn::Load(d, sums + i * width), scale, bias));
       }
     };
-    float* c = args.c + j;
-    const float* residual = args.residual == nullptr ? nullptr : args.residual + j;
-    if (const size_t count = args.columns - j; count < lanes) {
-      for (size_t i = 0; i < args.rows; ++i) {
+    float* c = to.c + j;
+    const float* residual = to.residual == nullptr ? nullptr : to.residual + j;
+    if (const size_t count = to.columns - j; count < lanes) {
+      for (size_t i = 0; i < to.rows; ++i) {
         auto v = finished(i);
-        if (residual != nullptr) v = hn::Add(v, hn::LoadN(d, residual + i * args.ldr, count));
-        hn::StoreN(v, d, c + i * args.ldc, count);
+        if (residual != nullptr) v = hn::Add(v, hn::LoadN(d, residual + i * to.ldr, count));
+        hn::StoreN(v, d, c + i * to.ldc, count);
       }
     } else if (residual != nullptr) {
-      for (size_t i = 0; i < args.rows; ++i) {
-        hn::StoreU(hn::Add(finished(i), hn::LoadU(d, residual + i * args.ldr)), d, c + i * args.ldc);
+      for (size_t i = 0; i < to.rows; ++i) {
+        hn::StoreU(hn::Add(finished(i), hn::LoadU(d, residual + i * to.ldr)), d, c + i * to.ldc);
       }
     } else {
-      for (size_t i = 0; i < args.rows; ++i) hn::StoreU(finished(i), d, c + i * args.ldc);
+      for (size_t i = 0; i < to.rows; ++i) hn::StoreU(finished(i), d, c + i * to.ldc);
     }
   }
 }

@@ -52,16 +52,8 @@ size_t PanelStride(size_t k) {
 
 // Rows of A, `count` elements each, copied so that one lies right behind the other; returns their distance.
 inline size_t GatherRows(const float* HWY_RESTRICT a, size_t lda, size_t rows, size_t count, float* HWY_RESTRICT out) {
-  const TileTag d;
-  const size_t lanes = hn::Lanes(d);
   const size_t ld = GatheredStride(count);
-  for (size_t i = 0; i < rows; ++i) {
-    const float* HWY_RESTRICT in = a + i * lda;
-    float* HWY_RESTRICT row = out + i * ld;
-    size_t j = 0;
-    for (; j + lanes <= count; j += lanes) hn::StoreU(hn::LoadU(d, in + j), d, row + j);
-    if (j < count) hn::StoreN(hn::LoadN(d, in + j, count - j), d, row + j, count - j);
-  }
+  for (size_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, count, out + i * ld);
   return ld;
 }
 
@@ -74,7 +66,6 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   const size_t k = static_cast<size_t>(args.k);
   const size_t lda = static_cast<size_t>(args.lda);
   const size_t ldc = static_cast<size_t>(args.ldc);
-  const size_t ldr = static_cast<size_t>(args.ldr);
   const size_t width = PanelWidth();
   const size_t panel_stride = PanelStride<Panel>(k);
   const size_t rows = row_end - row_begin;
@@ -142,18 +133,19 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
       size_t row = block_begin;
       for (size_t t = 0; t < tiles.count; ++t) {
         const size_t height = tiles.Height(t);
-        float* c = args.c + row * ldc + column;
-        const float* residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+        const TileResult to = ResultAt(args, row, column, height, columns);
         // A tile that is finished at once always uses the strip's beginning, to stay in L1.
-        float* wait = in_c ? c : strip + (k_blocks == 1 ? 0 : (row - block_begin) * width);
+        float* wait = in_c ? to.c : strip + (k_blocks == 1 ? 0 : (row - block_begin) * width);
         const size_t wait_ld = in_c ? ldc : width;
         if (in_c) {
           // A tile begins with what waits in C, so it is the tile after this one whose part is fetched.
           const bool wraps = t + 1 == tiles.count;
-          float* next_c = wraps ? args.c + block_begin * ldc + column + width : c + height * ldc;
-          FetchResults(next_c, ldc, nullptr, ldr, tiles.Height(wraps ? 0 : t + 1), width);
+          TileResult next = ResultAt(args, wraps ? block_begin : row + height, wraps ? column + width : column,
+                                     tiles.Height(wraps ? 0 : t + 1), width);
+          next.residual = nullptr;
+          FetchResult(next);
         } else if (last) {
-          FetchResults(c, ldc, residual, ldr, height, columns);
+          FetchResult(to);
         }
         tile.a = a + (row - block_begin) * a_stride;
         tile.init = first ? (kHasColumnScale<Panel> ? nullptr : bias) : wait;
@@ -162,14 +154,14 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
         const size_t fetched = t * (tile.k / 4) * tile.next_lines * 64;
         tile.next_b = fetched < block_bytes ? next_b + fetched : block_b;
         tile.residual = nullptr;
-        tile.residual_ld = ldr;
+        tile.residual_ld = to.ldr;
         if (last && !direct) {
           tile.out = in_c ? strip : wait;
           tile.out_ld = width;
         } else {
-          tile.out = last ? c : wait;
+          tile.out = last ? to.c : wait;
           tile.out_ld = last ? ldc : wait_ld;
-          if (last) tile.residual = residual;
+          if (last) tile.residual = to.residual;
         }
         TileFunction run = TileForRows(height);
         if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
@@ -179,12 +171,7 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
         if (last && !direct) {
           FinishArgs end{};
           end.sums = tile.out;
-          end.rows = height;
-          end.columns = columns;
-          end.c = c;
-          end.ldc = ldc;
-          end.residual = residual;
-          end.ldr = ldr;
+          end.to = to;
           if (kHasColumnScale<Panel>) {
             end.bias = bias;
             end.column_scale = reinterpret_cast<const float*>(panel_b + StoredBytes<Panel>(k));

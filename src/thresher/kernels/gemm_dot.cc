@@ -120,13 +120,10 @@ void StoreRow(const float* HWY_RESTRICT x, size_t k, const RowCodes& codes, uint
   const IntTag di;
   const size_t lanes = hn::Lanes(d);
   const int32_t shift = Int8Dot::kCentred ? 0 : codes.zero - Int8Dot::kRowOffset;
-  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
-  constexpr float kMagic = 12582912.0f;
-  constexpr int32_t kMagicBits = 0x4B400000;
-  const auto vmagic = hn::Set(d, kMagic + static_cast<float>(shift));
+  const auto vmagic = hn::Set(d, kRoundingMagic + static_cast<float>(shift));
   const auto vinverse = hn::Set(d, codes.inverse);
   const auto code = [&](hn::Vec<TileTag> v) HWY_ATTR {
-    const auto q = hn::Sub(hn::BitCast(di, hn::MulAdd(v, vinverse, vmagic)), hn::Set(di, kMagicBits));
+    const auto q = hn::Sub(hn::BitCast(di, hn::MulAdd(v, vinverse, vmagic)), hn::Set(di, kRoundingMagicBits));
     if constexpr (Int8Dot::kRowBytes == 1) return q;  // storing bytes saturates
     return hn::Min(hn::Max(q, hn::Set(di, shift - codes.zero)), hn::Set(di, shift - codes.zero + 255));
   };
@@ -203,8 +200,6 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
   constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
-  const size_t ldc = static_cast<size_t>(args.ldc);
-  const size_t ldr = static_cast<size_t>(args.ldr);
   const size_t lda = RowStride(args.form, k);
   const size_t width = PanelWidth();
   const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
@@ -248,35 +243,29 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
         size_t row = block_begin;
         for (size_t t = 0; t < tiles.count; ++t) {
           const size_t height = tiles.Height(t);
-          float* c = args.c + row * ldc + column;
-          const float* residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+          const TileResult to = ResultAt(args, row, column, height, columns);
           Sum* wait = strip + (blocks == 1 ? 0 : (row - block_begin) * width);
           tile.a = static_cast<const uint8_t*>(args.rows) + row * lda + begin * sizeof(uint32_t);
           tile.init = b == 0 ? static_cast<const void*>(kInt8 ? nullptr : bias) : wait;
           tile.init_ld = b == 0 ? 0 : width;
           if (last && direct) {
-            tile.out = c;
-            tile.out_ld = ldc;
-            tile.residual = residual;
+            tile.out = to.c;
+            tile.out_ld = to.ldc;
+            tile.residual = to.residual;
           } else {
             tile.out = wait;
             tile.out_ld = width;
             tile.residual = nullptr;
           }
-          tile.residual_ld = ldr;
+          tile.residual_ld = to.ldr;
           const size_t fetched = t * tile.steps * 32;
           tile.next_b = fetched < block_bytes ? tile.b + block_bytes + fetched : tile.b;
-          if (last) FetchResults(c, ldc, residual, ldr, height, columns);
+          if (last) FetchResult(to);
           DotTileForRows<Dot>(height)(tile);
           if (last && !direct) {
             FinishArgs finished{};
             finished.sums = wait;
-            finished.rows = height;
-            finished.columns = columns;
-            finished.c = c;
-            finished.ldc = ldc;
-            finished.residual = residual;
-            finished.ldr = ldr;
+            finished.to = to;
             if constexpr (kInt8) {
               finished.bias = bias;
               const uint8_t* numbers_end = panel_b + steps * step_bytes;
@@ -300,8 +289,6 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
 void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
-  const size_t ldc = static_cast<size_t>(args.ldc);
-  const size_t ldr = static_cast<size_t>(args.ldr);
   const size_t width = PanelWidth();
   const size_t lda = Int4Rows::Bytes(k);
   const FinishFunction finish = FinishFor<float>(args.activation);
@@ -312,20 +299,16 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
     const size_t column = panel * width;
     FinishArgs finished{};
     finished.sums = sums;
-    finished.columns = std::min(width, n - column);
-    finished.ldc = ldc;
-    finished.ldr = ldr;
-    finished.bias = PanelBias(args.bias, column, finished.columns, padded_bias);
+    const size_t columns = std::min(width, n - column);
+    finished.bias = PanelBias(args.bias, column, columns, padded_bias);
     size_t row = range.row_begin;
     for (size_t t = 0; t < tiles.count; ++t) {
-      finished.rows = tiles.Height(t);
-      Int4TileForRows(finished.rows)(static_cast<const uint8_t*>(args.rows) + row * lda, k,
-                                     static_cast<const uint8_t*>(args.packed_b) + panel * StoredBytes<Int4Panel>(k),
-                                     sums);
-      finished.c = args.c + row * ldc + column;
-      finished.residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
+      const size_t height = tiles.Height(t);
+      Int4TileForRows(height)(static_cast<const uint8_t*>(args.rows) + row * lda, k,
+                              static_cast<const uint8_t*>(args.packed_b) + panel * StoredBytes<Int4Panel>(k), sums);
+      finished.to = ResultAt(args, row, column, height, columns);
       finish(finished);
-      row += finished.rows;
+      row += height;
     }
   }
 }
