@@ -1,4 +1,4 @@
-"""The processes that share the tests (pytest-xdist) must find the same tests under the same names, in the same order."""
+"""Processes that share the tests (pytest-xdist) must find the same ones under the same names, in the same order."""
 
 from __future__ import annotations
 
