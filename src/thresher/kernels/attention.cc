@@ -194,13 +194,14 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
   tile.init_ld = out_ld;
   for (size_t p = 0; p < num_panels; ++p) {
     tile.b = panels + p * panel_stride;
-    tile.next_b = panels + (p + 1) * panel_stride;
+    const auto* next = reinterpret_cast<const uint8_t*>(panels + (p + 1) * panel_stride);
     size_t row = 0;
     for (size_t t = 0; t < tiles.count; ++t) {
       const size_t height = tiles.Height(t);
       tile.a = a + row * lda;
       tile.out = out + row * out_ld + p * width;
       tile.init = accumulate ? tile.out : nullptr;
+      tile.fetch = {next, 1, MayFetchIntoL1(height)};
       TileForRows(height)(tile);
       row += height;
     }
@@ -219,7 +220,7 @@ void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float
   tile.init_ld = out_ld;
   for (size_t p = 0; p < num_panels; ++p) {
     tile.b = reinterpret_cast<const uint8_t*>(panels + p * panel_stride);
-    tile.next_b = reinterpret_cast<const uint8_t*>(panels + (p + 1) * panel_stride);
+    const uint8_t* next = tile.b + panel_stride * sizeof(float);
     size_t row = 0;
     for (size_t t = 0; t < tiles.count; ++t) {
       const size_t height = tiles.Height(t);
@@ -227,6 +228,7 @@ void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float
       tile.a = reinterpret_cast<const uint8_t*>(a + row * lda);
       tile.out = tile_out;
       tile.init = accumulate ? tile_out : nullptr;
+      tile.fetch = {next, 1, MayFetchIntoL1(height)};
       DotTileForRows<Bf16Dot>(height)(tile);
       row += height;
     }

@@ -220,7 +220,7 @@ struct DotTileArgs {
   size_t out_ld;
   const float* residual;  // added to sums in float: rows residual_ld apart, or null; may be out
   size_t residual_ld;
-  const uint8_t* next_b;  // what the caller multiplies by afterwards: fetched meanwhile
+  Fetch fetch;
 };
 
 template <class Dot, int R>
@@ -232,7 +232,8 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   const size_t half = lanes * Dot::kLaneBytes;
   const size_t lda = args.lda;
   const uint8_t* HWY_RESTRICT b = args.b;
-  const uint8_t* HWY_RESTRICT next_b = args.next_b;
+  const Fetch fetch = args.fetch;
+  const uint8_t* fetched = fetch.from;
   const uint8_t* HWY_RESTRICT a0 = args.a;
   const uint8_t* HWY_RESTRICT a1 = a0 + 3 * lda;
   const uint8_t* HWY_RESTRICT a2 = a1 + 3 * lda;
@@ -270,7 +271,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 
   size_t steps = args.steps;
   for (; steps >= 2; steps -= 2) {
-    __builtin_prefetch(next_b, 0, kFetchLocality<R>);
+    FetchLines<R>(fetch, fetched);
     if constexpr (Dot::kTwoSteps) {
       const auto ones = hn::Set(typename Dot::ShortTag(), 1);
       const auto b0a = Dot::LoadB(b);
@@ -290,7 +291,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
     }
     a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;
     b += 4 * half;
-    next_b += 64;
+    fetched += 64 * fetch.lines;
   }
   if (steps != 0) {
     constexpr size_t u = 0;

@@ -125,7 +125,6 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
       tile.lda = a_stride;
       tile.k = k_end - k_begin;
       tile.b = block_b;
-      tile.next_lines = std::max<size_t>(1, StoredBytes<Panel>(kStepUnit) * 4 / kStepUnit / 64 / tiles.count);
       if (!direct_panel) {
         WidenPanel<Panel>(block_b, tile.k, widened);
         tile.b = widened;
@@ -150,9 +149,10 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
         tile.a = a + (row - block_begin) * a_stride;
         tile.init = first ? (kHasColumnScale<Panel> ? nullptr : bias) : wait;
         tile.init_ld = first ? 0 : wait_ld;
-        // The tiles together fetch the block that follows, but none more than a line for every line it reads.
-        const size_t fetched = t * (tile.k / 4) * tile.next_lines * 64;
-        tile.next_b = fetched < block_bytes ? next_b + fetched : block_b;
+        const size_t turns = tile.k / 4;
+        tile.fetch = kStoredAsFloats && tiles.count == 1
+                         ? FetchAlone(height, static_cast<size_t>(RunsFor(height)), block_b, block_bytes, turns, next_b)
+                         : FetchShare(tiles, t, block_b, block_bytes, turns, next_b);
         tile.residual = nullptr;
         tile.residual_ld = to.ldr;
         if (last && !direct) {

@@ -258,8 +258,10 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
             tile.residual = nullptr;
           }
           tile.residual_ld = to.ldr;
-          const size_t fetched = t * tile.steps * 32;
-          tile.next_b = fetched < block_bytes ? tile.b + block_bytes + fetched : tile.b;
+          const size_t turns = tile.steps / 2;
+          const uint8_t* next_b = tile.b + block_bytes;
+          tile.fetch = tiles.count == 1 ? FetchAlone(height, 1, tile.b, block_bytes, turns, next_b)
+                                        : FetchShare(tiles, t, tile.b, block_bytes, turns, next_b);
           if (last) FetchResult(to);
           DotTileForRows<Dot>(height)(tile);
           if (last && !direct) {

@@ -74,6 +74,14 @@ struct FloatPanel {
   }
 };
 
+// What a tile fetches meanwhile: so many lines of 64 bytes in each turn of its loop. A tile of several runs fetches for
+// each of them, as far apart as the runs.
+struct Fetch {
+  const uint8_t* from = nullptr;
+  size_t lines = 0;
+  bool into_l1 = false;  // else into L2
+};
+
 // What a tile computes: out = init + a * b + residual, on `rows` x PanelWidth() elements.
 struct TileArgs {
   const float* a;  // rows lda apart
@@ -86,16 +94,22 @@ struct TileArgs {
   size_t out_ld;
   const float* residual;  // rows residual_ld apart, or null; may be out
   size_t residual_ld;
-  // What the caller multiplies by afterwards, fetched meanwhile, so many lines of 64 bytes for each four elements of k.
-  const void* next_b;
-  size_t next_lines = 1;
+  Fetch fetch;
 };
 
-// Into which cache a tile of `rows` rows fetches what comes next: 2 is L2, 3 L1. Zen 4 takes the hint for L2 as one to
-// translate the address and no more (a load after it takes as long as one whose page alone is known). That is what few
-// rows want, which pass the panel as fast as memory delivers it; many rows want the numbers, too.
-template <int rows>
-inline constexpr int kFetchLocality = rows > 8 ? 3 : 2;
+// Zen 4 lets tall tiles wait for what they fetched into L2; tiles of few rows are held up by fetching into L1.
+constexpr bool MayFetchIntoL1(size_t rows) { return rows > 8; }
+
+template <int R>
+HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
+  for (size_t line = 0; line < fetch.lines; ++line) {
+    if (MayFetchIntoL1(R) && fetch.into_l1) {
+      __builtin_prefetch(from + 64 * line, 0, 3);
+    } else {
+      __builtin_prefetch(from + 64 * line, 0, 2);
+    }
+  }
+}
 
 // S > 1 splits k into S runs, each with accumulators of its own: that hides the latency of the multiply-adds when R
 // alone is too small, and reads the panel as S streams, because one stream does not use all of a core's memory
@@ -108,8 +122,8 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   const size_t lanes = hn::Lanes(d);
   const size_t lda = args.lda;
   const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
-  const uint8_t* HWY_RESTRICT next_b = static_cast<const uint8_t*>(args.next_b);
-  const size_t next_lines = args.next_lines;
+  const Fetch fetch = args.fetch;
+  const uint8_t* fetched = fetch.from;
   // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
   const float* HWY_RESTRICT a0 = args.a;
   const float* HWY_RESTRICT a1 = a0 + 3 * lda;
@@ -164,9 +178,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
 
   size_t k = run;
   for (; k >= 4; k -= 4) {
-    for (size_t line = 0; line < next_lines; ++line) {
-      for (size_t s = 0; s < S; ++s) __builtin_prefetch(next_b + s * run_bytes + 64 * line, 0, kFetchLocality<R>);
-    }
+    for (size_t s = 0; s < S; ++s) FetchLines<R>(fetch, fetched + s * run_bytes);
     THRESHER_TILE_K(0)
     THRESHER_TILE_K(1)
     THRESHER_TILE_K(2)
@@ -177,7 +189,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     a3 += 4;
     a4 += 4;
     b += Panel::Bytes(4);
-    next_b += 64 * next_lines;
+    fetched += 64 * fetch.lines;
   }
   if constexpr (S > 1) {
     a0 += (S - 1) * run;
@@ -239,9 +251,15 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
 
 using TileFunction = void (*)(const TileArgs&);
 
+// Into how many runs a tile of `rows` rows splits k.
+constexpr int RunsFor(size_t rows) {
+  if (rows == 1) return 4;
+  return rows <= 3 ? 2 : 1;
+}
+
 template <class Panel, size_t... I>
 constexpr TileFunction TileAt(size_t index, std::index_sequence<I...>) {
-  constexpr TileFunction table[] = {&RunTile < Panel, static_cast<int>(I) + 1, I == 0 ? 4 : I < 3 ? 2 : 1 > ...};
+  constexpr TileFunction table[] = {&RunTile<Panel, static_cast<int>(I) + 1, RunsFor(I + 1)>...};
   return table[index];
 }
 
@@ -261,6 +279,27 @@ struct RowTiles {
   size_t height;
   size_t taller;  // the first so many tiles have one row more
 };
+
+// What one tile of several fetches, which read the same block of `bytes` in `turns` turns of their loop each: its share
+// of the block after it, but no more than a line for every line it reads.
+HWY_INLINE Fetch FetchShare(const RowTiles& tiles, size_t tile, const uint8_t* block, size_t bytes, size_t turns,
+                            const uint8_t* next) {
+  const size_t lines = std::max<size_t>(bytes / std::max<size_t>(turns, 1) / 64 / tiles.count, 1);
+  const size_t done = tile * turns * lines * 64;
+  return {done < bytes ? next + done : block, lines, MayFetchIntoL1(tiles.Height(tile))};
+}
+
+// What a tile fetches that is the only one to read its block, as it is stored: what it will read a little later. The
+// processor does that better where memory sets the pace of few rows, unless there are several runs to follow, or where
+// its window of instructions spans too few bytes. Measured on Zen 4 with weights in memory.
+HWY_INLINE Fetch FetchAlone(size_t rows, size_t runs, const uint8_t* block, size_t bytes, size_t turns,
+                            const uint8_t* next) {
+  constexpr size_t kFewRows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3 ? 5 : 3;
+  constexpr size_t kDistance = 8192;
+  if (runs > 1) return {next, rows == 1 ? size_t{2} : size_t{4}, false};
+  if (rows <= kFewRows) return {};
+  return {block + kDistance, bytes / std::max<size_t>(turns, 1) / 64, false};
+}
 
 // Transposes a 4 x 4 block: out[i * out_ld + j] = in[j * in_ld + i].
 HWY_INLINE void Transpose4x4(const float* HWY_RESTRICT in, size_t in_ld, float* HWY_RESTRICT out, size_t out_ld) {
