@@ -289,14 +289,16 @@ HWY_INLINE Fetch FetchShare(const RowTiles& tiles, size_t tile, const uint8_t* b
   return {done < bytes ? next + done : block, lines, MayFetchIntoL1(tiles.Height(tile))};
 }
 
-// What a tile fetches that is the only one to read its block, as it is stored: what it will read a little later. The
-// processor does that better where memory sets the pace of few rows, unless there are several runs to follow, or where
-// its window of instructions spans too few bytes. Measured on Zen 4 with weights in memory.
+// What a tile fetches that is the only one to read its block, as it is stored: what it will read a little later. Where
+// memory sets the pace of few rows, the processor does that better by itself, as far as its window of instructions
+// spans enough bytes; it is helped a little where there are several runs to follow. Measured on Zen 4 with weights in
+// memory.
 HWY_INLINE Fetch FetchAlone(size_t rows, size_t runs, const uint8_t* block, size_t bytes, size_t turns,
                             const uint8_t* next) {
-  constexpr size_t kFewRows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3 ? 5 : 3;
+  constexpr bool kWideWindow = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
+  constexpr size_t kFewRows = kWideWindow ? 5 : 3;
   constexpr size_t kDistance = 8192;
-  if (runs > 1) return {next, rows == 1 ? size_t{2} : size_t{4}, false};
+  if (runs > 1) return {next, kWideWindow || rows == 1 ? size_t{1} : size_t{4}, false};
   if (rows <= kFewRows) return {};
   return {block + kDistance, bytes / std::max<size_t>(turns, 1) / 64, false};
 }
