@@ -2,10 +2,10 @@
 //
 //   gemm_bench [--isa NAME] [--json FILE] [--quick] [M N K]
 //
-// Many rows are held against the multiply-adds a core can do, few rows against the speed at which it reads memory:
-// their weights are taken from so many copies in turn that none is in a cache, as in a model that is larger than the
-// caches. Every figure is a median; the roofs are measured before, in the middle and after, by the code of `thresher
-// peaks`.
+// Many rows are held against the multiply-adds a core can do, few rows against the speed at which it reads memory. The
+// weights of up to 32 rows are taken from so many copies in turn that none is in a cache, as in a model that is larger
+// than the caches. Every figure is a median; the roofs are measured before, in the middle and after, by the code of
+// `thresher peaks`.
 
 #include <algorithm>
 #include <chrono>
@@ -33,6 +33,8 @@ using kernels::RowForm;
 
 // Up to so many rows, the weights are read faster than they can be multiplied by.
 constexpr int64_t kFewRows = 8;
+// Up to so many rows, the weights come from memory.
+constexpr int64_t kRowsFromMemory = 32;
 
 struct Shape {
   int64_t m, n, k;
@@ -74,7 +76,7 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   std::fill_n(bias.get(), s.n, 0.5f);
   const int64_t bytes = (kernels::PackedBytes(precision, s.k, s.n) + 63) / 64 * 64;
   const int64_t copies =
-      s.m > kFewRows ? 1 : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
+      s.m > kRowsFromMemory ? 1 : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
   const std::shared_ptr<void> packed = PackedMemory().Allocate(bytes * copies);
   kernels::PackWeight(precision, b.get(), s.k, s.n, 1, s.k, packed.get());
   for (int64_t i = 1; i < copies; ++i) {
@@ -238,6 +240,10 @@ int Main(int argc, char** argv) {
     many.push_back({2048, 2048, 2048});
     for (const int64_t n : {384, 768, 1536, 3072}) {
       for (const int64_t k : {384, 768, 1536, 3072}) many.push_back({128, n, k});
+    }
+    for (const int64_t m : {12, 16, 24, 32}) {
+      many.push_back({m, 1536, 384});
+      many.push_back({m, 384, 1536});
     }
     for (const int64_t m : {1, 4, 8}) few.push_back({m, 896, 4864});
     few.push_back({1, 32000, 896});

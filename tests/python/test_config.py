@@ -62,6 +62,18 @@ def test_options_of_torch_compile(compiler: Any) -> None:
         torch.compile(lambda x: x + 1, backend=compiler.thresher_backend, mode="max-autotune")(torch.ones(2))
 
 
+def test_pytorchs_guards_can_be_left_out(compiler: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    x = torch.randn(3, 8)
+    options = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe, "precision": "fp32"}
+    compiled = torch.compile(model, backend="thresher", options=options)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+        # What the engine itself watches is still seen: parameters.
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
 def test_pass_switches(compiler: Any) -> None:
     from thresher import _engine
     from thresher.compiler.config import PASS_SWITCHES

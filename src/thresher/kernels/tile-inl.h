@@ -284,7 +284,8 @@ struct RowTiles {
 // of the block after it, but no more than a line for every line it reads.
 HWY_INLINE Fetch FetchShare(const RowTiles& tiles, size_t tile, const uint8_t* block, size_t bytes, size_t turns,
                             const uint8_t* next) {
-  const size_t lines = std::max<size_t>(bytes / std::max<size_t>(turns, 1) / 64 / tiles.count, 1);
+  const size_t read = bytes / std::max<size_t>(turns, 1) / 64;
+  const size_t lines = std::max<size_t>((read + tiles.count - 1) / tiles.count, 1);
   const size_t done = tile * turns * lines * 64;
   return {done < bytes ? next + done : block, lines, MayFetchIntoL1(tiles.Height(tile))};
 }
