@@ -50,6 +50,36 @@ size_t PanelStride(size_t k) {
   return StoredBytes<Panel>(k) + (kHasColumnScale<Panel> ? PanelWidth() * sizeof(float) : 0);
 }
 
+template <class Panel>
+constexpr size_t kStepUnit = Panel::kGroup == 0 ? 4 : Panel::kGroup;
+
+// Rows of a panel in one block. What is widened must fit its buffer even where a group of rows that share scales is
+// larger than the block asked for.
+template <class Panel>
+size_t PanelRows(const Blocking& blocking) {
+  const size_t row_bytes = sizeof(float) * PanelWidth();
+  return std::max<size_t>(PanelBlockBytes(blocking, kTileRows) / row_bytes / kStepUnit<Panel>, 1) * kStepUnit<Panel>;
+}
+
+// How `rows` rows pass `panels` panels.
+struct RowBlocks {
+  bool gathers;
+  size_t most_rows;
+};
+
+template <class Panel>
+RowBlocks RowBlocksFor(const GemmArgs& args, size_t rows, size_t panels) {
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t panel_rows = PanelRows<Panel>(args.blocking);
+  const size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
+  const bool gathers = k > panel_rows && (rows > most_rows || RowsShareSets(static_cast<size_t>(args.lda))) &&
+                       panels >= kLeastGatherPanels && args.residual != args.c;
+  if (!gathers) return {false, most_rows};
+  const size_t fitting = kGatheredFloats / GatheredStride(panel_rows);
+  const size_t wanted = args.blocking.most_rows > 0 ? most_rows : size_t{kMostBlockRows};
+  return {true, std::min(wanted, fitting)};
+}
+
 // Rows of A, `count` elements each, copied so that one lies right behind the other; returns their distance.
 inline size_t GatherRows(const float* HWY_RESTRICT a, size_t lda, size_t rows, size_t count, float* HWY_RESTRICT out) {
   const size_t ld = GatheredStride(count);
@@ -61,7 +91,6 @@ inline size_t GatherRows(const float* HWY_RESTRICT a, size_t lda, size_t rows, s
 template <class Panel>
 void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
   constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
-  constexpr size_t kStepUnit = Panel::kGroup == 0 ? 4 : Panel::kGroup;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
   const size_t lda = static_cast<size_t>(args.lda);
@@ -72,23 +101,14 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   const FinishFunction finish = FinishFor<float>(args.activation);
   const bool sums_are_result = args.activation == Activation::kNone && !kHasColumnScale<Panel>;
 
-  // What is widened must fit its buffer even where a group of rows that share scales is larger than the block asked
-  // for.
-  const size_t panel_rows =
-      std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / (sizeof(float) * width) / kStepUnit, 1) * kStepUnit;
-  size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
-  const bool gathers = k > panel_rows && (rows > most_rows || RowsShareSets(lda)) &&
-                       panel_end - panel_begin >= kLeastGatherPanels && args.residual != args.c;
-  if (gathers) {
-    const size_t fitting = kGatheredFloats / GatheredStride(panel_rows);
-    const size_t wanted = args.blocking.most_rows > 0 ? most_rows : size_t{kMostBlockRows};
-    most_rows = std::min(wanted, fitting);
-  }
+  const size_t panel_rows = PanelRows<Panel>(args.blocking);
+  const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, rows, panel_end - panel_begin);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
 
   alignas(64) float strip[size_t{kMostBlockRows} * kMaxPanelWidth];
   alignas(64) float padded_bias[kMaxPanelWidth];
-  constexpr size_t kWidenedFloats = std::max(size_t{kMostPanelKib} * 1024 / sizeof(float), kStepUnit * kMaxPanelWidth);
+  constexpr size_t kWidenedFloats =
+      std::max(size_t{kMostPanelKib} * 1024 / sizeof(float), kStepUnit<Panel> * kMaxPanelWidth);
   alignas(64) float widened[kStoredAsFloats ? 16 : kWidenedFloats];
   alignas(64) float gathered[kGatheredFloats];
 
@@ -104,7 +124,7 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
     // With a single tile nothing is reused, and cutting k would only add stores.
     const size_t most_k = tiles.count == 1 && direct_panel ? std::max<size_t>(k, 1) : panel_rows;
     const size_t k_blocks = std::max<size_t>(1, (k + most_k - 1) / most_k);
-    const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit - 1) / kStepUnit * kStepUnit;
+    const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>;
 
     // Rows [block_begin, block_end), at a, times a block of a panel. What is not finished waits in C if `in_c`, else in
     // the strip.
@@ -219,6 +239,21 @@ void GemmRangeInt4(const GemmArgs& args, size_t row_begin, size_t row_end, size_
 
 size_t GemmPanelWidth() { return PanelWidth(); }
 int GemmTileRows() { return kTileRows; }
+
+size_t GemmBlockRows(const GemmArgs& args, size_t rows, size_t panels) {
+  switch (args.precision) {
+    case Precision::kBf16:
+      return RowBlocksFor<Bf16Panel>(args, rows, panels).most_rows;
+    case Precision::kFp16:
+      return RowBlocksFor<HalfPanel>(args, rows, panels).most_rows;
+    case Precision::kInt8Weight:
+      return RowBlocksFor<Int8Panel>(args, rows, panels).most_rows;
+    case Precision::kInt4Weight:
+      return RowBlocksFor<Int4Panel>(args, rows, panels).most_rows;
+    default:
+      return RowBlocksFor<FloatPanel>(args, rows, panels).most_rows;
+  }
+}
 
 size_t GemmPanelStride(Precision precision, size_t k) {
   switch (precision) {
@@ -399,6 +434,7 @@ HWY_EXPORT(GemmRangeInt8);
 HWY_EXPORT(GemmRangeInt4);
 HWY_EXPORT(GemmPanelWidth);
 HWY_EXPORT(GemmTileRows);
+HWY_EXPORT(GemmBlockRows);
 HWY_EXPORT(GemmPanelStride);
 HWY_EXPORT(PackRange);
 HWY_EXPORT(EncodeWeight);
@@ -441,6 +477,10 @@ std::optional<Activation> ParseActivation(std::string_view name) {
     if (kActivationNames[i] == name) return static_cast<Activation>(i);
   }
   return std::nullopt;
+}
+
+size_t BlockRows(const GemmArgs& args, size_t rows, size_t panels) {
+  return HWY_DYNAMIC_DISPATCH(GemmBlockRows)(args, rows, panels);
 }
 
 int TileRows() { return HWY_DYNAMIC_DISPATCH(GemmTileRows)(); }

@@ -72,6 +72,9 @@ struct GemmArgs {
   Blocking blocking = {};
 };
 
+// How many of `rows` rows Gemm takes at a time, where a part has `panels` panels.
+size_t BlockRows(const GemmArgs& args, size_t rows, size_t panels);
+
 // Computes part `part` of `num_parts`: a range of rows or of panels. k == 0 is a product of 0.
 void Gemm(const GemmArgs& args, int part = 0, int num_parts = 1);
 

@@ -135,10 +135,14 @@ class Bench {
                                    ? sizeof(float) * width * k
                                    : static_cast<size_t>(kernels::PackedBytes(key_.precision, key_.k, key_.n)) /
                                          ((static_cast<size_t>(key_.n) + width - 1) / width);
-    const size_t row_bytes = static_cast<size_t>(kernels::RowBytes(form, key_.k));
+    const size_t rows = share.row_end - share.row_begin;
+    const size_t block_rows =
+        form == RowForm::kF32
+            ? kernels::BlockRows(FloatArgs(blocking, packed_.get()), rows, share.panel_end - share.panel_begin)
+            : kernels::BlockRows(blocking, static_cast<size_t>(kernels::RowBytes(form, key_.k)));
     const auto blocks = [](size_t total, size_t most) { return (total + most - 1) / most; };
     return {whole, variant, blocks(panel_bytes, kernels::PanelBlockBytes(blocking, kernels::TileRows())),
-            blocks(share.row_end - share.row_begin, kernels::BlockRows(blocking, row_bytes))};
+            blocks(rows, block_rows)};
   }
 
   // Nanoseconds of one call, over as many calls as make a sample.
@@ -215,19 +219,20 @@ class Bench {
     return args;
   }
 
+  kernels::GemmArgs FloatArgs(const Blocking& blocking, const std::byte* packed) const {
+    kernels::GemmArgs args;
+    args.m = key_.m, args.n = key_.n, args.k = key_.k;
+    args.a = Floats(a_), args.lda = key_.k;
+    args.precision = key_.precision;
+    args.packed_b = packed;
+    args.c = Floats(c_), args.ldc = key_.n;
+    args.bias = Floats(bias_);
+    args.blocking = blocking;
+    return args;
+  }
+
   void Multiply(RowForm form, const Blocking& blocking, const std::byte* packed, int part, int num_parts) const {
-    if (form == RowForm::kF32) {
-      kernels::GemmArgs args;
-      args.m = key_.m, args.n = key_.n, args.k = key_.k;
-      args.a = Floats(a_), args.lda = key_.k;
-      args.precision = key_.precision;
-      args.packed_b = packed;
-      args.c = Floats(c_), args.ldc = key_.n;
-      args.bias = Floats(bias_);
-      args.blocking = blocking;
-      kernels::Gemm(args, part, num_parts);
-      return;
-    }
+    if (form == RowForm::kF32) return kernels::Gemm(FloatArgs(blocking, packed), part, num_parts);
     kernels::GemmDotArgs args;
     args.form = form;
     args.m = key_.m, args.n = key_.n, args.k = key_.k;

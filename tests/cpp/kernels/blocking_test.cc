@@ -44,6 +44,26 @@ TEST(BlockingTest, ChoicesAreTakenWithinTheBounds) {
   EXPECT_EQ(BlockRows({.most_rows = kHuge}, 1), size_t{kMostBlockRows});
 }
 
+TEST(BlockingTest, LongRowsOfFloatsAreGathered) {
+  float result = 0;
+  GemmArgs args;
+  args.m = 1000, args.n = 8 * PackedColumns();
+  args.k = args.lda = Caches().l2;  // four times as many bytes
+  args.c = &result;
+  const size_t plain = BlockRows(args.blocking, static_cast<size_t>(args.k) * sizeof(float));
+  const size_t gathered = BlockRows(args, 1000, 8);
+  EXPECT_NE(gathered, plain);
+  EXPECT_LE(gathered, size_t{kMostBlockRows});
+  // Fewer than those that were asked for, never more.
+  args.blocking.most_rows = 7;
+  EXPECT_EQ(BlockRows(args, 1000, 8), 7u);
+  args.blocking.most_rows = 0;
+  // Too few panels share the copy; the sums may not wait in what is added to them.
+  EXPECT_EQ(BlockRows(args, 1000, 3), plain);
+  args.residual = args.c;
+  EXPECT_EQ(BlockRows(args, 1000, 8), plain);
+}
+
 TEST(BlockingTest, WhatIsOutOfBoundsIsNamed) {
   EXPECT_TRUE(CheckBlocking({}).ok());
   EXPECT_TRUE(CheckBlocking({kMostPanelKib, kMostBlockRows}).ok());
