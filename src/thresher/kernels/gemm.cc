@@ -240,34 +240,30 @@ void GemmRangeInt4(const GemmArgs& args, size_t row_begin, size_t row_end, size_
 size_t GemmPanelWidth() { return PanelWidth(); }
 int GemmTileRows() { return kTileRows; }
 
-size_t GemmBlockRows(const GemmArgs& args, size_t rows, size_t panels) {
-  switch (args.precision) {
+// The result of `function` for the form of panels that a precision has, which it takes as an example.
+template <class Function>
+auto ForPanel(Precision precision, const Function& function) {
+  switch (precision) {
     case Precision::kBf16:
-      return RowBlocksFor<Bf16Panel>(args, rows, panels).most_rows;
+      return function(Bf16Panel());
     case Precision::kFp16:
-      return RowBlocksFor<HalfPanel>(args, rows, panels).most_rows;
+      return function(HalfPanel());
     case Precision::kInt8Weight:
-      return RowBlocksFor<Int8Panel>(args, rows, panels).most_rows;
+      return function(Int8Panel());
     case Precision::kInt4Weight:
-      return RowBlocksFor<Int4Panel>(args, rows, panels).most_rows;
+      return function(Int4Panel());
     default:
-      return RowBlocksFor<FloatPanel>(args, rows, panels).most_rows;
+      return function(FloatPanel());
   }
 }
 
+size_t GemmBlockRows(const GemmArgs& args, size_t rows, size_t panels) {
+  return ForPanel(args.precision,
+                  [&](auto panel) HWY_ATTR { return RowBlocksFor<decltype(panel)>(args, rows, panels).most_rows; });
+}
+
 size_t GemmPanelStride(Precision precision, size_t k) {
-  switch (precision) {
-    case Precision::kBf16:
-      return PanelStride<Bf16Panel>(k);
-    case Precision::kFp16:
-      return PanelStride<HalfPanel>(k);
-    case Precision::kInt8Weight:
-      return PanelStride<Int8Panel>(k);
-    case Precision::kInt4Weight:
-      return PanelStride<Int4Panel>(k);
-    default:
-      return PanelStride<FloatPanel>(k);
-  }
+  return ForPanel(precision, [&](auto panel) HWY_ATTR { return PanelStride<decltype(panel)>(k); });
 }
 
 void PackRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, float* packed,
