@@ -78,7 +78,7 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   const int64_t copies =
       s.m > kRowsFromMemory ? 1 : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
   const std::shared_ptr<void> packed = PackedMemory().Allocate(bytes * copies);
-  kernels::PackWeight(precision, b.get(), s.k, s.n, 1, s.k, packed.get());
+  kernels::PackWeight(precision, DenseWeight(b.get(), s.k, s.n, true), packed.get());
   for (int64_t i = 1; i < copies; ++i) {
     std::memcpy(static_cast<std::byte*>(packed.get()) + i * bytes, packed.get(), static_cast<size_t>(bytes));
   }

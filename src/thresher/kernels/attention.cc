@@ -17,6 +17,7 @@
 #include "hwy/highway.h"
 #include "thresher/kernels/dot_tile-inl.h"
 #include "thresher/kernels/math-inl.h"
+#include "thresher/kernels/pack-inl.h"
 #include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
 

@@ -15,6 +15,7 @@
 #include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
 #include "thresher/kernels/epilogue-inl.h"
+#include "thresher/kernels/pack-inl.h"
 #include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
@@ -266,13 +267,10 @@ size_t GemmPanelStride(Precision precision, size_t k) {
   return ForPanel(precision, [&](auto panel) HWY_ATTR { return PanelStride<decltype(panel)>(k); });
 }
 
-void PackRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, float* packed,
-               size_t panel_begin, size_t panel_end) {
-  const size_t width = PanelWidth();
+void PackRange(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
+  const size_t stride = PanelStride<FloatPanel>(static_cast<size_t>(weight.k));
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-    const size_t column = panel * width;
-    PackPanel(b + static_cast<ptrdiff_t>(column) * stride_n, k, std::min(width, n - column), stride_k, stride_n,
-              packed + panel * k * width);
+    PackPanel(weight, panel, reinterpret_cast<float*>(packed + panel * stride));
   }
 }
 
@@ -355,31 +353,36 @@ void Encode(Int4Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_REST
 }
 
 template <class Panel>
-void EncodeRange(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
-                 size_t panel_begin, size_t panel_end) {
-  const size_t width = PanelWidth();
-  const hwy::AlignedFreeUniquePtr<float[]> floats = hwy::AllocateAligned<float>(std::max<size_t>(k, 1) * width);
+void EncodeRange(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
+  const size_t k = static_cast<size_t>(weight.k);
+  const size_t stride = PanelStride<Panel>(k);
+  const hwy::AlignedFreeUniquePtr<float[]> floats = hwy::AllocateAligned<float>(std::max<size_t>(k, 1) * PanelWidth());
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-    const size_t column = panel * width;
-    PackPanel(b + static_cast<ptrdiff_t>(column) * stride_n, k, std::min(width, n - column), stride_k, stride_n,
-              floats.get());
-    Encode(Panel(), floats.get(), k, packed + panel * PanelStride<Panel>(k));
+    PackPanel(weight, panel, floats.get());
+    Encode(Panel(), floats.get(), k, packed + panel * stride);
   }
 }
 
-void EncodeWeight(Precision precision, const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n,
-                  uint8_t* packed, size_t panel_begin, size_t panel_end) {
+void EncodeBf16Range(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
+  if (weight.encoding != Encoding::kBf16) return EncodeRange<Bf16Panel>(weight, packed, panel_begin, panel_end);
+  const size_t stride = PanelStride<Bf16Panel>(static_cast<size_t>(weight.k));
+  for (size_t panel = panel_begin; panel < panel_end; ++panel) {
+    PackBf16Pairs(weight, panel, reinterpret_cast<uint32_t*>(packed + panel * stride));
+  }
+}
+
+void EncodeWeight(Precision precision, const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
   switch (precision) {
     case Precision::kBf16:
-      return EncodeRange<Bf16Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+      return EncodeBf16Range(weight, packed, panel_begin, panel_end);
     case Precision::kFp16:
-      return EncodeRange<HalfPanel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+      return EncodeRange<HalfPanel>(weight, packed, panel_begin, panel_end);
     case Precision::kInt8Weight:
-      return EncodeRange<Int8Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+      return EncodeRange<Int8Panel>(weight, packed, panel_begin, panel_end);
     case Precision::kInt4Weight:
-      return EncodeRange<Int4Panel>(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+      return EncodeRange<Int4Panel>(weight, packed, panel_begin, panel_end);
     default:
-      return PackRange(b, k, n, stride_k, stride_n, reinterpret_cast<float*>(packed), panel_begin, panel_end);
+      return PackRange(weight, packed, panel_begin, panel_end);
   }
 }
 
@@ -432,7 +435,6 @@ HWY_EXPORT(GemmPanelWidth);
 HWY_EXPORT(GemmTileRows);
 HWY_EXPORT(GemmBlockRows);
 HWY_EXPORT(GemmPanelStride);
-HWY_EXPORT(PackRange);
 HWY_EXPORT(EncodeWeight);
 HWY_EXPORT(DecodeWeight);
 
@@ -488,15 +490,6 @@ int64_t PackedSize(int64_t k, int64_t n) {
   return (n + width - 1) / width * width * k;
 }
 
-void PackB(const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n, float* packed, int part,
-           int num_parts) {
-  const size_t width = CurrentPanelWidth();
-  const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
-  HWY_DYNAMIC_DISPATCH(PackRange)
-  (b, static_cast<size_t>(k), static_cast<size_t>(n), static_cast<ptrdiff_t>(stride_k),
-   static_cast<ptrdiff_t>(stride_n), packed, Share(panels, part, num_parts), Share(panels, part + 1, num_parts));
-}
-
 int64_t PackedBytes(Precision precision, int64_t k, int64_t n) {
   const size_t width = CurrentPanelWidth();
   const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
@@ -506,16 +499,14 @@ int64_t PackedBytes(Precision precision, int64_t k, int64_t n) {
   return static_cast<int64_t>(panels * stride);
 }
 
-void PackWeight(Precision precision, const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n,
-                void* packed, int part, int num_parts) {
+void PackWeight(Precision precision, const Weight& weight, void* packed, int part, int num_parts) {
   const size_t width = CurrentPanelWidth();
-  const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
+  const size_t panels = (static_cast<size_t>(weight.n) + width - 1) / width;
   const size_t begin = Share(panels, part, num_parts);
   const size_t end = Share(panels, part + 1, num_parts);
   if (begin == end) return;
-  const auto pack = precision == Precision::kInt8 ? &EncodeInt8 : HWY_DYNAMIC_POINTER(EncodeWeight);
-  pack(precision, b, static_cast<size_t>(k), static_cast<size_t>(n), static_cast<ptrdiff_t>(stride_k),
-       static_cast<ptrdiff_t>(stride_n), static_cast<uint8_t*>(packed), begin, end);
+  const auto encode = precision == Precision::kInt8 ? &EncodeInt8 : HWY_DYNAMIC_POINTER(EncodeWeight);
+  encode(precision, weight, static_cast<uint8_t*>(packed), begin, end);
 }
 
 void UnpackWeight(Precision precision, const void* packed, int64_t k, int64_t n, float* b) {

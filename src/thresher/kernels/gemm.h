@@ -13,6 +13,7 @@
 
 #include "thresher/base/precision.h"
 #include "thresher/kernels/blocking.h"
+#include "thresher/kernels/weight.h"
 
 namespace thresher::kernels {
 
@@ -36,18 +37,13 @@ std::optional<Activation> ParseActivation(std::string_view name);
 // Floats that a packed k x n matrix takes, padding included.
 int64_t PackedSize(int64_t k, int64_t n);
 
-// Packs b[i * stride_k + j * stride_n] (0 <= i < k, 0 <= j < n); a torch Linear weight [n, k] has stride_k 1, stride_n
-// k. `packed` is 64-byte aligned. Part `part` of `num_parts` packs its share of the panels.
-void PackB(const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n, float* packed, int part = 0,
-           int num_parts = 1);
-
-// The same for any precision. kInt8 packs for gemm_dot.h; the integer forms want finite numbers. `packed` has
-// PackedBytes(); matrices of the same k whose n is a multiple of PackedColumns() may be packed one after the other and
-// used as one.
+// Packs a weight in any precision: part `part` of `num_parts` packs its share of the panels. kInt8 packs for
+// gemm_dot.h; the integer forms want finite numbers. `packed` is 64-byte aligned and has PackedBytes(); matrices of the
+// same k whose n is a multiple of PackedColumns() may be packed one after the other and used as one. Numbers that are
+// stored as the precision has them keep their bits (but for fp16's signalling NaN, which become quiet).
 int64_t PackedBytes(Precision precision, int64_t k, int64_t n);
 int64_t PackedColumns();
-void PackWeight(Precision precision, const float* b, int64_t k, int64_t n, int64_t stride_k, int64_t stride_n,
-                void* packed, int part = 0, int num_parts = 1);
+void PackWeight(Precision precision, const Weight& weight, void* packed, int part = 0, int num_parts = 1);
 
 // Rows of the tile that is multiplied in registers.
 int TileRows();

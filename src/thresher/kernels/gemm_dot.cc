@@ -17,6 +17,7 @@
 #include "thresher/kernels/dot_tile-inl.h"
 #include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/int4_tile-inl.h"
+#include "thresher/kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -386,14 +387,11 @@ void EncodePanel(const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT o
   }
 }
 
-void EncodeInt8Range(const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
-                     size_t panel_begin, size_t panel_end) {
-  const size_t width = PanelWidth();
-  const hwy::AlignedFreeUniquePtr<float[]> floats = hwy::AllocateAligned<float>(std::max<size_t>(k, 1) * width);
+void EncodeInt8Range(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
+  const size_t k = static_cast<size_t>(weight.k);
+  const hwy::AlignedFreeUniquePtr<float[]> floats = hwy::AllocateAligned<float>(std::max<size_t>(k, 1) * PanelWidth());
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-    const size_t column = panel * width;
-    PackPanel(b + static_cast<ptrdiff_t>(column) * stride_n, k, std::min(width, n - column), stride_k, stride_n,
-              floats.get());
+    PackPanel(weight, panel, floats.get());
     EncodePanel(floats.get(), k, packed + panel * Int8Stride(k));
   }
 }
@@ -466,9 +464,8 @@ bool Int8SumsAreShort() { return HWY_DYNAMIC_DISPATCH(HasShortSums)(); }
 
 size_t Int8PanelStride(size_t k) { return HWY_DYNAMIC_DISPATCH(Int8Stride)(k); }
 
-void EncodeInt8(Precision, const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
-                size_t panel_begin, size_t panel_end) {
-  HWY_DYNAMIC_DISPATCH(EncodeInt8Range)(b, k, n, stride_k, stride_n, packed, panel_begin, panel_end);
+void EncodeInt8(Precision, const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
+  HWY_DYNAMIC_DISPATCH(EncodeInt8Range)(weight, packed, panel_begin, panel_end);
 }
 
 void DecodeInt8(Precision, const uint8_t* packed, size_t k, size_t n, float* b) {

@@ -76,8 +76,7 @@ inline constexpr float kMostShortSum = 126.0f;
 
 // For gemm.cc: the int8 form of PackWeight, UnpackWeight and of the bytes of a panel.
 size_t Int8PanelStride(size_t k);
-void EncodeInt8(Precision, const float* b, size_t k, size_t n, ptrdiff_t stride_k, ptrdiff_t stride_n, uint8_t* packed,
-                size_t panel_begin, size_t panel_end);
+void EncodeInt8(Precision, const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end);
 void DecodeInt8(Precision, const uint8_t* packed, size_t k, size_t n, float* b);
 
 }  // namespace thresher::kernels

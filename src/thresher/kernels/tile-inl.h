@@ -304,60 +304,6 @@ HWY_INLINE Fetch FetchAlone(size_t rows, size_t runs, const uint8_t* block, size
   return {block + kDistance, bytes / std::max<size_t>(turns, 1) / 64, false};
 }
 
-// Transposes a 4 x 4 block: out[i * out_ld + j] = in[j * in_ld + i].
-HWY_INLINE void Transpose4x4(const float* HWY_RESTRICT in, size_t in_ld, float* HWY_RESTRICT out, size_t out_ld) {
-  const hn::FixedTag<float, 4> d;
-  const hn::Repartition<uint64_t, decltype(d)> d64;
-  const auto r0 = hn::LoadU(d, in);
-  const auto r1 = hn::LoadU(d, in + in_ld);
-  const auto r2 = hn::LoadU(d, in + 2 * in_ld);
-  const auto r3 = hn::LoadU(d, in + 3 * in_ld);
-  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
-  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
-  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, out);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + out_ld);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * out_ld);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * out_ld);
-}
-
-// Packs columns [0, columns) of b[i * stride_k + j * stride_n] into one panel, filling up with zeros.
-inline void PackPanel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
-                      float* HWY_RESTRICT panel) {
-  const TileTag d;
-  const size_t width = PanelWidth();
-  size_t done = 0;  // columns packed by the fast paths
-  if (stride_n == 1 && columns == width) {
-    const size_t lanes = hn::Lanes(d);
-    for (size_t i = 0; i < k; ++i) {
-      const float* row = b + static_cast<ptrdiff_t>(i) * stride_k;
-      const auto left = hn::LoadU(d, row);
-      const auto right = hn::LoadU(d, row + lanes);
-      hn::Store(left, d, panel + i * width);
-      hn::Store(right, d, panel + i * width + lanes);
-    }
-    return;
-  }
-  if (stride_k == 1 && stride_n > 0) {
-    const size_t ld = static_cast<size_t>(stride_n);
-    for (; done + 4 <= columns; done += 4) {
-      const float* in = b + done * ld;
-      size_t i = 0;
-      for (; i + 4 <= k; i += 4) Transpose4x4(in + i, ld, panel + i * width + done, width);
-      for (; i < k; ++i) {
-        for (size_t j = 0; j < 4; ++j) panel[i * width + done + j] = in[i + j * ld];
-      }
-    }
-  }
-  for (size_t i = 0; i < k; ++i) {
-    float* out = panel + i * width;
-    const float* in = b + static_cast<ptrdiff_t>(i) * stride_k;
-    for (size_t j = done; j < columns; ++j) out[j] = in[static_cast<ptrdiff_t>(j) * stride_n];
-    for (size_t j = columns; j < width; ++j) out[j] = 0.0f;
-  }
-}
-
 }  // namespace thresher::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "thresher/kernels/gemm_dot.h"
+#include "thresher/kernels/iterate.h"
 
 namespace thresher::kernels {
 namespace {
@@ -15,6 +16,70 @@ constexpr int32_t kInfinityBits = 0x7f800000;
 constexpr float kFp16Limit = 65520.0f;          // rounds to infinity, as does all beyond
 constexpr int32_t kBf16LimitBits = 0x7f7f8000;  // likewise
 constexpr float kRoundToInt = 12582912.0f;      // 1.5 * 2^23: adding it leaves no bits for a fraction
+
+// ---- numbers as they are stored ----
+
+float WidenBf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
+
+float WidenF16(uint16_t x) {
+  const uint32_t sign = uint32_t{x & 0x8000u} << 16;
+  const uint32_t exponent = x & 0x7c00u, fraction = x & 0x3ffu;
+  const uint32_t normal = ((exponent | fraction) << 13) + ((127u - 15u) << 23);
+  const uint32_t infinite = fraction << 13 | static_cast<uint32_t>(kInfinityBits);
+  const uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(fraction)) * 0x1p-24f);
+  return std::bit_cast<float>(sign | (exponent == 0 ? subnormal : exponent == 0x7c00u ? infinite : normal));
+}
+
+template <class T, class Widen>
+void WidenLine(const void* from, int64_t count, int64_t stride, const Widen& widen, float* out) {
+  const T* const in = static_cast<const T*>(from);
+  if (stride == 1) {
+    for (int64_t i = 0; i < count; ++i) out[i] = widen(in[i]);
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i] = widen(in[i * stride]);
+  }
+}
+
+// The columns of a weight, or its rows, as floats.
+class Lines {
+ public:
+  Lines(const Weight& weight, bool columns)
+      : weight_(weight),
+        columns_(columns),
+        stride_(columns ? weight.stride_k : weight.stride_n),
+        in_place_(weight.encoding == Encoding::kF32 && stride_ == 1),
+        widened_(in_place_ ? 0 : static_cast<size_t>(length())) {}
+
+  int64_t count() const { return columns_ ? weight_.n : weight_.k; }
+  int64_t length() const { return columns_ ? weight_.k : weight_.n; }
+
+  // Valid until the next call.
+  const float* operator[](int64_t line) {
+    const void* const first = columns_ ? weight_.At(0, line) : weight_.At(line, 0);
+    if (in_place_) return static_cast<const float*>(first);
+    switch (weight_.encoding) {
+      case Encoding::kF32:
+        WidenLine<float>(first, length(), stride_, [](float x) { return x; }, widened_.data());
+        break;
+      case Encoding::kBf16:
+        WidenLine<uint16_t>(first, length(), stride_, WidenBf16, widened_.data());
+        break;
+      case Encoding::kF16:
+        WidenLine<uint16_t>(first, length(), stride_, WidenF16, widened_.data());
+        break;
+    }
+    return widened_.data();
+  }
+
+ private:
+  const Weight& weight_;
+  bool columns_;
+  int64_t stride_;
+  bool in_place_;
+  std::vector<float> widened_;
+};
+
+// ---- what a format makes of them ----
 
 // Everything below is written so that compilers vectorise it: no branches, several chains of sums, magnitudes compared
 // as integers (which also finds what is not finite).
@@ -121,13 +186,14 @@ float Quantize(float x, Scale s, float limit) {
   return std::min(std::max(q, -limit), limit) * s.scale;
 }
 
-// Channels are rows, and so are their groups.
-double ErrorOfRows(const float* w, int64_t k, int64_t n, Format format) {
+// Channels are lines, and so are their groups.
+double ErrorOfColumns(Lines& lines, Format format) {
   double sum = 0;
-  for (int64_t row = 0; row < n; ++row) {
-    for (int64_t begin = 0; begin < k; begin += format.group) {
-      const float* group = w + row * k + begin;
-      const int64_t count = std::min(format.group, k - begin);
+  for (int64_t line = 0; line < lines.count(); ++line) {
+    const float* const channel = lines[line];
+    for (int64_t begin = 0; begin < lines.length(); begin += format.group) {
+      const float* group = channel + begin;
+      const int64_t count = std::min(format.group, lines.length() - begin);
       int32_t top = MaxBits(group, count);
       if (format.short_sums) {
         float most = 0.0f;
@@ -146,16 +212,16 @@ double ErrorOfRows(const float* w, int64_t k, int64_t n, Format format) {
 }
 
 // WithShortSums for each column.
-void WidenForShortSums(const float* w, int64_t k, int64_t n, float limit, std::vector<int32_t>& top) {
-  const auto columns = static_cast<size_t>(n);
+void WidenForShortSums(Lines& rows, float limit, std::vector<int32_t>& top) {
+  const auto columns = static_cast<size_t>(rows.length());
   std::vector<float> positive(columns), negative(columns), most(columns);
-  for (int64_t i = 0; i < k; i += kShortSumPeriod) {
+  for (int64_t i = 0; i < rows.count(); i += kShortSumPeriod) {
     for (const int64_t start : kShortSumStarts) {
       std::fill(positive.begin(), positive.end(), 0.0f);
       std::fill(negative.begin(), negative.end(), 0.0f);
       for (const int64_t step : kShortSumRows) {
-        if (i + start + step >= k) break;
-        const float* row = w + (i + start + step) * n;
+        if (i + start + step >= rows.count()) break;
+        const float* row = rows[i + start + step];
         for (size_t j = 0; j < columns; ++j) {
           positive[j] += std::max(row[j], 0.0f);
           negative[j] -= std::min(row[j], 0.0f);
@@ -167,27 +233,28 @@ void WidenForShortSums(const float* w, int64_t k, int64_t n, float limit, std::v
   for (size_t j = 0; j < columns; ++j) top[j] = WithShortSums(top[j], most[j], limit);
 }
 
-// Channels are columns: a whole row of scales at a time.
-double ErrorOfColumns(const float* w, int64_t k, int64_t n, Format format) {
-  std::vector<int32_t> top(static_cast<size_t>(n));
-  std::vector<float> scale(static_cast<size_t>(n)), inverse(static_cast<size_t>(n));
+// Channels lie across the lines: a whole row of scales at a time.
+double ErrorOfRows(Lines& rows, Format format) {
+  const auto columns = static_cast<size_t>(rows.length());
+  std::vector<int32_t> top(columns);
+  std::vector<float> scale(columns), inverse(columns);
   double sum = 0;
-  for (int64_t begin = 0; begin < k; begin += format.group) {
-    const int64_t end = std::min(begin + format.group, k);
+  for (int64_t begin = 0; begin < rows.count(); begin += format.group) {
+    const int64_t end = std::min(begin + format.group, rows.count());
     std::fill(top.begin(), top.end(), 0);
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t j = 0; j < n; ++j)
-        top[static_cast<size_t>(j)] = std::max(top[static_cast<size_t>(j)], MagnitudeBits(w[i * n + j]));
+      const float* row = rows[i];
+      for (size_t j = 0; j < columns; ++j) top[j] = std::max(top[j], MagnitudeBits(row[j]));
     }
-    if (format.short_sums) WidenForShortSums(w, k, n, format.limit, top);
-    for (size_t j = 0; j < top.size(); ++j) {
+    if (format.short_sums) WidenForShortSums(rows, format.limit, top);
+    for (size_t j = 0; j < columns; ++j) {
       const Scale s = ScaleFor(top[j], format);
       scale[j] = s.scale;
       inverse[j] = s.inverse;
     }
     for (int64_t i = begin; i < end; ++i) {
-      const float* row = w + i * n;
-      sum += SumSquares(n, [&](int64_t j) {
+      const float* row = rows[i];
+      sum += SumSquares(rows.length(), [&](int64_t j) {
         const auto column = static_cast<size_t>(j);
         return Quantize(row[j], {scale[column], inverse[column]}, format.limit) - row[j];
       });
@@ -198,31 +265,58 @@ double ErrorOfColumns(const float* w, int64_t k, int64_t n, Format format) {
 
 }  // namespace
 
-WeightError MeasureWeightError(const float* weight, int64_t k, int64_t n, bool transposed, Precision precision) {
+WeightErrorSums& WeightErrorSums::operator+=(const WeightErrorSums& other) {
+  error += other.error;
+  norm += other.norm;
+  finite = finite && other.finite;
+  overflows = overflows || other.overflows;
+  return *this;
+}
+
+WeightError WeightErrorSums::Relative() const {
   WeightError result;
-  const int64_t count = k * n;
-  const int32_t top = MaxBits(weight, count);
-  result.finite = top < kInfinityBits;
-  result.overflows = (precision == Precision::kFp16 && top >= std::bit_cast<int32_t>(kFp16Limit)) ||
-                     (precision == Precision::kBf16 && top >= kBf16LimitBits);
-  if (!result.finite || result.overflows || top == 0 || precision == Precision::kFp32) return result;
-  const double norm = SumSquares(count, [&](int64_t i) { return weight[i]; });
-  double error = 0;
-  const Format format = FormatOf(precision, k);
-  if (precision == Precision::kBf16) {
-    error = SumSquares(count, [&](int64_t i) { return RoundBf16(weight[i]) - weight[i]; });
-  } else if (precision == Precision::kFp16) {
-    error = SumSquares(count, [&](int64_t i) { return RoundFp16(weight[i]) - weight[i]; });
-  } else {
-    error = transposed ? ErrorOfRows(weight, k, n, format) : ErrorOfColumns(weight, k, n, format);
-  }
-  result.relative = std::sqrt(error / norm);
+  result.finite = finite;
+  result.overflows = overflows;
+  if (finite && !overflows && norm > 0) result.relative = std::sqrt(error / norm);
   return result;
 }
 
-WeightError MeasureWeightErrorReference(const float* weight, int64_t k, int64_t n, bool transposed,
-                                        Precision precision) {
-  const auto at = [&](int64_t i, int64_t j) { return static_cast<double>(weight[transposed ? j * k + i : i * n + j]); };
+WeightErrorSums SumWeightError(const Weight& weight, Precision precision, int part, int num_parts) {
+  const Range range = PartRange(weight.n, part, num_parts);
+  const Weight share = weight.Columns(range.begin, range.size());
+  WeightErrorSums sums;
+  if (share.k == 0 || share.n == 0) return sums;
+  const bool columns = weight.stride_k == 1;
+  Lines lines(share, columns);
+  int32_t top = 0;
+  for (int64_t line = 0; line < lines.count(); ++line) {
+    const float* w = lines[line];
+    top = std::max(top, MaxBits(w, lines.length()));
+    sums.norm += SumSquares(lines.length(), [&](int64_t i) { return w[i]; });
+    if (precision == Precision::kBf16) {
+      sums.error += SumSquares(lines.length(), [&](int64_t i) { return RoundBf16(w[i]) - w[i]; });
+    } else if (precision == Precision::kFp16) {
+      sums.error += SumSquares(lines.length(), [&](int64_t i) { return RoundFp16(w[i]) - w[i]; });
+    }
+  }
+  sums.finite = top < kInfinityBits;
+  sums.overflows = (precision == Precision::kFp16 && top >= std::bit_cast<int32_t>(kFp16Limit)) ||
+                   (precision == Precision::kBf16 && top >= kBf16LimitBits);
+  const Format format = FormatOf(precision, weight.k);
+  if (!sums.finite || format.limit == 0) return sums;
+  sums.error = columns ? ErrorOfColumns(lines, format) : ErrorOfRows(lines, format);
+  return sums;
+}
+
+WeightError MeasureWeightErrorReference(const Weight& weight, Precision precision) {
+  const int64_t k = weight.k, n = weight.n;
+  Lines rows(weight, false);
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < k; ++i) {
+    const float* const row = rows[i];
+    numbers.insert(numbers.end(), row, row + n);
+  }
+  const auto at = [&](int64_t i, int64_t j) { return numbers[static_cast<size_t>(i * n + j)]; };
   // The nearest number with `digits` binary digits after the leading one, none below 2^(least - digits).
   const auto round = [](double x, int digits, int least) {
     if (x == 0) return 0.0;

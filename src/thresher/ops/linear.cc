@@ -24,8 +24,9 @@ struct PackParams {
 Status PackStep(const StepContext& c) {
   const auto& p = c.as<PackParams>();
   for (int64_t b = 0; b < p.batch; ++b) {
-    kernels::PackB(c.in(0).as<const float>() + b * p.batch_stride, p.k, p.n, p.stride_k, p.stride_n,
-                   c.out().as<float>() + b * p.packed_stride, c.part, c.num_parts);
+    const Weight matrix{
+        c.in(0).as<const float>() + b * p.batch_stride, Encoding::kF32, p.k, p.n, p.stride_k, p.stride_n};
+    kernels::PackWeight(Precision::kFp32, matrix, c.out().as<float>() + b * p.packed_stride, c.part, c.num_parts);
   }
   return Status::Ok();
 }

@@ -122,10 +122,7 @@ TensorRef Lowering::AddConstant(std::vector<float> elements) {
 
 TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transposed, Precision precision) {
   std::vector<WeightStore::Matrix> matrices;
-  for (const ValueId id : ids) {
-    const Value& value = graph_.value(id);
-    matrices.push_back({value.constant, value.shape[transposed ? 0 : 1]});
-  }
+  for (const ValueId id : ids) matrices.push_back(WeightStore::MatrixOf(graph_.value(id), transposed));
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
   const WeightStore::Packed packed = weights_.GetPacked(matrices, k, transposed, precision);
   TensorRef ref;

@@ -88,7 +88,7 @@ class Bench {
     Fill(Floats(plain), key_.n * key_.k);
     Fill(Floats(a_), key_.m * key_.k);
     Fill(Floats(bias_), key_.n);
-    kernels::PackWeight(key_.precision, Floats(plain), key_.k, key_.n, 1, key_.k, packed_.get());
+    kernels::PackWeight(key_.precision, DenseWeight(plain.get(), key_.k, key_.n, true), packed_.get());
     for (int64_t i = 1; i < copies_; ++i) {
       std::memcpy(packed_.get() + i * packed_bytes_, packed_.get(), static_cast<size_t>(packed_bytes_));
     }

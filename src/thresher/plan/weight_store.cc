@@ -9,9 +9,12 @@
 #include "thresher/kernels/weight_error.h"
 
 namespace thresher {
-WeightStore::Identity WeightStore::IdentityOf(const Constant& constant, int64_t elements) {
-  if (constant.is_weight) return {constant.data, Digest{}};
-  return {nullptr, HashBytes(constant.data, static_cast<size_t>(elements) * sizeof(float))};
+
+WeightStore::Identity WeightStore::IdentityOf(const Matrix& matrix, int64_t k) {
+  const Constant& constant = matrix.constant;
+  if (constant.is_weight) return {constant.data, Digest{}, matrix.encoding};
+  const auto bytes = static_cast<size_t>(EncodedBytes(matrix.encoding, k * matrix.n));
+  return {nullptr, HashBytes(constant.data, bytes), matrix.encoding};
 }
 
 WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
@@ -19,7 +22,7 @@ WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int
   Key key{{}, k, transposed, precision, std::string(isa::Name(isa::Current()))};
   int64_t bytes = 0;
   for (const Matrix& matrix : matrices) {
-    std::get<0>(key).emplace_back(IdentityOf(matrix.constant, k * matrix.n), matrix.n);
+    std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
     bytes += kernels::PackedBytes(precision, k, matrix.n);
   }
   const std::lock_guard lock(mutex_);
@@ -31,22 +34,21 @@ WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int
   entry.packed = {std::move(owner), data, bytes};
   for (const Matrix& matrix : matrices) {
     const int64_t n = matrix.n;
-    kernels::PackWeight(precision, static_cast<const float*>(matrix.constant.data), k, n, transposed ? 1 : n,
-                        transposed ? k : 1, data);
+    kernels::PackWeight(precision, DenseWeight(matrix.constant.data, k, n, transposed, matrix.encoding), data);
     data += kernels::PackedBytes(precision, k, n);
     if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
   }
   return entries_.emplace(std::move(key), std::move(entry)).first->second.packed;
 }
 
-WeightError WeightStore::GetError(const Constant& constant, int64_t k, int64_t n, bool transposed,
-                                  Precision precision) {
-  const ErrorKey key{IdentityOf(constant, k * n), k, n, transposed, precision};
+WeightError WeightStore::GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision) {
+  const Constant& constant = matrix.constant;
+  const ErrorKey key{IdentityOf(matrix, k), k, matrix.n, transposed, precision};
   const std::lock_guard lock(mutex_);
   const auto found = errors_.find(key);
   if (found != errors_.end()) return found->second.error;
-  const WeightError error =
-      kernels::MeasureWeightError(static_cast<const float*>(constant.data), k, n, transposed, precision);
+  const Weight weight = DenseWeight(constant.data, k, matrix.n, transposed, matrix.encoding);
+  const WeightError error = kernels::MeasureWeightError(weight, precision);
   errors_.emplace(key, ErrorEntry{error, constant.is_weight ? constant.owner : nullptr});
   return error;
 }

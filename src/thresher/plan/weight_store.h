@@ -14,6 +14,7 @@
 #include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
 #include "thresher/graph/hash.h"
+#include "thresher/kernels/weight.h"
 #include "thresher/plan/packed_memory.h"
 
 namespace thresher {
@@ -31,15 +32,21 @@ class WeightStore {
   struct Matrix {
     Constant constant;
     int64_t n = 0;
+    Encoding encoding = Encoding::kF32;
   };
+
+  // A constant of two dimensions and floats, [n, k] if `transposed`, else [k, n].
+  static Matrix MatrixOf(const Value& value, bool transposed) {
+    return {value.constant, value.shape[transposed ? 0 : 1], EncodingOf(value.dtype).value()};
+  }
 
   // Panels of k x n matrices in a precision, those of one after those of another, each beginning with a panel of its
   // own; `transposed` says they are stored [n, k]. Packs on first use, once.
   Packed GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
                    Precision precision = Precision::kFp32);
 
-  // What the k x n matrix at constant.data would lose in another precision. Measured on first use, once.
-  WeightError GetError(const Constant& constant, int64_t k, int64_t n, bool transposed, Precision precision);
+  // What a k x n matrix would lose in another precision. Measured on first use, once.
+  WeightError GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision);
 
   // Bytes of all packed weights.
   int64_t bytes() const;
@@ -47,8 +54,8 @@ class WeightStore {
  private:
   // A weight is known by its address, since it would take long to read; a constant that the engine owns by its digest,
   // so that its bytes need not be kept beside the panels, and so that plans which computed it anew share them.
-  using Identity = std::pair<const void*, Digest>;
-  static Identity IdentityOf(const Constant& constant, int64_t elements);
+  using Identity = std::tuple<const void*, Digest, Encoding>;
+  static Identity IdentityOf(const Matrix& matrix, int64_t k);
   // The instruction set is part of the key because it sets the panel width.
   using Key = std::tuple<std::vector<std::pair<Identity, int64_t>>, int64_t, bool, Precision, std::string>;
   struct Entry {

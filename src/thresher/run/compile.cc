@@ -36,8 +36,7 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
   context.evaluate = EvaluateConstants;
   context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
     const int64_t k = weight.shape[transposed ? 1 : 0];
-    const int64_t n = weight.shape[transposed ? 0 : 1];
-    return weights.GetError(weight.constant, k, n, transposed, precision);
+    return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision);
   };
   context.precision = options.precision;
   std::vector<PrecisionDecision> decisions;

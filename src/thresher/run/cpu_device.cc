@@ -164,8 +164,8 @@ class CpuStream : public DeviceStream {
     const int64_t ldb = bf16 ? b_cols : g.ldb;
     THRESHER_ASSIGN(const Arena packed,
                     Arena::Allocate(static_cast<size_t>(kernels::PackedBytes(Precision::kFp32, g.k, g.n))));
-    kernels::PackWeight(Precision::kFp32, b, g.k, g.n, g.transpose_b != 0 ? 1 : ldb, g.transpose_b != 0 ? ldb : 1,
-                        packed.data());
+    const Weight weight{b, Encoding::kF32, g.k, g.n, g.transpose_b != 0 ? 1 : ldb, g.transpose_b != 0 ? ldb : 1};
+    kernels::PackWeight(Precision::kFp32, weight, packed.data());
     kernels::GemmArgs args;
     args.m = g.m, args.n = g.n, args.k = g.k;
     args.a = bf16 ? wide_a.data() : static_cast<const float*>(g.a);

@@ -90,7 +90,8 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
 
   AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, c.k, c.n)) / sizeof(float) + 16);
   for (int part = 0; part < c.num_parts; ++part) {
-    PackWeight(precision, b.data() + 1, c.k, c.n, stride_k, stride_n, packed.data(), part, c.num_parts);
+    const Weight weight{b.data() + 1, Encoding::kF32, c.k, c.n, stride_k, stride_n};
+    PackWeight(precision, weight, packed.data(), part, c.num_parts);
   }
   std::vector<float> restored_b(static_cast<size_t>(c.k * c.n));
   UnpackWeight(precision, packed.data(), c.k, c.n, restored_b.data());
@@ -235,7 +236,7 @@ TEST(GemmPrecisionTest, PackedNumbersAreTheNearestOnes) {
     for (const Precision precision : kAll) {
       SCOPED_TRACE(Name(precision));
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
-      PackWeight(precision, b.data(), k, n, n, 1, packed.data());
+      PackWeight(precision, DenseWeight(b.data(), k, n, false), packed.data());
       std::vector<float> restored(static_cast<size_t>(k * n));
       UnpackWeight(precision, packed.data(), k, n, restored.data());
       for (int64_t j = 0; j < n; ++j) {
@@ -301,7 +302,7 @@ TEST(GemmPrecisionTest, SumsOfTheLargestCodesAreExact) {
         }
         ForEachIsa([&] {
           AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kInt8, k, n)) / sizeof(float) + 16);
-          PackWeight(Precision::kInt8, b.data(), k, n, n, 1, packed.data());
+          PackWeight(Precision::kInt8, DenseWeight(b.data(), k, n, false), packed.data());
           std::vector<float> restored_b(b.size()), restored_a(a.size()), c(static_cast<size_t>(m * n));
           UnpackWeight(Precision::kInt8, packed.data(), k, n, restored_b.data());
           const Rows rows(RowForm::kInt8, m, k, a.data(), k);
@@ -368,7 +369,7 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
                                   : form == RowForm::kInt8 ? Precision::kInt8
                                                            : Precision::kInt4Weight;
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
-      PackWeight(precision, b.data(), k, n, 1, k, packed.data());
+      PackWeight(precision, DenseWeight(b.data(), k, n, true), packed.data());
       const Rows rows(form, m, k, a.data(), k);
       std::vector<float> c(static_cast<size_t>(m * n));
       GemmDot(rows.Times(packed.data(), n, c.data(), n));

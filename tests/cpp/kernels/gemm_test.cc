@@ -70,7 +70,8 @@ void Check(const Case& c) {
     own.packed_b = packed.data();
     if (c.residual == Case::kInPlace) own.residual = own.c;
     for (int part = 0; part < c.num_parts; ++part) {
-      PackB(b.data() + 1, c.k, c.n, stride_k, stride_n, packed.data(), part, c.num_parts);
+      const Weight weight{b.data() + 1, Encoding::kF32, c.k, c.n, stride_k, stride_n};
+      PackWeight(Precision::kFp32, weight, packed.data(), part, c.num_parts);
     }
     for (int part = 0; part < c.num_parts; ++part) Gemm(own, part, c.num_parts);
     // The partial sums grow with the square root of k, and so does the number of roundings that add up; columns past n
@@ -202,7 +203,7 @@ TEST(GemmTest, PackingAcceptsAnyStrides) {
   GemmReference(args, last, -100, -3);
   ForEachIsa([&] {
     AlignedFloats packed(static_cast<size_t>(PackedSize(10, 17)));
-    PackB(last, 10, 17, -100, -3, packed.data());
+    PackWeight(Precision::kFp32, {last, Encoding::kF32, 10, 17, -100, -3}, packed.data());
     std::vector<float> actual(6 * 17);
     GemmArgs own = args;
     own.packed_b = packed.data();
@@ -221,7 +222,7 @@ TEST(GemmTest, NanAndInfinityStayInTheirRow) {
   for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
     ForEachIsa([&] {
       AlignedFloats packed(static_cast<size_t>(PackedSize(20, 33)));
-      PackB(b.data(), 20, 33, 33, 1, packed.data());
+      PackWeight(Precision::kFp32, DenseWeight(b.data(), 20, 33, false), packed.data());
       std::vector<float> c(8 * 33);
       Gemm({.m = 8,
             .n = 33,

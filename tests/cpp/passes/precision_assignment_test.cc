@@ -24,8 +24,8 @@ Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore
   context.precision = options;
   context.decisions = &outcome.decisions;
   context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
-    return weights.GetError(weight.constant, weight.shape[transposed ? 1 : 0], weight.shape[transposed ? 0 : 1],
-                            transposed, precision);
+    const int64_t k = weight.shape[transposed ? 1 : 0];
+    return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision);
   };
   const std::vector<std::string> passes = {"precision_assignment"};
   Result<Graph> after = RunPasses(before, passes, context);

@@ -52,6 +52,37 @@ TEST(WeightStore, EqualConstantsOfTheEngineShareTheirPanels) {
   EXPECT_NE(Pack(store, one.constant, kRows, kColumns, true).data, data);
 }
 
+TEST(WeightStore, EncodingsAreToldApart) {
+  WeightStore store;
+  for (const bool weight : {false, true}) {
+    const Held held = MakeConstant(weight, 1.2345F);
+    const auto pack = [&](Encoding encoding, Precision precision) {
+      const WeightStore::Matrix matrix{held.constant, kColumns, encoding};
+      return store.GetPacked({&matrix, 1}, kRows, false, precision).data;
+    };
+    EXPECT_NE(pack(Encoding::kF16, Precision::kFp32), pack(Encoding::kBf16, Precision::kFp32));
+    EXPECT_EQ(pack(Encoding::kF16, Precision::kFp32), pack(Encoding::kF16, Precision::kFp32));
+    EXPECT_NE(pack(Encoding::kF16, Precision::kFp32), pack(Encoding::kF16, Precision::kFp16));
+    const auto error = [&](Encoding encoding) {
+      return store.GetError({held.constant, kColumns, encoding}, kRows, false, Precision::kBf16).relative;
+    };
+    EXPECT_EQ(error(Encoding::kBf16), 0);
+    EXPECT_NE(error(Encoding::kF16), 0);
+  }
+}
+
+TEST(WeightStore, OnlyTheBytesOfTheEncodingAreRead) {
+  WeightStore store;
+  auto halves = std::make_shared<std::vector<uint16_t>>(kRows * kColumns, uint16_t{0x3c00});
+  auto longer = std::make_shared<std::vector<uint16_t>>(*halves);
+  longer->resize(3 * kRows * kColumns, uint16_t{7});
+  const auto pack = [&](const auto& owner) {
+    const WeightStore::Matrix matrix{{owner->data(), owner, false}, kColumns, Encoding::kF16};
+    return store.GetPacked({&matrix, 1}, kRows, true).data;
+  };
+  EXPECT_EQ(pack(halves), pack(longer));
+}
+
 TEST(WeightStore, WeightsAreKnownByTheirAddressAndStay) {
   WeightStore store;
   Held held = MakeConstant(true);
@@ -67,10 +98,10 @@ TEST(WeightStore, MeasuringKeepsNoConstantOfTheEngine) {
   WeightStore store;
   Held held = MakeConstant(false, 3);
   const Held equal = MakeConstant(false, 3);
-  const double error = store.GetError(held.constant, kRows, kColumns, false, Precision::kInt4Weight).relative;
+  const double error = store.GetError({held.constant, kColumns}, kRows, false, Precision::kInt4Weight).relative;
   held.constant = {};
   EXPECT_TRUE(held.alive.expired());
-  EXPECT_EQ(store.GetError(equal.constant, kRows, kColumns, false, Precision::kInt4Weight).relative, error);
+  EXPECT_EQ(store.GetError({equal.constant, kColumns}, kRows, false, Precision::kInt4Weight).relative, error);
 }
 
 TEST(WeightStore, PlansKeepOnlyWhatTheirStepsRead) {

@@ -1,0 +1,171 @@
+// Weights as they are stored, laid out as panels.
+
+#if defined(THRESHER_KERNELS_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef THRESHER_KERNELS_PACK_INL_H_
+#undef THRESHER_KERNELS_PACK_INL_H_
+#else
+#define THRESHER_KERNELS_PACK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "thresher/base/simd_targets.h"
+#include "thresher/kernels/tile-inl.h"
+#include "thresher/kernels/weight.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+
+// Numbers of any stored type as floats, which is exact.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* HWY_RESTRICT from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::bfloat16_t* HWY_RESTRICT from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::bfloat16_t, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::float16_t* HWY_RESTRICT from) {
+  const hn::Rebind<hwy::float16_t, D> dh;
+  const auto halves = hn::LoadU(dh, from);
+  const auto floats = hn::PromoteTo(d, halves);
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
+  // Without an instruction for it, Highway takes infinities and NaN for large numbers.
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::PromoteTo(du, hn::BitCast(hn::RebindToUnsigned<decltype(dh)>(), halves));
+  const auto top = hn::Set(du, 0x7c00);
+  const auto shifted = hn::Or(hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000))),
+                              hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x3ff))));
+  const auto odd = hn::BitCast(d, hn::Or(shifted, hn::Set(du, 0x7f800000)));
+  return hn::IfThenElse(hn::RebindMask(d, hn::Eq(hn::And(bits, top), top)), odd, floats);
+#else
+  return floats;
+#endif
+}
+HWY_INLINE float ToFloat(float x) { return x; }
+HWY_INLINE float ToFloat(hwy::bfloat16_t x) { return hwy::F32FromBF16(x); }
+HWY_INLINE float ToFloat(hwy::float16_t x) { return hwy::F32FromF16(x); }
+
+// Transposes a 4 x 4 block: out[i * out_ld + j] = in[j * in_ld + i].
+template <class T>
+HWY_INLINE void Transpose4x4(const T* HWY_RESTRICT in, size_t in_ld, float* HWY_RESTRICT out, size_t out_ld) {
+  const hn::FixedTag<float, 4> d;
+  const hn::Repartition<uint64_t, decltype(d)> d64;
+  const auto r0 = LoadFloats(d, in);
+  const auto r1 = LoadFloats(d, in + in_ld);
+  const auto r2 = LoadFloats(d, in + 2 * in_ld);
+  const auto r3 = LoadFloats(d, in + 3 * in_ld);
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, out);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + out_ld);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * out_ld);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * out_ld);
+}
+
+// Packs columns [0, columns) of b[i * stride_k + j * stride_n] into one panel of floats, filling up with zeros.
+template <class T>
+inline void PackPanel(const T* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
+                      float* HWY_RESTRICT panel) {
+  const TileTag d;
+  const size_t width = PanelWidth();
+  size_t done = 0;  // columns packed by the fast paths
+  if (stride_n == 1 && columns == width) {
+    const size_t lanes = hn::Lanes(d);
+    for (size_t i = 0; i < k; ++i) {
+      const T* row = b + static_cast<ptrdiff_t>(i) * stride_k;
+      const auto left = LoadFloats(d, row);
+      const auto right = LoadFloats(d, row + lanes);
+      hn::Store(left, d, panel + i * width);
+      hn::Store(right, d, panel + i * width + lanes);
+    }
+    return;
+  }
+  if (stride_k == 1 && stride_n > 0) {
+    const size_t ld = static_cast<size_t>(stride_n);
+    for (; done + 4 <= columns; done += 4) {
+      const T* in = b + done * ld;
+      size_t i = 0;
+      for (; i + 4 <= k; i += 4) Transpose4x4(in + i, ld, panel + i * width + done, width);
+      for (; i < k; ++i) {
+        for (size_t j = 0; j < 4; ++j) panel[i * width + done + j] = ToFloat(in[i + j * ld]);
+      }
+    }
+  }
+  for (size_t i = 0; i < k; ++i) {
+    float* out = panel + i * width;
+    const T* in = b + static_cast<ptrdiff_t>(i) * stride_k;
+    for (size_t j = done; j < columns; ++j) out[j] = ToFloat(in[static_cast<ptrdiff_t>(j) * stride_n]);
+    for (size_t j = columns; j < width; ++j) out[j] = 0.0f;
+  }
+}
+
+// Panel `index` of a weight, as floats.
+inline void PackPanel(const Weight& weight, size_t index, float* HWY_RESTRICT panel) {
+  const size_t column = index * PanelWidth();
+  const size_t columns = std::min(PanelWidth(), static_cast<size_t>(weight.n) - column);
+  const size_t k = static_cast<size_t>(weight.k);
+  const ptrdiff_t stride_k = static_cast<ptrdiff_t>(weight.stride_k);
+  const ptrdiff_t stride_n = static_cast<ptrdiff_t>(weight.stride_n);
+  const void* const b = weight.At(0, static_cast<int64_t>(column));
+  switch (weight.encoding) {
+    case Encoding::kF32:
+      return PackPanel(static_cast<const float*>(b), k, columns, stride_k, stride_n, panel);
+    case Encoding::kBf16:
+      return PackPanel(static_cast<const hwy::bfloat16_t*>(b), k, columns, stride_k, stride_n, panel);
+    case Encoding::kF16:
+      return PackPanel(static_cast<const hwy::float16_t*>(b), k, columns, stride_k, stride_n, panel);
+  }
+}
+
+// Panel `index` of a weight in bf16 as a Bf16Panel: the same bits, which instructions that round to bf16 would not
+// always keep (x86's have no subnormal numbers).
+inline void PackBf16Pairs(const Weight& weight, size_t index, uint32_t* HWY_RESTRICT panel) {
+  const size_t width = PanelWidth();
+  const size_t column = index * width;
+  const size_t columns = std::min(width, static_cast<size_t>(weight.n) - column);
+  const size_t k = static_cast<size_t>(weight.k);
+  const ptrdiff_t stride_k = static_cast<ptrdiff_t>(weight.stride_k);
+  const ptrdiff_t stride_n = static_cast<ptrdiff_t>(weight.stride_n);
+  const auto* const b = static_cast<const uint16_t*>(weight.At(0, static_cast<int64_t>(column)));
+  size_t row = 0;
+  if (stride_n == 1 && columns == width) {
+    const hn::RebindToUnsigned<TileTag> du;
+    const hn::Rebind<uint16_t, TileTag> d16;
+    for (; row + 2 <= k; row += 2) {
+      const uint16_t* const even = b + static_cast<ptrdiff_t>(row) * stride_k;
+      for (size_t j = 0; j < width; j += hn::Lanes(du)) {
+        const auto low = hn::PromoteTo(du, hn::LoadU(d16, even + j));
+        const auto high = hn::PromoteTo(du, hn::LoadU(d16, even + stride_k + j));
+        hn::StoreU(hn::Or(hn::ShiftLeft<16>(high), low), du, panel + row / 2 * width + j);
+      }
+    }
+  } else if (stride_k == 1 && stride_n % 2 == 0 && reinterpret_cast<uintptr_t>(b) % sizeof(float) == 0) {
+    // Pairs lie as pairs, and are moved as if they were floats.
+    row = k / 2 * 2;
+    PackPanel(reinterpret_cast<const float*>(b), k / 2, columns, 1, stride_n / 2, reinterpret_cast<float*>(panel));
+  }
+  for (; row < k; row += 2) {
+    const uint16_t* const even = b + static_cast<ptrdiff_t>(row) * stride_k;
+    for (size_t j = 0; j < width; ++j) {
+      uint32_t pair = 0;
+      if (j < columns) {
+        const ptrdiff_t at = static_cast<ptrdiff_t>(j) * stride_n;
+        pair = even[at];
+        if (row + 1 < k) pair |= uint32_t{even[stride_k + at]} << 16;
+      }
+      panel[row / 2 * width + j] = pair;
+    }
+  }
+}
+
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
