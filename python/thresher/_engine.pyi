@@ -189,7 +189,7 @@ class Plan:
         dump: Callable[[str, str], None] | None = None,
         share_memory: bool = True,
         num_threads: int = 0,
-        precision: str = "fp32",
+        precision: str = "model",
         exclude: Sequence[str] = [],
         max_weight_error: float | None = None,
         use_tuning: bool = True,
@@ -260,7 +260,7 @@ def write_model(
     path: str,
     name: str,
     graphs: Sequence[tuple[Graph, Sequence[str]]],
-    precision: str = "fp32",
+    precision: str = "model",
     exclude: Sequence[str] = [],
     max_weight_error: float | None = None,
 ) -> None:

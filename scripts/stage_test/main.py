@@ -22,12 +22,14 @@ EXIT_FAIL = 1
 EXIT_ERROR = 2
 
 DESCRIPTION = f"""\
-Measures all-MiniLM-L6-v2 in six processes that take turns:
+Measures all-MiniLM-L6-v2 in four processes that take turns:
   (1) torch eager in an environment without Thresher, torch.profiler off and on
   (2) the same with Thresher installed and its PyTorch entry points loaded, off and on
-  (3) torch.compile(model, backend="thresher"), THRESHER_PROFILE off and on
-and judges, by median and by mean: (2) against (1), (3) off against (1) off and (3) on against (3) off, each at most
-{RATIO_LIMIT:.2f} times; outputs within {AGREEMENT_LIMIT:.0e} of PyTorch's."""
+  (3) torch.compile(model, backend="thresher"), off, with operator records, and under torch.profiler
+  (4) the same on the model in bfloat16
+and judges, by median and by mean: (2) against (1), (3) against (1) and (4) against (3), each at most
+{RATIO_LIMIT:.2f} times, and both profilers of (3); outputs within {AGREEMENT_LIMIT:.0e} of PyTorch's, in bfloat16 no
+further off than its own."""
 
 EPILOG = f"""\
 examples:

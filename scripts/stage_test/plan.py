@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One of the seven runs.
+    """One of the runs.
 
     Attributes:
       id: name of its file and of its rows, for example "2-on".
       title: what it is, for a table.
-      kind: "base" (PyTorch, Thresher not installed), "loaded" (PyTorch, Thresher installed and its entry points loaded)
-        or "backend" (torch.compile with backend="thresher").
+      kind: "base" (PyTorch, Thresher not installed), "loaded" (PyTorch, Thresher installed and its entry points
+        loaded), "backend" (torch.compile with backend="thresher") or "backend-bf16" (the same on the model in
+        bfloat16).
       profiler: what watches: "off", "thresher" (operator records) or "torch.profiler"; the latter also shows the engine
         in "backend".
     """
@@ -23,6 +25,11 @@ class Scenario:
     title: str
     kind: str
     profiler: str
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the model runs in Thresher."""
+        return self.kind.startswith("backend")
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -33,8 +40,11 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("3-off", '(3) backend="thresher"', "backend", "off"),
     Scenario("3-on", '(3) backend="thresher"', "backend", "thresher"),
     Scenario("3-torch", '(3) backend="thresher"', "backend", "torch.profiler"),
+    Scenario("4-off", "(4) the same in bfloat16", "backend-bf16", "off"),
 )
-KINDS: tuple[str, ...] = ("base", "loaded", "backend")
+KINDS: tuple[str, ...] = ("base", "loaded", "backend", "backend-bf16")
+# What measurements consist of whose plan does not say: those made before there was a (4).
+FIRST_SCENARIOS = tuple(scenario.id for scenario in SCENARIOS[:7])
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ CHECKS: tuple[Check, ...] = (
     Check("(3) vs (1), profiler off", "3-off", "1-off", RATIO_LIMIT),
     Check("(3) operator records on vs off", "3-on", "3-off", RECORDS_LIMIT),
     Check("(3) torch.profiler, over its cost in (1)", "3-torch", "3-off", TORCH_PROFILER_LIMIT, ("1-on", "1-off")),
+    Check("(4) bfloat16 vs (3) float32", "4-off", "3-off", RATIO_LIMIT),
 )
 
 # The first entry of every file, so that another tool's JSON is not taken for a result.
@@ -74,6 +85,8 @@ AGREEMENT_FILE = "agreement.json"
 
 # Largest absolute difference between PyTorch's and Thresher's outputs.
 AGREEMENT_LIMIT = 1e-4
+# In bfloat16: Thresher's largest error over that of PyTorch, both against float64.
+ERROR_LIMIT = 1.0
 # A run is noisy when p90 / p10 of its samples is above the first bound, or when the standard error of its mean is above
 # the second: then chance alone could move a ratio across the limit.
 SPREAD_BOUND = 1.30
@@ -91,6 +104,7 @@ class Plan:
       threads: threads that PyTorch and Thresher may use.
       batch: passages a request.
       sequence: tokens a passage.
+      scenarios: ids of what is run.
     """
 
     requests: int = 300
@@ -99,6 +113,7 @@ class Plan:
     threads: int = 1
     batch: int = 1
     sequence: int = 128
+    scenarios: tuple[str, ...] = tuple(scenario.id for scenario in SCENARIOS)
 
     def __post_init__(self) -> None:
         for name in ("requests", "warmups", "block", "threads", "batch", "sequence"):
@@ -125,3 +140,9 @@ class Plan:
             order = [SCENARIOS[(start + i) % count] for i in range(count)]
             for scenario in reversed(order) if number % 2 else order:
                 yield number, scenario, requests
+
+
+def scenarios_of(plan: Mapping[str, Any]) -> tuple[Scenario, ...]:
+    """The scenarios of a measurement, by the plan in its files."""
+    wanted = plan.get("scenarios", FIRST_SCENARIOS)
+    return tuple(scenario for scenario in SCENARIOS if scenario.id in wanted)

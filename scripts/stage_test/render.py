@@ -33,6 +33,8 @@ def runs_table(attempt: Attempt) -> Table:
     )
     table = Table(title, columns)
     for scenario in SCENARIOS:
+        if scenario.id not in attempt.runs:
+            continue
         s = attempt.summaries[scenario.id]
         first = float(attempt.runs[scenario.id]["warmup_ms"][0])
         times = [f"{value:.3f}" for value in (s.median, s.mean, s.p10, s.p90)]

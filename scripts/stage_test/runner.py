@@ -6,6 +6,7 @@ Started by the stage as `python runner.py KIND THREADS BATCH SEQUENCE`; not mean
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import gc
 import importlib.metadata
@@ -67,6 +68,8 @@ class Runner:
 
     def __init__(self, kind: str, threads: int, batch: int, sequence: int) -> None:
         self._kind = kind
+        self._compiled = kind.startswith("backend")
+        self._bf16 = kind == "backend-bf16"
         self._batch = batch
         self._sequence = sequence
         self._threads = threads
@@ -83,12 +86,12 @@ class Runner:
         else:
             entry_points = load_entry_points()
         torch.set_num_threads(self._threads)
-        self._eager = minilm.load_model()
+        self._eager = minilm.load_model().to(torch.bfloat16 if self._bf16 else torch.float32)
         self._requests = [
             minilm.tokenize([text.PASSAGES[(i + j) % len(text.PASSAGES)] for j in range(self._batch)], self._sequence)
             for i in range(len(text.PASSAGES))
         ]
-        self._call = self._eager if self._kind != "backend" else torch.compile(self._eager, backend="thresher")
+        self._call = torch.compile(self._eager, backend="thresher") if self._compiled else self._eager
         block = self._run(command["warmups"])
         for profiler in command["profilers"]:  # what a profiler does the first time is nobody's request
             self._run(1, profiler)
@@ -103,7 +106,7 @@ class Runner:
 
     def begin(self, _: dict[str, Any]) -> dict[str, Any]:
         """Forgets the operator records so far: the report shall speak of one attempt's requests only."""
-        if self._kind == "backend":
+        if self._compiled:
             import thresher
 
             thresher.profiler.reset()
@@ -137,7 +140,7 @@ class Runner:
     def _watch(self, profiler: str) -> contextlib.AbstractContextManager[Any]:
         if profiler == "off":
             return contextlib.nullcontext()
-        if profiler == "torch.profiler" and self._kind == "backend":
+        if profiler == "torch.profiler" and self._compiled:
             from thresher import torch_profiler
 
             watch: contextlib.AbstractContextManager[Any] = torch_profiler.profile()
@@ -157,7 +160,7 @@ class Runner:
     def finish(self, command: dict[str, Any]) -> dict[str, Any]:
         """What is known after an attempt: the operator report and the engine's statistics."""
         result: dict[str, Any] = {"load_average": environment.load_average()}
-        if self._kind == "backend":
+        if self._compiled:
             import thresher
             from thresher import _engine
 
@@ -174,9 +177,12 @@ class Runner:
     def agree(self, _: dict[str, Any]) -> dict[str, Any]:
         """Outputs of this scenario against eager PyTorch of the same process, and similarities of the sentence pairs.
 
-        The pairs go through as one padded batch, a shape that was not timed; the passages as they were timed.
+        The pairs go through as one padded batch, a shape that was not timed; the passages as they were timed. In
+        bfloat16 both are compared with the same weights in float64 instead.
         """
         pairs = minilm.tokenize([sentence for pair in text.PAIRS for sentence in pair])
+        if self._bf16:
+            return self._errors(pairs)
         hidden_error = 0.0
         pooled_error = 0.0
         with torch.no_grad():
@@ -198,6 +204,20 @@ class Runner:
                 for (a, b), value in zip(text.PAIRS, similarities.tolist(), strict=True)
             ],
         }
+
+    def _errors(self, pairs: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Largest errors of the last hidden state against float64: of Thresher, and of PyTorch in bfloat16."""
+        exact = copy.deepcopy(self._eager).double()
+        calls: tuple[Callable[..., Any], ...] = (self._call, self._eager)
+        errors = {"last_hidden_state_error": 0.0, "last_hidden_state_error_of_pytorch": 0.0}
+        with torch.no_grad():
+            for inputs in [*self._requests, pairs]:
+                real = inputs["attention_mask"].bool()
+                wanted = exact(**inputs).last_hidden_state[real]
+                for name, call in zip(errors, calls, strict=True):
+                    found = call(**inputs).last_hidden_state[real]
+                    errors[name] = max_keeping_nan(errors[name], (found - wanted).abs().max().item())
+        return dict(errors)
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ class Stage:
           root: the source tree, for its revision.
         """
         self._plan = plan
-        self._pythons = {"base": python_base, "loaded": python_thresher, "backend": python_thresher}
+        self._pythons = {kind: python_base if kind == "base" else python_thresher for kind in KINDS}
         self._output = output
         self._revision = git_revision(root)
         self._workers: dict[str, Worker] = {}

@@ -17,11 +17,14 @@ from stage_test.plan import (
     AGREEMENT_FORMAT,
     AGREEMENT_LIMIT,
     CHECKS,
+    ERROR_LIMIT,
     MEAN_ERROR_BOUND,
     RUN_FORMAT,
     SCENARIOS,
     SPREAD_BOUND,
     Check,
+    Scenario,
+    scenarios_of,
 )
 
 # How often the rounds are drawn again for the error of a ratio.
@@ -73,7 +76,7 @@ def figure(value: float) -> str:
 
 @dataclass
 class Attempt:
-    """One full measurement: the six runs and what they mean."""
+    """One full measurement: the runs and what they mean."""
 
     number: int
     runs: dict[str, dict[str, Any]]
@@ -167,25 +170,24 @@ def _require_comparable(folder: Path, runs: Mapping[str, Mapping[str, Any]]) -> 
 
     first_id = SCENARIOS[0].id
     first = facts(runs[first_id])
-    for scenario in SCENARIOS[1:]:
-        for key, value in facts(runs[scenario.id]).items():
+    for name, run in runs.items():
+        for key, value in facts(run).items():
             if value != first[key]:
                 raise ResultError(
                     f"{folder}: the runs cannot be compared: {key} is {first[key]} in {first_id} but {value} in "
-                    f"{scenario.id}; measure all of them together, with the same versions in both environments"
+                    f"{name}; measure all of them together, with the same versions in both environments"
                 )
 
 
 def noise_of(summaries: Mapping[str, Summary]) -> list[str]:
     """A sentence for every run whose samples spread over a bound."""
     found: list[str] = []
-    for scenario in SCENARIOS:
-        summary = summaries[scenario.id]
+    for name, summary in summaries.items():
         if summary.spread > SPREAD_BOUND:
-            found.append(f"{scenario.id}: p90 / p10 is {summary.spread:.2f}, bound {SPREAD_BOUND:.2f}")
+            found.append(f"{name}: p90 / p10 is {summary.spread:.2f}, bound {SPREAD_BOUND:.2f}")
         if summary.mean_error > MEAN_ERROR_BOUND:
             found.append(
-                f"{scenario.id}: standard error of the mean is {summary.mean_error:.1%}, bound {MEAN_ERROR_BOUND:.1%}"
+                f"{name}: standard error of the mean is {summary.mean_error:.1%}, bound {MEAN_ERROR_BOUND:.1%}"
             )
     return found
 
@@ -222,6 +224,16 @@ def _compare(check: Check, samples: Mapping[str, list[float]], plan: Mapping[str
     return outcomes
 
 
+def _scenarios(path: Path, run: Mapping[str, Any]) -> tuple[Scenario, ...]:
+    try:
+        found = scenarios_of(run["plan"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ResultError(f"{path}: the plan is missing or incomplete ({error!r}); measure again") from None
+    if {scenario.id for scenario in SCENARIOS[:7]} - {scenario.id for scenario in found}:
+        raise ResultError(f"{path}: the plan leaves out scenarios; measure again")
+    return found
+
+
 def read_attempt(folder: Path) -> Attempt:
     """One attempt folder, judged.
 
@@ -230,7 +242,8 @@ def read_attempt(folder: Path) -> Attempt:
     """
     runs: dict[str, dict[str, Any]] = {}
     summaries: dict[str, Summary] = {}
-    for scenario in SCENARIOS:
+    first = read_json(folder / f"{SCENARIOS[0].id}.json", RUN_FORMAT)
+    for scenario in _scenarios(folder / f"{SCENARIOS[0].id}.json", first):
         path = folder / f"{scenario.id}.json"
         run = read_json(path, RUN_FORMAT)
         named = run.get("scenario", {}).get("id")
@@ -241,11 +254,12 @@ def read_attempt(folder: Path) -> Attempt:
     _require_comparable(folder, runs)
     samples = {name: [float(value) for value in run["samples_ms"]] for name, run in runs.items()}
     plan = runs[SCENARIOS[0].id]["plan"]
-    outcomes = [outcome for check in CHECKS for outcome in _compare(check, samples, plan)]
+    checks = [check for check in CHECKS if check.measured in samples]
+    outcomes = [outcome for check in checks for outcome in _compare(check, samples, plan)]
     return Attempt(int(runs[SCENARIOS[0].id]["attempt"]), runs, summaries, outcomes, noise_of(summaries))
 
 
-def _read_agreement(path: Path) -> tuple[list[Outcome], list[dict[str, Any]]]:
+def _read_agreement(path: Path, attempt: Attempt) -> tuple[list[Outcome], list[dict[str, Any]]]:
     value = read_json(path, AGREEMENT_FORMAT)
     outcomes: list[Outcome] = []
     similarities: list[dict[str, Any]] = []
@@ -253,15 +267,20 @@ def _read_agreement(path: Path) -> tuple[list[Outcome], list[dict[str, Any]]]:
         scenarios = value["scenarios"]
         eager = [float(pair["cosine"]) for pair in scenarios["1-off"]["similarities"]]
         for scenario in SCENARIOS:
-            if scenario.kind != "backend":
+            if scenario.id not in attempt.runs or not scenario.compiled:
                 continue
             entry = scenarios[scenario.id]
             title = f"{scenario.id} vs PyTorch"
+            if scenario.kind == "backend-bf16":
+                ours, pytorchs = (float(entry[f"last_hidden_state_error{of}"]) for of in ("", "_of_pytorch"))
+                ratio = ours / pytorchs if pytorchs else math.nan
+                outcomes.append(Outcome(title, "error_over_pytorchs", ours, pytorchs, ratio, ERROR_LIMIT))
+                continue
             for key in ("last_hidden_state_max_abs", "pooled_max_abs"):
                 error = float(entry[key])
                 outcomes.append(Outcome(title, key, error, 0.0, error, AGREEMENT_LIMIT))
-            ours = [float(pair["cosine"]) for pair in entry["similarities"]]
-            differences = [abs(a - b) for a, b in zip(ours, eager, strict=True)]
+            cosines = [float(pair["cosine"]) for pair in entry["similarities"]]
+            differences = [abs(a - b) for a, b in zip(cosines, eager, strict=True)]
             worst = math.nan if any(math.isnan(d) for d in differences) else max(differences)
             outcomes.append(Outcome(title, "similarity_max_abs", worst, 0.0, worst, AGREEMENT_LIMIT))
         similarities = [
@@ -279,7 +298,7 @@ def _left_to_pytorch(attempt: Attempt) -> list[Outcome]:
     """Every operator must run in Thresher: a back end that hands all of them back would keep the limits on time."""
     outcomes: list[Outcome] = []
     for scenario in SCENARIOS:
-        if scenario.kind != "backend":
+        if scenario.id not in attempt.runs or not scenario.compiled:
             continue
         try:
             compilation = attempt.runs[scenario.id]["engine"]["compilation"]
@@ -307,5 +326,5 @@ def judge(folder: Path) -> Verdict:
             f"{folder}: wanted folders attempt-1, ... with results, found none; give the --output of a run"
         )
     attempts = [read_attempt(path) for path in folders]
-    agreement, similarities = _read_agreement(folder / AGREEMENT_FILE)
+    agreement, similarities = _read_agreement(folder / AGREEMENT_FILE, attempts[-1])
     return Verdict(attempts, agreement + _left_to_pytorch(attempts[-1]), similarities)

@@ -38,7 +38,8 @@ THRESHER_FUZZ_TARGET(compiled_graph, (fuzz::MemoryLimit{size_t{192} << 20, 4096}
   if (!graph.ok() || !IsSmall(graph.value())) return;
   CompileOptions options;
   options.level = "O" + std::to_string(choice % 4);
-  options.precision.precision = kPrecisionNames[choice / 4 % std::size(kPrecisionNames)];
+  const size_t precision = choice / 4 % (std::size(kPrecisionNames) + 1);
+  if (precision < std::size(kPrecisionNames)) options.precision.precision = kPrecisionNames[precision];
   options.precision.max_weight_error = 0;
   options.plan.recorded = false;  // profiles remember every plan, and here there are millions
   WeightStore weights;

@@ -39,6 +39,28 @@ GRAPHS = {
         %13 = layer_norm(%12, %4, %4) {eps = 1e-12}
         return %13
     """,
+    "halves": """
+        graph 1
+        input %0 "x" : bf16[4, 8]
+        input %1 "ids" : i64[4]
+        weight %2 "table" : f16[7, 8]
+        weight %3 "fc.weight" : bf16[8, 8]
+        weight %4 "fc.bias" : bf16[8]
+        const %5 "limits" : bf16[4] = [1, -inf, nan, 0x7fc1]
+        const %6 "steps" : f16[2] = [0.5, 65504]
+        %7 = linear(%0, %3, %4) {activation = "gelu", layout = "nk"} : bf16[4, 8]
+        %8 = embedding(%2, %1) : f16[4, 8]
+        %9 = cast(%8) {dtype = "bf16"}
+        %10 = mul(%7, %9)
+        %11 = gt(%10, %0)
+        %12 = floor(%7)
+        %13 = layer_norm(%12, %4) : bf16[4, 8]
+        %14 = reshape(%13) {shape = [1, 2, 4, 4]}
+        %15 = sdpa(%14, %14, %14) {scale = 0.5}
+        %16 = permute(%3) {dims = [1, 0]}
+        %17 = matmul(%13, %16)
+        return %11, %15, %17, %5, %6
+    """,
     "norm": """
         graph 1
         # a norm that is written out

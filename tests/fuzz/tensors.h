@@ -36,6 +36,11 @@ inline const void* Contents(DType dtype) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = i % 3 == 0;
     return values;
   }();
+  static const auto kHalves = [] {  // every kind of number: zeros, subnormal ones, infinities, NaN
+    std::array<uint16_t, kMostElements> values{};
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<uint16_t>(i * 40503);
+    return values;
+  }();
   switch (dtype) {
     case DType::kF32:
       return kFloats.data();
@@ -45,6 +50,9 @@ inline const void* Contents(DType dtype) {
       return kInts.data();
     case DType::kBool:
       return kBools.data();
+    case DType::kBF16:
+    case DType::kF16:
+      return kHalves.data();
   }
   return nullptr;
 }

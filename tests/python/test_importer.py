@@ -314,7 +314,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
 
 # name: (function, arguments, what the reason says)
 REFUSED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], str]] = {
-    "mm_int": (torch.mm, lambda: (i64(3, 5), i64(5, 7)), "matrix product of int64, only float32 is supported"),
+    "mm_int": (torch.mm, lambda: (i64(3, 5), i64(5, 7)), "matrix product of int64, only floats are supported"),
     "log_sum_exp": (
         lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[1],
         lambda: (f32(1, 2, 5, 8),),
@@ -345,7 +345,11 @@ REFUSED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], str]
         lambda: (f32(4, 7),),
         "the buffer output, which only training needs",
     ),
-    "index_select_int": (lambda x, i: x.index_select(0, i), lambda: (i64(3, 4), index(5)), "only float32 tensors"),
+    "index_select_int": (
+        lambda x, i: x.index_select(0, i),
+        lambda: (i64(3, 4), index(5)),
+        "only tensors of a float type",
+    ),
     "argmax_too": (lambda x: x.max(1), lambda: (f32(4, 7),), "the indices output is not offered"),
     "var_double": (lambda x: x.var(1), lambda: (f32(4, 7).double(),), "float64"),
     "norm_3": (lambda x: torch.linalg.vector_norm(x, 3, dim=1), lambda: (f32(4, 7),), "a norm of order 3"),

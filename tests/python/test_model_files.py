@@ -95,7 +95,7 @@ def test_the_file_holds_each_weight_once_and_says_what_it_is(minilm: Any, minilm
     assert [inputs[0].shape for inputs, _ in model.shapes] == [(2, 16), (1, 9)]
     assert "1 more shape" in repr(model) and model.name == "minilm"
     stats = model.stats()
-    assert (stats.engine, stats.precision) == (thresher.__version__, "fp32")
+    assert (stats.engine, stats.precision) == (thresher.__version__, "model")
     assert 0 < stats.packed_bytes < weights  # once for both shapes; tables are read where the file is mapped
     assert len(stats.working_bytes) == 2 and stats.load_seconds > 0
     origins = {origin for _, _, origin in model.plan().constants()}
@@ -343,9 +343,9 @@ def test_settings_of_load_are_checked(mlp: Mlp, tmp_path: Path) -> None:
     assert thresher.load(path, precision="fp32").stats().precision == "fp32"
     assert thresher.load(path, num_threads=1).stats().threads == 1
     for settings, message in [
-        ({"precision": "int7"}, "wanted one of fp32, bf16"),
+        ({"precision": "int7"}, "wanted one of model, fp32, bf16"),
         ({"optimization_level": "O9"}, "O9"),
-        ({"optimization_level": "O0"}, "computes in fp32 only"),
+        ({"optimization_level": "O0"}, "multiplies weights as they are stored"),
         ({"num_threads": -1}, "num_threads: wanted 0 to 1024"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -99,7 +99,7 @@ def test_plan_runs_functions_among_its_passes() -> None:
         passes=["dead_code", ("fast", fast), "dead_code"],
         dump=lambda name, text: seen.append(f"{name}: {text.count('gelu_tanh')}"),
     )
-    assert seen == ["input: 0", "dead_code: 0", "fast: 1", "dead_code: 1"]
+    assert seen == ["input: 0", "value_widening: 0", "dead_code: 0", "fast: 1", "dead_code: 1"]
     assert [step["name"] for step in plan.steps()] == ["mul", "gelu_tanh"]
     a = 2 * x.astype(np.float64)
     want = 0.5 * a * (1 + np.tanh(np.sqrt(2 / np.pi) * (a + 0.044715 * a**3)))
@@ -193,7 +193,9 @@ def test_order_in_a_configuration(compiler: Any) -> None:
         "dead_code",
     )
     names = compiler.CompilerConfig(optimization_level="O1", extra_passes=extra).pass_names()
-    assert names == ["second", "third", "dead_code", "behind", "own", "constant_folding", "last", "dead_code"]
+    assert names == [
+        *("second", "third", "value_widening", "dead_code", "behind", "own", "constant_folding", "last", "dead_code")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from measure.table import Table
 from measure.worker import Worker, WorkerError, clean_environment
 from stage_test import render
 from stage_test.main import main
-from stage_test.plan import SCENARIOS, Plan
+from stage_test.plan import FIRST_SCENARIOS, SCENARIOS, Plan
 from stage_test.verdict import ResultError, judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +37,21 @@ Edit = Callable[[dict[str, Any]], None]
 def good(tmp_path: Path) -> Path:
     """A copy of the good recording, to be damaged."""
     return Path(shutil.copytree(GOLDEN / "stage_good", tmp_path / "stage"))
+
+
+@pytest.fixture
+def with_bf16(good: Path) -> Path:
+    """The good recording with a (4), which is younger: as fast as (3), and half as far off as PyTorch."""
+    folder = good / "attempt-1"
+    scenarios = [scenario.id for scenario in SCENARIOS]
+    bf16 = json.loads((folder / "3-off.json").read_text(encoding="utf-8"))
+    bf16["scenario"]["id"] = "4-off"
+    (folder / "4-off.json").write_text(json.dumps(bf16), encoding="utf-8")
+    for name in scenarios:
+        edit(folder / f"{name}.json", lambda run: run["plan"].update(scenarios=scenarios))
+    errors = {"last_hidden_state_error": 0.01, "last_hidden_state_error_of_pytorch": 0.02}
+    edit(good / "agreement.json", lambda value: value["scenarios"].update({"4-off": errors}))
+    return good
 
 
 def edit(path: Path, change: Edit) -> None:
@@ -91,6 +106,32 @@ def test_recorded_regressions_fail(recording: str, titles: set[str], capsys: pyt
         assert f"limit {outcome.limit:.3f}" in line
 
 
+def test_bf16_is_judged_where_it_was_measured(with_bf16: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run_verdict(with_bf16, capsys)
+    assert code == 0
+    assert "(4) bfloat16 vs (3) float32" in out and "error_over_pytorchs" in out
+    scale(with_bf16, "4-off", 1.3)
+    assert {outcome.title for outcome in judge(with_bf16).failures} == {"(4) bfloat16 vs (3) float32"}
+
+
+@pytest.mark.parametrize("error", [0.021, math.nan])
+def test_bf16_may_not_be_further_off_than_pytorch(with_bf16: Path, error: float) -> None:
+    def change(value: dict[str, Any]) -> None:
+        value["scenarios"]["4-off"]["last_hidden_state_error"] = error
+
+    edit(with_bf16 / "agreement.json", change)
+    assert [outcome.statistic for outcome in judge(with_bf16).failures] == ["error_over_pytorchs"]
+
+
+def test_a_scenario_of_the_plan_must_be_there(with_bf16: Path) -> None:
+    (with_bf16 / "attempt-1" / "4-off.json").unlink()
+    with pytest.raises(ResultError, match="4-off"):
+        judge(with_bf16)
+    edit(with_bf16 / "attempt-1" / "1-off.json", lambda run: run["plan"].update(scenarios=["1-off"]))
+    with pytest.raises(ResultError, match="leaves out scenarios"):
+        judge(with_bf16)
+
+
 def test_noise_is_said_and_the_second_attempt_decides(capsys: pytest.CaptureFixture[str]) -> None:
     verdict = judge(GOLDEN / "stage_noisy")
     assert len(verdict.attempts) == 2
@@ -119,8 +160,8 @@ def test_the_limit_is_where_it_is_said(good: Path, scenario: str, factor: float,
     def same(run: dict[str, Any]) -> None:
         run["samples_ms"] = [40.0] * len(run["samples_ms"])
 
-    for each in SCENARIOS:
-        edit(good / "attempt-1" / f"{each.id}.json", same)
+    for each in FIRST_SCENARIOS:
+        edit(good / "attempt-1" / f"{each}.json", same)
     scale(good, scenario, factor)
     assert main(["verdict", str(good)]) == code
 
@@ -130,8 +171,8 @@ def test_the_limit_of_torch_profiler_is_beyond_its_cost_to_eager(good: Path, eag
     def same(run: dict[str, Any]) -> None:
         run["samples_ms"] = [40.0] * len(run["samples_ms"])
 
-    for each in SCENARIOS:
-        edit(good / "attempt-1" / f"{each.id}.json", same)
+    for each in FIRST_SCENARIOS:
+        edit(good / "attempt-1" / f"{each}.json", same)
     scale(good, "1-on", eager)
     scale(good, "2-on", eager)
     scale(good, "3-torch", 1.2)
@@ -143,8 +184,8 @@ def test_a_ratio_above_its_limit_by_chance_passes_and_shows_its_error(good: Path
         block = run["plan"]["block"]
         run["samples_ms"] = [40.0 * (0.9 if i // block % 2 else 1.18) for i in range(len(run["samples_ms"]))]
 
-    for each in SCENARIOS:
-        edit(good / "attempt-1" / f"{each.id}.json", lambda run: run.update(samples_ms=[40.0] * len(run["samples_ms"])))
+    for each in FIRST_SCENARIOS:
+        edit(good / "attempt-1" / f"{each}.json", lambda run: run.update(samples_ms=[40.0] * len(run["samples_ms"])))
     edit(good / "attempt-1" / "3-on.json", alternate)
     outcome = next(
         o for o in judge(good).outcomes if o.title.startswith("(3) operator records") and o.statistic == "mean"
@@ -290,14 +331,14 @@ def test_markdown_and_json(tmp_path: Path) -> None:
 
 
 def test_plan_gives_every_scenario_the_same_share() -> None:
-    plan = Plan(requests=70, block=5)
+    plan = Plan(requests=80, block=5)
     counts: Counter[str] = Counter()
     first: Counter[str] = Counter()
     rounds: dict[int, list[str]] = {}
     for number, scenario, requests in plan.turns():
         counts[scenario.id] += requests
         rounds.setdefault(number, []).append(scenario.id)
-    assert counts == {scenario.id: 70 for scenario in SCENARIOS}
+    assert counts == {scenario.id: 80 for scenario in SCENARIOS}
     for order in rounds.values():
         assert sorted(order) == sorted(scenario.id for scenario in SCENARIOS)
         first[order[0]] += 1

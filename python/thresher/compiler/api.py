@@ -30,8 +30,9 @@ def compile(
       model: the model; its parameters are shared with the result, not copied.
       target: where to run; this build has "cpu".
       optimization_level: "O0" to "O3"; None takes that of `config`, whose default is "O2".
-      precision: how layers with weights compute; None takes that of `config`, whose default is "fp32". What an
-        application notices depends on the model, so measure it; orders of magnitude:
+      precision: how weights are stored and multiplied; None takes that of `config`, whose default is "model": as the
+        model stores them, a model in bfloat16 or float16 in 16 bits. Sums and what lies between operators are fp32
+        in any case. What an application notices depends on the model, so measure it; orders of magnitude:
         "fp32" agrees with PyTorch to about 1e-5;
         "bf16" rounds weights and inputs of layers to 8 bits of precision, each by at most 0.4 %;
         "fp16" to 11 bits, each by at most 0.05 %, in a smaller range;
@@ -39,10 +40,10 @@ def compile(
         step, 0.4 % of the largest element of that output or row;
         "int8_weight" rounds only the weights so, "int4_weight" to 15 steps for each group of weights.
         ``compilation_stats().precision_decisions`` has the measured error of every layer's weights.
-      precision_exclude: patterns on module paths, as named_modules() has them; what they match stays in fp32 with
-        all below it: ("encoder.layer.0", "*.pooler"). A pattern that matches no module is a warning.
-      max_weight_error: a layer whose weights would change by more than this (relative, Frobenius norm) stays in fp32;
-        None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
+      precision_exclude: patterns on module paths, as named_modules() has them; what they match stays as the
+        model has it, with all below it: ("encoder.layer.0", "*.pooler"). A pattern that matches no module is a warning.
+      max_weight_error: a layer whose weights would change by more than this (relative, Frobenius norm) stays as
+        the model has it; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
       config: further settings; the arguments above go before it.
       dynamic: as in torch.compile: None makes a size dynamic when it first changes, True from the start.
 

@@ -23,7 +23,7 @@ from thresher.compiler.decompositions import DECOMPOSITIONS
 from thresher.compiler.errors import ConfigError, UnsupportedOperatorError
 from thresher.compiler.origin import module_path
 from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
-from thresher.compiler.precision import warn_unmatched
+from thresher.compiler.precision import MODEL_PRECISION, warn_unmatched
 from thresher.compiler.runtime import CompiledGraph, Mixed
 from thresher.compiler.stats import RECORDER, UnsupportedOperator, count_of, lacking, list_of
 
@@ -67,7 +67,7 @@ def thresher_backend(
 
     def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         # Gradients of rounded layers are those of the layers themselves.
-        return compile_aten(module, frozenset(), config.replace(precision="fp32"))
+        return compile_aten(module, frozenset(), config.replace(precision=MODEL_PRECISION))
 
     with _without_garbage_collection():
         captured = capture_inference(gm, example_inputs)

@@ -16,6 +16,8 @@ from thresher.compiler.errors import UnsupportedNode
 
 ENGINE_DTYPES: dict[torch.dtype, str] = {
     torch.float32: "f32",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
     torch.int64: "i64",
     torch.int32: "i32",
     torch.bool: "bool",
@@ -120,7 +122,7 @@ class Builder:
         return self.wrap(self.graph.constant(name, tensor.detach().contiguous(), weight), argument)
 
     def full(self, shape: Sequence[int], value: Scalar, dtype: torch.dtype) -> Value:
-        """A tensor of equal elements."""
+        """A tensor of equal elements. A number beside a tensor of 16 bits stays exact, as it does in PyTorch."""
         if isinstance(value, complex):
             raise UnsupportedNode("complex numbers are not supported")
         if dtype == torch.bool:
@@ -141,7 +143,7 @@ class Builder:
         if value.dtype == dtype:
             return value
         if value.scalar is not None:
-            return self.full(value.shape, value.scalar, dtype)
+            return self.full(value.shape, stored(value.scalar, dtype), dtype)
         return self.emit("cast", [value], dtype=engine_dtype(dtype))
 
     def out_dtype(self) -> torch.dtype:
@@ -238,6 +240,11 @@ def engine_dtype(dtype: torch.dtype) -> str:
     if name is None:
         raise UnsupportedNode(f"dtype {str(dtype).removeprefix('torch.')} is not supported")
     return name
+
+
+def stored(value: Scalar, dtype: torch.dtype) -> Scalar:
+    """What is left of a number in a tensor of 16 bits; other dtypes leave it as it is."""
+    return float(torch.tensor(value, dtype=dtype)) if dtype in (torch.bfloat16, torch.float16) else value
 
 
 def dim(axis: int, rank: int) -> int:

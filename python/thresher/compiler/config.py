@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from thresher.compiler.errors import ConfigError, PassError, UnavailableError
-from thresher.compiler.precision import PRECISIONS, Precision, available
+from thresher.compiler.precision import MODEL_PRECISION, PRECISIONS, Precision, available
 from thresher.passes import INPUT, Graph, Pass
 
 EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
@@ -19,7 +19,7 @@ EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
 LEVELS = ("O0", "O1", "O2", "O3")
 FALLBACKS = ("split", "error")
 
-# The pass that gives layers another precision than fp32.
+# The pass that gives layers another precision than the model has.
 PRECISION_PASS = "precision_assignment"
 
 # Which passes a switch turns off, by the engine's names.
@@ -55,11 +55,13 @@ class CompilerConfig:
         when they changed. False passes them to the engine like any other input.
       fallback: "split" runs what the engine lacks in PyTorch, after listing all of it; "error" raises
         UnsupportedOperatorError with the same list.
-      precision: how layers with weights compute: "fp32", "bf16", "fp16", "int8" (weights and inputs), "int8_weight" or
-        "int4_weight" (weights only). ``thresher.compile`` says what each costs.
-      precision_exclude: paths of modules that stay in fp32 with all below them, as patterns: "encoder.layer.0".
-      max_weight_error: a layer stays in fp32 where rounding would change its weights by more than this, relative to
-        their norm; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
+      precision: how weights are stored and multiplied: "model" (as the model stores them), "fp32", "bf16", "fp16",
+        "int8" (weights and inputs), "int8_weight" or "int4_weight" (weights only). ``thresher.compile`` says what each
+        costs.
+      precision_exclude: paths of modules that stay as the model has them, with all below them, as patterns:
+        "encoder.layer.0".
+      max_weight_error: a layer stays as the model has it where rounding would change its weights by more than this,
+        relative to their norm; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
       use_tuning: choose the blocking of matrix products by what ``thresher tune`` measured on this machine.
       plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
         used one goes first.
@@ -78,7 +80,7 @@ class CompilerConfig:
     extra_passes: tuple[str | Pass | Callable[[Graph], Graph], ...] = ()
     freeze_parameters: bool = True
     fallback: Literal["split", "error"] = "split"
-    precision: Precision = "fp32"
+    precision: Precision = MODEL_PRECISION
     precision_exclude: tuple[str, ...] = ()
     max_weight_error: float | None = None
     use_tuning: bool = True
@@ -150,8 +152,8 @@ class CompilerConfig:
         return [Pass.of(entry) for entry in self.extra_passes if not isinstance(entry, str)]
 
     def precision_arguments(self) -> dict[str, Any]:
-        """What Plan.build has to know; nothing for fp32, which has no layers to exclude."""
-        if self.precision == "fp32":
+        """What Plan.build has to know; nothing where the model decides, for then there are no layers to exclude."""
+        if self.precision == MODEL_PRECISION:
             return {}
         return {
             "precision": self.precision,
@@ -160,15 +162,15 @@ class CompilerConfig:
         }
 
     def _check_precision(self) -> None:
-        _want_choice("precision", self.precision, PRECISIONS)
-        if self.precision != "fp32":
+        _want_choice("precision", self.precision, (MODEL_PRECISION, *PRECISIONS))
+        if self.precision not in (MODEL_PRECISION, "fp32"):
             _want_available("precision", self.precision, available())
             from thresher import _engine
 
             if PRECISION_PASS not in _engine.passes(self.optimization_level):
                 raise ConfigError(
                     f"precision: wanted optimization_level 'O2' or 'O3' for {self.precision!r}, found "
-                    f"{self.optimization_level!r}, which computes in fp32 only; raise the level"
+                    f"{self.optimization_level!r}, which multiplies weights as they are stored; raise the level"
                 )
         exclude: object = self.precision_exclude
         if not isinstance(exclude, (tuple, list)) or not all(isinstance(p, str) and p for p in exclude):

@@ -25,7 +25,7 @@ from thresher.compiler.errors import ExportError, UnsupportedNode, UnsupportedOp
 from thresher.compiler.importer import EmptyTensor, import_graph
 from thresher.compiler.origin import module_path
 from thresher.compiler.partition import find_unsupported, merge_descriptions
-from thresher.compiler.precision import Precision, warn_unmatched
+from thresher.compiler.precision import MODEL_PRECISION, Precision, warn_unmatched
 from thresher.compiler.stats import lacking
 
 # Checks of what the import knows already: dtype, device and layout of a tensor.
@@ -44,7 +44,7 @@ def export(
     path: str | os.PathLike[str],
     *,
     kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-    precision: Precision = "fp32",
+    precision: Precision = MODEL_PRECISION,
     precision_exclude: tuple[str, ...] = (),
     max_weight_error: float | None = None,
 ) -> Path:
@@ -62,7 +62,7 @@ def export(
       kwargs: example arguments by name; a list of mappings where `args` is a list.
       precision: how layers with weights compute unless the one who loads the file chooses, as in thresher.compile.
       precision_exclude: the same, for the modules that stay in fp32.
-      max_weight_error: the same, for the change of weights beyond which a layer stays in fp32.
+      max_weight_error: the same, for the change of weights beyond which a layer stays as the model has it.
 
     Returns:
       The path.

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from thresher import _engine
 
-Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight"]
+Precision: TypeAlias = Literal["model", "fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight"]
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight")
+
+# Weights are multiplied as the model stores them.
+MODEL_PRECISION: Precision = "model"
 
 _MAX_LISTED = 8  # exceptions that a summary names
 
@@ -32,7 +35,7 @@ class PrecisionDecision:
       n: columns of the matrix, the width of its output.
       precision: one of PRECISIONS.
       weight_error: the relative error of the rounded weights (Frobenius norm), None where they are not rounded.
-      reason: why this precision: "asked for", or what kept the layer in fp32.
+      reason: why this precision: "asked for", or what kept the layer as the model has it.
     """
 
     module: str

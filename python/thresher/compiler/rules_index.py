@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from thresher.compiler.builder import Builder, Scalar, Value, dim, engine_dtype, rule
+from thresher.compiler.builder import Builder, Scalar, Value, dim, engine_dtype, rule, stored
 from thresher.compiler.errors import UnsupportedNode
 
 aten: Any = torch.ops.aten
@@ -30,8 +30,8 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 @rule(aten.index_select.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     x, axis = a.self, dim(a.dim, a.self.rank)
-    if x.dtype != torch.float32 or x.rank == 0 or a.index.rank != 1:
-        raise UnsupportedNode("only float32 tensors with a 1-D index are supported")
+    if not x.dtype.is_floating_point or x.rank == 0 or a.index.rank != 1:
+        raise UnsupportedNode("only tensors of a float type with a 1-D index are supported")
     # The embedding operator on rows: like index_select, and unlike index, it refuses negative indices.
     order = [axis, *(i for i in range(x.rank) if i != axis)]
     rows = b.permute(x, order)
@@ -149,7 +149,7 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value]:
 
 def _variance(b: Builder, a: SimpleNamespace) -> tuple[Value, Value]:
     x = a.self
-    if x.dtype != torch.float32:
+    if not x.dtype.is_floating_point:
         raise UnsupportedNode(f"variance of {str(x.dtype).removeprefix('torch.')}")
     axes = sorted({dim(d, x.rank) for d in a.dim or ()}) or list(range(x.rank))
     count = math.prod(x.shape[axis] for axis in axes)
@@ -188,7 +188,8 @@ def _norm(b: Builder, x: Value, order: float, axes: Sequence[int] | int | None, 
 
 
 def _full(b: Builder, shape: Sequence[int], value: Scalar) -> Value:
-    return b.full([int(size) for size in shape], value, b.out_dtype())
+    dtype = b.out_dtype()
+    return b.full([int(size) for size in shape], stored(value, dtype), dtype)
 
 
 @rule(aten.full.default)

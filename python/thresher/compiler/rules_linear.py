@@ -17,9 +17,9 @@ aten: Any = torch.ops.aten
 def _matmul(b: Builder, x: Value, y: Value) -> Value:
     """x @ y for x of rank 2 or more; a matrix y takes the linear operator, whose weights are packed ahead."""
     for value in (x, y):
-        if value.dtype != torch.float32:
+        if not value.dtype.is_floating_point:
             raise UnsupportedNode(
-                f"matrix product of {str(value.dtype).removeprefix('torch.')}, only float32 is supported"
+                f"matrix product of {str(value.dtype).removeprefix('torch.')}, only floats are supported"
             )
     if y.rank == 2:
         if y.transposed is not None:
@@ -50,7 +50,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 @rule(aten.addmm.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     x, y, bias = a.mat1, a.mat2, a.self
-    if a.alpha == 1 and a.beta == 1 and bias.dtype == torch.float32 and bias.shape == (y.shape[1],):
+    if a.alpha == 1 and a.beta == 1 and bias.dtype == x.dtype and bias.shape == (y.shape[1],):
         if y.transposed is not None:
             return b.emit("linear", [x, y.transposed, bias], layout="nk")
         return b.emit("linear", [x, y, bias], layout="kn")
@@ -76,8 +76,8 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
         raise UnsupportedNode("a mask together with is_causal")
     if not query.rank == key.rank == value.rank == 4:
         raise UnsupportedNode(f"query, key and value of ranks {query.rank}, {key.rank} and {value.rank}")
-    if mask is not None and mask.dtype not in (torch.float32, torch.bool):
-        raise UnsupportedNode(f"a mask of {str(mask.dtype).removeprefix('torch.')}, wanted float32 or bool")
+    if mask is not None and mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        raise UnsupportedNode(f"a mask of {str(mask.dtype).removeprefix('torch.')}, wanted a float or bool")
     scale = 1.0 / math.sqrt(query.shape[-1]) if a.scale is None else a.scale
     return b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(a.is_causal)), None
 

@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from thresher import _engine, startup, tuning
 
-_DTYPES = {"f32": np.float32, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+# NumPy has no bf16: such a port takes and gives float32, which holds every bf16.
+_DTYPES = {
+    "f32": np.float32,
+    "f16": np.float16,
+    "bf16": np.float32,
+    "i64": np.int64,
+    "i32": np.int32,
+    "bool": np.bool_,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,14 +31,17 @@ class Port:
       name: as in the model: "input_ids"; of an output without a name "output", or "output_0" and so on.
       dtype: of its elements.
       shape: its sizes.
+      bf16: whether the model holds bf16 there. NumPy has no such type: inputs are float32, rounded to the nearest
+        bf16, and outputs float32 that hold a bf16 each.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    bf16: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}"
+        return f"{self.name}: {'bfloat16' if self.bf16 else self.dtype}{list(self.shape)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,10 +111,16 @@ class Model:
           IndexError: an index in the data is out of range. The next call works all the same.
         """
         arrays = [np.asarray(value) for value in self._in_order(args, kwargs)]
+        for i, port in enumerate(self.inputs):
+            if port.bf16 and arrays[i].dtype == np.float32:
+                arrays[i] = to_bf16(arrays[i])
         shape = self._engine.find_shape(arrays) if len(self.shapes) > 1 else 0
-        results = {port.name: np.empty(port.shape, port.dtype) for port in self.shapes[shape][1]}
-        self._engine.run(arrays, list(results.values()))
-        return results
+        outputs = self.shapes[shape][1]
+        results = [np.empty(port.shape, np.uint16 if port.bf16 else port.dtype) for port in outputs]
+        self._engine.run(arrays, results)
+        return {
+            port.name: from_bf16(result) if port.bf16 else result for port, result in zip(outputs, results, strict=True)
+        }
 
     def plan(self, shape: int = 0) -> _engine.Plan:
         """The engine's plan for one combination of shapes: its steps, products, constants."""
@@ -162,10 +179,10 @@ def load(
     Args:
       path: the file.
       optimization_level: "O0" (no passes) to "O3".
-      precision: how layers with weights compute: "fp32", "bf16", "fp16", "int8", "int8_weight" or "int4_weight"; None
-        for what the file says.
-      precision_exclude: modules that stay in fp32, as in thresher.compile; None for what the file says.
-      max_weight_error: the change of weights beyond which a layer stays in fp32; None for what the file says.
+      precision: how weights are stored and multiplied: "model" (as in the file), "fp32", "bf16", "fp16", "int8",
+        "int8_weight" or "int4_weight"; None for what the file says.
+      precision_exclude: modules that stay as they are in the file; None for what the file says.
+      max_weight_error: the change of weights beyond which a layer stays so; None for what the file says.
       num_threads: that share one operator's work; None for THRESHER_NUM_THREADS, else every usable core.
 
     Raises:
@@ -191,4 +208,17 @@ def load(
 
 
 def _ports(rows: list[tuple[str, str, tuple[int, ...]]]) -> tuple[Port, ...]:
-    return tuple(Port(name, np.dtype(_DTYPES[dtype]), shape) for name, dtype, shape in rows)
+    return tuple(Port(name, np.dtype(_DTYPES[dtype]), shape, dtype == "bf16") for name, dtype, shape in rows)
+
+
+def to_bf16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """The bits of the nearest bf16, ties to even; a NaN stays one."""
+    bits = np.array(array, np.float32, order="C").view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)
+
+
+def from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """What the bits of bf16 stand for."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

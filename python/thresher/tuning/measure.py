@@ -43,7 +43,7 @@ def tune(
         model: The model; one that was compiled before is tuned as it was before that.
         inputs: What to call it with. Their shapes are what is tuned.
         kwargs: The same, by name.
-        precision: How layers with weights compute; None takes that of `config`, whose default is "fp32".
+        precision: How layers with weights compute; None takes that of `config`, whose default is "model".
         config: Further settings of the compilation.
         num_threads: How many threads share a product; None for as many as plans use now.
         refresh: Measures again what was measured before.

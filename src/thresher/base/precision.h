@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "thresher/base/dtype.h"
+
 namespace thresher {
 
 enum class Precision : uint8_t {
@@ -22,6 +24,12 @@ enum class Precision : uint8_t {
 inline constexpr std::string_view kPrecisionNames[] = {"fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight"};
 
 inline std::string_view Name(Precision precision) { return kPrecisionNames[static_cast<size_t>(precision)]; }
+
+// How a constant of this type is stored among packed weights if nothing else is asked for.
+constexpr Precision StoredPrecision(DType dtype) {
+  if (dtype == DType::kBF16) return Precision::kBf16;
+  return dtype == DType::kF16 ? Precision::kFp16 : Precision::kFp32;
+}
 
 inline std::optional<Precision> ParsePrecision(std::string_view name) {
   for (size_t i = 0; i < std::size(kPrecisionNames); ++i) {

@@ -8,15 +8,19 @@ DType DTypeOf(nb::dlpack::dtype dtype) {
   const auto code = static_cast<Code>(dtype.code);
   if (dtype.lanes == 1) {
     if (code == Code::Float && dtype.bits == 32) return DType::kF32;
+    if (code == Code::Bfloat && dtype.bits == 16) return DType::kBF16;
+    if (code == Code::Float && dtype.bits == 16) return DType::kF16;
+    if (code == Code::UInt && dtype.bits == 16) return DType::kBF16;  // its bits, which is all that numpy can hold
     if (code == Code::Int && dtype.bits == 64) return DType::kI64;
     if (code == Code::Int && dtype.bits == 32) return DType::kI32;
     if (code == Code::Bool && dtype.bits == 8) return DType::kBool;
   }
   static constexpr const char* kNames[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   const std::string name = dtype.code < 7 ? kNames[dtype.code] : "type " + std::to_string(dtype.code);
-  throw nb::type_error(("wanted a tensor of float32, int64, int32 or bool, found " + name +
-                        std::to_string(static_cast<int>(dtype.bits)) + "; convert it first")
-                           .c_str());
+  throw nb::type_error(
+      ("wanted a tensor of float32, bfloat16 (from numpy its bits as uint16), float16, int64, int32 or bool, found " +
+       name + std::to_string(static_cast<int>(dtype.bits)) + "; convert it first")
+          .c_str());
 }
 
 }  // namespace

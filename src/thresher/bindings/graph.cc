@@ -93,6 +93,13 @@ nb::dlpack::dtype DLTypeOf(DType dtype) {
       return nb::dtype<int32_t>();
     case DType::kBool:
       return nb::dtype<bool>();
+    case DType::kBF16:
+      return nb::dtype<uint16_t>();  // numpy has none: its bits
+    case DType::kF16: {
+      nb::dlpack::dtype half = nb::dtype<float>();
+      half.bits = 16;
+      return half;
+    }
   }
   throw nb::type_error("numpy has no such type");
 }

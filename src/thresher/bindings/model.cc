@@ -119,12 +119,12 @@ void BindModel(nb::module_& m) {
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
       .def("plan", &PlanAt, nb::arg("shape") = 0, nb::rv_policy::reference_internal);
-  m.def(
-      "write_model", &Write, nb::arg("path"), nb::arg("name"), nb::arg("graphs"), nb::arg("precision") = "fp32",
-      nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
-      nb::sig("def write_model(path: str, name: str, graphs: Sequence[tuple[Graph, Sequence[str]]], "
-              "precision: str = \"fp32\", exclude: Sequence[str] = [], max_weight_error: float | None = None) -> None"),
-      "Writes graphs and the names of their outputs to a model file.");
+  m.def("write_model", &Write, nb::arg("path"), nb::arg("name"), nb::arg("graphs"), nb::arg("precision") = "model",
+        nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
+        nb::sig(
+            "def write_model(path: str, name: str, graphs: Sequence[tuple[Graph, Sequence[str]]], "
+            "precision: str = \"model\", exclude: Sequence[str] = [], max_weight_error: float | None = None) -> None"),
+        "Writes graphs and the names of their outputs to a model file.");
 }
 
 }  // namespace thresher::bindings

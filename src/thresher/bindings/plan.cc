@@ -161,7 +161,7 @@ void BindPlan(nb::module_& m) {
   nb::class_<Session>(m, "Plan", "A compiled graph: build() it, then run() it from any number of threads.")
       .def_static("build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
                   nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
-                  nb::arg("num_threads") = 0, nb::arg("precision") = "fp32",
+                  nb::arg("num_threads") = 0, nb::arg("precision") = "model",
                   nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
                   nb::arg("use_tuning") = true, nb::arg("name") = "")
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),

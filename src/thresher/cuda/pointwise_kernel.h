@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "thresher/cuda/thread.h"
 #include "thresher/kernels/pointwise.h"
@@ -23,6 +24,18 @@ template <class F>
 THRESHER_DEVICE void Map(F f, const float* a, const float* b, float* out) {
   THRESHER_UNROLL
   for (int i = 0; i < kItems; ++i) out[i] = f(a[i], b[i]);
+}
+
+THRESHER_DEVICE uint32_t BitsOf(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+THRESHER_DEVICE float FloatOf(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof(x));
+  return x;
 }
 
 THRESHER_DEVICE float Truth(bool truth) { return truth ? 1.0f : 0.0f; }
@@ -91,6 +104,25 @@ THRESHER_DEVICE void ApplyUnary(kernels::UnaryOp op, const float* x, float* out)
     case Op::kLogicalNot:
     case Op::kBitwiseNot:  // between f32 steps only bool has bits
       return Map([](float v) { return Truth(v == 0); }, x, out);
+    case Op::kRoundBF16:
+      return Map(
+          [](float v) {
+            const uint32_t bits = BitsOf(v);
+            const uint32_t rounded = v != v ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u);
+            return FloatOf(rounded & 0xffff0000u);
+          },
+          x, out);
+    case Op::kRoundF16:
+      // Adding and taking away 2^13 times a power of two leaves eleven digits: of its own exponent, or of the smallest.
+      return Map(
+          [](float v) {
+            const float magnitude = fabsf(v);
+            if (!(magnitude < 65520.0f)) return v != v ? v : copysignf(__builtin_huge_valf(), v);
+            const uint32_t exponent = BitsOf(magnitude) & 0x7f800000u;
+            const float magic = FloatOf((exponent < 0x38800000u ? 0x38800000u : exponent) + (13u << 23)) * 1.5f;
+            return copysignf(magnitude + magic - magic, v);
+          },
+          x, out);
   }
 }
 

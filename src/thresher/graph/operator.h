@@ -60,6 +60,7 @@ struct OpDef {
   Cost (*cost)(const InferContext&, std::span<const TensorType> outputs) = nullptr;
   // Emits the steps of one node into a plan.
   Status (*lower)(const Graph&, const Node&, Lowering&) = nullptr;
+  bool moves = false;  // its results are elements of its first operands, of any type, as they are
 };
 
 // All rows, sorted by name.

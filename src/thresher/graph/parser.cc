@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "thresher/base/half.h"
 #include "thresher/graph/hash.h"
 #include "thresher/graph/operator.h"
 #include "thresher/graph/printer.h"
@@ -326,22 +327,31 @@ class Parser {
     bytes->append(reinterpret_cast<const char*>(&element), sizeof(element));
   }
 
+  // A number, or the bits of one in hex.
+  template <class Bits, class Encode>
+  Status Float(const char* what, Bits nan, Encode encode, std::string* bytes) {
+    if (token_.kind == TokenKind::kWord && token_.text.starts_with("0x")) {
+      Bits bits = 0;
+      const char* end = token_.text.data() + token_.text.size();
+      const auto result = std::from_chars(token_.text.data() + 2, end, bits, 16);
+      if (result.ec != std::errc() || result.ptr != end) return Wanted(std::string("the bits of ") + what + " in hex");
+      Append(bits, bytes);
+      return Advance();
+    }
+    float number = 0;
+    THRESHER_TRY(Number(what, &number));
+    Append(std::isnan(number) ? nan : encode(number), bytes);
+    return Status::Ok();
+  }
+
   Status Element(DType dtype, std::string* bytes) {
     switch (dtype) {
-      case DType::kF32: {
-        if (token_.kind == TokenKind::kWord && token_.text.starts_with("0x")) {
-          uint32_t bits = 0;
-          const char* end = token_.text.data() + token_.text.size();
-          const auto result = std::from_chars(token_.text.data() + 2, end, bits, 16);
-          if (result.ec != std::errc() || result.ptr != end) return Wanted("the bits of an f32 in hex");
-          Append(bits, bytes);
-          return Advance();
-        }
-        float number = 0;
-        THRESHER_TRY(Number("an f32", &number));
-        Append(std::isnan(number) ? std::bit_cast<float>(0x7fc00000u) : number, bytes);
-        return Status::Ok();
-      }
+      case DType::kF32:
+        return Float<uint32_t>("an f32", 0x7fc00000u, [](float x) { return std::bit_cast<uint32_t>(x); }, bytes);
+      case DType::kBF16:
+        return Float<uint16_t>("a bf16", 0x7fc0u, [](float x) { return ToBF16(x).bits; }, bytes);
+      case DType::kF16:
+        return Float<uint16_t>("an f16", 0x7e00u, [](float x) { return ToF16(x).bits; }, bytes);
       case DType::kI64: {
         int64_t number = 0;
         THRESHER_TRY(Number("an i64", &number));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "thresher/base/half.h"
 #include "thresher/graph/operator.h"
 
 namespace thresher {
@@ -59,17 +60,21 @@ T Element(const void* data, int64_t i) {
   return element;
 }
 
+// NaNs but the usual one stand as their bits: the text must give back the same constant.
+std::string FloatText(float number, uint32_t bits, uint32_t usual_nan) {
+  if (!std::isnan(number)) return Shortest(number);
+  if (bits == usual_nan) return "nan";
+  char buffer[16];
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), bits, 16).ptr;
+  return "0x" + std::string(buffer, end);
+}
+
 std::string ElementText(const Value& constant, int64_t i) {
   const void* data = constant.constant.data;
   switch (constant.dtype) {
     case DType::kF32: {
       const float number = Element<float>(data, i);
-      const uint32_t bits = std::bit_cast<uint32_t>(number);
-      if (!std::isnan(number)) return Shortest(number);
-      if (bits == 0x7fc00000) return "nan";
-      char buffer[16];  // other NaNs by their bits: the text must give back the same constant
-      const auto end = std::to_chars(buffer, buffer + sizeof(buffer), bits, 16).ptr;
-      return "0x" + std::string(buffer, end);
+      return FloatText(number, std::bit_cast<uint32_t>(number), 0x7fc00000);
     }
     case DType::kI64:
       return std::to_string(Element<int64_t>(data, i));
@@ -77,6 +82,14 @@ std::string ElementText(const Value& constant, int64_t i) {
       return std::to_string(Element<int32_t>(data, i));
     case DType::kBool:
       return Element<uint8_t>(data, i) != 0 ? "true" : "false";
+    case DType::kBF16: {
+      const BF16 number = Element<BF16>(data, i);
+      return FloatText(ToFloat(number), number.bits, 0x7fc0);
+    }
+    case DType::kF16: {
+      const F16 number = Element<F16>(data, i);
+      return FloatText(ToFloat(number), number.bits, 0x7e00);
+    }
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "thresher/base/half.h"
 #include "thresher/graph/operator.h"
 
 namespace thresher {
@@ -21,10 +22,17 @@ size_t Index(ValueId id) { return static_cast<size_t>(id); }
 std::optional<double> UniformFull(const Node& full, DType dtype) {
   double number = GetAttr<double>(full.attrs, "value", 0);
   if (full.attrs.contains("value_int")) number = static_cast<double>(GetAttr<int64_t>(full.attrs, "value_int", 0));
-  if (dtype == DType::kF32) return static_cast<double>(static_cast<float>(number));
+  if (IsFloat(dtype)) return static_cast<double>(static_cast<float>(number));
   if (dtype == DType::kBool) return number != 0 ? 1 : 0;
   if (!(std::abs(number) <= kMaxExactInteger)) return std::nullopt;
   return std::trunc(number);
+}
+
+double Number(BF16 element) { return ToFloat(element); }
+double Number(F16 element) { return ToFloat(element); }
+template <class T>
+double Number(T element) {
+  return static_cast<double>(element);
 }
 
 template <class T>
@@ -37,7 +45,7 @@ std::optional<double> Uniform(const Value& constant) {
   }
   T element;
   std::memcpy(&element, bytes, sizeof(T));
-  const double number = static_cast<double>(element);
+  const double number = Number(element);
   if (std::is_integral_v<T> && std::abs(number) > kMaxExactInteger) return std::nullopt;
   return number;
 }
@@ -180,9 +188,10 @@ Result<ValueId> RuleRewriter::Expand(ValueId x, Dims shape, const std::string& s
 // ---- what patterns ask ----
 
 bool IsUnaryPointwise(std::string_view op) {
-  static constexpr std::string_view kOps[] = {
-      "neg",  "abs",  "exp",       "log",  "sqrt", "rsqrt", "reciprocal", "erf",         "tanh",       "sigmoid",
-      "relu", "gelu", "gelu_tanh", "silu", "sin",  "cos",   "cast",       "logical_not", "bitwise_not"};
+  static constexpr std::string_view kOps[] = {"neg",         "abs",        "exp",      "log",     "sqrt", "rsqrt",
+                                              "reciprocal",  "erf",        "tanh",     "sigmoid", "relu", "gelu",
+                                              "gelu_tanh",   "silu",       "sin",      "cos",     "cast", "logical_not",
+                                              "bitwise_not", "round_bf16", "round_f16"};
   return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
 }
 
@@ -244,6 +253,10 @@ std::optional<double> UniformConstant(const Graph& graph, ValueId id) {
       return Uniform<int32_t>(constant);
     case DType::kBool:
       return Uniform<uint8_t>(constant);
+    case DType::kBF16:
+      return Uniform<BF16>(constant);
+    case DType::kF16:
+      return Uniform<F16>(constant);
   }
   return std::nullopt;
 }

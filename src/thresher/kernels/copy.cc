@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "thresher/base/half.h"
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/iterate.h"
 
@@ -207,6 +208,10 @@ uint64_t BitsOf(double value, DType dtype) {
       return static_cast<uint32_t>(FromReal<int32_t>(value));
     case DType::kBool:
       return value != 0;
+    case DType::kBF16:
+      return ToBF16(static_cast<float>(value)).bits;
+    case DType::kF16:
+      return ToF16(static_cast<float>(value)).bits;
   }
   return 0;
 }
@@ -221,6 +226,10 @@ uint64_t BitsOf(int64_t value, DType dtype) {
       return static_cast<uint32_t>(value);
     case DType::kBool:
       return value != 0;
+    case DType::kBF16:
+      return ToBF16(static_cast<float>(value)).bits;
+    case DType::kF16:
+      return ToF16(static_cast<float>(value)).bits;
   }
   return 0;
 }
@@ -236,6 +245,12 @@ void Arange(const View& dst, double start, double step, int part, int num_parts)
       return;
     case DType::kI32:
       Generate<int32_t>(dst, part, num_parts, [&](int64_t i) { return FromReal<int32_t>(value(i)); });
+      return;
+    case DType::kBF16:
+      Generate<BF16>(dst, part, num_parts, [&](int64_t i) { return ToBF16(FromReal<float>(value(i))); });
+      return;
+    case DType::kF16:
+      Generate<F16>(dst, part, num_parts, [&](int64_t i) { return ToF16(FromReal<float>(value(i))); });
       return;
     case DType::kBool:
       return;
@@ -256,6 +271,8 @@ void ArangeInt(const View& dst, int64_t start, int64_t step, int part, int num_p
     case DType::kI32:
       Generate<int32_t>(dst, part, num_parts, [&](int64_t i) { return static_cast<int32_t>(value(i)); });
       return;
+    case DType::kBF16:
+    case DType::kF16:
     case DType::kBool:
       return;
   }

@@ -22,8 +22,8 @@ uint64_t BitsOf(double value, DType dtype);
 // The same for an integer, exact for i64.
 uint64_t BitsOf(int64_t value, DType dtype);
 
-// dst[i] = start + i * step. dst is f32 (rounded once from float64), i64 or i32 (truncated from float64), rank 1, any
-// stride.
+// dst[i] = start + i * step. dst is a float (rounded from float64 to f32, from there to 16 bits), i64 or i32 (truncated
+// from float64), rank 1, any stride.
 void Arange(const View& dst, double start, double step, int part = 0, int num_parts = 1);
 // The same in exact integer arithmetic that wraps around; f32 is rounded from the i64.
 void ArangeInt(const View& dst, int64_t start, int64_t step, int part = 0, int num_parts = 1);

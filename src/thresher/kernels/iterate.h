@@ -141,6 +141,8 @@ inline void WithElement(DType dtype, F&& f) {
   switch (SizeOf(dtype)) {
     case 1:
       return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
     case 4:
       return f(uint32_t{});
     case 8:
@@ -150,7 +152,7 @@ inline void WithElement(DType dtype, F&& f) {
   }
 }
 
-// Calls f(T{}) with the C++ type of `dtype`; bool is passed as `bool` and stored in one byte.
+// Calls f(T{}) with the C++ type of `dtype`, which is none of 16 bits; bool is passed as `bool` and stored in one byte.
 template <class F>
 inline void WithType(DType dtype, F&& f) {
   switch (dtype) {
@@ -162,6 +164,9 @@ inline void WithType(DType dtype, F&& f) {
       return f(int32_t{});
     case DType::kBool:
       return f(bool{});
+    case DType::kBF16:
+    case DType::kF16:
+      return;
   }
 }
 

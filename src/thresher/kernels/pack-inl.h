@@ -13,6 +13,7 @@
 
 #include "hwy/highway.h"
 #include "thresher/base/simd_targets.h"
+#include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/tile-inl.h"
 #include "thresher/kernels/weight.h"
 
@@ -26,25 +27,11 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* HWY_RESTRICT from) {
 }
 template <class D>
 HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::bfloat16_t* HWY_RESTRICT from) {
-  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::bfloat16_t, D>(), from));
+  return Widen<BF16>(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(from)));
 }
 template <class D>
 HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::float16_t* HWY_RESTRICT from) {
-  const hn::Rebind<hwy::float16_t, D> dh;
-  const auto halves = hn::LoadU(dh, from);
-  const auto floats = hn::PromoteTo(d, halves);
-#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
-  // Without an instruction for it, Highway takes infinities and NaN for large numbers.
-  const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::PromoteTo(du, hn::BitCast(hn::RebindToUnsigned<decltype(dh)>(), halves));
-  const auto top = hn::Set(du, 0x7c00);
-  const auto shifted = hn::Or(hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000))),
-                              hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x3ff))));
-  const auto odd = hn::BitCast(d, hn::Or(shifted, hn::Set(du, 0x7f800000)));
-  return hn::IfThenElse(hn::RebindMask(d, hn::Eq(hn::And(bits, top), top)), odd, floats);
-#else
-  return floats;
-#endif
+  return Widen<F16>(d, hn::LoadU(hn::Rebind<uint16_t, D>(), reinterpret_cast<const uint16_t*>(from)));
 }
 HWY_INLINE float ToFloat(float x) { return x; }
 HWY_INLINE float ToFloat(hwy::bfloat16_t x) { return hwy::F32FromBF16(x); }

@@ -23,6 +23,9 @@ bool Contains(uint8_t set, DType dtype) {
       return (set & kInts) != 0;
     case DType::kBool:
       return (set & kBools) != 0;
+    case DType::kBF16:
+    case DType::kF16:
+      return false;
   }
   return false;
 }
@@ -64,6 +67,8 @@ constexpr Row<UnaryOp> kUnary[] = {
     {UnaryOp::kIsInf, "isinf", "Whether x is infinite.", kAny, true, 0},
     {UnaryOp::kLogicalNot, "logical_not", "Whether x is 0.", kAny, true, 0},
     {UnaryOp::kBitwiseNot, "bitwise_not", "The complement of x's bits; logical not on bool.", kIntegral, false, 0},
+    {UnaryOp::kRoundBF16, "round_bf16", "The nearest bf16, halves to even.", kFloat, false, 1},
+    {UnaryOp::kRoundF16, "round_f16", "The nearest f16, halves to even; infinite beyond 65504.", kFloat, false, 1},
 };
 
 constexpr Row<BinaryOp> kBinary[] = {

@@ -42,6 +42,8 @@ enum class UnaryOp : uint8_t {
   kIsInf,
   kLogicalNot,
   kBitwiseNot,  // on bool: logical not
+  kRoundBF16,   // what is left of an f32 that was stored as bf16
+  kRoundF16,
 };
 
 enum class BinaryOp : uint8_t {
@@ -105,9 +107,9 @@ void Binary(BinaryOp op, const View& a, const View& b, const View& out, int part
 // out = cond ? a : b. cond is bool; a, b and out have one dtype, any.
 void Where(const View& cond, const View& a, const View& b, const View& out, int part = 0, int num_parts = 1);
 
-// out = x as out.dtype, any pair of types. f32 to an integer truncates towards zero, and NaN or a value outside the
+// out = x as out.dtype, any pair of types. A float to an integer truncates towards zero, and NaN or a value outside the
 // integer's range gives its minimum, on every machine (what torch gives on x86). i64 to i32 wraps. To bool: x != 0 (so
-// NaN is true).
+// NaN is true). To bf16 and f16: the nearest, ties to even; an integer by way of f32.
 void Cast(const View& x, const View& out, int part = 0, int num_parts = 1);
 
 // The same, element by element in float64 where the type is f32, in one thread.

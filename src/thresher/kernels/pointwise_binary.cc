@@ -455,6 +455,9 @@ BinaryRow FindBinary(BinaryOp op, DType dtype) {
       return FindI<int32_t>(op);
     case DType::kBool:
       return FindB(op);
+    case DType::kBF16:
+    case DType::kF16:
+      return nullptr;  // computed with as f32
   }
   return nullptr;
 }

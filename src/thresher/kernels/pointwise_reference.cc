@@ -1,8 +1,9 @@
-// The plain forms of pointwise.h: one element after the other, f32 computed in float64.
+// The plain forms of pointwise.h: one element after the other, floats computed in float64.
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
+#include "thresher/base/half.h"
 #include "thresher/kernels/iterate.h"
 #include "thresher/kernels/pointwise.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 // An element of any type, held so that no value of any type is lost.
 struct Value {
-  double real = 0;      // f32
+  double real = 0;      // floats
   int64_t integer = 0;  // the other types; bool is 0 or 1
 };
 
@@ -26,6 +27,10 @@ Value Load(const View& view, int64_t index) {
       return {.integer = view.as<int32_t>()[offset]};
     case DType::kBool:
       return {.integer = view.as<uint8_t>()[offset] != 0};
+    case DType::kBF16:
+      return {.real = ToFloat(view.as<BF16>()[offset])};
+    case DType::kF16:
+      return {.real = ToFloat(view.as<F16>()[offset])};
   }
   return {};
 }
@@ -43,6 +48,12 @@ void Store(const View& out, int64_t index, Value value) {
       return;
     case DType::kBool:
       out.as<uint8_t>()[index] = value.integer != 0;
+      return;
+    case DType::kBF16:
+      out.as<BF16>()[index] = ToBF16(static_cast<float>(value.real));
+      return;
+    case DType::kF16:
+      out.as<F16>()[index] = ToF16(static_cast<float>(value.real));
       return;
   }
 }
@@ -123,6 +134,10 @@ Value ApplyReal(UnaryOp op, double x) {
       return Of(std::isinf(x));
     case UnaryOp::kLogicalNot:
       return Of(x == 0);
+    case UnaryOp::kRoundBF16:
+      return {.real = Rounded(static_cast<float>(x), DType::kBF16)};
+    case UnaryOp::kRoundF16:
+      return {.real = Rounded(static_cast<float>(x), DType::kF16)};
     case UnaryOp::kBitwiseNot:
       return {};
   }
@@ -274,8 +289,7 @@ void CastReference(const View& x, const View& out) {
       if (out.dtype == DType::kI32) value.integer = Truncate<int32_t>(value.real);
       if (out.dtype == DType::kBool) value.integer = value.real != 0;
     } else if (IsFloat(out.dtype)) {
-      out.as<float>()[i] = static_cast<float>(value.integer);  // rounded once, straight from the integer
-      continue;
+      value.real = static_cast<float>(value.integer);  // rounded once, straight from the integer
     }
     Store(out, i, value);
   }

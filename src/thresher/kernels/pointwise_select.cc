@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "thresher/kernels/pointwise_select.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "thresher/kernels/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -44,10 +45,19 @@ void RowOfWhere(const void* cond, const void* a, const void* b, void* out, int64
   }
 }
 
+template <class T>
+constexpr bool kIsHalf = std::is_same_v<T, BF16> || std::is_same_v<T, F16>;
+
 // bool is stored as uint8_t here; it is no number type of its own.
 template <class From, class To>
 HWY_INLINE To Convert(From x) {
-  if constexpr (std::is_same_v<To, uint8_t>) {
+  if constexpr (kIsHalf<From>) {
+    return Convert<float, To>(ToFloat(x));
+  } else if constexpr (std::is_same_v<To, BF16>) {
+    return ToBF16(Convert<From, float>(x));
+  } else if constexpr (std::is_same_v<To, F16>) {
+    return ToF16(Convert<From, float>(x));
+  } else if constexpr (std::is_same_v<To, uint8_t>) {
     return static_cast<uint8_t>(x != 0);
   } else if constexpr (std::is_same_v<From, uint8_t>) {
     return static_cast<To>(x != 0);
@@ -64,7 +74,16 @@ template <class From, class To>
 void RowOfCast(const void* x, void* out, int64_t n) {
   const auto* from = static_cast<const From*>(x);
   auto* to = static_cast<To*>(out);
-  for (int64_t i = 0; i < n; ++i) to[i] = Convert<From, To>(from[i]);
+  int64_t i = 0;
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<uint16_t, decltype(d)> d16;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  if constexpr (kIsHalf<From> && std::is_same_v<To, float>) {
+    for (; i + lanes <= n; i += lanes) hn::StoreU(Widen<From>(d, hn::LoadU(d16, &from[i].bits)), d, to + i);
+  } else if constexpr (std::is_same_v<From, float> && kIsHalf<To>) {
+    for (; i + lanes <= n; i += lanes) hn::StoreU(Narrow<To>(d, hn::LoadU(d, from + i)), d16, &to[i].bits);
+  }
+  for (; i < n; ++i) to[i] = Convert<From, To>(from[i]);
 }
 
 template <class From>
@@ -78,6 +97,10 @@ UnaryRow FindTo(DType to) {
       return RowOfCast<From, int32_t>;
     case DType::kBool:
       return RowOfCast<From, uint8_t>;
+    case DType::kBF16:
+      return RowOfCast<From, BF16>;
+    case DType::kF16:
+      return RowOfCast<From, F16>;
   }
   return nullptr;
 }
@@ -95,6 +118,10 @@ UnaryRow FindCast(DType from, DType to) {
       return FindTo<int32_t>(to);
     case DType::kBool:
       return FindTo<uint8_t>(to);
+    case DType::kBF16:
+      return FindTo<BF16>(to);
+    case DType::kF16:
+      return FindTo<F16>(to);
   }
   return nullptr;
 }
@@ -103,6 +130,8 @@ WhereRow FindWhere(DType dtype) {
   switch (SizeOf(dtype)) {
     case 1:
       return RowOfWhere<uint8_t>;
+    case 2:
+      return RowOfWhere<uint16_t>;
     case 4:
       return RowOfWhere<uint32_t>;
     case 8:

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "thresher/kernels/pointwise_unary.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -80,7 +81,7 @@ struct FloorF {
 struct CeilF {
   HWY_INLINE V operator()(D, V x) const { return hn::Ceil(x); }
 };
-struct RoundF {
+struct RoundIntF {
   HWY_INLINE V operator()(D, V x) const { return hn::Round(x); }
 };
 struct TruncF {
@@ -127,6 +128,11 @@ struct SinF {
 };
 struct CosF {
   HWY_INLINE V operator()(D d, V x) const { return SinCos<1>(d, x); }
+};
+
+template <class Half>
+struct RoundF {
+  HWY_INLINE V operator()(D d, V x) const { return Widen<Half>(d, Narrow<Half>(d, x)); }
 };
 
 template <class F>
@@ -250,7 +256,7 @@ UnaryRow FindF(UnaryOp op) {
     case UnaryOp::kCeil:
       return RowF<CeilF>;
     case UnaryOp::kRound:
-      return RowF<RoundF>;
+      return RowF<RoundIntF>;
     case UnaryOp::kTrunc:
       return RowF<TruncF>;
     case UnaryOp::kExp:
@@ -287,6 +293,10 @@ UnaryRow FindF(UnaryOp op) {
       return TestF<IsInfF>;
     case UnaryOp::kLogicalNot:
       return TestF<LogicalNotF>;
+    case UnaryOp::kRoundBF16:
+      return RowF<RoundF<BF16>>;
+    case UnaryOp::kRoundF16:
+      return RowF<RoundF<F16>>;
     case UnaryOp::kBitwiseNot:
       return nullptr;
   }
@@ -349,6 +359,9 @@ UnaryRow FindUnary(UnaryOp op, DType dtype) {
       return FindI<int32_t>(op);
     case DType::kBool:
       return FindB(op);
+    case DType::kBF16:
+    case DType::kF16:
+      return nullptr;  // computed with as f32
   }
   return nullptr;
 }

@@ -257,6 +257,9 @@ void RunReduce(const ReducePlan& plan, Range range) {
       return RunInteger<int32_t>(plan, range);
     case DType::kBool:
       return RunBool(plan, range);
+    case DType::kBF16:
+    case DType::kF16:
+      return;
   }
 }
 
@@ -344,6 +347,9 @@ bool Supports(ReduceOp op, DType dtype) {
       return op != ReduceOp::kMean;
     case DType::kBool:
       return op == ReduceOp::kMax || op == ReduceOp::kMin;
+    case DType::kBF16:
+    case DType::kF16:
+      return false;
   }
   return false;
 }

@@ -11,7 +11,7 @@
 
 namespace thresher {
 
-// How the numbers of a weight are stored. Encodings that are element types too share their names.
+// How the numbers of a weight are stored.
 enum class Encoding : uint8_t { kF32, kBf16, kF16 };
 
 inline constexpr std::string_view kEncodingNames[] = {"f32", "bf16", "f16"};
@@ -19,9 +19,9 @@ inline constexpr std::string_view kEncodingNames[] = {"f32", "bf16", "f16"};
 inline std::string_view Name(Encoding encoding) { return kEncodingNames[static_cast<size_t>(encoding)]; }
 
 inline std::optional<Encoding> EncodingOf(DType dtype) {
-  for (size_t i = 0; i < std::size(kEncodingNames); ++i) {
-    if (kEncodingNames[i] == Name(dtype)) return static_cast<Encoding>(i);
-  }
+  if (dtype == DType::kF32) return Encoding::kF32;
+  if (dtype == DType::kBF16) return Encoding::kBf16;
+  if (dtype == DType::kF16) return Encoding::kF16;
   return std::nullopt;
 }
 

@@ -11,7 +11,7 @@ namespace {
 Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
   static constexpr const char* kNames[] = {"q", "k", "v"};
   for (size_t i = 0; i < 3; ++i) {
-    THRESHER_TRY(ops::WantF32(c, i, kNames[i]));
+    THRESHER_TRY(ops::WantFloatLike0(c, i, kNames[i]));
     if (c.inputs[i].shape.size() != 4) {
       return InvalidArgument(std::string("wanted ") + kNames[i] + " [batch, heads, sequence, head size], found " +
                              ToString(c.inputs[i].shape));
@@ -32,8 +32,8 @@ Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
   }
   const OperandType& mask = c.inputs[3];
   if (mask.present) {
-    if (mask.dtype != DType::kF32 && mask.dtype != DType::kBool) {
-      return Unsupported("wanted a mask of f32 or bool, found " + ops::ToString(mask));
+    if (!IsFloat(mask.dtype) && mask.dtype != DType::kBool) {
+      return Unsupported("wanted a mask of a float type or bool, found " + ops::ToString(mask));
     }
     const Dims scores{q[0], q[1], q[2], k[2]};
     const Result<Dims> together = ops::Broadcast(mask.shape, scores);
@@ -42,7 +42,7 @@ Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
                              ToString(mask.shape));
     }
   }
-  return ops::One(DType::kF32, {q[0], q[1], q[2], v[3]});
+  return ops::One(c.inputs[0].dtype, {q[0], q[1], q[2], v[3]});
 }
 
 // Two products and about five operations a score (scale, mask, maximum, exp counted as one, sum).

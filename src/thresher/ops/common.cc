@@ -95,4 +95,18 @@ Status WantF32(const InferContext& c, size_t index, const char* name) {
   return Unsupported(std::string("wanted ") + name + " as f32, found " + ToString(c.inputs[index]));
 }
 
+Status WantFloat(const InferContext& c, size_t index, const char* name) {
+  if (index >= c.inputs.size() || !c.inputs[index].present || IsFloat(c.inputs[index].dtype)) return Status::Ok();
+  return Unsupported(std::string("wanted ") + name + " as f32, bf16 or f16, found " + ToString(c.inputs[index]));
+}
+
+Status WantFloatLike0(const InferContext& c, size_t index, const char* name) {
+  THRESHER_TRY(WantFloat(c, index, name));
+  if (index >= c.inputs.size() || !c.inputs[index].present || c.inputs[index].dtype == c.inputs[0].dtype) {
+    return Status::Ok();
+  }
+  return InvalidArgument(std::string("wanted ") + name + " as " + std::string(Name(c.inputs[0].dtype)) +
+                         ", the type of the first operand, found " + ToString(c.inputs[index]) + "; insert a cast");
+}
+
 }  // namespace thresher::ops

@@ -51,6 +51,10 @@ Cost MoveCost(const InferContext& c, std::span<const TensorType> outputs);
 
 // Wants f32 for operand `index`.
 Status WantF32(const InferContext& c, size_t index, const char* name);
+// Wants a float of any width for operand `index`.
+Status WantFloat(const InferContext& c, size_t index, const char* name);
+// Wants a float for operand `index`, and the same one as operand 0.
+Status WantFloatLike0(const InferContext& c, size_t index, const char* name);
 
 // Whether a window has no element, so that no step is needed.
 inline bool Empty(const TensorRef& ref) { return ref.view.size() == 0; }

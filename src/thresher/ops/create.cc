@@ -12,7 +12,7 @@ constexpr int64_t kMaxElements = int64_t{1} << 40;
 Result<DType> WantDType(const Attrs& attrs) {
   const std::string name = GetAttr<std::string>(attrs, "dtype", "f32");
   const std::optional<DType> dtype = ParseDType(name);
-  if (!dtype) return Unsupported("wanted dtype f32, i64, i32 or bool, found \"" + name + "\"");
+  if (!dtype) return Unsupported("wanted dtype f32, bf16, f16, i64, i32 or bool, found \"" + name + "\"");
   return *dtype;
 }
 
@@ -20,7 +20,7 @@ Result<DType> WantDType(const Attrs& attrs) {
 
 Result<std::vector<TensorType>> InferArange(const InferContext& c) {
   THRESHER_ASSIGN(const DType dtype, WantDType(c.attrs));
-  if (dtype == DType::kBool) return Unsupported("wanted f32, i64 or i32, found bool");
+  if (dtype == DType::kBool) return Unsupported("wanted a float or an integer type, found bool");
   const double start = GetAttr<double>(c.attrs, "start", 0);
   const double end = GetAttr<double>(c.attrs, "end", 0);
   const double step = GetAttr<double>(c.attrs, "step", 1);
@@ -96,7 +96,7 @@ std::span<const OpDef> CreateOps() {
        {{"start", AttrType::kFloat, false, "default 0"},
         {"end", AttrType::kFloat, true, "not included"},
         {"step", AttrType::kFloat, false, "default 1"},
-        {"dtype", AttrType::kString, false, "f32 (default), i64 or i32"}},
+        {"dtype", AttrType::kString, false, "f32 (default), bf16, f16, i64 or i32"}},
        Section::kForward,
        InferArange,
        ops::MoveCost,
@@ -107,7 +107,7 @@ std::span<const OpDef> CreateOps() {
        {{"shape", AttrType::kInts, true, "sizes"},
         {"value", AttrType::kFloat, false, "default 0"},
         {"value_int", AttrType::kInt, false, "instead of value, where a float would round it"},
-        {"dtype", AttrType::kString, false, "f32 (default), i64, i32 or bool"}},
+        {"dtype", AttrType::kString, false, "f32 (default), bf16, f16, i64, i32 or bool"}},
        Section::kForward,
        InferFull,
        ops::MoveCost,

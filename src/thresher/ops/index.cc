@@ -130,7 +130,8 @@ std::span<const OpDef> IndexOps() {
        Section::kForward,
        InferEmbedding,
        CostIndex,
-       LowerEmbedding},
+       LowerEmbedding,
+       /*moves=*/true},
       {"gather",
        "Elements picked along one dimension, as torch.gather.",
        {"x", "indices"},
@@ -138,7 +139,8 @@ std::span<const OpDef> IndexOps() {
        Section::kForward,
        InferGather,
        CostIndex,
-       LowerGather},
+       LowerGather,
+       /*moves=*/true},
       {"index",
        "The first dimensions indexed by integer tensors broadcast together, as x[i, j].",
        {"x", "indices*"},
@@ -146,7 +148,8 @@ std::span<const OpDef> IndexOps() {
        Section::kForward,
        InferIndex,
        CostIndex,
-       LowerIndex},
+       LowerIndex,
+       /*moves=*/true},
   };
   return rows;
 }

@@ -49,8 +49,9 @@ enum LinearOperand { kX, kWeight, kBias, kResidual };
 Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
   for (size_t i = 0; i < 4; ++i) {
     static constexpr const char* kNames[] = {"x", "weight", "bias", "residual"};
-    THRESHER_TRY(ops::WantF32(c, i, kNames[i]));
+    THRESHER_TRY(ops::WantFloat(c, i, kNames[i]));
   }
+  THRESHER_TRY(ops::WantFloatLike0(c, kResidual, "residual"));
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
   const Dims& x = c.inputs[kX].shape;
   const Dims& w = c.inputs[kWeight].shape;
@@ -69,7 +70,7 @@ Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
     return InvalidArgument("wanted residual of the output's shape " + ToString(out) + ", found " +
                            ToString(c.inputs[kResidual].shape));
   }
-  return One(DType::kF32, std::move(out));
+  return One(c.inputs[kX].dtype, std::move(out));
 }
 
 Cost CostLinear(const InferContext& c, std::span<const TensorType> outputs) {
@@ -185,8 +186,8 @@ Status LowerLinear(const Graph&, const Node& node, Lowering& lowering) {
 // ---- matmul ----
 
 Result<std::vector<TensorType>> InferMatmul(const InferContext& c) {
-  THRESHER_TRY(ops::WantF32(c, 0, "a"));
-  THRESHER_TRY(ops::WantF32(c, 1, "b"));
+  THRESHER_TRY(ops::WantFloat(c, 0, "a"));
+  THRESHER_TRY(ops::WantFloat(c, 1, "b"));
   const Dims& a = c.inputs[0].shape;
   const Dims& b = c.inputs[1].shape;
   if (a.size() < 2 || b.size() < 2 || a.back() != b[b.size() - 2]) {
@@ -195,7 +196,7 @@ Result<std::vector<TensorType>> InferMatmul(const InferContext& c) {
   THRESHER_ASSIGN(Dims out, ops::Broadcast(Dims(a.begin(), a.end() - 2), Dims(b.begin(), b.end() - 2)));
   out.push_back(a[a.size() - 2]);
   out.push_back(b.back());
-  return One(DType::kF32, std::move(out));
+  return One(c.inputs[0].dtype, std::move(out));
 }
 
 Cost CostMatmul(const InferContext& c, std::span<const TensorType> outputs) {
@@ -299,7 +300,8 @@ const std::vector<AttrSpec>& ProductAttrs() {
       {"layout", AttrType::kString, false, "how the weight is stored: \"nk\" ([out, in], default) or \"kn\""},
       {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"},
       {"precision", AttrType::kString, false,
-       "of weights and arithmetic: fp32 (default), bf16, fp16, int8, int8_weight or int4_weight"}};
+       "of weights and arithmetic: fp32, bf16, fp16, int8, int8_weight or int4_weight; default: as the weight is "
+       "stored"}};
   return attrs;
 }
 
@@ -340,7 +342,11 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   AsRows(x.view, &p.m, &cols, &p.lda);
   p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
   const bool constant = graph.is_constant(product.weights[0]);
-  p.precision = constant ? ParsePrecision(GetAttr<std::string>(attrs, "precision", "fp32")).value() : Precision::kFp32;
+  p.precision = Precision::kFp32;
+  if (constant) {
+    const std::string stored(Name(StoredPrecision(graph.value(product.weights[0]).dtype)));
+    p.precision = ParsePrecision(GetAttr<std::string>(attrs, "precision", stored)).value();
+  }
   p.blocking = lowering.BlockingFor(p.precision, p.m, p.n, p.k);
   p.form = kernels::RowsFor(p.precision, p.m, p.blocking.variant);
   TensorRef weight;

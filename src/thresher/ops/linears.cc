@@ -14,7 +14,7 @@ size_t CountWeights(size_t operands, IsMatrix is_matrix) {
 }
 
 Result<std::vector<TensorType>> InferLinears(const InferContext& c) {
-  for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantF32(c, i, "every operand"));
+  for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantFloat(c, i, "every operand"));
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
   const size_t weights = CountWeights(c.inputs.size(), [&](size_t i) { return c.inputs[i].shape.size() == 2; });
   const size_t biases = c.inputs.size() - 1 - weights;
@@ -36,7 +36,7 @@ Result<std::vector<TensorType>> InferLinears(const InferContext& c) {
       return InvalidArgument("wanted bias [" + std::to_string(n) + "], found " +
                              ToString(c.inputs[1 + weights + i].shape));
     }
-    outputs.push_back({DType::kF32, x});
+    outputs.push_back({c.inputs[0].dtype, x});
     outputs.back().shape.back() = n;
   }
   return outputs;

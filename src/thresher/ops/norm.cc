@@ -16,7 +16,8 @@ constexpr size_t kResidual = kRms ? 2 : 3;
 template <bool kRms>
 Result<std::vector<TensorType>> InferNorm(const InferContext& c) {
   static constexpr const char* kNames[] = {"x", "weight", kRms ? "residual" : "bias", "residual"};
-  for (size_t i = 0; i <= kResidual<kRms>; ++i) THRESHER_TRY(ops::WantF32(c, i, kNames[i]));
+  for (size_t i = 0; i <= kResidual<kRms>; ++i) THRESHER_TRY(ops::WantFloat(c, i, kNames[i]));
+  THRESHER_TRY(ops::WantFloatLike0(c, kResidual<kRms>, "residual"));
   const Dims& x = c.inputs[0].shape;
   const int64_t dims = GetAttr<int64_t>(c.attrs, "dims", 1);
   if (dims < 1 || dims > static_cast<int64_t>(x.size())) {
@@ -32,7 +33,7 @@ Result<std::vector<TensorType>> InferNorm(const InferContext& c) {
   if (residual.present && residual.shape != x) {
     return InvalidArgument("wanted residual of the shape of x, " + ToString(x) + ", found " + ToString(residual.shape));
   }
-  std::vector<TensorType> outputs(GetAttr<bool>(c.attrs, "sum", false) ? 2 : 1, TensorType{DType::kF32, x});
+  std::vector<TensorType> outputs(GetAttr<bool>(c.attrs, "sum", false) ? 2 : 1, TensorType{c.inputs[0].dtype, x});
   if (outputs.size() > 1 && !residual.present) {
     return InvalidArgument("wanted a residual where the sum with it is asked for, found none");
   }
@@ -114,10 +115,10 @@ const std::vector<AttrSpec>& NormAttrs() {
 // ---- softmax ----
 
 Result<std::vector<TensorType>> InferSoftmax(const InferContext& c) {
-  THRESHER_TRY(ops::WantF32(c, 0, "x"));
+  THRESHER_TRY(ops::WantFloat(c, 0, "x"));
   const Result<int> dim = ops::NormalizeDim(GetAttr<int64_t>(c.attrs, "dim", -1), ops::Rank(c.inputs[0]), "dim");
   if (!dim.ok()) return dim.status();
-  return ops::One(DType::kF32, c.inputs[0].shape);
+  return ops::One(c.inputs[0].dtype, c.inputs[0].shape);
 }
 
 // Maximum, difference, exp (counted as one), sum and division.

@@ -15,10 +15,11 @@ struct NoParams {};
 
 template <class Op>
 Status WantSupported(Op op, const OperandType& operand) {
-  if (kernels::Supports(op, operand.dtype)) return Status::Ok();
+  if (kernels::Supports(op, ComputeType(operand.dtype))) return Status::Ok();
   std::string known;
   for (int i = 0; i < kNumDTypes; ++i) {
-    if (kernels::Supports(op, static_cast<DType>(i))) known += " " + std::string(Name(static_cast<DType>(i)));
+    if (kernels::Supports(op, ComputeType(static_cast<DType>(i))))
+      known += " " + std::string(Name(static_cast<DType>(i)));
   }
   return Unsupported("wanted one of" + known + ", found " + ops::ToString(operand));
 }
@@ -134,7 +135,7 @@ Status LowerWhere(const Graph& graph, const Node& node, Lowering& lowering) {
 Result<std::vector<TensorType>> InferCast(const InferContext& c) {
   const std::string name = GetAttr<std::string>(c.attrs, "dtype", "");
   const std::optional<DType> dtype = ParseDType(name);
-  if (!dtype) return Unsupported("wanted dtype f32, i64, i32 or bool, found \"" + name + "\"");
+  if (!dtype) return Unsupported("wanted dtype f32, bf16, f16, i64, i32 or bool, found \"" + name + "\"");
   return ops::One(*dtype, c.inputs[0].shape);
 }
 
@@ -166,9 +167,9 @@ std::vector<OpDef> MakeRows(std::index_sequence<unary...>, std::index_sequence<b
                   CostMoving,
                   LowerWhere});
   rows.push_back({"cast",
-                  "The same values as another type; f32 to an integer truncates, to bool is x != 0.",
+                  "The same values as another type; a float to an integer truncates, to bool is x != 0.",
                   {"x"},
-                  {{"dtype", AttrType::kString, true, "f32, i64, i32 or bool"}},
+                  {{"dtype", AttrType::kString, true, "f32, bf16, f16, i64, i32 or bool"}},
                   Section::kReshape,
                   InferCast,
                   CostMoving,
@@ -180,7 +181,7 @@ std::vector<OpDef> MakeRows(std::index_sequence<unary...>, std::index_sequence<b
 
 std::span<const OpDef> PointwiseOps() {
   static const std::vector<OpDef> rows =
-      MakeRows(std::make_index_sequence<static_cast<size_t>(UnaryOp::kBitwiseNot) + 1>(),
+      MakeRows(std::make_index_sequence<static_cast<size_t>(UnaryOp::kRoundF16) + 1>(),
                std::make_index_sequence<static_cast<size_t>(BinaryOp::kLogicalXor) + 1>());
   return rows;
 }

@@ -27,7 +27,7 @@ Result<uint32_t> DimsMask(const Attrs& attrs, int rank) {
 template <ReduceOp op>
 Result<std::vector<TensorType>> InferReduce(const InferContext& c) {
   const OperandType& x = c.inputs[0];
-  if (!kernels::Supports(op, x.dtype)) {
+  if (!kernels::Supports(op, ComputeType(x.dtype))) {
     return Unsupported("type " + std::string(Name(x.dtype)) + " is not supported; cast first");
   }
   THRESHER_ASSIGN(const uint32_t mask, DimsMask(c.attrs, ops::Rank(x)));
@@ -88,7 +88,7 @@ OpDef Row() {
 
 Result<std::vector<TensorType>> InferCumSum(const InferContext& c) {
   const OperandType& x = c.inputs[0];
-  if (!kernels::SupportsCumSum(x.dtype)) {
+  if (!kernels::SupportsCumSum(ComputeType(x.dtype))) {
     return Unsupported("type " + std::string(Name(x.dtype)) + " is not supported; cast first");
   }
   THRESHER_ASSIGN(const int dim, ops::NormalizeDim(GetAttr<int64_t>(c.attrs, "dim", 0), ops::Rank(x), "dim"));

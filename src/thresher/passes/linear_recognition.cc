@@ -7,14 +7,20 @@ namespace thresher::passes {
 namespace {
 
 bool IsMatrixConstant(const RuleRewriter& r, const Graph& graph, ValueId id) {
-  return graph.is_constant(id) && r.shape(id).size() == 2 && r.dtype(id) == DType::kF32;
+  return graph.is_constant(id) && r.shape(id).size() == 2 && IsFloat(r.dtype(id));
+}
+
+// What was widened, or `id` itself: a product takes its weight as it is stored.
+ValueId Stored(const RuleRewriter& r, ValueId id) {
+  const auto cast = r.Producer(id, "cast");
+  return cast && r.dtype(id) == DType::kF32 && IsHalf(r.dtype(cast->inputs[0])) ? cast->inputs[0] : id;
 }
 
 // matmul(x, W) with W [K, N], or the transpose of a constant [N, K].
 Result<ValueId> MatmulToLinear(RuleRewriter& r, const Operation& op) {
   if (op.op != "matmul") return kNoValue;
   const ValueId x = op.inputs[0];
-  const ValueId w = op.inputs[1];
+  const ValueId w = Stored(r, op.inputs[1]);
   if (IsMatrixConstant(r, r.graph(), w)) {
     return r.Emit({"linear", {x, w}, {{"layout", "kn"}}, op.source});
   }
@@ -28,7 +34,13 @@ Result<ValueId> MatmulToLinear(RuleRewriter& r, const Operation& op) {
 // The transpose of a constant under linear is the other layout.
 Result<ValueId> AbsorbTranspose(RuleRewriter& r, const Operation& op) {
   if (op.op != "linear") return kNoValue;
-  const auto transpose = r.Producer(op.inputs[1], "permute");
+  const ValueId w = Stored(r, op.inputs[1]);
+  if (w != op.inputs[1] && IsMatrixConstant(r, r.graph(), w)) {
+    Operation linear = op;
+    linear.inputs[1] = w;
+    return r.Emit(std::move(linear));
+  }
+  const auto transpose = r.Producer(w, "permute");
   if (!transpose || !IsMatrixConstant(r, r.graph(), transpose->inputs[0]) || !SwapsLastTwo(PermuteDims(*transpose))) {
     return kNoValue;
   }

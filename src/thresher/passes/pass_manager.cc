@@ -10,6 +10,9 @@ namespace thresher {
 namespace {
 
 constexpr Pass kPasses[] = {
+    {kWideningPass,
+     "Computes with bf16 and f16 as f32: widens what is read, narrows what is handed out, and moves the rest as it is.",
+     passes::ValueWidening},
     {"dead_code", "Drops nodes and constants that no output depends on.", passes::DeadCode},
     {"constant_folding", "Computes what depends on constants alone, within limits on growth.", passes::ConstantFolding},
     {"view_simplification",
@@ -87,31 +90,23 @@ Result<Level> ParseLevel(std::string_view name) {
 std::vector<std::string> PassesForLevel(Level level) {
   switch (level) {
     case Level::kO0:
-      return {};
+      return {std::string(kWideningPass)};
     case Level::kO1:
-      return {"dead_code", "constant_folding"};
+      return {std::string(kWideningPass), "dead_code", "constant_folding"};
     case Level::kO2:
     case Level::kO3:
       break;
   }
   // The bias joins its linear before layouts move: a permute that has to pass linear and add passes one node then.
-  return {"dead_code",
-          "constant_folding",
-          "view_simplification",
-          "constant_folding",
-          "common_subexpressions",
-          "linear_recognition",
-          "norm_recognition",
-          "epilogue_fusion",
-          "layout_motion",
-          "attention_recognition",
-          "view_simplification",
-          "epilogue_fusion",
-          "norm_fusion",
-          "constant_folding",
-          "common_subexpressions",
-          "precision_assignment",
-          "projection_merge",
+  return {std::string(kWideningPass), "dead_code",
+          "constant_folding",         "view_simplification",
+          "constant_folding",         "common_subexpressions",
+          "linear_recognition",       "norm_recognition",
+          "epilogue_fusion",          "layout_motion",
+          "attention_recognition",    "view_simplification",
+          "epilogue_fusion",          "norm_fusion",
+          "constant_folding",         "common_subexpressions",
+          "precision_assignment",     "projection_merge",
           "pointwise_fusion"};
 }
 

@@ -20,9 +20,13 @@ using Evaluator = std::function<Result<std::vector<Constant>>(const Graph&)>;
 // What a weight would lose in another precision; `transposed` says it is stored [N, K].
 using WeightErrorFunction = std::function<WeightError(const Value& weight, bool transposed, Precision precision)>;
 
+inline constexpr std::string_view kModelPrecision = "model";
+
 // How precision_assignment chooses.
 struct PrecisionOptions {
-  std::string precision = "fp32";          // for every linear that nothing below keeps in fp32
+  // For every linear that nothing below keeps as the model has it: a Precision's name, or "model": as the weight is
+  // stored, a float of 16 bits in 16 bits.
+  std::string precision = std::string(kModelPrecision);
   std::vector<std::string> exclude;        // modules that stay, with all below them; * and ? are wildcards
   std::optional<double> max_weight_error;  // 0: no limit; nullopt: 0.04, and 0.12 for int4_weight
 };
@@ -50,6 +54,9 @@ enum class Level : uint8_t { kO0, kO1, kO2, kO3 };
 
 // "O0" to "O3"; an error lists them.
 Result<Level> ParseLevel(std::string_view name);
+
+// The pass that every graph goes through before any other, at every level: what lowering takes computes with f32.
+inline constexpr std::string_view kWideningPass = "value_widening";
 
 // What the level runs, in order. A pass may stand there more than once.
 std::vector<std::string> PassesForLevel(Level level);

@@ -6,6 +6,7 @@
 
 namespace thresher::passes {
 
+Result<Graph> ValueWidening(const Graph& graph, const PassContext& context);
 Result<Graph> DeadCode(const Graph& graph, const PassContext& context);
 Result<Graph> ConstantFolding(const Graph& graph, const PassContext& context);
 Result<Graph> CommonSubexpressions(const Graph& graph, const PassContext& context);

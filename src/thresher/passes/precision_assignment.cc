@@ -54,7 +54,7 @@ std::string Percent(double share) {
 void Decide(const Graph& graph, const Node& linear, Precision wanted, const PassContext& context,
             PrecisionDecision& decision) {
   const PrecisionOptions& options = context.precision;
-  decision.precision = Precision::kFp32;
+  decision.precision = StoredPrecision(graph.value(linear.inputs[1]).dtype);
   if (const auto set = linear.attrs.find("precision"); set != linear.attrs.end()) {
     decision.precision = ParsePrecision(std::get<std::string>(set->second)).value();
     decision.reason = "the graph sets it";
@@ -95,9 +95,10 @@ void Decide(const Graph& graph, const Node& linear, Precision wanted, const Pass
 
 Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context) {
   const PrecisionOptions& options = context.precision;
-  const std::optional<Precision> wanted = ParsePrecision(options.precision);
+  const bool as_stored = options.precision == kModelPrecision;
+  const std::optional<Precision> wanted = as_stored ? Precision::kFp32 : ParsePrecision(options.precision);
   if (!wanted) {
-    std::string message = "wanted a precision of";
+    std::string message = "wanted a precision of " + std::string(kModelPrecision);
     for (const std::string_view name : kPrecisionNames) message += " " + std::string(name);
     return InvalidArgument(message + ", found '" + options.precision + "'");
   }
@@ -105,7 +106,10 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
     return InvalidArgument("wanted a max_weight_error of 0 (no limit) or more, found " +
                            std::to_string(*options.max_weight_error));
   }
-  if (*wanted == Precision::kFp32) return graph;
+  const auto concerned = [&](const Node& node) {
+    return node.op->name == "linear" && (*wanted != Precision::kFp32 || IsHalf(graph.value(node.inputs[1]).dtype));
+  };
+  if (*wanted == Precision::kFp32 && std::none_of(graph.nodes().begin(), graph.nodes().end(), concerned)) return graph;
   Rewriter rewriter(graph);
   for (const Node& node : graph.nodes()) {
     // What int8 does to the operands of attention is larger than what bf16 adds.
@@ -116,7 +120,7 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
       THRESHER_TRY(rewriter.Copy(assigned));
       continue;
     }
-    if (node.op->name != "linear") {
+    if (!concerned(node)) {
       THRESHER_TRY(rewriter.Copy(node));
       continue;
     }
@@ -126,11 +130,15 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
     decision.op = node.op->name;
     decision.k = graph.value(node.inputs[0]).shape.back();
     decision.n = graph.value(node.outputs[0]).shape.back();
-    Decide(graph, node, *wanted, context, decision);
-    Node assigned = node;
-    if (decision.precision == Precision::kFp32) {
-      assigned.attrs.erase("precision");
+    if (as_stored) {
+      decision.precision = StoredPrecision(graph.value(node.inputs[1]).dtype);
+      decision.reason = "the weight is stored so";
     } else {
+      Decide(graph, node, *wanted, context, decision);
+    }
+    Node assigned = node;
+    if (node.attrs.count("precision") == 0 &&
+        decision.precision != StoredPrecision(graph.value(node.inputs[1]).dtype)) {
       assigned.attrs["precision"] = std::string(Name(decision.precision));
     }
     THRESHER_TRY(rewriter.Copy(assigned));

@@ -75,8 +75,9 @@ class Finder {
                        [&](ValueId id) { return id != kNoValue && group.dependents[Index(id)]; });
   }
 
-  static bool Fits(const Node& first, const Node& node) {
-    return first.inputs[kX] == node.inputs[kX] && first.attrs == node.attrs;
+  bool Fits(const Node& first, const Node& node) const {
+    return first.inputs[kX] == node.inputs[kX] && first.attrs == node.attrs &&
+           graph_.value(first.inputs[kWeight]).dtype == graph_.value(node.inputs[kWeight]).dtype;
   }
 
   bool Eligible(const Node& node) const {

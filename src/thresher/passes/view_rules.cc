@@ -85,7 +85,8 @@ Result<ValueId> SimplifyExpand(RuleRewriter& r, const Operation& op) {
 
 // Whether every value of `from` survives a cast to `to` and back.
 bool Lossless(DType from, DType to) {
-  return from == to || from == DType::kBool || (from == DType::kI32 && to == DType::kI64);
+  return from == to || from == DType::kBool || (from == DType::kI32 && to == DType::kI64) ||
+         (IsHalf(from) && to == DType::kF32);
 }
 
 // cast to the type x has, and cast(cast(x)) where the inner one loses nothing.

@@ -99,6 +99,23 @@ void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, 
   steps.back().bytes = cost.bytes_read + cost.bytes_written;
 }
 
+// Kernels compute with f32. Floats of 16 bits are moved, cast, made, and taken as the weights of products.
+Status WantWide(const Graph& graph, const Node& node) {
+  const std::string_view op = node.op->name;
+  if (node.op->moves || op == "cast" || op == "full" || op == "arange") return Status::Ok();
+  const bool product = op == "linear" || op == "linears";
+  const auto refused = [&](ValueId id) { return id != kNoValue && IsHalf(graph.value(id).dtype); };
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (product && i > 0 && graph.is_constant(node.inputs[i]) && graph.value(node.inputs[i]).shape.size() == 2)
+      continue;
+    if (refused(node.inputs[i])) {
+      return Unsupported("wanted operand " + std::to_string(i) + " as f32, found " +
+                         std::string(Name(graph.value(node.inputs[i]).dtype)) + "; run the pass value_widening first");
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 class PlanBuilder {
@@ -110,7 +127,8 @@ class PlanBuilder {
     for (const Node& node : graph.nodes()) {
       lowering.set_node(&node);
       const size_t first = lowering.steps_.size();
-      const Status status = node.op->lower(graph, node, lowering);
+      Status status = WantWide(graph, node);
+      if (status.ok()) status = node.op->lower(graph, node, lowering);
       if (!status.ok()) return Status(status.code(), std::string(node.op->name) + ": " + status.message());
       AssignCost(graph, node, lowering.steps_, first);
       origins.resize(lowering.steps_.size(), &node);

@@ -1,5 +1,6 @@
 #include "thresher/run/compile.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "thresher/profile/runtime_interval.h"
@@ -31,6 +32,7 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
     THRESHER_ASSIGN(const Level level, ParseLevel(options.level));
     names = PassesForLevel(level);
   }
+  if (std::find(names.begin(), names.end(), kWideningPass) == names.end()) names.emplace(names.begin(), kWideningPass);
   if (options.dump) options.dump("input", graph);
   PassContext context;
   context.evaluate = EvaluateConstants;

@@ -29,16 +29,19 @@ Result<CompileOptions> MakeOptions(const ModelContents& model, const LoadOptions
   if (chosen.precision_exclude) options.precision.exclude = *chosen.precision_exclude;
   if (chosen.max_weight_error) options.precision.max_weight_error = chosen.max_weight_error;
   const std::string& precision = options.precision.precision;
-  if (!ParsePrecision(precision)) {
-    std::string known;
-    for (const std::string_view name : kPrecisionNames) known += (known.empty() ? "" : ", ") + std::string(name);
+  if (precision != kModelPrecision && !ParsePrecision(precision)) {
+    std::string known(kModelPrecision);
+    for (const std::string_view name : kPrecisionNames) known += ", " + std::string(name);
     return InvalidArgument("precision: wanted one of " + known + ", found '" + precision + "'");
   }
   THRESHER_ASSIGN(const Level level, ParseLevel(options.level));
   const std::vector<std::string> passes = PassesForLevel(level);
-  if (precision != Name(Precision::kFp32) && std::find(passes.begin(), passes.end(), kPrecisionPass) == passes.end()) {
+  if (precision != kModelPrecision && precision != Name(Precision::kFp32) &&
+      std::find(passes.begin(), passes.end(), kPrecisionPass) == passes.end()) {
     return InvalidArgument("precision: wanted optimization level O2 or O3 for '" + precision + "', found " +
-                           options.level + ", which computes in fp32 only; raise the level or choose fp32");
+                           options.level +
+                           ", which multiplies weights as they are stored; raise the level or choose "
+                           "model");
   }
   if (chosen.num_threads < 0 || chosen.num_threads > 1024) {
     return InvalidArgument("num_threads: wanted 0 to 1024, found " + std::to_string(chosen.num_threads));

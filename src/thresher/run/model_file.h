@@ -24,8 +24,8 @@ class WeightStore;
 // Chosen when a file is loaded, since they depend on the machine and on what the application can bear.
 struct LoadOptions {
   std::string optimization_level = "O2";  // "O0" to "O3"
-  // How layers with weights compute: "fp32", "bf16", "fp16", "int8", "int8_weight" or "int4_weight", and which stay in
-  // fp32 (docs/torch_compile.md). Without a value as the file says.
+  // How weights are stored and multiplied: "model" (as in the file), "fp32", "bf16", "fp16", "int8", "int8_weight" or
+  // "int4_weight", and which stay in fp32 (docs/torch_compile.md). Without a value as the file says.
   std::optional<std::string> precision;
   std::optional<std::vector<std::string>> precision_exclude;
   std::optional<double> max_weight_error;

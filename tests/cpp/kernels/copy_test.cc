@@ -13,7 +13,7 @@
 namespace thresher::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool};
+constexpr DType kTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool, DType::kBF16, DType::kF16};
 
 TEST(Copy, MatchesReference) {
   struct Case {

@@ -12,7 +12,7 @@
 namespace thresher::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool};
+constexpr DType kTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool, DType::kBF16, DType::kF16};
 
 // Integers in [least, size).
 void FillIndices(Tensor& tensor, std::mt19937& random, int64_t least, int64_t size) {

@@ -15,6 +15,7 @@ namespace thresher::kernels {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool};
+constexpr DType kStoredTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool, DType::kBF16, DType::kF16};
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -136,7 +137,7 @@ TEST(Pointwise, BinaryMatchesReference) {
 TEST(Pointwise, WhereMatchesReference) {
   std::mt19937 random(3);
   ForEachIsa([&] {
-    for (const DType dtype : kTypes) {
+    for (const DType dtype : kStoredTypes) {
       SCOPED_TRACE(std::string(Name(dtype)));
       for (const Case& c : Cases()) {
         for (const bool swap : {false, true}) {
@@ -158,8 +159,8 @@ TEST(Pointwise, WhereMatchesReference) {
 TEST(Pointwise, CastMatchesReference) {
   std::mt19937 random(4);
   ForEachIsa([&] {
-    for (const DType from : kTypes) {
-      for (const DType to : kTypes) {
+    for (const DType from : kStoredTypes) {
+      for (const DType to : kStoredTypes) {
         SCOPED_TRACE(std::string(Name(from)) + " to " + std::string(Name(to)));
         for (const Case& c : Cases()) {
           Tensor x(from, c.shape, c.a);
@@ -170,6 +171,40 @@ TEST(Pointwise, CastMatchesReference) {
           for (int part = 0; part < 3; ++part) Cast(x.view, got.view, part, 3);
           ASSERT_TRUE(Same(got, want)) << ToString(c.shape);
         }
+      }
+    }
+  });
+}
+
+// Every float of 16 bits, what lies half way to its neighbours, and the least change of that, by vectors as one by one.
+TEST(Pointwise, HalvesRoundAsOneByOne) {
+  std::vector<float> x;
+  for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    for (const float value : {ToFloat(BF16{static_cast<uint16_t>(bits)}), ToFloat(F16{static_cast<uint16_t>(bits)})}) {
+      const uint32_t word = std::bit_cast<uint32_t>(value);
+      for (const uint32_t more : {0u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u}) {
+        x.push_back(std::bit_cast<float>(word + more));
+      }
+    }
+  }
+  const int64_t n = static_cast<int64_t>(x.size());
+  const View view = MakeView(x.data(), DType::kF32, {n});
+  std::vector<uint16_t> stored(x.size());
+  std::vector<float> rounded(x.size());
+  ForEachIsa([&] {
+    for (const DType to : {DType::kBF16, DType::kF16}) {
+      Cast(view, MakeView(stored.data(), to, {n}));
+      Unary(to == DType::kBF16 ? UnaryOp::kRoundBF16 : UnaryOp::kRoundF16, view,
+            MakeView(rounded.data(), DType::kF32, {n}));
+      for (size_t i = 0; i < x.size(); ++i) {
+        const uint16_t want = to == DType::kBF16 ? ToBF16(x[i]).bits : ToF16(x[i]).bits;
+        const float back = Rounded(x[i], to);
+        if (std::isnan(x[i])) {
+          ASSERT_TRUE(std::isnan(rounded[i]) && std::isnan(back)) << x[i];
+          continue;
+        }
+        ASSERT_EQ(stored[i], want) << x[i] << " to " << Name(to);
+        ASSERT_EQ(std::bit_cast<uint32_t>(rounded[i]), std::bit_cast<uint32_t>(back)) << x[i] << " to " << Name(to);
       }
     }
   });

@@ -14,6 +14,7 @@
 
 #include "kernels/for_each_isa.h"
 #include "thresher/base/dtype.h"
+#include "thresher/base/half.h"
 #include "thresher/base/view.h"
 
 namespace thresher::kernels {
@@ -138,6 +139,10 @@ inline void FillRandom(Tensor& tensor, std::mt19937& random, bool corners = true
     case DType::kBool:
       for (size_t i = 0; i < n; ++i) tensor.memory<uint8_t>()[i] = random() & 1;
       return;
+    case DType::kBF16:
+    case DType::kF16:  // any bits
+      for (size_t i = 0; i < n; ++i) tensor.memory<uint16_t>()[i] = static_cast<uint16_t>(random());
+      return;
   }
 }
 
@@ -148,14 +153,19 @@ inline bool Close(float got, float want, double relative, double absolute) {
   return std::fabs(static_cast<double>(got) - want) <= absolute + relative * std::fabs(want);
 }
 
-// Both contiguous. Types other than f32 are compared exactly.
+inline float FloatAt(const View& view, int64_t i) {
+  if (view.dtype == DType::kBF16) return ToFloat(view.as<BF16>()[i]);
+  return view.dtype == DType::kF16 ? ToFloat(view.as<F16>()[i]) : view.as<float>()[i];
+}
+
+// Both contiguous. Types other than floats are compared exactly.
 inline ::testing::AssertionResult Same(const Tensor& got, const Tensor& want, double relative = 0,
                                        double absolute = 0) {
   if (!got.GuardIntact()) return ::testing::AssertionFailure() << "bytes behind the output were written";
   for (int64_t i = 0; i < want.view.size(); ++i) {
-    if (want.view.dtype == DType::kF32) {
-      const float g = got.view.as<float>()[i];
-      const float w = want.view.as<float>()[i];
+    if (IsFloat(want.view.dtype)) {
+      const float g = FloatAt(got.view, i);
+      const float w = FloatAt(want.view, i);
       if (Close(g, w, relative, absolute)) continue;
       return ::testing::AssertionFailure() << "element " << i << " is " << g << ", wanted " << w;
     }

@@ -66,7 +66,7 @@ TEST(Ops, WrongOperandsOfAttentionAreExplained) {
   const ValueId q = Filled(g, {1, 4, 6, 8});
   ExpectContains(with(q, Filled(g, {4, 6, 8}), q, kNoValue), "wanted k [batch, heads, sequence, head size]");
   ExpectContains(with(q, Filled(g, {1, 3, 6, 8}), Filled(g, {1, 3, 6, 8}), kNoValue), "Hq a multiple of Hkv");
-  ExpectContains(with(q, q, q, Filled(g, {6}, "i64")), "wanted a mask of f32 or bool, found i64[6]");
+  ExpectContains(with(q, q, q, Filled(g, {6}, "i64")), "wanted a mask of a float type or bool, found i64[6]");
   ExpectContains(with(q, q, q, Filled(g, {5})), "broadcasts to the scores [1, 4, 6, 6], found [5]");
   ExpectContains(with(q, q, q, Filled(g, {2, 1, 6, 6})), "broadcasts to the scores [1, 4, 6, 6], found [2, 1, 6, 6]");
   ExpectContains(ErrorOf(g, "sdpa", {q, q, q}, {{"scale", 0.5}, {"precision", std::string("int8")}}),

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "thresher/base/half.h"
 #include "thresher/graph/operator.h"
 #include "thresher/graph/parser.h"
 #include "thresher/graph/printer.h"
@@ -18,7 +19,7 @@
 
 namespace thresher::pass_testing {
 
-// Contents that depend on the name and the seed alone. f32 lies in [-1, 1], integers in [0, 3].
+// Contents that depend on the name and the seed alone. Floats lie in [-1, 1], integers in [0, 3].
 inline std::vector<std::byte> RandomBytes(const std::string& name, DType dtype, const Dims& shape, uint32_t seed) {
   std::mt19937 random(static_cast<uint32_t>(std::hash<std::string>()(name)) ^ seed);
   std::uniform_real_distribution<float> real(-1.0f, 1.0f);
@@ -29,7 +30,9 @@ inline std::vector<std::byte> RandomBytes(const std::string& name, DType dtype, 
     const int64_t integer = static_cast<int64_t>(random() % 4);
     const int32_t small = static_cast<int32_t>(integer);
     const uint8_t flag = integer % 2 == 0;
+    const uint16_t half = dtype == DType::kBF16 ? ToBF16(number).bits : ToF16(number).bits;
     const void* element = dtype == DType::kF32   ? static_cast<const void*>(&number)
+                          : IsHalf(dtype)        ? static_cast<const void*>(&half)
                           : dtype == DType::kI64 ? static_cast<const void*>(&integer)
                           : dtype == DType::kI32 ? static_cast<const void*>(&small)
                                                  : static_cast<const void*>(&flag);

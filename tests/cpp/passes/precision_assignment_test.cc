@@ -114,6 +114,34 @@ TEST(PrecisionAssignment, KeepsWhatDoesNotFit) {
   EXPECT_EQ(outcome.decisions[4].reason, "the graph sets it");
 }
 
+// What is stored in 16 bits stays so, unless something else is asked for.
+TEST(PrecisionAssignment, FollowsHowWeightsAreStored) {
+  const Graph before = FromText(
+      "input %x : f32[2, 64]\nweight %w0 : bf16[48, 64]\nweight %w1 : f16[48, 64]\nweight %w2 : f32[48, 64]\n"
+      "%a = linear(%x, %w0) in \"a\"\n%b = linear(%x, %w1) in \"b\"\n%c = linear(%x, %w2) in \"c\"\nreturn %a, %b, "
+      "%c\n");
+  const auto decided = [&](const PrecisionOptions& options) {
+    Names names;
+    const Outcome outcome = Assign(before, options);
+    for (const PrecisionDecision& decision : outcome.decisions) names.emplace_back(Name(decision.precision));
+    return names;
+  };
+  const auto set = [&](const PrecisionOptions& options) {
+    Names names;
+    const Outcome outcome = Assign(before, options);
+    for (const Node& node : outcome.graph.nodes()) names.push_back(GetAttr<std::string>(node.attrs, "precision", "-"));
+    return names;
+  };
+  EXPECT_EQ(set({}), (Names{"-", "-", "-"}));
+  EXPECT_EQ(decided({}), (Names{"bf16", "fp16"}));
+  EXPECT_EQ(Assign(before, {}).decisions[0].reason, "the weight is stored so");
+  EXPECT_EQ(set({"fp32", {}, {}}), (Names{"fp32", "fp32", "-"}));
+  EXPECT_EQ(decided({"fp32", {}, {}}), (Names{"fp32", "fp32"}));
+  EXPECT_EQ(set({"bf16", {}, {}}), (Names{"-", "bf16", "bf16"}));
+  EXPECT_EQ(set({"int8", {"b"}, {}}), (Names{"int8", "-", "int8"}));
+  EXPECT_EQ(decided({"int8", {"b"}, {}}), (Names{"int8", "fp16", "int8"}));
+}
+
 TEST(PrecisionAssignment, RefusesWhatItDoesNotKnow) {
   const Graph before = FromText(kModel);
   const std::vector<std::string> passes = {"precision_assignment"};
@@ -122,7 +150,7 @@ TEST(PrecisionAssignment, RefusesWhatItDoesNotKnow) {
   const Result<Graph> unknown = RunPasses(before, passes, context);
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().message(),
-            "pass precision_assignment: wanted a precision of fp32 bf16 fp16 int8 int8_weight int4_weight, found "
+            "pass precision_assignment: wanted a precision of model fp32 bf16 fp16 int8 int8_weight int4_weight, found "
             "'int7'");
   context.precision = {"int8", {}, -1.0};
   EXPECT_FALSE(RunPasses(before, passes, context).ok());

@@ -246,10 +246,11 @@ TEST_F(ModelFile, SettingsThatCannotWorkAreRefused) {
   Written();
   LoadOptions options;
   options.precision = "int7";
-  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("wanted one of fp32, bf16"));
+  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("wanted one of model, fp32, bf16"));
   options.precision = "bf16";
   options.optimization_level = "O1";
-  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("found O1, which computes in fp32 only"));
+  EXPECT_THAT(LoadModel(path_, options).status().message(),
+              HasSubstr("found O1, which multiplies weights as they are stored"));
   options = {};
   options.optimization_level = "O9";
   EXPECT_FALSE(LoadModel(path_, options).ok());
