@@ -499,14 +499,18 @@ int64_t PackedBytes(Precision precision, int64_t k, int64_t n) {
   return static_cast<int64_t>(panels * stride);
 }
 
-void PackWeight(Precision precision, const Weight& weight, void* packed, int part, int num_parts) {
-  const size_t width = CurrentPanelWidth();
-  const size_t panels = (static_cast<size_t>(weight.n) + width - 1) / width;
-  const size_t begin = Share(panels, part, num_parts);
-  const size_t end = Share(panels, part + 1, num_parts);
-  if (begin == end) return;
+int64_t PackedPanels(int64_t n) { return (n + PackedColumns() - 1) / PackedColumns(); }
+
+void PackPanels(Precision precision, const Weight& weight, void* packed, int64_t begin, int64_t end) {
+  if (begin >= end) return;
   const auto encode = precision == Precision::kInt8 ? &EncodeInt8 : HWY_DYNAMIC_POINTER(EncodeWeight);
-  encode(precision, weight, static_cast<uint8_t*>(packed), begin, end);
+  encode(precision, weight, static_cast<uint8_t*>(packed), static_cast<size_t>(begin), static_cast<size_t>(end));
+}
+
+void PackWeight(Precision precision, const Weight& weight, void* packed, int part, int num_parts) {
+  const size_t panels = static_cast<size_t>(PackedPanels(weight.n));
+  PackPanels(precision, weight, packed, static_cast<int64_t>(Share(panels, part, num_parts)),
+             static_cast<int64_t>(Share(panels, part + 1, num_parts)));
 }
 
 void UnpackWeight(Precision precision, const void* packed, int64_t k, int64_t n, float* b) {

@@ -44,6 +44,8 @@ int64_t PackedSize(int64_t k, int64_t n);
 int64_t PackedBytes(Precision precision, int64_t k, int64_t n);
 int64_t PackedColumns();
 void PackWeight(Precision precision, const Weight& weight, void* packed, int part = 0, int num_parts = 1);
+int64_t PackedPanels(int64_t n);
+void PackPanels(Precision precision, const Weight& weight, void* packed, int64_t begin, int64_t end);
 
 // Rows of the tile that is multiplied in registers.
 int TileRows();

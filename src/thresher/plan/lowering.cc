@@ -124,7 +124,7 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   std::vector<WeightStore::Matrix> matrices;
   for (const ValueId id : ids) matrices.push_back(WeightStore::MatrixOf(graph_.value(id), transposed));
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
-  const WeightStore::Packed packed = weights_.GetPacked(matrices, k, transposed, precision);
+  const WeightStore::Packed packed = weights_.GetPacked(matrices, k, transposed, precision, num_threads_);
   TensorRef ref;
   ref.view = MakeView(nullptr, DType::kF32, {packed.bytes / static_cast<int64_t>(sizeof(float))});
   ref.buffer = NewBuffer(Buffer::Kind::kConstant, packed.bytes);

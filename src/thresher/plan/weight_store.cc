@@ -1,14 +1,28 @@
 #include "thresher/plan/weight_store.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <mutex>
 #include <utility>
 
+#include "thresher/base/function_ref.h"
 #include "thresher/base/isa.h"
+#include "thresher/base/thread_pool.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/weight_error.h"
 
 namespace thresher {
+namespace {
+
+// A share of less than so many bytes is not worth waking a thread for.
+constexpr int64_t kLeastShare = int64_t{128} << 10;
+
+void RunParts(int64_t bytes, int num_threads, FunctionRef<void(int part, int num_parts)> work) {
+  const int64_t most = std::clamp<int64_t>(bytes / kLeastShare, 1, std::max(num_threads, 1));
+  ThreadPool::Global().Run(work, static_cast<int>(most));
+}
+
+}  // namespace
 
 WeightStore::Identity WeightStore::IdentityOf(const Matrix& matrix, int64_t k) {
   const Constant& constant = matrix.constant;
@@ -18,45 +32,63 @@ WeightStore::Identity WeightStore::IdentityOf(const Matrix& matrix, int64_t k) {
 }
 
 WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
-                                           Precision precision) {
+                                           Precision precision, int num_threads) {
   Key key{{}, k, transposed, precision, std::string(isa::Name(isa::Current()))};
-  int64_t bytes = 0;
-  for (const Matrix& matrix : matrices) {
-    std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
-    bytes += kernels::PackedBytes(precision, k, matrix.n);
-  }
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(key);
-  if (found != entries_.end()) return found->second.packed;
-  std::shared_ptr<void> owner = memory_.Allocate(bytes);
-  auto* data = static_cast<std::byte*>(owner.get());
-  Entry entry;
-  entry.packed = {std::move(owner), data, bytes};
-  for (const Matrix& matrix : matrices) {
-    const int64_t n = matrix.n;
-    kernels::PackWeight(precision, DenseWeight(matrix.constant.data, k, n, transposed, matrix.encoding), data);
-    data += kernels::PackedBytes(precision, k, n);
-    if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
-  }
-  return entries_.emplace(std::move(key), std::move(entry)).first->second.packed;
+  for (const Matrix& matrix : matrices) std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
+  const auto pack = [&] {
+    int64_t panels = 0, source_bytes = 0;
+    for (const Matrix& matrix : matrices) {
+      panels += kernels::PackedPanels(matrix.n);
+      source_bytes += EncodedBytes(matrix.encoding, k * matrix.n);
+    }
+    const int64_t bytes = kernels::PackedBytes(precision, k, panels * kernels::PackedColumns());
+    const std::shared_ptr<void> memory = [&] {
+      const std::lock_guard lock(mutex_);
+      return memory_.Allocate(bytes);
+    }();
+    auto* const data = static_cast<std::byte*>(memory.get());
+    Entry entry;
+    entry.packed = {memory, data, bytes};
+    RunParts(source_bytes + bytes, num_threads, [&](int part, int num_parts) {
+      const int64_t begin = panels * part / num_parts, end = panels * (part + 1) / num_parts;
+      int64_t first = 0;
+      std::byte* to = data;
+      for (const Matrix& matrix : matrices) {
+        const int64_t count = kernels::PackedPanels(matrix.n);
+        const Weight weight = DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding);
+        kernels::PackPanels(precision, weight, to, std::clamp<int64_t>(begin - first, 0, count),
+                            std::clamp<int64_t>(end - first, 0, count));
+        to += kernels::PackedBytes(precision, k, matrix.n);
+        first += count;
+      }
+    });
+    for (const Matrix& matrix : matrices) {
+      if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
+    }
+    return entry;
+  };
+  return entries_.Get(key, pack).packed;
 }
 
-WeightError WeightStore::GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision) {
-  const Constant& constant = matrix.constant;
+WeightError WeightStore::GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,
+                                  int num_threads) {
   const ErrorKey key{IdentityOf(matrix, k), k, matrix.n, transposed, precision};
-  const std::lock_guard lock(mutex_);
-  const auto found = errors_.find(key);
-  if (found != errors_.end()) return found->second.error;
-  const Weight weight = DenseWeight(constant.data, k, matrix.n, transposed, matrix.encoding);
-  const WeightError error = kernels::MeasureWeightError(weight, precision);
-  errors_.emplace(key, ErrorEntry{error, constant.is_weight ? constant.owner : nullptr});
-  return error;
+  const auto measure = [&] {
+    const Weight weight = DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding);
+    std::vector<kernels::WeightErrorSums> sums(static_cast<size_t>(std::max(num_threads, 1)));
+    RunParts(EncodedBytes(matrix.encoding, k * matrix.n), num_threads, [&](int part, int num_parts) {
+      sums[static_cast<size_t>(part)] = kernels::SumWeightError(weight, precision, part, num_parts);
+    });
+    kernels::WeightErrorSums total;
+    for (const kernels::WeightErrorSums& part : sums) total += part;
+    return ErrorEntry{total.Relative(), matrix.constant.is_weight ? matrix.constant.owner : nullptr};
+  };
+  return errors_.Get(key, measure).error;
 }
 
 int64_t WeightStore::bytes() const {
-  const std::lock_guard lock(mutex_);
   int64_t total = 0;
-  for (const auto& [key, entry] : entries_) total += entry.packed.bytes;
+  entries_.ForEach([&](const Entry& entry) { total += entry.packed.bytes; });
   return total;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,12 +14,14 @@
 #include "thresher/graph/graph.h"
 #include "thresher/graph/hash.h"
 #include "thresher/kernels/weight.h"
+#include "thresher/plan/once_map.h"
 #include "thresher/plan/packed_memory.h"
 
 namespace thresher {
 
-// Thread safe. Entries live as long as the store or a plan that uses them. A store assumes that the bytes behind a
-// constant never change: when they do, plans are rebuilt with a new store.
+// Thread safe, and no lock is held while weights are packed: threads wait for the weight they want, fork() for none.
+// Entries live as long as the store or a plan that uses them. A store assumes that the bytes behind a constant never
+// change: when they do, plans are rebuilt with a new store.
 class WeightStore {
  public:
   struct Packed {
@@ -41,12 +42,13 @@ class WeightStore {
   }
 
   // Panels of k x n matrices in a precision, those of one after those of another, each beginning with a panel of its
-  // own; `transposed` says they are stored [n, k]. Packs on first use, once.
-  Packed GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
-                   Precision precision = Precision::kFp32);
+  // own; `transposed` says they are stored [n, k]. Packs on first use, once, with up to num_threads threads, of which
+  // each packs the panels that it multiplies where a product is split by panels.
+  Packed GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed, Precision precision = Precision::kFp32,
+                   int num_threads = 1);
 
   // What a k x n matrix would lose in another precision. Measured on first use, once.
-  WeightError GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision);
+  WeightError GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision, int num_threads = 1);
 
   // Bytes of all packed weights.
   int64_t bytes() const;
@@ -69,8 +71,8 @@ class WeightStore {
   };
   mutable ForkMutex mutex_{LockRank::kWeights};
   PackedMemory memory_;
-  std::map<Key, Entry> entries_;
-  std::map<ErrorKey, ErrorEntry> errors_;
+  OnceMap<Key, Entry> entries_{mutex_};
+  OnceMap<ErrorKey, ErrorEntry> errors_{mutex_};
 };
 
 }  // namespace thresher

@@ -36,9 +36,10 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
   if (options.dump) options.dump("input", graph);
   PassContext context;
   context.evaluate = EvaluateConstants;
-  context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
+  context.weight_error = [&](const Value& weight, bool transposed, Precision precision) {
     const int64_t k = weight.shape[transposed ? 1 : 0];
-    return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision);
+    return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision,
+                            options.plan.num_threads);
   };
   context.precision = options.precision;
   std::vector<PrecisionDecision> decisions;

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
+#include "thresher/base/thread_pool.h"
 #include "thresher/plan/builder.h"
 
 namespace thresher {
@@ -102,6 +105,38 @@ TEST(WeightStore, MeasuringKeepsNoConstantOfTheEngine) {
   held.constant = {};
   EXPECT_TRUE(held.alive.expired());
   EXPECT_EQ(store.GetError({equal.constant, kColumns}, kRows, false, Precision::kInt4Weight).relative, error);
+}
+
+// Large enough to be shared out.
+TEST(WeightStore, ThreadsPackWhatOneWouldAndOnce) {
+  constexpr int64_t k = 300, n = 701;
+  auto numbers = std::make_shared<std::vector<float>>(k * n);
+  for (size_t i = 0; i < numbers->size(); ++i) (*numbers)[i] = static_cast<float>(i * 7919 % 2003) - 1000;
+  const Constant constant{numbers->data(), numbers, true};
+  const int before = ThreadPool::Global().num_threads();
+  ThreadPool::SetGlobalSize(3);
+  for (const bool transposed : {false, true}) {
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8, Precision::kInt4Weight}) {
+      const WeightStore::Matrix matrices[] = {{constant, n}, {constant, 5}, {constant, n}};
+      WeightStore alone, shared;
+      const WeightStore::Packed wanted = alone.GetPacked(matrices, k, transposed, precision, 1);
+      std::vector<const void*> found(4);
+      {
+        std::vector<std::jthread> threads;
+        for (const void*& data : found) {
+          threads.emplace_back([&] { data = shared.GetPacked(matrices, k, transposed, precision, 3).data; });
+        }
+      }
+      for (const void* data : found) EXPECT_EQ(data, found[0]);
+      EXPECT_EQ(std::memcmp(found[0], wanted.data, static_cast<size_t>(wanted.bytes)), 0) << Name(precision);
+      EXPECT_EQ(shared.bytes(), wanted.bytes);
+      EXPECT_EQ(shared.GetError(matrices[0], k, transposed, precision, 3).relative,
+                shared.GetError(matrices[2], k, transposed, precision, 1).relative);
+      EXPECT_NEAR(shared.GetError(matrices[0], k, transposed, precision, 3).relative,
+                  alone.GetError(matrices[0], k, transposed, precision, 1).relative, 1e-9);
+    }
+  }
+  ThreadPool::SetGlobalSize(before);
 }
 
 TEST(WeightStore, PlansKeepOnlyWhatTheirStepsRead) {

@@ -1,0 +1,110 @@
+#include "thresher/plan/once_map.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace thresher {
+namespace {
+
+TEST(OnceMap, MakesEachValueOnce) {
+  ForkMutex mutex(LockRank::kWeights);
+  OnceMap<int, int> map(mutex);
+  std::atomic<int> made{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&] {
+        for (int key = 0; key < 50; ++key) {
+          EXPECT_EQ(map.Get(key, [&] { return ++made, 10 * key; }), 10 * key);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(made, 50);
+  int sum = 0;
+  map.ForEach([&](int value) { sum += value; });
+  EXPECT_EQ(sum, 10 * 50 * 49 / 2);
+}
+
+// Would not end if what is made were waited for by those who want something else.
+TEST(OnceMap, OnlyThoseWaitThatWantTheSame) {
+  ForkMutex mutex(LockRank::kWeights);
+  OnceMap<int, int> map(mutex);
+  std::atomic<bool> begun{false}, may_end{false};
+  std::jthread slow([&] {
+    map.Get(1, [&] {
+      begun = true;
+      begun.notify_all();
+      may_end.wait(false);
+      return 1;
+    });
+  });
+  begun.wait(false);
+  EXPECT_EQ(map.Get(2, [] { return 2; }), 2);
+  std::atomic<int> made{0};
+  std::jthread same([&] { EXPECT_EQ(map.Get(1, [&] { return ++made; }), 1); });
+  may_end = true;
+  may_end.notify_all();
+  same.join();
+  EXPECT_EQ(made, 0);
+}
+
+TEST(OnceMap, WhatFailedIsTriedAgain) {
+  ForkMutex mutex(LockRank::kWeights);
+  OnceMap<int, int> map(mutex);
+  std::atomic<bool> begun{false}, may_fail{false};
+  std::jthread failing([&] {
+    EXPECT_THROW(map.Get(1,
+                         [&]() -> int {
+                           begun = true;
+                           begun.notify_all();
+                           may_fail.wait(false);
+                           throw std::runtime_error("no memory");
+                         }),
+                 std::runtime_error);
+  });
+  begun.wait(false);
+  std::jthread waiting([&] { EXPECT_EQ(map.Get(1, [] { return 7; }), 7); });
+  may_fail = true;
+  may_fail.notify_all();
+  waiting.join();
+  EXPECT_EQ(map.Get(1, [] { return 8; }), 7);
+}
+
+TEST(OnceMap, AChildMakesWhatItsParentWasMaking) {
+  ForkMutex mutex(LockRank::kWeights);
+  OnceMap<int, int> map(mutex);
+  EXPECT_EQ(map.Get(0, [] { return 5; }), 5);
+  std::atomic<bool> begun{false}, may_end{false};
+  std::jthread slow([&] {
+    map.Get(1, [&] {
+      begun = true;
+      begun.notify_all();
+      may_end.wait(false);
+      return 1;
+    });
+  });
+  begun.wait(false);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);  // rather than for ever
+    const bool right = map.Get(1, [] { return 3; }) == 3 && map.Get(0, [] { return 4; }) == 5;
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  may_end = true;
+  may_end.notify_all();
+  slow.join();
+  EXPECT_EQ(map.Get(1, [] { return 9; }), 1);
+}
+
+}  // namespace
+}  // namespace thresher
