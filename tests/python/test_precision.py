@@ -79,7 +79,10 @@ def test_what_the_engine_decides(compiler: Any) -> None:
     ("precision", "limit"),
     [("bf16", 0.02), ("fp16", 0.003), ("int8", 0.05), ("int8_weight", 0.03), ("int4_weight", 0.3)],
 )
-def test_results_in_every_precision(compiler: Any, precision: Any, limit: float) -> None:
+def test_results_in_every_precision(
+    compiler: Any, precision: Any, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THRESHER_SMALL_PRODUCTS", "always")
     model = nn.Sequential(nn.Linear(96, 128), nn.GELU(), nn.Linear(128, 64)).eval()
     x = torch.randn(9, 96)
     with torch.no_grad():
@@ -149,6 +152,23 @@ def test_layers_appear_once() -> None:
     merged = rules.merge([first, second])
     assert [(d.module, d.precision) for d in merged] == [("a", "bf16"), ("a", "bf16"), ("b", "bf16"), ("c", "bf16")]
     assert rules.merge([]) == ()
+
+
+def test_summary_of_what_is_multiplied_otherwise() -> None:
+    slow = [rules.PrecisionDecision.of(entry(f"l{i}", reason="asked for; multiplied in fp32, since")) for i in range(3)]
+    assert rules.summarize(slow) == "layers: 3 in bf16\n  bf16: multiplied in fp32, since"
+
+
+@pytest.mark.parametrize(("wanted", "found"), [("int8", "int8_weight"), ("bf16", "bf16")])
+def test_products_of_small_numbers_switched_off(
+    compiler: Any, wanted: Any, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THRESHER_SMALL_PRODUCTS", "never")
+    model, x = nn.Linear(64, 64).eval(), torch.randn(8, 64)
+    with torch.no_grad():
+        assert (compiler.compile(model, precision=wanted)(x) - model(x)).abs().max() < 0.05
+    (decision,) = compiler.compilation_stats().precision_decisions
+    assert decision.precision == found and "THRESHER_SMALL_PRODUCTS" in decision.reason
 
 
 def test_summary_of_decisions() -> None:

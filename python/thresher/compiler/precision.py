@@ -21,6 +21,8 @@ PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight")
 MODEL_PRECISION: Precision = "model"
 
 _MAX_LISTED = 8  # exceptions that a summary names
+# What begins the reason where something is computed in another way than its name says.
+_OTHERWISE = ("asked for; ", "the weight is stored so; ")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class PrecisionDecision:
       n: columns of the matrix, the width of its output.
       precision: one of PRECISIONS.
       weight_error: the relative error of the rounded weights (Frobenius norm), None where they are not rounded.
-      reason: why this precision: "asked for", or what kept the layer as the model has it.
+      reason: why this precision: "asked for", or that the weight is stored so, and why it is multiplied in fp32 all the
+        same; or what kept the layer as the model has it.
     """
 
     module: str
@@ -98,6 +101,8 @@ def summarize(decisions: Sequence[PrecisionDecision]) -> str:
         return ""
     counts = Counter(decision.precision for decision in decisions)
     lines = ["layers: " + ", ".join(f"{count} in {precision}" for precision, count in counts.most_common())]
+    otherwise = {(d.precision, d.reason.partition("; ")[2]) for d in decisions if d.reason.startswith(_OTHERWISE)}
+    lines += [f"  {precision}: {reason}" for precision, reason in sorted(otherwise)]
     other = [decision for decision in decisions if decision.precision == "fp32"] if len(counts) > 1 else []
     lines += [f"  {decision}" for decision in other[:_MAX_LISTED]]
     if len(other) > _MAX_LISTED:

@@ -62,6 +62,12 @@ const std::vector<Variable>& Table() {
        int64_t{1} << 26},
       {"THRESHER_PROFILE_TRACE", Type::kPath, "",
        "New file that receives every record while the process runs; {pid} becomes the process's number."},
+      {"THRESHER_SMALL_PRODUCTS",
+       Type::kChoice,
+       "measured",
+       "Whether bf16 and int8 are multiplied as such: where this machine is no slower at it than at fp32, wherever it "
+       "can, or never.",
+       {"measured", "always", "never"}},
       {"THRESHER_TUNING_SPEC", Type::kPath, "",
        "JSON file of tuned products to use instead of those that `thresher tune` kept; set to nothing: none."},
   };

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "thresher/kernels/arithmetic.h"
+
 #define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
 
@@ -42,8 +44,6 @@ size_t RowStride(RowForm form, size_t k) {
   // So that the rows of a tile do not all lie in the same few sets of L1.
   return stride % 2048 == 0 ? stride + 64 : stride;
 }
-
-bool HasBf16Dot() { return Bf16Dot::kNative; }
 
 // ---- rows ----
 
@@ -417,7 +417,6 @@ HWY_AFTER_NAMESPACE();
 namespace thresher::kernels {
 namespace {
 
-HWY_EXPORT(HasBf16Dot);
 HWY_EXPORT(HasShortSums);
 HWY_EXPORT(RowStride);
 HWY_EXPORT(ConvertRange);
@@ -438,7 +437,7 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
     const bool direct = variant == Variant::kAuto ? m <= kFewRows : variant == Variant::kDirect;
     return direct ? RowForm::kInt16 : RowForm::kF32;
   }
-  return precision == Precision::kBf16 && HWY_DYNAMIC_DISPATCH(HasBf16Dot)() ? RowForm::kBF16 : RowForm::kF32;
+  return precision == Precision::kBf16 && MultipliesBf16() ? RowForm::kBF16 : RowForm::kF32;
 }
 
 int64_t RowBytes(RowForm form, int64_t k) {

@@ -22,7 +22,7 @@ namespace thresher::kernels {
 enum class RowForm : uint8_t { kF32, kBF16, kInt8, kInt16 };
 
 // What a product of m rows wants of A in this precision; kF32 means Gemm() of gemm.h. bf16 weights are multiplied by
-// fp32 rows where the processor has no instruction for bf16.
+// fp32 rows where the processor does not multiply bf16, or is slower at it (arithmetic.h).
 RowForm RowsFor(Precision precision, int64_t m, Variant variant = Variant::kAuto);
 
 // Bytes of a converted row of k elements.

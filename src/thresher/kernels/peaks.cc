@@ -115,7 +115,7 @@ int64_t MultiplyAdds(const LoopArgs& args) {
   return steps * static_cast<int64_t>(kChains * 2 * hn::Lanes(d));
 }
 
-int64_t Bf16Dots(const LoopArgs& args) {
+int64_t Bf16Products(const LoopArgs& args) {
 #if THRESHER_NATIVE_DOT_BF16
   const hn::ScalableTag<float> d;
   const hn::Repartition<hwy::bfloat16_t, decltype(d)> d16;
@@ -134,7 +134,7 @@ int64_t Bf16Dots(const LoopArgs& args) {
 #endif
 }
 
-int64_t Int8Dots(const LoopArgs& args) {
+int64_t Int8Products(const LoopArgs& args) {
   const hn::ScalableTag<int32_t> d;
   int32_t* values = reinterpret_cast<int32_t*>(args.data);
   const int64_t steps = args.repeats * kStepsPerRepeat;
@@ -275,8 +275,8 @@ namespace thresher::kernels {
 namespace {
 
 HWY_EXPORT(MultiplyAdds);
-HWY_EXPORT(Bf16Dots);
-HWY_EXPORT(Int8Dots);
+HWY_EXPORT(Bf16Products);
+HWY_EXPORT(Int8Products);
 HWY_EXPORT(Read);
 HWY_EXPORT(ReadFar);
 HWY_EXPORT(Write);
@@ -390,8 +390,8 @@ class Bench {
     peaks_.dram_buffer = static_cast<int64_t>(dram_share * threads);
 
     Add(HWY_DYNAMIC_POINTER(MultiplyAdds), kGrain, &ThreadPeaks::fp32);
-    if (HWY_DYNAMIC_DISPATCH(HasBf16Dots)()) Add(HWY_DYNAMIC_POINTER(Bf16Dots), kGrain, nullptr);
-    Add(HWY_DYNAMIC_POINTER(Int8Dots), kGrain, &ThreadPeaks::int8);
+    if (Bf16Dots()) Add(HWY_DYNAMIC_POINTER(Bf16Products), kGrain, nullptr);
+    Add(HWY_DYNAMIC_POINTER(Int8Products), kGrain, &ThreadPeaks::int8);
     Add(HWY_DYNAMIC_POINTER(Read), in_l1, &ThreadPeaks::l1_read);
     Add(HWY_DYNAMIC_POINTER(Read), in_l2, &ThreadPeaks::l2_read);
     Add(HWY_DYNAMIC_POINTER(Read), in_l3, &ThreadPeaks::l3_read);
@@ -553,6 +553,27 @@ Result<Peaks> MeasurePeaks(const PeaksOptions& options, FunctionRef<void(int don
   for (const auto& bench : benches) peaks.by_threads.push_back(bench->Finish());
   progress(total, total);
   return peaks;
+}
+
+bool Bf16Dots() { return HWY_DYNAMIC_DISPATCH(HasBf16Dots)(); }
+
+RelativeRates MeasureRelativeRates() {
+  constexpr int kRounds = 8;
+  constexpr int64_t kRepeats = 4;  // 10 to 50 us
+  Loop loops[] = {HWY_DYNAMIC_POINTER(MultiplyAdds), HWY_DYNAMIC_POINTER(Int8Products),
+                  HWY_DYNAMIC_POINTER(Bf16Products)};
+  const int count = Bf16Dots() ? 3 : 2;
+  alignas(64) uint8_t data[kGrain] = {};
+  double best[3] = {};
+  for (int round = 0; round < kRounds; ++round) {
+    for (int i = 0; i < count; ++i) {
+      const int64_t begin = NowNs();
+      const int64_t work = loops[i]({data, sizeof(data), kRepeats});
+      const int64_t ns = std::max<int64_t>(NowNs() - begin, 1);
+      best[i] = std::max(best[i], static_cast<double>(work) / static_cast<double>(ns));
+    }
+  }
+  return {static_cast<float>(best[2] / best[0]), static_cast<float>(best[1] / best[0])};
 }
 
 }  // namespace thresher::kernels

@@ -51,4 +51,17 @@ struct PeaksOptions {
 // may throw to end the measurement. Errors: a wrong option, no memory for the buffers.
 Result<Peaks> MeasurePeaks(const PeaksOptions& options, FunctionRef<void(int done, int total)> progress);
 
+// How fast a thread multiplies smaller numbers, where its multiply-adds of fp32 run at 1.
+struct RelativeRates {
+  float bf16 = 0;  // 0: there is no instruction
+  float int8 = 0;
+};
+
+// The best of a few short runs in turn, with the instruction set in use: about a millisecond. Good for a decision, not
+// for a report.
+RelativeRates MeasureRelativeRates();
+
+// Whether the instruction set in use multiplies bf16.
+bool Bf16Dots();
+
 }  // namespace thresher::kernels

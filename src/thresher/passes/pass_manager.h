@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "thresher/base/precision.h"
@@ -22,6 +23,9 @@ using WeightErrorFunction = std::function<WeightError(const Value& weight, bool 
 
 inline constexpr std::string_view kModelPrecision = "model";
 
+// What this machine computes where a precision is asked for, and why where that is not what its name says.
+using ArithmeticFunction = std::function<std::pair<Precision, std::string>(Precision wanted)>;
+
 // How precision_assignment chooses.
 struct PrecisionOptions {
   // For every linear that nothing below keeps as the model has it: a Precision's name, or "model": as the weight is
@@ -34,6 +38,7 @@ struct PrecisionOptions {
 struct PassContext {
   Evaluator evaluate;                // empty: constant folding does only what needs no arithmetic
   WeightErrorFunction weight_error;  // empty: weights are not looked at, and no limit on their error applies
+  ArithmeticFunction arithmetic;     // empty: what is asked for
   PrecisionOptions precision;
   std::vector<PrecisionDecision>* decisions = nullptr;  // where precision_assignment reports, one entry a linear
 };

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstdio>
+#include <string>
+#include <tuple>
 
 #include "thresher/graph/operator.h"
 #include "thresher/graph/rewriter.h"
@@ -54,6 +56,8 @@ std::string Percent(double share) {
 void Decide(const Graph& graph, const Node& linear, Precision wanted, const PassContext& context,
             PrecisionDecision& decision) {
   const PrecisionOptions& options = context.precision;
+  std::string why;
+  if (context.arithmetic) std::tie(wanted, why) = context.arithmetic(wanted);
   decision.precision = StoredPrecision(graph.value(linear.inputs[1]).dtype);
   if (const auto set = linear.attrs.find("precision"); set != linear.attrs.end()) {
     decision.precision = ParsePrecision(std::get<std::string>(set->second)).value();
@@ -88,7 +92,7 @@ void Decide(const Graph& graph, const Node& linear, Precision wanted, const Pass
     }
   }
   decision.precision = wanted;
-  decision.reason = "asked for";
+  decision.reason = why.empty() ? "asked for" : "asked for; " + why;
 }
 
 }  // namespace
@@ -132,7 +136,8 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
     decision.n = graph.value(node.outputs[0]).shape.back();
     if (as_stored) {
       decision.precision = StoredPrecision(graph.value(node.inputs[1]).dtype);
-      decision.reason = "the weight is stored so";
+      const std::string why = context.arithmetic ? context.arithmetic(decision.precision).second : std::string();
+      decision.reason = "the weight is stored so" + (why.empty() ? why : "; " + why);
     } else {
       Decide(graph, node, *wanted, context, decision);
     }

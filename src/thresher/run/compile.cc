@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "thresher/kernels/arithmetic.h"
 #include "thresher/profile/runtime_interval.h"
 
 namespace thresher {
@@ -40,6 +41,10 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
     const int64_t k = weight.shape[transposed ? 1 : 0];
     return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision,
                             options.plan.num_threads);
+  };
+  context.arithmetic = [](Precision wanted) {
+    kernels::Arithmetic arithmetic = kernels::ArithmeticFor(wanted);
+    return std::make_pair(arithmetic.precision, std::move(arithmetic.why));
   };
   context.precision = options.precision;
   std::vector<PrecisionDecision> decisions;

@@ -16,11 +16,13 @@ struct Outcome {
   std::vector<PrecisionDecision> decisions;
 };
 
-Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore* store = nullptr) {
+Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore* store = nullptr,
+               ArithmeticFunction arithmetic = {}) {
   WeightStore own;
   WeightStore& weights = store == nullptr ? own : *store;
   Outcome outcome;
   PassContext context;
+  context.arithmetic = std::move(arithmetic);
   context.precision = options;
   context.decisions = &outcome.decisions;
   context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
@@ -49,6 +51,20 @@ TEST(PrecisionAssignment, NothingIsAskedForNothingChanges) {
   const Outcome outcome = Assign(before, {});
   EXPECT_EQ(PrintGraph(outcome.graph), PrintGraph(before));
   EXPECT_TRUE(outcome.decisions.empty());
+}
+
+TEST(PrecisionAssignment, WhatTheMachineIsSlowAtIsComputedOtherwise) {
+  const auto slow = [](Precision wanted) {
+    return std::make_pair(wanted == Precision::kInt8 ? Precision::kInt8Weight : wanted, std::string("it is slow"));
+  };
+  const Outcome int8 = Assign(FromText(kModel), {"int8", {"head"}, {}}, nullptr, slow);
+  EXPECT_EQ(Precisions(int8.graph), (Names{"int8_weight", "fp32", "int8_weight"}));
+  EXPECT_EQ(int8.decisions[0].precision, Precision::kInt8Weight);
+  EXPECT_EQ(int8.decisions[0].reason, "asked for; it is slow");
+  EXPECT_EQ(int8.decisions[1].reason, "excluded by \"head\"");
+  const Outcome bf16 = Assign(FromText(kModel), {"bf16", {}, {}}, nullptr, slow);
+  EXPECT_EQ(Precisions(bf16.graph), (Names{"bf16", "bf16", "bf16"}));
+  EXPECT_EQ(bf16.decisions[0].reason, "asked for; it is slow");
 }
 
 TEST(PrecisionAssignment, SetsEveryLinearAndReports) {

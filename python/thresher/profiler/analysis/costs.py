@@ -104,10 +104,10 @@ class CostModel:
         name = _COMPUTE_ROOF.get(precision)
         if name is None:
             return None
-        rate = self.entry.get(name)
-        if rate is None and name == "bf16_gflops":
-            # Without dot products of bf16 the arithmetic runs in fp32.
-            rate = self.entry.get("fp32_gflops")
+        rate, fp32 = self.entry.get(name), self.entry.get("fp32_gflops")
+        if fp32 and (rate or name == "bf16_gflops"):
+            # What a machine is slower at than at fp32, or has no dot products for, the engine multiplies in fp32.
+            rate = max(rate or 0.0, fp32)
         return float(rate) if rate else None
 
     def of(self, site: Site | None) -> Cost:

@@ -1,0 +1,72 @@
+#include "thresher/kernels/arithmetic.h"
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+
+#include "thresher/base/env.h"
+#include "thresher/base/isa.h"
+#include "thresher/kernels/peaks.h"
+
+namespace thresher::kernels {
+namespace {
+
+// As they were measured first: plans of one process agree. A fork() needs no lock here.
+RelativeRates Rates() {
+  static std::array<std::atomic<RelativeRates>, 16> known;
+  std::atomic<RelativeRates>& slot = known[static_cast<size_t>(isa::Current())];
+  RelativeRates rates = slot.load();
+  if (rates.int8 > 0) return rates;
+  RelativeRates unknown = rates;
+  rates = MeasureRelativeRates();
+  return slot.compare_exchange_strong(unknown, rates) ? rates : unknown;
+}
+
+enum class Choice : uint8_t { kMeasured, kAlways, kNever };
+
+Choice Wanted() {
+  const Result<std::string> text = env::GetString("THRESHER_SMALL_PRODUCTS");
+  if (!text.ok()) return Choice::kMeasured;  // an invalid value is reported by env::Validate()
+  if (text.value() == "always") return Choice::kAlways;
+  return text.value() == "never" ? Choice::kNever : Choice::kMeasured;
+}
+
+// Whether to multiply as such what runs at `rate`, which gives 0 where there is no instruction.
+template <class Rate>
+bool Pays(const Rate& rate) {
+  const Choice wanted = Wanted();
+  if (wanted == Choice::kNever) return false;
+  const float found = rate();
+  return found > 0 && (wanted == Choice::kAlways || found >= 1);
+}
+
+std::string Because(std::string_view name, float rate) {
+  const std::string numbers(name);
+  if (Wanted() == Choice::kNever) return "multiplied in fp32, as THRESHER_SMALL_PRODUCTS says";
+  if (rate == 0) return "multiplied in fp32, since this instruction set does not multiply " + numbers;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f", static_cast<double>(rate));
+  return "multiplied in fp32, since " + numbers + " runs at " + text + " times its rate on this machine";
+}
+
+}  // namespace
+
+bool MultipliesBf16() {
+  return Bf16Dots() && Pays([] { return Rates().bf16; });
+}
+
+bool MultipliesInt8() {
+  return Pays([] { return Rates().int8; });
+}
+
+Arithmetic ArithmeticFor(Precision wanted) {
+  if (wanted == Precision::kBf16 && !MultipliesBf16()) {
+    return {wanted, Because("bf16", Bf16Dots() && Wanted() != Choice::kNever ? Rates().bf16 : 0)};
+  }
+  if (wanted == Precision::kInt8 && !MultipliesInt8()) {
+    return {Precision::kInt8Weight, Because("int8", Wanted() != Choice::kNever ? Rates().int8 : 0)};
+  }
+  return {wanted, ""};
+}
+
+}  // namespace thresher::kernels

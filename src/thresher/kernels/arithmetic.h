@@ -1,0 +1,23 @@
+// Which numbers this machine multiplies fastest.
+#pragma once
+
+#include <string>
+
+#include "thresher/base/precision.h"
+
+namespace thresher::kernels {
+
+// Instructions for smaller numbers may be slower than those for fp32: of some processors they take twice as long. What
+// is slower is therefore widened and multiplied in fp32. The rates are measured at the first question in a process and
+// for an instruction set, in about a millisecond; THRESHER_SMALL_PRODUCTS overrides them. Thread safe.
+bool MultipliesBf16();
+bool MultipliesInt8();
+
+// What a precision is computed as, and why where that is not what its name says.
+struct Arithmetic {
+  Precision precision;
+  std::string why;
+};
+Arithmetic ArithmeticFor(Precision wanted);
+
+}  // namespace thresher::kernels
