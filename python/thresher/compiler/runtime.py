@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch import fx
 from thresher import _engine, tuning
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
+from thresher.compiler.extents import NoExtent, Sizes, describe, fit_family, memory_bytes
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
 from thresher.compiler.openmp import release_threads
 from thresher.compiler.stats import RECORDER
@@ -45,13 +47,22 @@ _clock = itertools.count()
 # Parameters that twice change within this many calls are being trained: they stop being packed ahead.
 TRAINING_CALLS = 8
 
+# Sizes of which a graph keeps what it needs to run them without a look at the plan.
+KEPT_SIZES = 4096
+# What a run may take for sizes that are larger than any it met: a part of the machine's memory.
+MEMORY_SHARE = 8
+# At how many sizes of one capacity a plan for many is looked for in vain, before no more are tried.
+ATTEMPTS = 2
+
 
 class _Entry:
-    """What one combination of shapes runs: a plan, or the aten graph in PyTorch."""
+    """What one combination of shapes runs: a plan, one for many sizes at some, or the aten graph in PyTorch."""
 
     __slots__ = ("_arguments", "_graph", "_outputs", "_results", "plan", "used")
 
-    def __init__(self, imported: Imported | None, plan: _engine.Plan | None, graph: CompiledGraph) -> None:
+    def __init__(
+        self, imported: Imported | None, plan: _engine.Plan | _engine.PlanAtSizes | None, graph: CompiledGraph
+    ) -> None:
         self.plan = plan
         self.used = next(_clock)
         self._graph = graph
@@ -85,6 +96,20 @@ class _Entry:
         return [_result(output, outputs, args) for output in self._results]
 
 
+def _make_room(entries: dict[object, _Entry], entry: _Entry, plans: int) -> None:
+    """Drops the least recently used of those like `entry`, if there are too many."""
+    many = isinstance(entry.plan, _engine.PlanAtSizes)
+    limit = KEPT_SIZES if many else plans
+    if len(entries) < limit:
+        return
+    alike = [key for key, old in entries.items() if isinstance(old.plan, _engine.PlanAtSizes) == many]
+    if len(alike) < limit:
+        return
+    alike.sort(key=lambda key: entries[key].used)
+    for key in alike[: len(alike) - limit + max(1, limit // 8 if many else 1)]:
+        entries.pop(key)
+
+
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     # DLPack refuses tensors with a gradient history, which AOTAutograd keeps, or with a pending negation.
     if tensor.requires_grad:
@@ -110,7 +135,43 @@ class _Generation:
     snapshot: Snapshot
     store: Store
     entries: dict[object, _Entry]
+    families: dict[object, _Family] = dataclasses.field(default_factory=dict)
     calls: int = 0
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Family:
+    """Plans for many sizes: calls with equal numbers, and the same sizes being 1."""
+
+    ones: frozenset[int]  # positions of the sizes that are 1
+    met: bool = False  # a call had these sizes
+    program: _engine.GraphFamily | None = None
+    imported: Imported | None = None  # at some sizes
+    plans: list[tuple[_engine.Plan, tuple[int, ...]]] = dataclasses.field(
+        default_factory=list
+    )  # with sizes they ran at
+    failures: Counter[tuple[int, ...]] = dataclasses.field(default_factory=Counter)  # by capacity
+    closed: bool = False  # there will be no plan for many sizes
+
+    def own(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Those of the sizes that are not always 1."""
+        return tuple(size for i, size in enumerate(sizes) if i not in self.ones)
+
+    def plan(self, own: Sequence[int]) -> _engine.Plan | None:
+        """The plan for these sizes."""
+        return next((plan for plan, _ in self.plans if plan.admits(own)), None)
+
+    def add(self, plan: _engine.Plan, own: tuple[int, ...]) -> None:
+        """Takes a plan in, and drops those that it can stand for."""
+        assert plan.extent is not None
+        ends = list(plan.extent.values())
+
+        def stands_for(old: _engine.Plan, sizes: tuple[int, ...]) -> bool:
+            assert old.extent is not None
+            within = all(a >= c and b <= d for (a, b), (c, d) in zip(old.extent.values(), ends, strict=True))
+            return within and plan.admits(sizes)
+
+        self.plans = [(old, sizes) for old, sizes in self.plans if not stands_for(old, sizes)] + [(plan, own)]
 
 
 class Mixed:
@@ -174,6 +235,9 @@ class CompiledGraph:
             if isinstance(val, torch.Tensor) and any(not isinstance(size, int) for size in val.shape)
         )
         self._tensors = tuple(i for i, val in enumerate(vals) if isinstance(val, torch.Tensor))
+        self._sizes: Sizes | None = None  # found when a second combination of shapes is met
+        self._plain_numbers = tuple(i for i in self._numbers if not isinstance(vals[i], torch.SymInt))
+        self._one_plan_a_shape = not self._symbolic and len(self._plain_numbers) == len(self._numbers)
         self._quick_changes = 0
         self._lock = ForkLock()
         self._generation: _Generation | None = None
@@ -219,7 +283,14 @@ class CompiledGraph:
     def plans(self) -> list[_engine.Plan]:
         """The plans alive."""
         generation = self._generation
-        return [] if generation is None else [e.plan for e in list(generation.entries.values()) if e.plan is not None]
+        if generation is None:
+            return []
+        found = {id(plan): plan for family in list(generation.families.values()) for plan, _ in family.plans}
+        for entry in list(generation.entries.values()):
+            plan = entry.plan.plan if isinstance(entry.plan, _engine.PlanAtSizes) else entry.plan
+            if plan is not None:
+                found[id(plan)] = plan
+        return list(found.values())
 
     def weight_stores(self) -> list[Store]:
         """The packed weights in use."""
@@ -282,16 +353,122 @@ class CompiledGraph:
             entry = generation.entries.get(key)
             if entry is not None:
                 return entry
-            start = time.perf_counter()
             if self.config.use_tuning:
                 tuning.apply()
-            entry = self._compile(generation, args)
-            RECORDER.plan(time.perf_counter() - start)
-            entries = generation.entries
-            while len(entries) >= self.config.plan_cache_size:
-                entries.pop(min(entries, key=lambda k: entries[k].used))
-            entries[key] = entry
+            entry = self._for_many(generation, args)
+            if entry is None:
+                start = time.perf_counter()
+                entry = self._compile(generation, args)
+                RECORDER.plan(time.perf_counter() - start)
+            _make_room(generation.entries, entry, self.config.plan_cache_size)
+            generation.entries[key] = entry
             return entry
+
+    def _for_many(self, generation: _Generation, args: Sequence[Any]) -> _Entry | None:
+        """The plan for many sizes at those of the call; None where it is to have a plan of its own."""
+        sizes = self._find_sizes(args)
+        if sizes is None:
+            return None
+        family = self._family(generation, args, sizes)
+        if family.closed:
+            return None
+        own = family.own(sizes)
+        plan = family.plan(own)
+        if plan is None:
+            if not family.met:  # the first call waits for no more than it needs
+                family.met = True
+                return None
+            plan = self._extend(generation, family, args, sizes)
+        if plan is None:
+            return None
+        at = plan.at(own)
+        shapes = at.outputs
+        assert family.imported is not None
+        outputs = tuple(
+            output if output.engine < 0 else dataclasses.replace(output, shape=shapes[output.engine][1])
+            for output in family.imported.outputs
+        )
+        return _Entry(dataclasses.replace(family.imported, outputs=outputs), at, self)
+
+    def _find_sizes(self, args: Sequence[Any]) -> tuple[int, ...] | None:
+        """The sizes of the call, where plans for many sizes may serve this graph."""
+        if self._one_plan_a_shape or collect.active():
+            return None
+        if self._sizes is None:
+            try:
+                if self.config.user_passes():
+                    raise NoExtent("passes of your own see sizes as plain numbers")
+                self._sizes = Sizes(self._module)
+            except NoExtent as reason:
+                self._one_plan_a_shape = True
+                log.info("%s: one plan for each combination of shapes: %s", self.name, reason)
+                return None
+        sizes = self._sizes.of(args)
+        return None if min(sizes) == 0 or max(sizes) == 1 else sizes
+
+    def _family(self, generation: _Generation, args: Sequence[Any], sizes: Sequence[int]) -> _Family:
+        ones = frozenset(i for i, size in enumerate(sizes) if size == 1)
+        key = (ones, *(args[i] for i in self._plain_numbers))
+        families = generation.families
+        if key not in families:
+            while len(families) >= self.config.plan_cache_size:
+                families.pop(next(iter(families)))
+            families[key] = _Family(ones)
+        return families[key]
+
+    def _extend(
+        self, generation: _Generation, family: _Family, args: Sequence[Any], sizes: tuple[int, ...]
+    ) -> _engine.Plan | None:
+        """A plan for many sizes, those of the call among them; it takes the place of plans for fewer."""
+        assert self._sizes is not None
+        start = time.perf_counter()
+        own = family.own(sizes)
+        ends = [own, *([end for _, end in plan.extent.values()] for plan, _ in family.plans if plan.extent)]
+        wanted = [max(end) for end in zip(*ends, strict=True)]
+        roomy = self._sizes.capacity(wanted, family.ones)
+        if family.failures[roomy] >= ATTEMPTS:
+            return None
+        try:
+            if family.program is None:
+                known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
+                frozen = frozenset(generation.frozen)
+                family.program, family.imported = fit_family(self._module, self._sizes, family.ones, known, frozen)
+            plan = self._build_extent(generation, family.program, own, roomy)
+            if plan.arena_bytes > memory_bytes() // MEMORY_SHARE:
+                capacity = self._sizes.capacity(wanted, family.ones, roomy=False)
+                plan = self._build_extent(generation, family.program, own, capacity)
+        except (NoExtent, NotImplementedError, ValueError, RuntimeError, MemoryError) as error:
+            family.failures[roomy] += 1
+            family.closed = family.program is None
+            log.info("%s: a plan for the sizes %s alone: %s", self.name, list(sizes), error)
+            return None
+        seconds = time.perf_counter() - start
+        RECORDER.plan(seconds)
+        what = "a larger plan for many sizes" if family.plans else "one plan for many sizes"
+        log.info("%s: %s in %.2f s, %s", self.name, what, seconds, describe(plan))
+        family.add(plan, own)
+        # What it stands for is asked for again at the next call.
+        for key, entry in list(generation.entries.items()):
+            old = entry.plan.plan if isinstance(entry.plan, _engine.PlanAtSizes) else entry.plan
+            if old is not None and not any(old is kept for kept, _ in family.plans):
+                generation.entries.pop(key)
+        return plan
+
+    def _build_extent(
+        self, generation: _Generation, program: _engine.GraphFamily, own: tuple[int, ...], capacity: tuple[int, ...]
+    ) -> _engine.Plan:
+        return _engine.Plan.build_extent(
+            program,
+            generation.store.engine,
+            own,
+            capacity,
+            level=self.config.optimization_level,
+            passes=self.config.pass_names(),
+            share_memory=self.config.memory_planning,
+            use_tuning=self.config.use_tuning,
+            name=self.name,
+            **self.config.precision_arguments(),
+        )
 
     def _compile(self, generation: _Generation, args: Sequence[Any]) -> _Entry:
         try:

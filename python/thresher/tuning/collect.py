@@ -26,6 +26,11 @@ def collected() -> Iterator[Counter[Product]]:
         _active[:] = [entry for entry in _active if entry is not found]
 
 
+def active() -> bool:
+    """Whether any block collects."""
+    return bool(_active)
+
+
 def note(plan: _engine.Plan) -> None:
     """Called with every plan that is built."""
     if not _active:

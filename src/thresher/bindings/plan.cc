@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <utility>
@@ -10,7 +11,9 @@
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
+#include "thresher/graph/graph_family.h"
 #include "thresher/graph/printer.h"
+#include "thresher/plan/extent.h"
 #include "thresher/run/compile.h"
 
 namespace thresher::bindings {
@@ -40,19 +43,27 @@ void AddPasses(const nb::iterable& passes, CompileOptions& options) {
   }
 }
 
+CompileOptions OptionsFrom(const std::string& level, bool share_memory, int num_threads, const std::string& precision,
+                           const std::vector<std::string>& exclude, std::optional<double> max_weight_error,
+                           bool use_tuning, const std::string& name) {
+  CompileOptions options;
+  options.level = level;
+  options.plan.name = name;
+  options.plan.num_threads = num_threads > 0 ? num_threads : ThreadPool::Global().num_threads();
+  options.plan.share_memory = share_memory;
+  options.plan.tuning = use_tuning ? &TuningTable::Global() : nullptr;
+  options.precision = {precision, exclude, max_weight_error};
+  return options;
+}
+
 // The interpreter owns the result.
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level, std::optional<nb::iterable> passes,
                std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
                const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning,
                const std::string& name) {
-  CompileOptions options;
-  options.level = level;
-  options.plan.name = name;
+  CompileOptions options =
+      OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error, use_tuning, name);
   if (passes) AddPasses(*passes, options);
-  options.plan.num_threads = num_threads > 0 ? num_threads : ThreadPool::Global().num_threads();
-  options.plan.share_memory = share_memory;
-  options.plan.tuning = use_tuning ? &TuningTable::Global() : nullptr;
-  options.precision = {precision, exclude, max_weight_error};
   if (dump) {
     options.dump = [&](std::string_view pass, const Graph& g) {
       const GilAcquire lock;
@@ -66,7 +77,55 @@ Session* Build(const Graph& graph, WeightStore& weights, const std::string& leve
   return Unwrap(std::move(session)).release();
 }
 
-void Run(Session& session, const std::vector<Array>& inputs, const std::vector<MutableArray>& outputs) {
+GraphFamily FitFamily(std::vector<std::string> names, int degree,
+                      const std::vector<std::pair<Dims, const Graph*>>& samples) {
+  std::vector<GraphFamily::Sample> given;
+  given.reserve(samples.size());
+  for (const auto& [sizes, graph] : samples) given.push_back({sizes, graph});
+  return Unwrap(GraphFamily::Fit(std::move(names), degree, given));
+}
+
+// The interpreter owns the result.
+Session* BuildExtent(const GraphFamily& family, WeightStore& weights, const Dims& seed, const Dims& capacity,
+                     const std::string& level, std::optional<std::vector<std::string>> passes, bool share_memory,
+                     int num_threads, const std::string& precision, const std::vector<std::string>& exclude,
+                     std::optional<double> max_weight_error, bool use_tuning, const std::string& name) {
+  CompileOptions options =
+      OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error, use_tuning, name);
+  options.passes = std::move(passes);
+  Result<std::unique_ptr<Session>> session = [&] {
+    const GilRelease release;
+    return CompileExtent(family, weights, options, seed, capacity);
+  }();
+  return Unwrap(std::move(session)).release();
+}
+
+const Extent& ExtentOf(const Session& session) {
+  if (session.plan().extent == nullptr) throw nb::value_error("the plan is for one size of each input alone");
+  return *session.plan().extent;
+}
+
+// A plan for many sizes at some of them.
+struct PlanAtSizes {
+  nb::object owner;  // of the session
+  Session* session = nullptr;
+  Dims sizes;
+};
+
+PlanAtSizes At(nb::object self, Dims sizes) {
+  auto* session = nb::cast<Session*>(self);
+  ExtentOf(*session);
+  Check(CheckSizes(session->plan(), sizes));
+  return {std::move(self), session, std::move(sizes)};
+}
+
+std::vector<int64_t> Numbers(const Session& session, const Dims& sizes) {
+  if (session.plan().extent == nullptr) return NumbersOf(session.plan());
+  return NumbersOf(Unwrap(PlanAt(session.plan(), sizes)));
+}
+
+void Run(Session& session, const std::vector<Array>& inputs, const std::vector<MutableArray>& outputs,
+         const Dims& sizes) {
   std::vector<View> in, out;
   in.reserve(inputs.size());
   out.reserve(outputs.size());
@@ -75,7 +134,7 @@ void Run(Session& session, const std::vector<Array>& inputs, const std::vector<M
   Status status;
   {
     const GilRelease release;
-    status = session.Run(in, out);
+    status = session.Run(in, out, sizes);
   }
   Check(status);
 }
@@ -144,10 +203,10 @@ nb::list Inputs(const Session& session) {
   return ports;
 }
 
-nb::list Outputs(const Session& session) {
+nb::list ToPython(const std::vector<PortType>& outputs) {
   nb::list ports;
-  for (const PortType& port : session.plan().outputs) {
-    ports.append(nb::make_tuple(std::string(Name(port.dtype)), ToPython(port.shape)));
+  for (const PortType& port : outputs) {
+    ports.append(nb::make_tuple(std::string(Name(port.dtype)), bindings::ToPython(port.shape)));
   }
   return ports;
 }
@@ -158,14 +217,71 @@ void BindPlan(nb::module_& m) {
   nb::class_<WeightStore>(m, "WeightStore", "Packed weights, shared between the plans of one model.")
       .def(nb::init<>())
       .def_prop_ro("bytes", &WeightStore::bytes);
+  nb::class_<GraphFamily>(m, "GraphFamily", "One program for many sizes, told from its graphs at a few of them.")
+      .def_static("fit", &FitFamily, nb::arg("names"), nb::arg("degree"), nb::arg("samples"),
+                  nb::sig("def fit(names: Sequence[str], degree: int, "
+                          "samples: Sequence[tuple[Sequence[int], Graph]]) -> GraphFamily"))
+      .def(
+          "at", [](const GraphFamily& family, const Dims& sizes) { return Unwrap(family.At(sizes)); }, nb::arg("sizes"),
+          nb::sig("def at(self, sizes: Sequence[int]) -> Graph"), "The graph at these sizes.")
+      .def_prop_ro("names", &GraphFamily::names);
+  nb::class_<PlanAtSizes>(m, "PlanAtSizes", "A plan for many sizes at some of them.")
+      .def(
+          "run",
+          [](PlanAtSizes& self, const std::vector<Array>& inputs, const std::vector<MutableArray>& outputs) {
+            Run(*self.session, inputs, outputs, self.sizes);
+          },
+          nb::arg("inputs"), nb::arg("outputs"),
+          nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
+      .def_prop_ro(
+          "outputs", [](const PlanAtSizes& self) { return ToPython(OutputsAt(self.session->plan(), self.sizes)); },
+          nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
+      .def_prop_ro(
+          "plan", [](const PlanAtSizes& self) { return self.owner; }, nb::sig("def plan(self) -> Plan"))
+      .def_prop_ro(
+          "sizes", [](const PlanAtSizes& self) { return bindings::ToPython(self.sizes); },
+          nb::sig("def sizes(self) -> tuple[int, ...]"));
   nb::class_<Session>(m, "Plan", "A compiled graph: build() it, then run() it from any number of threads.")
       .def_static("build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
                   nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
                   nb::arg("num_threads") = 0, nb::arg("precision") = "model",
                   nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
                   nb::arg("use_tuning") = true, nb::arg("name") = "")
-      .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
-           nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
+      .def_static("build_extent", &BuildExtent, nb::arg("family"), nb::arg("weights"), nb::arg("seed"),
+                  nb::arg("capacity"), nb::arg("level") = "O2", nb::arg("passes") = nb::none(),
+                  nb::arg("share_memory") = true, nb::arg("num_threads") = 0, nb::arg("precision") = "fp32",
+                  nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
+                  nb::arg("use_tuning") = true, nb::arg("name") = "",
+                  "A plan for all sizes up to `capacity` at which it looks as it does at `seed`.")
+      .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
+           nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) "
+                   "-> None"))
+      .def("at", &At, nb::arg("sizes"), nb::sig("def at(self, sizes: Sequence[int]) -> PlanAtSizes"),
+           "The plan at these sizes, which admits() accepts.")
+      .def(
+          "admits",
+          [](const Session& s, const Dims& sizes) {
+            ExtentOf(s);
+            return CheckSizes(s.plan(), sizes).ok();
+          },
+          nb::arg("sizes"), nb::sig("def admits(self, sizes: Sequence[int]) -> bool"),
+          "Whether the plan is for these sizes.")
+      .def("numbers", &Numbers, nb::arg("sizes") = Dims(),
+           nb::sig("def numbers(self, sizes: Sequence[int] = ()) -> list[int]"),
+           "Everything in the plan that may follow the sizes of a call, in an order that depends on its steps alone.")
+      .def_prop_ro(
+          "extent",
+          [](const Session& s) -> nb::object {
+            if (s.plan().extent == nullptr) return nb::none();
+            nb::dict extent;
+            for (size_t i = 0; i < s.plan().extent->names.size(); ++i) {
+              extent[s.plan().extent->names[i].c_str()] =
+                  nb::make_tuple(s.plan().extent->least[i], s.plan().extent->capacity[i]);
+            }
+            return extent;
+          },
+          nb::sig("def extent(self) -> dict[str, tuple[int, int]] | None"),
+          "The least and the largest of each size that the plan is for; None: one shape of each input.")
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
       .def("precision_decisions", &PrecisionDecisions,
            nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),
@@ -176,7 +292,9 @@ void BindPlan(nb::module_& m) {
            "the "
            "choice was measured with (0: not measured).")
       .def_prop_ro("inputs", &Inputs, nb::sig("def inputs(self) -> list[tuple[str, str, tuple[int, ...]]]"))
-      .def_prop_ro("outputs", &Outputs, nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
+      .def_prop_ro(
+          "outputs", [](const Session& s) { return ToPython(s.plan().outputs); },
+          nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
       .def("constants", &Constants, nb::sig("def constants(self) -> list[tuple[int, int, str]]"),
            "Constants the plan reads: address, bytes, and who made them: caller, engine or packed.")
       .def_prop_ro("num_threads", [](const Session& s) { return s.plan().num_threads; })

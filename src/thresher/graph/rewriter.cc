@@ -237,7 +237,7 @@ Dims BroadcastShapes(const Dims& a, const Dims& b) {
 std::optional<double> UniformConstant(const Graph& graph, ValueId id) {
   while (const Node* node = graph.producer(id)) {
     if (node->op->name == "full") return UniformFull(*node, graph.value(id).dtype);
-    if (node->op->name != "reshape" && node->op->name != "expand") return std::nullopt;
+    if (node->op->name != "reshape" && node->op->name != "expand" && node->op->name != "barrier") return std::nullopt;
     id = node->inputs[0];
   }
   if (!graph.is_constant(id)) return std::nullopt;

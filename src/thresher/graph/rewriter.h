@@ -97,7 +97,7 @@ bool SwapsLastTwo(const Dims& dims);
 // numpy's rule, for shapes that are known to broadcast.
 Dims BroadcastShapes(const Dims& a, const Dims& b);
 
-// The one value of a constant all of whose elements are equal, or of a full, seen through reshape and expand; nullopt
+// The one value of a constant all of whose elements are equal, or of a full, seen through reshape, expand and barrier;
 // for others and for weights, whose contents may change. Integers beyond 2^53 are nullopt, as a double would round
 // them.
 std::optional<double> UniformConstant(const Graph& graph, ValueId id);

@@ -20,6 +20,7 @@ struct ChainArg {
   Kind kind = Kind::kOperand;
   uint8_t index = 0;  // of the operand, or of an earlier step
   float number = 0;
+  friend bool operator==(const ChainArg&, const ChainArg&) = default;
 };
 
 struct ChainStep {
@@ -34,6 +35,7 @@ struct ChainStep {
   DType dtype = DType::kF32;          // of the result
   uint8_t slot = 0;                   // where the result waits, set by AssignSlots
 
+  friend bool operator==(const ChainStep&, const ChainStep&) = default;
   int num_args() const { return kind == Kind::kUnary ? 1 : kind == Kind::kBinary ? 2 : 3; }
 };
 
@@ -43,6 +45,7 @@ struct Chain {
   int num_steps = 0;
   int num_slots = 0;
   ChainStep steps[kMaxChainSteps];
+  friend bool operator==(const Chain&, const Chain&) = default;
 };
 
 // Gives every step's result a tile of scratch memory; results that are not needed at the same time share.

@@ -59,6 +59,7 @@ struct SdpaParams {
   bool causal;
   bool masked;
   bool bf16;
+  friend bool operator==(const SdpaParams&, const SdpaParams&) = default;
 };
 
 kernels::SdpaArgs MakeArgs(const View& q, const View& k, const View& v, const View& mask, const View& out,
@@ -79,6 +80,13 @@ Status SdpaStep(const StepContext& c) {
   kernels::Sdpa(MakeArgs(c.in(0), c.in(1), c.in(2), c.in(3), c.out(), c.as<SdpaParams>()), c.scratch, c.part,
                 c.num_parts);
   return Status::Ok();
+}
+
+size_t SdpaScratch(const StepContext& c) {
+  const auto& p = c.as<SdpaParams>();
+  kernels::SdpaArgs sizes = MakeArgs(c.in(0), c.in(1), c.in(2), c.in(3), c.out(), p);
+  sizes.mask.data = p.masked ? &sizes : nullptr;  // only whether there is a mask counts, there is no data yet
+  return kernels::SdpaScratchBytes(sizes);
 }
 
 Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
@@ -106,10 +114,7 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
     mask = ops::ExpandTo(raw, scores);
     if (mask.view.strides[3] > 1) mask = ops::ExpandTo(lowering.Contiguous(raw), scores);
   }
-  kernels::SdpaArgs sizes = MakeArgs(q.view, k.view, v.view, mask.view, out.view, p);
-  sizes.mask.data = p.masked ? &sizes : nullptr;  // only whether there is a mask counts, there is no data yet
-  const size_t scratch = kernels::SdpaScratchBytes(sizes);
-  lowering.AddStep(SdpaStep, {q, k, v, mask}, {out}, p).scratch_bytes = scratch;
+  lowering.AddStep(SdpaStep, {q, k, v, mask}, {out}, p).scratch = SdpaScratch;
   return Status::Ok();
 }
 

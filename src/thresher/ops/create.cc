@@ -1,5 +1,6 @@
 // Operators without operands: arange, full.
 #include <cmath>
+#include <tuple>
 
 #include "thresher/kernels/copy.h"
 #include "thresher/ops/common.h"
@@ -34,6 +35,9 @@ Result<std::vector<TensorType>> InferArange(const InferContext& c) {
 
 struct ArangeParams {
   double start, step;
+
+  static constexpr auto Sizes() { return std::tuple(&ArangeParams::start, &ArangeParams::step); }
+  friend bool operator==(const ArangeParams&, const ArangeParams&) = default;
 };
 
 Status ArangeStep(const StepContext& c) {
@@ -68,6 +72,7 @@ Result<std::vector<TensorType>> InferFull(const InferContext& c) {
 
 struct FullParams {
   uint64_t bits;
+  friend bool operator==(const FullParams&, const FullParams&) = default;
 };
 
 Status FullStep(const StepContext& c) {

@@ -62,6 +62,7 @@ Result<std::vector<TensorType>> InferGather(const InferContext& c) {
 
 struct GatherParams {
   int dim;
+  friend bool operator==(const GatherParams&, const GatherParams&) = default;
 };
 
 Status GatherStep(const StepContext& c) {

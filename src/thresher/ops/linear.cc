@@ -2,6 +2,7 @@
 #include "thresher/ops/linear.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "thresher/base/precision.h"
 #include "thresher/kernels/gemm.h"
@@ -17,23 +18,33 @@ using ops::One;
 
 struct PackParams {
   int64_t k, n, stride_k, stride_n;
-  int64_t batch, batch_stride, packed_stride;
+  int64_t batch, batch_stride;
+
+  static constexpr auto Sizes() {
+    return std::tuple(&PackParams::k, &PackParams::n, &PackParams::stride_k, &PackParams::stride_n, &PackParams::batch,
+                      &PackParams::batch_stride);
+  }
+  friend bool operator==(const PackParams&, const PackParams&) = default;
 };
+
+// No less than what each packed matrix takes, and without the rounding that keeps PackedSize from being a polynomial.
+int64_t PackedRoom(int64_t k, int64_t n) { return k * (n + kernels::PackedColumns() - 1); }
 
 // Packs `batch` matrices that lie batch_stride elements apart.
 Status PackStep(const StepContext& c) {
   const auto& p = c.as<PackParams>();
+  const int64_t packed_stride = kernels::PackedSize(p.k, p.n);
   for (int64_t b = 0; b < p.batch; ++b) {
     const Weight matrix{
         c.in(0).as<const float>() + b * p.batch_stride, Encoding::kF32, p.k, p.n, p.stride_k, p.stride_n};
-    kernels::PackWeight(Precision::kFp32, matrix, c.out().as<float>() + b * p.packed_stride, c.part, c.num_parts);
+    kernels::PackWeight(Precision::kFp32, matrix, c.out().as<float>() + b * packed_stride, c.part, c.num_parts);
   }
   return Status::Ok();
 }
 
 // Adds a step that packs a 2-D or batched [batch, k, n] window at run time.
 TensorRef AddPack(const TensorRef& b, const PackParams& params, Lowering& lowering) {
-  const TensorRef packed = lowering.AllocateTemporary(DType::kF32, {params.batch * params.packed_stride});
+  const TensorRef packed = lowering.AllocateTemporary(DType::kF32, {params.batch * PackedRoom(params.k, params.n)});
   Step& step = lowering.AddStep(PackStep, {b}, {packed}, params);
   step.name = "pack";
   step.section = Section::kReshape;
@@ -88,6 +99,12 @@ struct GemmParams {
   Precision precision;
   kernels::RowForm form;  // of x; kF32: as it is
   kernels::Blocking blocking;
+
+  static constexpr auto Sizes() {
+    return std::tuple(&GemmParams::m, &GemmParams::n, &GemmParams::k, &GemmParams::lda, &GemmParams::ldr,
+                      &GemmParams::blocking);
+  }
+  friend bool operator==(const GemmParams&, const GemmParams&) = default;
 };
 
 // What both forms of a product take alike: operands are the rows, the packed weight, the bias and the residual.
@@ -204,7 +221,14 @@ Cost CostMatmul(const InferContext& c, std::span<const TensorType> outputs) {
 }
 
 struct MatmulParams {
-  int64_t batch, m, n, k, lda, a_batch_stride, b_packed_stride;
+  int64_t batch, m, n, k, lda, a_batch_stride;
+  bool shared_b;  // one matrix for the whole batch
+
+  static constexpr auto Sizes() {
+    return std::tuple(&MatmulParams::batch, &MatmulParams::m, &MatmulParams::n, &MatmulParams::k, &MatmulParams::lda,
+                      &MatmulParams::a_batch_stride);
+  }
+  friend bool operator==(const MatmulParams&, const MatmulParams&) = default;
 };
 
 Status MatmulStep(const StepContext& c) {
@@ -219,9 +243,10 @@ Status MatmulStep(const StepContext& c) {
   const bool share = p.batch < c.num_parts;
   const int64_t begin = share ? 0 : p.batch * c.part / c.num_parts;
   const int64_t end = share ? p.batch : p.batch * (c.part + 1) / c.num_parts;
+  const int64_t packed_stride = p.shared_b ? 0 : kernels::PackedSize(p.k, p.n);
   for (int64_t b = begin; b < end; ++b) {
     args.a = c.in(0).as<const float>() + b * p.a_batch_stride;
-    args.packed_b = c.in(1).as<const float>() + b * p.b_packed_stride;
+    args.packed_b = c.in(1).as<const float>() + b * packed_stride;
     args.c = c.out().as<float>() + b * p.m * p.n;
     kernels::Gemm(args, share ? c.part : 0, share ? c.num_parts : 1);
   }
@@ -272,19 +297,19 @@ Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
   p.lda = a.view.shape[a.view.rank - 2] == 1 ? p.k : a.view.strides[a.view.rank - 2];
   p.a_batch_stride = BatchStride(a.view);
   TensorRef packed;
+  p.shared_b = true;
   if (graph.is_constant(node.inputs[1]) && graph.value(node.inputs[1]).shape.size() == 2) {
     packed = lowering.PackedWeight({node.inputs[1]}, false);
   } else {
     const TensorRef raw = lowering.Ref(node.inputs[1]);
     int64_t matrices = 1;
     for (int i = 0; i < raw.view.rank - 2; ++i) matrices *= raw.view.shape[i];
-    const bool shared = matrices == 1;
-    const TensorRef b = shared ? raw : AsBatch(raw, lead, false, lowering);
+    p.shared_b = matrices == 1;
+    const TensorRef b = p.shared_b ? raw : AsBatch(raw, lead, false, lowering);
     const int r = b.view.rank;
-    p.b_packed_stride = shared ? 0 : kernels::PackedSize(p.k, p.n);
     packed = AddPack(b,
-                     {p.k, p.n, b.view.strides[r - 2], b.view.strides[r - 1], shared ? 1 : p.batch,
-                      shared ? 0 : BatchStride(b.view), kernels::PackedSize(p.k, p.n)},
+                     {p.k, p.n, b.view.strides[r - 2], b.view.strides[r - 1], p.shared_b ? 1 : p.batch,
+                      p.shared_b ? 0 : BatchStride(b.view)},
                      lowering);
   }
   lowering.AddStep(MatmulStep, {a, packed}, {out}, p);
@@ -347,15 +372,16 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
     const std::string stored(Name(StoredPrecision(graph.value(product.weights[0]).dtype)));
     p.precision = ParsePrecision(GetAttr<std::string>(attrs, "precision", stored)).value();
   }
-  p.blocking = lowering.BlockingFor(p.precision, p.m, p.n, p.k);
-  p.form = kernels::RowsFor(p.precision, p.m, p.blocking.variant);
+  const int number = lowering.AddProduct(p.precision, p.m, p.n, p.k);
+  p.blocking = lowering.product(number).blocking;
+  p.form = lowering.product(number).form;
   TensorRef weight;
   if (constant) {
     weight = lowering.PackedWeight(product.weights, nk, p.precision);
   } else {
     const TensorRef raw = lowering.Ref(product.weights[0]);
     const int64_t s0 = raw.view.strides[0], s1 = raw.view.strides[1];
-    weight = AddPack(raw, {p.k, p.n, nk ? s1 : s0, nk ? s0 : s1, 1, 0, kernels::PackedSize(p.k, p.n)}, lowering);
+    weight = AddPack(raw, {p.k, p.n, nk ? s1 : s0, nk ? s0 : s1, 1, 0}, lowering);
   }
   TensorRef bias;
   if (product.biases.size() == 1) {
@@ -375,10 +401,10 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
     AsRows(residual.view, &rows, &cols, &p.ldr);
   }
   if (p.form == kernels::RowForm::kF32) {
-    lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p);
+    lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p).product = number;
   } else {
     const TensorRef rows = Converted(product.x, x, p, lowering);
-    lowering.AddStep(DotStep, {rows, weight, bias, residual}, {out}, p);
+    lowering.AddStep(DotStep, {rows, weight, bias, residual}, {out}, p).product = number;
   }
   return Status::Ok();
 }

@@ -1,6 +1,8 @@
 // Normalisations along rows: layer_norm, rms_norm, softmax, log_softmax.
 #include "thresher/kernels/norm.h"
 
+#include <tuple>
+
 #include "thresher/kernels/softmax.h"
 #include "thresher/ops/common.h"
 
@@ -53,6 +55,11 @@ Cost CostNorm(const InferContext& c, std::span<const TensorType> outputs) {
 struct NormParams {
   int64_t rows, cols, row_stride, residual_row_stride;
   float eps;
+
+  static constexpr auto Sizes() {
+    return std::tuple(&NormParams::rows, &NormParams::cols, &NormParams::row_stride, &NormParams::residual_row_stride);
+  }
+  friend bool operator==(const NormParams&, const NormParams&) = default;
 };
 
 template <bool kRms>
@@ -129,6 +136,11 @@ Cost CostSoftmax(const InferContext& c, std::span<const TensorType> outputs) {
 struct SoftmaxParams {
   int64_t outer, dim, inner;
   bool log;
+
+  static constexpr auto Sizes() {
+    return std::tuple(&SoftmaxParams::outer, &SoftmaxParams::dim, &SoftmaxParams::inner);
+  }
+  friend bool operator==(const SoftmaxParams&, const SoftmaxParams&) = default;
 };
 
 Status SoftmaxStep(const StepContext& c) {

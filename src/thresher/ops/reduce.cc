@@ -55,6 +55,7 @@ Cost CostReduce(const InferContext& c, std::span<const TensorType> outputs) {
 
 struct ReduceParams {
   uint32_t mask;
+  friend bool operator==(const ReduceParams&, const ReduceParams&) = default;
 };
 
 template <ReduceOp op>
@@ -98,6 +99,7 @@ Result<std::vector<TensorType>> InferCumSum(const InferContext& c) {
 
 struct CumSumParams {
   int dim;
+  friend bool operator==(const CumSumParams&, const CumSumParams&) = default;
 };
 
 Status CumSumStep(const StepContext& c) {

@@ -1,4 +1,5 @@
-// Operators that move no data where strides can say it: reshape, permute, expand, slice, select; and cat, which does.
+// Operators that move no data where strides can say it: reshape, permute, expand, slice, select, barrier; and cat,
+// which does.
 #include <algorithm>
 #include <utility>
 
@@ -220,6 +221,17 @@ Status LowerSelect(const Graph&, const Node& node, Lowering& lowering) {
   return Status::Ok();
 }
 
+// ---- barrier ----
+
+Result<std::vector<TensorType>> InferBarrier(const InferContext& c) {
+  return One(c.inputs[0].dtype, c.inputs[0].shape);
+}
+
+Status LowerBarrier(const Graph&, const Node& node, Lowering& lowering) {
+  lowering.Bind(node.outputs[0], lowering.Ref(node.inputs[0]));
+  return Status::Ok();
+}
+
 // ---- cat ----
 
 Result<std::vector<TensorType>> InferCat(const InferContext& c) {
@@ -315,6 +327,15 @@ std::span<const OpDef> ShapeOps() {
        InferSelect,
        nullptr,
        LowerSelect,
+       /*moves=*/true},
+      {"barrier",
+       "x as it is; a constant behind it is not computed with ahead.",
+       {"x"},
+       {},
+       Section::kReshape,
+       InferBarrier,
+       nullptr,
+       LowerBarrier,
        /*moves=*/true},
       {"cat",
        "Tensors joined along one dimension.",

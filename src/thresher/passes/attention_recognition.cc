@@ -33,8 +33,9 @@ class Matcher {
 
   // softmax(scores) v, where `product` is the last product.
   std::optional<Attention> Match(const Node& product) const {
+    if (product.op->name != "matmul") return std::nullopt;
     const Node* softmax = Inner(product.inputs[0], "softmax");
-    if (product.op->name != "matmul" || softmax == nullptr) return std::nullopt;
+    if (softmax == nullptr) return std::nullopt;
     const Dims& scores = Shape(softmax->inputs[0]);
     if (FromFront(GetAttr<int64_t>(softmax->attrs, "dim", -1), scores.size()) + 1 !=
         static_cast<int64_t>(scores.size())) {

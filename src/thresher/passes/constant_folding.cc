@@ -81,6 +81,9 @@ constexpr RuleRewriter::Rule kRules[] = {AliasConstant, ShrinkFull};
 
 // ---- what an evaluator computes ----
 
+// Neither its result nor what it hides is computed ahead.
+constexpr std::string_view kBarrier = "barrier";
+
 // Rearranging costs nothing when the plan runs, but would cost memory here; what is wanted is its operand.
 bool IsView(const Node& node) {
   static constexpr std::string_view kViews[] = {"reshape", "permute", "expand", "slice", "select"};
@@ -102,7 +105,7 @@ class Folder {
     }
     for (const ValueId id : graph_.outputs()) Want(id);
     for (const Node& node : graph_.nodes()) {
-      if (folds_[Index(node.outputs[0])]) continue;
+      if (folds_[Index(node.outputs[0])] || node.op->name == kBarrier) continue;
       for (const ValueId id : node.inputs) Want(id);
     }
     std::vector<ValueId> wanted;
@@ -127,6 +130,7 @@ class Folder {
   static size_t Index(ValueId id) { return static_cast<size_t>(id); }
 
   bool Folds(const Node& node) const {
+    if (node.op->name == kBarrier) return false;
     int64_t operand_bytes = 0;
     for (const ValueId id : node.inputs) {
       if (id == kNoValue) continue;

@@ -40,7 +40,10 @@ void ReleaseUnread(Plan& plan) {
   }
 }
 
+}  // namespace
+
 Status PlanMemory(Plan& plan, bool share) {
+  plan.arena_bytes = plan.scratch_bytes = plan.unplanned_bytes = 0;
   std::vector<Lifetime> lifetimes;
   std::vector<size_t> owners;
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
@@ -66,19 +69,29 @@ Status PlanMemory(Plan& plan, bool share) {
   return Status::Ok();
 }
 
-// What the profiler is told about the plan. `origins` has the node of each step that a node was lowered to; the copies
-// into the graph's outputs come after them.
-void AssignSites(const Graph& graph, const std::vector<const Node*>& origins, Plan& plan) {
+size_t ScratchBytes(const Step& step) {
+  std::vector<View> operands;
+  operands.reserve(step.operands.size());
+  for (const TensorRef& ref : step.operands) operands.push_back(ref.view);
+  StepContext context;
+  context.operands = operands.data();
+  context.num_inputs = step.num_inputs;
+  context.params = step.params.data();
+  return step.scratch(context);
+}
+
+void AssignSites(Plan& plan) {
   profile::Site run;
   run.name = plan.name.empty() ? "execution" : plan.name;
   run.graph = plan.name;
   run.section = profile::Section::kCall;
   plan.site = profile::NumberOf(std::move(run));
   for (size_t s = 0; s < plan.steps.size(); ++s) {
-    const Node* node = s < origins.size() ? origins[s] : nullptr;
-    plan.steps[s].site = profile::NumberOf(SiteOfStep(graph, node, plan.steps[s], plan.name, static_cast<int>(s)));
+    plan.steps[s].site = profile::NumberOf(SiteOfStep(plan.steps[s], plan.name, static_cast<int>(s)));
   }
 }
+
+namespace {
 
 // The cost of the node goes to its last step; steps before it (packing, say) keep what the operator's row gave them.
 void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, size_t first) {
@@ -139,8 +152,14 @@ class PlanBuilder {
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
     plan->name = options.name;
     plan->recorded = options.recorded;
-    for (Step& step : plan->steps) step.parallel = options.num_threads > 1 && WorthThreads(step.flops, step.bytes);
-    if (options.recorded) AssignSites(graph, origins, *plan);
+    for (size_t s = 0; s < plan->steps.size(); ++s) {
+      Step& step = plan->steps[s];
+      // The copies into the graph's outputs come after the nodes' steps.
+      step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step);
+      step.parallel = options.num_threads > 1 && WorthThreads(step.flops, step.bytes);
+      if (step.scratch != nullptr) step.scratch_bytes = ScratchBytes(step);
+    }
+    if (options.recorded) AssignSites(*plan);
     MarkLifetimes(*plan);
     ReleaseUnread(*plan);
     THRESHER_TRY(PlanMemory(*plan, options.share_memory));

@@ -20,6 +20,16 @@ struct PlanOptions {
   bool recorded = true;                 // false: runs of the plan are nobody's business but the compiler's
 };
 
+// Places the buffers in the arena and finds how much memory a run takes. `share`: those that are not needed at the same
+// time may lie in the same place.
+Status PlanMemory(Plan& plan, bool share);
+
+// Tells the profiler about the plan and its steps.
+void AssignSites(Plan& plan);
+
+// What a part of a step that has `scratch` wants.
+size_t ScratchBytes(const Step& step);
+
 // Whether a step of this cost is shared between threads.
 bool WorthThreads(double flops, double bytes);
 

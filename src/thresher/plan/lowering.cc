@@ -21,6 +21,18 @@ Dims ShapeOf(const View& view) { return Dims(view.shape, view.shape + view.rank)
 
 }  // namespace
 
+void ChooseBlocking(const TuningTable* tuning, PlannedProduct& product) {
+  product.blocking = {};
+  product.tuned_m = 0;
+  if (tuning != nullptr) {
+    if (const std::optional<TunedProduct> found = tuning->Find(product.key)) {
+      product.blocking = found->blocking;
+      product.tuned_m = found->key.m;
+    }
+  }
+  product.form = kernels::RowsFor(product.key.precision, product.key.m, product.blocking.variant);
+}
+
 Lowering::Lowering(const Graph& graph, WeightStore& weights, int num_threads, const TuningTable* tuning)
     : graph_(graph), weights_(weights), num_threads_(num_threads), tuning_(tuning), refs_(graph.values().size()) {
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
@@ -134,17 +146,12 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   return ref;
 }
 
-kernels::Blocking Lowering::BlockingFor(Precision precision, int64_t m, int64_t n, int64_t k) {
+int Lowering::AddProduct(Precision precision, int64_t m, int64_t n, int64_t k) {
   PlannedProduct product;
   product.key = {isa::Current(), precision, n, k, num_threads_, m};
-  if (tuning_ != nullptr) {
-    if (const std::optional<TunedProduct> found = tuning_->Find(product.key)) {
-      product.blocking = found->blocking;
-      product.tuned_m = found->key.m;
-    }
-  }
+  ChooseBlocking(tuning_, product);
   products_.push_back(product);
-  return product.blocking;
+  return static_cast<int>(products_.size()) - 1;
 }
 
 Plan Lowering::Take(std::vector<TensorRef> outputs) {

@@ -21,6 +21,9 @@ namespace thresher {
 
 class WeightStore;
 
+// Sets the blocking of the product its key describes, and the form of the rows that follows from it.
+void ChooseBlocking(const TuningTable* tuning, PlannedProduct& product);
+
 // Collects the steps of one plan, node by node. Values live in TensorRefs: windows on buffers, so that operators
 // which only rearrange (permute, slice, expand, most reshapes) cost nothing.
 class Lowering {
@@ -46,7 +49,9 @@ class Lowering {
   template <class Params>
   Step& AddStep(StepFn fn, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs, const Params& params) {
     static_assert(std::is_trivially_copyable_v<Params>);
-    return AddStepBytes(fn, std::move(inputs), outputs, &params, sizeof(Params));
+    Step& step = AddStepBytes(fn, std::move(inputs), outputs, &params, sizeof(Params));
+    step.params_type = &TypeOfParams<Params>();
+    return step;
   }
 
   // A constant that is no value of the graph.
@@ -58,8 +63,9 @@ class Lowering {
   // there is none yet.
   TensorRef& Derived(ValueId id, int tag) { return derived_[{id, tag}]; }
 
-  // The blocking of a product of this plan: the tuned one, else the default. Noted in the plan.
-  kernels::Blocking BlockingFor(Precision precision, int64_t m, int64_t n, int64_t k);
+  // A product of this plan and its blocking: the tuned one, else the default. Noted in the plan; returns its number.
+  int AddProduct(Precision precision, int64_t m, int64_t n, int64_t k);
+  const PlannedProduct& product(int number) const { return products_[static_cast<size_t>(number)]; }
 
   const Graph& graph() const { return graph_; }
   int num_threads() const { return num_threads_; }

@@ -11,6 +11,8 @@
 #include "thresher/base/tensor.h"
 #include "thresher/base/view.h"
 #include "thresher/graph/operator.h"
+#include "thresher/kernels/gemm_dot.h"
+#include "thresher/plan/step_params.h"
 #include "thresher/plan/tuning.h"
 
 namespace thresher {
@@ -62,6 +64,17 @@ struct StepContext {
 
 // Does one part of a step's work. An error must not depend on the part alone: all parts of a step may run at once.
 using StepFn = Status (*)(const StepContext&);
+// Bytes of scratch memory that a part of a step wants; the operands of the context have no data yet.
+using ScratchFn = size_t (*)(const StepContext&);
+
+// What the profiler shows of a step.
+struct StepShown {
+  std::vector<Dims> inputs;  // shapes, as the graph has them
+  std::vector<Dims> outputs;
+  std::string dtypes;     // of the inputs: "f32, i64"
+  std::string precision;  // of the arithmetic
+  std::string kernel;     // "mul+add+gelu fp32"
+};
 
 struct Step {
   std::string name;  // the operator's name, or "copy"
@@ -73,10 +86,14 @@ struct Step {
   std::vector<TensorRef> operands;  // inputs, then outputs
   int num_inputs = 0;
   std::vector<std::max_align_t> params;
-  size_t scratch_bytes = 0;  // per part
-  bool parallel = false;     // false: one thread does it whole
-  double flops = -1;         // < 0: not modelled
+  const ParamsType* params_type = nullptr;
+  int product = -1;             // the plan's product whose blocking is among the params
+  ScratchFn scratch = nullptr;  // null: scratch_bytes are the same at all sizes
+  size_t scratch_bytes = 0;     // per part
+  bool parallel = false;        // false: one thread does it whole
+  double flops = -1;            // < 0: not modelled
   double bytes = 0;
+  StepShown shown;
 };
 
 // A product of the plan and how it is blocked.
@@ -84,8 +101,12 @@ struct PlannedProduct {
   ProductKey key;
   kernels::Blocking blocking;
   int64_t tuned_m = 0;  // the number of rows that this blocking was measured with; 0: the default, not measured
+  kernels::RowForm form = kernels::RowForm::kF32;  // of its rows, which precision, rows and blocking decide
 };
 
+struct Extent;  // plan/extent.h
+
+// With an extent the plan is for all sizes within it, and its numbers are those at its capacity.
 struct Plan {
   std::string name;      // of the graph, for profiles
   uint32_t site = 0;     // of a whole run
@@ -100,6 +121,7 @@ struct Plan {
   int64_t scratch_bytes = 0;    // of one part, the largest of all steps, a multiple of 64
   int64_t unplanned_bytes = 0;  // what the arena would take if no two buffers shared memory
   std::string graph_text;
+  std::shared_ptr<const Extent> extent;  // null: the plan is for the sizes of its inputs alone
 };
 
 }  // namespace thresher

@@ -36,8 +36,30 @@ std::string KernelOf(const Node& node) {
 
 }  // namespace
 
-profile::Site SiteOfStep(const Graph& graph, const Node* node, const Step& step, const std::string& graph_name,
-                         int number) {
+StepShown ShownOf(const Graph& graph, const Node* node, const Step& step) {
+  StepShown shown;
+  if (node != nullptr && step.name == node->op->name) {
+    for (const ValueId id : node->inputs) {
+      if (id == kNoValue) continue;
+      shown.inputs.push_back(graph.value(id).shape);
+      Append(shown.dtypes, std::string(Name(graph.value(id).dtype)));
+    }
+    for (const ValueId id : node->outputs) shown.outputs.push_back(graph.value(id).shape);
+    shown.precision = PrecisionOf(graph, *node);
+    shown.kernel = KernelOf(*node) + " " + shown.precision;
+  } else {  // a step beside the node's own, such as a copy that makes an operand row-major
+    for (size_t i = 0; i < step.operands.size(); ++i) {
+      const View& view = step.operands[i].view;
+      const bool output = i >= static_cast<size_t>(step.num_inputs);
+      (output ? shown.outputs : shown.inputs).emplace_back(view.shape, view.shape + view.rank);
+      if (!output) Append(shown.dtypes, std::string(Name(view.dtype)));
+    }
+    shown.kernel = step.name;
+  }
+  return shown;
+}
+
+profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int number) {
   profile::Site site;
   site.name = step.name;
   site.section = static_cast<profile::Section>(step.section);
@@ -47,27 +69,13 @@ profile::Site SiteOfStep(const Graph& graph, const Node* node, const Step& step,
   site.step = number;
   site.flops = step.flops;
   site.bytes = step.bytes;
+  for (const Dims& shape : step.shown.inputs) Append(site.shapes, ShapeText(shape));
+  for (const Dims& shape : step.shown.outputs) Append(site.outputs, ShapeText(shape));
+  site.dtypes = step.shown.dtypes;
+  site.precision = step.shown.precision;
+  site.kernel = step.shown.kernel + " " + std::string(isa::Name(isa::Current()));
   const bool copies = step.section == Section::kReshape;
   site.hardware = copies ? profile::kMemcpyEvent : profile::kKernelEvent;
-  if (node != nullptr && step.name == node->op->name) {
-    for (const ValueId id : node->inputs) {
-      if (id == kNoValue) continue;
-      Append(site.shapes, ShapeText(graph.value(id).shape));
-      Append(site.dtypes, std::string(Name(graph.value(id).dtype)));
-    }
-    for (const ValueId id : node->outputs) Append(site.outputs, ShapeText(graph.value(id).shape));
-    site.precision = PrecisionOf(graph, *node);
-    site.kernel = KernelOf(*node) + " " + site.precision;
-  } else {  // a step beside the node's own, such as a copy that makes an operand row-major
-    for (size_t i = 0; i < step.operands.size(); ++i) {
-      const View& view = step.operands[i].view;
-      const bool output = i >= static_cast<size_t>(step.num_inputs);
-      Append(output ? site.outputs : site.shapes, ShapeText(Dims(view.shape, view.shape + view.rank)));
-      if (!output) Append(site.dtypes, std::string(Name(view.dtype)));
-    }
-    site.kernel = step.name;
-  }
-  site.kernel += " " + std::string(isa::Name(isa::Current()));
   if (copies) site.kernel = "Memcpy DtoD (" + site.kernel + ")";
   return site;
 }

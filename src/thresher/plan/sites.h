@@ -9,9 +9,10 @@
 
 namespace thresher {
 
-// The place of a step that `node` was lowered to; null: one of none, such as a copy into an output. `number` is the
-// step's own in its plan.
-profile::Site SiteOfStep(const Graph& graph, const Node* node, const Step& step, const std::string& graph_name,
-                         int number);
+// What is shown of a step that `node` was lowered to; null: one of none, such as a copy into an output.
+StepShown ShownOf(const Graph& graph, const Node* node, const Step& step);
+
+// The place of a step. `number` is its own in its plan.
+profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int number);
 
 }  // namespace thresher

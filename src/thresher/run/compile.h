@@ -11,6 +11,7 @@
 #include "thresher/base/status.h"
 #include "thresher/base/tensor.h"
 #include "thresher/graph/graph.h"
+#include "thresher/graph/graph_family.h"
 #include "thresher/passes/pass_manager.h"
 #include "thresher/plan/builder.h"
 #include "thresher/run/session.h"
@@ -29,6 +30,12 @@ struct CompileOptions {
 
 // Errors: unknown level or pass, whatever a pass or an operator's lowering refuses.
 Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options);
+
+// One session for all sizes near `seed` up to `capacity`: plans are made at a few sizes, and what a run reads of them
+// is told from those. Never for sizes at which the plan would look different; CheckSizes says which. Errors: as
+// Compile, and where no such plan can be found.
+Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, WeightStore& weights,
+                                               const CompileOptions& options, const Dims& seed, const Dims& capacity);
 
 // Runs a graph as it stands, on one thread, for constant folding and tests. `inputs` fit graph.inputs().
 Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs = {});

@@ -11,6 +11,8 @@
 #include "thresher/base/tensor.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/kernels/copy.h"
+#include "thresher/plan/extent.h"
+#include "thresher/plan/sites.h"
 #include "thresher/profile/memory.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/profile/runtime_interval.h"
@@ -40,23 +42,42 @@ void AddLaunch(uint32_t site, uint64_t execution, int64_t start, int64_t end) {
   profile::Add(record);
 }
 
-std::byte* At(std::byte* base, const TensorRef& ref) {
-  return base + ref.offset * static_cast<int64_t>(SizeOf(ref.view.dtype));
+Status CheckPorts(const SizedPlan& plan, std::span<const View> inputs, std::span<const View> outputs) {
+  if (inputs.size() != plan.inputs.size() || outputs.size() != plan.outputs.size()) {
+    return InvalidArgument("wanted " + std::to_string(plan.inputs.size()) + " inputs and " +
+                           std::to_string(plan.outputs.size()) + " outputs, found " + std::to_string(inputs.size()) +
+                           " and " + std::to_string(outputs.size()));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (Fits(plan.inputs[i], inputs[i])) continue;
+    return InvalidArgument("input " + std::to_string(i) + " (" + plan.inputs[i].name + "): wanted " +
+                           Describe(plan.inputs[i]) + ", found " + Describe(inputs[i]));
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!Fits(plan.outputs[i], outputs[i])) {
+      return InvalidArgument("output " + std::to_string(i) + ": wanted " + Describe(plan.outputs[i]) + ", found " +
+                             Describe(outputs[i]));
+    }
+    if (!outputs[i].contiguous()) return InvalidArgument("output " + std::to_string(i) + ": wanted a row-major tensor");
+  }
+  return Status::Ok();
 }
 
 }  // namespace
 
-// Everything one run writes: temporaries, and the steps' operands with their addresses filled in.
+// Everything one run writes, and what it reads of the plan.
 struct Session::Context {
   struct Fixup {  // an operand whose address comes with each call
     size_t operand;
     int buffer;
-    int64_t byte_offset;
   };
+
+  explicit Context(std::shared_ptr<const Plan> plan) : sized(std::move(plan)) {}
+
+  SizedPlan sized;  // the steps' operands with their addresses filled in
   Arena arena;
+  int64_t scratch_bytes = 0;  // of one part
   std::byte* scratch = nullptr;
-  std::vector<View> operands;         // of all steps, one after the other
-  std::vector<size_t> first_operand;  // per step
   std::vector<Fixup> fixups;
   std::vector<Arena> staging;  // per input: a row-major copy of one that came with other strides
   std::atomic<bool> failed{false};
@@ -74,27 +95,53 @@ Session::Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision
     : plan_(std::move(plan)), decisions_(std::move(decisions)) {}
 Session::~Session() = default;
 
-Result<std::unique_ptr<Session::Context>> Session::Acquire() {
+Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64_t> sizes) {
   {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
+      const auto same = std::find_if(free_.rbegin(), free_.rend(), [sizes](const auto& context) {
+        return std::equal(sizes.begin(), sizes.end(), context->sized.sizes().begin(), context->sized.sizes().end());
+      });
+      if (same != free_.rend()) std::swap(*same, free_.back());
       std::unique_ptr<Context> context = std::move(free_.back());
       free_.pop_back();
       return context;
     }
   }
-  const Plan& plan = *plan_;
-  const bool profiled = plan.recorded && profile::Enabled();
-  const profile::RuntimeInterval preparation(profile::kInitGraphEvent, plan.name, profiled);
-  auto context = std::make_unique<Context>();
-  const int64_t size = plan.arena_bytes + plan.scratch_bytes * plan.num_threads;
+  const profile::RuntimeInterval preparation(profile::kInitGraphEvent, plan_->name,
+                                             plan_->recorded && profile::Enabled());
+  auto context = std::make_unique<Context>(plan_);
+  context->staging.resize(plan_->inputs.size());
+  size_t operand = 0;
+  for (const Step& step : plan_->steps) {
+    for (const TensorRef& ref : step.operands) {
+      if (ref.buffer >= 0) {
+        const Buffer::Kind kind = plan_->buffers[static_cast<size_t>(ref.buffer)].kind;
+        if (kind == Buffer::Kind::kInput || kind == Buffer::Kind::kOutput) {
+          context->fixups.push_back({operand, ref.buffer});
+        }
+      }
+      ++operand;
+    }
+  }
+  THRESHER_TRY(Allocate(*context));
+  return context;
+}
+
+Status Session::Allocate(Context& context) const {
+  const bool profiled = plan_->recorded && profile::Enabled();
+  const int64_t size = plan_->arena_bytes + context.sized.scratch_bytes * plan_->num_threads;
   const int64_t start = profiled ? NowNs() : 0;
-  THRESHER_ASSIGN(context->arena, Arena::Allocate(static_cast<size_t>(size)));
+  if (context.arena.data() != nullptr) {
+    profile::NoteRelease(context.arena.data(), static_cast<int64_t>(context.arena.size()));
+  }
+  context.arena = Arena();
+  THRESHER_ASSIGN(context.arena, Arena::Allocate(static_cast<size_t>(size)));
   if (profiled) {
     profile::Site site;
     site.name = "arena";
     site.section = profile::Section::kAlloc;
-    site.graph = plan.name;
+    site.graph = plan_->name;
     profile::Record record;
     record.kind = profile::Kind::kRuntime;
     record.section = profile::Section::kAlloc;
@@ -104,34 +151,40 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire() {
     record.end_ns = NowNs();
     profile::Add(record);
   }
-  profile::NoteAllocation(context->arena.data(), size);
-  context->scratch = context->arena.data() + plan.arena_bytes;
-  context->staging.resize(plan.inputs.size());
-  for (const Step& step : plan.steps) {
-    context->first_operand.push_back(context->operands.size());
+  profile::NoteAllocation(context.arena.data(), size);
+  context.scratch_bytes = context.sized.scratch_bytes;
+  context.scratch = context.arena.data() + plan_->arena_bytes;
+  Bind(context);
+  return Status::Ok();
+}
+
+void Session::Bind(Context& context) const {
+  size_t operand = 0;
+  for (const Step& step : plan_->steps) {
     for (const TensorRef& ref : step.operands) {
-      View view = ref.view;
-      if (ref.buffer >= 0) {
-        const Buffer& buffer = plan.buffers[static_cast<size_t>(ref.buffer)];
-        switch (buffer.kind) {
-          case Buffer::Kind::kArena:
-            view.data = At(context->arena.data() + buffer.arena_offset, ref);
-            break;
-          case Buffer::Kind::kConstant:
-            // Kernels take one kind of view for what they read and write; nothing writes to a constant.
-            view.data = At(const_cast<std::byte*>(static_cast<const std::byte*>(buffer.data)), ref);
-            break;
-          case Buffer::Kind::kInput:
-          case Buffer::Kind::kOutput:
-            context->fixups.push_back(
-                {context->operands.size(), ref.buffer, ref.offset * static_cast<int64_t>(SizeOf(ref.view.dtype))});
-            break;
-        }
+      View& view = context.sized.operands[operand];
+      const int64_t offset = context.sized.offsets[operand];
+      ++operand;
+      if (ref.buffer < 0) continue;
+      const Buffer& buffer = plan_->buffers[static_cast<size_t>(ref.buffer)];
+      if (buffer.kind == Buffer::Kind::kArena) {
+        view.data = context.arena.data() + buffer.arena_offset + offset;
+      } else if (buffer.kind == Buffer::Kind::kConstant) {
+        // Kernels take one kind of view for what they read and write; nothing writes to a constant.
+        view.data = const_cast<std::byte*>(static_cast<const std::byte*>(buffer.data)) + offset;
       }
-      context->operands.push_back(view);
     }
   }
-  return context;
+}
+
+Status Session::Fit(Context& context, std::span<const int64_t> sizes) const {
+  const Dims& known = context.sized.sizes();
+  if (std::equal(sizes.begin(), sizes.end(), known.begin(), known.end())) return Status::Ok();
+  THRESHER_TRY(context.sized.Set(sizes));
+  // Scratch memory does not always shrink with the sizes.
+  if (context.sized.scratch_bytes > context.scratch_bytes) return Allocate(context);
+  Bind(context);
+  return Status::Ok();
 }
 
 void Session::Release(std::unique_ptr<Context> context) {
@@ -139,35 +192,41 @@ void Session::Release(std::unique_ptr<Context> context) {
   free_.push_back(std::move(context));
 }
 
-Status Session::Check(std::span<const View> inputs, std::span<const View> outputs) const {
-  if (inputs.size() != plan_->inputs.size() || outputs.size() != plan_->outputs.size()) {
-    return InvalidArgument("wanted " + std::to_string(plan_->inputs.size()) + " inputs and " +
-                           std::to_string(plan_->outputs.size()) + " outputs, found " + std::to_string(inputs.size()) +
-                           " and " + std::to_string(outputs.size()));
+const std::vector<uint32_t>* Session::Sites(const Context& context) {
+  const std::lock_guard lock(mutex_);
+  auto [at, added] = sites_.try_emplace(context.sized.sizes());
+  if (!added) return &at->second;
+  const Result<Plan> sized = plan_->extent == nullptr ? Result<Plan>(*plan_) : PlanAt(*plan_, at->first);
+  const Plan& plan = sized.ok() ? sized.value() : *plan_;
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const bool known = plan_->extent == nullptr;
+    at->second.push_back(known ? plan.steps[s].site
+                               : profile::NumberOf(SiteOfStep(plan.steps[s], plan.name, static_cast<int>(s))));
   }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (Fits(plan_->inputs[i], inputs[i])) continue;
-    return InvalidArgument("input " + std::to_string(i) + " (" + plan_->inputs[i].name + "): wanted " +
-                           Describe(plan_->inputs[i]) + ", found " + Describe(inputs[i]));
-  }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!Fits(plan_->outputs[i], outputs[i])) {
-      return InvalidArgument("output " + std::to_string(i) + ": wanted " + Describe(plan_->outputs[i]) + ", found " +
-                             Describe(outputs[i]));
-    }
-    if (!outputs[i].contiguous()) return InvalidArgument("output " + std::to_string(i) + ": wanted a row-major tensor");
-  }
-  return Status::Ok();
+  return &at->second;
 }
 
-Status Session::Run(std::span<const View> inputs, std::span<const View> outputs) {
-  THRESHER_TRY(Check(inputs, outputs));
+Status Session::Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes) {
+  const size_t wanted = plan_->extent == nullptr ? 0 : plan_->extent->names.size();
+  if (sizes.size() != wanted) {
+    return InvalidArgument("wanted " + std::to_string(wanted) + " sizes, found " + std::to_string(sizes.size()));
+  }
   const bool profiled = plan_->recorded && profile::Enabled();
   if (profiled) profile::PrepareThread();
   const uint64_t execution = profiled ? profile::NextExecution() : 0;
   const int64_t start = profiled ? NowNs() : 0;
-  THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire());
-  for (const Context::Fixup& fixup : context->fixups) {
+  THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire(sizes));
+  Status status = Fit(*context, sizes);
+  if (status.ok()) status = CheckPorts(context->sized, inputs, outputs);
+  if (status.ok()) status = Run(*context, inputs, outputs, execution, start);
+  Release(std::move(context));
+  return status;
+}
+
+Status Session::Run(Context& context, std::span<const View> inputs, std::span<const View> outputs, uint64_t execution,
+                    int64_t begin) {
+  const bool profiled = execution != 0;
+  for (const Context::Fixup& fixup : context.fixups) {
     const Buffer& buffer = plan_->buffers[static_cast<size_t>(fixup.buffer)];
     const size_t index = static_cast<size_t>(buffer.index);
     std::byte* base;
@@ -176,24 +235,24 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs)
     } else if (inputs[index].contiguous()) {
       base = inputs[index].as<std::byte>();
     } else {
-      Arena& staging = context->staging[index];
+      Arena& staging = context.staging[index];
       if (staging.data() == nullptr) {
         THRESHER_ASSIGN(staging, Arena::Allocate(static_cast<size_t>(buffer.bytes)));
         profile::NoteAllocation(staging.data(), buffer.bytes);
       }
       base = staging.data();
     }
-    context->operands[fixup.operand].data = base + fixup.byte_offset;
+    context.sized.operands[fixup.operand].data = base + context.sized.offsets[fixup.operand];
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    std::byte* base = context->staging[i].data();
+    std::byte* base = context.staging[i].data();
     if (inputs[i].contiguous() || base == nullptr) continue;
     const profile::RuntimeInterval interval(profile::kDataConvertEvent, "input copy", profiled,
                                             profile::Section::kReshape);
-    kernels::Copy(inputs[i], MakeView(base, plan_->inputs[i].dtype, plan_->inputs[i].shape));
+    const PortType& port = context.sized.inputs[i];
+    kernels::Copy(inputs[i], MakeView(base, port.dtype, port.shape));
   }
-  const Status status = RunSteps(*context, execution, start);
-  Release(std::move(context));
+  const Status status = RunSteps(context, execution, begin);
   if (profiled) {
     profile::Record record;
     record.kind = profile::Kind::kExecution;
@@ -201,7 +260,7 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs)
     record.event = profile::kGraphExecutionEvent;
     record.site = plan_->site;
     record.execution = execution;
-    record.start_ns = start;
+    record.start_ns = begin;
     record.end_ns = NowNs();
     profile::Add(record);
   }
@@ -210,13 +269,15 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs)
 
 Status Session::RunSteps(Context& context, uint64_t execution, int64_t begin) {
   const Plan& plan = *plan_;
+  const SizedPlan& sized = context.sized;
   if (plan.steps.empty()) return Status::Ok();
   context.failed.store(false, std::memory_order_relaxed);
   const bool profiled = execution != 0;
+  const std::vector<uint32_t>* sites = profiled ? Sites(context) : nullptr;
   const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size()) : 0;
   ThreadPool& pool = ThreadPool::Global();
   bool any_parallel = false;
-  for (const Step& step : plan.steps) any_parallel |= step.parallel;
+  for (const uint8_t parallel : sized.parallel) any_parallel |= parallel != 0;
   const int parties = any_parallel ? std::min(pool.num_threads(), plan.num_threads) : 1;
   SpinBarrier barrier(parties);
   const int64_t launch = profiled ? NowNs() : 0;
@@ -232,13 +293,13 @@ Status Session::RunSteps(Context& context, uint64_t execution, int64_t begin) {
         }
         for (size_t s = 0; s < plan.steps.size(); ++s) {
           const Step& step = plan.steps[s];
-          const bool shared = step.parallel && !alone;
+          const bool shared = sized.parallel[s] != 0 && !alone;
           if ((part == 0 || shared) && !context.failed.load(std::memory_order_relaxed)) {
             StepContext c;
-            c.operands = &context.operands[context.first_operand[s]];
+            c.operands = sized.operands.data() + sized.first_operand[s];
             c.num_inputs = step.num_inputs;
-            c.params = step.params.data();
-            c.scratch = context.scratch + plan.scratch_bytes * part;
+            c.params = sized.params[s];
+            c.scratch = context.scratch + context.scratch_bytes * part;
             c.part = shared ? part : 0;
             c.num_parts = shared ? num_parts : 1;
             if (Status status = step.fn(c); !status.ok()) {
@@ -247,14 +308,14 @@ Status Session::RunSteps(Context& context, uint64_t execution, int64_t begin) {
             }
           }
           // Two steps of one thread in a row need no hand-over.
-          const bool next_parallel = s + 1 < plan.steps.size() && plan.steps[s + 1].parallel;
-          if (!alone && (step.parallel || next_parallel)) barrier.Wait();
+          const bool next_parallel = s + 1 < plan.steps.size() && sized.parallel[s + 1] != 0;
+          if (!alone && (sized.parallel[s] != 0 || next_parallel)) barrier.Wait();
           if (profiled && part == 0) {
             // The end of one step is the start of the next, so that waiting and dispatch are somebody's time.
             profile::Record record;
             record.kind = profile::Kind::kOp;
             record.section = static_cast<profile::Section>(step.section);
-            record.site = step.site;
+            record.site = (*sites)[s];
             record.execution = execution;
             record.correlation = correlation + s;
             record.value = begin;

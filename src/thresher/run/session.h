@@ -1,6 +1,8 @@
 // Runs a plan on the CPU.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -21,10 +23,11 @@ class Session {
   explicit Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions = {});
   ~Session();
 
-  // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error.
+  // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error. `sizes`
+  // are those of the call, where the plan is for many.
   // Errors: InvalidArgument where a view does not fit the plan (wanted and found are named), OutOfRange from indices in
   // the data, ResourceExhausted. An error leaves the session as good as before.
-  Status Run(std::span<const View> inputs, std::span<const View> outputs);
+  Status Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes = {});
 
   const Plan& plan() const { return *plan_; }
   // What precision_assignment decided for the plan's products; empty in fp32.
@@ -33,16 +36,26 @@ class Session {
  private:
   struct Context;
 
-  Result<std::unique_ptr<Context>> Acquire();
+  // A context, if possible one that has run at these sizes last.
+  Result<std::unique_ptr<Context>> Acquire(std::span<const int64_t> sizes);
   void Release(std::unique_ptr<Context> context);
-  Status Check(std::span<const View> inputs, std::span<const View> outputs) const;
+  // Takes memory for the context, and binds the operands that lie in it.
+  Status Allocate(Context& context) const;
+  void Bind(Context& context) const;
+  // Makes the context one for these sizes.
+  Status Fit(Context& context, std::span<const int64_t> sizes) const;
   // `execution` is 0 when nothing is recorded, else the run's number; `begin` is then when it began.
+  Status Run(Context& context, std::span<const View> inputs, std::span<const View> outputs, uint64_t execution,
+             int64_t begin);
+  // The sites of the steps at the context's sizes.
+  const std::vector<uint32_t>* Sites(const Context& context);
   Status RunSteps(Context& context, uint64_t execution, int64_t begin);
 
   const std::shared_ptr<const Plan> plan_;
   const std::vector<PrecisionDecision> decisions_;
   ForkMutex mutex_{LockRank::kSession};
   std::vector<std::unique_ptr<Context>> free_;
+  std::map<Dims, std::vector<uint32_t>> sites_;  // by the sizes that were profiled
 };
 
 }  // namespace thresher

@@ -1,0 +1,216 @@
+#include "thresher/graph/graph_family.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "thresher/graph/operator.h"
+
+namespace thresher {
+namespace {
+
+constexpr double kMaxExactInteger = 9007199254740992.0;
+
+// The whole numbers that an attribute consists of; false where it holds none.
+bool NumbersOf(const Attr& attr, std::vector<int64_t>& numbers) {
+  if (const auto* number = std::get_if<int64_t>(&attr)) {
+    numbers = {*number};
+  } else if (const auto* list = std::get_if<Dims>(&attr)) {
+    numbers = *list;
+  } else if (const auto* real = std::get_if<double>(&attr);
+             real != nullptr && std::abs(*real) <= kMaxExactInteger && std::trunc(*real) == *real) {
+    numbers = {static_cast<int64_t>(*real)};
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void SetNumber(Attr& attr, size_t element, int64_t value) {
+  if (auto* number = std::get_if<int64_t>(&attr)) *number = value;
+  if (auto* list = std::get_if<Dims>(&attr)) (*list)[element] = value;
+  if (auto* real = std::get_if<double>(&attr)) *real = static_cast<double>(value);
+}
+
+// Bits, so that 0.0 and -0.0 differ and a NaN equals itself.
+bool SameAttr(const Attr& a, const Attr& b) {
+  const auto* x = std::get_if<double>(&a);
+  const auto* y = std::get_if<double>(&b);
+  return x != nullptr && y != nullptr ? std::memcmp(x, y, sizeof(double)) == 0 : a == b;
+}
+
+bool SameConstant(const Value& a, const Value& b) {
+  if (a.shape != b.shape || a.constant.is_weight != b.constant.is_weight) return false;
+  if (a.constant.data == b.constant.data) return true;
+  // A weight is known by its address, since it would take long to read.
+  return !a.constant.is_weight && std::memcmp(a.constant.data, b.constant.data,
+                                              static_cast<size_t>(NumElements(a.shape)) * SizeOf(a.dtype)) == 0;
+}
+
+Status Differ(const std::string& what) {
+  return Unsupported("the graphs at different sizes differ in more than numbers: " + what);
+}
+
+Status CheckSame(const Graph& a, const Graph& b) {
+  if (a.values().size() != b.values().size()) return Differ("how many values there are");
+  if (a.inputs() != b.inputs() || a.outputs() != b.outputs()) return Differ("inputs or outputs");
+  for (size_t i = 0; i < a.values().size(); ++i) {
+    const Value& x = a.values()[i];
+    const Value& y = b.values()[i];
+    if (x.kind != y.kind || x.dtype != y.dtype || x.shape.size() != y.shape.size() || x.name != y.name) {
+      return Differ("the type of value " + std::to_string(i) + " " + x.name);
+    }
+    if (x.kind == Value::Kind::kConstant && !SameConstant(x, y)) return Differ("the constant " + x.name);
+  }
+  for (size_t i = 0; i < a.nodes().size(); ++i) {
+    const Node& x = a.nodes()[i];
+    const Node& y = b.nodes()[i];
+    if (x.op != y.op || x.inputs != y.inputs || x.outputs != y.outputs || x.attrs.size() != y.attrs.size()) {
+      return Differ("node " + std::to_string(i) + ", " + std::string(x.op->name));
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<GraphFamily> GraphFamily::Fit(std::vector<std::string> names, int degree, std::span<const Sample> samples) {
+  GraphFamily family;
+  const size_t sizes = names.size();
+  if (sizes == 0 || sizes > kMaxSizes) {
+    return InvalidArgument("wanted 1 to " + std::to_string(kMaxSizes) + " sizes, found " + std::to_string(sizes));
+  }
+  std::vector<Dims> points;
+  for (const Sample& sample : samples) {
+    if (sample.sizes.size() != sizes) {
+      return InvalidArgument("wanted " + std::to_string(sizes) + " sizes in a sample, found " +
+                             std::to_string(sample.sizes.size()));
+    }
+    points.push_back(sample.sizes);
+  }
+  family.monomials_ = Monomials(sizes, degree, 3);
+  if (samples.size() <= family.monomials_.count()) {
+    return InvalidArgument("wanted more than " + std::to_string(family.monomials_.count()) + " samples, found " +
+                           std::to_string(samples.size()));
+  }
+  THRESHER_ASSIGN(const PolynomialFitter fitter, PolynomialFitter::Make(family.monomials_, std::move(points)));
+  const Graph& first = *samples[0].graph;
+  for (const Sample& sample : samples) THRESHER_TRY(CheckSame(first, *sample.graph));
+  std::vector<int64_t> values(samples.size());
+  for (const ValueId id : first.inputs()) {
+    std::vector<Polynomial>& shape = family.inputs_.emplace_back();
+    for (size_t d = 0; d < first.value(id).shape.size(); ++d) {
+      for (size_t s = 0; s < samples.size(); ++s) values[s] = samples[s].graph->value(id).shape[d];
+      std::optional<Polynomial> size = fitter.Fit(values);
+      if (!size) return Unsupported("the shape of input " + first.value(id).name + " is no polynomial of the sizes");
+      shape.push_back(*std::move(size));
+    }
+  }
+  for (size_t i = 0; i < first.nodes().size(); ++i) {
+    const Node& node = first.nodes()[i];
+    NodeNumbers& found = family.nodes_.emplace_back();
+    found.from_constants = true;
+    for (const ValueId id : node.inputs) found.from_constants &= id == kNoValue || first.is_constant(id);
+    for (const ValueId id : node.outputs) {
+      for (const Sample& sample : samples) found.varies |= sample.graph->value(id).shape != first.value(id).shape;
+    }
+    for (const auto& [name, attr] : node.attrs) {
+      const auto fail = [&, attr_name = name] {
+        return Unsupported(std::string(node.op->name) + ": " + attr_name + " is no polynomial of the sizes");
+      };
+      std::vector<std::vector<int64_t>> numbers(samples.size());  // [sample][element]
+      bool same = true, whole = true;
+      for (size_t s = 0; s < samples.size(); ++s) {
+        const auto other = samples[s].graph->nodes()[i].attrs.find(name);
+        if (other == samples[s].graph->nodes()[i].attrs.end() || other->second.index() != attr.index()) return fail();
+        same &= SameAttr(attr, other->second);
+        whole &= NumbersOf(other->second, numbers[s]);
+      }
+      if (same) continue;
+      found.varies = true;
+      if (!whole) return fail();
+      for (size_t e = 0; e < numbers[0].size(); ++e) {
+        for (size_t s = 0; s < samples.size(); ++s) {
+          if (numbers[s].size() != numbers[0].size()) return fail();
+          values[s] = numbers[s][e];
+        }
+        std::optional<Polynomial> value = fitter.Fit(values);
+        if (!value) return fail();
+        if (!value->constant()) found.numbers.push_back({name, e, *std::move(value)});
+      }
+    }
+  }
+  family.names_ = std::move(names);
+  family.base_ = first;
+  return family;
+}
+
+Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
+  if (sizes.size() != names_.size()) {
+    return InvalidArgument("wanted " + std::to_string(names_.size()) + " sizes, found " + std::to_string(sizes.size()));
+  }
+  std::vector<int64_t> monomials(monomials_.count());
+  monomials_.At(sizes, monomials.data());
+  Graph graph;
+  std::vector<ValueId> map(base_.values().size(), kNoValue);
+  std::map<ValueId, ValueId> hidden;  // constants behind a barrier
+  for (size_t i = 0; i < base_.inputs().size(); ++i) {
+    const Value& input = base_.value(base_.inputs()[i]);
+    Dims shape;
+    for (const Polynomial& size : inputs_[i]) shape.push_back(size.At(monomials.data()));
+    map[static_cast<size_t>(base_.inputs()[i])] = graph.AddInput(input.name, input.dtype, std::move(shape));
+  }
+  const auto mapped = [&](ValueId id) {
+    if (id == kNoValue) return kNoValue;
+    ValueId& to = map[static_cast<size_t>(id)];
+    if (to == kNoValue && base_.is_constant(id)) {
+      const Value& constant = base_.value(id);
+      to = graph.AddConstant(constant.name, constant.dtype, constant.shape, constant.constant);
+    }
+    return to;
+  };
+  for (size_t i = 0; i < base_.nodes().size(); ++i) {
+    const Node& node = base_.nodes()[i];
+    const NodeNumbers& own = nodes_[i];
+    Attrs attrs = node.attrs;
+    for (const Number& number : own.numbers) {
+      SetNumber(attrs[number.attr], number.element, number.value.At(monomials.data()));
+    }
+    const bool hide = own.varies && own.from_constants;
+    std::vector<ValueId> inputs;
+    for (const ValueId id : node.inputs) {
+      ValueId input = mapped(id);
+      if (hide && id != kNoValue) {
+        auto [at, added] = hidden.try_emplace(id, kNoValue);
+        if (added) {
+          THRESHER_ASSIGN(at->second, graph.Add1("barrier", {input}, {}, node.source, node.module));
+        }
+        input = at->second;
+      }
+      inputs.push_back(input);
+    }
+    // A full of many elements is better known as one element that is repeated.
+    const bool full = hide && node.op->name == "full";
+    const Dims shape = GetAttr<Dims>(attrs, "shape", {});
+    if (full) attrs["shape"] = Dims{};
+    THRESHER_ASSIGN(std::vector<ValueId> outputs,
+                    graph.Add(std::string(node.op->name), std::move(inputs), attrs, node.source, node.module));
+    if (hide && node.inputs.empty()) {
+      for (ValueId& id : outputs) {
+        THRESHER_ASSIGN(id, graph.Add1("barrier", {id}, {}, node.source, node.module));
+        if (full) {
+          THRESHER_ASSIGN(id, graph.Add1("expand", {id}, {{"shape", shape}}, node.source, node.module));
+        }
+      }
+    }
+    for (size_t o = 0; o < outputs.size(); ++o) map[static_cast<size_t>(node.outputs[o])] = outputs[o];
+  }
+  std::vector<ValueId> outputs;
+  for (const ValueId id : base_.outputs()) outputs.push_back(mapped(id));
+  graph.SetOutputs(std::move(outputs));
+  return graph;
+}
+
+}  // namespace thresher

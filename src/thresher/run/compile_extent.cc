@@ -1,0 +1,164 @@
+// Which sizes are tried to find one plan for many.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "thresher/plan/extent.h"
+#include "thresher/profile/runtime_interval.h"
+#include "thresher/run/compile.h"
+
+namespace thresher {
+namespace {
+
+constexpr int64_t kLeastSizes[] = {2, 4, 8};  // at 1, strides and broadcasting follow other rules
+
+bool IsPrime(int64_t n) {
+  for (int64_t d = 2; d * d <= n; ++d) {
+    if (n % d == 0) return false;
+  }
+  return n > 1;
+}
+
+// The largest prime up to n, if it is above `above`; else n. Sizes of a model are rarely prime, so that no two sizes of
+// a sample are equal by chance and no structure is peculiar to it.
+int64_t PrimeUpTo(int64_t n, int64_t above) {
+  for (int64_t p = n; p > above; --p) {
+    if (IsPrime(p)) return p;
+  }
+  return n;
+}
+
+// Samples in the order in which they are tried: a grid of three values a size and some more as a check, which are
+// `wanted`, then others for where not all of those will do.
+std::vector<Dims> Samples(const Dims& least, const Dims& seed, const Dims& capacity, size_t* wanted) {
+  const size_t n = seed.size();
+  std::vector<Dims> levels(n);
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t high = PrimeUpTo(capacity[i] - static_cast<int64_t>(i), least[i] + 1);
+    levels[i] = {least[i], high, PrimeUpTo((least[i] + high) / 2 + static_cast<int64_t>(i), least[i])};
+  }
+  std::vector<Dims> samples = {seed};
+  const auto add = [&](Dims sizes) {
+    for (size_t i = 0; i < n; ++i) {
+      sizes[i] = std::clamp(sizes[i], least[i], capacity[i]);
+      // Sizes that are equal by chance may look alike to a pass.
+      while (std::find(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(i), sizes[i]) !=
+                 sizes.begin() + static_cast<std::ptrdiff_t>(i) &&
+             sizes[i] < capacity[i]) {
+        ++sizes[i];
+      }
+    }
+    if (std::find(samples.begin(), samples.end(), sizes) == samples.end()) samples.push_back(std::move(sizes));
+  };
+  std::vector<size_t> at(n, 0);
+  while (true) {
+    Dims sizes(n);
+    for (size_t i = 0; i < n; ++i) sizes[i] = levels[i][at[i]];
+    add(std::move(sizes));
+    size_t v = 0;
+    while (v < n && at[v] == 2) at[v++] = 0;
+    if (v == n) break;
+    ++at[v];
+  }
+  for (size_t turn = 0; turn < n + 1; ++turn) {
+    Dims sizes(n);
+    for (size_t i = 0; i < n; ++i) {
+      const int64_t span = capacity[i] - least[i];
+      sizes[i] = least[i] + span * static_cast<int64_t>((turn + i) % 3 + 1) / 4 + 1;
+    }
+    add(std::move(sizes));
+  }
+  *wanted = samples.size();
+  // Where few rows are computed in another way than many, those near the seed.
+  for (const int64_t more : {1, 2, 3, -1, -2}) {
+    Dims sizes = seed;
+    for (int64_t& size : sizes) size += more;
+    add(std::move(sizes));
+  }
+  return samples;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, WeightStore& weights,
+                                               const CompileOptions& options, const Dims& seed, const Dims& capacity) {
+  const profile::RuntimeInterval interval(profile::kCompileGraphEvent, options.plan.name);
+  const size_t n = family.names().size();
+  if (seed.size() != n || capacity.size() != n) {
+    return InvalidArgument("wanted " + std::to_string(n) + " sizes, found " + std::to_string(seed.size()) + " and " +
+                           std::to_string(capacity.size()));
+  }
+  CompileOptions own = options;
+  own.plan.recorded = false;
+  own.dump = nullptr;
+  std::shared_ptr<TuningTable> tuning;
+  if (options.plan.tuning != nullptr) {
+    // A copy: what is measured later must not change how this plan computes.
+    if (const std::vector<TunedProduct> entries = options.plan.tuning->Entries(); !entries.empty()) {
+      tuning = std::make_shared<TuningTable>();
+      THRESHER_TRY(tuning->Replace(entries));
+    }
+  }
+  own.plan.tuning = tuning.get();
+  struct Made {
+    std::shared_ptr<const Plan> plan;  // null: no plan can be made at these sizes
+    std::vector<PrecisionDecision> decisions;
+  };
+  std::map<Dims, Made> made;
+  const auto make = [&](const Dims& sizes) -> const Made& {
+    const auto [at, added] = made.try_emplace(sizes);
+    if (!added) return at->second;
+    const Result<Graph> graph = family.At(sizes);
+    if (!graph.ok()) return at->second;
+    const Result<std::unique_ptr<Session>> session = Compile(graph.value(), weights, own);
+    if (session.ok()) {
+      at->second = {std::make_shared<const Plan>(session.value()->plan()), session.value()->precision_decisions()};
+    }
+    return at->second;
+  };
+  const Made& first = make(seed);
+  if (first.plan == nullptr) return Unsupported("no plan can be made at the sizes of the call");
+  Status status;
+  for (const int64_t lowest : kLeastSizes) {
+    Dims least(n, lowest);
+    bool possible = true;
+    for (size_t i = 0; i < n; ++i) possible &= seed[i] >= lowest && capacity[i] >= std::max(seed[i], lowest + 4);
+    if (!possible) break;
+    std::vector<ExtentSample> samples;
+    std::vector<std::pair<Dims, Status>> others;
+    size_t wanted;
+    for (const Dims& sizes : Samples(least, seed, capacity, &wanted)) {
+      if (samples.size() == wanted) break;
+      const Made& sample = make(sizes);
+      const Status same =
+          sample.plan == nullptr ? Unsupported("no plan can be made") : CheckSameStructure(*first.plan, *sample.plan);
+      if (same.ok()) {
+        samples.push_back({sizes, sample.plan});
+      } else {
+        others.emplace_back(sizes, same);
+      }
+    }
+    Result<std::shared_ptr<Plan>> found =
+        FitPlan(family.names(), least, capacity, samples, tuning, options.plan.share_memory);
+    status = found.status();
+    if (!found.ok()) {
+      if (!others.empty()) status = others.front().second;
+      continue;
+    }
+    const std::shared_ptr<Plan> plan = std::move(found).value();
+    // Sizes at which plans look different must be refused.
+    for (const auto& [sizes, reason] : others) {
+      if (status.ok() && CheckSizes(*plan, sizes).ok()) status = reason;
+    }
+    if (!status.ok()) continue;
+    plan->recorded = options.plan.recorded;
+    if (plan->recorded) AssignSites(*plan);
+    return std::make_unique<Session>(plan, first.decisions);
+  }
+  if (status.ok()) return InvalidArgument("the sizes of the call are too small for a plan for many");
+  return status;
+}
+
+}  // namespace thresher
