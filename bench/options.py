@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from architectures import ARCHITECTURES
 from comparison import ENGINES, PRECISIONS, REFERENCE, Settings
 from models import LONGEST, MODELS
 
@@ -20,13 +21,16 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --model bert-base --quick
   python bench/run.py --python-thresher P --python-peers Q --latency --precision fp32 --sequences 8,32,128
   python bench/run.py --python-thresher P --python-peers Q --accuracy
+  python bench/run.py --python-thresher P --python-peers Q --architectures
+  python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
   python bench/run.py --python-thresher P --python-peers Q --inductor --zentorch --python-zentorch Z
 
 An engine that is not available here (no such library, processor without the instructions) is a row that says why.
 
 exit codes:
   0  everything was measured
-  1  with --accuracy: Thresher loses more than its precision is allowed to
+  1  with --accuracy: Thresher loses more than its precision is allowed to; with --architectures: a row failed, is
+     slower than eager, or its error is not explained by rounding
   2  an engine failed or the command line is wrong; the message says which"""
 
 
@@ -49,6 +53,14 @@ def _precisions(text: str) -> tuple[str, ...]:
     unknown = [name for name in names if name not in PRECISIONS]
     if unknown:
         raise argparse.ArgumentTypeError(f"wanted some of {', '.join(PRECISIONS)}, found '{unknown[0]}'")
+    return names
+
+
+def _architectures(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in ARCHITECTURES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"wanted some of {', '.join(ARCHITECTURES)}, found '{unknown[0]}'")
     return names
 
 
@@ -75,6 +87,15 @@ def parser() -> argparse.ArgumentParser:
         help="batch 1 at several sequence lengths (default: 8 to 256), as table and picture",
     )
     what.add_argument("--accuracy", action="store_true", help="correlation with ratings of real texts instead of times")
+    what.add_argument(
+        "--architectures",
+        type=_architectures,
+        nargs="?",
+        const=tuple(ARCHITECTURES),
+        metavar="NAMES",
+        help="small models with random weights against eager and float64; all, or some of "
+        f"{', '.join(ARCHITECTURES)}; --precision is then the type of the models' values (default: fp32,bf16)",
+    )
     made.add_argument("--model", choices=MODELS, default="minilm", help="default: %(default)s")
     made.add_argument(
         "--precision", type=_precisions, help="engines of these precisions only, all there are: fp32,bf16,fp16,int8"
@@ -136,6 +157,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         made.error(f"--rounds must be at least 1, found {options.rounds}")
     if options.accuracy and not MODELS[options.model].trained:
         made.error(f"--accuracy needs trained weights, and {options.model} has random ones; use --model minilm")
+    if options.architectures and "int8" in (options.precision or ()):
+        made.error("--architectures takes the types of values fp32, bf16 and fp16, found int8")
     if options.latency and options.sequences and len(set(options.sequences)) < 2:
         made.error(f"--latency draws lines and needs two sequence lengths, found {options.sequences[0]}")
     return options

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import accuracy
+import architecture_page
 import bars
 import lines
 import options
@@ -25,6 +27,7 @@ from measure.table import Table
 from measure.worker import WorkerError
 
 ROOT = Path(__file__).resolve().parents[1]
+ARCHITECTURE_ROUNDS = 12
 EXIT_DONE = 0
 EXIT_BROKEN = 1
 EXIT_ERROR = 2
@@ -34,11 +37,13 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command line.
 
     Returns:
-      The exit code: 0 measured, 1 Thresher loses too much accuracy, 2 an engine failed.
+      The exit code: 0 measured, 1 Thresher is not as good as it has to be, 2 an engine failed.
     """
     chosen = options.parse(list(argv))
     settings = options.settings_of(chosen)
     output = chosen.output.resolve()
+    if chosen.architectures:
+        return _architectures(chosen, output)
     # Not resolve(): the python of an environment is a link, and following it leaves the environment.
     pythons = {
         "thresher": chosen.python_thresher.absolute(),
@@ -86,6 +91,25 @@ def _accuracy(settings: Settings, places: Places) -> int:
         name, corpus = label(row.title, row.precision), accuracy.CORPORA[row.corpus].title
         print(f"bench: {name} loses {row.loss:.4f} on {corpus}, allowed are {row.limit:g}", file=sys.stderr)
     return EXIT_BROKEN if broken else EXIT_DONE
+
+
+def _architectures(chosen: argparse.Namespace, output: Path) -> int:
+    python = chosen.python_thresher.absolute()
+    threads = max(chosen.threads or (2,))
+    rounds = chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else ARCHITECTURE_ROUNDS)
+    precisions = chosen.precision or ("fp32", "bf16")
+    rows = architecture_page.measure(python, output, chosen.architectures, precisions, threads, rounds)
+    environment = next((row["environment"] for row in rows if "environment" in row), {})
+    result = {"format": "thresher architectures", "revision": git_revision(ROOT), "threads": threads}
+    result |= {
+        "environment": environment,
+        "rows": [{k: v for k, v in row.items() if k != "environment"} for row in rows],
+    }
+    bad = [row for row in rows if architecture_page.is_bad(row)]
+    remarks = [f"{len(rows) - len(bad)} of {len(rows)} rows as they should be; {environment.get('cpu_model', '')}"]
+    output.mkdir(parents=True, exist_ok=True)
+    _write(output, "architectures", architecture_page.table_of(rows, threads), remarks, result)
+    return EXIT_BROKEN if bad else EXIT_DONE
 
 
 def _stem(name: str, settings: Settings) -> str:
