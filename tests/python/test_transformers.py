@@ -98,3 +98,43 @@ def test_llama_fuses_its_pointwise_chains(compiler: Any) -> None:
     torch.testing.assert_close(got, unfused, rtol=1e-4, atol=1e-5)
     unfused_names = [step["name"] for step in unfused_steps]
     assert "pointwise" not in unfused_names and names.count("copy") <= unfused_names.count("copy")
+
+
+def steps_of(compiler: Any) -> list[str]:
+    """Names of the steps of all plans."""
+    from thresher.compiler.stats import RECORDER
+
+    return [str(step["name"]) for graph in RECORDER.alive() for plan in graph.plans() for step in plan.steps()]
+
+
+def test_experts_are_whole_in_the_engine(compiler: Any) -> None:
+    sizes = {**FAMILIES["Llama"][0], "num_local_experts": 4, "num_experts_per_tok": 2}
+    model = transformers.MixtralModel(transformers.MixtralConfig(vocab_size=WORDS, **sizes)).eval()
+    compiled = compiler.compile(model)
+    with torch.no_grad():
+        for batch, length in ((2, 7), (3, 9), (1, 1)):
+            words = torch.randint(0, WORDS, (batch, length))
+            got = compiled(words)[0]
+            torch.testing.assert_close(got, model(words)[0], rtol=1e-4, atol=1e-5)
+    stats = compiler.compilation_stats()
+    assert stats.nodes_unsupported == 0 and stats.eager_shapes == ()
+    names = steps_of(compiler)
+    # Two products a layer; the matrices of the experts are packed when the plan is made.
+    assert names.count("grouped_linear") == 2 * model.config.num_hidden_layers * stats.plans
+    assert "pack" not in names
+
+
+def test_a_batch_norm_is_one_step_with_what_follows(compiler: Any) -> None:
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    with torch.no_grad():
+        model[1].running_mean.normal_()
+        model[1].running_var.uniform_(0.5, 1.5)
+        model[1].weight.normal_()
+        x = torch.randn(5, 8)
+        compiled = compiler.compile(model)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
+        assert steps_of(compiler) == ["linear", "pointwise", "linear"]
+        model[1].running_var.mul_(3)  # the factors, too, are made anew
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)

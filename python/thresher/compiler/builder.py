@@ -32,7 +32,7 @@ RULES: dict[Any, Rule] = {}
 
 
 def rule(*targets: Any) -> Callable[[Rule], Rule]:
-    """Registers the rule for these operator overloads."""
+    """Registers the rule for these operator overloads, or names of such as another library may register later."""
 
     def register(function: Rule) -> Rule:
         for target in targets:
@@ -53,7 +53,7 @@ class Value:
       dtype: one of ENGINE_DTYPES.
       shape: concrete sizes.
       argument: position of the compiled function's argument this is, or -1.
-      transposed: for the transpose of a matrix, that matrix.
+      transposed: for the transpose of a matrix or of a batch of them, that matrix or batch.
       scalar: the number every element equals, where known.
     """
 
@@ -96,6 +96,14 @@ class Builder:
         Raises:
           UnsupportedNode: the engine refuses; the text is its message.
         """
+        return self.emit_all(op, inputs, **attrs)[0]
+
+    def emit_all(self, op: str, inputs: Sequence[Value | None], **attrs: Any) -> tuple[Value, ...]:
+        """Adds an operator with any number of outputs.
+
+        Raises:
+          UnsupportedNode: the engine refuses; the text is its message.
+        """
         key = (op, tuple(-1 if v is None else v.id for v in inputs), _freeze(attrs))
         found = self._seen.get(key)
         if found is None:
@@ -105,7 +113,7 @@ class Builder:
                 raise UnsupportedNode(str(error)) from error
             found = tuple(self.wrap(i) for i in ids)
             self._seen[key] = found
-        return found[0]
+        return found
 
     def wrap(self, value_id: int, argument: int = -1) -> Value:
         """The Value of an id of the engine's graph."""
@@ -202,10 +210,11 @@ class Builder:
         order = [dim(d, x.rank) for d in dims]
         if order == list(range(x.rank)):
             return x
-        if x.transposed is not None:
+        swap = order in ([1, 0], [0, 2, 1])
+        if swap and x.transposed is not None:
             return x.transposed
         made = self.emit("permute", [x], dims=order)
-        return dataclasses.replace(made, transposed=x) if order == [1, 0] else made
+        return dataclasses.replace(made, transposed=x) if swap else made
 
     def expand(self, x: Value, shape: Sequence[int]) -> Value:
         """x broadcast to `shape`; -1 keeps a size."""

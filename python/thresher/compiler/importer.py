@@ -20,6 +20,10 @@ from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Value, engi
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.origin import module_of, source_of
 
+BATCH_NORMS = {
+    torch.ops.aten._native_batch_norm_legit_no_training.default,
+    torch.ops.aten.native_batch_norm.default,
+}
 FAMILIES = (rules_linear, rules_pointwise, rules_shape, rules_index, rules_sym)
 
 # Constants of at most this many elements are copied into the graph, where passes may compute with them.
@@ -100,7 +104,7 @@ def import_graph(
                 if arg.numel() == 0:
                     raise EmptyTensor
                 if position in frozen:
-                    weight = arg.is_floating_point() or arg.numel() > SMALL_CONSTANT
+                    weight = arg.numel() > SMALL_CONSTANT or (arg.is_floating_point() and not _is_statistic(node))
                     name = node.meta.get("thresher_name", node.name)
                     values[node] = builder.constant(name, arg, weight=weight, argument=position)
                 else:
@@ -128,6 +132,11 @@ def import_graph(
     raise AssertionError("a graph ends with its outputs")
 
 
+def _is_statistic(node: fx.Node) -> bool:
+    """Whether only batch norms read the tensor: what they compute of it can be computed once."""
+    return all(user.target in BATCH_NORMS for user in node.users)
+
+
 def import_node(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     """What a call_function node gives: a Value, a number, a tuple of those.
 
@@ -152,7 +161,7 @@ def import_node(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> 
         if any(isinstance(arg, (Value, Foreign)) for arg in args):
             raise UnsupportedNode("arithmetic on a tensor as if it were a number")
         return target(*args, **kwargs)  # type: ignore[operator]
-    function = RULES.get(target)
+    function = RULES.get(target) or RULES.get(str(target))
     if function is None:
         raise UnsupportedNode("the engine has no such operator")
     bound = _bind(target, args, kwargs)

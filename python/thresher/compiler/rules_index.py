@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from thresher.compiler.builder import Builder, Scalar, Value, dim, engine_dtype, rule, stored
 from thresher.compiler.errors import UnsupportedNode
@@ -61,6 +62,82 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.permute(found, order)
 
 
+@rule(aten.index_put.default, aten._unsafe_index_put.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    given = [(axis, index) for axis, index in enumerate(a.indices) if index is not None]
+    if len(given) == 1 and given[0][1].dtype == torch.bool and not a.accumulate and a.values.numel == 1:
+        return _fill_where(b, x, *given[0], b.reshape(a.values, ()))
+    for _, index in given:
+        if index.dtype not in (torch.int64, torch.int32):
+            raise UnsupportedNode(f"an index of {str(index.dtype).removeprefix('torch.')}, wanted int64 or int32")
+    axes = [axis for axis, _ in given]
+    if axes != list(range(len(axes))) or not axes:
+        raise UnsupportedNode("indices of other than the first dimensions")
+    indices = [b.cast(index, torch.int64) for _, index in given]
+    return b.emit("index_put", [x, b.cast(a.values, x.dtype), *indices], accumulate=bool(a.accumulate))
+
+
+def _fill_where(b: Builder, x: Value, axis: int, mask: Value, number: Value) -> Value:
+    """x with one number where a mask over some of its dimensions, the first of them being `axis`, holds."""
+    shape = (*mask.shape, *(1 for _ in x.shape[axis + mask.rank :]))
+    return b.where(b.reshape(mask, shape), number, x, x.dtype)
+
+
+# ---- order ----
+
+
+@rule(aten.sort.default, aten.sort.stable)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
+    return b.emit_all("sort", [a.self], dim=dim(a.dim, a.self.rank), descending=bool(a.descending))
+
+
+@rule(aten.topk.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
+    axis = dim(a.dim, a.self.rank)
+    return b.emit_all("sort", [a.self], dim=axis, descending=bool(a.largest), k=int(a.k))
+
+
+@rule(aten.argmax.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _arg_extreme(b, "argmax", a.self, a.dim, a.keepdim)
+
+
+@rule(aten.argmin.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _arg_extreme(b, "argmin", a.self, a.dim, a.keepdim)
+
+
+def _arg_extreme(b: Builder, op: str, x: Value, axis: int | None, keepdim: bool) -> Value:
+    if axis is None:
+        found = b.emit(op, [b.reshape(x, (-1,))], dim=0)
+        return b.reshape(found, [1] * x.rank) if keepdim else found
+    axis = dim(axis, x.rank)
+    found = b.emit(op, [x], dim=axis)
+    return b.reshape(found, (*x.shape[:axis], 1, *x.shape[axis + 1 :])) if keepdim and x.rank else found
+
+
+# Comparisons of a histogram: elements times bins.
+_MOST_COMPARED = 1 << 20
+
+
+@rule(aten.histc.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, bins = a.self, int(a.bins)
+    if x.dtype != torch.float32 or not a.min < a.max or not math.isfinite(a.max - a.min):
+        raise UnsupportedNode("a histogram of other than float32 between two given numbers")
+    if x.numel * bins > _MOST_COMPARED:
+        raise UnsupportedNode(f"a histogram of {x.numel} elements in {bins} bins")
+    with unset_fake_temporarily():
+        edges = torch.linspace(float(a.min), float(a.max), bins + 1)
+        ends = edges[1:].clone()
+        ends[-1] = torch.nextafter(ends[-1], torch.tensor(math.inf))  # the last bin has its upper end, too
+        begin, end = b.constant("begin", edges[:-1], weight=False), b.constant("end", ends, weight=False)
+    column = b.reshape(x, (-1, 1))
+    inside = b.binary("logical_and", b.binary("ge", column, begin), b.binary("lt", column, end))
+    return b.reduce("sum", b.cast(inside, torch.float32), [0], False)
+
+
 # ---- reductions ----
 
 
@@ -100,11 +177,10 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.reduce("amin", a.self, None, False)
 
 
-def _extreme(op: str) -> Callable[[Builder, SimpleNamespace], tuple[Value, None]]:
-    def reduce(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
-        if b.out_used(1):
-            raise UnsupportedNode("the indices output is not offered")
-        return b.reduce(op, a.self, [a.dim], a.keepdim), None
+def _extreme(op: str) -> Callable[[Builder, SimpleNamespace], tuple[Value, Value | None]]:
+    def reduce(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None]:
+        places = _arg_extreme(b, f"arg{op[1:]}", a.self, a.dim, a.keepdim) if b.out_used(1) else None
+        return b.reduce(op, a.self, [a.dim], a.keepdim), places
 
     return reduce
 
@@ -232,7 +308,12 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return _full(b, a.self.shape, 1)
 
 
-@rule(aten.zeros_like.default)
+@rule(aten.empty.memory_format, aten.new_empty.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _full(b, a.size, 0)  # any numbers would do
+
+
+@rule(aten.zeros_like.default, aten.empty_like.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _full(b, a.self.shape, 0)
 

@@ -94,6 +94,81 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None
     return out, mean, b.unary("rsqrt", b.binary("add", variance, a.eps))
 
 
+@rule(aten._native_batch_norm_legit_no_training.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None, None]:
+    return _batch_norm(b, a)
+
+
+@rule(aten.native_batch_norm.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None, None]:
+    if a.training:
+        raise UnsupportedNode("statistics of the batch, which training takes, are not offered")
+    return _batch_norm(b, a)
+
+
+def _batch_norm(b: Builder, a: SimpleNamespace) -> tuple[Value, None, None]:
+    """One product and one sum a channel; their factors are constants where the statistics are."""
+    x = a.input
+    factor = b.unary("rsqrt", b.binary("add", a.running_var, float(a.eps)))
+    if a.weight is not None:
+        factor = b.binary("mul", factor, a.weight)
+    offset = b.unary("neg", b.binary("mul", a.running_mean, factor))
+    if a.bias is not None:
+        offset = b.binary("add", offset, a.bias)
+    return b.cast(_per_channel(b, x, factor, offset), b.out_dtype()), None, None
+
+
+def _per_channel(b: Builder, x: Value, factor: Value | None, offset: Value | None) -> Value:
+    """x * factor + offset along dimension 1."""
+    shape = (x.shape[1], *(1 for _ in x.shape[2:]))
+    if factor is not None:
+        x = b.binary("mul", x, b.reshape(factor, shape))
+    return x if offset is None else b.binary("add", x, b.reshape(offset, shape))
+
+
+@rule(aten.native_group_norm.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None]:
+    # A group is a row of a layer_norm; weight and bias belong to channels, of which a row has several.
+    x = a.input
+    rows = b.reshape(x, (a.N, a.group, a.C // a.group * a.HxW))
+    normal = b.reshape(b.emit("layer_norm", [rows, None, None], eps=float(a.eps), dims=1), x.shape)
+    out = _per_channel(b, normal, a.weight, a.bias)
+    if not (b.out_used(1) or b.out_used(2)):
+        return out, None, None
+    mean = b.reduce("mean", rows, [2], True)
+    centred = b.binary("sub", rows, mean)
+    variance = b.reduce("mean", b.binary("mul", centred, centred), [2], False)
+    return out, b.reshape(mean, (a.N, a.group)), b.unary("rsqrt", b.binary("add", variance, a.eps))
+
+
+@rule(aten._weight_norm_interface.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value]:
+    axes = [axis for axis in range(a.v.rank) if axis != dim(a.dim, a.v.rank)]
+    norm = b.unary("sqrt", b.reduce("sum", b.binary("mul", a.v, a.v), axes, True))
+    return b.binary("mul", a.v, b.binary("div", a.g, norm)), norm
+
+
+@rule(aten._grouped_mm.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    if a.offs is None or a.self.rank != 2 or a.mat2.rank != 3:
+        raise UnsupportedNode(f"ranks {a.self.rank} and {a.mat2.rank}, wanted rows with ends, and a batch of matrices")
+    if a.bias is not None:
+        raise UnsupportedNode("a bias")
+    return _grouped(b, a.self, a.mat2, a.offs)
+
+
+@rule("transformers.grouped_mm_fallback.default")
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _grouped(b, a.input, a.weight, a.offs)
+
+
+def _grouped(b: Builder, x: Value, weights: Value, ends: Value) -> Value:
+    """Runs of rows up to each end times the matrices; each matrix is a weight of its own, packed ahead."""
+    stored, layout = (weights, "kn") if weights.transposed is None else (weights.transposed, "nk")
+    matrices = [b.emit("select", [stored], dim=0, index=i) for i in range(stored.shape[0])]
+    return b.emit("grouped_linear", [x, ends, *matrices], layout=layout)
+
+
 @rule(aten._softmax.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _softmax(b, "softmax", a.self, a.dim)

@@ -31,14 +31,13 @@ for _name in ("exp", "log", "sqrt", "rsqrt", "reciprocal", "erf", "tanh", "sigmo
     rule(getattr(aten, _name).default)(_float_unary(_name))
 
 
-@rule(aten.neg.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.unary("neg", a.self)
+def _unary(op: str) -> Callable[[Builder, SimpleNamespace], Value]:
+    return lambda b, a: b.unary(op, a.self)
 
 
-@rule(aten.abs.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    return b.unary("abs", a.self)
+for _name in ("neg", "abs", "sign", "floor", "ceil", "round", "trunc"):
+    rule(getattr(aten, _name).default)(_unary(_name))
+rule(aten.sgn.default)(_unary("sign"))
 
 
 @rule(aten.relu.default)
@@ -201,6 +200,49 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.binary("div", a.self, a.other, b.out_dtype())
 
 
+@rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    dtype = b.out_dtype()
+    if a.rounding_mode is None:
+        return b.binary("div", a.self, a.other, dtype)
+    if a.rounding_mode == "floor":
+        return _floor_divide(b, a.self, a.other, dtype)
+    if dtype.is_floating_point:
+        return b.unary("trunc", b.binary("div", a.self, a.other, dtype))
+    whole = b.binary("sub", a.self, b.binary("fmod", a.self, a.other, dtype), dtype)
+    return _floor_divide(b, whole, a.other, dtype)
+
+
+@rule(aten.floor_divide.default, aten.floor_divide.Scalar)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _floor_divide(b, a.self, a.other, b.out_dtype())
+
+
+def _floor_divide(b: Builder, x: Value | Scalar, y: Value | Scalar, dtype: torch.dtype) -> Value:
+    _want_divisor(y, dtype)
+    return b.binary("floor_divide", x, y, dtype)
+
+
+def _want_divisor(y: Value | Scalar, dtype: torch.dtype) -> None:
+    """Refuses integer divisors that may be 0: PyTorch raises an error that depends on the data."""
+    known = y.scalar if isinstance(y, Value) else y
+    if not dtype.is_floating_point and not known:
+        raise UnsupportedNode("an integer divisor that may be 0, wanted one that is known")
+
+
+def _rest(op: str) -> Callable[[Builder, SimpleNamespace], Value]:
+    def divide(b: Builder, a: SimpleNamespace) -> Value:
+        dtype = b.out_dtype()
+        _want_divisor(a.other, dtype)
+        return b.binary(op, a.self, a.other, dtype)
+
+    return divide
+
+
+rule(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(_rest("remainder"))
+rule(aten.fmod.Tensor, aten.fmod.Scalar)(_rest("fmod"))
+
+
 @rule(aten.maximum.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.binary("maximum", a.self, a.other)
@@ -332,6 +374,11 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 
 
 # ---- conversions and copies ----
+
+
+@rule(torch.ops.prims.convert_element_type.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return b.cast(a.a, b.out_dtype())
 
 
 @rule(aten._to_copy.default)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from thresher.compiler.builder import Builder, Value, dim, rule
 from thresher.compiler.errors import UnsupportedNode
@@ -127,6 +129,74 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     parts = [b.cast(t, b.out_dtype()) for t in a.tensors]
     parts = [b.reshape(t, (*t.shape[:axis], 1, *t.shape[axis:])) for t in parts]
     return parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=axis)
+
+
+@rule(aten.constant_pad_nd.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    # Pairs of what to add in front and behind, from the last dimension on; a negative number takes away.
+    x: Value = a.self
+    pairs = [(x.rank - 1 - i // 2, int(a.pad[i]), int(a.pad[i + 1])) for i in range(0, len(a.pad), 2)]
+    for axis, before, after in pairs:
+        x = b.slice(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
+    for axis, before, after in pairs:
+        front = [_full_like(b, x, axis, before, a.value)] if before > 0 else []
+        back = [_full_like(b, x, axis, after, a.value)] if after > 0 else []
+        if front or back:
+            x = b.emit("cat", [*front, x, *back], dim=axis)
+    return x
+
+
+def _full_like(b: Builder, x: Value, axis: int, size: int, value: float) -> Value:
+    """A tensor of equal elements, of x's shape but for one dimension."""
+    return b.full((*x.shape[:axis], size, *x.shape[axis + 1 :]), value, x.dtype)
+
+
+@rule(aten.roll.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    if not a.dims:
+        return b.reshape(_roll(b, b.reshape(x, (-1,)), 0, a.shifts[0]), x.shape)
+    for axis, shift in zip(a.dims, a.shifts, strict=True):
+        x = _roll(b, x, dim(axis, x.rank), shift)
+    return x
+
+
+def _roll(b: Builder, x: Value, axis: int, shift: int) -> Value:
+    if x.rank == 0 or x.shape[axis] == 0 or shift % x.shape[axis] == 0:
+        return x
+    cut = x.shape[axis] - shift % x.shape[axis]
+    return b.emit("cat", [b.slice(x, axis, cut, None), b.slice(x, axis, 0, cut)], dim=axis)
+
+
+# Elements of an as_strided that are looked up one by one.
+_MOST_STRIDED = 1 << 16
+
+
+@rule(aten.as_strided.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    # Strides speak of PyTorch's memory, which the traced tensor describes.
+    x: Value = a.self
+    size = [int(s) for s in a.size]
+    assert b.node is not None
+    source = b.node.args[0]
+    val = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    if val is None or any(not isinstance(number, int) for number in (*val.shape, *val.stride())):
+        raise UnsupportedNode("strides of a tensor whose sizes are symbols")
+    offset = val.storage_offset() if a.storage_offset is None else a.storage_offset
+    strides = [int(stride) for stride in a.stride]
+    same = all(s == t for n, s, t in zip(size, strides, val.stride(), strict=False) if n != 1)
+    if tuple(size) == x.shape and same and offset == val.storage_offset():
+        return x
+    order = sorted(range(x.rank), key=lambda axis: -val.stride()[axis])
+    dense = math.prod(x.shape) == 1 + sum((n - 1) * s for n, s in zip(x.shape, val.stride(), strict=True))
+    first = offset - val.storage_offset()
+    last = first + sum((n - 1) * stride for n, stride in zip(size, strides, strict=True))
+    if not dense or math.prod(size) > _MOST_STRIDED or first < 0 or last >= x.numel:
+        raise UnsupportedNode("strides that reach beyond the tensor, or over very many elements")
+    with unset_fake_temporarily():
+        places = torch.arange(x.numel).as_strided(size, strides, first).contiguous()
+        index = b.constant("places", places, weight=False)
+    return b.emit("index", [b.reshape(b.permute(x, order), (-1,)), index])
 
 
 @rule(aten.slice_scatter.default)

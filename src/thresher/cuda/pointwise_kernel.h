@@ -136,6 +136,22 @@ THRESHER_DEVICE void ApplyPower(const float* x, float exponent, float* out) {
   return Map([exponent](float v) { return powf(v, exponent); }, x, out);
 }
 
+THRESHER_DEVICE float FloorRemainder(float a, float b) {
+  const float rest = fmodf(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+// As on the CPU: the quotient of what the remainder leaves is near an integer.
+THRESHER_DEVICE float FloorDivide(float a, float b) {
+  if (b == 0) return a / b;
+  const float rest = fmodf(a, b);
+  float quotient = (a - rest) / b;
+  if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
+  if (quotient == 0) return copysignf(0.0f, a / b);
+  const float below = floorf(quotient);
+  return quotient - below > 0.5f ? below + 1 : below;
+}
+
 // out may be a or b. `boolean`: a and b are bool.
 THRESHER_DEVICE void ApplyBinary(kernels::BinaryOp op, bool boolean, const float* a, const float* b, float* out) {
   using Op = kernels::BinaryOp;
@@ -176,6 +192,12 @@ THRESHER_DEVICE void ApplyBinary(kernels::BinaryOp op, bool boolean, const float
     case Op::kBitwiseXor:
     case Op::kLogicalXor:
       return Map([](float x, float y) { return Truth((x != 0) != (y != 0)); }, a, b, out);
+    case Op::kFloorDivide:
+      return Map([](float x, float y) { return FloorDivide(x, y); }, a, b, out);
+    case Op::kRemainder:
+      return Map([](float x, float y) { return FloorRemainder(x, y); }, a, b, out);
+    case Op::kFmod:
+      return Map([](float x, float y) { return fmodf(x, y); }, a, b, out);
   }
 }
 

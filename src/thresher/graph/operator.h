@@ -49,6 +49,21 @@ struct Cost {
   double bytes_written = 0;
 };
 
+// What passes ask of an operator, so that a new row is known to all of them.
+enum class Trait : uint8_t {
+  kNone = 0,
+  kView = 1,     // rearranges its first operand without computing; most often no memory is moved
+  kUnary = 2,    // f(x), element by element
+  kBinary = 4,   // f(a, b), element by element, with broadcasting
+  kFuses = 8,    // may be a step of `pointwise`
+  kProduct = 16,  // multiplies matrices
+  kMoves = 32,    // its results are elements of its operands, of any type, as they are
+  kJumps = 64     // its result jumps where an operand changes a little
+};
+constexpr Trait operator|(Trait a, Trait b) {
+  return static_cast<Trait>(static_cast<uint8_t>(a) | static_cast<uint8_t>(b));
+}
+
 struct OpDef {
   std::string_view name;
   std::string_view doc;                    // one sentence
@@ -60,7 +75,9 @@ struct OpDef {
   Cost (*cost)(const InferContext&, std::span<const TensorType> outputs) = nullptr;
   // Emits the steps of one node into a plan.
   Status (*lower)(const Graph&, const Node&, Lowering&) = nullptr;
-  bool moves = false;  // its results are elements of its first operands, of any type, as they are
+  Trait traits = Trait::kNone;
+
+  bool Has(Trait trait) const { return (static_cast<uint8_t>(traits) & static_cast<uint8_t>(trait)) != 0; }
 };
 
 // All rows, sorted by name.
@@ -69,15 +86,20 @@ std::span<const OpDef* const> AllOps();
 // The row of that name, or nullptr.
 const OpDef* FindOp(std::string_view name);
 
+// Whether there is such an operator and it has the trait.
+bool HasTrait(std::string_view op, Trait trait);
+
 // One function per family file in src/thresher/ops/.
 std::span<const OpDef> LinearOps();
 std::span<const OpDef> LinearsOps();
+std::span<const OpDef> GroupedLinearOps();
 std::span<const OpDef> AttentionOps();
 std::span<const OpDef> NormOps();
 std::span<const OpDef> PointwiseOps();
 std::span<const OpDef> PointwiseChainOps();
 std::span<const OpDef> ReduceOps();
 std::span<const OpDef> IndexOps();
+std::span<const OpDef> SortOps();
 std::span<const OpDef> ShapeOps();
 std::span<const OpDef> CreateOps();
 

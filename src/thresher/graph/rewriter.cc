@@ -187,21 +187,6 @@ Result<ValueId> RuleRewriter::Expand(ValueId x, Dims shape, const std::string& s
 
 // ---- what patterns ask ----
 
-bool IsUnaryPointwise(std::string_view op) {
-  static constexpr std::string_view kOps[] = {"neg",         "abs",        "exp",      "log",     "sqrt", "rsqrt",
-                                              "reciprocal",  "erf",        "tanh",     "sigmoid", "relu", "gelu",
-                                              "gelu_tanh",   "silu",       "sin",      "cos",     "cast", "logical_not",
-                                              "bitwise_not", "round_bf16", "round_f16"};
-  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
-}
-
-bool IsBinaryPointwise(std::string_view op) {
-  static constexpr std::string_view kOps[] = {
-      "add", "sub", "mul", "div", "maximum",     "minimum",    "pow",         "eq",          "ne",
-      "lt",  "le",  "gt",  "ge",  "bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_or"};
-  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
-}
-
 Dims PermuteDims(const Node& permute) {
   Dims dims = GetAttr<std::vector<int64_t>>(permute.attrs, "dims", {});
   for (int64_t& d : dims) d = FromFront(d, dims.size());

@@ -83,9 +83,6 @@ class RuleRewriter {
 
 // ---- what patterns ask ----
 
-bool IsUnaryPointwise(std::string_view op);   // f(x), element by element, "cast" included
-bool IsBinaryPointwise(std::string_view op);  // f(a, b) with broadcasting
-
 // `dim` of an attribute counted from the front. Rows have checked its range.
 inline int64_t FromFront(int64_t dim, size_t rank) { return dim < 0 ? dim + static_cast<int64_t>(rank) : dim; }
 // The "dims" of a permute, counted from the front.

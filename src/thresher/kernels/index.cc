@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "thresher/kernels/iterate.h"
 
@@ -177,6 +178,59 @@ Status IndexNd(const View& x, const View* indices, int n, const View& out, int p
     const int64_t size = x.shape[bad_tensor];
     return Outside("index", bad_index, At(bad_position) + " of index tensor " + std::to_string(bad_tensor), -size,
                    size);
+  }
+  return Status::Ok();
+}
+
+namespace {
+
+// to = or += the elements of a row of `values` that begins at `offset`.
+template <class T>
+void PutRow(const Loop<1>& row, const T* from, bool accumulate, T* to) {
+  const int64_t stride = row.inner_stride(0);
+  ForRows(row, {0, row.size()}, [&](const int64_t* offsets, int64_t n) {
+    for (int64_t i = 0; i < n; ++i, ++to) {
+      const T value = from[offsets[0] + i * stride];
+      if constexpr (std::is_same_v<T, bool>) {
+        *to = value;
+      } else if constexpr (std::is_integral_v<T>) {
+        using U = std::make_unsigned_t<T>;
+        *to = accumulate ? static_cast<T>(static_cast<U>(*to) + static_cast<U>(value)) : value;
+      } else {
+        *to = accumulate ? *to + value : value;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+Status IndexPut(const View* indices, int n, const View& values, bool accumulate, const View& out, int part,
+                int num_parts) {
+  int64_t rows = 1;
+  for (int d = 0; d < n; ++d) rows *= out.shape[d];
+  const Range own = PartRange(rows, part, num_parts);
+  Loop<1> row;
+  for (int d = indices[0].rank; d < values.rank; ++d) row.Push(values.shape[d], &values.strides[d]);
+  row.Collapse();
+  const int64_t width = row.size();
+  View heads = values;  // where each row of values begins
+  heads.rank = indices[0].rank;
+  for (int64_t i = 0; i < indices[0].size(); ++i) {
+    int64_t to = 0;
+    for (int t = 0; t < n; ++t) {
+      const int64_t index = IndexAt(indices[t], OffsetOf(indices[t], i));
+      const int64_t size = out.shape[t];
+      if (index < -size || index >= size) {
+        return Outside("index_put", index, At(i) + " of index tensor " + std::to_string(t), -size, size);
+      }
+      to = to * size + (index < 0 ? index + size : index);
+    }
+    if (to < own.begin || to >= own.end) continue;
+    WithType(out.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      PutRow(row, values.as<const T>() + OffsetOf(heads, i), accumulate, out.as<T>() + to * width);
+    });
   }
   return Status::Ok();
 }

@@ -25,6 +25,12 @@ Status Gather(const View& x, int dim, const View& indices, const View& out, int 
 // x.rank.
 Status IndexNd(const View& x, const View* indices, int n, const View& out, int part = 0, int num_parts = 1);
 
+// x[indices[0], .., indices[n - 1]] = values, or += values with `accumulate` (not bool), where `out` holds x: row-major
+// without holes. indices as above; values: their shape, then x's dimensions from n on, any strides. What an index names
+// several times is written in order. Every part reads all indices and writes its own rows.
+Status IndexPut(const View* indices, int n, const View& values, bool accumulate, const View& out, int part = 0,
+                int num_parts = 1);
+
 // The same, element by element, in one thread.
 Status EmbeddingReference(const View& table, const View& indices, const View& out);
 Status GatherReference(const View& x, int dim, const View& indices, const View& out);

@@ -91,6 +91,9 @@ constexpr Row<BinaryOp> kBinary[] = {
     {BinaryOp::kLogicalAnd, "logical_and", "Whether a and b both differ from 0.", kAny, true, 0},
     {BinaryOp::kLogicalOr, "logical_or", "Whether a or b differs from 0.", kAny, true, 0},
     {BinaryOp::kLogicalXor, "logical_xor", "Whether exactly one of a and b differs from 0.", kAny, true, 0},
+    {BinaryOp::kFloorDivide, "floor_divide", "a / b, rounded down.", kNumbers, false, 20},
+    {BinaryOp::kRemainder, "remainder", "a - b * floor(a / b): what has the sign of b.", kNumbers, false, 20},
+    {BinaryOp::kFmod, "fmod", "a - b * trunc(a / b): what has the sign of a.", kNumbers, false, 20},
 };
 
 // The tables are indexed by the enumerators.

@@ -66,6 +66,9 @@ enum class BinaryOp : uint8_t {
   kLogicalAnd,
   kLogicalOr,
   kLogicalXor,
+  kFloorDivide,
+  kRemainder,
+  kFmod,
 };
 
 std::span<const UnaryOp> AllUnaryOps();
@@ -99,9 +102,10 @@ DType ResultType(BinaryOp op, DType dtype);
 void Unary(UnaryOp op, const View& x, const View& out, int part = 0, int num_parts = 1);
 
 // out = op(a, b). a and b have one dtype that Supports accepts; out.dtype is ResultType.
-// Integers wrap around. pow: where b is one value for the whole call and is 2, 3, -1, 0.5 or -0.5, products,
-// reciprocals and square roots are used (as torch does for a number as exponent: pow(-0, 0.5) is -0); an integer to a
-// negative exponent is 1 or -1 for the bases 1 and -1, else 0.
+// Integers wrap around; division by an integer 0 gives 0. floor_divide, remainder and fmod of f32 round as torch's do,
+// whose quotient comes from the remainder. pow: where b is one value for the whole call and is 2, 3, -1, 0.5 or -0.5,
+// products, reciprocals and square roots are used (as torch does for a number as exponent: pow(-0, 0.5) is -0); an
+// integer to a negative exponent is 1 or -1 for the bases 1 and -1, else 0.
 void Binary(BinaryOp op, const View& a, const View& b, const View& out, int part = 0, int num_parts = 1);
 
 // out = cond ? a : b. cond is bool; a, b and out have one dtype, any.

@@ -41,14 +41,40 @@ struct MaximumF {
 struct MinimumF {
   HWY_INLINE V operator()(D d, V a, V b) const { return hn::IfThenElse(hn::IsNaN(a), a, AtMost(d, a, b)); }
 };
-struct PowF {
+// What is computed one element after the other.
+template <class F>
+struct Lanes {
   HWY_INLINE V operator()(D d, V a, V b) const {
-    HWY_ALIGN float base[hn::MaxLanes(d)];
-    HWY_ALIGN float exponent[hn::MaxLanes(d)];
-    hn::Store(a, d, base);
-    hn::Store(b, d, exponent);
-    for (size_t i = 0; i < hn::Lanes(d); ++i) base[i] = std::pow(base[i], exponent[i]);
-    return hn::Load(d, base);
+    HWY_ALIGN float left[hn::MaxLanes(d)];
+    HWY_ALIGN float right[hn::MaxLanes(d)];
+    hn::Store(a, d, left);
+    hn::Store(b, d, right);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) left[i] = F()(left[i], right[i]);
+    return hn::Load(d, left);
+  }
+};
+struct PowF {
+  HWY_INLINE float operator()(float a, float b) const { return std::pow(a, b); }
+};
+struct FmodF {
+  HWY_INLINE float operator()(float a, float b) const { return std::fmod(a, b); }
+};
+struct RemainderF {
+  HWY_INLINE float operator()(float a, float b) const {
+    const float rest = std::fmod(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+  }
+};
+// The quotient of what the remainder leaves is near an integer, which rounding may have missed on either side.
+struct FloorDivideF {
+  HWY_INLINE float operator()(float a, float b) const {
+    if (b == 0) return a / b;
+    const float rest = std::fmod(a, b);
+    float quotient = (a - rest) / b;
+    if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
+    if (quotient == 0) return std::copysign(0.0f, a / b);
+    const float below = std::floor(quotient);
+    return quotient - below > 0.5f ? below + 1 : below;
   }
 };
 // pow with a known exponent; b is not read.
@@ -217,6 +243,28 @@ struct PowI {
     return static_cast<T>(result);
   }
 };
+// The processor traps on a divisor of 0, and on -1 where the quotient does not fit.
+struct FmodI {
+  template <class T>
+  HWY_INLINE T operator()(T a, T b) const {
+    return b == 0 || b == -1 ? T{0} : static_cast<T>(a % b);
+  }
+};
+struct RemainderI {
+  template <class T>
+  HWY_INLINE T operator()(T a, T b) const {
+    const T rest = FmodI()(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+  }
+};
+struct FloorDivideI {
+  template <class T>
+  HWY_INLINE T operator()(T a, T b) const {
+    if (b == 0) return 0;
+    if (b == -1) return SubI()(T{0}, a);
+    return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+  }
+};
 struct AndI {
   template <class T>
   HWY_INLINE T operator()(T a, T b) const {
@@ -336,7 +384,7 @@ BinaryRow FindF(BinaryOp op) {
     case BinaryOp::kMinimum:
       return RowF<MinimumF>;
     case BinaryOp::kPow:
-      return RowF<PowF>;
+      return RowF<Lanes<PowF>>;
     case BinaryOp::kEq:
       return TestF<EqF>;
     case BinaryOp::kNe:
@@ -359,6 +407,12 @@ BinaryRow FindF(BinaryOp op) {
       return TestF<LogicalOrF>;
     case BinaryOp::kLogicalXor:
       return TestF<LogicalXorF>;
+    case BinaryOp::kFloorDivide:
+      return RowF<Lanes<FloorDivideF>>;
+    case BinaryOp::kRemainder:
+      return RowF<Lanes<RemainderF>>;
+    case BinaryOp::kFmod:
+      return RowF<Lanes<FmodF>>;
   }
   return nullptr;
 }
@@ -404,6 +458,12 @@ BinaryRow FindI(BinaryOp op) {
       return RowI<T, LogicalOrI>;
     case BinaryOp::kLogicalXor:
       return RowI<T, LogicalXorI>;
+    case BinaryOp::kFloorDivide:
+      return RowI<T, FloorDivideI>;
+    case BinaryOp::kRemainder:
+      return RowI<T, RemainderI>;
+    case BinaryOp::kFmod:
+      return RowI<T, FmodI>;
   }
   return nullptr;
 }
@@ -437,6 +497,9 @@ BinaryRow FindB(BinaryOp op) {
     case BinaryOp::kSub:
     case BinaryOp::kDiv:
     case BinaryOp::kPow:
+    case BinaryOp::kFloorDivide:
+    case BinaryOp::kRemainder:
+    case BinaryOp::kFmod:
       return nullptr;
   }
   return nullptr;

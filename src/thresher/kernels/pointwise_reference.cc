@@ -166,6 +166,24 @@ Value ApplyInteger(UnaryOp op, int64_t x, DType dtype) {
   }
 }
 
+double FloorRemainder(double a, double b) {
+  const double rest = std::fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+double FloorDivide(double a, double b) {
+  if (b == 0) return a / b;
+  const double rest = std::fmod(a, b);
+  const double quotient = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0) ? 1 : 0);
+  return quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient);
+}
+
+int64_t FloorRemainder(int64_t a, int64_t b) {
+  if (b == 0 || b == -1) return 0;
+  const int64_t rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 Value ApplyReal(BinaryOp op, double a, double b) {
   switch (op) {
     case BinaryOp::kAdd:
@@ -200,6 +218,12 @@ Value ApplyReal(BinaryOp op, double a, double b) {
       return Of(a != 0 || b != 0);
     case BinaryOp::kLogicalXor:
       return Of((a != 0) != (b != 0));
+    case BinaryOp::kFloorDivide:
+      return {.real = FloorDivide(a, b)};
+    case BinaryOp::kRemainder:
+      return {.real = FloorRemainder(a, b)};
+    case BinaryOp::kFmod:
+      return {.real = std::fmod(a, b)};
     case BinaryOp::kBitwiseAnd:
     case BinaryOp::kBitwiseOr:
     case BinaryOp::kBitwiseXor:
@@ -246,6 +270,12 @@ Value ApplyInteger(BinaryOp op, int64_t a, int64_t b) {
       return Of(a != 0 || b != 0);
     case BinaryOp::kLogicalXor:
       return Of((a != 0) != (b != 0));
+    case BinaryOp::kFloorDivide:
+      return {.integer = b == 0 ? 0 : b == -1 ? WrapMul(a, -1) : a / b - (FloorRemainder(a, b) != a % b)};
+    case BinaryOp::kRemainder:
+      return {.integer = FloorRemainder(a, b)};
+    case BinaryOp::kFmod:
+      return {.integer = b == 0 || b == -1 ? 0 : a % b};
     case BinaryOp::kDiv:
       return {};
   }

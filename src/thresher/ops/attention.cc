@@ -132,7 +132,8 @@ std::span<const OpDef> AttentionOps() {
        Section::kForward,
        InferSdpa,
        CostSdpa,
-       LowerSdpa},
+       LowerSdpa,
+       Trait::kProduct},
   };
   return rows;
 }

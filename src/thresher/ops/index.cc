@@ -1,4 +1,4 @@
-// Operators that read where integers say: embedding, gather, index.
+// Operators that read or write where integers say: embedding, gather, index, index_put.
 #include "thresher/kernels/index.h"
 
 #include <algorithm>
@@ -120,6 +120,59 @@ Status LowerIndex(const Graph& graph, const Node& node, Lowering& lowering) {
   return Status::Ok();
 }
 
+// ---- index_put ----
+
+Result<std::vector<TensorType>> InferIndexPut(const InferContext& c) {
+  const OperandType& x = c.inputs[0];
+  const OperandType& values = c.inputs[1];
+  const size_t n = c.inputs.size() - 2;
+  if (n == 0 || n > x.shape.size()) {
+    return InvalidArgument("wanted 1 to " + std::to_string(x.shape.size()) + " index tensors for x " +
+                           ToString(x.shape) + ", found " + std::to_string(n));
+  }
+  THRESHER_ASSIGN(Dims shape, BroadcastIndices(c.inputs.subspan(2)));
+  shape.insert(shape.end(), x.shape.begin() + static_cast<std::ptrdiff_t>(n), x.shape.end());
+  THRESHER_ASSIGN(const Dims both, ops::Broadcast(shape, values.shape));
+  if (values.dtype != x.dtype || both != shape) {
+    return InvalidArgument("wanted values of type " + std::string(Name(x.dtype)) + " that broadcast to " +
+                           ToString(shape) + ", found " + ops::ToString(values));
+  }
+  if (x.dtype == DType::kBool && GetAttr<bool>(c.attrs, "accumulate", false)) {
+    return Unsupported("wanted numbers where values are accumulated, found " + ops::ToString(x));
+  }
+  return ops::One(x.dtype, x.shape);
+}
+
+struct IndexPutParams {
+  bool accumulate;
+  friend bool operator==(const IndexPutParams&, const IndexPutParams&) = default;
+};
+
+Status IndexPutStep(const StepContext& c) {
+  return kernels::IndexPut(c.operands + 1, c.num_inputs - 1, c.in(0), c.as<IndexPutParams>().accumulate, c.out(),
+                           c.part, c.num_parts);
+}
+
+Status LowerIndexPut(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  lowering.AddCopy(lowering.Ref(node.inputs[0]), out);
+  Dims shape;
+  for (size_t i = 2; i < node.inputs.size(); ++i) {
+    THRESHER_ASSIGN(shape, ops::Broadcast(shape, graph.value(node.inputs[i]).shape));
+  }
+  std::vector<TensorRef> inputs(1);
+  for (size_t i = 2; i < node.inputs.size(); ++i) {
+    inputs.push_back(ops::ExpandTo(lowering.Ref(node.inputs[i]), shape));
+  }
+  const Dims& x = graph.value(node.inputs[0]).shape;
+  shape.insert(shape.end(), x.begin() + static_cast<std::ptrdiff_t>(node.inputs.size() - 2), x.end());
+  inputs[0] = ops::ExpandTo(lowering.Ref(node.inputs[1]), shape);
+  lowering.AddStep(IndexPutStep, std::move(inputs), {out},
+                   IndexPutParams{GetAttr<bool>(node.attrs, "accumulate", false)});
+  return Status::Ok();
+}
+
 }  // namespace
 
 std::span<const OpDef> IndexOps() {
@@ -132,7 +185,7 @@ std::span<const OpDef> IndexOps() {
        InferEmbedding,
        CostIndex,
        LowerEmbedding,
-       /*moves=*/true},
+       Trait::kMoves},
       {"gather",
        "Elements picked along one dimension, as torch.gather.",
        {"x", "indices"},
@@ -141,7 +194,7 @@ std::span<const OpDef> IndexOps() {
        InferGather,
        CostIndex,
        LowerGather,
-       /*moves=*/true},
+       Trait::kMoves},
       {"index",
        "The first dimensions indexed by integer tensors broadcast together, as x[i, j].",
        {"x", "indices*"},
@@ -150,7 +203,15 @@ std::span<const OpDef> IndexOps() {
        InferIndex,
        CostIndex,
        LowerIndex,
-       /*moves=*/true},
+       Trait::kMoves},
+      {"index_put",
+       "x with x[i, j] = values, or += values, where integer tensors index its first dimensions.",
+       {"x", "values", "indices*"},
+       {{"accumulate", AttrType::kBool, false, "add instead of replacing"}},
+       Section::kForward,
+       InferIndexPut,
+       CostIndex,
+       LowerIndexPut},
   };
   return rows;
 }

@@ -420,7 +420,8 @@ std::span<const OpDef> LinearOps() {
        Section::kForward,
        InferLinear,
        CostLinear,
-       LowerLinear},
+       LowerLinear,
+       Trait::kProduct},
       {"matmul",
        "Matrix product of the last two dimensions; leading ones broadcast.",
        {"a", "b"},
@@ -428,7 +429,8 @@ std::span<const OpDef> LinearOps() {
        Section::kForward,
        InferMatmul,
        CostMatmul,
-       LowerMatmul},
+       LowerMatmul,
+       Trait::kProduct},
   };
   return rows;
 }

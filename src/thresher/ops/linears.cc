@@ -103,7 +103,8 @@ std::span<const OpDef> LinearsOps() {
        Section::kForward,
        InferLinears,
        CostLinears,
-       LowerLinears},
+       LowerLinears,
+       Trait::kProduct},
   };
   return rows;
 }

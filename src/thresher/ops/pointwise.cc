@@ -29,6 +29,13 @@ TensorRef Operand(const Graph& graph, const Node& node, size_t i, Lowering& lowe
   return ops::ExpandTo(lowering.Ref(node.inputs[i]), graph.value(node.outputs[0]).shape);
 }
 
+// Of those whose results are floats.
+constexpr bool Jumps(UnaryOp op) {
+  return op == UnaryOp::kSign || op == UnaryOp::kFloor || op == UnaryOp::kCeil || op == UnaryOp::kRound ||
+         op == UnaryOp::kTrunc;
+}
+constexpr bool Jumps(BinaryOp op) { return op >= BinaryOp::kFloorDivide; }
+
 // ---- unary ----
 
 template <UnaryOp op>
@@ -57,8 +64,15 @@ Status LowerUnary(const Graph&, const Node& node, Lowering& lowering) {
 template <size_t i>
 OpDef UnaryRow() {
   constexpr UnaryOp op = static_cast<UnaryOp>(i);
-  return {kernels::Name(op), kernels::Doc(op), {"x"},         {},
-          Section::kForward, InferUnary<op>,   CostUnary<op>, LowerUnary<op>};
+  return {kernels::Name(op),
+          kernels::Doc(op),
+          {"x"},
+          {},
+          Section::kForward,
+          InferUnary<op>,
+          CostUnary<op>,
+          LowerUnary<op>,
+          Trait::kUnary | Trait::kFuses | (Jumps(op) ? Trait::kJumps : Trait::kNone)};
 }
 
 // ---- binary ----
@@ -94,8 +108,15 @@ Status LowerBinary(const Graph& graph, const Node& node, Lowering& lowering) {
 template <size_t i>
 OpDef BinaryRow() {
   constexpr BinaryOp op = static_cast<BinaryOp>(i);
-  return {kernels::Name(op), kernels::Doc(op), {"a", "b"},     {},
-          Section::kForward, InferBinary<op>,  CostBinary<op>, LowerBinary<op>};
+  return {kernels::Name(op),
+          kernels::Doc(op),
+          {"a", "b"},
+          {},
+          Section::kForward,
+          InferBinary<op>,
+          CostBinary<op>,
+          LowerBinary<op>,
+          Trait::kBinary | Trait::kFuses | (Jumps(op) ? Trait::kJumps : Trait::kNone)};
 }
 
 // ---- where, cast ----
@@ -165,7 +186,8 @@ std::vector<OpDef> MakeRows(std::index_sequence<unary...>, std::index_sequence<b
                   Section::kForward,
                   InferWhere,
                   CostMoving,
-                  LowerWhere});
+                  LowerWhere,
+                  Trait::kFuses});
   rows.push_back({"cast",
                   "The same values as another type; a float to an integer truncates, to bool is x != 0.",
                   {"x"},
@@ -173,7 +195,8 @@ std::vector<OpDef> MakeRows(std::index_sequence<unary...>, std::index_sequence<b
                   Section::kReshape,
                   InferCast,
                   CostMoving,
-                  LowerCast});
+                  LowerCast,
+                  Trait::kUnary});
   return rows;
 }
 
@@ -182,7 +205,7 @@ std::vector<OpDef> MakeRows(std::index_sequence<unary...>, std::index_sequence<b
 std::span<const OpDef> PointwiseOps() {
   static const std::vector<OpDef> rows =
       MakeRows(std::make_index_sequence<static_cast<size_t>(UnaryOp::kRoundF16) + 1>(),
-               std::make_index_sequence<static_cast<size_t>(BinaryOp::kLogicalXor) + 1>());
+               std::make_index_sequence<static_cast<size_t>(BinaryOp::kFmod) + 1>());
   return rows;
 }
 

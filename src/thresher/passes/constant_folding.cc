@@ -85,10 +85,7 @@ constexpr RuleRewriter::Rule kRules[] = {AliasConstant, ShrinkFull};
 constexpr std::string_view kBarrier = "barrier";
 
 // Rearranging costs nothing when the plan runs, but would cost memory here; what is wanted is its operand.
-bool IsView(const Node& node) {
-  static constexpr std::string_view kViews[] = {"reshape", "permute", "expand", "slice", "select"};
-  return std::find(std::begin(kViews), std::end(kViews), node.op->name) != std::end(kViews);
-}
+bool IsView(const Node& node) { return node.op->Has(Trait::kView); }
 
 class Folder {
  public:

@@ -43,7 +43,7 @@ bool IsPlainNorm(const Operation& op) {
 
 // f(reshape(x)) -> reshape(f(x)).
 Result<ValueId> SinkReshapeUnary(RuleRewriter& r, const Operation& op) {
-  if (!IsUnaryPointwise(op.op)) return kNoValue;
+  if (!HasTrait(op.op, Trait::kUnary)) return kNoValue;
   const auto reshape = r.Producer(op.inputs[0], "reshape");
   if (!reshape || !MaySink(r, op.inputs[0], *reshape)) return kNoValue;
   const Dims shape = r.shape(op.inputs[0]);
@@ -55,7 +55,7 @@ Result<ValueId> SinkReshapeUnary(RuleRewriter& r, const Operation& op) {
 
 // f(reshape(x), scalar) -> reshape(f(x, scalar)), and f(reshape(x), reshape(y)) -> reshape(f(x, y)).
 Result<ValueId> SinkReshapeBinary(RuleRewriter& r, const Operation& op) {
-  if (!IsBinaryPointwise(op.op)) return kNoValue;
+  if (!HasTrait(op.op, Trait::kBinary)) return kNoValue;
   const Dims out = BroadcastShapes(r.shape(op.inputs[0]), r.shape(op.inputs[1]));
   const auto a = r.Producer(op.inputs[0], "reshape");
   const auto b = r.Producer(op.inputs[1], "reshape");
@@ -144,7 +144,7 @@ Result<ValueId> SinkPermute(RuleRewriter& r, const Operation& op) {
     kept = 1;
   } else if (IsPlainNorm(op)) {
     kept = static_cast<size_t>(GetAttr<int64_t>(op.attrs, "dims", 1));
-  } else if (!IsUnaryPointwise(op.op)) {
+  } else if (!HasTrait(op.op, Trait::kUnary)) {
     return kNoValue;
   }
   const auto permute = r.Producer(op.inputs[0], "permute");
@@ -160,7 +160,7 @@ Result<ValueId> SinkPermute(RuleRewriter& r, const Operation& op) {
 // f(permute(x), permute(y)), f(permute(x), scalar), and f(permute(x), vector) where the permute keeps the last
 // dimension.
 Result<ValueId> SinkPermuteBinary(RuleRewriter& r, const Operation& op) {
-  if (!IsBinaryPointwise(op.op)) return kNoValue;
+  if (!HasTrait(op.op, Trait::kBinary)) return kNoValue;
   const auto a = r.Producer(op.inputs[0], "permute");
   const auto b = r.Producer(op.inputs[1], "permute");
   Operation moved = op;

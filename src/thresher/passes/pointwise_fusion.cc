@@ -23,8 +23,7 @@ size_t Index(ValueId id) { return static_cast<size_t>(id); }
 using Group = std::vector<size_t>;
 
 bool IsChainNode(const Graph& graph, const Node& node) {
-  const std::string_view op = node.op->name;
-  if (op != "where" && (op == "cast" || (!IsUnaryPointwise(op) && !IsBinaryPointwise(op)))) return false;
+  if (!node.op->Has(Trait::kFuses)) return false;
   return std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
     const DType dtype = graph.value(id).dtype;
     return dtype == DType::kF32 || dtype == DType::kBool;

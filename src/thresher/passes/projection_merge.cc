@@ -12,16 +12,6 @@ namespace {
 
 enum LinearOperand : size_t { kX, kWeight, kBias, kResidual };
 
-bool IsView(std::string_view op) {
-  static constexpr std::string_view kOps[] = {"reshape", "permute", "expand", "slice", "select"};
-  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
-}
-
-bool IsProduct(std::string_view op) {
-  static constexpr std::string_view kOps[] = {"linear", "linears", "matmul", "sdpa"};
-  return std::find(std::begin(kOps), std::end(kOps), op) != std::end(kOps);
-}
-
 // Linears that become one product, by their positions among the nodes.
 struct Group {
   std::vector<size_t> members;
@@ -48,7 +38,7 @@ class Finder {
       // wait in memory, as in a decoder, all of whose layers read what the encoder made.
       for (Group& group : groups) {
         if (!group.open || !Depends(node, group)) continue;
-        if (IsProduct(node.op->name)) group.open = false;
+        if (node.op->Has(Trait::kProduct)) group.open = false;
         for (const ValueId id : node.outputs) group.dependents[Index(id)] = true;
       }
       if (!Eligible(node)) continue;
@@ -95,14 +85,15 @@ class Finder {
       if (op == "reshape" && !KeepsRows(shape, graph_.value(user->outputs[0]).shape)) return false;
       if (op == "softmax" || op == "log_softmax") return false;
       if ((op == "layer_norm" || op == "rms_norm") && GetAttr<int64_t>(user->attrs, "dims", 1) != 1) return false;
-      return !IsView(op) || ViewReadsWindow(user->outputs[0]);
+      return !user->op->Has(Trait::kView) || ViewReadsWindow(user->outputs[0]);
     });
   }
 
   bool ViewReadsWindow(ValueId id) const {
     if (is_output_[Index(id)]) return false;
-    return std::all_of(users_[Index(id)].begin(), users_[Index(id)].end(),
-                       [&](const Node* user) { return !IsView(user->op->name) || ViewReadsWindow(user->outputs[0]); });
+    return std::all_of(users_[Index(id)].begin(), users_[Index(id)].end(), [&](const Node* user) {
+      return !user->op->Has(Trait::kView) || ViewReadsWindow(user->outputs[0]);
+    });
   }
 
   // Whether the reshape cuts the last dimension or regroups the others, but merges neither with the other.

@@ -21,13 +21,11 @@ bool IsHalf(const Graph& graph, ValueId id) { return id != kNoValue && thresher:
 
 DType CastTarget(const Node& cast) { return ParseDType(GetAttr<std::string>(cast.attrs, "dtype", "")).value(); }
 
-// Operators whose result jumps where an operand changes a little: they tell a value that was rounded from one that was
-// not.
+// Whether the node tells a value that was rounded from one that was not.
 bool Jumps(const Graph& graph, const Node& node) {
-  static constexpr std::string_view kJumping[] = {"floor", "ceil", "round", "trunc", "sign"};
-  if (std::find(std::begin(kJumping), std::end(kJumping), node.op->name) != std::end(kJumping)) return true;
-  return std::any_of(node.outputs.begin(), node.outputs.end(),
-                     [&](ValueId id) { return !IsFloat(graph.value(id).dtype); });
+  if (node.op->name == "cast") return !IsFloat(CastTarget(node));
+  return node.op->Has(Trait::kJumps) || std::any_of(node.outputs.begin(), node.outputs.end(),
+                                                    [&](ValueId id) { return !IsFloat(graph.value(id).dtype); });
 }
 
 class Widener {
@@ -41,7 +39,7 @@ class Widener {
       Status status = Status::Ok();
       if (node.op->name == "cast") {
         status = Cast(node);
-      } else if (node.op->moves) {
+      } else if (node.op->Has(Trait::kMoves)) {
         status = Move(node);
       } else {
         status = Compute(node);
@@ -60,7 +58,7 @@ class Widener {
   void MarkExact() {
     for (auto node = graph_.nodes().rbegin(); node != graph_.nodes().rend(); ++node) {
       const bool noticed =
-          Jumps(graph_, *node) || (node->op->moves && std::any_of(node->outputs.begin(), node->outputs.end(),
+          Jumps(graph_, *node) || (node->op->Has(Trait::kMoves) && std::any_of(node->outputs.begin(), node->outputs.end(),
                                                                   [&](ValueId id) { return exact_[Index(id)]; }));
       if (!noticed) continue;
       for (const ValueId id : node->inputs) {
@@ -124,6 +122,7 @@ class Widener {
   bool TakesStored(const Node& node, size_t operand) const {
     const ValueId id = node.inputs[operand];
     const bool weight = (node.op->name == "linear" && operand == 1) ||
+                        (node.op->name == "grouped_linear" && operand > 1) ||
                         (node.op->name == "linears" && operand > 0 && graph_.value(id).shape.size() == 2);
     return weight && graph_.is_constant(id);
   }
@@ -160,7 +159,7 @@ class Widener {
 
   // `wide` stands for the result `id` of 16 bits, rounded where that is noticed.
   Status Keep(ValueId id, ValueId wide, const Node& node) {
-    if (exact_[Index(id)] && !node.op->moves) {
+    if (exact_[Index(id)] && !node.op->Has(Trait::kMoves)) {
       const bool bf16 = graph_.value(id).dtype == DType::kBF16;
       THRESHER_ASSIGN(wide, Add(bf16 ? "round_bf16" : "round_f16", {wide}, {}, &node));
     }

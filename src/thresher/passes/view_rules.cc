@@ -145,7 +145,7 @@ bool IsNeutral(std::string_view op, DType dtype, double c, bool left) {
 
 // x * 1, x / 1, x - 0, b and true, ...
 Result<ValueId> DropNeutral(RuleRewriter& r, const Operation& op) {
-  if (!IsBinaryPointwise(op.op)) return kNoValue;
+  if (!HasTrait(op.op, Trait::kBinary)) return kNoValue;
   for (const size_t side : {size_t{1}, size_t{0}}) {
     const std::optional<double> c = UniformConstant(r.graph(), op.inputs[side]);
     const ValueId other = op.inputs[1 - side];
@@ -158,7 +158,8 @@ Result<ValueId> DropNeutral(RuleRewriter& r, const Operation& op) {
 // f(expand(x)) becomes expand(f(x)), for operators that work element by element, and for the indices of embedding.
 Result<ValueId> HoistExpand(RuleRewriter& r, const Operation& op) {
   const bool embedding = op.op == "embedding";
-  if (!embedding && op.op != "where" && !IsUnaryPointwise(op.op) && !IsBinaryPointwise(op.op)) return kNoValue;
+  if (!embedding && op.op != "where" && !HasTrait(op.op, Trait::kUnary) && !HasTrait(op.op, Trait::kBinary))
+    return kNoValue;
   Operation lean = op;
   bool stripped = false;
   Dims full, shape;

@@ -115,8 +115,8 @@ void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, 
 // Kernels compute with f32. Floats of 16 bits are moved, cast, made, and taken as the weights of products.
 Status WantWide(const Graph& graph, const Node& node) {
   const std::string_view op = node.op->name;
-  if (node.op->moves || op == "cast" || op == "full" || op == "arange") return Status::Ok();
-  const bool product = op == "linear" || op == "linears";
+  if (node.op->Has(Trait::kMoves) || op == "cast" || op == "full" || op == "arange") return Status::Ok();
+  const bool product = op == "linear" || op == "linears" || op == "grouped_linear";
   const auto refused = [&](ValueId id) { return id != kNoValue && IsHalf(graph.value(id).dtype); };
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (product && i > 0 && graph.is_constant(node.inputs[i]) && graph.value(node.inputs[i]).shape.size() == 2)

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/tensor_testing.h"
+#include "thresher/kernels/iterate.h"
 
 namespace thresher::kernels {
 namespace {
@@ -160,6 +163,79 @@ TEST(IndexNd, NamesTheBadIndex) {
   columns[2] = 2;
   ASSERT_TRUE(IndexNd(view, indices, 2, result).ok());
   EXPECT_EQ(out, (std::vector<int64_t>{10, 12, 15}));
+}
+
+// Written one element after the other; every part leaves the rows of others alone.
+TEST(IndexPut, MatchesWritingOneElementAfterTheOther) {
+  std::mt19937 random(4);
+  for (const DType dtype : kTypes) {
+    for (int n = 1; n <= 3; ++n) {
+      for (const bool accumulate : {false, true}) {
+        if (accumulate && dtype == DType::kBool) continue;
+        for (const Layout& layout : {Layout{}, Layout{.order = {1, 0}}, Layout{.broadcast = 1}}) {
+          Tensor x(dtype, {4, 5, 6});
+          FillRandom(x, random);
+          Tensor first(DType::kI64, {7, 9}, {.broadcast = 2}), second(DType::kI32, {7, 9}), third(DType::kI64, {7, 9});
+          FillIndices(first, random, -4, 4);
+          FillIndices(second, random, -5, 5);
+          FillIndices(third, random, -6, 6);
+          const View indices[] = {first.view, second.view, third.view};
+          Dims shape = {7, 9};
+          for (int d = n; d < 3; ++d) shape.push_back(x.view.shape[d]);
+          Layout value_layout = layout;
+          if (!layout.order.empty()) {
+            for (size_t d = 2; d < shape.size(); ++d) value_layout.order.push_back(static_cast<int>(d));
+          }
+          Tensor values(dtype, shape, value_layout);
+          FillRandom(values, random);
+          Tensor want(dtype, {4, 5, 6});
+          std::memcpy(want.view.data, x.view.data, x.num_bytes());
+          const int64_t width = values.view.size() / 63;
+          for (int64_t i = 0; i < values.view.size(); ++i) {
+            int64_t to = 0;
+            for (int t = 0; t < n; ++t) {
+              const int64_t offset = OffsetOf(indices[t], i / width);
+              const int64_t index =
+                  indices[t].dtype == DType::kI64 ? indices[t].as<int64_t>()[offset] : indices[t].as<int32_t>()[offset];
+              to = to * x.view.shape[t] + (index + x.view.shape[t]) % x.view.shape[t];
+            }
+            to = to * width + i % width;
+            WithType(dtype, [&](auto zero) {
+              using T = decltype(zero);
+              T& element = want.memory<T>()[to];
+              const T value = values.view.as<T>()[OffsetOf(values.view, i)];
+              if constexpr (std::is_same_v<T, bool>) {
+                element = value;
+              } else if constexpr (std::is_integral_v<T>) {
+                using U = std::make_unsigned_t<T>;
+                element = accumulate ? static_cast<T>(static_cast<U>(element) + static_cast<U>(value)) : value;
+              } else {
+                element = accumulate ? element + value : value;
+              }
+            });
+          }
+          for (const int parts : kPartCounts) {
+            Tensor got(dtype, {4, 5, 6});
+            std::memcpy(got.view.data, x.view.data, x.num_bytes());
+            for (int part = 0; part < parts; ++part) {
+              ASSERT_TRUE(IndexPut(indices, n, values.view, accumulate, got.view, part, parts).ok());
+            }
+            ASSERT_TRUE(Same(got, want)) << n << " " << accumulate << " in " << parts;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(IndexPut, NamesTheBadIndex) {
+  std::vector<float> x(6), values(3);
+  std::vector<int64_t> rows = {0, -2, 2};
+  const View indices[] = {MakeView(rows.data(), DType::kI64, {3})};
+  const Status status =
+      IndexPut(indices, 1, MakeView(values.data(), DType::kF32, {3}), false, MakeView(x.data(), DType::kF32, {2}));
+  EXPECT_EQ(status.code(), Code::kOutOfRange);
+  EXPECT_EQ(status.message(), "index_put: index 2 at position 2 of index tensor 0 is outside [-2, 2)");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "run/test_graphs.h"
 #include "thresher/graph/operator.h"
+#include "thresher/kernels/pointwise.h"
 
 namespace thresher {
 namespace {
@@ -28,6 +29,10 @@ std::vector<float> Iota(int64_t n) {
   return values;
 }
 
+std::vector<float> Row(const std::vector<float>& matrix, int64_t row, int64_t columns) {
+  return {matrix.begin() + row * columns, matrix.begin() + (row + 1) * columns};
+}
+
 TEST(Ops, EveryRowIsWhole) {
   EXPECT_GE(AllOps().size(), 60u);
   for (const OpDef* op : AllOps()) {
@@ -43,6 +48,26 @@ TEST(Ops, EveryRowIsWhole) {
   EXPECT_EQ(FindOp("no such operator"), nullptr);
 }
 
+// Passes ask traits: an element-wise kernel without them would be left out of chains.
+TEST(Ops, TraitsFollowFromWhatAnOperatorDoes) {
+  for (const kernels::UnaryOp op : kernels::AllUnaryOps()) {
+    EXPECT_TRUE(HasTrait(Name(op), Trait::kUnary) && HasTrait(Name(op), Trait::kFuses)) << Name(op);
+  }
+  for (const kernels::BinaryOp op : kernels::AllBinaryOps()) {
+    EXPECT_TRUE(HasTrait(Name(op), Trait::kBinary) && HasTrait(Name(op), Trait::kFuses)) << Name(op);
+  }
+  std::vector<std::string> views, products;
+  for (const OpDef* op : AllOps()) {
+    if (op->Has(Trait::kView)) views.emplace_back(op->name);
+    if (op->Has(Trait::kProduct)) products.emplace_back(op->name);
+    EXPECT_FALSE(op->Has(Trait::kUnary) && op->operands.size() != 1) << op->name;
+  }
+  EXPECT_EQ(views, (std::vector<std::string>{"expand", "permute", "reshape", "select", "slice"}));
+  EXPECT_EQ(products, (std::vector<std::string>{"grouped_linear", "linear", "linears", "matmul", "sdpa"}));
+  EXPECT_TRUE(HasTrait("where", Trait::kFuses) && HasTrait("cast", Trait::kUnary));
+  EXPECT_FALSE(HasTrait("cast", Trait::kFuses) || HasTrait("no such operator", Trait::kView));
+}
+
 TEST(Ops, WrongOperandsOfProductsAreExplained) {
   Graph g;
   const ValueId x = Filled(g, {2, 3});
@@ -55,6 +80,10 @@ TEST(Ops, WrongOperandsOfProductsAreExplained) {
   ExpectContains(ErrorOf(g, "linear", {x, w}, {{"precision", std::string("fp8")}}), "precision \"fp8\"");
   ExpectContains(ErrorOf(g, "linears", {x, w, w, Filled(g, {5}), v}), "wanted bias [5], found [4]");
   ExpectContains(ErrorOf(g, "matmul", {x, w}), "b [..., K, N], found [2, 3] and [5, 3]");
+  const ValueId ends = Filled(g, {2}, "i32");
+  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends, w}), "wanted ends i32 or i64 [1], one a weight, found i32[2]");
+  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends, w, Filled(g, {5, 4})}), "one shape [N, K] for x [2, 3], found");
+  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends}), "at least one weight, found x [2, 3] and 0 weights");
 }
 
 TEST(Ops, WrongOperandsOfAttentionAreExplained) {
@@ -312,6 +341,70 @@ TEST(Ops, IntegersAndMasks) {
   EXPECT_EQ(Elements<float>(out[2]), Iota(12));
   EXPECT_EQ(Elements<float>(out[3]), (std::vector<float>{6, 7}));
   EXPECT_EQ(Elements<int64_t>(out[4]), (std::vector<int64_t>{(int64_t{1} << 62) + 1}));
+}
+
+TEST(Ops, SortArgmaxIndexPut) {
+  Graph g;
+  const ValueId x = AddF32(g, "x", {2, 3}, {3, 1, 2, -1, 5, 5});
+  const auto sorted = Must(g.Add("sort", {x}, {{"descending", true}, {"k", int64_t{2}}}));
+  const ValueId most = Must(g.Add1("argmax", {x}, {{"dim", int64_t{0}}}));
+  const ValueId least = Must(g.Add1("argmin", {x}));
+  const ValueId row = Must(g.Add1("full", {}, {{"shape", Ints{1}}, {"value", 1.0}, {"dtype", std::string("i64")}}));
+  const ValueId put = Must(g.Add1("index_put", {x, Filled(g, {}), row}, {{"accumulate", true}}));
+  g.SetOutputs({sorted[0], sorted[1], most, least, put});
+  const auto out = Must(Evaluate(g));
+  EXPECT_EQ(Elements<float>(out[0]), (std::vector<float>{3, 2, 5, 5}));
+  EXPECT_EQ(Elements<int64_t>(out[1]), (std::vector<int64_t>{0, 2, 1, 2}));
+  EXPECT_EQ(Elements<int64_t>(out[2]), (std::vector<int64_t>{0, 1, 1}));
+  EXPECT_EQ(Elements<int64_t>(out[3]), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(Elements<float>(out[4]), (std::vector<float>{3, 1, 2, 0, 6, 6}));
+  ExpectContains(ErrorOf(g, "sort", {x}, {{"k", int64_t{4}}}), "wanted k in [0, 3], found 4");
+  ExpectContains(ErrorOf(g, "sort", {x}, {{"dim", int64_t{2}}}), "wanted dim in [-2, 2), found 2");
+  ExpectContains(ErrorOf(g, "argmax", {Filled(g, {0, 3})}, {{"dim", int64_t{0}}}), "cannot reduce over dimension 0");
+  ExpectContains(ErrorOf(g, "index_put", {x, Filled(g, {2}), row}), "wanted shapes that broadcast together, found [1, 3] and [2]");
+  ExpectContains(ErrorOf(g, "index_put", {x, x, Filled(g, {1})}), "wanted indices of i64 or i32");
+}
+
+TEST(Ops, GroupedLinearIsOneProductAGroup) {
+  const int64_t rows = 23, k = 40, n = 37;
+  const std::vector<float> x = RandomFloats(rows * k, 1);
+  for (const bool constant : {true, false}) {
+    for (const bool nk : {true, false}) {
+      Graph g;
+      const ValueId v = AddF32(g, "x", {rows, k}, x);
+      const Attrs attrs = {{"layout", std::string(nk ? "nk" : "kn")}};
+      std::vector<ValueId> grouped = {v, kNoValue}, single;
+      std::vector<int64_t> ends = {5, 5, 22};  // the second group is empty, the last row belongs to none
+      for (size_t i = 0; i < ends.size(); ++i) {
+        ValueId w = AddF32(g, "w", nk ? Ints{n, k} : Ints{k, n}, RandomFloats(n * k, static_cast<unsigned>(2 + i)));
+        // What an operator computes is packed when it runs.
+        if (!constant) w = Must(g.Add1("neg", {w}));
+        grouped.push_back(w);
+        single.push_back(Must(g.Add1("linear", {v, w}, attrs)));
+      }
+      grouped[1] = g.AddOwnedConstant("ends", DType::kI64, {3}, ends.data());
+      std::vector<ValueId> outputs = {Must(g.Add1("grouped_linear", grouped, attrs))};
+      outputs.insert(outputs.end(), single.begin(), single.end());
+      g.SetOutputs(outputs);
+      const auto out = Must(Evaluate(g));
+      const std::vector<float> got = Elements<float>(out[0]);
+      for (int64_t r = 0; r < rows; ++r) {
+        const size_t group = r < 5 ? 0 : 2;
+        const std::vector<float> want =
+            r == 22 ? std::vector<float>(n, 0.0f) : Row(Elements<float>(out[1 + group]), r, n);
+        ExpectNear(Row(got, r, n), want, 1e-5);
+      }
+    }
+  }
+  for (const std::vector<int64_t>& bad : {std::vector<int64_t>{3, 2}, {3, 24}, {-1, 3}}) {
+    Graph g;
+    const ValueId w = AddF32(g, "w", {n, k}, RandomFloats(n * k, 3));
+    g.SetOutputs({Must(g.Add1("grouped_linear", {AddF32(g, "x", {rows, k}, x),
+                                                 g.AddOwnedConstant("ends", DType::kI64, {2}, bad.data()), w, w}))});
+    const auto out = Evaluate(g);
+    ASSERT_FALSE(out.ok());
+    ExpectContains(out.status().message(), "wanted ends that do not fall, from 0 to 23");
+  }
 }
 
 TEST(Ops, AttentionAndNormOnWindows) {

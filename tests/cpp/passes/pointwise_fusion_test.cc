@@ -50,6 +50,20 @@ TEST(PointwiseFusion, AWholeChainBecomesOneNode) {
   EXPECT_EQ(Steps(After(FromText(kGeluByHand), {"pointwise_fusion"})), std::vector<std::string>{"pointwise"});
 }
 
+TEST(PointwiseFusion, EveryElementWiseOperatorJoins) {
+  for (const std::string op : {"sign", "floor", "ceil", "round", "trunc"}) {
+    Expect("input %x : f32[5, 7]\n%a = " + op + "(%x)\n%y = mul(%a, %x)\nreturn %y\n", "pointwise");
+  }
+  for (const std::string op : {"isnan", "isinf"}) {
+    Expect("input %x : f32[5, 7]\n%a = " + op + "(%x)\n%b = neg(%x)\n%y = where(%a, %b, %x)\nreturn %y\n", "pointwise");
+  }
+  for (const std::string op : {"floor_divide", "remainder", "fmod"}) {
+    Expect("input %x : f32[5, 7]\n%a = " + op + "(%x, %x)\n%y = mul(%a, %x)\nreturn %y\n", "pointwise");
+  }
+  Expect("input %x : f32[5, 7]\n%a = logical_xor(%x, %x)\n%b = neg(%x)\n%y = where(%a, %b, %x)\nreturn %y\n",
+         "pointwise");
+}
+
 TEST(PointwiseFusion, CountsTheArithmeticOfAllStepsAndTheBytesOfOperandsAndResult) {
   const std::string text =
       "input %x : f32[50, 60]\ninput %r : f32[60]\n%a = mul(%x, %r)\n%b = tanh(%a)\n%y = add(%b, %x)\nreturn %y\n";

@@ -1,0 +1,160 @@
+// Products of runs of rows, each with a weight of its own: the experts of a mixture.
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "thresher/kernels/gemm.h"
+#include "thresher/ops/common.h"
+
+namespace thresher {
+namespace {
+
+enum Operand : size_t { kX, kEnds, kWeights };
+
+bool IsNk(const Attrs& attrs) { return GetAttr<std::string>(attrs, "layout", "nk") == "nk"; }
+
+Result<std::vector<TensorType>> InferGroupedLinear(const InferContext& c) {
+  if (const std::string layout = GetAttr<std::string>(c.attrs, "layout", "nk"); layout != "nk" && layout != "kn") {
+    return InvalidArgument("wanted layout \"nk\" ([out, in], torch's) or \"kn\", found \"" + layout + "\"");
+  }
+  THRESHER_TRY(ops::WantFloat(c, kX, "x"));
+  const Dims& x = c.inputs[kX].shape;
+  const OperandType& ends = c.inputs[kEnds];
+  const size_t groups = c.inputs.size() - kWeights;
+  if (x.size() != 2 || groups == 0) {
+    return InvalidArgument("wanted x [rows, K] and at least one weight, found x " + ToString(x) + " and " +
+                           std::to_string(groups) + " weights");
+  }
+  if ((ends.dtype != DType::kI32 && ends.dtype != DType::kI64) || ends.shape != Dims{static_cast<int64_t>(groups)}) {
+    return InvalidArgument("wanted ends i32 or i64 [" + std::to_string(groups) + "], one a weight, found " +
+                           ops::ToString(ends));
+  }
+  const bool nk = IsNk(c.attrs);
+  for (size_t i = kWeights; i < c.inputs.size(); ++i) {
+    THRESHER_TRY(ops::WantFloat(c, i, "every weight"));
+    const Dims& w = c.inputs[i].shape;
+    if (w.size() != 2 || w != c.inputs[kWeights].shape || w[nk ? 1 : 0] != x[1]) {
+      return InvalidArgument("wanted weights of one shape " + std::string(nk ? "[N, K]" : "[K, N]") + " for x " +
+                             ToString(x) + ", found " + ToString(w));
+    }
+  }
+  return ops::One(c.inputs[kX].dtype, {x[0], c.inputs[kWeights].shape[nk ? 0 : 1]});
+}
+
+// Every row is multiplied once.
+Cost CostGroupedLinear(const InferContext& c, std::span<const TensorType> outputs) {
+  return ops::ElementwiseCost(c, outputs, 2 * static_cast<double>(c.inputs[kX].shape.back()));
+}
+
+struct GroupedParams {
+  int64_t rows, n, k, lda;
+  int groups;
+  Precision precision;  // of the panels
+
+  static constexpr auto Sizes() {
+    return std::tuple(&GroupedParams::rows, &GroupedParams::n, &GroupedParams::k, &GroupedParams::lda);
+  }
+  friend bool operator==(const GroupedParams&, const GroupedParams&) = default;
+};
+
+int64_t EndAt(const View& ends, int64_t i) {
+  const int64_t offset = i * ends.strides[0];
+  return ends.dtype == DType::kI64 ? ends.as<int64_t>()[offset] : ends.as<int32_t>()[offset];
+}
+
+// Operands: x, the ends, then packed weights.
+Status GroupedStep(const StepContext& c) {
+  const auto& p = c.as<GroupedParams>();
+  int64_t begin = 0;
+  for (int g = 0; g < p.groups; ++g) {
+    const int64_t end = EndAt(c.in(kEnds), g);
+    if (end < begin || end > p.rows) {
+      return OutOfRange("grouped_linear: wanted ends that do not fall, from 0 to " + std::to_string(p.rows) +
+                        ", found " + std::to_string(end) + " for group " + std::to_string(g) + " after " +
+                        std::to_string(begin));
+    }
+    kernels::GemmArgs args;
+    args.m = end - begin;
+    args.n = p.n;
+    args.k = p.k;
+    args.a = c.in(kX).as<const float>() + begin * p.lda;
+    args.lda = p.lda;
+    args.precision = p.precision;
+    args.packed_b = c.in(static_cast<int>(kWeights) + g).data;
+    args.c = c.out().as<float>() + begin * p.n;
+    args.ldc = p.n;
+    if (args.m > 0) kernels::Gemm(args, c.part, c.num_parts);
+    begin = end;
+  }
+  // What belongs to no group is 0.
+  const int64_t rest = p.rows - begin;
+  float* const from = c.out().as<float>() + (begin + rest * c.part / c.num_parts) * p.n;
+  std::fill(from, c.out().as<float>() + (begin + rest * (c.part + 1) / c.num_parts) * p.n, 0.0f);
+  return Status::Ok();
+}
+
+struct PackParams {
+  int64_t k, n, stride_k, stride_n;
+  friend bool operator==(const PackParams&, const PackParams&) = default;
+};
+
+Status PackStep(const StepContext& c) {
+  const auto& p = c.as<PackParams>();
+  const Weight weight{c.in(0).data, Encoding::kF32, p.k, p.n, p.stride_k, p.stride_n};
+  kernels::PackWeight(Precision::kFp32, weight, c.out().as<float>(), c.part, c.num_parts);
+  return Status::Ok();
+}
+
+// The weight's panels: packed once where it is a constant, else by a step.
+TensorRef Packed(ValueId id, const GroupedParams& p, bool nk, Lowering& lowering) {
+  if (lowering.graph().is_constant(id)) return lowering.PackedWeight({id}, nk, p.precision);
+  const TensorRef raw = lowering.Ref(id);
+  const int64_t s0 = raw.view.strides[0], s1 = raw.view.strides[1];
+  const TensorRef packed = lowering.AllocateTemporary(DType::kF32, {kernels::PackedSize(p.k, p.n)});
+  Step& step = lowering.AddStep(PackStep, {raw}, {packed}, PackParams{p.k, p.n, nk ? s1 : s0, nk ? s0 : s1});
+  step.name = "pack";
+  step.section = Section::kReshape;
+  step.flops = 0;
+  step.bytes = 2.0 * static_cast<double>(sizeof(float)) * static_cast<double>(p.k * p.n);
+  return packed;
+}
+
+Status LowerGroupedLinear(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  const TensorRef x = ops::RowsOrCopy(lowering.Ref(node.inputs[kX]), lowering);
+  GroupedParams p{};
+  p.groups = static_cast<int>(node.inputs.size() - kWeights);
+  p.n = out.view.shape[1];
+  ops::AsRows(x.view, &p.rows, &p.k, &p.lda);
+  const bool nk = IsNk(node.attrs);
+  const DType stored = graph.value(node.inputs[kWeights]).dtype;
+  const bool alike = std::all_of(node.inputs.begin() + kWeights, node.inputs.end(), [&](ValueId id) {
+    return graph.is_constant(id) && graph.value(id).dtype == stored;
+  });
+  p.precision = alike ? StoredPrecision(stored) : Precision::kFp32;
+  std::vector<TensorRef> inputs = {x, lowering.Ref(node.inputs[kEnds])};
+  for (size_t i = kWeights; i < node.inputs.size(); ++i) inputs.push_back(Packed(node.inputs[i], p, nk, lowering));
+  lowering.AddStep(GroupedStep, std::move(inputs), {out}, p);
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::span<const OpDef> GroupedLinearOps() {
+  static const std::vector<OpDef> rows = {
+      {"grouped_linear",
+       "Rows up to the first end times the first weight, from there to the second end times the second, and so on; 0 "
+       "beyond the last end.",
+       {"x", "ends", "weights*"},
+       {{"layout", AttrType::kString, false, "how weights are stored: \"nk\" ([out, in], default) or \"kn\""}},
+       Section::kForward,
+       InferGroupedLinear,
+       CostGroupedLinear,
+       LowerGroupedLinear,
+       Trait::kProduct},
+  };
+  return rows;
+}
+
+}  // namespace thresher
