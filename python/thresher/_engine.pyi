@@ -196,6 +196,12 @@ class Plan:
         name: str = "",
     ) -> Plan: ...
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
+    def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None:
+        """As run(), of memory whose elements have the plan's types.
+
+        An input is (address, shape, strides), an output (address, shape); strides are in elements.
+        """
+
     def steps(self) -> list[dict[str, object]]: ...
     def precision_decisions(self) -> list[dict[str, object]]:
         """What was decided for each linear, where a precision other than fp32 was asked for.
@@ -340,3 +346,16 @@ def tuned() -> list[dict[str, Any]]:
 
     Each dict has isa, precision, m, n, k, num_threads and choice: panel_kib, most_rows, split and variant.
     """
+
+class Holders:
+    """Dicts, lists and sets, and what they held.
+
+    Each entry is (owner or None, dict, (key, value, ...)), (None, list, items) or (None, set, frozenset).
+    """
+
+    def __init__(self, entries: tuple[tuple[object, object, object], ...]) -> None: ...
+    def unchanged(self) -> bool:
+        """Whether they still hold these very objects; sets, equal ones. An owner's __dict__ is that very dict."""
+
+def class_dict(type: type) -> dict[str, object]:
+    """What type.__dict__ is a view of. Not to be changed."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 
 from thresher.compiler.backend import MODEL_CHECKED, thresher_backend
+from thresher.compiler.compiled import CompiledModule
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import ConfigError, UnavailableError
 from thresher.compiler.precision import Precision, warn_unmatched
@@ -23,7 +24,7 @@ def compile(
     max_weight_error: float | None = None,
     config: CompilerConfig | None = None,
     dynamic: bool | None = None,
-) -> torch.nn.Module:
+) -> CompiledModule:
     """Compiles a model for the Thresher engine.
 
     Args:
@@ -70,9 +71,8 @@ def compile(
     config = config.replace(**{name: value for name, value in given.items() if value is not None})
     warn_unmatched(config.precision_exclude, (path for path, _ in model.named_modules()))
     options: dict[str, Any] = {"config": config, MODEL_CHECKED: True}
-    compiled = torch.compile(model, backend=thresher_backend, options=options, dynamic=dynamic)
-    assert isinstance(compiled, torch.nn.Module)
-    return compiled
+    road = torch.compile(model, backend=thresher_backend, options=options, dynamic=dynamic)
+    return CompiledModule(model, road.dynamo_ctx, config, dynamic)
 
 
 def _check_target(target: str) -> None:

@@ -32,6 +32,10 @@ log = logging.getLogger("thresher.compiler")
 # A key in the options: the patterns of the configuration were compared with the whole model already.
 MODEL_CHECKED = "model_checked"
 
+# Another: a function of the graph, what was compiled of it and whether it took the short way, which gives what TorchDynamo
+# is to call.
+OBSERVER = "observer"
+
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
@@ -58,6 +62,7 @@ def thresher_backend(
     startup.initialize()
     rest = dict(options or {})
     checked = rest.pop(MODEL_CHECKED, False)
+    observe = rest.pop(OBSERVER, None)
     config = config_from_options(rest)
     if not checked:  # this graph may be one of several of the model: its modules are all there is to compare with
         warn_unmatched(config.precision_exclude, _modules(gm))
@@ -73,14 +78,14 @@ def thresher_backend(
         captured = capture_inference(gm, example_inputs)
         if captured is not None:
             boxed = compile_aten(*captured, config)
-            return lambda *args: boxed(list(args))
+            return observe(gm, boxed, True) if observe else lambda *args: boxed(list(args))
         compiled: Callable[..., Any] = aot_autograd(
             fw_compiler=compile_graph,
             bw_compiler=compile_backward,
             inference_compiler=compile_graph,
             decompositions=DECOMPOSITIONS,
         )(gm, example_inputs)
-    return compiled
+    return observe(gm, lambda args: compiled(*args), False) if observe else compiled
 
 
 def _modules(gm: fx.GraphModule) -> set[str]:

@@ -79,8 +79,17 @@ class _Entry:
         if self.plan is None:
             return self._graph.run_eager(args)
         outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._outputs]
-        self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
+        self._run(outputs, args)
         return [_result(output, outputs, args) for output in self._results]
+
+    def _run(self, outputs: list[torch.Tensor], args: Sequence[Any]) -> None:
+        assert self.plan is not None
+        inputs = [_plain(args[i]) for i in self._arguments]
+        # The plan was built for these types; naming the memory itself takes a tenth of what DLPack does.
+        self.plan.run_at(
+            [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in inputs],
+            [(tensor.data_ptr(), tensor.shape) for tensor in outputs],
+        )
 
     def run_profiled(self, args: Sequence[Any], start: int) -> list[Any]:
         if self.plan is None:
@@ -92,7 +101,7 @@ class _Entry:
         outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._outputs]
         _engine.profile_event(_MALLOC, _OUTPUTS, begin)
         _engine.profile_event(_LAUNCH, self._graph.site, start)
-        self.plan.run([_plain(args[i]) for i in self._arguments], outputs)
+        self._run(outputs, args)
         return [_result(output, outputs, args) for output in self._results]
 
 
@@ -111,10 +120,7 @@ def _make_room(entries: dict[object, _Entry], entry: _Entry, plans: int) -> None
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    # DLPack refuses tensors with a gradient history, which AOTAutograd keeps, or with a pending negation.
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    return tensor.resolve_neg() if tensor.is_neg() else tensor
+    return tensor.resolve_neg() if tensor.is_neg() else tensor  # else memory holds the opposite of its elements
 
 
 def _result(output: Output, outputs: list[torch.Tensor], args: Sequence[Any]) -> Any:

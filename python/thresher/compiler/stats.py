@@ -104,6 +104,7 @@ class CompilationStats:
       unsupported: those, described.
       eager_shapes: shapes that run in PyTorch because a tensor has no elements or the engine refused them, with the
         reason.
+      guarded: models of thresher.compile some of whose calls go through TorchDynamo's guards, with the reason.
       repacks: how often packed parameters were thrown away because the parameters had changed.
       compile_seconds: time spent checking, splitting, importing and planning; without torch.compile's own tracing.
       peak_arena_bytes: working memory of the largest plan alive.
@@ -124,6 +125,7 @@ class CompilationStats:
     nodes_unsupported: int
     unsupported: tuple[UnsupportedOperator, ...]
     eager_shapes: tuple[str, ...]
+    guarded: tuple[str, ...]
     repacks: int
     compile_seconds: float
     peak_arena_bytes: int
@@ -148,6 +150,7 @@ class CompilationStats:
         ]
         lines += [f"runs in PyTorch: {entry}" for entry in self.unsupported]
         lines += [f"runs in PyTorch: {reason}" for reason in self.eager_shapes]
+        lines += [f"guarded by TorchDynamo: {reason}" for reason in self.guarded]
         lines += [text] if (text := summarize(self.precision_decisions)) else []
         if self.tuned_products:
             lines.append(f"{self.tuned_products} of {_count(self.products, 'matrix product')} blocked as measured")
@@ -178,6 +181,7 @@ class Recorder:
         self._unsupported_nodes = 0
         self._unsupported: list[UnsupportedOperator] = []
         self._eager_shapes: list[str] = []
+        self._guarded: list[str] = []
         self._repacks = 0
         self._seconds = 0.0
 
@@ -204,6 +208,14 @@ class Recorder:
         with self._lock:
             if reason not in self._eager_shapes:
                 self._eager_shapes.append(reason)
+
+    def guarded(self, reason: str) -> bool:
+        """Some calls go through TorchDynamo's guards. Returns whether that is news."""
+        with self._lock:
+            if reason in self._guarded:
+                return False
+            self._guarded.append(reason)
+            return True
 
     def repack(self) -> None:
         """Packed parameters were thrown away."""
@@ -246,6 +258,7 @@ class Recorder:
                 nodes_unsupported=self._unsupported_nodes,
                 unsupported=tuple(self._unsupported),
                 eager_shapes=tuple(self._eager_shapes),
+                guarded=tuple(self._guarded),
                 repacks=self._repacks,
                 compile_seconds=self._seconds,
                 peak_arena_bytes=arena,

@@ -12,4 +12,5 @@ NB_MODULE(_engine, m) {
   thresher::bindings::BindPeaks(m);
   thresher::bindings::BindProfile(m);
   thresher::bindings::BindTuning(m);
+  thresher::bindings::BindWatch(m);
 }

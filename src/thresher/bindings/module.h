@@ -13,5 +13,6 @@ void BindModel(nanobind::module_& m);
 void BindProfile(nanobind::module_& m);
 void BindSystem(nanobind::module_& m);
 void BindTuning(nanobind::module_& m);
+void BindWatch(nanobind::module_& m);
 
 }  // namespace thresher::bindings

@@ -139,6 +139,53 @@ void Run(Session& session, const std::vector<Array>& inputs, const std::vector<M
   Check(status);
 }
 
+void Read(PyObject* sizes, int64_t (&into)[kMaxRank], int rank) {
+  if (!PyTuple_Check(sizes) || PyTuple_GET_SIZE(sizes) != rank) throw nb::value_error("wanted a number per dimension");
+  for (int i = 0; i < rank; ++i) into[i] = nb::cast<int64_t>(nb::handle(PyTuple_GET_ITEM(sizes, i)));
+}
+
+// (address, shape) or (address, shape, strides), as a view of this type.
+View ViewAt(nb::handle entry, DType dtype) {
+  if (!PyTuple_Check(entry.ptr())) throw nb::type_error("wanted tuples of address, shape and strides");
+  const Py_ssize_t parts = PyTuple_GET_SIZE(entry.ptr());
+  PyObject* shape = parts > 1 ? PyTuple_GET_ITEM(entry.ptr(), 1) : nullptr;
+  if (parts < 2 || parts > 3 || !PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) > kMaxRank) {
+    throw nb::value_error("wanted an address, a shape and perhaps strides");
+  }
+  View view;
+  view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(nb::handle(PyTuple_GET_ITEM(entry.ptr(), 0))));
+  view.dtype = dtype;
+  view.rank = static_cast<int>(PyTuple_GET_SIZE(shape));
+  Read(shape, view.shape, view.rank);
+  if (parts == 3) {
+    Read(PyTuple_GET_ITEM(entry.ptr(), 2), view.strides, view.rank);
+    return view;
+  }
+  int64_t step = 1;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    view.strides[i] = step;
+    step *= view.shape[i];
+  }
+  return view;
+}
+
+// As Run, of memory that the caller knows to hold elements of the plan's types.
+void RunAt(Session& session, const nb::list& inputs, const nb::list& outputs, const Dims& sizes) {
+  const Plan& plan = session.plan();
+  if (inputs.size() != plan.inputs.size() || outputs.size() != plan.outputs.size()) {
+    throw nb::value_error("wanted an entry for each input and output of the plan");
+  }
+  std::vector<View> in(inputs.size()), out(outputs.size());
+  for (size_t i = 0; i < in.size(); ++i) in[i] = ViewAt(inputs[i], plan.inputs[i].dtype);
+  for (size_t i = 0; i < out.size(); ++i) out[i] = ViewAt(outputs[i], plan.outputs[i].dtype);
+  Status status;
+  {
+    const GilRelease release;
+    status = session.Run(in, out, sizes);
+  }
+  Check(status);
+}
+
 nb::list Steps(const Session& session) {
   static constexpr const char* kSections[] = {"forward", "reshape", "alloc"};
   nb::list steps;
@@ -233,6 +280,13 @@ void BindPlan(nb::module_& m) {
           },
           nb::arg("inputs"), nb::arg("outputs"),
           nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
+      .def(
+          "run_at",
+          [](const PlanAtSizes& self, const nb::list& inputs, const nb::list& outputs) {
+            RunAt(*self.session, inputs, outputs, self.sizes);
+          },
+          nb::arg("inputs"), nb::arg("outputs"),
+          nb::sig("def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None"))
       .def_prop_ro(
           "outputs", [](const PlanAtSizes& self) { return ToPython(OutputsAt(self.session->plan(), self.sizes)); },
           nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
@@ -249,7 +303,7 @@ void BindPlan(nb::module_& m) {
                   nb::arg("use_tuning") = true, nb::arg("name") = "")
       .def_static("build_extent", &BuildExtent, nb::arg("family"), nb::arg("weights"), nb::arg("seed"),
                   nb::arg("capacity"), nb::arg("level") = "O2", nb::arg("passes") = nb::none(),
-                  nb::arg("share_memory") = true, nb::arg("num_threads") = 0, nb::arg("precision") = "fp32",
+                  nb::arg("share_memory") = true, nb::arg("num_threads") = 0, nb::arg("precision") = "model",
                   nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
                   nb::arg("use_tuning") = true, nb::arg("name") = "",
                   "A plan for all sizes up to `capacity` at which it looks as it does at `seed`.")
@@ -282,6 +336,11 @@ void BindPlan(nb::module_& m) {
           },
           nb::sig("def extent(self) -> dict[str, tuple[int, int]] | None"),
           "The least and the largest of each size that the plan is for; None: one shape of each input.")
+      .def("run_at", &RunAt, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
+           nb::sig("def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]], "
+                   "sizes: Sequence[int] = ()) -> None"),
+           "As run(), of memory whose elements have the plan's types: (address, shape, strides) of each input, (address, "
+           "shape) of each output.")
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
       .def("precision_decisions", &PrecisionDecisions,
            nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),

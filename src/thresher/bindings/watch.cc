@@ -1,0 +1,139 @@
+// Whether Python objects still hold what they held: the comparison behind compiler/watch.py.
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "thresher/bindings/module.h"
+
+namespace thresher::bindings {
+namespace {
+
+namespace nb = nanobind;
+
+// A number that no change of any dictionary leaves as it was; 0 where this interpreter has none.
+uint64_t TagOf(PyObject* holder) {
+#if PY_VERSION_HEX < 0x030C0000
+  if (PyDict_Check(holder)) return reinterpret_cast<PyDictObject*>(holder)->ma_version_tag;
+#endif
+  (void)holder;
+  return 0;
+}
+
+// `saved` is key, value, key, value ... in the order of the dictionary.
+bool SameDict(PyObject* dict, PyObject* saved) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(saved);
+  if (2 * PyDict_Size(dict) != count) return false;
+  Py_ssize_t position = 0, i = 0;
+  PyObject *key = nullptr, *value = nullptr;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    if (i >= count || PyTuple_GET_ITEM(saved, i) != key || PyTuple_GET_ITEM(saved, i + 1) != value) return false;
+    i += 2;
+  }
+  return i == count;
+}
+
+bool SameList(PyObject* list, PyObject* saved) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(saved);
+  if (PyList_GET_SIZE(list) != count) return false;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PyList_GET_ITEM(list, i) != PyTuple_GET_ITEM(saved, i)) return false;
+  }
+  return true;
+}
+
+bool SameSet(PyObject* set, PyObject* saved) {
+  const int equal = PyObject_RichCompareBool(set, saved, Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal == 1;
+}
+
+// Whether `owner` still has `dict` as its __dict__.
+bool OwnsDict(PyObject* owner, PyObject* dict) {
+  PyObject* own = PyObject_GenericGetDict(owner, nullptr);
+  if (own == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  Py_DECREF(own);
+  return own == dict;
+}
+
+// Dicts, lists and sets, and what they held.
+class Holders {
+ public:
+  // Of each: (owner or None, dict, (key, value, ...)), (None, list, items) or (None, set, frozenset).
+  explicit Holders(nb::tuple entries) : entries_(std::move(entries)) {
+    for (const nb::handle entry : entries_) {
+      if (!PyTuple_Check(entry.ptr()) || PyTuple_GET_SIZE(entry.ptr()) != 3) throw nb::value_error("wanted triples");
+      PyObject* holder = PyTuple_GET_ITEM(entry.ptr(), 1);
+      const bool ordered = PyDict_Check(holder) || PyList_Check(holder);
+      if (!(ordered && PyTuple_Check(PyTuple_GET_ITEM(entry.ptr(), 2))) && !PyAnySet_Check(holder)) {
+        throw nb::type_error("wanted dicts and lists with a tuple each, or sets");
+      }
+      tags_.push_back(0);  // what a dictionary held may be older than its tag
+    }
+  }
+
+  // Whether they still hold these very objects; sets, equal ones.
+  bool Unchanged() {
+    for (size_t i = 0, count = entries_.size(); i < count; ++i) {  // none any more once the collector was here
+      PyObject* entry = PyTuple_GET_ITEM(entries_.ptr(), static_cast<Py_ssize_t>(i));
+      PyObject* owner = PyTuple_GET_ITEM(entry, 0);
+      PyObject* holder = PyTuple_GET_ITEM(entry, 1);
+      if (owner != Py_None && !OwnsDict(owner, holder)) return false;
+      const uint64_t tag = TagOf(holder);
+      if (tag != 0 && tag == tags_[i]) continue;
+      if (!Same(holder, PyTuple_GET_ITEM(entry, 2))) return false;
+      tags_[i] = tag;
+    }
+    return true;
+  }
+
+  // For the collector of cycles: a model's objects may lead back here.
+  nb::tuple entries_;
+
+ private:
+  static bool Same(PyObject* holder, PyObject* saved) {
+    if (PyDict_Check(holder)) return SameDict(holder, saved);
+    return PyList_Check(holder) ? SameList(holder, saved) : SameSet(holder, saved);
+  }
+
+  std::vector<uint64_t> tags_;
+};
+
+int Traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Holders>(self)->entries_.ptr());
+  return 0;
+}
+
+int Clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Holders>(self)->entries_ = nb::steal<nb::tuple>(PyTuple_New(0));
+  return 0;
+}
+
+PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&Traverse)},
+                        {Py_tp_clear, reinterpret_cast<void*>(&Clear)},
+                        {0, nullptr}};
+
+nb::object ClassDict(const nb::type_object& type) {
+#if PY_VERSION_HEX >= 0x030C0000
+  return nb::steal(PyType_GetDict(reinterpret_cast<PyTypeObject*>(type.ptr())));
+#else
+  return nb::borrow(reinterpret_cast<PyTypeObject*>(type.ptr())->tp_dict);
+#endif
+}
+
+}  // namespace
+
+void BindWatch(nb::module_& m) {
+  nb::class_<Holders>(m, "Holders", "Dicts, lists and sets, and what they held.", nb::type_slots(kSlots))
+      .def(nb::init<nb::tuple>(), nb::arg("entries"),
+           nb::sig("def __init__(self, entries: tuple[tuple[object, object, object], ...]) -> None"))
+      .def("unchanged", &Holders::Unchanged, "Whether they still hold these very objects.");
+  m.def("class_dict", &ClassDict, nb::arg("type"), nb::sig("def class_dict(type: type) -> dict[str, object]"),
+        "What type.__dict__ is a view of. Not to be changed.");
+}
+
+}  // namespace thresher::bindings
