@@ -96,7 +96,7 @@ def test_the_file_holds_each_weight_once_and_says_what_it_is(minilm: Any, minilm
     assert "1 more shape" in repr(model) and model.name == "minilm"
     stats = model.stats()
     assert (stats.engine, stats.precision) == (thresher.__version__, "model")
-    assert 0 < stats.packed_bytes < weights  # once for both shapes; tables are read where the file is mapped
+    assert 0 < stats.packed_bytes < weights  # once for both shapes; tables are not packed
     assert len(stats.working_bytes) == 2 and stats.load_seconds > 0
     origins = {origin for _, _, origin in model.plan().constants()}
     assert "caller" in origins

@@ -173,8 +173,8 @@ def load(
 ) -> Model:
     """Loads a file of ``thresher.export`` and compiles it for this machine. Needs no PyTorch.
 
-    Weights are used where the file is mapped, so processes share them; the file may be replaced or removed, but not
-    written to, while the model lives.
+    Weights are read when they are packed, so none is in memory twice. Nothing is read from the file afterwards: it may
+    be replaced, removed or written to.
 
     Args:
       path: the file.
@@ -187,7 +187,8 @@ def load(
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is damaged, incomplete or none of thresher.export, or a setting cannot work.
+      ValueError: the file is damaged, incomplete, changed meanwhile or none of thresher.export, or a setting cannot
+        work.
       NotImplementedError: the file was written by a later version in a format that this one does not know.
     """
     start = time.perf_counter()

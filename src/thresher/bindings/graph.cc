@@ -113,7 +113,7 @@ nb::object Contents(const Graph& graph, ValueId id) {
             .c_str());
   }
   using Owner = std::shared_ptr<const void>;
-  nb::capsule owner(new Owner(value.constant.owner), [](void* p) noexcept { delete static_cast<Owner*>(p); });
+  nb::capsule owner(new Owner(Unwrap(Hold(value.constant))), [](void* p) noexcept { delete static_cast<Owner*>(p); });
   std::vector<size_t> shape(value.shape.begin(), value.shape.end());
   return nb::cast(nb::ndarray<nb::numpy, nb::ro>(value.constant.data, shape.size(), shape.data(), owner, nullptr,
                                                  DLTypeOf(value.dtype)));

@@ -92,6 +92,11 @@ Status CheckSize(const std::string& op, const char* role, DType dtype, const Dim
 
 }  // namespace
 
+Result<std::shared_ptr<const void>> Hold(const Constant& constant) {
+  if (constant.source == nullptr) return constant.owner;
+  return constant.source->Hold(constant.data);
+}
+
 ValueId Graph::AddInput(std::string name, DType dtype, Dims shape) {
   const ValueId id = static_cast<ValueId>(values_.size());
   values_.push_back({std::move(name), dtype, std::move(shape), Value::Kind::kInput, {}});

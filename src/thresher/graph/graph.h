@@ -13,6 +13,7 @@
 #include "thresher/base/dtype.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
+#include "thresher/graph/constant_source.h"
 
 namespace thresher {
 
@@ -27,12 +28,17 @@ inline constexpr ValueId kNoValue = -1;  // an optional operand that was left ou
 // Of one value that a node reads or computes; far from where sizes overflow.
 inline constexpr int64_t kMaxTensorBytes = int64_t{1} << 46;
 
-// Bytes of a constant. `data` stays valid as long as `owner` lives.
+// Bytes of a constant. `data` stays its address as long as `owner` lives. Where it has a source it is readable only
+// while it is held; else always.
 struct Constant {
   const void* data = nullptr;
   std::shared_ptr<const void> owner;
   bool is_weight = false;  // shared with the caller (a model's parameter), not folded by value
+  std::shared_ptr<ConstantSource> source = {};
 };
+
+// Makes a constant readable for as long as the result lives. Errors are those of its source.
+Result<std::shared_ptr<const void>> Hold(const Constant& constant);
 
 struct Value {
   enum class Kind : uint8_t { kInput, kConstant, kResult };

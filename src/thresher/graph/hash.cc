@@ -144,6 +144,8 @@ Digest DigestCache::Of(const Value& constant) {
       return it->second.digest;
     }
   }
+  const Result<std::shared_ptr<const void>> held = Hold(constant.constant);
+  if (!held.ok()) return {};
   const Digest digest = HashBytes(constant.constant.data, bytes);
   if (constant.constant.owner) {
     const std::lock_guard lock(mutex_);
@@ -159,6 +161,8 @@ void DigestCache::Clear() {
 
 Digest HashConstant(const Value& constant, DigestCache* cache) {
   if (cache != nullptr) return cache->Of(constant);
+  const Result<std::shared_ptr<const void>> held = Hold(constant.constant);
+  if (!held.ok()) return {};
   return HashBytes(constant.constant.data, static_cast<size_t>(NumElements(constant.shape)) * SizeOf(constant.dtype));
 }
 

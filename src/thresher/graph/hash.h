@@ -54,7 +54,7 @@ class DigestCache {
   std::map<std::pair<const void*, size_t>, Entry> entries_;
 };
 
-// Digest of a constant's bytes, through `cache` where there is one.
+// Digest of a constant's bytes, through `cache` where there is one. Zero where they cannot be read.
 Digest HashConstant(const Value& constant, DigestCache* cache = nullptr);
 
 // Digest of structure, operators, attributes, dtypes, shapes and contents of the constants that are used. Names and

@@ -389,6 +389,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   } else if (!product.biases.empty()) {
     std::vector<float> joined(static_cast<size_t>(p.n), 0.0f);
     for (size_t i = 0; i < widths.size(); ++i) {
+      THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(graph.value(product.biases[i]).constant));
       std::copy_n(static_cast<const float*>(graph.value(product.biases[i]).constant.data), widths[i],
                   joined.begin() + columns[i]);
     }

@@ -19,7 +19,8 @@ namespace thresher {
 using Evaluator = std::function<Result<std::vector<Constant>>(const Graph&)>;
 
 // What a weight would lose in another precision; `transposed` says it is stored [N, K].
-using WeightErrorFunction = std::function<WeightError(const Value& weight, bool transposed, Precision precision)>;
+using WeightErrorFunction =
+    std::function<Result<WeightError>(const Value& weight, bool transposed, Precision precision)>;
 
 inline constexpr std::string_view kModelPrecision = "model";
 

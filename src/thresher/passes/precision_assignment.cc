@@ -53,8 +53,8 @@ std::string Percent(double share) {
 }
 
 // Fills in precision, weight_error and reason.
-void Decide(const Graph& graph, const Node& linear, Precision wanted, const PassContext& context,
-            PrecisionDecision& decision) {
+Status Decide(const Graph& graph, const Node& linear, Precision wanted, const PassContext& context,
+              PrecisionDecision& decision) {
   const PrecisionOptions& options = context.precision;
   std::string why;
   if (context.arithmetic) std::tie(wanted, why) = context.arithmetic(wanted);
@@ -62,37 +62,38 @@ void Decide(const Graph& graph, const Node& linear, Precision wanted, const Pass
   if (const auto set = linear.attrs.find("precision"); set != linear.attrs.end()) {
     decision.precision = ParsePrecision(std::get<std::string>(set->second)).value();
     decision.reason = "the graph sets it";
-    return;
+    return Status::Ok();
   }
   if (!graph.is_constant(linear.inputs[1])) {
     decision.reason = "the weight is not a constant";
-    return;
+    return Status::Ok();
   }
   if (const std::string* pattern = Excluded(linear.module, options.exclude)) {
     decision.reason = "excluded by \"" + *pattern + "\"";
-    return;
+    return Status::Ok();
   }
   if (context.weight_error) {
     const bool transposed = GetAttr<std::string>(linear.attrs, "layout", "nk") == "nk";
-    const WeightError error = context.weight_error(graph.value(linear.inputs[1]), transposed, wanted);
+    THRESHER_ASSIGN(const WeightError error, context.weight_error(graph.value(linear.inputs[1]), transposed, wanted));
     if (!error.finite) {
       decision.reason = "the weight holds infinities or NaN";
-      return;
+      return Status::Ok();
     }
     if (error.overflows) {
       decision.reason = "the weight exceeds the range of " + std::string(Name(wanted));
-      return;
+      return Status::Ok();
     }
     decision.weight_error = error.relative;
     const double limit =
         options.max_weight_error.value_or(wanted == Precision::kInt4Weight ? kMaxErrorInt4 : kMaxError);
     if (limit > 0 && error.relative > limit) {
       decision.reason = "the weight error of " + Percent(error.relative) + " exceeds " + Percent(limit);
-      return;
+      return Status::Ok();
     }
   }
   decision.precision = wanted;
   decision.reason = why.empty() ? "asked for" : "asked for; " + why;
+  return Status::Ok();
 }
 
 }  // namespace
@@ -139,7 +140,7 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
       const std::string why = context.arithmetic ? context.arithmetic(decision.precision).second : std::string();
       decision.reason = "the weight is stored so" + (why.empty() ? why : "; " + why);
     } else {
-      Decide(graph, node, *wanted, context, decision);
+      THRESHER_TRY(Decide(graph, node, *wanted, context, decision));
     }
     Node assigned = node;
     if (node.attrs.count("precision") == 0 &&

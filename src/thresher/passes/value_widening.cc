@@ -86,7 +86,7 @@ class Widener {
     if (wide != kNoValue) return wide;
     const Value& value = graph_.value(id);
     if (graph_.is_constant(id) && NumElements(value.shape) <= kMaxWidenedElements) {
-      wide = WidenedConstant(value);
+      THRESHER_ASSIGN(wide, WidenedConstant(value));
       return wide;
     }
     THRESHER_ASSIGN(const ValueId cast, CastTo(rewriter_.Map(id), DType::kF32, reader));
@@ -100,7 +100,8 @@ class Widener {
     return CastTo(wide_[Index(id)], graph_.value(id).dtype, graph_.producer(id));
   }
 
-  ValueId WidenedConstant(const Value& value) {
+  Result<ValueId> WidenedConstant(const Value& value) {
+    THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
     std::vector<float> elements(static_cast<size_t>(NumElements(value.shape)));
     const auto* bits = static_cast<const uint16_t*>(value.constant.data);
     for (size_t i = 0; i < elements.size(); ++i) {

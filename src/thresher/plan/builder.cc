@@ -142,6 +142,7 @@ class PlanBuilder {
       const size_t first = lowering.steps_.size();
       Status status = WantWide(graph, node);
       if (status.ok()) status = node.op->lower(graph, node, lowering);
+      if (status.ok()) status = lowering.status();
       if (!status.ok()) return Status(status.code(), std::string(node.op->name) + ": " + status.message());
       AssignCost(graph, node, lowering.steps_, first);
       origins.resize(lowering.steps_.size(), &node);
@@ -149,6 +150,7 @@ class PlanBuilder {
     lowering.set_node(nullptr);
     std::vector<TensorRef> outputs;
     for (const ValueId id : graph.outputs()) outputs.push_back(lowering.Ref(id));
+    THRESHER_TRY(lowering.status());
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
     plan->name = options.name;
     plan->recorded = options.recorded;

@@ -60,8 +60,13 @@ TensorRef Lowering::Ref(ValueId id) {
   if (ref.buffer < 0 && value.kind == Value::Kind::kConstant) {
     ref.view = MakeView(nullptr, value.dtype, value.shape);
     ref.buffer = NewBuffer(Buffer::Kind::kConstant, ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
+    Result<std::shared_ptr<const void>> held = Hold(value.constant);
+    if (!held.ok()) {
+      if (status_.ok()) status_ = held.status();
+      return ref;
+    }
     buffers_.back().data = value.constant.data;
-    buffers_.back().owner = value.constant.owner;
+    buffers_.back().owner = std::move(held).value();
     buffers_.back().origin = value.constant.is_weight ? Buffer::Origin::kCaller : Buffer::Origin::kEngine;
   }
   return ref;
@@ -136,7 +141,9 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   std::vector<WeightStore::Matrix> matrices;
   for (const ValueId id : ids) matrices.push_back(WeightStore::MatrixOf(graph_.value(id), transposed));
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
-  const WeightStore::Packed packed = weights_.GetPacked(matrices, k, transposed, precision, num_threads_);
+  const Result<WeightStore::Packed> result = weights_.GetPacked(matrices, k, transposed, precision, num_threads_);
+  if (!result.ok() && status_.ok()) status_ = result.status();
+  const WeightStore::Packed packed = result.ok() ? result.value() : WeightStore::Packed{};
   TensorRef ref;
   ref.view = MakeView(nullptr, DType::kF32, {packed.bytes / static_cast<int64_t>(sizeof(float))});
   ref.buffer = NewBuffer(Buffer::Kind::kConstant, packed.bytes);

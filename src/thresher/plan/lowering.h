@@ -67,6 +67,9 @@ class Lowering {
   int AddProduct(Precision precision, int64_t m, int64_t n, int64_t k);
   const PlannedProduct& product(int number) const { return products_[static_cast<size_t>(number)]; }
 
+  // The first error of what gives no Result: a constant that could not be read.
+  const Status& status() const { return status_; }
+
   const Graph& graph() const { return graph_; }
   int num_threads() const { return num_threads_; }
   Plan Take(std::vector<TensorRef> outputs);
@@ -84,6 +87,7 @@ class Lowering {
   const TuningTable* tuning_;
   std::vector<PlannedProduct> products_;
   const Node* node_ = nullptr;
+  Status status_;
   std::vector<TensorRef> refs_;  // per value
   std::map<std::pair<ValueId, int>, TensorRef> derived_;
   std::vector<Buffer> buffers_;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "thresher/base/fork_mutex.h"
+#include "thresher/base/status.h"
 
 namespace thresher {
 
@@ -21,9 +22,10 @@ class OnceMap {
  public:
   explicit OnceMap(ForkMutex& mutex) : mutex_(mutex) {}
 
-  // The value of `key`: make()'s, unless there is one. What make() throws reaches its caller; others try themselves.
+  // The value of `key`: that of make(), which gives a Result, unless there is one. An error, or what make() throws,
+  // reaches its caller; others try themselves.
   template <class Make>
-  Value Get(const Key& key, const Make& make) {
+  Result<Value> Get(const Key& key, const Make& make) {
     for (;;) {
       std::shared_ptr<Slot> slot;
       bool mine = false;
@@ -71,18 +73,23 @@ class OnceMap {
   };
 
   template <class Make>
-  Value Fill(const Key& key, Slot& slot, const Make& make) {
-    try {
-      slot.value = make();
-    } catch (...) {
-      {
-        const std::lock_guard lock(mutex_);
-        slots_.erase(key);
+  Result<Value> Fill(const Key& key, Slot& slot, const Make& make) {
+    // Gives the slot up unless it was filled.
+    struct Outcome {
+      ~Outcome() {
+        if (result == Slot::kFailed) {
+          const std::lock_guard lock(map.mutex_);
+          map.slots_.erase(key);
+        }
+        slot.Finish(result);
       }
-      slot.Finish(Slot::kFailed);
-      throw;
-    }
-    slot.Finish(Slot::kReady);
+      OnceMap& map;
+      const Key& key;
+      Slot& slot;
+      uint32_t result = Slot::kFailed;
+    } outcome{*this, key, slot};
+    THRESHER_ASSIGN(slot.value, make());
+    outcome.result = Slot::kReady;
     return slot.value;
   }
 

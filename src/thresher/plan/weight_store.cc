@@ -31,13 +31,15 @@ WeightStore::Identity WeightStore::IdentityOf(const Matrix& matrix, int64_t k) {
   return {nullptr, HashBytes(constant.data, bytes), matrix.encoding};
 }
 
-WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
-                                           Precision precision, int num_threads) {
+Result<WeightStore::Packed> WeightStore::GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
+                                                   Precision precision, int num_threads) {
   Key key{{}, k, transposed, precision, std::string(isa::Name(isa::Current()))};
   for (const Matrix& matrix : matrices) std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
-  const auto pack = [&] {
+  const auto pack = [&]() -> Result<Entry> {
     int64_t panels = 0, source_bytes = 0;
+    std::vector<std::shared_ptr<const void>> held;
     for (const Matrix& matrix : matrices) {
+      THRESHER_ASSIGN(held.emplace_back(), Hold(matrix.constant));
       panels += kernels::PackedPanels(matrix.n);
       source_bytes += EncodedBytes(matrix.encoding, k * matrix.n);
     }
@@ -67,13 +69,15 @@ WeightStore::Packed WeightStore::GetPacked(std::span<const Matrix> matrices, int
     }
     return entry;
   };
-  return entries_.Get(key, pack).packed;
+  THRESHER_ASSIGN(const Entry entry, entries_.Get(key, pack));
+  return entry.packed;
 }
 
-WeightError WeightStore::GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,
-                                  int num_threads) {
+Result<WeightError> WeightStore::GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,
+                                          int num_threads) {
   const ErrorKey key{IdentityOf(matrix, k), k, matrix.n, transposed, precision};
-  const auto measure = [&] {
+  const auto measure = [&]() -> Result<ErrorEntry> {
+    THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(matrix.constant));
     const Weight weight = DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding);
     std::vector<kernels::WeightErrorSums> sums(static_cast<size_t>(std::max(num_threads, 1)));
     RunParts(EncodedBytes(matrix.encoding, k * matrix.n), num_threads, [&](int part, int num_parts) {
@@ -83,7 +87,8 @@ WeightError WeightStore::GetError(const Matrix& matrix, int64_t k, bool transpos
     for (const kernels::WeightErrorSums& part : sums) total += part;
     return ErrorEntry{total.Relative(), matrix.constant.is_weight ? matrix.constant.owner : nullptr};
   };
-  return errors_.Get(key, measure).error;
+  THRESHER_ASSIGN(const ErrorEntry entry, errors_.Get(key, measure));
+  return entry.error;
 }
 
 int64_t WeightStore::bytes() const {

@@ -44,11 +44,12 @@ class WeightStore {
   // Panels of k x n matrices in a precision, those of one after those of another, each beginning with a panel of its
   // own; `transposed` says they are stored [n, k]. Packs on first use, once, with up to num_threads threads, of which
   // each packs the panels that it multiplies where a product is split by panels.
-  Packed GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed, Precision precision = Precision::kFp32,
-                   int num_threads = 1);
+  Result<Packed> GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
+                           Precision precision = Precision::kFp32, int num_threads = 1);
 
   // What a k x n matrix would lose in another precision. Measured on first use, once.
-  WeightError GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision, int num_threads = 1);
+  Result<WeightError> GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,
+                               int num_threads = 1);
 
   // Bytes of all packed weights.
   int64_t bytes() const;

@@ -33,8 +33,7 @@ struct LoadOptions {
   bool use_tuning = true;  // choose blockings by what this process was told of `thresher tune`
 };
 
-// Weights stay in the file and are mapped, so processes that load it share them; the file may be removed or replaced,
-// but not written to, while it is loaded. Thread safe.
+// Has all that it needs in memory: what becomes of the file is nothing to it. Thread safe.
 class Model {
  public:
   Model(Model&&) noexcept;

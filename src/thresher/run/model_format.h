@@ -3,7 +3,7 @@
 // All numbers are little-endian. The file begins with FileHeader and the table of its sections (SectionEntry). The
 // header keeps its layout in every version of the format. Graphs stand in the text form of graph/printer.h, as they
 // were imported: passes and plans belong to the machine that runs them. Weights begin at multiples of 64 bytes, so that
-// a mapped file is used in place. docs/export.md describes the rest.
+// a file in memory is used in place. docs/export.md describes the rest.
 #pragma once
 
 #include <cstddef>
@@ -70,9 +70,9 @@ Status CheckModel(const ModelContents& model);
 // Writes a file in place of what was there: the whole of it or, after an error, nothing.
 Status WriteModelFile(const std::string& path, const ModelContents& model);
 
-// Reads what WriteModelFile wrote. Weights are views of the mapped file. Fit for hostile input: every size is compared
-// with that of the file before anything is made from it, and every byte that counts is covered by a digest. Errors name
-// the file, what was wanted and found.
+// Reads what WriteModelFile wrote. Large weights are read when they are held (tensor_file.h). Fit for hostile input:
+// every size is compared with that of the file before anything is made from it, and every byte that counts is covered
+// by a digest, which is compared whenever it is read. Errors name the file, what was wanted and found.
 Result<ModelContents> ReadModelFile(const std::string& path);
 
 // The same of bytes in memory, which begin at a multiple of 64 and stay as long as `owner` lives.

@@ -1,16 +1,10 @@
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,51 +13,81 @@
 #include "thresher/graph/hash.h"
 #include "thresher/graph/parser.h"
 #include "thresher/run/model_format.h"
+#include "thresher/run/tensor_file.h"
 
 namespace thresher {
 namespace {
 
-// What every message about contents ends with: there is one cure.
-constexpr const char* kDamaged = "; the file is damaged: copy or export it again";
+// A tensor of fewer bytes is kept from the beginning: it is read sooner than memory for it is asked for and given back.
+constexpr size_t kLeastOnDemand = size_t{64} << 10;
 
-// A file's bytes, read only. Pages are shared with other processes that map the file.
-class Mapping {
+struct Tensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  Dims shape;
+  Constant constant;
+};
+
+// The bytes that a model is read from. Callers have compared places with size().
+class Storage {
  public:
-  static Result<std::shared_ptr<const Mapping>> Open(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return Unreadable(std::generic_category().message(errno));
-    struct stat about = {};
-    const bool known = fstat(fd, &about) == 0;
-    void* data = MAP_FAILED;
-    std::string problem;
-    if (!known || !S_ISREG(about.st_mode)) {
-      problem = "no regular file";
-    } else if (about.st_size == 0) {
-      problem = "an empty file";
-    } else {
-      data = mmap(nullptr, static_cast<size_t>(about.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
-      if (data == MAP_FAILED) problem = std::generic_category().message(errno);
-    }
-    close(fd);
-    if (data == MAP_FAILED) return Unreadable(problem);
-    return std::shared_ptr<const Mapping>(new Mapping(data, static_cast<size_t>(about.st_size)));
+  virtual ~Storage() = default;
+  virtual size_t size() const = 0;
+  // Bytes that stay as long as the storage.
+  virtual Result<std::span<const std::byte>> Get(uint64_t offset, size_t bytes) = 0;
+  // A constant with the bytes that `digest` is of.
+  virtual Result<Constant> GetTensor(const std::string& what, uint64_t offset, size_t bytes, const Digest& digest) = 0;
+};
+
+class MemoryStorage final : public Storage {
+ public:
+  MemoryStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner)
+      : bytes_(bytes), owner_(std::move(owner)) {}
+
+  size_t size() const override { return bytes_.size(); }
+  Result<std::span<const std::byte>> Get(uint64_t offset, size_t bytes) override {
+    return bytes_.subspan(offset, bytes);
   }
-
-  ~Mapping() { munmap(data_, size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+  Result<Constant> GetTensor(const std::string& what, uint64_t offset, size_t bytes, const Digest& digest) override {
+    const std::byte* const data = bytes_.data() + offset;
+    THRESHER_TRY(CheckDigest(what, digest, data, bytes));
+    return Constant{data, owner_};
+  }
 
  private:
-  Mapping(void* data, size_t size) : data_(data), size_(size) {}
+  const std::span<const std::byte> bytes_;
+  const std::shared_ptr<const void> owner_;
+};
 
-  static Status Unreadable(const std::string& found) {
-    return InvalidArgument("wanted a model file of thresher.export, found: " + found);
+class FileStorage final : public Storage {
+ public:
+  explicit FileStorage(std::shared_ptr<TensorFile> file) : file_(std::move(file)) {}
+
+  size_t size() const override { return file_->size(); }
+  Result<std::span<const std::byte>> Get(uint64_t offset, size_t bytes) override {
+    std::byte* const read = read_.emplace_back(new (std::nothrow) std::byte[bytes]).get();
+    if (read == nullptr) return ResourceExhausted("wanted memory for a section of " + std::to_string(bytes) + " bytes");
+    THRESHER_TRY(file_->Read(offset, read, bytes));
+    return std::span<const std::byte>(read, bytes);
+  }
+  Result<Constant> GetTensor(const std::string& what, uint64_t offset, size_t bytes, const Digest& digest) override {
+    if (bytes >= kLeastOnDemand) {
+      THRESHER_ASSIGN(const std::byte* const address, file_->Add(what, offset, bytes, digest));
+      Constant constant{address, file_};
+      constant.source = file_;
+      return constant;
+    }
+    constexpr std::align_val_t kAlignment{kWeightAlignment};
+    const std::shared_ptr<void> data(::operator new(bytes, kAlignment),
+                                     [](void* p) { ::operator delete(p, kAlignment); });
+    THRESHER_TRY(file_->Read(offset, data.get(), bytes));
+    THRESHER_TRY(CheckDigest(what, digest, data.get(), bytes));
+    return Constant{data.get(), data};
   }
 
-  void* data_;
-  size_t size_;
+ private:
+  const std::shared_ptr<TensorFile> file_;
+  std::vector<std::unique_ptr<std::byte[]>> read_;
 };
 
 // Reads what Encoder wrote. Nothing is allocated for more than the bytes that are there.
@@ -102,34 +126,26 @@ class Decoder {
     THRESHER_TRY(Read(count));
     if (*count > bytes_.size() / least) {
       return InvalidArgument(what_ + ": wanted at most " + std::to_string(bytes_.size() / least) +
-                             " entries in what is left of it, found " + std::to_string(*count) + kDamaged);
+                             " entries in what is left of it, found " + std::to_string(*count) + kDamagedFile);
     }
     return Status::Ok();
   }
   Status End() const {
     if (bytes_.empty()) return Status::Ok();
     return InvalidArgument(what_ + ": wanted its end, found " + std::to_string(bytes_.size()) + " more bytes" +
-                           kDamaged);
+                           kDamagedFile);
   }
 
  private:
-  Status TooShort() const { return InvalidArgument(what_ + ": wanted more than its section holds" + kDamaged); }
+  Status TooShort() const { return InvalidArgument(what_ + ": wanted more than its section holds" + kDamagedFile); }
 
   std::span<const std::byte> bytes_;
   std::string what_;
 };
 
-struct Tensor {
-  std::string name;
-  DType dtype = DType::kF32;
-  Dims shape;
-  const std::byte* data = nullptr;
-};
-
 class Reader {
  public:
-  Reader(std::span<const std::byte> bytes, std::shared_ptr<const void> owner)
-      : bytes_(bytes), owner_(std::move(owner)) {}
+  explicit Reader(Storage& storage) : storage_(storage), size_(storage.size()) {}
 
   Result<ModelContents> Read() {
     THRESHER_TRY(ReadHeader());
@@ -137,11 +153,14 @@ class Reader {
     THRESHER_ASSIGN(const SectionEntry info, Only(SectionKind::kInfo));
     THRESHER_ASSIGN(const SectionEntry tensors, Only(SectionKind::kTensors));
     THRESHER_ASSIGN(const SectionEntry weights, Only(SectionKind::kWeights));
-    THRESHER_TRY(ReadInfo(BytesOf(info)));
-    THRESHER_TRY(ReadTensors(BytesOf(tensors), BytesOf(weights)));
+    THRESHER_ASSIGN(const std::span<const std::byte> info_bytes, BytesOf(info));
+    THRESHER_TRY(ReadInfo(info_bytes));
+    THRESHER_ASSIGN(const std::span<const std::byte> tensor_bytes, BytesOf(tensors));
+    THRESHER_TRY(ReadTensors(tensor_bytes, weights));
     for (const SectionEntry& entry : table_) {
       if (entry.kind != SectionKind::kGraph) continue;
-      const Status status = ReadGraph(BytesOf(entry));
+      THRESHER_ASSIGN(const std::span<const std::byte> graph_bytes, BytesOf(entry));
+      const Status status = ReadGraph(graph_bytes);
       if (!status.ok()) return Status(status.code(), status.message() + WrittenBy());
     }
     THRESHER_TRY(CheckModel(model_));
@@ -150,11 +169,12 @@ class Reader {
 
  private:
   Status ReadHeader() {
-    if (bytes_.size() < sizeof(header_)) {
+    if (size_ < sizeof(header_)) {
       return InvalidArgument("wanted a header of " + std::to_string(sizeof(header_)) + " bytes, found a file of " +
-                             std::to_string(bytes_.size()) + kDamaged);
+                             std::to_string(size_) + kDamagedFile);
     }
-    std::memcpy(&header_, bytes_.data(), sizeof(header_));
+    THRESHER_ASSIGN(const std::span<const std::byte> bytes, storage_.Get(0, sizeof(header_)));
+    std::memcpy(&header_, bytes.data(), sizeof(header_));
     if (std::string_view(header_.magic, sizeof(header_.magic)) != kModelMagic) {
       return InvalidArgument("wanted a model file, which begins with " + std::string(kModelMagic) +
                              ", found other bytes; name a file that thresher.export wrote");
@@ -162,28 +182,29 @@ class Reader {
     header_.engine[sizeof(header_.engine) - 1] = '\0';
     for (const char& c : header_.engine) {
       if (c != '\0' && (c < 0x20 || c > 0x7e))
-        return InvalidArgument(std::string("wanted a readable header") + kDamaged);
+        return InvalidArgument(std::string("wanted a readable header") + kDamagedFile);
     }
     model_.engine = header_.engine;
     if (header_.version != kModelVersion) {
       return Unsupported("wanted format version " + std::to_string(kModelVersion) + ", found " +
                          std::to_string(header_.version) + WrittenBy() + "; install that version or a newer one");
     }
-    if (header_.file_bytes != bytes_.size()) {
-      return InvalidArgument("wanted " + std::to_string(header_.file_bytes) + " bytes, found " +
-                             std::to_string(bytes_.size()) + "; the file is incomplete: copy or export it again");
+    if (header_.file_bytes != size_) {
+      return InvalidArgument("wanted " + std::to_string(header_.file_bytes) + " bytes, found " + std::to_string(size_) +
+                             "; the file is incomplete: copy or export it again");
     }
     return Status::Ok();
   }
 
   Status ReadTable() {
-    const size_t room = (bytes_.size() - sizeof(FileHeader)) / sizeof(SectionEntry);
+    const size_t room = (size_ - sizeof(FileHeader)) / sizeof(SectionEntry);
     if (header_.num_sections > kMaxModelSections || header_.num_sections > room) {
       return InvalidArgument("wanted at most " + std::to_string(std::min<size_t>(kMaxModelSections, room)) +
-                             " sections, found " + std::to_string(header_.num_sections) + kDamaged);
+                             " sections, found " + std::to_string(header_.num_sections) + kDamagedFile);
     }
     const size_t size = sizeof(FileHeader) + header_.num_sections * sizeof(SectionEntry);
-    std::string start(reinterpret_cast<const char*>(bytes_.data()), size);
+    THRESHER_ASSIGN(const std::span<const std::byte> start_bytes, storage_.Get(0, size));
+    std::string start(reinterpret_cast<const char*>(start_bytes.data()), size);
     std::memset(start.data() + offsetof(FileHeader, digest), 0, sizeof(header_.digest));
     THRESHER_TRY(CheckDigest("the header", {header_.digest[0], header_.digest[1]}, start.data(), size));
     table_.resize(header_.num_sections);
@@ -193,15 +214,16 @@ class Reader {
     for (const SectionEntry& entry : table_) {
       const auto kind = static_cast<uint32_t>(entry.kind);
       if (kind < static_cast<uint32_t>(SectionKind::kInfo) || kind > static_cast<uint32_t>(SectionKind::kWeights)) {
-        return InvalidArgument("wanted sections of kinds 1 to 4, found " + std::to_string(kind) + kDamaged);
+        return InvalidArgument("wanted sections of kinds 1 to 4, found " + std::to_string(kind) + kDamagedFile);
       }
-      if (entry.offset < size || entry.offset > bytes_.size() || entry.bytes > bytes_.size() - entry.offset ||
+      if (entry.offset < size || entry.offset > size_ || entry.bytes > size_ - entry.offset ||
           entry.offset % kWeightAlignment != 0) {
-        return InvalidArgument("wanted sections inside the file's " + std::to_string(bytes_.size()) + " bytes, found " +
-                               std::to_string(entry.bytes) + " bytes at " + std::to_string(entry.offset) + kDamaged);
+        return InvalidArgument("wanted sections inside the file's " + std::to_string(size_) + " bytes, found " +
+                               std::to_string(entry.bytes) + " bytes at " + std::to_string(entry.offset) +
+                               kDamagedFile);
       }
       if (entry.kind == SectionKind::kWeights) continue;
-      const std::span<const std::byte> bytes = BytesOf(entry);
+      THRESHER_ASSIGN(const std::span<const std::byte> bytes, BytesOf(entry));
       THRESHER_TRY(CheckDigest("section " + std::to_string(&entry - table_.data()), {entry.digest[0], entry.digest[1]},
                                bytes.data(), bytes.size()));
     }
@@ -223,7 +245,7 @@ class Reader {
     return decoder.End();
   }
 
-  Status ReadTensors(std::span<const std::byte> bytes, std::span<const std::byte> weights) {
+  Status ReadTensors(std::span<const std::byte> bytes, const SectionEntry& weights) {
     Decoder decoder(bytes, "tensors");
     uint32_t count = 0;
     THRESHER_TRY(decoder.ReadCount(4 * sizeof(uint32_t) + 3 * sizeof(uint64_t), &count));
@@ -240,29 +262,28 @@ class Reader {
       if (dtype >= kNumDTypes || rank > kMaxRank) {
         return InvalidArgument(what + ": wanted a dtype below " + std::to_string(kNumDTypes) + " and at most " +
                                std::to_string(kMaxRank) + " dimensions, found " + std::to_string(dtype) + " and " +
-                               std::to_string(rank) + kDamaged);
+                               std::to_string(rank) + kDamagedFile);
       }
       tensor.dtype = static_cast<DType>(dtype);
       uint64_t size = SizeOf(tensor.dtype);
       for (uint32_t d = 0; d < rank; ++d) {
         int64_t length = 0;
         THRESHER_TRY(decoder.Read(&length));
-        if (length < 1 || size > weights.size() / static_cast<uint64_t>(length)) {
-          return InvalidArgument(what + ": wanted a size that fits into " + std::to_string(weights.size()) +
-                                 " bytes of weights, found dimension " + std::to_string(length) + kDamaged);
+        if (length < 1 || size > weights.bytes / static_cast<uint64_t>(length)) {
+          return InvalidArgument(what + ": wanted a size that fits into " + std::to_string(weights.bytes) +
+                                 " bytes of weights, found dimension " + std::to_string(length) + kDamagedFile);
         }
         size *= static_cast<uint64_t>(length);
         tensor.shape.push_back(length);
       }
       THRESHER_TRY(decoder.Read(&offset));
       THRESHER_TRY(decoder.Read(&digest));
-      if (offset > weights.size() || size > weights.size() - offset || offset % kWeightAlignment != 0) {
-        return InvalidArgument(what + ": wanted a place inside " + std::to_string(weights.size()) +
+      if (offset > weights.bytes || size > weights.bytes - offset || offset % kWeightAlignment != 0) {
+        return InvalidArgument(what + ": wanted a place inside " + std::to_string(weights.bytes) +
                                " bytes of weights, found " + std::to_string(size) + " bytes at " +
-                               std::to_string(offset) + kDamaged);
+                               std::to_string(offset) + kDamagedFile);
       }
-      tensor.data = weights.data() + offset;
-      THRESHER_TRY(CheckDigest(what, digest, tensor.data, size));
+      THRESHER_ASSIGN(tensor.constant, storage_.GetTensor(what, weights.offset + offset, size, digest));
       tensors_.push_back(std::move(tensor));
     }
     return decoder.End();
@@ -284,14 +305,21 @@ class Reader {
     size_t used = 0;
     const auto resolve = [&](const ConstantRequest& request) -> Result<Constant> {
       if (used == numbers.size() || numbers[used] >= tensors_.size()) {
-        return InvalidArgument("wanted a tensor of the file, found none" + std::string(kDamaged));
+        return InvalidArgument("wanted a tensor of the file, found none" + std::string(kDamagedFile));
       }
       const Tensor& tensor = tensors_[numbers[used++]];
       if (tensor.dtype != request.dtype || tensor.shape != request.shape) {
         return InvalidArgument("wanted " + ToString(request.dtype, request.shape) + ", found '" + tensor.name +
-                               "' of " + ToString(tensor.dtype, tensor.shape) + kDamaged);
+                               "' of " + ToString(tensor.dtype, tensor.shape) + kDamagedFile);
       }
-      return Constant{tensor.data, owner_, request.is_weight};
+      Constant constant = tensor.constant;
+      constant.is_weight = request.is_weight;
+      if (!request.is_weight && constant.source != nullptr) {
+        // Passes look at the engine's own constants at any time.
+        THRESHER_ASSIGN(constant.owner, Hold(constant));
+        constant.source = nullptr;
+      }
+      return constant;
     };
     Result<Graph> graph = ParseGraph(text, resolve);
     if (!graph.ok()) return Status(graph.status().code(), what + ": " + graph.status().message());
@@ -310,18 +338,11 @@ class Reader {
     }
     if (count == 1) return *found;
     return InvalidArgument("wanted one section of kind " + std::to_string(static_cast<uint32_t>(kind)) + ", found " +
-                           std::to_string(count) + kDamaged);
+                           std::to_string(count) + kDamagedFile);
   }
 
-  std::span<const std::byte> BytesOf(const SectionEntry& entry) const {
-    return bytes_.subspan(entry.offset, entry.bytes);
-  }
-
-  static Status CheckDigest(const std::string& what, const Digest& wanted, const void* data, size_t size) {
-    const Digest found = HashBytes(data, size);
-    if (found == wanted) return Status::Ok();
-    return InvalidArgument(what + ": wanted contents of digest " + ToHex(wanted) + ", found " + ToHex(found) +
-                           kDamaged);
+  Result<std::span<const std::byte>> BytesOf(const SectionEntry& entry) {
+    return storage_.Get(entry.offset, entry.bytes);
   }
 
   // Which engines are concerned, where they differ.
@@ -330,8 +351,8 @@ class Reader {
     return "; thresher " + model_.engine + " wrote the file, this is " + kVersion;
   }
 
-  const std::span<const std::byte> bytes_;
-  const std::shared_ptr<const void> owner_;
+  Storage& storage_;
+  const size_t size_;
   FileHeader header_ = {};
   std::vector<SectionEntry> table_;
   std::vector<Tensor> tensors_;
@@ -341,13 +362,15 @@ class Reader {
 }  // namespace
 
 Result<ModelContents> ReadModel(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
-  return Reader(bytes, std::move(owner)).Read();
+  MemoryStorage storage(bytes, std::move(owner));
+  return Reader(storage).Read();
 }
 
 Result<ModelContents> ReadModelFile(const std::string& path) {
   const auto read = [&]() -> Result<ModelContents> {
-    THRESHER_ASSIGN(std::shared_ptr<const Mapping> file, Mapping::Open(path));
-    return ReadModel(file->bytes(), file);
+    THRESHER_ASSIGN(std::shared_ptr<TensorFile> file, TensorFile::Open(path));
+    FileStorage storage(std::move(file));
+    return Reader(storage).Read();
   };
   Result<ModelContents> model = read();
   if (model.ok()) return model;

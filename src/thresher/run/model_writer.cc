@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <system_error>
@@ -143,6 +144,13 @@ void SetDigest(const Digest& digest, uint64_t words[2]) {
 
 Status WriteModelFile(const std::string& path, const ModelContents& model) {
   THRESHER_TRY(CheckModel(model));
+  std::vector<std::shared_ptr<const void>> held;
+  for (const ModelGraph& entry : model.graphs) {
+    for (const Value& value : entry.graph.values()) {
+      if (value.kind != Value::Kind::kConstant) continue;
+      THRESHER_ASSIGN(held.emplace_back(), Hold(value.constant));
+    }
+  }
   TensorTable tensors;
   std::vector<std::pair<SectionKind, std::string>> sections = {{SectionKind::kInfo, EncodeInfo(model)}};
   for (const ModelGraph& graph : model.graphs) sections.emplace_back(SectionKind::kGraph, EncodeGraph(graph, tensors));

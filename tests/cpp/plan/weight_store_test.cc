@@ -33,7 +33,7 @@ Held MakeConstant(bool weight, float first = 1) {
 
 WeightStore::Packed Pack(WeightStore& store, const Constant& constant, int64_t k, int64_t n, bool transposed) {
   const WeightStore::Matrix matrix{constant, n};
-  return store.GetPacked({&matrix, 1}, k, transposed, Precision::kFp32);
+  return store.GetPacked({&matrix, 1}, k, transposed, Precision::kFp32).value();
 }
 
 TEST(WeightStore, ConstantsOfTheEngineAreFreedOnceTheyArePacked) {
@@ -61,13 +61,13 @@ TEST(WeightStore, EncodingsAreToldApart) {
     const Held held = MakeConstant(weight, 1.2345F);
     const auto pack = [&](Encoding encoding, Precision precision) {
       const WeightStore::Matrix matrix{held.constant, kColumns, encoding};
-      return store.GetPacked({&matrix, 1}, kRows, false, precision).data;
+      return store.GetPacked({&matrix, 1}, kRows, false, precision).value().data;
     };
     EXPECT_NE(pack(Encoding::kF16, Precision::kFp32), pack(Encoding::kBf16, Precision::kFp32));
     EXPECT_EQ(pack(Encoding::kF16, Precision::kFp32), pack(Encoding::kF16, Precision::kFp32));
     EXPECT_NE(pack(Encoding::kF16, Precision::kFp32), pack(Encoding::kF16, Precision::kFp16));
     const auto error = [&](Encoding encoding) {
-      return store.GetError({held.constant, kColumns, encoding}, kRows, false, Precision::kBf16).relative;
+      return store.GetError({held.constant, kColumns, encoding}, kRows, false, Precision::kBf16).value().relative;
     };
     EXPECT_EQ(error(Encoding::kBf16), 0);
     EXPECT_NE(error(Encoding::kF16), 0);
@@ -81,7 +81,7 @@ TEST(WeightStore, OnlyTheBytesOfTheEncodingAreRead) {
   longer->resize(3 * kRows * kColumns, uint16_t{7});
   const auto pack = [&](const auto& owner) {
     const WeightStore::Matrix matrix{{owner->data(), owner, false}, kColumns, Encoding::kF16};
-    return store.GetPacked({&matrix, 1}, kRows, true).data;
+    return store.GetPacked({&matrix, 1}, kRows, true).value().data;
   };
   EXPECT_EQ(pack(halves), pack(longer));
 }
@@ -101,10 +101,10 @@ TEST(WeightStore, MeasuringKeepsNoConstantOfTheEngine) {
   WeightStore store;
   Held held = MakeConstant(false, 3);
   const Held equal = MakeConstant(false, 3);
-  const double error = store.GetError({held.constant, kColumns}, kRows, false, Precision::kInt4Weight).relative;
+  const double error = store.GetError({held.constant, kColumns}, kRows, false, Precision::kInt4Weight).value().relative;
   held.constant = {};
   EXPECT_TRUE(held.alive.expired());
-  EXPECT_EQ(store.GetError({equal.constant, kColumns}, kRows, false, Precision::kInt4Weight).relative, error);
+  EXPECT_EQ(store.GetError({equal.constant, kColumns}, kRows, false, Precision::kInt4Weight).value().relative, error);
 }
 
 // Large enough to be shared out.
@@ -119,21 +119,21 @@ TEST(WeightStore, ThreadsPackWhatOneWouldAndOnce) {
     for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8, Precision::kInt4Weight}) {
       const WeightStore::Matrix matrices[] = {{constant, n}, {constant, 5}, {constant, n}};
       WeightStore alone, shared;
-      const WeightStore::Packed wanted = alone.GetPacked(matrices, k, transposed, precision, 1);
+      const WeightStore::Packed wanted = alone.GetPacked(matrices, k, transposed, precision, 1).value();
       std::vector<const void*> found(4);
       {
         std::vector<std::jthread> threads;
         for (const void*& data : found) {
-          threads.emplace_back([&] { data = shared.GetPacked(matrices, k, transposed, precision, 3).data; });
+          threads.emplace_back([&] { data = shared.GetPacked(matrices, k, transposed, precision, 3).value().data; });
         }
       }
       for (const void* data : found) EXPECT_EQ(data, found[0]);
       EXPECT_EQ(std::memcmp(found[0], wanted.data, static_cast<size_t>(wanted.bytes)), 0) << Name(precision);
       EXPECT_EQ(shared.bytes(), wanted.bytes);
-      EXPECT_EQ(shared.GetError(matrices[0], k, transposed, precision, 3).relative,
-                shared.GetError(matrices[2], k, transposed, precision, 1).relative);
-      EXPECT_NEAR(shared.GetError(matrices[0], k, transposed, precision, 3).relative,
-                  alone.GetError(matrices[0], k, transposed, precision, 1).relative, 1e-9);
+      EXPECT_EQ(shared.GetError(matrices[0], k, transposed, precision, 3).value().relative,
+                shared.GetError(matrices[2], k, transposed, precision, 1).value().relative);
+      EXPECT_NEAR(shared.GetError(matrices[0], k, transposed, precision, 3).value().relative,
+                  alone.GetError(matrices[0], k, transposed, precision, 1).value().relative, 1e-9);
     }
   }
   ThreadPool::SetGlobalSize(before);

@@ -15,6 +15,7 @@
 #include "thresher/graph/hash.h"
 #include "thresher/graph/printer.h"
 #include "thresher/plan/weight_store.h"
+#include "thresher/run/compile.h"
 #include "thresher/run/model_format.h"
 #include "thresher/run/session.h"
 
@@ -161,7 +162,7 @@ TEST_F(ModelFile, GivesBackTheGraphsAndComputesTheSameBits) {
   EXPECT_EQ(loaded.outputs()[1].shape, Dims{5});
 }
 
-TEST_F(ModelFile, WeightsAreHeldOnceAndUsedWhereTheFileIsMapped) {
+TEST_F(ModelFile, WeightsAreStoredOnceAndKnownByOneAddress) {
   const std::string one = Written(Contents({5}));
   const std::string two = Written(Contents({5, 6}));
   const size_t weights = (50 + kWidth) * kWidth * sizeof(float);
@@ -291,6 +292,99 @@ TEST_F(ModelFile, ANewerFormatNamesItsEngine) {
   const Status status = Read(bytes).status();
   EXPECT_EQ(status.code(), Code::kUnsupported);
   EXPECT_THAT(status.message(), HasSubstr("wanted format version 1, found 2; thresher 9.8.7 wrote the file"));
+}
+
+// What is read when it is wanted: a matrix of 256 KiB that is packed, and one of 128 KiB whose rows are taken.
+ModelContents Large() {
+  ModelGraph entry;
+  std::vector<float> weight(256 * 256), table(128 * 256);
+  for (size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(i * 7919 % 2003) * 1e-3F - 1;
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i * 7907 % 1999) * 1e-3F - 1;
+  const auto constant = [&](const char* name, const std::vector<float>& numbers, Dims shape) {
+    const auto owner = std::make_shared<const std::vector<float>>(numbers);
+    return entry.graph.AddConstant(name, DType::kF32, std::move(shape), {owner->data(), owner, true});
+  };
+  const ValueId x = entry.graph.AddInput("x", DType::kF32, {128, 256});
+  const ValueId sum = entry.graph.Add1("add", {x, constant("table", table, {128, 256})}).value();
+  entry.graph.SetOutputs({entry.graph.Add1("linear", {sum, constant("weight", weight, {256, 256})}).value()});
+  entry.output_names = {"output"};
+  ModelContents model;
+  model.name = "large";
+  model.graphs.push_back(std::move(entry));
+  return model;
+}
+
+const Constant& ConstantNamed(const Graph& graph, const std::string& name) {
+  for (const Value& value : graph.values()) {
+    if (value.name == name) return value.constant;
+  }
+  std::abort();
+}
+
+TEST_F(ModelFile, LargeWeightsAreReadableWhileTheyAreHeld) {
+  const ModelContents model = Large();
+  Written(model);
+  const ModelContents read = Must(ReadModelFile(path_));
+  for (const char* name : {"weight", "table"}) {
+    const Constant& wanted = ConstantNamed(model.graphs[0].graph, name);
+    const Constant& found = ConstantNamed(read.graphs[0].graph, name);
+    for (int times = 0; times < 2; ++times) {
+      const std::shared_ptr<const void> held = Must(Hold(found)), again = Must(Hold(found));
+      EXPECT_EQ(std::memcmp(found.data, wanted.data, 128 * 256 * sizeof(float)), 0) << name;
+    }
+    EXPECT_DEATH(
+        {
+          (void)*static_cast<const volatile char*>(found.data);
+          std::_Exit(0);
+        },
+        "");
+  }
+}
+
+TEST_F(ModelFile, AFileThatIsCutShortIsAnErrorWhereItIsReadNext) {
+  Written(Large());
+  const ModelContents read = Must(ReadModelFile(path_));
+  const Constant& weight = ConstantNamed(read.graphs[0].graph, "weight");
+  const std::shared_ptr<const void> held = Must(Hold(ConstantNamed(read.graphs[0].graph, "table")));
+  fs::resize_file(path_, fs::file_size(path_) / 2);
+  EXPECT_THAT(Hold(weight).status().message(), HasSubstr("cut short while it was used"));
+  WeightStore weights;
+  const Status status = Compile(read.graphs[0].graph, weights, {}).status();
+  EXPECT_THAT(status.message(), HasSubstr("cut short while it was used"));
+  CompileOptions options;
+  options.precision.precision = "int8";
+  EXPECT_THAT(Compile(read.graphs[0].graph, weights, options).status().message(), HasSubstr("cut short"));
+  EXPECT_EQ(weights.bytes(), 0);
+  // What is held stays.
+  EXPECT_EQ(*static_cast<const float*>(ConstantNamed(read.graphs[0].graph, "table").data), -1.0F);
+}
+
+TEST_F(ModelFile, AFileThatIsWrittenToIsAnErrorWhereItIsReadNext) {
+  const std::string bytes = Written(Large());
+  const ModelContents read = Must(ReadModelFile(path_));
+  std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+  const std::string zeros(128, '\0');
+  for (size_t at = SectionOf(const_cast<std::string&>(bytes), SectionKind::kWeights).offset; at < bytes.size();
+       at += 4096) {
+    file.seekp(static_cast<std::streamoff>(at)).write(zeros.data(), 4);
+  }
+  file.close();
+  WeightStore weights;
+  EXPECT_THAT(Compile(read.graphs[0].graph, weights, {}).status().message(), HasSubstr("wanted contents of digest"));
+}
+
+TEST_F(ModelFile, WhatBecomesOfItsFileIsNothingToALoadedModel) {
+  Written(Large());
+  const Model model = Must(LoadModel(path_));
+  std::vector<float> x(128 * 256, 0.5F);
+  const std::vector<View> inputs = {MakeView(x.data(), DType::kF32, {128, 256})};
+  const std::vector<float> wanted = Elements<float>(Must(model.Run(inputs))[0]);
+  std::fstream(path_, std::ios::binary | std::ios::in | std::ios::out).seekp(64).write("changed!", 8);
+  EXPECT_EQ(Elements<float>(Must(model.Run(inputs))[0]), wanted);
+  fs::resize_file(path_, 1);
+  EXPECT_EQ(Elements<float>(Must(model.Run(inputs))[0]), wanted);
+  fs::remove(path_);
+  EXPECT_EQ(Elements<float>(Must(model.Run(inputs))[0]), wanted);
 }
 
 TEST_F(ModelFile, ErrorsNameTheFile) {

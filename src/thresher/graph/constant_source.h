@@ -1,0 +1,20 @@
+// Constants that are in memory only while somebody reads them.
+#pragma once
+
+#include <memory>
+
+#include "thresher/base/status.h"
+
+namespace thresher {
+
+// Thread safe.
+class ConstantSource {
+ public:
+  virtual ~ConstantSource() = default;
+
+  // Makes the constant readable that `data` points into, for as long as the result lives. Errors: its bytes cannot be
+  // read, or are not those that it had.
+  virtual Result<std::shared_ptr<const void>> Hold(const void* data) = 0;
+};
+
+}  // namespace thresher
