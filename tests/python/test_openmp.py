@@ -1,4 +1,4 @@
-"""PyTorch's OpenMP threads make room for the engine's."""
+"""PyTorch's OpenMP threads work for the engine, or make room for its own."""
 
 from __future__ import annotations
 
@@ -66,3 +66,52 @@ def test_a_model_with_parts_in_pytorch_gives_eagers_results() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "equal\n", done.stderr[-2000:]
+
+
+MIXED = """
+import os, sys, warnings, torch
+from thresher.compiler import openmp, runtime
+warnings.simplefilter("ignore")
+torch.set_num_threads(2)
+torch.set_grad_enabled(False)
+model = lambda x, w: torch.cumprod((x @ w).relu() @ w, 1).sigmoid() @ w
+x, w = torch.randn(300, 300), torch.randn(300, 300) / 17
+calls = []
+borrow = runtime.borrow_threads
+runtime.borrow_threads = lambda: calls.append(borrow()) or calls[-1]
+compiled = torch.compile(model, backend="thresher")
+for _ in range(3):
+    torch.testing.assert_close(compiled(x, w), model(x, w), rtol=1e-4, atol=1e-4)
+print(len(calls), all(calls), any(calls))
+if len(sys.argv) > 1:
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        torch.testing.assert_close(compiled(x, w), model(x, w), rtol=1e-4, atol=1e-4)
+        os._exit(0 if not calls[-1] else 1)
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+def run_mixed(threads: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", MIXED, *arguments]
+    variables = {**os.environ, "THRESHER_NUM_THREADS": threads}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=variables)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_parts_borrow_pytorchs_threads() -> None:
+    if not openmp._lend():
+        pytest.skip("this PyTorch has no OpenMP library whose threads can be borrowed")
+    assert run_mixed("2") == "6 True True\n"
+
+
+def test_another_number_of_threads_is_not_borrowed() -> None:
+    assert run_mixed("3") == "6 False False\n"
+
+
+def test_a_forked_child_borrows_none() -> None:
+    if not openmp._lend():
+        pytest.skip("this PyTorch has no OpenMP library whose threads can be borrowed")
+    assert run_mixed("2", "fork") == "6 True True\n0\n"

@@ -1,9 +1,10 @@
 """PyTorch's OpenMP threads, which wait for their next work by spinning.
 
 After a parallel operator of PyTorch they keep their cores busy for some milliseconds. Where a part of a model runs in
-the engine right after it, the engine's threads would have to share these cores: a model of which half runs in PyTorch
-was measured to become slower than eager. So they are sent home before such a part, and start again when PyTorch wants
-them.
+the engine right after it, the engine's own threads would have to share these cores: a model of which half runs in
+PyTorch was measured to become slower than eager. So such a part borrows PyTorch's threads, which are awake and where
+the data is. Where it cannot, because their number differs or the library lacks what it takes, they are sent home before
+the part, and start again when PyTorch wants them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,48 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
+from thresher import _engine
+
 _SOFT = 1  # omp_pause_soft of OpenMP 5.0: threads end, settings stay
 _LIBRARIES = ("libgomp", "libiomp5", "libomp")
+_TEAM = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
+
+
+def borrow_threads() -> bool:
+    """Lets parts of the engine that the calling thread runs use PyTorch's threads, until give_back().
+
+    Returns:
+      Whether they do. If not, threads that the last operator left behind have been ended.
+    """
+    if _lend() and _engine.borrow_openmp():
+        return True
+    release_threads()
+    return False
+
+
+def give_back() -> None:
+    """Ends what borrow_threads() began."""
+    _engine.give_back()
 
 
 def release_threads() -> None:
     """Ends the OpenMP threads that the calling thread's last parallel operator has left behind, if there are any."""
     _pause()(_SOFT)
+
+
+@functools.cache
+def _lend() -> bool:
+    """Tells the engine where PyTorch's OpenMP library is; whether there is one that can lend threads."""
+    for path in _loaded()[:1]:  # another library's threads would be no help
+        try:
+            library = ctypes.CDLL(path)
+            addresses = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _TEAM]
+        except (OSError, AttributeError):
+            continue
+        parallel, *questions = (address or 0 for address in addresses)
+        _engine.set_openmp(parallel, *questions)
+        return True
+    return False
 
 
 @functools.cache

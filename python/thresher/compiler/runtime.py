@@ -20,7 +20,7 @@ from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
 from thresher.compiler.extents import NoExtent, Sizes, describe, fit_family, memory_bytes
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
-from thresher.compiler.openmp import release_threads
+from thresher.compiler.openmp import borrow_threads, give_back
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.weights import Snapshot, Store
 from thresher.fork_lock import ForkLock
@@ -262,8 +262,16 @@ class CompiledGraph:
           IndexError: an index in the data is out of range.
           UnsupportedOperatorError: the engine refuses these shapes and the configuration forbids PyTorch.
         """
-        if self.mixed is not None and _engine.num_threads() > 1:
-            release_threads()
+        if self.mixed is None or _engine.num_threads() == 1:
+            return self._run(args)
+        if not borrow_threads():
+            return self._run(args)
+        try:
+            return self._run(args)
+        finally:
+            give_back()
+
+    def _run(self, args: Sequence[Any]) -> list[Any]:
         if not _engine.profile_enabled():
             return self._entry(args).run(args)
         if self.mixed is None:

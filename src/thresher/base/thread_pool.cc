@@ -23,6 +23,9 @@ namespace {
 
 thread_local bool inside_work = false;
 
+std::atomic<const OpenMp*> open_mp{nullptr};
+thread_local bool borrowing = false;
+
 struct InsideWork {
   InsideWork() { inside_work = true; }
   ~InsideWork() { inside_work = false; }
@@ -52,6 +55,8 @@ void ForgetInChild() {
   // is given up and the next call makes a new pool. The mutex belongs to this thread, which locked it before the fork.
   GlobalMutex().unlock();
   global_pool.store(nullptr, std::memory_order_release);
+  open_mp.store(nullptr, std::memory_order_release);
+  borrowing = false;
   inside_work = false;
 }
 
@@ -119,6 +124,7 @@ void ThreadPool::Run(FunctionRef<void(int part, int num_parts)> work, int max_pa
   }
   const std::lock_guard lock(run_mutex_);
   const int num_parts = std::min(num_threads(), max_parts);  // read again: Resize may have come first
+  if (borrowing) return RunOnTeam(work, num_parts);
   work_ = &work;
   num_parts_ = num_parts;
   pending_.store(static_cast<uint32_t>(num_parts - 1), std::memory_order_relaxed);
@@ -134,6 +140,33 @@ void ThreadPool::Run(FunctionRef<void(int part, int num_parts)> work, int max_pa
   for (uint32_t left; (left = pending_.load(std::memory_order_acquire)) != 0;) {
     WaitWhileEqual(pending_, left, spin_ns_);
   }
+}
+
+void ThreadPool::RunOnTeam(FunctionRef<void(int part, int num_parts)> work, int num_parts) {
+  struct Job {
+    FunctionRef<void(int, int)>& work;
+    const OpenMp& library;
+  } job{work, *open_mp.load(std::memory_order_acquire)};
+  // The library may give fewer threads than it was asked for; every one of them knows how many there are.
+  constexpr auto kBody = [](void* data) {
+    const Job& job = *static_cast<const Job*>(data);
+    const InsideWork inside;
+    job.work(job.library.thread_number(), job.library.team_size());
+  };
+  job.library.parallel(kBody, &job, static_cast<unsigned>(num_parts), 0);
+}
+
+bool ThreadPool::BorrowOpenMp() {
+  const OpenMp* library = open_mp.load(std::memory_order_acquire);
+  borrowing = library != nullptr && !inside_work && library->max_threads() == Global().num_threads();
+  return borrowing;
+}
+
+void ThreadPool::GiveBack() { borrowing = false; }
+
+void ThreadPool::SetOpenMp(const OpenMp& library) {
+  // Never given up: threads may still call after static destructors have begun.
+  open_mp.store(new OpenMp(library), std::memory_order_release);
 }
 
 void ThreadPool::Resize(int num_threads) {

@@ -11,6 +11,14 @@
 
 namespace thresher {
 
+// The threads of an OpenMP library that the calling program works with, by the ABI that GNU's has and others follow.
+struct OpenMp {
+  void (*parallel)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags) = nullptr;  // GOMP_parallel
+  int (*thread_number)() = nullptr;  // omp_get_thread_num
+  int (*team_size)() = nullptr;      // omp_get_num_threads
+  int (*max_threads)() = nullptr;    // omp_get_max_threads
+};
+
 // The caller does part 0 itself, workers the others; each part always goes to the same worker, so a worker finds its
 // share of the data in its own cache. Idle workers spin for kSpinNs and then sleep.
 class ThreadPool {
@@ -32,6 +40,15 @@ class ThreadPool {
   // Replaces the workers, after waiting for a Run in progress. Not from inside `work`.
   void Resize(int num_threads);
 
+  // Where both libraries work in turns, each one's threads spin for a while on the cores that the other wants. So from
+  // here to GiveBack, what the calling thread runs is done by the OpenMP threads instead of the pool's. False, and
+  // nothing changes, where there is no such library, where it would use another number of threads (it would end some
+  // and start them again at every turn), and in a child of fork(), whose OpenMP threads are gone.
+  static bool BorrowOpenMp();
+  static void GiveBack();
+  // Which library; for the life of the process.
+  static void SetOpenMp(const OpenMp& library);
+
   // The pool that all plans of this process share: THRESHER_NUM_THREADS threads, else one for every usable core.
   // A child made by fork() gets a pool of its own at its first call, so ask for it each time rather than keep it.
   static ThreadPool& Global();
@@ -45,6 +62,7 @@ class ThreadPool {
   void Start(int num_threads);
   void Stop();
   void Loop(Worker& worker, int part);
+  void RunOnTeam(FunctionRef<void(int part, int num_parts)> work, int num_parts);
 
   std::mutex run_mutex_;  // held during Run and Resize
   std::atomic<int> num_threads_{1};

@@ -87,6 +87,19 @@ void BindSystem(nb::module_& m) {
         ThreadPool::SetGlobalSize(n);
       },
       nb::arg("n"));
+  m.def(
+      "set_openmp",
+      [](uintptr_t parallel, uintptr_t thread_number, uintptr_t team_size, uintptr_t max_threads) {
+        ThreadPool::SetOpenMp({reinterpret_cast<decltype(OpenMp::parallel)>(parallel),
+                               reinterpret_cast<decltype(OpenMp::thread_number)>(thread_number),
+                               reinterpret_cast<decltype(OpenMp::team_size)>(team_size),
+                               reinterpret_cast<decltype(OpenMp::max_threads)>(max_threads)});
+      },
+      nb::arg("parallel"), nb::arg("thread_number"), nb::arg("team_size"), nb::arg("max_threads"),
+      "Addresses of GOMP_parallel and of what OpenMP answers about a team: whose threads borrow_openmp() takes.");
+  m.def("borrow_openmp", &ThreadPool::BorrowOpenMp,
+        "Lets plans that the calling thread runs use OpenMP's threads, until give_back(); whether there are as many.");
+  m.def("give_back", &ThreadPool::GiveBack);
   m.def("usable_cores", &UsableCores);
   m.def("cpu_model", &CpuModel);
   m.def("machine", &Machine, nb::sig("def machine() -> dict[str, str | int]"),

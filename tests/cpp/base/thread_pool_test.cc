@@ -173,5 +173,78 @@ TEST(SpinBarrier, OnePartyNeverWaits) {
   EXPECT_EQ(barrier.parties(), 1);
 }
 
+// An OpenMP library whose teams are made anew each time, and which gives one thread less where it was told to.
+struct FakeOpenMp {
+  static void Parallel(void (*body)(void*), void* data, unsigned num_threads, unsigned) {
+    ++teams;
+    const int size = static_cast<int>(num_threads) - missing;
+    const auto member = [=](int number) {
+      thread_number = number;
+      team_size = size;
+      body(data);
+    };
+    std::vector<std::thread> others;
+    for (int number = 1; number < size; ++number) others.emplace_back(member, number);
+    member(0);
+    for (std::thread& other : others) other.join();
+    thread_number = 0;
+    team_size = 1;
+  }
+  static OpenMp Library() {
+    return {Parallel, [] { return thread_number; }, [] { return team_size; }, [] { return max_threads; }};
+  }
+
+  static inline std::atomic<int> teams{0};
+  static inline int missing = 0;
+  static inline int max_threads = 0;
+  static inline thread_local int thread_number = 0;
+  static inline thread_local int team_size = 1;
+};
+
+TEST(ThreadPool, BorrowsThreadsOfOpenMp) {
+  ThreadPool& pool = ThreadPool::Global();
+  const int before = pool.num_threads();
+  ThreadPool::SetGlobalSize(3);
+  EXPECT_FALSE(ThreadPool::BorrowOpenMp()) << "no library is known yet";
+  ThreadPool::SetOpenMp(FakeOpenMp::Library());
+  FakeOpenMp::max_threads = 2;
+  EXPECT_FALSE(ThreadPool::BorrowOpenMp()) << "it has another number of threads";
+  FakeOpenMp::max_threads = 3;
+  const auto run = [&](int wanted) {
+    std::vector<std::atomic<int>> calls(3);
+    pool.Run([&](int part, int num_parts) {
+      EXPECT_EQ(num_parts, wanted);
+      calls[static_cast<size_t>(part)].fetch_add(1);
+      pool.Run([](int, int inner) { EXPECT_EQ(inner, 1); });  // as in the pool's own threads
+    });
+    for (int part = 0; part < 3; ++part) EXPECT_EQ(calls[static_cast<size_t>(part)].load(), part < wanted);
+  };
+  run(3);
+  EXPECT_EQ(FakeOpenMp::teams.load(), 0);
+  ASSERT_TRUE(ThreadPool::BorrowOpenMp());
+  run(3);
+  EXPECT_EQ(FakeOpenMp::teams.load(), 1);
+  std::thread([&] { run(3); }).join();  // another thread has borrowed nothing
+  EXPECT_EQ(FakeOpenMp::teams.load(), 1);
+  FakeOpenMp::missing = 1;
+  run(2);
+  FakeOpenMp::missing = 0;
+  pool.Run([](int, int num_parts) { EXPECT_EQ(num_parts, 1); }, 1);
+  EXPECT_EQ(FakeOpenMp::teams.load(), 2);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::atomic<int> parts{0};
+    ThreadPool::Global().Run([&](int, int) { ++parts; });
+    _exit(FakeOpenMp::teams.load() == 2 && parts.load() >= 1 && !ThreadPool::BorrowOpenMp() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ThreadPool::GiveBack();
+  run(3);
+  EXPECT_EQ(FakeOpenMp::teams.load(), 2);
+  ThreadPool::SetGlobalSize(before);
+}
+
 }  // namespace
 }  // namespace thresher
