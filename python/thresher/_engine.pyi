@@ -184,6 +184,29 @@ class WeightStore:
     @property
     def bytes(self) -> int: ...
 
+class GraphFamily:
+    """One program for many sizes, told from its graphs at a few of them."""
+
+    @staticmethod
+    def fit(names: Sequence[str], degree: int, samples: Sequence[tuple[Sequence[int], Graph]]) -> GraphFamily: ...
+    def at(self, sizes: Sequence[int]) -> Graph:
+        """The graph at these sizes."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+class PlanAtSizes:
+    """A plan for many sizes at some of them."""
+
+    def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
+    def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None: ...
+    @property
+    def outputs(self) -> list[tuple[str, tuple[int, ...]]]: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
 class Plan:
     """A compiled graph: build() it, then run() it from any number of threads."""
 
@@ -202,13 +225,51 @@ class Plan:
         use_tuning: bool = True,
         name: str = "",
     ) -> Plan: ...
-    def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
-    def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None:
+    @staticmethod
+    def build_extent(
+        family: GraphFamily,
+        weights: WeightStore,
+        seed: Sequence[int],
+        capacity: Sequence[int],
+        level: str = "O2",
+        passes: Sequence[str] | None = None,
+        share_memory: bool = True,
+        num_threads: int = 0,
+        precision: str = "model",
+        exclude: Sequence[str] = [],
+        max_weight_error: float | None = None,
+        use_tuning: bool = True,
+        name: str = "",
+    ) -> Plan:
+        """A plan for all sizes up to `capacity` at which it looks as it does at `seed`."""
+
+    def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) -> None: ...
+    def run_at(
+        self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]], sizes: Sequence[int] = ()
+    ) -> None:
         """As run(), of memory whose elements have the plan's types.
 
         An input is (address, shape, strides), an output (address, shape); strides are in elements.
         """
 
+    def at(self, sizes: Sequence[int]) -> PlanAtSizes:
+        """The plan at these sizes, which admits() accepts."""
+
+    def admits(self, sizes: Sequence[int]) -> bool:
+        """Whether the plan is for these sizes."""
+
+    def numbers(self, sizes: Sequence[int] = ()) -> list[int]:
+        """Everything in the plan that may follow the sizes of a call.
+
+        The order depends on the steps of the plan alone.
+        """
+
+    @property
+    def extent(self) -> dict[str, tuple[int, int]] | None:
+        """The least and the largest of each size that the plan is for; None: one shape of each input."""
+
+    @property
+    def name(self) -> str: ...
     def steps(self) -> list[dict[str, object]]: ...
     def precision_decisions(self) -> list[dict[str, object]]:
         """What was decided for each linear, where a precision other than fp32 was asked for.

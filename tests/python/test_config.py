@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
         ({"optimization_level": 2}, "wanted one of"),
         ({"fallback": "errors"}, "did you mean 'error'"),
         ({"plan_cache_size": 0}, "at least 1"),
+        ({"plan_sizes": "two"}, "many, one"),
         ({"plan_cache_size": True}, "at least 1"),
         ({"fusion": 1}, "True or False"),
         ({"extra_passes": ("dead_cod",)}, "did you mean 'dead_code'"),

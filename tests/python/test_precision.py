@@ -182,7 +182,7 @@ def test_stats_merge_the_plans_of_a_graph(compiler: Any, monkeypatch: pytest.Mon
     from thresher.compiler import stats
 
     model = nn.Linear(8, 16).eval()
-    compiled = compiler.compile(model, dynamic=True)
+    compiled = compiler.compile(model, dynamic=True, config=compiler.CompilerConfig(plan_sizes="one"))
     monkeypatch.setattr(stats, "decisions_of", lambda plan: [rules.PrecisionDecision.of(entry())])
     with torch.no_grad():
         compiled(torch.ones(2, 8))
@@ -214,7 +214,7 @@ def test_memory_that_weights_take(compiler: Any) -> None:
     assert not model.turned.is_contiguous()
     ids = torch.arange(12)
     with torch.no_grad():
-        compiled = compiler.compile(model, dynamic=True)
+        compiled = compiler.compile(model, dynamic=True, config=compiler.CompilerConfig(plan_sizes="one"))
         torch.testing.assert_close(compiled(ids), model(ids), rtol=1e-4, atol=1e-4)
         one = compiler.compilation_stats()
         compiled(torch.arange(9))

@@ -18,6 +18,7 @@ EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
 
 LEVELS = ("O0", "O1", "O2", "O3")
 FALLBACKS = ("split", "error")
+PLAN_SIZES = ("many", "one")
 
 # The pass that gives layers another precision than the model has.
 PRECISION_PASS = "precision_assignment"
@@ -63,8 +64,10 @@ class CompilerConfig:
       max_weight_error: a layer stays as the model has it where rounding would change its weights by more than this,
         relative to their norm; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
       use_tuning: choose the blocking of matrix products by what ``thresher tune`` measured on this machine.
-      plan_cache_size: how many plans (one for each combination of input shapes) a graph keeps; the least recently
-        used one goes first.
+      plan_sizes: "many" lets one plan serve many sizes of the inputs, wherever the graph allows for it; "one" makes a
+        plan for each combination of input shapes.
+      plan_cache_size: how many plans for one combination of input shapes a graph keeps; the least recently used one
+        goes first.
       dump_dir: a folder that receives the text and a drawing of every graph after every pass, or None.
 
     Raises:
@@ -84,12 +87,14 @@ class CompilerConfig:
     precision_exclude: tuple[str, ...] = ()
     max_weight_error: float | None = None
     use_tuning: bool = True
+    plan_sizes: Literal["many", "one"] = "many"
     plan_cache_size: int = 32
     dump_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _want_choice("optimization_level", self.optimization_level, LEVELS)
         _want_choice("fallback", self.fallback, FALLBACKS)
+        _want_choice("plan_sizes", self.plan_sizes, PLAN_SIZES)
         for name in ("fusion", "constant_folding", "dead_code", "memory_planning", "freeze_parameters", "use_tuning"):
             value = getattr(self, name)
             if not isinstance(value, bool):

@@ -59,15 +59,13 @@ class Sizes:
         self._found: dict[tuple[int, int], Any] = {}  # by argument and dimension (-1: a number): the expression
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for position, node in enumerate(placeholders):
-            val = node.meta.get("val")
+            val: Any = node.meta.get("val")
             if isinstance(val, torch.SymInt):
                 self._found[position, -1] = val.node.expr
             elif isinstance(val, torch.Tensor):
                 for dimension, size in enumerate(val.shape):
                     if isinstance(size, torch.SymInt):
                         self._found[position, dimension] = size.node.expr
-            elif not isinstance(val, (int, float, bool, type(None))):
-                raise NoExtent(f"the argument {node.name} is a {type(val).__name__}")
         _check_polynomials(module)
         # Symbols that stand alone somewhere come first; what can be computed from them is no size of its own.
         self.places: dict[str, _Place] = {}
@@ -181,11 +179,6 @@ def fit_family(
     raise NoExtent(reason)
 
 
-def describe(plan: _engine.Plan) -> str:
-    """The sizes that a plan is for: "input_ids[0] 2 to 32, input_ids[1] 2 to 512"."""
-    return ", ".join(f"{name} {least} to {most}" for name, (least, most) in (plan.extent or {}).items())
-
-
 def memory_bytes() -> int:
     """The machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -202,14 +195,19 @@ def _check_polynomials(module: fx.GraphModule) -> None:
     A formula that holds at some sizes need not hold between them then.
     """
     seen = set()
+    tested = set()
     for node in module.graph.nodes:
         val = node.meta.get("val")
         for part in val if isinstance(val, (tuple, list)) else (val,):
             if isinstance(part, (torch.SymBool, torch.SymFloat)):
-                raise NoExtent(f"{node.name} is computed from sizes: {part}")
+                tested.add(part.node.expr)
             for size in part.shape if isinstance(part, torch.Tensor) else (part,):
                 if isinstance(size, torch.SymInt):
                     seen.add(size.node.expr)
+    symbols = {symbol for expression in seen for symbol in expression.free_symbols}
+    for expression in tested:
+        if not symbols.isdisjoint(expression.free_symbols):
+            raise NoExtent(f"the graph asks for {expression}")
     for expression in seen:
         if not expression.is_polynomial(*expression.free_symbols):
             raise NoExtent(f"a size is {expression}")

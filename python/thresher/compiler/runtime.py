@@ -18,10 +18,10 @@ from torch import fx
 from thresher import _engine, tuning
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
-from thresher.compiler.extents import NoExtent, Sizes, describe, fit_family, memory_bytes
+from thresher.compiler.extents import NoExtent, Sizes, fit_family, memory_bytes
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
 from thresher.compiler.openmp import borrow_threads, give_back
-from thresher.compiler.stats import RECORDER
+from thresher.compiler.stats import RECORDER, describe
 from thresher.compiler.weights import Snapshot, Store
 from thresher.fork_lock import ForkLock
 from thresher.profiler import hooks
@@ -52,7 +52,7 @@ KEPT_SIZES = 4096
 # What a run may take for sizes that are larger than any it met: a part of the machine's memory.
 MEMORY_SHARE = 8
 # At how many sizes of one capacity a plan for many is looked for in vain, before no more are tried.
-ATTEMPTS = 2
+ATTEMPTS = 4
 
 
 class _Entry:
@@ -243,7 +243,8 @@ class CompiledGraph:
         self._tensors = tuple(i for i, val in enumerate(vals) if isinstance(val, torch.Tensor))
         self._sizes: Sizes | None = None  # found when a second combination of shapes is met
         self._plain_numbers = tuple(i for i in self._numbers if not isinstance(vals[i], torch.SymInt))
-        self._one_plan_a_shape = not self._symbolic and len(self._plain_numbers) == len(self._numbers)
+        fixed = not self._symbolic and len(self._plain_numbers) == len(self._numbers)
+        self._one_plan_a_shape = fixed or config.plan_sizes == "one"
         self._quick_changes = 0
         self._lock = ForkLock()
         self._generation: _Generation | None = None

@@ -57,6 +57,11 @@ class UnsupportedOperator:
         return f"{self.op}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}{times}: {self.reason}{where}"
 
 
+def describe(plan: _engine.Plan) -> str:
+    """The sizes that a plan is for: "input_ids[0] 2 to 32, input_ids[1] 2 to 512"."""
+    return ", ".join(f"{name} {least} to {most}" for name, (least, most) in (plan.extent or {}).items())
+
+
 def count_of(listed: tuple[UnsupportedOperator, ...]) -> str:
     """Returns how many nodes the entries describe, as in "3 operators"."""
     return _count(sum(entry.count for entry in listed), "operator")
@@ -98,6 +103,7 @@ class CompilationStats:
       graphs: aten graphs compiled.
       partitions: parts of them that the engine runs.
       plans: plans alive now.
+      plan_extents: of each plan alive that is for many sizes, its graph and the sizes that it is for.
       plans_built: plans ever built.
       nodes_supported: nodes of the graphs that the engine runs.
       nodes_unsupported: nodes that run in PyTorch because the engine lacks them.
@@ -107,7 +113,8 @@ class CompilationStats:
       guarded: models of thresher.compile some of whose calls go through TorchDynamo's guards, with the reason.
       repacks: how often packed parameters were thrown away because the parameters had changed.
       compile_seconds: time spent checking, splitting, importing and planning; without torch.compile's own tracing.
-      peak_arena_bytes: working memory of the largest plan alive.
+      peak_arena_bytes: working memory of the largest plan alive. A plan for many sizes reserves what its largest
+        sizes want; memory is taken as far as sizes have needed it.
       weight_bytes: packed weights alive.
       peak_memory_bytes: what running the largest plan takes beside the model itself and its inputs and outputs:
         peak_arena_bytes, the packed weights, the constants that the engine made, and copies of weights.
@@ -120,6 +127,7 @@ class CompilationStats:
     graphs: int
     partitions: int
     plans: int
+    plan_extents: tuple[str, ...]
     plans_built: int
     nodes_supported: int
     nodes_unsupported: int
@@ -148,6 +156,7 @@ class CompilationStats:
             f"{_megabytes(held.packed)} packed weights, {_megabytes(held.engine + held.copied)} constants and copies; "
             f"{_megabytes(held.original)} of the model's own are read in place",
         ]
+        lines += [f"one plan for many sizes, {extent}" for extent in self.plan_extents]
         lines += [f"runs in PyTorch: {entry}" for entry in self.unsupported]
         lines += [f"runs in PyTorch: {reason}" for reason in self.eager_shapes]
         lines += [f"guarded by TorchDynamo: {reason}" for reason in self.guarded]
@@ -253,6 +262,7 @@ class Recorder:
                 graphs=self._graphs,
                 partitions=self._partitions,
                 plans=len(plans),
+                plan_extents=tuple(f"{plan.name}: {describe(plan)}" for plan in plans if plan.extent is not None),
                 plans_built=self._plans_built,
                 nodes_supported=self._supported,
                 nodes_unsupported=self._unsupported_nodes,

@@ -356,6 +356,7 @@ void BindPlan(nb::module_& m) {
           nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
       .def("constants", &Constants, nb::sig("def constants(self) -> list[tuple[int, int, str]]"),
            "Constants the plan reads: address, bytes, and who made them: caller, engine or packed.")
+      .def_prop_ro("name", [](const Session& s) { return s.plan().name; })
       .def_prop_ro("num_threads", [](const Session& s) { return s.plan().num_threads; })
       .def_prop_ro(
           "arena_bytes",

@@ -12,7 +12,11 @@
 namespace thresher {
 namespace {
 
-constexpr int64_t kLeastSizes[] = {2, 4, 8};  // at 1, strides and broadcasting follow other rules
+// At 1, strides and broadcasting follow other rules; so do sizes less a few where those are computed with.
+constexpr int64_t kLeast = 2;
+constexpr int64_t kHigherLeast[] = {4, 8};
+constexpr size_t kMostPlans = 80;  // that are made before the search is given up
+constexpr int64_t kLevels = 3;     // values of a size that tell a polynomial of second degree
 
 bool IsPrime(int64_t n) {
   for (int64_t d = 2; d * d <= n; ++d) {
@@ -30,38 +34,54 @@ int64_t PrimeUpTo(int64_t n, int64_t above) {
   return n;
 }
 
-// Samples in the order in which they are tried: a grid of three values a size and some more as a check, which are
-// `wanted`, then others for where not all of those will do.
+// Values of a size from all over its range.
+Dims BroadLevels(int64_t least, int64_t capacity, int64_t shift) {
+  const int64_t high = PrimeUpTo(capacity - shift, least + 1);
+  return {least, high, PrimeUpTo((least + high) / 2 + shift, least)};
+}
+
+// At most `count` values from around `seed`.
+Dims NearLevels(int64_t least, int64_t capacity, int64_t seed, size_t count) {
+  Dims levels;
+  for (const int64_t more : {0, 1, -1, 2, -2}) {
+    const int64_t size = seed + more;
+    if (size >= least && size <= capacity && levels.size() < count) levels.push_back(size);
+  }
+  return levels;
+}
+
+// Where a plan is made, in order: a grid of three values a size and some more as a check, which are `wanted`; then, as
+// few rows may be computed in another way than many, grids of values near the seed.
 std::vector<Dims> Samples(const Dims& least, const Dims& seed, const Dims& capacity, size_t* wanted) {
   const size_t n = seed.size();
-  std::vector<Dims> levels(n);
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t high = PrimeUpTo(capacity[i] - static_cast<int64_t>(i), least[i] + 1);
-    levels[i] = {least[i], high, PrimeUpTo((least[i] + high) / 2 + static_cast<int64_t>(i), least[i])};
-  }
   std::vector<Dims> samples = {seed};
   const auto add = [&](Dims sizes) {
     for (size_t i = 0; i < n; ++i) {
       sizes[i] = std::clamp(sizes[i], least[i], capacity[i]);
       // Sizes that are equal by chance may look alike to a pass.
-      while (std::find(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(i), sizes[i]) !=
-                 sizes.begin() + static_cast<std::ptrdiff_t>(i) &&
-             sizes[i] < capacity[i]) {
-        ++sizes[i];
-      }
+      const auto own = sizes.begin() + static_cast<std::ptrdiff_t>(i);
+      while (std::find(sizes.begin(), own, *own) != own && *own < capacity[i]) ++*own;
     }
     if (std::find(samples.begin(), samples.end(), sizes) == samples.end()) samples.push_back(std::move(sizes));
   };
-  std::vector<size_t> at(n, 0);
-  while (true) {
-    Dims sizes(n);
-    for (size_t i = 0; i < n; ++i) sizes[i] = levels[i][at[i]];
-    add(std::move(sizes));
-    size_t v = 0;
-    while (v < n && at[v] == 2) at[v++] = 0;
-    if (v == n) break;
-    ++at[v];
+  const auto add_grid = [&](const std::vector<Dims>& levels) {
+    std::vector<size_t> at(n, 0);
+    while (true) {
+      Dims sizes(n);
+      for (size_t i = 0; i < n; ++i) sizes[i] = levels[i][at[i]];
+      add(std::move(sizes));
+      size_t v = 0;
+      while (v < n && at[v] + 1 == levels[v].size()) at[v++] = 0;
+      if (v == n) break;
+      ++at[v];
+    }
+  };
+  std::vector<Dims> broad(n), near(n);
+  for (size_t i = 0; i < n; ++i) {
+    broad[i] = BroadLevels(least[i], capacity[i], static_cast<int64_t>(i));
+    near[i] = NearLevels(least[i], capacity[i], seed[i], n == 1 ? kLevels + 2 : kLevels);
   }
+  add_grid(broad);
   for (size_t turn = 0; turn < n + 1; ++turn) {
     Dims sizes(n);
     for (size_t i = 0; i < n; ++i) {
@@ -71,13 +91,26 @@ std::vector<Dims> Samples(const Dims& least, const Dims& seed, const Dims& capac
     add(std::move(sizes));
   }
   *wanted = samples.size();
-  // Where few rows are computed in another way than many, those near the seed.
-  for (const int64_t more : {1, 2, 3, -1, -2}) {
-    Dims sizes = seed;
-    for (int64_t& size : sizes) size += more;
-    add(std::move(sizes));
+  for (size_t i = 0; i < n; ++i) {
+    std::vector<Dims> levels = broad;
+    levels[i] = near[i];
+    add_grid(levels);
   }
+  if (n > 1) add_grid(near);
   return samples;
+}
+
+// The least sizes to try, one set after the other.
+std::vector<Dims> LeastSizes(size_t n) {
+  std::vector<Dims> sets = {Dims(n, kLeast)};
+  for (const int64_t higher : kHigherLeast) {
+    for (size_t i = 0; n > 1 && i < n; ++i) {
+      sets.emplace_back(n, kLeast);
+      sets.back()[i] = higher;
+    }
+    sets.emplace_back(n, higher);
+  }
+  return sets;
 }
 
 }  // namespace
@@ -121,11 +154,11 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
   const Made& first = make(seed);
   if (first.plan == nullptr) return Unsupported("no plan can be made at the sizes of the call");
   Status status;
-  for (const int64_t lowest : kLeastSizes) {
-    Dims least(n, lowest);
+  for (const Dims& least : LeastSizes(n)) {
     bool possible = true;
-    for (size_t i = 0; i < n; ++i) possible &= seed[i] >= lowest && capacity[i] >= std::max(seed[i], lowest + 4);
-    if (!possible) break;
+    for (size_t i = 0; i < n; ++i) possible &= seed[i] >= least[i] && capacity[i] >= std::max(seed[i], least[i] + 4);
+    if (!possible) continue;
+    if (made.size() > kMostPlans) break;
     std::vector<ExtentSample> samples;
     std::vector<std::pair<Dims, Status>> others;
     size_t wanted;

@@ -193,15 +193,14 @@ void Session::Release(std::unique_ptr<Context> context) {
 }
 
 const std::vector<uint32_t>* Session::Sites(const Context& context) {
+  if (plan_->extent == nullptr) return nullptr;
   const std::lock_guard lock(mutex_);
   auto [at, added] = sites_.try_emplace(context.sized.sizes());
   if (!added) return &at->second;
-  const Result<Plan> sized = plan_->extent == nullptr ? Result<Plan>(*plan_) : PlanAt(*plan_, at->first);
-  const Plan& plan = sized.ok() ? sized.value() : *plan_;
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    const bool known = plan_->extent == nullptr;
-    at->second.push_back(known ? plan.steps[s].site
-                               : profile::NumberOf(SiteOfStep(plan.steps[s], plan.name, static_cast<int>(s))));
+  const Result<Plan> plan = PlanAt(*plan_, at->first);
+  for (size_t s = 0; s < plan_->steps.size(); ++s) {
+    const Step& step = plan.ok() ? plan.value().steps[s] : plan_->steps[s];
+    at->second.push_back(profile::NumberOf(SiteOfStep(step, plan_->name, static_cast<int>(s))));
   }
   return &at->second;
 }
@@ -315,7 +314,7 @@ Status Session::RunSteps(Context& context, uint64_t execution, int64_t begin) {
             profile::Record record;
             record.kind = profile::Kind::kOp;
             record.section = static_cast<profile::Section>(step.section);
-            record.site = (*sites)[s];
+            record.site = sites == nullptr ? step.site : (*sites)[s];
             record.execution = execution;
             record.correlation = correlation + s;
             record.value = begin;

@@ -47,7 +47,7 @@ class Session {
   // `execution` is 0 when nothing is recorded, else the run's number; `begin` is then when it began.
   Status Run(Context& context, std::span<const View> inputs, std::span<const View> outputs, uint64_t execution,
              int64_t begin);
-  // The sites of the steps at the context's sizes.
+  // The sites of the steps at the context's sizes; null: those of the plan.
   const std::vector<uint32_t>* Sites(const Context& context);
   Status RunSteps(Context& context, uint64_t execution, int64_t begin);
 

@@ -10,6 +10,7 @@
 #include "run/test_graphs.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/profile/profiler.h"
+#include "thresher/run/compile.h"
 
 namespace {
 
@@ -65,20 +66,20 @@ constexpr int64_t kRows = 48;
 constexpr int64_t kWidth = 64;
 
 // One encoder-like block: embedding, linear, attention, residual, norm, and a mean.
-Graph MakeBlock() {
+Graph MakeBlock(int64_t rows = kRows) {
   Graph g;
-  const ValueId ids = g.AddInput("ids", DType::kI64, {2, kRows});
+  const ValueId ids = g.AddInput("ids", DType::kI64, {2, rows});
   const ValueId table = AddF32(g, "table", {100, kWidth}, RandomFloats(100 * kWidth, 1));
   const ValueId w = AddF32(g, "w", {kWidth, kWidth}, RandomFloats(kWidth * kWidth, 2, 0.1f));
   const ValueId w2 = AddF32(g, "w2", {kWidth, kWidth}, RandomFloats(kWidth * kWidth, 5, 0.1f));
   const ValueId b = AddF32(g, "b", {kWidth}, RandomFloats(kWidth, 3));
   const ValueId x = Must(g.Add1("embedding", {table, ids}));
   const ValueId h = Must(g.Add1("linear", {x, w, b}, {{"activation", std::string("gelu")}}));
-  const ValueId heads = Must(g.Add1("reshape", {h}, {{"shape", std::vector<int64_t>{2, kRows, 4, 16}}}));
+  const ValueId heads = Must(g.Add1("reshape", {h}, {{"shape", std::vector<int64_t>{2, rows, 4, 16}}}));
   const ValueId q = Must(g.Add1("permute", {heads}, {{"dims", std::vector<int64_t>{0, 2, 1, 3}}}));
   const ValueId a = Must(g.Add1("sdpa", {q, q, q}, {{"scale", 0.25}}));
   const ValueId back = Must(g.Add1("permute", {a}, {{"dims", std::vector<int64_t>{0, 2, 1, 3}}}));
-  const ValueId merged = Must(g.Add1("reshape", {back}, {{"shape", std::vector<int64_t>{2, kRows, kWidth}}}));
+  const ValueId merged = Must(g.Add1("reshape", {back}, {{"shape", std::vector<int64_t>{2, rows, kWidth}}}));
   const ValueId y = Must(g.Add1("linear", {merged, w2, b, x}));
   const ValueId n = Must(g.Add1("layer_norm", {y, b, b}));
   const ValueId mean = Must(g.Add1("mean", {n}, {{"dims", std::vector<int64_t>{1}}}));
@@ -170,6 +171,32 @@ TEST(Session, NothingIsAllocatedWhileAPlanRuns) {
     }
   }
   profile::Reset();
+}
+
+TEST(Session, NothingIsAllocatedWhereSizesChange) {
+  std::vector<Graph> graphs;
+  std::vector<GraphFamily::Sample> samples;
+  for (const int64_t rows : {5, 13, 31}) graphs.push_back(MakeBlock(rows));
+  samples = {{{5}, graphs.data()}, {{13}, &graphs[1]}, {{31}, &graphs[2]}};
+  WeightStore weights;
+  CompileOptions options;
+  options.plan.num_threads = 2;
+  const auto session =
+      Must(CompileExtent(Must(GraphFamily::Fit({"rows"}, 1, samples)), weights, options, {kRows}, {kRows}));
+  const PoolSize pool(2);
+  Call call(1);
+  const auto run = [&](int64_t rows) {
+    call.inputs[0].shape[1] = call.inputs[0].strides[0] = rows;
+    call.outputs[0].shape[1] = rows;
+    call.outputs[0].strides[0] = rows * kWidth;
+    return session->Run(call.inputs, call.outputs, std::span(&rows, 1));
+  };
+  ASSERT_TRUE(run(kRows).ok());
+  allocations = 0;
+  counting = true;
+  for (const int64_t rows : {7, 48, 2, 33, 33, 47}) ASSERT_TRUE(run(rows).ok());
+  counting = false;
+  EXPECT_EQ(allocations.load(), 0);
 }
 
 TEST(Session, TheCounterCounts) {
