@@ -59,11 +59,12 @@ class Sizes:
         self._found: dict[tuple[int, int], Any] = {}  # by argument and dimension (-1: a number): the expression
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for position, node in enumerate(placeholders):
-            val: Any = node.meta.get("val")
+            val = node.meta.get("val")
             if isinstance(val, torch.SymInt):
                 self._found[position, -1] = val.node.expr
             elif isinstance(val, torch.Tensor):
-                for dimension, size in enumerate(val.shape):
+                sizes: Any = val.shape
+                for dimension, size in enumerate(sizes):
                     if isinstance(size, torch.SymInt):
                         self._found[position, dimension] = size.node.expr
         _check_polynomials(module)
