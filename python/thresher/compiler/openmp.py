@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,12 +22,27 @@ _LIBRARIES = ("libgomp", "libiomp5", "libomp")
 _TEAM = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 
 
+# In a child of fork() the threads are gone, which the library does not know: it would wait for them for ever.
+_forked = False
+
+
+def _in_child() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
 def borrow_threads() -> bool:
     """Lets parts of the engine that the calling thread runs use PyTorch's threads, until give_back().
 
     Returns:
       Whether they do. If not, threads that the last operator left behind have been ended.
     """
+    if _forked:
+        return False
     if _lend() and _engine.borrow_openmp():
         return True
     release_threads()
