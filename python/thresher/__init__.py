@@ -26,11 +26,12 @@ if TYPE_CHECKING:
         compilation_stats,
         compile,
         export,
+        tune,
     )
     from thresher.machine import Backend, Peaks, backends, peaks
     from thresher.model import Model, load
     from thresher.passes import Pass
-    from thresher.tuning import TuningReport, tune
+    from thresher.tuning import TuningReport
 
     __version__: str
 
@@ -67,8 +68,7 @@ __all__ = [
 _MODULES = ("cache", "compiler", "machine", "model", "passes", "profiler", "tuning")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})
-_FROM_TUNING = frozenset({"TuningReport", "tune"})
-_FROM_COMPILER = frozenset(__all__) - {"Pass", "__version__", *_FROM_MACHINE, *_FROM_MODEL, *_FROM_TUNING, *_MODULES}
+_FROM_COMPILER = frozenset(__all__) - {"Pass", "TuningReport", "__version__", *_FROM_MACHINE, *_FROM_MODEL, *_MODULES}
 
 
 def __getattr__(name: str) -> Any:
@@ -78,8 +78,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("thresher.machine"), name)
     if name in _FROM_MODEL:
         return getattr(importlib.import_module("thresher.model"), name)
-    if name in _FROM_TUNING:
-        return getattr(importlib.import_module("thresher.tuning"), name)
+    if name == "TuningReport":
+        return importlib.import_module("thresher.tuning").TuningReport
     if name == "Pass":
         return importlib.import_module("thresher.passes").Pass
     if name in _FROM_COMPILER:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy.typing as npt
 
 def initialize() -> None:
-    """Applies the THRESHER_* variables. Raises ValueError naming a wrong one."""
+    """Applies the THRESHER_* variables once. Raises ValueError naming a wrong one."""
 
 def version() -> str: ...
 def isa() -> str:

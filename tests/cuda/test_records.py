@@ -12,7 +12,7 @@ import pytest
 
 from thresher import _engine
 from thresher.profiler.trace import read_trace
-from thresher.profiler.trace.model import Category
+from thresher.profiler.trace.events import Category
 
 
 @pytest.fixture

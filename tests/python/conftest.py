@@ -22,6 +22,7 @@ REPOSITORY_TESTS = (
     "test_package",
     "test_release",
     "test_stage",
+    "test_structure",
     "test_toolchain",
     "test_workflows",
 )

@@ -13,7 +13,7 @@ from trace_samples import HEAD, START, STEPS, encoder_records, record, records, 
 
 from thresher.profiler.trace import EVENT, Category, NativeWriter, Trace, TraceError, read_trace
 from thresher.profiler.trace.event_names import EVENT_NAMES, event_name
-from thresher.profiler.trace.model import sort_events
+from thresher.profiler.trace.events import sort_events
 from thresher.profiler.trace.native_file import RECORD
 from thresher.profiler.trace.sampling import visible
 

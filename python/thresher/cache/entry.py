@@ -63,9 +63,9 @@ class Entry:
 
 def full_key(kind: str, key: Any) -> dict[str, Any]:
     """Everything that a result depends on: what the caller says, the machine and the engine."""
-    from thresher import _engine, startup
+    from thresher import _engine
 
-    startup.initialize()  # else the instruction set would not be the one that THRESHER_ISA names
+    _engine.initialize()  # else the instruction set would not be the one that THRESHER_ISA names
     full = {"kind": kind, "key": key, "machine": _engine.machine(), "engine_version": _engine.version()}
     return dict(json.loads(_canonical(full)))
 

@@ -15,6 +15,7 @@ from thresher.compiler.exporting import export
 from thresher.compiler.importer import supported_operators
 from thresher.compiler.precision import PrecisionDecision
 from thresher.compiler.stats import CompilationStats, UnsupportedOperator, WeightsHeld, clear_cache, compilation_stats
+from thresher.compiler.tuning import tune
 
 __all__ = [
     "CompilationStats",
@@ -34,4 +35,5 @@ __all__ = [
     "export",
     "supported_operators",
     "thresher_backend",
+    "tune",
 ]

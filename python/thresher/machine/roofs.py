@@ -173,9 +173,9 @@ def known_peaks(num_threads: int | None = None) -> Peaks | None:
 
 def _identity(num_threads: int | None) -> tuple[list[int], dict[str, Any], tuple[Any, ...]]:
     """Numbers of threads to measure, the key of the file with the result, and the same within the process."""
-    from thresher import _engine, startup
+    from thresher import _engine
 
-    startup.initialize()
+    _engine.initialize()
     machine: dict[str, Any] = _engine.machine()
     counts = sorted({1, num_threads if num_threads is not None else int(machine["usable_cores"])})
     if counts[0] < 1 or counts[-1] > 1024:

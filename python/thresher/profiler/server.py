@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from thresher.profiler import control
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _TYPES = {"text": "text/plain; charset=utf-8", "json": "application/json", "csv": "text/csv; charset=utf-8"}
 _LENGTH = re.compile(r"[0-9]{1,15}")
@@ -83,54 +85,44 @@ def serve(port: int = 0, *, host: str = "127.0.0.1") -> ProfilerServer:
 
 
 def _status(_: Query) -> Answer:
-    from thresher import _engine, profiler
+    from thresher import _engine
 
     trace: dict[str, Any] = _engine.trace_status()
-    return _json({"recording": profiler.is_enabled(), "dropped": _engine.profile_dropped(), "trace": trace})
+    return _json({"recording": control.is_enabled(), "dropped": _engine.profile_dropped(), "trace": trace})
 
 
 def _report(query: Query) -> Answer:
-    from thresher import profiler
-
     format = query.get("format", "text")
     if format not in _TYPES:
         raise ValueError(f"format: wanted one of {', '.join(_TYPES)}, found {format!r}")
-    return _TYPES[format], str(profiler.render(profiler.collect(), format)).encode()
+    return _TYPES[format], str(control.render(control.collect(), format)).encode()
 
 
 def _export(suffix: str, type_: str) -> Callable[[Query], Answer]:
     def answer(_: Query) -> Answer:
-        from thresher import profiler
-
         with tempfile.TemporaryDirectory(prefix="thresher-") as folder:
             path = Path(folder) / f"profile{suffix}"
-            profiler.export_trace(path)
+            control.export_trace(path)
             return type_, path.read_bytes()
 
     return answer
 
 
 def _start(query: Query) -> Answer:
-    from thresher import profiler
-
-    profiler.start(trace=query.get("trace", "0") not in ("0", "false", "off", ""))
+    control.start(trace=query.get("trace", "0") not in ("0", "false", "off", ""))
     return _status(query)
 
 
 def _stop(query: Query) -> Answer:
-    from thresher import profiler
-
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        profiler.stop()
+        control.stop()
     type_, body = _status(query)
     return type_, _json({**json.loads(body), "warnings": [str(entry.message) for entry in caught]})[1]
 
 
 def _reset(query: Query) -> Answer:
-    from thresher import profiler
-
-    profiler.reset()
+    control.reset()
     return _status(query)
 
 

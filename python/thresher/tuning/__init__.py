@@ -4,9 +4,9 @@ report = thresher.tune(model, inputs, precision="int8")  # or: thresher tune scr
 print(report)
 """
 
-from thresher.tuning.measure import tune, tune_products
+from thresher.tuning.measure import Progress, tune_products
 from thresher.tuning.product import Choice, Product, TunedProduct
 from thresher.tuning.report import TuningReport
 from thresher.tuning.table import apply, forget
 
-__all__ = ["Choice", "Product", "TunedProduct", "TuningReport", "apply", "forget", "tune", "tune_products"]
+__all__ = ["Choice", "Product", "Progress", "TunedProduct", "TuningReport", "apply", "forget", "tune_products"]

@@ -70,7 +70,7 @@ nb::dict Machine() {
 void BindSystem(nb::module_& m) {
   m.def(
       "initialize", [] { Check(Initialize()); },
-      "Applies the THRESHER_* variables. Raises ValueError naming a wrong one.");
+      "Applies the THRESHER_* variables once. Raises ValueError naming a wrong one.");
   m.def("version", [] { return std::string(kVersion); });
   m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
   m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");

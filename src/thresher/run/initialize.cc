@@ -12,24 +12,16 @@ namespace {
 std::mutex mutex;
 bool done = false;
 
-Status Apply() {
+}  // namespace
+
+Status Initialize() {
+  const std::lock_guard lock(mutex);
+  if (done) return Status::Ok();
   THRESHER_TRY(env::Validate());
   THRESHER_TRY(isa::Select().status());
   THRESHER_TRY(profile::StartFromEnvironment());
   done = true;
   return Status::Ok();
-}
-
-}  // namespace
-
-Status Initialize() {
-  const std::lock_guard lock(mutex);
-  return Apply();
-}
-
-Status EnsureInitialized() {
-  const std::lock_guard lock(mutex);
-  return done ? Status::Ok() : Apply();
 }
 
 }  // namespace thresher

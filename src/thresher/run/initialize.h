@@ -5,11 +5,8 @@
 
 namespace thresher {
 
-// Applies the THRESHER_* variables: instruction set, profiler. Calling it again reads them again. Errors: a variable
-// with a value that cannot be used; the message names it and what was wanted.
+// Applies the THRESHER_* variables: instruction set, profiler. Once it has succeeded, further calls do nothing. Errors:
+// a variable with a value that cannot be used; the message names it and what was wanted.
 Status Initialize();
-
-// The same, unless Initialize() has succeeded before.
-Status EnsureInitialized();
 
 }  // namespace thresher

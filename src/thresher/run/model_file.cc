@@ -130,7 +130,7 @@ Result<std::vector<OwnedTensor>> Model::Run(std::span<const View> inputs) const 
 }
 
 Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
-  THRESHER_TRY(EnsureInitialized());
+  THRESHER_TRY(Initialize());
   THRESHER_ASSIGN(const ModelContents contents, ReadModelFile(path));
   Result<CompileOptions> options = MakeOptions(contents, chosen);
   if (!options.ok()) {

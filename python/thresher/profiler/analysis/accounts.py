@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from thresher.profiler.analysis.nesting import nest, self_times
-from thresher.profiler.trace.model import Array, Category, Trace, key_category
+from thresher.profiler.trace.events import Array, Category, key_category
+from thresher.profiler.trace.model import Trace
 from thresher.profiler.trace.store import FROM_EARLIER, INTO_LATER, TWIN
 
 CATEGORIES = ("kernel", "copy", "communication", "runtime", "host", "other", "gap")

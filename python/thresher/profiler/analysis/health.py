@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from thresher.profiler.analysis.accounts import Accounts
-from thresher.profiler.trace.model import Array, Category, Trace
+from thresher.profiler.trace.events import Array, Category
+from thresher.profiler.trace.model import Trace
 
 
 def health(trace: Trace, accounts: Accounts) -> dict[str, Any]:

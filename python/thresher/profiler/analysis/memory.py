@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from thresher.profiler.trace.event_names import RELEASE
-from thresher.profiler.trace.model import Array, Trace, reserved_bytes
+from thresher.profiler.trace.events import Array
+from thresher.profiler.trace.model import Trace, reserved_bytes
 
 MAX_POINTS = 4000
 MAX_EVENTS = 2000

@@ -13,7 +13,8 @@ from thresher.profiler.analysis.nesting import nest, self_times
 from thresher.profiler.analysis.operators import is_operator
 from thresher.profiler.analysis.rows import Group
 from thresher.profiler.percentages import percentages
-from thresher.profiler.trace.model import Array, Category, Trace, group_keys
+from thresher.profiler.trace.events import Array, Category, group_keys
+from thresher.profiler.trace.model import Trace
 
 ROOT = "model"
 _MODULE_FRAME = "nn.Module: "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thresher.profiler.trace.model import Array
+from thresher.profiler.trace.events import Array
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Any
 from thresher.profiler.analysis.costs import CostModel
 from thresher.profiler.analysis.rows import Group, table
 from thresher.profiler.trace.event_names import EVENT_NAMES, NODE_COMPUTE
-from thresher.profiler.trace.model import Category, Trace
+from thresher.profiler.trace.events import Category
+from thresher.profiler.trace.model import Trace
 
 _NODE_COMPUTE = EVENT_NAMES[NODE_COMPUTE]
 _HOST = (Category.RUNTIME, Category.EXECUTION, Category.CALL, Category.OTHER)

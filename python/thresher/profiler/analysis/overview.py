@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from thresher.profiler.analysis.accounts import CATEGORIES, Accounts
-from thresher.profiler.trace.model import Array, Category, Trace
+from thresher.profiler.trace.events import Array, Category
+from thresher.profiler.trace.model import Trace
 
 MAX_STEPS = 2000
 

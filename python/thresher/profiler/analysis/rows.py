@@ -10,7 +10,8 @@ import numpy as np
 
 from thresher.profiler.analysis.costs import CostModel, bound_of
 from thresher.profiler.percentages import percentages
-from thresher.profiler.trace.model import PHASES, Category, Site, Trace
+from thresher.profiler.trace.events import PHASES, Category
+from thresher.profiler.trace.model import Site, Trace
 from thresher.profiler.trace.totals import median_of
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from thresher.profiler.analysis.nesting import nest
-from thresher.profiler.trace.model import Array, Category, Trace
+from thresher.profiler.trace.events import Array, Category
+from thresher.profiler.trace.model import Trace
 from thresher.profiler.trace.sampling import visible
 
 DEFAULT_MAX_EVENTS = 40_000

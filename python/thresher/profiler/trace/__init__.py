@@ -8,7 +8,8 @@
 Nothing here needs PyTorch or the engine.
 """
 
-from thresher.profiler.trace.model import EVENT, Category, Lane, Site, Totals, Trace, TraceError
+from thresher.profiler.trace.events import EVENT, Category
+from thresher.profiler.trace.model import Lane, Site, Totals, Trace, TraceError
 from thresher.profiler.trace.native import NativeWriter
 from thresher.profiler.trace.reader import read_trace
 

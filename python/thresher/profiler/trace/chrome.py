@@ -12,8 +12,9 @@ from typing import IO, Any
 import numpy as np
 
 from thresher.profiler.trace import event_names
+from thresher.profiler.trace.events import EVENT, Array, Category, sort_events
 from thresher.profiler.trace.json_stream import JsonStream
-from thresher.profiler.trace.model import EVENT, Array, Category, Lane, Site, Trace, TraceError, sort_events
+from thresher.profiler.trace.model import Lane, Site, Trace, TraceError
 from thresher.profiler.trace.sampling import visible
 from thresher.profiler.trace.store import Store
 from thresher.profiler.trace.totals import TotalsSum

@@ -10,16 +10,8 @@ import numpy as np
 
 from thresher import json_text
 from thresher.profiler.trace import event_names
-from thresher.profiler.trace.model import (
-    EVENT,
-    Array,
-    Category,
-    Lane,
-    Site,
-    Trace,
-    TraceError,
-    sort_events,
-)
+from thresher.profiler.trace.events import EVENT, Array, Category, sort_events
+from thresher.profiler.trace.model import Lane, Site, Trace, TraceError
 from thresher.profiler.trace.native_file import (
     CALL,
     DEVICE,

@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from thresher.profiler.trace.model import Array, TraceError
+from thresher.profiler.trace.events import Array
+from thresher.profiler.trace.model import TraceError
 
 MAGIC = b"THRTRACE"
 FORMAT_VERSION = 1

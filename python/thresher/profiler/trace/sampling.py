@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from thresher.profiler.trace.model import Array, Category
+from thresher.profiler.trace.events import Array, Category
 
 # A viewer that shows everything at once has about this many columns of pixels a lane; more only helps to zoom.
 _PER_BUCKET = 4

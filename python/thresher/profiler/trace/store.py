@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from thresher.profiler.trace.event_names import NODE_COMPUTE
-from thresher.profiler.trace.model import EVENT, Array, Category, group_keys, sort_events
+from thresher.profiler.trace.events import EVENT, Array, Category, group_keys, sort_events
 from thresher.profiler.trace.sampling import visible
 
 SPAN = np.dtype([("start", "<i8"), ("end", "<i8"), ("key", "<i8"), ("lane", "<u2"), ("flags", "u1")])

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from thresher.profiler.trace.model import Array, Totals, group_keys, key_parts
+from thresher.profiler.trace.events import Array, group_keys, key_parts
+from thresher.profiler.trace.model import Totals
 
 # Bins of durations, a factor of 1.02 wide each: their middle lies within 1 % of every duration in them.
 _BIN_FACTOR = 1.02
