@@ -49,10 +49,10 @@ def _measure_one(python: Path, output: Path, name: str, precision: str, threads:
     log = output / "logs" / f"architecture-{name}-{precision}.log"
     with Worker(f"{name} {precision}", [str(python), str(script), name, precision], variables, log) as worker:
         row = worker.call("create", CREATE_LIMIT_S)
-        samples: dict[str, list[float]] = {"eager": [], "thresher": []}
+        samples: dict[str, list[float]] = {engine: [] for engine in row.pop("engines")}
         spent = 0.0
         for turn in range(rounds):
-            for engine in ("eager", "thresher") if turn % 2 else ("thresher", "eager"):
+            for engine in list(samples) if turn % 2 else reversed(samples):
                 samples[engine].append(worker.call("turn", TURN_LIMIT_S, engine=engine)["ms"])
                 spent += 2 * samples[engine][-1] / 1e3
             if spent > BUDGET_S and turn + 1 >= MIN_ROUNDS:
@@ -65,7 +65,16 @@ def _measure_one(python: Path, output: Path, name: str, precision: str, threads:
         "ratio": median(ratios),
         "ratio_p10": percentile(ratios, 0.1),
         "ratio_p90": percentile(ratios, 0.9),
+        "times_fp32": _times_fp32(samples),
     }
+
+
+def _times_fp32(samples: dict[str, list[float]]) -> float | None:
+    """How many times as fast as the same model in float32, in Thresher too; None for that itself."""
+    if "thresher-fp32" not in samples:
+        return None
+    pairs = zip(samples["thresher-fp32"], samples["thresher"], strict=True)
+    return median([fp32 / ours for fp32, ours in pairs])
 
 
 def is_bad(row: dict[str, Any]) -> bool:
@@ -82,12 +91,12 @@ def table_of(rows: Sequence[dict[str, Any]], threads: int) -> Table:
     """The page's table."""
     left = ("<architecture", "<kind", "<values", "error", "eager's", "parts", "in engine", "<left to PyTorch")
     title = f"Architectures of transformers, random weights, {threads} threads"
-    table = Table(title, (*left, "eager ms", "ms", "times eager"))
+    table = Table(title, (*left, "eager ms", "ms", "times eager", "times own fp32"))
     for row in rows:
         if "failed" in row:
             reason = row["failed"].splitlines()[0]
             table.add(
-                row["architecture"], row["kind"], row["precision"], *("",) * 4, reason, "", "", "failed", bad=True
+                row["architecture"], row["kind"], row["precision"], *("",) * 4, reason, "", "", "failed", "", bad=True
             )
             continue
         table.add(
@@ -102,6 +111,7 @@ def table_of(rows: Sequence[dict[str, Any]], threads: int) -> Table:
             f"{row['eager_ms']:.1f}",
             f"{row['thresher_ms']:.1f}",
             f"{row['ratio']:.2f} ({row['ratio_p10']:.2f}..{row['ratio_p90']:.2f})",
+            "" if row["times_fp32"] is None else f"{row['times_fp32']:.2f}",
             bad=is_bad(row),
         )
     return table

@@ -58,13 +58,16 @@ class ArchitectureWorker:
                 got = _first(compiled(**inputs))
             first_s = time.perf_counter() - begin
             reference = self._reference({key: self._cast(value, torch.float64) for key, value in inputs.items()})
-        self._calls = {"eager": lambda: model(**inputs), "thresher": lambda: compiled(**inputs)}
+            self._calls = {"eager": lambda: model(**inputs), "thresher": lambda: compiled(**inputs)}
+            if self._dtype is not torch.float32:
+                self._add_float32()
         scale = reference.norm().item()
         stats = thresher.compilation_stats()
         left: dict[str, int] = {}
         for entry in stats.unsupported:
             left[entry.op] = left.get(entry.op, 0) + entry.count
         return {
+            "engines": list(self._calls),
             "first_s": first_s,
             "error": (got.double() - reference).norm().item() / scale,
             "eager_error": (eager.double() - reference).norm().item() / scale,
@@ -78,8 +81,17 @@ class ArchitectureWorker:
             "environment": environment.describe(),
         }
 
+    def _add_float32(self) -> None:
+        """The same model in float32: what the engine makes of values in 16 bits is held against that."""
+        model, inputs = make(self._architecture)
+        compiled = thresher.compile(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled(**inputs)
+        self._calls["thresher-fp32"] = lambda: compiled(**inputs)
+
     def turn(self, command: dict[str, Any]) -> dict[str, Any]:
-        """One call that is not counted, then several that are: {"engine": "eager" or "thresher"}."""
+        """One call that is not counted, then several that are: {"engine": one of those in "create"'s answer}."""
         call = self._calls[command["engine"]]
         with torch.no_grad():
             call()

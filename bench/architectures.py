@@ -28,6 +28,7 @@ class Architecture:
       inputs: what the model is called with, one of the functions below.
       sizes: arguments of the configuration.
       model: class of the model where it is not FAMILYModel.
+      whole: the size of a published model: measured where it is asked for, not with all the others.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Architecture:
     inputs: str
     sizes: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
+    whole: bool = False
 
 
 _BERT = {
@@ -179,8 +181,29 @@ ARCHITECTURES = {
             },
         ),
         Architecture("mlp", "perceptron", "", "features"),
+        Architecture("bert-base", "encoder", "Bert", "words", {}, whole=True),
+        Architecture("gpt2-small", "decoder", "GPT2", "words", {"use_cache": False}, whole=True),
+        Architecture(
+            "llama-0.4b",
+            "decoder",
+            "Llama",
+            "words",
+            {
+                **_LLAMA,
+                "hidden_size": 896,
+                "num_hidden_layers": 24,
+                "num_attention_heads": 14,
+                "intermediate_size": 4864,
+                "vocab_size": 32000,
+            },
+            whole=True,
+        ),
     )
 }
+
+
+SMALL = tuple(one.key for one in ARCHITECTURES.values() if not one.whole)
+WHOLE = tuple(one.key for one in ARCHITECTURES.values() if one.whole)
 
 
 def make(architecture: Architecture) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from architectures import ARCHITECTURES
+from architectures import ARCHITECTURES, SMALL, WHOLE
 from comparison import ENGINES, PRECISIONS, REFERENCE, Settings
 from models import LONGEST, MODELS
 
@@ -23,6 +23,8 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --accuracy
   python bench/run.py --python-thresher P --python-peers Q --architectures
   python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
+  python bench/run.py --python-thresher P --python-peers Q --architectures bert-base,gpt2-small,llama-0.4b \\
+    --precision bf16,fp16
   python bench/run.py --python-thresher P --python-peers Q --inductor --zentorch --python-zentorch Z
 
 An engine that is not available here (no such library, processor without the instructions) is a row that says why.
@@ -91,10 +93,11 @@ def parser() -> argparse.ArgumentParser:
         "--architectures",
         type=_architectures,
         nargs="?",
-        const=tuple(ARCHITECTURES),
+        const=SMALL,
         metavar="NAMES",
-        help="small models with random weights against eager and float64; all, or some of "
-        f"{', '.join(ARCHITECTURES)}; --precision is then the type of the models' values (default: fp32,bf16)",
+        help="models with random weights against eager, float64 and, in 16 bits, Thresher's own fp32; all small ones, "
+        f"or some of {', '.join(SMALL)}, and of the size of published ones {', '.join(WHOLE)}; --precision is then the "
+        "type of the models' values (default: fp32,bf16)",
     )
     made.add_argument("--model", choices=MODELS, default="minilm", help="default: %(default)s")
     made.add_argument(

@@ -133,8 +133,10 @@ def main() -> int:
     (options.output / "sizes.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     table_of(found).print()
     worst = max(found["ratios"], key=lambda size: float(found["ratios"][size]))
-    print(f"time of a call over that of a plan for its size: worst {found['ratios'][worst]:.3f} (at {worst}), "
-          f"median {statistics.median(found['ratios'].values()):.3f}, {len(found['ratios'])} sizes")
+    print(
+        f"time of a call over that of a plan for its size: worst {found['ratios'][worst]:.3f} (at {worst}), "
+        f"median {statistics.median(found['ratios'].values()):.3f}, {len(found['ratios'])} sizes"
+    )
     return 0
 
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import architecture_page  # noqa: E402
 import options  # noqa: E402
-from architectures import ARCHITECTURES  # noqa: E402
+from architectures import ARCHITECTURES, SMALL  # noqa: E402
 
 ROW: dict[str, Any] = {
     "architecture": "bert",
@@ -32,6 +32,7 @@ ROW: dict[str, Any] = {
     "ratio": 1.2,
     "ratio_p10": 1.1,
     "ratio_p90": 1.3,
+    "times_fp32": None,
 }
 
 
@@ -54,13 +55,15 @@ def test_table() -> None:
     )
     text = table.text()
     assert "convolution x2, grouped_mm_fallback" in text and "7/10" in text and "1.20 (1.10..1.30)" in text
+    bf16 = architecture_page.table_of([ROW | {"precision": "bf16", "times_fp32": 0.987}], 2)
+    assert bf16.rows[0][-1] == "0.99" and table.rows[0][-1] == ""
     assert "t5 bf16: died" in text and "trace" not in text
     assert table.bad_rows == {1}
 
 
 def test_options() -> None:
     needed = ["--python-thresher", "p", "--python-peers", "q"]
-    assert options.parse([*needed, "--architectures"]).architectures == tuple(ARCHITECTURES)
+    assert options.parse([*needed, "--architectures"]).architectures == SMALL
     assert options.parse([*needed, "--architectures", "bert,mlp"]).architectures == ("bert", "mlp")
     for wrong in (["--architectures", "bart"], ["--architectures", "bert", "--precision", "int8"]):
         with pytest.raises(SystemExit):
@@ -79,6 +82,9 @@ def test_a_row(compiler: Any) -> None:
 
     worker = ArchitectureWorker("mlp", "fp32")
     row = worker.create({})
+    assert row["engines"] == ["eager", "thresher"]
     assert row["same_shape"] and not architecture_page.wrong(row)
     assert row["nodes"] >= 8 and 0 < row["nodes_in_engine"] <= row["nodes"]
-    assert all(worker.turn({"engine": engine})["ms"] > 0 for engine in ("eager", "thresher"))
+    assert all(worker.turn({"engine": engine})["ms"] > 0 for engine in row["engines"])
+    bf16 = ArchitectureWorker("mlp", "bf16").create({})
+    assert bf16["engines"] == ["eager", "thresher", "thresher-fp32"]
