@@ -152,8 +152,8 @@ def test_weights_stay_as_they_are_stored(dtype: torch.dtype) -> None:
         stats = thresher.compilation_stats()
     wanted = {torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     # Models of other tests may be alive; sizes tell the layers apart.
-    found = [(d.precision, d.reason) for d in stats.precision_decisions if {d.k, d.n} == {200, 504}]
-    assert found.count((wanted, "the weight is stored so")) == 2
+    found = [d for d in stats.precision_decisions if {d.k, d.n} == {200, 504} and d.precision == wanted]
+    assert len(found) == 2 and all(d.reason.startswith("the weight is stored so") for d in found)
     del compiled
 
 
