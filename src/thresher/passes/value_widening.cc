@@ -1,6 +1,7 @@
 // Floats of 16 bits are how values are stored; they are computed with as f32. What only moves elements moves the stored
 // ones, everything else reads them widened and leaves its results wide: nothing is rounded between two operators.
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "thresher/base/half.h"
