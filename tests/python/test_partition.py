@@ -184,3 +184,23 @@ def test_every_split_of_a_chain_is_in_order(compiler: Any) -> None:
         check(cut.outer(*args), want)
         inside = {m.name for part in cut.parts for m in part.module.graph.nodes if m.op == "call_function"}
         assert not inside & {n.name for n in failed}
+
+
+@pytest.mark.parametrize(("size", "partitions"), [(4, 0), (512, 1)])
+def test_a_part_has_to_pay_for_the_crossing(compiler: Any, size: int, partitions: int) -> None:
+    def function(x: Any) -> Any:
+        y = torch.cumprod(x, 0)
+        return torch.cumprod((y * 2 + 1).tanh() - y, 1)
+
+    x = torch.rand(size, size) / 4
+    check([run(compiler, function, x)], [function(x)])
+    assert compiler.compilation_stats().partitions == partitions
+
+
+def test_one_operator_moves_as_much_in_the_engine_as_in_pytorch(compiler: Any) -> None:
+    def function(x: Any) -> Any:
+        return torch.cumprod(torch.cumprod(x, 0).tanh(), 1)
+
+    x = torch.rand(2048, 2048) / 4
+    check([run(compiler, function, x)], [function(x)])
+    assert compiler.compilation_stats().partitions == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from typing import Any
 
@@ -60,7 +61,7 @@ CREATIONS = {
 }
 NUMBERS = {aten.sym_size.int, aten.sym_size.default, aten.sym_numel.default} | rules_sym.NUMBER_FUNCTIONS
 LIGHT = VIEWS | CREATIONS | NUMBERS | {aten.clone.default, aten.copy.default, aten.lift_fresh_copy.default}
-# One of these is worth a call of the engine; of other operators it takes a few.
+# One of these is worth a call of the engine: packed weights, fused steps, no copies of rows.
 HEAVY = {
     aten.linear.default,
     aten.addmm.default,
@@ -76,8 +77,13 @@ HEAVY = {
     aten._log_softmax.default,
     aten.embedding.default,
     aten.gelu.default,
+    aten._grouped_mm.default,
 }
-WORTH = 3
+# What decides about the other operators, as measured with one thread: a call into the engine and back, a call of one
+# operator in PyTorch, and what passes through a cache in a microsecond.
+CROSSING_US = 30.0
+DISPATCH_US = 4.0
+BYTES_PER_US = 40e3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -260,16 +266,42 @@ def _ordered(node: fx.Node) -> bool:
 
 
 def _worth(members: list[fx.Node], everything: bool) -> bool:
-    total = 0
+    """Whether the engine gains more by a part than the crossing costs.
+
+    PyTorch calls every operator and moves its operands and result through the caches; the engine fuses element-wise
+    operators, and moves what enters and leaves the part.
+    """
+    inside = set(members)
+    entering: set[fx.Node] = set()
+    gain = computed = 0.0
     for node in members:
         if node.target in HEAVY:
             return True
-        val = node.meta.get("val")
-        if isinstance(val, (tuple, list)) and val:
-            val = val[0]
-        if node.target not in LIGHT and isinstance(val, torch.Tensor) and (everything or val.dtype.is_floating_point):
-            total += 1
-    return total >= (1 if everything else WORTH)
+        if node.target in LIGHT:
+            continue
+        value = _first_tensor(node)
+        if value is None or not (everything or value.dtype.is_floating_point):
+            continue
+        computed += 1
+        gain += DISPATCH_US + (_bytes(node) + sum(_bytes(arg) for arg in node.all_input_nodes)) / BYTES_PER_US
+        entering.update(arg for arg in node.all_input_nodes if arg not in inside)
+        if any(user not in inside for user in node.users):
+            gain -= _bytes(node) / BYTES_PER_US
+    if everything:
+        return computed > 0
+    return gain - sum(_bytes(node) for node in entering) / BYTES_PER_US > CROSSING_US
+
+
+def _first_tensor(node: fx.Node) -> torch.Tensor | None:
+    val = node.meta.get("val")
+    if isinstance(val, (tuple, list)) and val:
+        val = val[0]
+    return val if isinstance(val, torch.Tensor) else None
+
+
+def _bytes(node: fx.Node) -> float:
+    value = _first_tensor(node)
+    return 0.0 if value is None else float(math.prod(hint(size) for size in value.shape) * value.element_size())
 
 
 def _trim(members: list[fx.Node], outside: set[fx.Node]) -> list[fx.Node]:
