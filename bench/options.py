@@ -11,6 +11,7 @@ from models import LONGEST, MODELS
 
 QUICK_ROUNDS = 4
 LATENCY_ROUNDS = 10
+MANY_SIZES = 1000
 LATENCY_SEQUENCES = (8, 16, 32, 64, 128, 256)
 
 EPILOG = """\
@@ -21,6 +22,7 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --model bert-base --quick
   python bench/run.py --python-thresher P --python-peers Q --latency --precision fp32 --sequences 8,32,128
   python bench/run.py --python-thresher P --python-peers Q --accuracy
+  python bench/run.py --python-thresher P --python-peers Q --sizes
   python bench/run.py --python-thresher P --python-peers Q --architectures
   python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
   python bench/run.py --python-thresher P --python-peers Q --architectures bert-base,gpt2-small,llama-0.4b \\
@@ -89,6 +91,14 @@ def parser() -> argparse.ArgumentParser:
         help="batch 1 at several sequence lengths (default: 8 to 256), as table and picture",
     )
     what.add_argument("--accuracy", action="store_true", help="correlation with ratings of real texts instead of times")
+    what.add_argument(
+        "--sizes",
+        type=int,
+        nargs="?",
+        const=MANY_SIZES,
+        metavar="COUNT",
+        help=f"so many batches and sequences (default: {MANY_SIZES}): plans, memory, time against plans of their own",
+    )
     what.add_argument(
         "--architectures",
         type=_architectures,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,7 +25,7 @@ from report import environment_lines, profiler_cost, rows_of, table_of, unavaila
 
 from measure.environment import git_revision
 from measure.table import Table
-from measure.worker import WorkerError
+from measure.worker import WorkerError, clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURE_ROUNDS = 12
@@ -44,6 +45,8 @@ def main(argv: Sequence[str]) -> int:
     output = chosen.output.resolve()
     if chosen.architectures:
         return _architectures(chosen, output)
+    if chosen.sizes is not None:
+        return _sizes(chosen, output)
     # Not resolve(): the python of an environment is a link, and following it leaves the environment.
     pythons = {
         "thresher": chosen.python_thresher.absolute(),
@@ -91,6 +94,18 @@ def _accuracy(settings: Settings, places: Places) -> int:
         name, corpus = label(row.title, row.precision), accuracy.CORPORA[row.corpus].title
         print(f"bench: {name} loses {row.loss:.4f} on {corpus}, allowed are {row.limit:g}", file=sys.stderr)
     return EXIT_BROKEN if broken else EXIT_DONE
+
+
+def _sizes(chosen: argparse.Namespace, output: Path) -> int:
+    command: list[str | Path] = [
+        chosen.python_thresher.absolute(),
+        "-W",
+        "ignore",
+        Path(__file__).with_name("sizes.py"),
+    ]
+    command += ["--model", chosen.model, "--count", str(chosen.sizes), "--output", output]
+    threads = (chosen.threads or (2,))[0]
+    return subprocess.run(command, env=clean_environment(threads, {"THRESHER_PROFILE": "OFF"}), check=False).returncode
 
 
 def _architectures(chosen: argparse.Namespace, output: Path) -> int:

@@ -1,7 +1,7 @@
 """Many sizes on one model: how many plans they take, how much memory, and what a plan for many costs a call.
 
-Usage: python sizes.py --model minilm --count 1000 --largest 32,512 --output FOLDER, in an environment with Thresher; bench/run.py
---sizes calls it. The weights are random: what is measured does not depend on them.
+Usage: python sizes.py --model minilm --count 1000 --largest 32,512 --output FOLDER, in an environment with Thresher;
+bench/run.py --sizes calls it. The weights are random: what is measured does not depend on them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ SHAPES: dict[str, dict[str, int]] = {
 COMPARED = 16  # sizes at which a plan of their own is made, too
 LEAST_SECONDS = 0.3  # of calls by turns at each of them
 LEAST_TURNS = 7
+MOST_PLANS = 8
+FLAT = 1.05  # memory after the second pass over that after the first
 
 
 def choose_sizes(count: int, largest: tuple[int, int]) -> list[tuple[int, int]]:
@@ -132,11 +134,18 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "sizes.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     table_of(found).print()
+    first, second = found["first"], found["second"]
     worst = max(found["ratios"], key=lambda size: float(found["ratios"][size]))
     print(
         f"time of a call over that of a plan for its size: worst {found['ratios'][worst]:.3f} (at {worst}), "
         f"median {statistics.median(found['ratios'].values()):.3f}, {len(found['ratios'])} sizes"
     )
+    flat = second["plans_built"] == first["plans_built"] and second["resident_mb"] < FLAT * first["resident_mb"]
+    if not flat or second["plans"] > MOST_PLANS:
+        print(
+            f"bench: wanted at most {MOST_PLANS} plans, and no more plans or memory in the second pass", file=sys.stderr
+        )
+        return 1
     return 0
 
 

@@ -209,6 +209,18 @@ def test_zentorch_is_measured_on_request() -> None:
     assert {"zentorch", "zentorch-bf16"} <= set(chosen("--zentorch").engines)
 
 
+def test_sizes_are_different_and_reach_the_largest() -> None:
+    sizes = pytest.importorskip("sizes")
+    found = sizes.choose_sizes(1000, (32, 512))
+    assert len(set(found)) == len(found) == 1000 and (32, 512) in found
+    assert min(found) >= (1, 1) and max(s for _, s in found) <= 512 and max(b for b, _ in found) <= 32
+    with pytest.raises(ValueError, match="at most 50"):
+        sizes.choose_sizes(60, (10, 10))
+    needed = ["--python-thresher", "p", "--python-peers", "q"]
+    parsed = options.parse([*needed, "--sizes"])
+    assert parsed.sizes == 1000 and options.parse([*needed, "--sizes", "40"]).sizes == 40
+
+
 def test_latency_has_its_own_cases() -> None:
     settings = chosen("--latency")
     assert (settings.threads, settings.batches) == ((1,), (1,))

@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 from thresher import _engine  # noqa: E402
 from thresher.compiler import runtime  # noqa: E402
+from thresher.compiler.builder import TORCH_DTYPES  # noqa: E402
 from thresher.compiler.importer import import_graph  # noqa: E402
 
 WORDS = 120
@@ -100,6 +101,7 @@ CASES: dict[str, Case] = {
     "bert_int8": (lambda: from_transformers("Bert", **BERT), ids, "int8"),
     "bert_int4": (lambda: from_transformers("Bert", **BERT), ids, "int4_weight"),
     "bert_bf16": (lambda: from_transformers("Bert", **BERT), ids, "bf16"),
+    "bert_in_bf16": (lambda: from_transformers("Bert", **BERT).bfloat16(), ids, "model"),
     "roberta": (lambda: from_transformers("Roberta", **BERT), ids, "fp32"),
     "gpt2": (
         lambda: from_transformers("GPT2", n_embd=32, n_layer=2, n_head=4, use_cache=False),
@@ -183,15 +185,12 @@ def test_equals_the_plan_for_the_size(compiler: Any, calls: list[tuple[Any, list
             exact = _engine.Plan.build(imported.builder.graph, store, **options)
             results = []
             for ran in (exact, plan.at(own)):
-                outputs = [
-                    torch.full(
-                        shape,
-                        -7.0 if dtype == "f32" else 0,
-                        dtype={"f32": torch.float32, "i64": torch.int64, "bool": torch.bool}[dtype],
-                    )
-                    for dtype, shape in ran.outputs
-                ]
-                ran.run([args[i] for i in imported.arguments], outputs)
+                outputs = [torch.empty(shape, dtype=TORCH_DTYPES[dtype]) for dtype, shape in ran.outputs]
+                inputs_of = [args[i].resolve_neg() for i in imported.arguments]
+                ran.run_at(
+                    [(t.data_ptr(), t.shape, t.stride()) for t in inputs_of],
+                    [(t.data_ptr(), t.shape) for t in outputs],
+                )
                 results.append(outputs)
             for want, got in zip(*results, strict=True):
                 assert torch.equal(want, got), (own, (want - got).abs().max())

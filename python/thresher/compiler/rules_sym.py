@@ -49,6 +49,12 @@ NUMBER_FUNCTIONS = {
 }
 
 
+@rule(aten.sym_numel.default)
+def _(b: Builder, a: SimpleNamespace) -> int:
+    count: int = a.self.numel
+    return count
+
+
 @rule(aten.sym_size.int)
 def _(b: Builder, a: SimpleNamespace) -> int:
     size: int = a.self.shape[dim(a.dim, a.self.rank)]
