@@ -6,8 +6,10 @@
  * Every function returns a thresher_device_result; where it is not OK, last_error() has a sentence that says what was
  * wanted, what was found and, where there is one, the cure. All functions may be called from any thread; calls with one
  * stream or one event must not overlap. Work on one stream is done in order; kernels, copies and fills return before
- * they are done. Structures only grow, at their ends: check `struct_size` before reading a member that the version you
- * were compiled with did not have.
+ * they are done.
+ *
+ * A library belongs to one release of the engine, whose headers it was compiled with: `engine_version` and `kind`, the
+ * first members of the table in every release, are read before anything else.
  */
 #ifndef THRESHER_DEVICE_API_H_
 #define THRESHER_DEVICE_API_H_
@@ -18,8 +20,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define THRESHER_DEVICE_API_VERSION 1u
 
 typedef enum thresher_device_result {
   THRESHER_DEVICE_OK = 0,
@@ -35,7 +35,6 @@ typedef struct thresher_stream thresher_stream;
 typedef struct thresher_event thresher_event;
 
 typedef struct thresher_device_info {
-  uint32_t struct_size; /* set by the caller */
   int32_t compute_major;
   int32_t compute_minor;
   int32_t multiprocessors;
@@ -67,7 +66,6 @@ typedef enum thresher_chain_source {
 typedef struct thresher_chain_arg {
   uint8_t source; /* thresher_chain_source */
   uint8_t index;
-  uint8_t reserved[2];
   float number;
 } thresher_chain_arg;
 
@@ -130,7 +128,6 @@ typedef struct thresher_softmax {
   int64_t dim;
   int64_t inner;
   int32_t log;
-  int32_t reserved;
 } thresher_softmax;
 
 typedef enum thresher_gemm_type {
@@ -153,14 +150,11 @@ typedef struct thresher_gemm {
   int32_t type; /* thresher_gemm_type, of a and b */
   int32_t transpose_b;
   int32_t allow_tf32; /* f32 may be rounded to 10 bits of fraction on the way in */
-  int32_t reserved;
 } thresher_gemm;
 
 typedef struct thresher_device_api {
-  uint32_t struct_size;
-  uint32_t version;
-  const char* kind;           /* "cuda" */
   const char* engine_version; /* of the release that it belongs to */
+  const char* kind;           /* "cuda" */
   const char* architectures;  /* what it was compiled for: "80-real;90" */
 
   const char* (*last_error)(void); /* of the calling thread; never null */
@@ -203,8 +197,8 @@ typedef struct thresher_device_api {
 #define THRESHER_DEVICE_EXPORT
 #endif
 
-/* The table of that version; null if this library does not know it. Needs neither a driver nor a device. */
-THRESHER_DEVICE_EXPORT const thresher_device_api* thresher_device_get_api(uint32_t version);
+/* Needs neither a driver nor a device. */
+THRESHER_DEVICE_EXPORT const thresher_device_api* thresher_device_get_api(void);
 
 #ifdef __cplusplus
 }

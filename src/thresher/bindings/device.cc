@@ -143,8 +143,7 @@ void Norm(Stream& stream, const std::string& kind, const Buffer& x, const Buffer
 void Softmax(Stream& stream, const Buffer& x, const Buffer& out, int64_t outer, int64_t dim, int64_t inner, bool log) {
   if (outer < 0 || dim < 0 || inner < 0) Refuse("softmax: wanted sizes of at least 0");
   const int64_t count = outer * dim * inner;
-  const thresher_softmax args{
-      Floats(stream, x, count, "x"), Floats(stream, out, count, "out"), outer, dim, inner, log, 0};
+  const thresher_softmax args{Floats(stream, x, count, "x"), Floats(stream, out, count, "out"), outer, dim, inner, log};
   Do([&] { return stream.stream->Softmax(args); });
 }
 

@@ -82,11 +82,6 @@ thresher_device_result Count(int32_t* count) {
 
 thresher_device_result Info(int32_t index, thresher_device_info* info) {
   return Guard([&] {
-    if (info->struct_size < sizeof *info) {
-      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "info: wanted a struct_size of at least " +
-                                                        std::to_string(sizeof *info) + ", found " +
-                                                        std::to_string(info->struct_size));
-    }
     cudaDeviceProp properties;
     THRESHER_DEVICE_TRY(Check(cudaGetDeviceProperties(&properties, index), "reading the device's properties"));
     info->compute_major = properties.major;
@@ -234,10 +229,8 @@ thresher_device_result Gemm(thresher_stream* stream, const thresher_gemm* gemm) 
 }
 
 constexpr thresher_device_api kApi = {
-    .struct_size = sizeof(thresher_device_api),
-    .version = THRESHER_DEVICE_API_VERSION,
-    .kind = "cuda",
     .engine_version = THRESHER_VERSION,
+    .kind = "cuda",
     .architectures = THRESHER_CUDA_ARCHITECTURES,
     .last_error = []() -> const char* { return Message(); },
     .count = &Count,
@@ -266,6 +259,4 @@ constexpr thresher_device_api kApi = {
 }  // namespace
 }  // namespace thresher::cuda
 
-extern "C" const thresher_device_api* thresher_device_get_api(uint32_t version) {
-  return version == THRESHER_DEVICE_API_VERSION ? &thresher::cuda::kApi : nullptr;
-}
+extern "C" const thresher_device_api* thresher_device_get_api() { return &thresher::cuda::kApi; }

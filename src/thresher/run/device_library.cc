@@ -320,25 +320,20 @@ Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::Open(const std::string& pa
     const char* const reason = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
     return Unsupported("device library " + path + " cannot be opened: " + (reason != nullptr ? reason : "no reason"));
   }
-  using GetApi = const thresher_device_api* (*)(uint32_t);
+  using GetApi = const thresher_device_api* (*)();
   const auto get = reinterpret_cast<GetApi>(dlsym(library, "thresher_device_get_api"));
   if (get == nullptr) return InvalidArgument(path + ": wanted a device library of Thresher, found another library");
-  return FromTable(get(THRESHER_DEVICE_API_VERSION), path);
+  return FromTable(*get(), path);
 }
 
-Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::FromTable(const thresher_device_api* api,
+Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::FromTable(const thresher_device_api& api,
                                                                 const std::string& origin) {
-  if (api == nullptr || api->version != THRESHER_DEVICE_API_VERSION || api->struct_size < sizeof(thresher_device_api)) {
-    return Unsupported(origin + ": wanted version " + std::to_string(THRESHER_DEVICE_API_VERSION) +
-                       " of the device interface, found another; install the same version of thresher and of "
-                       "thresher-cuda");
-  }
-  if (std::string_view(api->engine_version) != kVersion) {
-    const std::string package = std::string("thresher-") + api->kind;
-    return Unsupported(origin + ": wanted " + package + " " + kVersion + ", found " + api->engine_version +
+  if (std::string_view(api.engine_version) != kVersion) {
+    const std::string package = std::string("thresher-") + api.kind;
+    return Unsupported(origin + ": wanted " + package + " " + kVersion + ", found " + api.engine_version +
                        "; pip install " + package + "==" + kVersion);
   }
-  return std::shared_ptr<DeviceLibrary>(new DeviceLibrary(*api));
+  return std::shared_ptr<DeviceLibrary>(new DeviceLibrary(api));
 }
 
 Result<int> DeviceLibrary::Count() const {
@@ -354,7 +349,6 @@ Result<DeviceInfo> DeviceLibrary::Info(int index) const {
                            ", found " + std::to_string(index));
   }
   thresher_device_info found{};
-  found.struct_size = sizeof found;
   THRESHER_TRY(ToStatus(api_, api_.info(index, &found)));
   DeviceInfo info;
   info.kind = api_.kind;

@@ -16,7 +16,7 @@ class DeviceLibrary {
   // Errors: the file cannot be opened, is no such library, or belongs to another version of the engine.
   static Result<std::shared_ptr<DeviceLibrary>> Open(const std::string& path);
   // The same for a table that is in the process already. `origin` is where it comes from, for messages.
-  static Result<std::shared_ptr<DeviceLibrary>> FromTable(const thresher_device_api* api, const std::string& origin);
+  static Result<std::shared_ptr<DeviceLibrary>> FromTable(const thresher_device_api& api, const std::string& origin);
 
   const thresher_device_api& api() const { return api_; }
 

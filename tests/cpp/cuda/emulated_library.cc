@@ -77,8 +77,6 @@ thresher_device_result Gemm(const thresher_gemm& g) {
 
 constexpr thresher_device_api Table() {
   thresher_device_api api{};
-  api.struct_size = sizeof api;
-  api.version = THRESHER_DEVICE_API_VERSION;
   api.kind = "cuda";
   api.architectures = "emulator";
   api.last_error = []() -> const char* { return Message(); };
@@ -161,6 +159,4 @@ void FailNext() { fail_next = true; }
 
 }  // namespace thresher::cuda::testing
 
-extern "C" const thresher_device_api* thresher_device_get_api(uint32_t version) {
-  return version == THRESHER_DEVICE_API_VERSION ? &thresher::cuda::testing::EmulatedApi() : nullptr;
-}
+extern "C" const thresher_device_api* thresher_device_get_api() { return &thresher::cuda::testing::EmulatedApi(); }
