@@ -88,9 +88,9 @@ inline size_t GatherRows(const float* HWY_RESTRICT a, size_t lda, size_t rows, s
   return ld;
 }
 
-// Rows [row_begin, row_end) of panels [panel_begin, panel_end).
+// The rows and panels of a part.
 template <class Panel>
-void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
+void GemmRange(const GemmArgs& args, const PanelRange& range) {
   constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
@@ -98,12 +98,12 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   const size_t ldc = static_cast<size_t>(args.ldc);
   const size_t width = PanelWidth();
   const size_t panel_stride = PanelStride<Panel>(k);
-  const size_t rows = row_end - row_begin;
+  const size_t rows = range.row_end - range.row_begin;
   const FinishFunction finish = FinishFor<float>(args.activation);
   const bool sums_are_result = args.activation == Activation::kNone && !kHasColumnScale<Panel>;
 
   const size_t panel_rows = PanelRows<Panel>(args.blocking);
-  const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, rows, panel_end - panel_begin);
+  const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, rows, range.panel_end - range.panel_begin);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
 
   alignas(64) float strip[size_t{kMostBlockRows} * kMaxPanelWidth];
@@ -114,8 +114,8 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
   alignas(64) float gathered[kGatheredFloats];
 
   for (size_t block = 0; block < row_blocks; ++block) {
-    const size_t block_begin = row_begin + rows * block / row_blocks;
-    const size_t block_end = row_begin + rows * (block + 1) / row_blocks;
+    const size_t block_begin = range.row_begin + rows * block / row_blocks;
+    const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
     const size_t block_rows = block_end - block_begin;
     const bool few_rows =
         args.blocking.variant == Variant::kAuto ? block_rows <= kDirectRows : args.blocking.variant == Variant::kDirect;
@@ -204,42 +204,23 @@ void GemmRange(const GemmArgs& args, size_t row_begin, size_t row_end, size_t pa
     };
 
     const float* a = args.a + block_begin * lda;
-    size_t panel = panel_begin;
+    size_t panel = range.panel_begin;
     if (gathers && tiles.count > 1) {
       // Panels with columns beyond n are left to the strip.
-      const size_t whole_end = std::min(panel_end, n / width);
+      const size_t whole_end = std::min(range.panel_end, n / width);
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
         const size_t k_begin = std::min(k, k_block * k_step);
         const size_t ld = GatherRows(a + k_begin, lda, block_rows, std::min(k, k_begin + k_step) - k_begin, gathered);
-        for (panel = panel_begin; panel < whole_end; ++panel) multiply(panel, k_block, gathered, ld, true);
+        for (panel = range.panel_begin; panel < whole_end; ++panel) multiply(panel, k_block, gathered, ld, true);
       }
     }
-    for (; panel < panel_end; ++panel) {
+    for (; panel < range.panel_end; ++panel) {
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
         multiply(panel, k_block, a + std::min(k, k_block * k_step), lda, false);
       }
     }
   }
 }
-
-void GemmRangeF32(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-  GemmRange<FloatPanel>(args, row_begin, row_end, panel_begin, panel_end);
-}
-void GemmRangeBF16(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-  GemmRange<Bf16Panel>(args, row_begin, row_end, panel_begin, panel_end);
-}
-void GemmRangeF16(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-  GemmRange<HalfPanel>(args, row_begin, row_end, panel_begin, panel_end);
-}
-void GemmRangeInt8(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-  GemmRange<Int8Panel>(args, row_begin, row_end, panel_begin, panel_end);
-}
-void GemmRangeInt4(const GemmArgs& args, size_t row_begin, size_t row_end, size_t panel_begin, size_t panel_end) {
-  GemmRange<Int4Panel>(args, row_begin, row_end, panel_begin, panel_end);
-}
-
-size_t GemmPanelWidth() { return PanelWidth(); }
-int GemmTileRows() { return kTileRows; }
 
 // The result of `function` for the form of panels that a precision has, which it takes as an example.
 template <class Function>
@@ -256,6 +237,13 @@ auto ForPanel(Precision precision, const Function& function) {
     default:
       return function(FloatPanel());
   }
+}
+
+size_t GemmPanelWidth() { return PanelWidth(); }
+int GemmTileRows() { return kTileRows; }
+
+void RunProduct(const GemmArgs& args, const PanelRange& range) {
+  ForPanel(args.precision, [&](auto panel) HWY_ATTR { GemmRange<decltype(panel)>(args, range); });
 }
 
 size_t GemmBlockRows(const GemmArgs& args, size_t rows, size_t panels) {
@@ -372,18 +360,16 @@ void EncodeBf16Range(const Weight& weight, uint8_t* packed, size_t panel_begin, 
 }
 
 void EncodeWeight(Precision precision, const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
-  switch (precision) {
-    case Precision::kBf16:
-      return EncodeBf16Range(weight, packed, panel_begin, panel_end);
-    case Precision::kFp16:
-      return EncodeRange<HalfPanel>(weight, packed, panel_begin, panel_end);
-    case Precision::kInt8Weight:
-      return EncodeRange<Int8Panel>(weight, packed, panel_begin, panel_end);
-    case Precision::kInt4Weight:
-      return EncodeRange<Int4Panel>(weight, packed, panel_begin, panel_end);
-    default:
-      return PackRange(weight, packed, panel_begin, panel_end);
-  }
+  ForPanel(precision, [&](auto panel) HWY_ATTR {
+    using Panel = decltype(panel);
+    if constexpr (std::is_same_v<Panel, FloatPanel>) {
+      PackRange(weight, packed, panel_begin, panel_end);
+    } else if constexpr (std::is_same_v<Panel, Bf16Panel>) {
+      EncodeBf16Range(weight, packed, panel_begin, panel_end);
+    } else {
+      EncodeRange<Panel>(weight, packed, panel_begin, panel_end);
+    }
+  });
 }
 
 template <class Panel>
@@ -403,18 +389,7 @@ void DecodePanels(const uint8_t* packed, size_t k, size_t n, float* b) {
 }
 
 void DecodeWeight(Precision precision, const uint8_t* packed, size_t k, size_t n, float* b) {
-  switch (precision) {
-    case Precision::kBf16:
-      return DecodePanels<Bf16Panel>(packed, k, n, b);
-    case Precision::kFp16:
-      return DecodePanels<HalfPanel>(packed, k, n, b);
-    case Precision::kInt8Weight:
-      return DecodePanels<Int8Panel>(packed, k, n, b);
-    case Precision::kInt4Weight:
-      return DecodePanels<Int4Panel>(packed, k, n, b);
-    default:
-      return DecodePanels<FloatPanel>(packed, k, n, b);
-  }
+  ForPanel(precision, [&](auto panel) HWY_ATTR { DecodePanels<decltype(panel)>(packed, k, n, b); });
 }
 
 }  // namespace
@@ -426,11 +401,7 @@ HWY_AFTER_NAMESPACE();
 namespace thresher::kernels {
 namespace {
 
-HWY_EXPORT(GemmRangeF32);
-HWY_EXPORT(GemmRangeBF16);
-HWY_EXPORT(GemmRangeF16);
-HWY_EXPORT(GemmRangeInt8);
-HWY_EXPORT(GemmRangeInt4);
+HWY_EXPORT(RunProduct);
 HWY_EXPORT(GemmPanelWidth);
 HWY_EXPORT(GemmTileRows);
 HWY_EXPORT(GemmBlockRows);
@@ -537,25 +508,7 @@ PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts, Split s
 void Gemm(const GemmArgs& args, int part, int num_parts) {
   if (args.m <= 0 || args.n <= 0) return;
   const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
-  if (range.empty()) return;
-  auto run = HWY_DYNAMIC_POINTER(GemmRangeF32);
-  switch (args.precision) {
-    case Precision::kBf16:
-      run = HWY_DYNAMIC_POINTER(GemmRangeBF16);
-      break;
-    case Precision::kFp16:
-      run = HWY_DYNAMIC_POINTER(GemmRangeF16);
-      break;
-    case Precision::kInt8Weight:
-      run = HWY_DYNAMIC_POINTER(GemmRangeInt8);
-      break;
-    case Precision::kInt4Weight:
-      run = HWY_DYNAMIC_POINTER(GemmRangeInt4);
-      break;
-    default:
-      break;
-  }
-  run(args, range.row_begin, range.row_end, range.panel_begin, range.panel_end);
+  if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, range);
 }
 
 void GemmReference(const GemmArgs& args, const float* b, int64_t stride_k, int64_t stride_n) {
