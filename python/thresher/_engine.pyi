@@ -418,12 +418,16 @@ def tuned() -> list[dict[str, Any]]:
 class Holders:
     """Dicts, lists and sets, and what they held.
 
-    Each entry is (owner or None, dict, (key, value, ...)), (None, list, items) or (None, set, frozenset).
+    Each entry is (owner or None, dict, (key, value, ...)), (None, list, items), (None, set, frozenset) or
+    (owner, names of attributes, their values).
     """
 
     def __init__(self, entries: tuple[tuple[object, object, object], ...]) -> None: ...
     def unchanged(self) -> bool:
         """Whether they still hold these very objects; sets, equal ones. An owner's __dict__ is that very dict."""
+
+def same_words(addresses: bytes, words: bytes) -> bool:
+    """Whether the words of 32 bits at these addresses of 64 bits hold what they held. The memory must exist."""
 
 def class_dict(type: type) -> dict[str, object]:
     """What type.__dict__ is a view of. Not to be changed."""

@@ -46,10 +46,11 @@ def compile(
       max_weight_error: a layer whose weights would change by more than this (relative, Frobenius norm) stays as
         the model has it; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
       config: further settings; the arguments above go before it.
-      dynamic: as in torch.compile: None makes a size dynamic when it first changes, True from the start.
+      dynamic: None makes all sizes dynamic once one changes, True from the start, False none.
 
     Returns:
-      A module called like `model`. Compilation happens at its first call.
+      A module called like `model`. Compilation happens at its first call, and again where what that call read of the
+      model's objects has changed. ``recapture()`` says that something else did, such as a global variable.
 
     Raises:
       ConfigError: an unknown name, or a setting that cannot work.
@@ -72,6 +73,7 @@ def compile(
     warn_unmatched(config.precision_exclude, (path for path, _ in model.named_modules()))
     options: dict[str, Any] = {"config": config, MODEL_CHECKED: True}
     road = torch.compile(model, backend=thresher_backend, options=options, dynamic=dynamic)
+    assert isinstance(road, torch.nn.Module)
     return CompiledModule(model, road.dynamo_ctx, config, dynamic)
 
 

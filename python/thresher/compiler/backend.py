@@ -32,7 +32,7 @@ log = logging.getLogger("thresher.compiler")
 # A key in the options: the patterns of the configuration were compared with the whole model already.
 MODEL_CHECKED = "model_checked"
 
-# Another: a function of the graph, what was compiled of it and whether it took the short way, which gives what TorchDynamo
+# Another: a function of the graph, what was compiled of it, and whether it took the short way; gives what TorchDynamo
 # is to call.
 OBSERVER = "observer"
 
@@ -185,14 +185,7 @@ def _direct(cut: Split, placeholders: dict[fx.Node, int], graphs: dict[str, Comp
             return None
     chosen = [placeholders[node] for node in part.inputs]
     if [index for own, index in sources if own] == list(range(len(sources))):
-
-        def plain(args: list[Any]) -> Sequence[Any]:
-            picked = [args[i] for i in chosen]
-            args.clear()
-            return graph(picked)
-
-        plain._boxed_call = True  # type: ignore[attr-defined]
-        return plain
+        return Whole(graph, chosen)
 
     def run(args: list[Any]) -> Sequence[Any]:
         outputs = graph([args[i] for i in chosen])
@@ -204,6 +197,27 @@ def _direct(cut: Split, placeholders: dict[fx.Node, int], graphs: dict[str, Comp
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+class Whole:
+    """A graph that one part in the engine computes whole.
+
+    Attributes:
+      graph: the part.
+      chosen: which of the whole's arguments it takes, in its order.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, graph: CompiledGraph, chosen: list[int]) -> None:
+        self.graph = graph
+        self.chosen = chosen
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        """Runs it and empties the list."""
+        picked = [args[i] for i in self.chosen]
+        args.clear()
+        return self.graph(picked)
 
 
 def _mixed(cut: Split, graphs: dict[str, CompiledGraph]) -> Boxed:

@@ -6,12 +6,16 @@ from typing import Any
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
+from torch.nn.modules.module import _has_any_global_hook
 
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.door import Door
 
+# What nn.Module calls around forward().
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-class CompiledModule(OptimizedModule):  # type: ignore[misc]
+
+class CompiledModule(OptimizedModule):
     """A model in the engine: the module that torch.compile makes of it, but with a way of its own into the engine.
 
     It shares parameters, mode and attributes with the model.
@@ -24,6 +28,14 @@ class CompiledModule(OptimizedModule):  # type: ignore[misc]
         super().__init__(model, context)
 
     _made_with: tuple[CompilerConfig, bool | None] = (CompilerConfig(), None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model, with the hooks of this module around it."""
+        own = self.__dict__
+        door = own.get("_door")
+        if door is None or any(map(own.__getitem__, _HOOKS)) or _has_any_global_hook():  # type: ignore[no-untyped-call]
+            return super().__call__(*args, **kwargs)
+        return door(*args, **kwargs)
 
     def recapture(self) -> None:
         """Captures the model anew at its next call.

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import logging
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.mutation_guard import install_generation_tagging_init
+from torch._dynamo.side_effects import SideEffects
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
+from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+from torch.fx.experimental import _config as fx_config
 from torch.utils import _pytree as pytree
 
 from thresher.compiler.backend import MODEL_CHECKED, OBSERVER, Boxed, thresher_backend
@@ -20,6 +28,7 @@ from thresher.compiler.route import NotDirectError, Route, Run
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.watch import TooManyItemsError, Watch
 from thresher.fork_lock import ForkLock
+from thresher.torch_shim.tensors import forms
 
 log = logging.getLogger("thresher.compiler")
 
@@ -42,10 +51,11 @@ Call = Callable[..., Any]
 class _State:
     """The routes that hold while a model's objects stay as they are."""
 
-    __slots__ = ("calls", "routes", "watch")
+    __slots__ = ("calls", "routes", "unchanged", "watch")
 
     def __init__(self) -> None:
         self.watch: Watch | None = None
+        self.unchanged: Callable[[], bool] = bool  # of the watch
         self.routes: dict[object, Route | Call] = {}
         self.calls = 0
 
@@ -81,23 +91,29 @@ class Door:
         self._refused: dict[object, str] = {}  # by kind of arguments: why they take torch.compile's road
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or _in_a_mode():
+        """Calls the model."""
+        if _in_a_mode():
             return self._road(*args, **kwargs)
-        described = _describe(args, kwargs)
-        if described is None:
-            self._guarded("arguments that are neither tensors nor plain values")
-            return self._road(*args, **kwargs)
-        kind, sizes, leaves = described
+        leaves = [*args, *kwargs.values()]
+        form = forms(leaves)
+        key: object
+        if form is not None:
+            key = (form, len(args), *kwargs, *_mode())
+        else:
+            described = _describe(args, kwargs)
+            if described is None:
+                self._guarded("arguments that are neither tensors nor plain values")
+                return self._road(*args, **kwargs)
+            key, leaves = described
         state = self._state
-        route = state.routes.get((kind, sizes))
-        if type(route) is Route:
-            assert state.watch is not None
-            if state.watch.unchanged() and route.fits(leaves):
+        route = state.routes.get(key)
+        if isinstance(route, Route):
+            if state.unchanged() and route.fits():
                 state.calls += 1
                 return route.run(leaves)
         elif route is not None:
             return route(*args, **kwargs)
-        return self._find(kind, sizes, leaves, args, kwargs)
+        return self._find(key, leaves, args, kwargs)
 
     def recapture(self) -> None:
         """Forgets every capture: the next call looks at the model anew."""
@@ -110,32 +126,34 @@ class Door:
 
     # ---- the first call with some arguments ----
 
-    def _find(self, kind: object, sizes: object, leaves: list[Any], args: Any, kwargs: Any) -> Any:
+    def _find(self, key: object, leaves: list[Any], args: Any, kwargs: Any) -> Any:
         if self._local.runs is not None:  # the model calls itself
             return self._road(*args, **kwargs)
         with self._lock:
             state = self._renewed()
-            route = state.routes.get((kind, sizes))
-            if route is None or (type(route) is Route and not route.fits(leaves)):
+            route = state.routes.get(key)
+            if route is None or (isinstance(route, Route) and not route.fits()):
                 if len(state.routes) >= MOST_ROUTES:
                     state.routes.clear()
-                return self._capture(state, kind, sizes, leaves, args, kwargs)
-        return route.run(leaves) if type(route) is Route else route(*args, **kwargs)
+                return self._capture(state, key, leaves, args, kwargs)
+        return route.run(leaves) if isinstance(route, Route) else route(*args, **kwargs)
 
     def _renewed(self) -> _State:
         """The state, or a new one where the model's objects have changed."""
         state = self._state
         if state.watch is not None and not state.watch.unchanged():
             self._changes = self._changes + 1 if state.calls < MOST_CHANGES else 0
+            if not state.watch.same_code():
+                self._fixed = self._symbolic = None
             state = self._state = _State()
             log.info("%s: its attributes, parameters or classes have changed", type(self._model).__name__)
         return state
 
-    def _capture(
-        self, state: _State, kind: object, sizes: object, leaves: list[Any], args: Any, kwargs: Any
-    ) -> Any:
+    def _capture(self, state: _State, key: object, leaves: list[Any], args: Any, kwargs: Any) -> Any:
         """Calls the model as TorchDynamo does and remembers the way that the call took."""
-        key = kind, sizes
+        described = _describe(args, kwargs)
+        assert described is not None
+        kind, sizes = described[0]
         reason = self._refused.get(kind) or self._obstacle(leaves)
         if reason:
             self._local.runs = []
@@ -150,13 +168,15 @@ class Door:
             install_generation_tagging_init()  # TorchDynamo would change nn.Module so, once, in the call below
             try:
                 state.watch = Watch(self._model)
+                state.unchanged = state.watch.unchanged
             except TooManyItemsError as error:
                 self._changes = MOST_CHANGES
                 self._guarded(str(error))
         whole = self._whole(kind, sizes)
         runs = self._local.runs = []
         try:
-            result = whole(self._model, *args, **kwargs)
+            with _capture_settings():
+                result = whole(self._model, *args, **kwargs)
         except (TorchDynamoException, RuntimeError) as error:
             if not _is_captures(error):
                 raise
@@ -180,9 +200,15 @@ class Door:
             state.routes[key] = Route.of(runs, leaves, result, state.watch)
         except NotDirectError as error:
             self._guarded(str(error))
-            model = self._model
-            state.routes[key] = lambda *args, **kwargs: whole(model, *args, **kwargs)
+            state.routes[key] = functools.partial(self._call_guarded, whole)
         return result
+
+    def _call_guarded(self, whole: Call, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with _capture_settings():
+                return whole(self._model, *args, **kwargs)
+        except TorchDynamoException:
+            return self._road(*args, **kwargs)
 
     def _obstacle(self, leaves: list[Any]) -> str | None:
         """Why a call with these arguments needs TorchDynamo's guards."""
@@ -211,7 +237,7 @@ class Door:
         # TorchDynamo keeps what it captured with the code, so code of our own shares nothing with other models.
         function = types.FunctionType(_call.__code__.replace(co_name=_call.__name__), globals())
         options: dict[str, Any] = {"config": self._config, MODEL_CHECKED: True, OBSERVER: self._observe}
-        return torch.compile(
+        compiled: Call = torch.compile(  # type: ignore[call-overload]  # the overloads lack recompile_limit
             function,
             backend=thresher_backend,
             fullgraph=True,
@@ -219,6 +245,7 @@ class Door:
             options=options,
             recompile_limit=MOST_CAPTURES,
         )
+        return compiled
 
     def _observe(self, gm: fx.GraphModule, boxed: Boxed, plain: bool) -> Call:
         """The compiled graph as TorchDynamo is to call it, so that its calls are seen."""
@@ -226,13 +253,16 @@ class Door:
         for node in gm.graph.find_nodes(op="placeholder"):
             source = getattr(node.meta.get("grapharg"), "source", None)
             sources.append("" if source is None else source.name)
+        obstacle = None if plain else "it changes tensors in place, or its graph needs AOTAutograd for another reason"
+        if _has_side_effects():
+            obstacle = "it changes objects of the program when it is called"
         local = self._local
 
         def run(*args: Any) -> Sequence[Any]:
             if local.runs is None:
                 return boxed(list(args))
             outputs = boxed(list(args))
-            local.runs.append(Run(boxed, tuple(sources), plain, args, tuple(outputs)))
+            local.runs.append(Run(boxed, tuple(sources), obstacle, args, tuple(outputs)))
             return outputs
 
         return run
@@ -253,18 +283,47 @@ def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     return self(*args, **kwargs)
 
 
+@contextlib.contextmanager
+def _capture_settings() -> Iterator[None]:
+    """The numbers of a model are constants even where sizes are symbols, and sizes that are equal by chance are two."""
+    with torch._dynamo.config.patch(specialize_float=True), fx_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+        yield
+
+
+def _has_side_effects() -> bool:
+    """Whether the program that TorchDynamo captures here leaves objects which existed before other than they were."""
+    effects = InstructionTranslator.current_tx().output.side_effects
+    if effects.tensor_hooks or effects.save_for_backward:
+        return True
+    made = AttributeMutationNew, ValueMutationNew
+    changed = [var for var in effects._get_modified_vars() if not isinstance(var.mutation_type, made)]
+    return not all(map(_is_restored, changed, itertools.repeat(effects)))
+
+
+def _is_restored(var: Any, effects: SideEffects) -> bool:
+    """Whether all that was changed of an object are attributes that have their old values in the end."""
+    attributes = effects.store_attr_mutations.get(var)
+    if not isinstance(var, UserDefinedObjectVariable) or not attributes or var.is_base_vt_modified(effects):
+        return False
+    return all(
+        new.is_python_constant() and getattr(var.value, name, effects) is new.as_python_constant()
+        for name, new in attributes.items()
+    )
+
+
 def _in_a_mode() -> bool:
-    """Whether something stands between the program and PyTorch's operators: modes, vmap, torch.jit.trace."""
+    """Whether something stands between the program and PyTorch's operators: tracing, modes, vmap."""
     return (
-        torch._C._len_torch_dispatch_stack() > 0
+        torch.compiler.is_dynamo_compiling()  # is_compiling() tells of other threads, too
+        or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._is_tracing()
     )
 
 
-def _describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, object, list[Any]] | None:
-    """What tells the captures for two calls apart, what else tells their routes apart, and the leaves of the arguments.
+def _describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[object, object], list[Any]] | None:
+    """What tells the captures for two calls apart, with what else tells their routes apart; and the arguments' leaves.
 
     None where an argument is something whose content cannot be told.
     """
@@ -277,14 +336,18 @@ def _describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ob
         structure, kinds, sizes = (spec, *kwargs), [], []
         if not _add(leaves, kinds, sizes):
             return None
-    mode = (
+    return ((structure, _mode(), tuple(kinds)), tuple(sizes)), leaves
+
+
+def _mode() -> tuple[object, ...]:
+    """The settings of PyTorch that a capture depends on."""
+    return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
     )
-    return (structure, mode, tuple(kinds)), tuple(sizes), leaves
 
 
 def _add(leaves: list[Any], kinds: list[object], sizes: list[object]) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
 
-from thresher.compiler.backend import Boxed
+from thresher.compiler.backend import Boxed, Whole
+from thresher.torch_shim.tensors import places
 
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 _ARGUMENTS = ("L['args']", "L['kwargs']")
@@ -35,14 +37,14 @@ class Run:
     Attributes:
       boxed: the graph.
       sources: where its inputs come from, by TorchDynamo's names.
-      plain: whether it is one trace for inference: without gradients and changes in place.
+      obstacle: why it may run in TorchDynamo's code only; None where it computes its outputs and does nothing else.
       args: what it was given.
       outputs: what it gave.
     """
 
     boxed: Boxed
     sources: tuple[str, ...]
-    plain: bool
+    obstacle: str | None
     args: tuple[Any, ...]
     outputs: tuple[Any, ...]
 
@@ -53,7 +55,7 @@ class Route:
     Use Route.of().
     """
 
-    __slots__ = ("_addresses", "_args", "_boxed", "_build", "_chosen", "_grad", "_held")
+    __slots__ = ("_args", "_boxed", "_build", "_chosen", "_held", "_places")
 
     def __init__(
         self,
@@ -63,13 +65,16 @@ class Route:
         held: list[torch.Tensor],
         build: Callable[[Sequence[Any], list[Any]], Any],
     ) -> None:
+        if isinstance(boxed, Whole):  # its graph is given its own arguments at once
+            leaf_of, order = dict(chosen), boxed.chosen
+            boxed, args = boxed.graph, [args[place] for place in order]
+            chosen = [(i, leaf_of[place]) for i, place in enumerate(order) if place in leaf_of]
         self._boxed = boxed
         self._args = args  # what is the same in every call
         self._chosen = chosen  # places among these, and the leaves that belong there
         self._held = held
-        self._addresses = _addresses(held)
+        self._places = places(held)
         self._build = build
-        self._grad = torch.is_grad_enabled()
 
     @staticmethod
     def of(runs: Sequence[Run], leaves: list[Any], result: Any, holder: Holder) -> Route:
@@ -87,33 +92,30 @@ class Route:
         if len(runs) != 1:
             raise NotDirectError("it computes nothing" if not runs else "it runs more than one graph")
         run = runs[0]
-        if not run.plain:
-            raise NotDirectError("it changes tensors in place, or its graph needs AOTAutograd for another reason")
-        places = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        if run.obstacle:
+            raise NotDirectError(run.obstacle)
+        leaf_of = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         args: list[Any] = []
         chosen: list[tuple[int, int]] = []
         held: list[torch.Tensor] = []
         for arg, source in zip(run.args, run.sources, strict=True):
             args.append(arg)
             if not isinstance(arg, torch.Tensor):
-                # A size or a number among the arguments, which are part of the key, and nothing else.
-                if type(arg) not in (int, float, bool) or not source.startswith(_ARGUMENTS):
-                    raise NotDirectError(f"its graph takes {source or 'a number'} that is not among its arguments")
-            elif id(arg) in places:
-                chosen.append((len(args) - 1, places[id(arg)]))
+                # Of the arguments, whose sizes and numbers are part of the key, or of the model, which is watched.
+                if type(arg) not in (int, float, bool) or not source.startswith((*_ARGUMENTS, _MODEL)):
+                    raise NotDirectError(f"its graph takes {source or 'a number'} that neither call nor model holds")
+            elif id(arg) in leaf_of:
+                chosen.append((len(args) - 1, leaf_of[id(arg)]))
                 args[-1] = None
             elif source.startswith(_MODEL) and holder.holds(arg):
                 held.append(arg)
             else:
-                raise NotDirectError(f"its graph takes {source or 'a tensor'}, which belongs to neither call nor model")
-        return Route(run.boxed, args, chosen, held, _builder(result, run, places))
+                raise NotDirectError(f"its graph takes {source or 'a tensor'}, that neither call nor model holds")
+        return Route(run.boxed, args, chosen, held, _builder(result, run, leaf_of))
 
-    def fits(self, leaves: list[Any]) -> bool:
-        """Whether the model's tensors are where they were, and no gradients are wanted of them."""
-        held = self._held
-        if self._addresses != list(map(_address, held)):
-            return False
-        return not (self._grad and any(tensor.requires_grad for tensor in held))
+    def fits(self) -> bool:
+        """Whether the model's tensors lie where they lay, and are of the same types and shapes."""
+        return places(self._held) == self._places
 
     def run(self, leaves: list[Any]) -> Any:
         """Runs the graph and makes the model's result."""
@@ -123,21 +125,14 @@ class Route:
         return self._build(self._boxed(args), leaves)
 
 
-_address = torch.Tensor.data_ptr
-
-
-def _addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
-    return list(map(_address, tensors))
-
-
-def _builder(result: Any, run: Run, places: dict[int, int]) -> Callable[[Sequence[Any], list[Any]], Any]:
+def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> Callable[[Sequence[Any], list[Any]], Any]:
     """A function that makes the model's result of the graph's outputs and the call's leaves.
 
     Raises:
       NotDirectError: the result holds something else.
     """
     outputs = {id(output): i for i, output in enumerate(run.outputs) if isinstance(output, torch.Tensor)}
-    held = {id(arg): arg for arg in run.args if isinstance(arg, torch.Tensor) and id(arg) not in places}
+    held = {id(arg): arg for arg in run.args if isinstance(arg, torch.Tensor) and id(arg) not in leaf_of}
     parts: list[tuple[int, int, Any]] = []  # (output or -1, leaf or -1, anything else)
     values, spec = pytree.tree_flatten(result)
     for value in values:
@@ -147,15 +142,15 @@ def _builder(result: Any, run: Run, places: dict[int, int]) -> Callable[[Sequenc
             parts.append((-1, -1, value))
         elif id(value) in outputs:
             parts.append((outputs[id(value)], -1, None))
-        elif id(value) in places:
-            parts.append((-1, places[id(value)], None))
+        elif id(value) in leaf_of:
+            parts.append((-1, leaf_of[id(value)], None))
         elif id(value) in held:
             parts.append((-1, -1, value))
         else:
             raise NotDirectError("it returns a tensor that its graph does not compute")
     if spec.is_leaf():
         return lambda outputs, leaves: _part(parts[0], outputs, leaves)
-    make = _maker(spec)
+    make = _maker(result, spec)
     if not _same(result, make(values)):
         raise NotDirectError(f"PyTorch's pytree does not rebuild the {type(result).__name__} that it returns")
     if [output for output, _, _ in parts] == list(range(len(run.outputs))):
@@ -168,19 +163,49 @@ def _part(part: tuple[int, int, Any], outputs: Sequence[Any], leaves: list[Any])
     return outputs[output] if output >= 0 else leaves[leaf] if leaf >= 0 else value
 
 
-def _maker(spec: pytree.TreeSpec) -> Callable[[Sequence[Any]], Any]:
+def _maker(result: Any, spec: pytree.TreeSpec) -> Callable[[Sequence[Any]], Any]:
+    """A function that puts the leaves into the structure."""
+    values = pytree.tree_leaves(result)
+    attributes = getattr(result, "__dict__", None)
+    if isinstance(result, OrderedDict) and attributes is not None and _are(list(result.values()), values):
+        # The classes of transformers: a tenth of what their own constructors take, which look at every field.
+        kind, names = type(result), list(result)
+        sources = {name: names.index(name) for name in attributes if name in result}
+        rest = {name: value for name, value in attributes.items() if name not in result}
+        if all(isinstance(value, _CONSTANTS) for value in rest.values()):
+            return lambda values: _restored(kind, names, sources, rest, values)
     if all(child.is_leaf() for child in spec.children()):
         unflatten, context = pytree.SUPPORTED_NODES[spec.type].unflatten_fn, spec.context
         return lambda values: unflatten(values, context)
     return lambda values: pytree.tree_unflatten(values, spec)
 
 
+def _restored(
+    kind: type[OrderedDict[Any, Any]],
+    names: list[str],
+    sources: dict[str, int],
+    rest: dict[str, Any],
+    values: Sequence[Any],
+) -> Any:
+    made = kind.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        OrderedDict.__setitem__(made, name, value)
+    made.__dict__.update(rest)
+    for name, source in sources.items():
+        made.__dict__[name] = values[source]
+    return made
+
+
+def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
 def _same(one: Any, other: Any) -> bool:
     """Whether both are made of the same leaves in the same structure, and have the same attributes."""
     (mine, spec), (others, other_spec) = pytree.tree_flatten(one), pytree.tree_flatten(other)
-    alike = type(one) is type(other) and spec == other_spec and _attributes(one) == _attributes(other)
-    return alike and all(map(operator.is_, mine, others))
-
-
-def _attributes(value: Any) -> list[str]:
-    return list(getattr(value, "__dict__", ()))
+    if type(one) is not type(other) or spec != other_spec or not _are(mine, others):
+        return False
+    attributes, other_attributes = (getattr(value, "__dict__", {}) for value in (one, other))
+    return attributes.keys() == other_attributes.keys() and all(
+        value is other_attributes[name] for name, value in attributes.items()
+    )

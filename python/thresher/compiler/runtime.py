@@ -329,7 +329,7 @@ class CompiledGraph:
 
     def _entry(self, args: Sequence[Any]) -> _Entry:
         generation = self._generation
-        if generation is None or not generation.snapshot.unchanged([args[i] for i in generation.frozen]):
+        if generation is None or not generation.snapshot.unchanged(list(map(args.__getitem__, generation.frozen))):
             generation = self._renew(generation, args)
         generation.calls += 1
         key = (tuple(args[i] for i in self._numbers), tuple(args[i].shape for i in self._symbolic))

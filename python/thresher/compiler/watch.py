@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import logging
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ _LEAVES = (
 )
 # Have no attributes of their own, or none that anybody sets.
 _PLAIN = (dict, list, set, tuple, frozenset, collections.OrderedDict, collections.defaultdict)
+# Of nn.Module: what it calls around forward().
+_HOOKS = frozenset({"_forward_hooks", "_forward_pre_hooks"})
 # Of nn.Module, and without a part in a call.
 _BOOKKEEPING = frozenset(
     {
@@ -77,9 +80,16 @@ class Watch:
         self._seen: set[int] = set()
         self._tensors: set[int] = set()
         self._items = 0
-        self._holders = _engine.Holders(tuple(self._walk([model, *_global_hooks()])))
+        self._decisive = {id(hooks) for hooks in _global_hooks()}
+        entries = list(self._walk([model, *_global_hooks()]))
+        self._holders = _engine.Holders(tuple(entries))
+        self._code = _engine.Holders(tuple(entry for entry in entries if id(entry[1]) in self._decisive))
 
         self.unchanged = self._holders.unchanged  # whether everything still holds what it held
+
+    def same_code(self) -> bool:
+        """Whether classes and hooks are the same: TorchDynamo does not look at them again."""
+        return self._code.unchanged()
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether this very tensor is among what is watched."""
@@ -107,16 +117,24 @@ class Watch:
                 yield None, holder, self._counted(frozenset(holder))
             elif isinstance(holder, types.MethodType):
                 found.append(holder.__self__)
-            yield from self._classes(type(holder))
-            attributes = None if type(holder) in _PLAIN else getattr(holder, "__dict__", None)
+            kind: type[Any] = type(holder)
+            yield from self._classes(kind)
+            attributes = None if kind in _PLAIN else getattr(holder, "__dict__", None)
             if type(attributes) is dict and id(attributes) not in self._seen:
                 self._seen.add(id(attributes))
                 yield self._dict(holder, attributes, found)
+            slots = _slots(kind)  # type: ignore[arg-type]  # of any class
+            if slots:
+                values = tuple(getattr(holder, name, None) for name in slots)
+                found.extend(values)
+                yield holder, slots, self._counted(values)
 
     def _dict(self, owner: object, holder: dict[Any, Any], found: list[Any]) -> tuple[object, object, object]:
         saved: list[object] = []
         for key, value in list(holder.items()):
             saved += (key, value)
+            if key in _HOOKS:
+                self._decisive.add(id(value))
             if key not in _BOOKKEEPING:
                 found.append(value)
         return owner, holder, self._counted(tuple(saved))
@@ -126,6 +144,7 @@ class Watch:
             if id(base) not in self._seen and base.__flags__ & _HEAP_TYPE:
                 self._seen.add(id(base))
                 attributes = _engine.class_dict(base)
+                self._decisive.add(id(attributes))
                 yield None, attributes, self._counted(tuple(itertools.chain.from_iterable(attributes.items())))
 
     def _counted(self, saved: Any) -> Any:
@@ -136,6 +155,18 @@ class Watch:
 
 
 _HEAP_TYPE = 1 << 9  # made by a class statement, so that it can change
+
+
+@functools.cache
+def _slots(kind: Hashable) -> tuple[str, ...]:
+    """The names under which instances of a class keep values outside a dictionary."""
+    assert isinstance(kind, type)
+    return tuple(
+        name
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType) and base.__flags__ & _HEAP_TYPE
+    )
 
 
 def _global_hooks() -> Iterable[dict[int, Any]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import struct
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from thresher import _engine
 from thresher.fork_lock import ForkLock
+from thresher.torch_shim import tensors as shim
 
 # Elements looked at in every parameter, spread evenly, first and last included.
 SAMPLES = 8
@@ -46,40 +46,40 @@ class Snapshot:
     through ``tensor.data`` escapes the count, so a few elements are compared as well.
 
     Attributes:
+      places: their addresses, types, sizes and strides.
+      counts: their counts of in-place changes, to be compared with others.
       held: the tensors, so that no address is used again for something else.
       pointers: their addresses.
       versions: their counts of in-place changes; -1 for inference tensors, which do not count.
-      window: the process's memory from the lowest sample on as words; only the samples are ever read.
-      offsets: of the samples in `window`.
-      samples: what they held.
+      sampled: addresses of some of their words.
+      samples: what these held.
     """
 
+    places: object
+    counts: object
     held: tuple[torch.Tensor, ...]
     pointers: list[int]
     versions: list[int]
-    window: npt.NDArray[np.uint32] | None
-    offsets: npt.NDArray[np.int64]
+    sampled: bytes
     samples: bytes
 
     @staticmethod
-    def take(tensors: Sequence[torch.Tensor]) -> Snapshot:
+    def take(tensors: list[torch.Tensor]) -> Snapshot:
         """Describes `tensors` as they are now. All are on the CPU and strided."""
         words = sorted({word for tensor in tensors for word in _sampled_words(tensor)})
-        window, offsets, samples = None, np.empty(0, np.int64), b""
-        if words:
-            # One array over the whole range, so that one call of numpy reads every sample.
-            window = np.asarray(_Memory(words[0], (words[-1] - words[0]) // _WORD + 1))
-            offsets = (np.asarray(words, dtype=np.int64) - words[0]) // _WORD
-            samples = window.take(offsets).tobytes()
+        samples = b"".join(ctypes.string_at(word, _WORD) for word in words)
         held = tuple(tensor.detach() for tensor in tensors)
-        return Snapshot(held, _pointers(tensors), _versions(tensors), window, offsets, samples)
+        state = shim.places(tensors), shim.versions(tensors)
+        return Snapshot(
+            *state, held, _pointers(tensors), _versions(tensors), struct.pack(f"{len(words)}Q", *words), samples
+        )
 
-    def unchanged(self, tensors: Sequence[torch.Tensor]) -> bool:
+    def unchanged(self, tensors: list[torch.Tensor]) -> bool:
         """Whether `tensors` are and hold what they were and held."""
         return (
-            _pointers(tensors) == self.pointers
-            and _versions(tensors) == self.versions
-            and (self.window is None or self.window.take(self.offsets).tobytes() == self.samples)
+            shim.places(tensors) == self.places
+            and shim.versions(tensors) == self.counts
+            and _engine.same_words(self.sampled, self.samples)
         )
 
     def stable(self, tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -99,27 +99,12 @@ class Snapshot:
             return found
 
 
-class _Memory:
-    """Tells numpy of memory by its address."""
-
-    def __init__(self, address: int, words: int) -> None:
-        self.__array_interface__: dict[str, Any] = {
-            "version": 3,
-            "data": (address, True),
-            "shape": (words,),
-            "typestr": np.dtype(np.uint32).str,
-        }
-
-
 def _pointers(tensors: Sequence[torch.Tensor]) -> list[int]:
     return list(map(torch.Tensor.data_ptr, tensors))
 
 
 def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    try:
-        return [tensor._version for tensor in tensors]
-    except RuntimeError:
-        return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
+    return list(map(shim.count_of_changes, tensors))
 
 
 def _sampled_words(tensor: torch.Tensor) -> set[int]:

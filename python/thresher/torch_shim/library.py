@@ -1,4 +1,4 @@
-"""The libraries that connect the engine with PyTorch's profiler: one for each minor version of PyTorch."""
+"""The libraries that know PyTorch's classes: one for each minor version of PyTorch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,14 @@ def available() -> list[str]:
 
 
 def load(torch_version: str, *, cxx11_abi: bool) -> ModuleType:
-    """Loads the library made for exactly this minor version: another one would crash when a profile starts.
+    """Loads the library to connect the profiler with it; as find()."""
+    module = find(torch_version, cxx11_abi=cxx11_abi)
+    _loaded[:] = [module]
+    return module
+
+
+def find(torch_version: str, *, cxx11_abi: bool) -> ModuleType:
+    """Imports the library made for exactly this minor version: another one would crash.
 
     Args:
         torch_version: version of the PyTorch that is imported.
@@ -69,10 +76,9 @@ def load(torch_version: str, *, cxx11_abi: bool) -> ModuleType:
             f"wanted to load {name} into PyTorch {torch_version}; {error}. Install the wheels of Thresher and of "
             "PyTorch again"
         ) from error
-    _loaded[:] = [module]
     return module
 
 
 def loaded() -> ModuleType | None:
-    """The library in use, None before `load`."""
+    """The library that the profiler is connected with, None before `load`."""
     return _loaded[0] if _loaded else None

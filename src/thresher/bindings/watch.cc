@@ -48,6 +48,17 @@ bool SameSet(PyObject* set, PyObject* saved) {
   return equal == 1;
 }
 
+// Attributes that are not kept in a dictionary; one that is not set counts as None.
+bool SameAttributes(PyObject* owner, PyObject* names, PyObject* saved) {
+  for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(names); i < count; ++i) {
+    PyObject* value = PyObject_GetAttr(owner, PyTuple_GET_ITEM(names, i));
+    if (value == nullptr) PyErr_Clear();
+    Py_XDECREF(value);
+    if ((value == nullptr ? Py_None : value) != PyTuple_GET_ITEM(saved, i)) return false;
+  }
+  return true;
+}
+
 // Whether `owner` still has `dict` as its __dict__.
 bool OwnsDict(PyObject* owner, PyObject* dict) {
   PyObject* own = PyObject_GenericGetDict(owner, nullptr);
@@ -62,14 +73,18 @@ bool OwnsDict(PyObject* owner, PyObject* dict) {
 // Dicts, lists and sets, and what they held.
 class Holders {
  public:
-  // Of each: (owner or None, dict, (key, value, ...)), (None, list, items) or (None, set, frozenset).
+  // Of each: (owner or None, dict, (key, value, ...)), (None, list, items), (None, set, frozenset) or (owner, names of
+  // attributes, their values).
   explicit Holders(nb::tuple entries) : entries_(std::move(entries)) {
     for (const nb::handle entry : entries_) {
       if (!PyTuple_Check(entry.ptr()) || PyTuple_GET_SIZE(entry.ptr()) != 3) throw nb::value_error("wanted triples");
       PyObject* holder = PyTuple_GET_ITEM(entry.ptr(), 1);
-      const bool ordered = PyDict_Check(holder) || PyList_Check(holder);
-      if (!(ordered && PyTuple_Check(PyTuple_GET_ITEM(entry.ptr(), 2))) && !PyAnySet_Check(holder)) {
-        throw nb::type_error("wanted dicts and lists with a tuple each, or sets");
+      PyObject* saved = PyTuple_GET_ITEM(entry.ptr(), 2);
+      const bool names =
+          PyTuple_Check(holder) && PyTuple_Check(saved) && PyTuple_GET_SIZE(holder) == PyTuple_GET_SIZE(saved);
+      const bool ordered = (PyDict_Check(holder) || PyList_Check(holder)) && PyTuple_Check(saved);
+      if (!names && !ordered && !PyAnySet_Check(holder)) {
+        throw nb::type_error("wanted dicts, lists or names of attributes with a tuple each, or sets");
       }
       tags_.push_back(0);  // what a dictionary held may be older than its tag
     }
@@ -81,6 +96,10 @@ class Holders {
       PyObject* entry = PyTuple_GET_ITEM(entries_.ptr(), static_cast<Py_ssize_t>(i));
       PyObject* owner = PyTuple_GET_ITEM(entry, 0);
       PyObject* holder = PyTuple_GET_ITEM(entry, 1);
+      if (PyTuple_Check(holder)) {
+        if (!SameAttributes(owner, holder, PyTuple_GET_ITEM(entry, 2))) return false;
+        continue;
+      }
       if (owner != Py_None && !OwnsDict(owner, holder)) return false;
       const uint64_t tag = TagOf(holder);
       if (tag != 0 && tag == tags_[i]) continue;
@@ -113,9 +132,20 @@ int Clear(PyObject* self) {
   return 0;
 }
 
-PyType_Slot kSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&Traverse)},
-                        {Py_tp_clear, reinterpret_cast<void*>(&Clear)},
-                        {0, nullptr}};
+PyType_Slot kSlots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(&Traverse)}, {Py_tp_clear, reinterpret_cast<void*>(&Clear)}, {0, nullptr}};
+
+// Whether the words of memory at these addresses hold what they held.
+bool SameWords(const nb::bytes& addresses, const nb::bytes& words) {
+  const auto* at = static_cast<const uint64_t*>(addresses.data());
+  const auto* saved = static_cast<const uint32_t*>(words.data());
+  const size_t count = words.size() / sizeof(uint32_t);
+  if (addresses.size() != count * sizeof(uint64_t)) throw nb::value_error("wanted an address for each word");
+  for (size_t i = 0; i < count; ++i) {
+    if (*reinterpret_cast<const volatile uint32_t*>(at[i]) != saved[i]) return false;
+  }
+  return true;
+}
 
 nb::object ClassDict(const nb::type_object& type) {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -132,6 +162,8 @@ void BindWatch(nb::module_& m) {
       .def(nb::init<nb::tuple>(), nb::arg("entries"),
            nb::sig("def __init__(self, entries: tuple[tuple[object, object, object], ...]) -> None"))
       .def("unchanged", &Holders::Unchanged, "Whether they still hold these very objects.");
+  m.def("same_words", &SameWords, nb::arg("addresses"), nb::arg("words"),
+        "Whether the words of 32 bits at these addresses of 64 bits hold what they held.");
   m.def("class_dict", &ClassDict, nb::arg("type"), nb::sig("def class_dict(type: type) -> dict[str, object]"),
         "What type.__dict__ is a view of. Not to be changed.");
 }

@@ -9,6 +9,7 @@
 #include "thresher/torch_shim/engine.h"
 #include "thresher/torch_shim/registration.h"
 #include "thresher/torch_shim/summary.h"
+#include "thresher/torch_shim/tensors.h"
 
 namespace {
 
@@ -57,11 +58,14 @@ PyMethodDef kMethods[] = {
     {"is_recording", IsRecording, METH_NOARGS, "Whether a session of PyTorch's profiler collects our records."},
     {"stop_recording", StopRecording, METH_NOARGS, "Ends a session that is still running, before the process does."},
     {"last_session", GetLastSession, METH_NOARGS, "What became of the records of the newest session."},
+    {"places", Places, METH_O, "Where tensors of a list lie, their types, sizes and strides, as bytes to be compared."},
+    {"versions", Versions, METH_O, "How often each was changed in place, as bytes to be compared."},
+    {"forms", Forms, METH_O, "What tells captures for arguments apart, as bytes; None where bytes cannot say it."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
                        THRESHER_TORCH_SHIM_NAME,
-                       "Connects the engine with PyTorch's profiler.",
+                       "Connects the engine with PyTorch's profiler and tensors.",
                        -1,
                        kMethods,
                        nullptr,
