@@ -556,3 +556,31 @@ def test_an_attribute_that_changes_at_every_call(compiler: Any, x: Any) -> None:
             agree(compiled, model, x)
     assert compiler.compilation_stats().graphs == 1
     assert "change between calls" in compiler.compilation_stats().guarded[0]
+
+
+@pytest.mark.parametrize("road", ["thresher.compile", "torch.compile"])
+def test_a_profile_knows_what_capturing_takes(compiler: Any, x: Any, road: str) -> None:
+    from thresher import _engine
+
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(12))).eval()
+    compiled = compiler.compile(model) if road == "thresher.compile" else torch.compile(model, backend="thresher")
+    with torch.no_grad():
+        _engine.profile_reset()
+        _engine.profile_start()
+        start = _engine.profile_now_ns()
+        try:
+            compiled(x)
+        finally:
+            wall = _engine.profile_now_ns() - start
+            _engine.profile_stop()
+    records = [record for record in _engine.profile_records() if record["kind"] == "runtime"]
+    _engine.profile_reset()
+    spent = {"thresherCaptureGraph": 0, "thresherImportGraph": 0, "thresherCompileGraph": 0}
+    end = 0
+    for record in sorted(records, key=lambda record: record["start_ns"]):
+        if record["event"] in spent:
+            assert record["start_ns"] >= end, "two of them at once"
+            end = record["end_ns"]
+            spent[record["event"]] += end - record["start_ns"]
+    assert all(spent.values())
+    assert sum(spent.values()) > 0.75 * wall

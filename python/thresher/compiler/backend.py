@@ -17,6 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from thresher import startup
+from thresher.compiler import tracing
 from thresher.compiler.capture import capture_inference
 from thresher.compiler.config import CompilerConfig, config_from_options
 from thresher.compiler.decompositions import DECOMPOSITIONS
@@ -60,6 +61,7 @@ def thresher_backend(
     if mode not in (None, "default"):
         raise ConfigError(f"mode: wanted None or 'default', found {mode!r}; settings go into options={{...}}")
     startup.initialize()
+    tracing.traced()
     rest = dict(options or {})
     checked = rest.pop(MODEL_CHECKED, False)
     observe = rest.pop(OBSERVER, None)
@@ -74,18 +76,21 @@ def thresher_backend(
         # Gradients of rounded layers are those of the layers themselves.
         return compile_aten(module, frozenset(), config.replace(precision=MODEL_PRECISION))
 
-    with _without_garbage_collection():
+    compiled: Callable[..., Any]
+    with _without_garbage_collection(), tracing.importing():
         captured = capture_inference(gm, example_inputs)
         if captured is not None:
             boxed = compile_aten(*captured, config)
-            return observe(gm, boxed, True) if observe else lambda *args: boxed(list(args))
-        compiled: Callable[..., Any] = aot_autograd(
-            fw_compiler=compile_graph,
-            bw_compiler=compile_backward,
-            inference_compiler=compile_graph,
-            decompositions=DECOMPOSITIONS,
-        )(gm, example_inputs)
-    return observe(gm, lambda args: compiled(*args), False) if observe else compiled
+            compiled = observe(gm, boxed, True) if observe else lambda *args: boxed(list(args))
+        else:
+            through_aot = aot_autograd(
+                fw_compiler=compile_graph,
+                bw_compiler=compile_backward,
+                inference_compiler=compile_graph,
+                decompositions=DECOMPOSITIONS,
+            )(gm, example_inputs)
+            compiled = observe(gm, lambda args: through_aot(*args), False) if observe else through_aot
+    return tracing.until_called(compiled)
 
 
 def _modules(gm: fx.GraphModule) -> set[str]:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from thresher import _engine, tuning
+from thresher.compiler import tracing
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
 from thresher.compiler.extents import NoExtent, Sizes, fit_family, memory_bytes
@@ -488,7 +489,8 @@ class CompiledGraph:
     def _compile(self, generation: _Generation, args: Sequence[Any]) -> _Entry:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
-            imported = import_graph(self._module, known, frozenset(generation.frozen))
+            with tracing.importing(self.site):
+                imported = import_graph(self._module, known, frozenset(generation.frozen))
             dump = self._dump(len(generation.entries))
             try:
                 plan = _engine.Plan.build(

@@ -60,7 +60,7 @@ struct Event {
 };
 
 // Host events are prefixed as their readers expect them; hardware events are not.
-inline constexpr std::array<Event, 43> kEvents = {{
+inline constexpr std::array<Event, 45> kEvents = {{
     {"thresherCompileGraph", Area::kEngine, "A graph is turned into a plan: passes, kernel choice, memory plan"},
     {"thresherInitGraph", Area::kEngine, "A plan's first preparation for running: arena and packed weights"},
     {"thresherMalloc", Area::kEngine, "Memory is taken from the system"},
@@ -106,6 +106,8 @@ inline constexpr std::array<Event, 43> kEvents = {{
     {"thresherRange", Area::kEngine, "What the program marked with record_function"},
     {"thresherStep", Area::kEngine, "From one call of step() to the next"},
     {"thresherFallback", Area::kEngine, "A graph or its operators run in PyTorch"},
+    {"thresherCaptureGraph", Area::kEngine, "TorchDynamo traces a model, or makes code and guards of what was compiled"},
+    {"thresherImportGraph", Area::kEngine, "A captured graph is made functional, checked and cut, or becomes the engine's"},
 }};
 
 inline constexpr uint16_t kCompileGraphEvent = 0;

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_COMPILING = ("thresherCompileGraph", "thresherInitGraph")
+_COMPILING = ("thresherCompileGraph", "thresherInitGraph", "thresherCaptureGraph", "thresherImportGraph")
 _PRODUCTS = ("linear", "linears", "matmul", "bmm", "conv", "attention")
 _COPIES = ("contiguous", "copy", "clone", "to", "aten::contiguous", "aten::copy_", "aten::clone", "aten::_to_copy")
 _OPERATOR = re.compile(r"(?!thresher)[A-Za-z_]\w*::(?!.*::)|PyTorch operators$")

@@ -46,6 +46,8 @@ EVENT_NAMES = (
     "thresherRange",
     "thresherStep",
     "thresherFallback",
+    "thresherCaptureGraph",
+    "thresherImportGraph",
 )
 
 COMPILE_GRAPH = 0
