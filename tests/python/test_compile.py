@@ -181,7 +181,7 @@ def test_dynamic_sizes_share_one_graph(compiler: Any) -> None:
     stats = compiler.compilation_stats()
     # One for the first size, one for many, and a larger one in its place.
     assert stats.graphs == 1 and stats.plans == 1 and stats.plans_built == 3
-    assert "x[0] 2 to 64" in stats.summary()
+    assert "[0] 2 to 64" in stats.summary()
 
 
 def test_plan_cache_drops_the_least_recently_used(compiler: Any) -> None:
