@@ -568,4 +568,4 @@ def test_no_rule_is_registered_for_an_operator_that_pytorch_takes_apart() -> Non
         for t in RULES
         if not isinstance(t, str) and torch._C._dispatch_has_kernel_for_dispatch_key(t.name(), composite)
     ]
-    assert apart == [aten.sym_size.int], "PyTorch keeps this one, with symbolic sizes"
+    assert apart == [aten.sym_numel.default, aten.sym_size.int], "PyTorch keeps these, with symbolic sizes"
