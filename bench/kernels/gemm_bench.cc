@@ -105,6 +105,7 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   dot.c = c.get(), dot.ldc = s.n;
   dot.bias = bias.get(), dot.activation = activation;
 
+  const auto scratch = Aligned<std::byte>(static_cast<int64_t>(kernels::kMostGemmScratchBytes));
   std::vector<double> times, converts;
   const double begin = Now();
   for (int64_t run = 0; run < 5 || (Now() - begin < budget_ns && run < 2000); ++run) {
@@ -112,7 +113,7 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
     if (form != RowForm::kF32) kernels::ConvertRows(convert);
     const double middle = Now();
     gemm.packed_b = dot.packed_b = static_cast<std::byte*>(packed.get()) + run % copies * bytes;
-    form == RowForm::kF32 ? kernels::Gemm(gemm) : kernels::GemmDot(dot);
+    form == RowForm::kF32 ? kernels::Gemm(gemm, scratch.get()) : kernels::GemmDot(dot, scratch.get());
     times.push_back(Now() - middle);
     converts.push_back(form == RowForm::kF32 ? 0.0 : middle - start);
   }

@@ -40,7 +40,7 @@ struct Blocking {
   friend bool operator==(const Blocking&, const Blocking&) = default;
 };
 
-// Bounds of the two sizes; kernels have buffers for that much on their stack.
+// Bounds of the two sizes, which bound scratch memory.
 inline constexpr int32_t kLeastPanelKib = 1;
 inline constexpr int32_t kMostPanelKib = 64;
 inline constexpr int32_t kMostBlockRows = 288;

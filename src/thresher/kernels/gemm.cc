@@ -73,12 +73,44 @@ RowBlocks RowBlocksFor(const GemmArgs& args, size_t rows, size_t panels) {
   const size_t k = static_cast<size_t>(args.k);
   const size_t panel_rows = PanelRows<Panel>(args.blocking);
   const size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
+  const bool in_place = args.residual != nullptr && args.residual == args.c;
   const bool gathers = k > panel_rows && (rows > most_rows || RowsShareSets(static_cast<size_t>(args.lda))) &&
-                       panels >= kLeastGatherPanels && args.residual != args.c;
+                       panels >= kLeastGatherPanels && !in_place;
   if (!gathers) return {false, most_rows};
   const size_t fitting = kGatheredFloats / GatheredStride(panel_rows);
   const size_t wanted = args.blocking.most_rows > 0 ? most_rows : size_t{kMostBlockRows};
   return {true, std::min(wanted, fitting)};
+}
+
+// Where the buffers of a part lie in its scratch memory, in floats.
+struct Buffers {
+  size_t strip = 0;     // sums that wait, of a tile or of a block of rows
+  size_t widened = 0;   // a block of a panel
+  size_t gathered = 0;  // a block of rows, as far as a block of k goes
+  size_t end = 0;
+};
+
+constexpr size_t WholeLines(size_t floats) { return (floats + 15) / 16 * 16; }
+
+// The same for all parts, so that a part with fewer rows than another has room as well.
+template <class Panel>
+Buffers BuffersFor(const GemmArgs& args) {
+  const size_t m = static_cast<size_t>(args.m);
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t width = PanelWidth();
+  const size_t panel_rows = PanelRows<Panel>(args.blocking);
+  const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, m, (static_cast<size_t>(args.n) + width - 1) / width);
+  Buffers buffers;
+  buffers.widened = buffers.strip + WholeLines(std::min(m, size_t{kMostBlockRows}) * width);
+  const size_t widened_rows = std::min(panel_rows, (k + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>);
+  buffers.gathered = buffers.widened + (std::is_same_v<Panel, FloatPanel> ? 0 : WholeLines(widened_rows * width));
+  buffers.end = buffers.gathered + (gathers ? std::min(m, most_rows) * GatheredStride(panel_rows) : 0);
+  static_assert((size_t{kMostBlockRows} * kMaxPanelWidth +
+                 std::max(size_t{kMostPanelKib} * 1024 / sizeof(float), kStepUnit<Panel> * kMaxPanelWidth) +
+                 kGatheredFloats + 48) *
+                    sizeof(float) <=
+                kMostGemmScratchBytes);
+  return buffers;
 }
 
 // Rows of A, `count` elements each, copied so that one lies right behind the other; returns their distance.
@@ -90,7 +122,7 @@ inline size_t GatherRows(const float* HWY_RESTRICT a, size_t lda, size_t rows, s
 
 // The rows and panels of a part.
 template <class Panel>
-void GemmRange(const GemmArgs& args, const PanelRange& range) {
+void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
   constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
@@ -106,12 +138,11 @@ void GemmRange(const GemmArgs& args, const PanelRange& range) {
   const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, rows, range.panel_end - range.panel_begin);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
 
-  alignas(64) float strip[size_t{kMostBlockRows} * kMaxPanelWidth];
+  const Buffers buffers = BuffersFor<Panel>(args);
+  float* const strip = scratch + buffers.strip;
+  float* const widened = scratch + buffers.widened;
+  float* const gathered = scratch + buffers.gathered;
   alignas(64) float padded_bias[kMaxPanelWidth];
-  constexpr size_t kWidenedFloats =
-      std::max(size_t{kMostPanelKib} * 1024 / sizeof(float), kStepUnit<Panel> * kMaxPanelWidth);
-  alignas(64) float widened[kStoredAsFloats ? 16 : kWidenedFloats];
-  alignas(64) float gathered[kGatheredFloats];
 
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
@@ -242,8 +273,12 @@ auto ForPanel(Precision precision, const Function& function) {
 size_t GemmPanelWidth() { return PanelWidth(); }
 int GemmTileRows() { return kTileRows; }
 
-void RunProduct(const GemmArgs& args, const PanelRange& range) {
-  ForPanel(args.precision, [&](auto panel) HWY_ATTR { GemmRange<decltype(panel)>(args, range); });
+void RunProduct(const GemmArgs& args, float* scratch, const PanelRange& range) {
+  ForPanel(args.precision, [&](auto panel) HWY_ATTR { GemmRange<decltype(panel)>(args, scratch, range); });
+}
+
+size_t ScratchFloats(const GemmArgs& args) {
+  return ForPanel(args.precision, [&](auto panel) HWY_ATTR { return BuffersFor<decltype(panel)>(args).end; });
 }
 
 size_t GemmBlockRows(const GemmArgs& args, size_t rows, size_t panels) {
@@ -402,6 +437,7 @@ namespace thresher::kernels {
 namespace {
 
 HWY_EXPORT(RunProduct);
+HWY_EXPORT(ScratchFloats);
 HWY_EXPORT(GemmPanelWidth);
 HWY_EXPORT(GemmTileRows);
 HWY_EXPORT(GemmBlockRows);
@@ -505,10 +541,15 @@ PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts, Split s
   return {Share(rows, part, num_parts), Share(rows, part + 1, num_parts), 0, panels};
 }
 
-void Gemm(const GemmArgs& args, int part, int num_parts) {
+size_t GemmScratchBytes(const GemmArgs& args) {
+  if (args.m <= 0 || args.n <= 0) return 0;
+  return HWY_DYNAMIC_DISPATCH(ScratchFloats)(args) * sizeof(float);
+}
+
+void Gemm(const GemmArgs& args, void* scratch, int part, int num_parts) {
   if (args.m <= 0 || args.n <= 0) return;
   const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
-  if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, range);
+  if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, static_cast<float*>(scratch), range);
 }
 
 void GemmReference(const GemmArgs& args, const float* b, int64_t stride_k, int64_t stride_n) {

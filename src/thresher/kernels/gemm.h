@@ -73,8 +73,16 @@ struct GemmArgs {
 // How many of `rows` rows Gemm takes at a time, where a part has `panels` panels.
 size_t BlockRows(const GemmArgs& args, size_t rows, size_t panels);
 
-// Computes part `part` of `num_parts`: a range of rows or of panels. k == 0 is a product of 0.
-void Gemm(const GemmArgs& args, int part = 0, int num_parts = 1);
+// Bytes of scratch memory that a part of Gemm or GemmDot (gemm_dot.h) wants at most.
+inline constexpr size_t kMostGemmScratchBytes = size_t{384} * 1024;
+
+// Bytes that a part of this product wants, however many parts there are; no less than for the same product with fewer
+// rows. Needs no data.
+size_t GemmScratchBytes(const GemmArgs& args);
+
+// Computes part `part` of `num_parts`: a range of rows or of panels. k == 0 is a product of 0. `scratch` is 64-byte
+// aligned and the part's own.
+void Gemm(const GemmArgs& args, void* scratch, int part = 0, int num_parts = 1);
 
 // Which rows of a and panels of b a part computes.
 struct PanelRange {

@@ -196,7 +196,7 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
 
 // Rows [row_begin, row_end) of panels [panel_begin, panel_end).
 template <class Dot>
-void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
+void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   using Sum = typename Dot::Sum;
   constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
   const size_t n = static_cast<size_t>(args.n);
@@ -213,7 +213,7 @@ void GemmDotRange(const GemmDotArgs& args, const PanelRange& range) {
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
   const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / step_bytes, 1);
 
-  alignas(64) Sum strip[size_t{kMostBlockRows} * kMaxPanelWidth];
+  Sum* const strip = static_cast<Sum*>(scratch);  // sums that wait
   alignas(64) float padded_bias[kMaxPanelWidth];
 
   for (size_t block = 0; block < row_blocks; ++block) {
@@ -318,9 +318,9 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
 
 bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 
-void RunProduct(const GemmDotArgs& args, const PanelRange& range) {
+void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   if (args.form == RowForm::kInt16) return GemmInt4Range(args, range);
-  (args.form == RowForm::kBF16 ? &GemmDotRange<Bf16Dot> : &GemmDotRange<Int8Dot>)(args, range);
+  (args.form == RowForm::kBF16 ? &GemmDotRange<Bf16Dot> : &GemmDotRange<Int8Dot>)(args, scratch, range);
 }
 
 // ---- packing int8 ----
@@ -453,10 +453,15 @@ void ConvertRows(const ConvertRowsArgs& args, int part, int num_parts) {
 
 void RestoreRows(const ConvertRowsArgs& converted, float* x) { HWY_DYNAMIC_DISPATCH(RestoreRange)(converted, x); }
 
-void GemmDot(const GemmDotArgs& args, int part, int num_parts) {
+size_t GemmDotScratchBytes(const GemmDotArgs& args) {
+  if (args.form == RowForm::kInt16) return 0;
+  return static_cast<size_t>(std::min<int64_t>(args.m, kMostBlockRows) * PackedColumns()) * sizeof(float);
+}
+
+void GemmDot(const GemmDotArgs& args, void* scratch, int part, int num_parts) {
   if (args.m <= 0 || args.n <= 0) return;
   const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
-  if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, range);
+  if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, scratch, range);
 }
 
 bool Int8SumsAreShort() { return HWY_DYNAMIC_DISPATCH(HasShortSums)(); }

@@ -58,8 +58,11 @@ struct GemmDotArgs {
   Blocking blocking = {};  // of which kInt16 has no use for the sizes
 };
 
-// C = act(A * B + bias) + residual; part `part` of `num_parts`.
-void GemmDot(const GemmDotArgs& args, int part = 0, int num_parts = 1);
+// As GemmScratchBytes.
+size_t GemmDotScratchBytes(const GemmDotArgs& args);
+
+// C = act(A * B + bias) + residual; part `part` of `num_parts`. `scratch` is 64-byte aligned and the part's own.
+void GemmDot(const GemmDotArgs& args, void* scratch, int part = 0, int num_parts = 1);
 
 // What the rows stand for, as [m, k] floats.
 void RestoreRows(const ConvertRowsArgs& converted, float* x);

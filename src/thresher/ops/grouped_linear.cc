@@ -62,6 +62,20 @@ int64_t EndAt(const View& ends, int64_t i) {
   return ends.dtype == DType::kI64 ? ends.as<int64_t>()[offset] : ends.as<int32_t>()[offset];
 }
 
+// The product of all rows with one weight, without its matrices.
+kernels::GemmArgs ArgsOf(const GroupedParams& p) {
+  kernels::GemmArgs args;
+  args.m = p.rows;
+  args.n = p.n;
+  args.k = p.k;
+  args.lda = p.lda;
+  args.precision = p.precision;
+  args.ldc = p.n;
+  return args;
+}
+
+size_t GroupedScratch(const StepContext& c) { return kernels::GemmScratchBytes(ArgsOf(c.as<GroupedParams>())); }
+
 // Operands: x, the ends, then packed weights.
 Status GroupedStep(const StepContext& c) {
   const auto& p = c.as<GroupedParams>();
@@ -73,17 +87,12 @@ Status GroupedStep(const StepContext& c) {
                         ", found " + std::to_string(end) + " for group " + std::to_string(g) + " after " +
                         std::to_string(begin));
     }
-    kernels::GemmArgs args;
+    kernels::GemmArgs args = ArgsOf(p);
     args.m = end - begin;
-    args.n = p.n;
-    args.k = p.k;
     args.a = c.in(kX).as<const float>() + begin * p.lda;
-    args.lda = p.lda;
-    args.precision = p.precision;
     args.packed_b = c.in(static_cast<int>(kWeights) + g).data;
     args.c = c.out().as<float>() + begin * p.n;
-    args.ldc = p.n;
-    if (args.m > 0) kernels::Gemm(args, c.part, c.num_parts);
+    if (args.m > 0) kernels::Gemm(args, c.scratch, c.part, c.num_parts);
     begin = end;
   }
   // What belongs to no group is 0.
@@ -129,13 +138,12 @@ Status LowerGroupedLinear(const Graph& graph, const Node& node, Lowering& loweri
   ops::AsRows(x.view, &p.rows, &p.k, &p.lda);
   const bool nk = IsNk(node.attrs);
   const DType stored = graph.value(node.inputs[kWeights]).dtype;
-  const bool alike = std::all_of(node.inputs.begin() + kWeights, node.inputs.end(), [&](ValueId id) {
-    return graph.is_constant(id) && graph.value(id).dtype == stored;
-  });
+  const bool alike = std::all_of(node.inputs.begin() + kWeights, node.inputs.end(),
+                                 [&](ValueId id) { return graph.is_constant(id) && graph.value(id).dtype == stored; });
   p.precision = alike ? StoredPrecision(stored) : Precision::kFp32;
   std::vector<TensorRef> inputs = {x, lowering.Ref(node.inputs[kEnds])};
   for (size_t i = kWeights; i < node.inputs.size(); ++i) inputs.push_back(Packed(node.inputs[i], p, nk, lowering));
-  lowering.AddStep(GroupedStep, std::move(inputs), {out}, p);
+  lowering.AddStep(GroupedStep, std::move(inputs), {out}, p).scratch = GroupedScratch;
   return Status::Ok();
 }
 

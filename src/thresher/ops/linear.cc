@@ -125,15 +125,21 @@ Args ProductArgs(const StepContext& c, const GemmParams& p) {
   return args;
 }
 
-Status LinearStep(const StepContext& c) {
+kernels::GemmArgs LinearArgs(const StepContext& c) {
   const auto& p = c.as<GemmParams>();
   auto args = ProductArgs<kernels::GemmArgs>(c, p);
   args.a = c.in(0).as<const float>();
   args.lda = p.lda;
   args.precision = p.precision;
-  kernels::Gemm(args, c.part, c.num_parts);
+  return args;
+}
+
+Status LinearStep(const StepContext& c) {
+  kernels::Gemm(LinearArgs(c), c.scratch, c.part, c.num_parts);
   return Status::Ok();
 }
+
+size_t LinearScratch(const StepContext& c) { return kernels::GemmScratchBytes(LinearArgs(c)); }
 
 // Rows in another form in one piece of memory: the rows, then what belongs to each of them.
 struct ConvertedRows {
@@ -176,8 +182,15 @@ Status DotStep(const StepContext& c) {
   args.rows = converted.rows;
   args.scale = converted.scale;
   args.zero = converted.zero;
-  kernels::GemmDot(args, c.part, c.num_parts);
+  kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
   return Status::Ok();
+}
+
+size_t DotScratch(const StepContext& c) {
+  const auto& p = c.as<GemmParams>();
+  auto args = ProductArgs<kernels::GemmDotArgs>(c, p);
+  args.form = p.form;
+  return kernels::GemmDotScratchBytes(args);
 }
 
 // x in the form p.form, converted once for all products that want it.
@@ -231,14 +244,20 @@ struct MatmulParams {
   friend bool operator==(const MatmulParams&, const MatmulParams&) = default;
 };
 
-Status MatmulStep(const StepContext& c) {
-  const auto& p = c.as<MatmulParams>();
+// One product of the batch, without its matrices.
+kernels::GemmArgs MatmulArgs(const MatmulParams& p) {
   kernels::GemmArgs args;
   args.m = p.m;
   args.n = p.n;
   args.k = p.k;
   args.lda = p.lda;
   args.ldc = p.n;
+  return args;
+}
+
+Status MatmulStep(const StepContext& c) {
+  const auto& p = c.as<MatmulParams>();
+  kernels::GemmArgs args = MatmulArgs(p);
   // Whole products a thread where there are enough of them, else each product is shared.
   const bool share = p.batch < c.num_parts;
   const int64_t begin = share ? 0 : p.batch * c.part / c.num_parts;
@@ -248,10 +267,12 @@ Status MatmulStep(const StepContext& c) {
     args.a = c.in(0).as<const float>() + b * p.a_batch_stride;
     args.packed_b = c.in(1).as<const float>() + b * packed_stride;
     args.c = c.out().as<float>() + b * p.m * p.n;
-    kernels::Gemm(args, share ? c.part : 0, share ? c.num_parts : 1);
+    kernels::Gemm(args, c.scratch, share ? c.part : 0, share ? c.num_parts : 1);
   }
   return Status::Ok();
 }
+
+size_t MatmulScratch(const StepContext& c) { return kernels::GemmScratchBytes(MatmulArgs(c.as<MatmulParams>())); }
 
 // The window [batch, rows, cols] of an operand whose leading dimensions are broadcast to `lead`; a copy where the
 // leading dimensions have no common stride.
@@ -312,7 +333,7 @@ Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
                       p.shared_b ? 0 : BatchStride(b.view)},
                      lowering);
   }
-  lowering.AddStep(MatmulStep, {a, packed}, {out}, p);
+  lowering.AddStep(MatmulStep, {a, packed}, {out}, p).scratch = MatmulScratch;
   return Status::Ok();
 }
 
@@ -401,12 +422,11 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
     residual = RowsOrCopy(residual, lowering);
     AsRows(residual.view, &rows, &cols, &p.ldr);
   }
-  if (p.form == kernels::RowForm::kF32) {
-    lowering.AddStep(LinearStep, {x, weight, bias, residual}, {out}, p).product = number;
-  } else {
-    const TensorRef rows = Converted(product.x, x, p, lowering);
-    lowering.AddStep(DotStep, {rows, weight, bias, residual}, {out}, p).product = number;
-  }
+  const bool as_is = p.form == kernels::RowForm::kF32;
+  const TensorRef rows = as_is ? x : Converted(product.x, x, p, lowering);
+  Step& step = lowering.AddStep(as_is ? LinearStep : DotStep, {rows, weight, bias, residual}, {out}, p);
+  step.scratch = as_is ? LinearScratch : DotScratch;
+  step.product = number;
   return Status::Ok();
 }
 

@@ -84,7 +84,8 @@ class Bench {
     c_ = Allocate(key_.m * key_.n * 4);
     bias_ = Allocate(key_.n * 4);
     packed_ = Allocate(copies_ * packed_bytes_);
-    if (!plain || !a_ || !c_ || !bias_ || !packed_) return NoMemory(wanted);
+    scratch_ = Allocate(num_parts_ * static_cast<int64_t>(kernels::kMostGemmScratchBytes));
+    if (!plain || !a_ || !c_ || !bias_ || !packed_ || !scratch_) return NoMemory(wanted);
     Fill(Floats(plain), key_.n * key_.k);
     Fill(Floats(a_), key_.m * key_.k);
     Fill(Floats(bias_), key_.n);
@@ -232,7 +233,8 @@ class Bench {
   }
 
   void Multiply(RowForm form, const Blocking& blocking, const std::byte* packed, int part, int num_parts) const {
-    if (form == RowForm::kF32) return kernels::Gemm(FloatArgs(blocking, packed), part, num_parts);
+    std::byte* const scratch = scratch_.get() + static_cast<size_t>(part) * kernels::kMostGemmScratchBytes;
+    if (form == RowForm::kF32) return kernels::Gemm(FloatArgs(blocking, packed), scratch, part, num_parts);
     kernels::GemmDotArgs args;
     args.form = form;
     args.m = key_.m, args.n = key_.n, args.k = key_.k;
@@ -243,7 +245,7 @@ class Bench {
     args.c = Floats(c_), args.ldc = key_.n;
     args.bias = Floats(bias_);
     args.blocking = blocking;
-    kernels::GemmDot(args, part, num_parts);
+    kernels::GemmDot(args, scratch, part, num_parts);
   }
 
   const ProductKey key_;
@@ -252,7 +254,7 @@ class Bench {
   const int64_t copies_;
   ThreadPool pool_;
   int num_parts_ = 1;
-  Memory a_, c_, bias_, packed_;
+  Memory a_, c_, bias_, packed_, scratch_;
   Memory rows_;  // a in the form that the product wants; none where that is fp32
   std::vector<float> scale_;
   std::vector<int32_t> zero_;

@@ -174,8 +174,16 @@ class CpuStream : public DeviceStream {
     args.c = g.c;
     args.ldc = g.ldc;
     args.bias = g.bias;
+    ThreadPool& pool = ThreadPool::Global();
+    const int parts = pool.num_threads();
+    const size_t scratch_bytes = AlignUp(kernels::GemmScratchBytes(args));
+    THRESHER_ASSIGN(const Arena scratch, Arena::Allocate(scratch_bytes * static_cast<size_t>(parts)));
     const OpRecord record([&] { return SiteOf(g, Variant()); });
-    ThreadPool::Global().Run([&](int part, int num_parts) { kernels::Gemm(args, part, num_parts); });
+    pool.Run(
+        [&](int part, int num_parts) {
+          kernels::Gemm(args, scratch.data() + scratch_bytes * static_cast<size_t>(part), part, num_parts);
+        },
+        parts);
     return Status::Ok();
   }
 

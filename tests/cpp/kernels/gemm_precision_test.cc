@@ -1,5 +1,7 @@
 // Products with weights in every precision: against float64 on the numbers that the packed weights and the converted
 // rows stand for, which leaves only the roundings of the sums, and the packed numbers against the original ones.
+#include <pthread.h>
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -8,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/float_testing.h"
+#include "kernels/product_testing.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
 
@@ -17,6 +20,7 @@ namespace {
 using testing::AlignedFloats;
 using testing::ExpectClose;
 using testing::ForEachIsa;
+using testing::Multiply;
 using testing::RandomFloats;
 
 constexpr Precision kAll[] = {Precision::kFp32, Precision::kBf16,       Precision::kFp16,
@@ -121,7 +125,7 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
     GemmArgs own = args;
     own.c = actual.data() + 1;
     own.residual = residual_for(actual);
-    for (int part = 0; part < c.num_parts; ++part) Gemm(own, part, c.num_parts);
+    Multiply(own, c.num_parts);
   } else {
     const Rows rows(form, c.m, c.k, a.data() + 1, lda, c.num_parts);
     RestoreRows(rows.args, restored_a.data());
@@ -131,7 +135,7 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
     own.ldr = ldc;
     own.activation = c.activation;
     own.blocking = c.blocking;
-    for (int part = 0; part < c.num_parts; ++part) GemmDot(own, part, c.num_parts);
+    Multiply(own, c.num_parts);
     args.a = restored_a.data();
     args.lda = c.k;
   }
@@ -307,7 +311,7 @@ TEST(GemmPrecisionTest, SumsOfTheLargestCodesAreExact) {
           UnpackWeight(Precision::kInt8, packed.data(), k, n, restored_b.data());
           const Rows rows(RowForm::kInt8, m, k, a.data(), k);
           RestoreRows(rows.args, restored_a.data());
-          GemmDot(rows.Times(packed.data(), n, c.data(), n));
+          Multiply(rows.Times(packed.data(), n, c.data(), n));
           for (int64_t i = 0; i < m; ++i) {
             for (int64_t j = 0; j < n; ++j) {
               double expected = 0, size = 0;
@@ -372,7 +376,7 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
       PackWeight(precision, DenseWeight(b.data(), k, n, true), packed.data());
       const Rows rows(form, m, k, a.data(), k);
       std::vector<float> c(static_cast<size_t>(m * n));
-      GemmDot(rows.Times(packed.data(), n, c.data(), n));
+      Multiply(rows.Times(packed.data(), n, c.data(), n));
       for (int64_t j = 0; j < n; ++j) {
         EXPECT_TRUE(std::isfinite(c[static_cast<size_t>(j)]));
         EXPECT_TRUE(std::isnan(c[static_cast<size_t>(n + j)]));
@@ -381,6 +385,51 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
       }
     }
   });
+}
+
+// A caller's thread may have a small stack, such as musl's threads and those of other languages.
+TEST(GemmPrecisionTest, NeedsLittleStack) {
+  const int64_t m = 300, n = 160, k = 2048;  // rows are gathered, blocks of panels are widened, sums wait
+  const std::vector<float> a = RandomFloats(static_cast<size_t>(m * k), 1);
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(n * k), 2);
+  for (const Precision precision : kAll) {
+    AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
+    PackWeight(precision, DenseWeight(b.data(), k, n, true), packed.data());
+    std::vector<float> c(static_cast<size_t>(m * n), kUntouched);
+    const auto run = [](auto work) {
+      pthread_attr_t small;
+      ASSERT_EQ(pthread_attr_init(&small), 0);
+      ASSERT_EQ(pthread_attr_setstacksize(&small, 128 * 1024), 0);
+      pthread_t thread;
+      ASSERT_EQ(pthread_create(
+                    &thread, &small,
+                    [](void* function) -> void* {
+                      (*static_cast<decltype(work)*>(function))();
+                      return nullptr;
+                    },
+                    &work),
+                0);
+      pthread_join(thread, nullptr);
+      pthread_attr_destroy(&small);
+    };
+    const RowForm form = RowsFor(precision, m);
+    if (form == RowForm::kF32) {
+      const GemmArgs args{.m = m,
+                          .n = n,
+                          .k = k,
+                          .a = a.data(),
+                          .lda = k,
+                          .precision = precision,
+                          .packed_b = packed.data(),
+                          .c = c.data(),
+                          .ldc = n};
+      run([&] { Multiply(args); });
+    } else {
+      const Rows rows(form, m, k, a.data(), k);
+      run([&] { Multiply(rows.Times(packed.data(), n, c.data(), n)); });
+    }
+    EXPECT_NE(c.back(), kUntouched) << Name(precision);
+  }
 }
 
 }  // namespace

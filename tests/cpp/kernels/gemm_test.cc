@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/float_testing.h"
+#include "kernels/product_testing.h"
 
 namespace thresher::kernels {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using testing::AlignedFloats;
 using testing::ExpectClose;
 using testing::ForEachIsa;
+using testing::Multiply;
 using testing::RandomFloats;
 
 struct Case {
@@ -73,7 +75,7 @@ void Check(const Case& c) {
       const Weight weight{b.data() + 1, Encoding::kF32, c.k, c.n, stride_k, stride_n};
       PackWeight(Precision::kFp32, weight, packed.data(), part, c.num_parts);
     }
-    for (int part = 0; part < c.num_parts; ++part) Gemm(own, part, c.num_parts);
+    Multiply(own, c.num_parts);
     // The partial sums grow with the square root of k, and so does the number of roundings that add up; columns past n
     // must stay as they were.
     ExpectClose(actual, expected, 1e-6f + 1e-7f * static_cast<float>(c.k), 1e-6f);
@@ -208,7 +210,7 @@ TEST(GemmTest, PackingAcceptsAnyStrides) {
     GemmArgs own = args;
     own.packed_b = packed.data();
     own.c = actual.data();
-    Gemm(own);
+    Multiply(own);
     ExpectClose(actual, expected, 1e-5f);
   });
 }
@@ -224,15 +226,15 @@ TEST(GemmTest, NanAndInfinityStayInTheirRow) {
       AlignedFloats packed(static_cast<size_t>(PackedSize(20, 33)));
       PackWeight(Precision::kFp32, DenseWeight(b.data(), 20, 33, false), packed.data());
       std::vector<float> c(8 * 33);
-      Gemm({.m = 8,
-            .n = 33,
-            .k = 20,
-            .a = a.data(),
-            .lda = 20,
-            .packed_b = packed.data(),
-            .c = c.data(),
-            .ldc = 33,
-            .activation = activation});
+      Multiply(GemmArgs{.m = 8,
+                        .n = 33,
+                        .k = 20,
+                        .a = a.data(),
+                        .lda = 20,
+                        .packed_b = packed.data(),
+                        .c = c.data(),
+                        .ldc = 33,
+                        .activation = activation});
       for (int i = 0; i < 8; ++i) {
         for (int j = 0; j < 33; ++j) {
           const float v = c[static_cast<size_t>(i * 33 + j)];
