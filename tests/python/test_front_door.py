@@ -228,6 +228,16 @@ def test_other_arguments(compiler: Any, x: Any) -> None:
     assert direct_calls(compiled) >= 12
 
 
+def test_a_tensor_of_the_model_as_argument(compiler: Any, x: Any) -> None:
+    model = Model().eval()
+    compiled = compiler.compile(model)
+    with torch.no_grad():
+        for _ in range(2):
+            agree(compiled, model, x, extra=model.first.bias)
+            agree(compiled, model, x, extra=torch.randn(8))
+            agree(compiled, model, x, extra=model.last.bias)
+
+
 class Structured(nn.Module):
     def __init__(self) -> None:
         super().__init__()

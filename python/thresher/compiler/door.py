@@ -51,12 +51,13 @@ Call = Callable[..., Any]
 class _State:
     """The routes that hold while a model's objects stay as they are."""
 
-    __slots__ = ("calls", "routes", "unchanged", "watch")
+    __slots__ = ("calls", "last", "routes", "unchanged", "watch")
 
     def __init__(self) -> None:
         self.watch: Watch | None = None
         self.unchanged: Callable[[], bool] = bool  # of the watch
         self.routes: dict[object, Route | Call] = {}
+        self.last: Route | None = None
         self.calls = 0
 
 
@@ -197,7 +198,7 @@ class Door:
                 if self._changes < MOST_CHANGES:
                     return result  # what is made once, in the first call, is no obstacle in the second
                 raise NotDirectError("it changes its own attributes when it is called")
-            state.routes[key] = Route.of(runs, leaves, result, state.watch)
+            state.last = state.routes[key] = Route.of(runs, leaves, result, state.watch, state.last)
         except NotDirectError as error:
             self._guarded(str(error))
             state.routes[key] = functools.partial(self._call_guarded, whole)

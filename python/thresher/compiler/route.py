@@ -64,6 +64,7 @@ class Route:
         chosen: list[tuple[int, int]],
         held: list[torch.Tensor],
         build: Callable[[Sequence[Any], list[Any]], Any],
+        like: Route | None,
     ) -> None:
         if isinstance(boxed, Whole):  # its graph is given its own arguments at once
             leaf_of, order = dict(chosen), boxed.chosen
@@ -72,12 +73,14 @@ class Route:
         self._boxed = boxed
         self._args = args  # what is the same in every call
         self._chosen = chosen  # places among these, and the leaves that belong there
-        self._held = held
-        self._places = places(held)
+        self._held: list[torch.Tensor] = held
+        self._places: object = places(held)
+        if like is not None and _are(held, like._held) and like._places == self._places:
+            self._held, self._places = like._held, like._places
         self._build = build
 
     @staticmethod
-    def of(runs: Sequence[Run], leaves: list[Any], result: Any, holder: Holder) -> Route:
+    def of(runs: Sequence[Run], leaves: list[Any], result: Any, holder: Holder, like: Route | None = None) -> Route:
         """The way that a call took.
 
         Args:
@@ -85,6 +88,7 @@ class Route:
           leaves: the leaves of the call's arguments.
           result: what it returned.
           holder: knows the model's tensors.
+          like: another route, to share with it what is the same.
 
         Raises:
           NotDirectError: what the graph was given or what was made of its outputs cannot be told.
@@ -95,6 +99,8 @@ class Route:
         if run.obstacle:
             raise NotDirectError(run.obstacle)
         leaf_of = {id(leaf): i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        if any(holder.holds(leaves[i]) for i in leaf_of.values()):
+            raise NotDirectError("it is given one of its own tensors as an argument")
         args: list[Any] = []
         chosen: list[tuple[int, int]] = []
         held: list[torch.Tensor] = []
@@ -111,11 +117,11 @@ class Route:
                 held.append(arg)
             else:
                 raise NotDirectError(f"its graph takes {source or 'a tensor'}, that neither call nor model holds")
-        return Route(run.boxed, args, chosen, held, _builder(result, run, leaf_of))
+        return Route(run.boxed, args, chosen, held, _builder(result, run, leaf_of), like)
 
     def fits(self) -> bool:
         """Whether the model's tensors lie where they lay, and are of the same types and shapes."""
-        return places(self._held) == self._places
+        return bool(places(self._held) == self._places)
 
     def run(self, leaves: list[Any]) -> Any:
         """Runs the graph and makes the model's result."""

@@ -448,7 +448,8 @@ class CompiledGraph:
             if family.program is None:
                 known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
                 frozen = frozenset(generation.frozen)
-                family.program, family.imported = fit_family(self._module, self._sizes, family.ones, known, frozen)
+                with tracing.importing(self.site):
+                    family.program, family.imported = fit_family(self._module, self._sizes, family.ones, known, frozen)
             plan = self._build_extent(generation, family.program, own, roomy)
             if plan.arena_bytes > memory_bytes() // MEMORY_SHARE:
                 capacity = self._sizes.capacity(wanted, family.ones, roomy=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
-
-import thresher
 
 _loaded: list[ModuleType] = []
 
@@ -27,7 +26,7 @@ def available() -> list[str]:
     """The minor versions of PyTorch that this installation has a library for, ascending."""
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
     found = set()
-    for folder in thresher.__path__:
+    for folder in sys.modules["thresher"].__path__:  # an import of it would lead back here
         for path in Path(folder).glob("_torch_shim_*"):
             match = re.match(r"_torch_shim_(\d+)_(\d+)\.", path.name)
             if match and any(path.name == f"_torch_shim_{match[1]}_{match[2]}{suffix}" for suffix in suffixes):
