@@ -23,6 +23,7 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --latency --precision fp32 --sequences 8,32,128
   python bench/run.py --python-thresher P --python-peers Q --accuracy
   python bench/run.py --python-thresher P --python-peers Q --sizes
+  python bench/run.py --python-thresher P --python-peers Q --door
   python bench/run.py --python-thresher P --python-peers Q --architectures
   python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
   python bench/run.py --python-thresher P --python-peers Q --architectures bert-base,gpt2-small,llama-0.4b \\
@@ -33,7 +34,8 @@ An engine that is not available here (no such library, processor without the ins
 
 exit codes:
   0  everything was measured
-  1  with --accuracy: Thresher loses more than its precision is allowed to; with --architectures: a row failed, is
+  1  with --accuracy: Thresher loses more than its precision is allowed to; with --door: threads capture more than one,
+     or leave shapes slower; with --architectures: a row failed, is
      slower than eager, or its error is not explained by rounding
   2  an engine failed or the command line is wrong; the message says which"""
 
@@ -98,6 +100,11 @@ def parser() -> argparse.ArgumentParser:
         const=MANY_SIZES,
         metavar="COUNT",
         help=f"so many batches and sequences (default: {MANY_SIZES}): plans, memory, time against plans of their own",
+    )
+    what.add_argument(
+        "--door",
+        action="store_true",
+        help="what a call costs beside its plan, how long the first one takes, what threads capture that come at once",
     )
     what.add_argument(
         "--architectures",

@@ -46,7 +46,9 @@ def main(argv: Sequence[str]) -> int:
     if chosen.architectures:
         return _architectures(chosen, output)
     if chosen.sizes is not None:
-        return _sizes(chosen, output)
+        return _worker("sizes.py", chosen, output, "--count", str(chosen.sizes))
+    if chosen.door:
+        return _worker("door.py", chosen, output)
     # Not resolve(): the python of an environment is a link, and following it leaves the environment.
     pythons = {
         "thresher": chosen.python_thresher.absolute(),
@@ -96,14 +98,14 @@ def _accuracy(settings: Settings, places: Places) -> int:
     return EXIT_BROKEN if broken else EXIT_DONE
 
 
-def _sizes(chosen: argparse.Namespace, output: Path) -> int:
+def _worker(program: str, chosen: argparse.Namespace, output: Path, *arguments: str) -> int:
     command: list[str | Path] = [
         chosen.python_thresher.absolute(),
         "-W",
         "ignore",
-        Path(__file__).with_name("sizes.py"),
+        Path(__file__).with_name(program),
     ]
-    command += ["--model", chosen.model, "--count", str(chosen.sizes), "--output", output]
+    command += ["--model", chosen.model, "--output", output, *arguments]
     threads = (chosen.threads or (2,))[0]
     return subprocess.run(command, env=clean_environment(threads, {"THRESHER_PROFILE": "OFF"}), check=False).returncode
 

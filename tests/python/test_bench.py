@@ -221,6 +221,13 @@ def test_sizes_are_different_and_reach_the_largest() -> None:
     assert parsed.sizes == 1000 and options.parse([*needed, "--sizes", "40"]).sizes == 40
 
 
+def test_the_way_into_a_model_is_a_page_of_its_own() -> None:
+    needed = ["--python-thresher", "p", "--python-peers", "q"]
+    assert options.parse([*needed, "--door"]).door and not options.parse(needed).door
+    with pytest.raises(SystemExit):
+        options.parse([*needed, "--door", "--sizes"])
+
+
 def test_latency_has_its_own_cases() -> None:
     settings = chosen("--latency")
     assert (settings.threads, settings.batches) == ((1,), (1,))
