@@ -17,6 +17,18 @@ std::vector<const OpDef*> CollectOps() {
 
 }  // namespace
 
+NodeTypes::NodeTypes(const Graph& graph, const Node& node) {
+  inputs.resize(node.inputs.size());
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] == kNoValue) continue;
+    const Value& value = graph.value(node.inputs[i]);
+    inputs[i].dtype = value.dtype;
+    inputs[i].shape = value.shape;
+    inputs[i].present = true;
+  }
+  for (const ValueId id : node.outputs) outputs.push_back({graph.value(id).dtype, graph.value(id).shape});
+}
+
 std::span<const OpDef* const> AllOps() {
   static const std::vector<const OpDef*> all = CollectOps();
   return all;

@@ -52,10 +52,10 @@ struct Cost {
 // What passes ask of an operator, so that a new row is known to all of them.
 enum class Trait : uint8_t {
   kNone = 0,
-  kView = 1,     // rearranges its first operand without computing; most often no memory is moved
-  kUnary = 2,    // f(x), element by element
-  kBinary = 4,   // f(a, b), element by element, with broadcasting
-  kFuses = 8,    // may be a step of `pointwise`
+  kView = 1,      // rearranges its first operand without computing; most often no memory is moved
+  kUnary = 2,     // f(x), element by element
+  kBinary = 4,    // f(a, b), element by element, with broadcasting
+  kFuses = 8,     // may be a step of `pointwise`
   kProduct = 16,  // multiplies matrices
   kMoves = 32,    // its results are elements of its operands, of any type, as they are
   kJumps = 64     // its result jumps where an operand changes a little
@@ -76,8 +76,19 @@ struct OpDef {
   // Emits the steps of one node into a plan.
   Status (*lower)(const Graph&, const Node&, Lowering&) = nullptr;
   Trait traits = Trait::kNone;
+  // Whether it copies a first operand whose rows lie apart, as in a window of a wider matrix, and reads what lies
+  // without gaps as it is. Null: never.
+  bool (*copies_rows)(const InferContext&, std::span<const TensorType> outputs) = nullptr;
 
   bool Has(Trait trait) const { return (static_cast<uint8_t>(traits) & static_cast<uint8_t>(trait)) != 0; }
+};
+
+// What the functions of a row are asked with.
+struct NodeTypes {
+  NodeTypes(const Graph& graph, const Node& node);
+
+  std::vector<OperandType> inputs;
+  std::vector<TensorType> outputs;
 };
 
 // All rows, sorted by name.

@@ -111,6 +111,10 @@ Status LowerNorm(const Graph& graph, const Node& node, Lowering& lowering) {
   return Status::Ok();
 }
 
+bool NormCopiesRows(const InferContext& c, std::span<const TensorType>) {
+  return GetAttr<int64_t>(c.attrs, "dims", 1) != 1;
+}
+
 const std::vector<AttrSpec>& NormAttrs() {
   static const std::vector<AttrSpec> attrs = {
       {"eps", AttrType::kFloat, false, "added to the variance or mean square; default 1e-5"},
@@ -162,6 +166,8 @@ Status LowerSoftmax(const Graph&, const Node& node, Lowering& lowering) {
   return Status::Ok();
 }
 
+bool SoftmaxCopiesRows(const InferContext&, std::span<const TensorType>) { return true; }
+
 }  // namespace
 
 std::span<const OpDef> NormOps() {
@@ -173,7 +179,9 @@ std::span<const OpDef> NormOps() {
        Section::kForward,
        InferNorm<false>,
        CostNorm<false>,
-       LowerNorm<false>},
+       LowerNorm<false>,
+       Trait::kNone,
+       NormCopiesRows},
       {"rms_norm",
        "x / sqrt(mean(x^2) + eps) * weight over the last dimensions of x, or of x + residual.",
        {"x", "weight?", "residual?"},
@@ -181,7 +189,9 @@ std::span<const OpDef> NormOps() {
        Section::kForward,
        InferNorm<true>,
        CostNorm<true>,
-       LowerNorm<true>},
+       LowerNorm<true>,
+       Trait::kNone,
+       NormCopiesRows},
       {"softmax",
        "exp(x) / sum(exp(x)) along one dimension.",
        {"x"},
@@ -189,7 +199,9 @@ std::span<const OpDef> NormOps() {
        Section::kForward,
        InferSoftmax,
        CostSoftmax,
-       LowerSoftmax<false>},
+       LowerSoftmax<false>,
+       Trait::kNone,
+       SoftmaxCopiesRows},
       {"log_softmax",
        "log(softmax(x)) along one dimension.",
        {"x"},
@@ -197,7 +209,9 @@ std::span<const OpDef> NormOps() {
        Section::kForward,
        InferSoftmax,
        CostSoftmax,
-       LowerSoftmax<true>},
+       LowerSoftmax<true>,
+       Trait::kNone,
+       SoftmaxCopiesRows},
   };
   return rows;
 }

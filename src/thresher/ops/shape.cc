@@ -78,6 +78,16 @@ bool StridesForReshape(const View& view, const Dims& shape, int64_t* strides) {
   return true;
 }
 
+// Not where it cuts the last dimension or regroups the others, but merges neither with the other.
+bool ReshapeCopiesRows(const InferContext& c, std::span<const TensorType> outputs) {
+  const Dims& from = c.inputs[0].shape;
+  const Dims& to = outputs[0].shape;
+  if (from.empty()) return false;
+  int64_t columns = 1;
+  for (size_t i = to.size(); i-- > 0 && columns < from.back();) columns *= to[i];
+  return columns != from.back();
+}
+
 Status LowerReshape(const Graph& graph, const Node& node, Lowering& lowering) {
   const Dims& shape = graph.value(node.outputs[0]).shape;
   TensorRef x = lowering.Ref(node.inputs[0]);
@@ -288,7 +298,8 @@ std::span<const OpDef> ShapeOps() {
        InferReshape,
        nullptr,
        LowerReshape,
-       Trait::kView | Trait::kMoves},
+       Trait::kView | Trait::kMoves,
+       ReshapeCopiesRows},
       {"permute",
        "Dimensions in another order.",
        {"x"},

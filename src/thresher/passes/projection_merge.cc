@@ -76,31 +76,19 @@ class Finder {
            node.inputs[kResidual] == kNoValue && ReadsWindow(node.outputs[0]);
   }
 
-  // The merged results are windows with gaps between the rows. Whether all that reads this one takes it as it is.
+  // The merged results are windows with gaps between the rows. Whether all that reads this one, also through views,
+  // takes it as it is.
   bool ReadsWindow(ValueId id) const {
     if (is_output_[Index(id)]) return false;
-    const Dims& shape = graph_.value(id).shape;
     return std::all_of(users_[Index(id)].begin(), users_[Index(id)].end(), [&](const Node* user) {
-      const std::string_view op = user->op->name;
-      if (op == "reshape" && !KeepsRows(shape, graph_.value(user->outputs[0]).shape)) return false;
-      if (op == "softmax" || op == "log_softmax") return false;
-      if ((op == "layer_norm" || op == "rms_norm") && GetAttr<int64_t>(user->attrs, "dims", 1) != 1) return false;
-      return !user->op->Has(Trait::kView) || ViewReadsWindow(user->outputs[0]);
+      return !CopiesRows(*user) && (!user->op->Has(Trait::kView) || ReadsWindow(user->outputs[0]));
     });
   }
 
-  bool ViewReadsWindow(ValueId id) const {
-    if (is_output_[Index(id)]) return false;
-    return std::all_of(users_[Index(id)].begin(), users_[Index(id)].end(), [&](const Node* user) {
-      return !user->op->Has(Trait::kView) || ViewReadsWindow(user->outputs[0]);
-    });
-  }
-
-  // Whether the reshape cuts the last dimension or regroups the others, but merges neither with the other.
-  static bool KeepsRows(const Dims& from, const Dims& to) {
-    int64_t columns = 1;
-    for (size_t i = to.size(); i-- > 0 && columns < from.back();) columns *= to[i];
-    return columns == from.back();
+  bool CopiesRows(const Node& node) const {
+    if (node.op->copies_rows == nullptr) return false;
+    const NodeTypes types(graph_, node);
+    return node.op->copies_rows({types.inputs, node.attrs}, types.outputs);
   }
 
   const Graph& graph_;

@@ -96,18 +96,8 @@ namespace {
 // The cost of the node goes to its last step; steps before it (packing, say) keep what the operator's row gave them.
 void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, size_t first) {
   if (steps.size() == first || node.op->cost == nullptr) return;
-  std::vector<OperandType> inputs(node.inputs.size());
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    if (node.inputs[i] == kNoValue) continue;
-    const Value& value = graph.value(node.inputs[i]);
-    inputs[i].dtype = value.dtype;
-    inputs[i].shape = value.shape;
-    inputs[i].present = true;
-  }
-  std::vector<TensorType> outputs;
-  outputs.reserve(node.outputs.size());
-  for (const ValueId id : node.outputs) outputs.push_back({graph.value(id).dtype, graph.value(id).shape});
-  const Cost cost = node.op->cost(InferContext{inputs, node.attrs}, outputs);
+  const NodeTypes types(graph, node);
+  const Cost cost = node.op->cost(InferContext{types.inputs, node.attrs}, types.outputs);
   steps.back().flops = cost.flops;
   steps.back().bytes = cost.bytes_read + cost.bytes_written;
 }

@@ -1,9 +1,17 @@
 // Operator rows: shapes, messages, and that each lowers to steps that compute the right thing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "run/test_graphs.h"
 #include "thresher/graph/operator.h"
+#include "thresher/graph/parser.h"
 #include "thresher/kernels/pointwise.h"
+#include "thresher/plan/builder.h"
+#include "thresher/plan/weight_store.h"
 
 namespace thresher {
 namespace {
@@ -66,6 +74,58 @@ TEST(Ops, TraitsFollowFromWhatAnOperatorDoes) {
   EXPECT_EQ(products, (std::vector<std::string>{"grouped_linear", "linear", "linears", "matmul", "sdpa"}));
   EXPECT_TRUE(HasTrait("where", Trait::kFuses) && HasTrait("cast", Trait::kUnary));
   EXPECT_FALSE(HasTrait("cast", Trait::kFuses) || HasTrait("no such operator", Trait::kView));
+}
+
+// What rows say of copies is what lowering does: each reads a window of a matrix, and then the matrix.
+TEST(Ops, RowsThatLieApartAreCopiedByThoseThatSaySo) {
+  const auto copies = [](const std::string& x, const std::string& node) {
+    const Result<Graph> graph =
+        ParseGraph("graph 1\ninput %w : f32[5, 12]\n" + x + "%x2 = permute(%x) {dims = [1, 0]}\n" + node +
+                   "\n%z = neg(%y)\nreturn %z\n");
+    EXPECT_TRUE(graph.ok()) << graph.status().message();
+    WeightStore weights;
+    const auto plan = BuildPlan(graph.value(), weights, PlanOptions{});
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    const std::vector<Step>& steps = plan.value()->steps;
+    const bool copied = std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.name == "copy"; });
+    const Node& last = graph.value().nodes()[graph.value().nodes().size() - 2];
+    const NodeTypes types(graph.value(), last);
+    const bool says =
+        last.op->copies_rows != nullptr && last.op->copies_rows({types.inputs, last.attrs}, types.outputs);
+    return std::pair(copied, says);
+  };
+  size_t copied = 0;
+  for (const std::string node : {"%y = neg(%x)",
+                                 "%y = add(%x, %x)",
+                                 "%y = softmax(%x)",
+                                 "%y = log_softmax(%x) {dim = 0}",
+                                 "%y = layer_norm(%x)",
+                                 "%y = layer_norm(%x) {dims = 2}",
+                                 "%y = rms_norm(%x)",
+                                 "%y = rms_norm(%x) {dims = 2}",
+                                 "%y = linear(%x, %w)",
+                                 "%y = matmul(%x, %x2)",
+                                 "%y = sum(%x) {dims = [1]}",
+                                 "%y = cumsum(%x) {dim = 1}",
+                                 "%y, %i = sort(%x) {dim = 1}",
+                                 "%y = cat(%x, %x) {dim = 0}",
+                                 "%y = reshape(%x) {shape = [72]}",
+                                 "%y = reshape(%x) {shape = [2, 3, 12]}",
+                                 "%y = reshape(%x) {shape = [6, 3, 4]}",
+                                 "%y = reshape(%x) {shape = [2, 3, 3, 4]}",
+                                 "%y = reshape(%x) {shape = [9, 8]}",
+                                 "%y = permute(%x) {dims = [1, 0]}",
+                                 "%y = expand(%x) {shape = [2, 6, 12]}",
+                                 "%y = slice(%x) {dim = 0, start = 1, end = 3}",
+                                 "%y = select(%x) {dim = 0, index = 1}"}) {
+    SCOPED_TRACE(node);
+    const auto [of_window, says] =
+        copies("input %m : f32[6, 24]\n%x = slice(%m) {dim = 1, start = 12, end = 24}\n", node);
+    EXPECT_EQ(of_window, says);
+    EXPECT_FALSE(copies("input %m : f32[6, 12]\n%x = reshape(%m) {shape = [6, 12]}\n", node).first);
+    copied += of_window ? 1 : 0;
+  }
+  EXPECT_EQ(copied, 6u);
 }
 
 TEST(Ops, WrongOperandsOfProductsAreExplained) {
@@ -361,7 +421,8 @@ TEST(Ops, SortArgmaxIndexPut) {
   ExpectContains(ErrorOf(g, "sort", {x}, {{"k", int64_t{4}}}), "wanted k in [0, 3], found 4");
   ExpectContains(ErrorOf(g, "sort", {x}, {{"dim", int64_t{2}}}), "wanted dim in [-2, 2), found 2");
   ExpectContains(ErrorOf(g, "argmax", {Filled(g, {0, 3})}, {{"dim", int64_t{0}}}), "cannot reduce over dimension 0");
-  ExpectContains(ErrorOf(g, "index_put", {x, Filled(g, {2}), row}), "wanted shapes that broadcast together, found [1, 3] and [2]");
+  ExpectContains(ErrorOf(g, "index_put", {x, Filled(g, {2}), row}),
+                 "wanted shapes that broadcast together, found [1, 3] and [2]");
   ExpectContains(ErrorOf(g, "index_put", {x, x, Filled(g, {1})}), "wanted indices of i64 or i32");
 }
 

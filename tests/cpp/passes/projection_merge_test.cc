@@ -99,6 +99,8 @@ TEST(ProjectionMerge, LeavesWhatWouldBeCopied) {
   Expect(head + "%s = reshape(%a) {shape = [40]}\n%y = gelu(%s)\n%z = gelu(%b)\nreturn %y, %z\n",
          "linear linear reshape gelu gelu");
   Expect(head + "%y = softmax(%a)\n%z = gelu(%b)\nreturn %y, %z\n", "linear linear softmax gelu");
+  Expect(head + "%r = reshape(%a) {shape = [5, 2, 4]}\n%y = softmax(%r)\n%z = gelu(%b)\nreturn %y, %z\n",
+         "linear linear reshape softmax gelu");
   // The other two still merge.
   Expect(head + "weight %u : f32[8, 8]\n%c = linear(%x, %u)\n%y = mul(%a, %b)\nreturn %y, %c\n", "linears linear mul");
 }
