@@ -102,7 +102,8 @@ def test_what_the_engine_is_told(compiler: Any) -> None:
 
 def test_arguments_of_compile_go_before_the_configuration(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(torch, "compile", lambda model, **settings: seen.update(settings) or model)
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **settings: seen.update(settings) or real(model, **settings))
     config = compiler.CompilerConfig(precision="bf16", precision_exclude=("0",), fusion=False)
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     compiler.compile(model, precision="int8", max_weight_error=0.5, config=config)

@@ -339,7 +339,8 @@ void BindPlan(nb::module_& m) {
       .def("run_at", &RunAt, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
            nb::sig("def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]], "
                    "sizes: Sequence[int] = ()) -> None"),
-           "As run(), of memory whose elements have the plan's types: (address, shape, strides) of each input, (address, "
+           "As run(), of memory whose elements have the plan's types: (address, shape, strides) of each input, "
+           "(address, "
            "shape) of each output.")
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
       .def("precision_decisions", &PrecisionDecisions,

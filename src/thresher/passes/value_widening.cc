@@ -58,9 +58,9 @@ class Widener {
   // Values that something reads which would notice if they were not rounded, through what moves them.
   void MarkExact() {
     for (auto node = graph_.nodes().rbegin(); node != graph_.nodes().rend(); ++node) {
-      const bool noticed =
-          Jumps(graph_, *node) || (node->op->Has(Trait::kMoves) && std::any_of(node->outputs.begin(), node->outputs.end(),
-                                                                  [&](ValueId id) { return exact_[Index(id)]; }));
+      const bool noticed = Jumps(graph_, *node) ||
+                           (node->op->Has(Trait::kMoves) && std::any_of(node->outputs.begin(), node->outputs.end(),
+                                                                        [&](ValueId id) { return exact_[Index(id)]; }));
       if (!noticed) continue;
       for (const ValueId id : node->inputs) {
         if (id != kNoValue) exact_[Index(id)] = true;

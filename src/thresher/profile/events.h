@@ -106,8 +106,10 @@ inline constexpr std::array<Event, 45> kEvents = {{
     {"thresherRange", Area::kEngine, "What the program marked with record_function"},
     {"thresherStep", Area::kEngine, "From one call of step() to the next"},
     {"thresherFallback", Area::kEngine, "A graph or its operators run in PyTorch"},
-    {"thresherCaptureGraph", Area::kEngine, "TorchDynamo traces a model, or makes code and guards of what was compiled"},
-    {"thresherImportGraph", Area::kEngine, "A captured graph is made functional, checked and cut, or becomes the engine's"},
+    {"thresherCaptureGraph", Area::kEngine,
+     "TorchDynamo traces a model, or makes code and guards of what was compiled"},
+    {"thresherImportGraph", Area::kEngine,
+     "A captured graph is made functional, checked and cut, or becomes the engine's"},
 }};
 
 inline constexpr uint16_t kCompileGraphEvent = 0;
