@@ -6,11 +6,13 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from thresher import _engine
 from thresher.machine import Backend
@@ -63,20 +65,20 @@ class Bench:
     """Buffers of a device and the clock of its stream."""
 
     def __init__(self, device: Any, quick: bool) -> None:
-        self._device = device
+        self.device = device
         self.stream = device.stream()
         self._rounds = 5 if quick else 15
         self._least_ns = 2e6 if quick else 10e6
 
-    def empty(self, count: int, size: int = 4) -> Any:
+    def empty(self, count: int) -> Any:
         """A buffer of small numbers."""
-        buffer = self._device.empty(count * size)
-        # The bytes 0x3c make 0.0115 in float32 and in bfloat16.
-        self.stream.fill(buffer, 0x3C, count * size)
+        buffer = self.device.empty(count * 4)
+        # The bytes 0x3c make 0.0115 in float32.
+        self.stream.fill(buffer, 0x3C, count * 4)
         return buffer
 
     def _ns(self, launch: Callable[[], None], count: int) -> float:
-        start, end = self._device.event(), self._device.event()
+        start, end = self.device.event(), self.device.event()
         self.stream.record(start)
         for _ in range(count):
             launch()
@@ -119,40 +121,67 @@ class Measurement:
         self._copy_speed = self._copy_speed or speed  # the first row is the copy
         self.rows.append(Row(name, ns / 1e3, spread, gb_per_s=speed, of_copy=speed / self._copy_speed))
 
+    def _launch(self, build: Callable[[Any], Sequence[int]], *buffers: Any, allow_tf32: bool = False) -> Any:
+        """A call that hands the plan of a graph to the stream. `buffers` are its inputs, then its output."""
+        graph = _engine.Graph()
+        graph.set_outputs(build(graph))
+        plan = _engine.Plan.build(
+            graph, _engine.WeightStore(), level="O0", device=self._bench.device, allow_tf32=allow_tf32
+        )
+        return partial(plan.launch, self._bench.stream, list(buffers[:-1]), [buffers[-1]])
+
     def _memory(self) -> None:
         stream = self._bench.stream
         count = 1 << (24 if self._quick else 27)  # beyond any cache
         x, y, out = (self._bench.empty(count) for _ in range(3))
         self._add(f"copy {count * 4 >> 20} MiB", 8.0 * count, lambda: stream.copy(out, x, count * 4))
         self._add(f"fill {count * 4 >> 20} MiB", 4.0 * count, lambda: stream.fill(out, 1, count * 4))
-        operands = [(x, [1], 0), (y, [1], 0)]
         for name, program in PROGRAMS.items():
-            launch = partial(stream.pointwise, program, operands, [count], out)
-            self._add(f"pointwise {name}", 12.0 * count, launch)
-        of_a_row = [(x, [1024, 1], 0), (y, [0, 1], 0)]
-        launch = partial(stream.pointwise, PROGRAMS["add"], of_a_row, [count // 1024, 1024], out)
-        self._add("pointwise add of a row", 8.0 * count, launch)
+            chain = self._launch(partial(_chain, program, [(count,), (count,)]), x, y, out)
+            self._add(f"pointwise {name}", 12.0 * count, chain)
+        chain = self._launch(partial(_chain, PROGRAMS["add"], [(count // 1024, 1024), (1024,)]), x, y, out)
+        self._add("pointwise add of a row", 8.0 * count, chain)
         for cols in (128, 384, 768, 1024, 4096, 8192, 32768):
             rows = count // cols
-            norm = partial(stream.norm, "layer_norm", x, out, rows, cols, weight=y, bias=y)
+            norm = self._launch(partial(_norm, rows, cols), x, y, y, out)
             self._add(f"layer_norm {rows}x{cols}", 8.0 * rows * cols, norm)
-            softmax = partial(stream.softmax, x, out, rows, cols, 1)
+            softmax = self._launch(partial(_softmax, rows, cols), x, out)
             self._add(f"softmax {rows}x{cols}", 8.0 * rows * cols, softmax)
 
     def _products(self) -> None:
         large = [(1024, 1024, 1024)] if self._quick else [(4096, 4096, 4096), (8192, 8192, 8192)]
         for m, n, k in [(128, 1536, 384), *large]:
-            for name, kind, tf32 in (("f32", "f32", False), ("tf32", "f32", True), ("bf16", "bf16", False)):
-                size = 2 if kind == "bf16" else 4
-                a, b, c = self._bench.empty(m * k, size), self._bench.empty(n * k, size), self._bench.empty(m * n)
-                gemm = partial(self._bench.stream.gemm, a, b, c, m, n, k, type=kind, transpose_b=True, allow_tf32=tf32)
+            for name, tf32 in (("f32", False), ("tf32", True), ("bf16", False)):
+                a, c = self._bench.empty(m * k), self._bench.empty(m * n)
+                product = partial(_product, m, n, k, "bf16" if name == "bf16" else "fp32")
+                launch = self._launch(product, a, c, allow_tf32=tf32)
                 try:
-                    ns, spread = self._bench.time(gemm)
+                    ns, spread = self._bench.time(launch)
                 except NotImplementedError as error:  # cuBLASLt is not installed
-                    print(f"gemm is left out: {error}", file=sys.stderr)
+                    print(f"products are left out: {error}", file=sys.stderr)
                     return
                 flops = 2.0 * m * n * k
-                self.rows.append(Row(f"gemm {name} {m}x{n}x{k}", ns / 1e3, spread, tflop_per_s=flops / ns / 1e3))
+                self.rows.append(Row(f"linear {name} {m}x{n}x{k}", ns / 1e3, spread, tflop_per_s=flops / ns / 1e3))
+
+
+def _chain(program: str, shapes: list[tuple[int, ...]], graph: Any) -> Sequence[int]:
+    inputs = [graph.input(f"x{i}", "f32", shape) for i, shape in enumerate(shapes)]
+    return list(graph.add("pointwise", inputs, {"program": program}))
+
+
+def _norm(rows: int, cols: int, graph: Any) -> Sequence[int]:
+    x = graph.input("x", "f32", (rows, cols))
+    return list(graph.add("layer_norm", [x, *(graph.input(name, "f32", (cols,)) for name in ("weight", "bias"))]))
+
+
+def _softmax(rows: int, cols: int, graph: Any) -> Sequence[int]:
+    return list(graph.add("softmax", [graph.input("x", "f32", (rows, cols))]))
+
+
+def _product(m: int, n: int, k: int, precision: str, graph: Any) -> Sequence[int]:
+    """With a weight that is there when the plan is made; in bf16 the rows are rounded at each call."""
+    weight = graph.constant("weight", np.full((n, k), 0.01, np.float32))
+    return list(graph.add("linear", [graph.input("x", "f32", (m, k)), weight], {"precision": precision}))
 
 
 def main() -> int:

@@ -61,7 +61,7 @@ class DeviceEvent:
         """Nanoseconds from an earlier event; both are done."""
 
 class DeviceStream:
-    """Work in order; kernels and fills may return before they are done."""
+    """Work in order; plans and fills may return before they are done."""
 
     def copy_in(self, to: DeviceBuffer, array: object) -> None: ...
     def copy_out(self, array: object, source: DeviceBuffer) -> None: ...
@@ -69,52 +69,6 @@ class DeviceStream:
         self, to: DeviceBuffer, source: DeviceBuffer, nbytes: int, to_offset: int = 0, source_offset: int = 0
     ) -> None: ...
     def fill(self, to: DeviceBuffer, value: int, nbytes: int, offset: int = 0) -> None: ...
-    def pointwise(
-        self,
-        program: str,
-        operands: Sequence[tuple[DeviceBuffer, Sequence[int], int]],
-        shape: Sequence[int],
-        out: DeviceBuffer,
-    ) -> None:
-        """Operator "pointwise" of `thresher ops`; operands are (buffer, strides, offset), in elements."""
-
-    def norm(
-        self,
-        kind: str,
-        x: DeviceBuffer,
-        out: DeviceBuffer,
-        rows: int,
-        cols: int,
-        weight: DeviceBuffer | None = None,
-        bias: DeviceBuffer | None = None,
-        residual: DeviceBuffer | None = None,
-        sum: DeviceBuffer | None = None,
-        eps: float = 1e-5,
-        row_stride: int | None = None,
-    ) -> None:
-        """layer_norm or rms_norm over rows that lie row_stride apart in all matrices."""
-
-    def softmax(
-        self, x: DeviceBuffer, out: DeviceBuffer, outer: int, dim: int, inner: int, log: bool = False
-    ) -> None: ...
-    def gemm(
-        self,
-        a: DeviceBuffer,
-        b: DeviceBuffer,
-        c: DeviceBuffer,
-        m: int,
-        n: int,
-        k: int,
-        bias: DeviceBuffer | None = None,
-        type: str = "f32",
-        transpose_b: bool = False,
-        allow_tf32: bool = False,
-        lda: int | None = None,
-        ldb: int | None = None,
-        ldc: int | None = None,
-    ) -> None:
-        """c = a @ b + bias; type is that of a and b, f32 or bf16."""
-
     def record(self, event: DeviceEvent) -> None: ...
     def wait(self, event: DeviceEvent) -> None:
         """What is asked of this stream from now on waits for the event."""
@@ -224,7 +178,14 @@ class Plan:
         max_weight_error: float | None = None,
         use_tuning: bool = True,
         name: str = "",
-    ) -> Plan: ...
+        device: Device | None = None,
+        allow_tf32: bool = False,
+    ) -> Plan:
+        """A plan for a device, by default the CPU.
+
+        Raises NotImplementedError naming an operator that the device has no kernel for.
+        """
+
     @staticmethod
     def build_extent(
         family: GraphFamily,
@@ -240,6 +201,8 @@ class Plan:
         max_weight_error: float | None = None,
         use_tuning: bool = True,
         name: str = "",
+        device: Device | None = None,
+        allow_tf32: bool = False,
     ) -> Plan:
         """A plan for all sizes up to `capacity` at which it looks as it does at `seed`."""
 
@@ -250,6 +213,18 @@ class Plan:
         """As run(), of memory whose elements have the plan's types.
 
         An input is (address, shape, strides), an output (address, shape); strides are in elements.
+        """
+
+    def launch(
+        self,
+        stream: DeviceStream,
+        inputs: Sequence[DeviceBuffer],
+        outputs: Sequence[DeviceBuffer],
+        sizes: Sequence[int] = (),
+    ) -> None:
+        """run() on row-major tensors that begin where buffers of the plan's device do.
+
+        Returns before they are done.
         """
 
     def at(self, sizes: Sequence[int]) -> PlanAtSizes:

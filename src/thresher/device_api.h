@@ -50,107 +50,9 @@ typedef enum thresher_copy_direction {
   THRESHER_COPY_ON_DEVICE = 2
 } thresher_copy_direction;
 
-/* ---- Kernels. All pointers are the device's. ---- */
-
-#define THRESHER_CHAIN_OPERANDS 8
-#define THRESHER_CHAIN_STEPS 16
-#define THRESHER_CHAIN_RANK 8
-
-typedef enum thresher_chain_source {
-  THRESHER_CHAIN_OPERAND = 0,  /* element of operand `index` */
-  THRESHER_CHAIN_SLOT = 1,     /* result that waits in slot `index` */
-  THRESHER_CHAIN_PREVIOUS = 2, /* result of the step before */
-  THRESHER_CHAIN_NUMBER = 3    /* `number` */
-} thresher_chain_source;
-
-typedef struct thresher_chain_arg {
-  uint8_t source; /* thresher_chain_source */
-  uint8_t index;
-  float number;
-} thresher_chain_arg;
-
-typedef enum thresher_chain_kind {
-  THRESHER_CHAIN_UNARY = 0,
-  THRESHER_CHAIN_BINARY = 1,
-  THRESHER_CHAIN_WHERE = 2
-} thresher_chain_kind;
-
-#define THRESHER_CHAIN_BOOL 1u      /* the arguments are bool (for where: the branches) */
-#define THRESHER_CHAIN_ONE_POWER 2u /* a power whose exponent is one value for all elements */
-
-typedef struct thresher_chain_step {
-  uint8_t kind;  /* thresher_chain_kind */
-  uint8_t op;    /* thresher::kernels::UnaryOp or BinaryOp */
-  uint8_t flags; /* sum of THRESHER_CHAIN_* */
-  int8_t slot;   /* where the result waits for steps after the next; -1: nowhere */
-  thresher_chain_arg args[3];
-} thresher_chain_step;
-
-/* Element-wise operators in one loop: out = the last step. Between the steps every value is a float; bool is 0 or 1. */
-typedef struct thresher_chain {
-  int32_t num_operands;
-  int32_t num_steps;
-  int32_t num_slots;
-  int32_t rank;    /* at least 1; outermost dimension first */
-  uint32_t dense;  /* bit i: operand i is row-major, so that its strides need not be read */
-  uint32_t single; /* bit i: operand i is one value for all elements */
-  int64_t size;    /* product of the shape */
-  int64_t shape[THRESHER_CHAIN_RANK];
-  int64_t strides[THRESHER_CHAIN_OPERANDS][THRESHER_CHAIN_RANK]; /* in elements */
-  const float* operands[THRESHER_CHAIN_OPERANDS];
-  float* out; /* row-major; may be an operand that is read with the same strides */
-  thresher_chain_step steps[THRESHER_CHAIN_STEPS];
-} thresher_chain;
-
-/* Layer norm or RMS norm over rows, as in kernels/norm.h. */
-typedef struct thresher_norm {
-  const float* x; /* [rows, cols], rows x_stride apart */
-  int64_t x_stride;
-  const float* residual; /* or null: x + residual is what is normalised */
-  int64_t residual_stride;
-  const float* weight; /* [cols], or null for 1 */
-  const float* bias;   /* [cols], or null for 0; null for RMS norm */
-  float* out;          /* may be x */
-  int64_t out_stride;
-  float* sum; /* where x + residual goes, or null */
-  int64_t sum_stride;
-  int64_t rows;
-  int64_t cols;
-  float eps;
-  int32_t rms; /* 1: RMS norm */
-} thresher_norm;
-
-/* Softmax over the middle dimension of contiguous [outer, dim, inner], as in kernels/softmax.h. */
-typedef struct thresher_softmax {
-  const float* x;
-  float* out; /* may be x */
-  int64_t outer;
-  int64_t dim;
-  int64_t inner;
-  int32_t log;
-} thresher_softmax;
-
-typedef enum thresher_gemm_type {
-  THRESHER_GEMM_F32 = 0,
-  THRESHER_GEMM_BF16 = 1 /* a and b; sums, bias and c are f32 */
-} thresher_gemm_type;
-
-/* C = A * B + bias, all row-major. */
-typedef struct thresher_gemm {
-  int64_t m;
-  int64_t n;
-  int64_t k;
-  const void* a; /* [m, k], rows lda apart */
-  int64_t lda;
-  const void* b; /* [k, n], or [n, k] where transpose_b; rows ldb apart */
-  int64_t ldb;
-  const float* bias; /* [n], or null */
-  float* c;          /* [m, n], rows ldc apart */
-  int64_t ldc;
-  int32_t type; /* thresher_gemm_type, of a and b */
-  int32_t transpose_b;
-  int32_t allow_tf32; /* f32 may be rounded to 10 bits of fraction on the way in */
-} thresher_gemm;
+/* An operand of a kernel: thresher::View (base/view.h), whose data is the device's. An optional one that is absent has
+ * no data. */
+typedef struct thresher_view thresher_view;
 
 typedef struct thresher_device_api {
   const char* engine_version; /* of the release that it belongs to */
@@ -185,10 +87,16 @@ typedef struct thresher_device_api {
   thresher_device_result (*copy)(thresher_stream* stream, uint32_t direction, void* to, const void* from, size_t bytes);
   thresher_device_result (*fill)(thresher_stream* stream, void* to, uint8_t value, size_t bytes);
 
-  thresher_device_result (*run_chain)(thresher_stream* stream, const thresher_chain* chain);
-  thresher_device_result (*run_norm)(thresher_stream* stream, const thresher_norm* norm);
-  thresher_device_result (*run_softmax)(thresher_stream* stream, const thresher_softmax* softmax);
-  thresher_device_result (*run_gemm)(thresher_stream* stream, const thresher_gemm* gemm); /* m, n, k > 0 */
+  /* Kernels are named by thresher::KernelId (kernels/kernel_id.h), and take the plain structs of
+   * kernels/kernel_params.h: those of the engine's own release, which is why a library of another one is refused. */
+
+  /* Whether the device has the kernel for such operands, inputs before outputs, which have no data yet, and how many
+   * bytes of scratch memory a launch wants. UNSUPPORTED where it has not. Called when a plan is made. */
+  thresher_device_result (*query)(thresher_device* device, uint32_t kernel, const void* params, size_t params_bytes,
+                                  const thresher_view* views, int32_t num_views, size_t* scratch_bytes);
+  /* What the call points at may be gone when it returns; only the operands' data and the scratch memory stay. */
+  thresher_device_result (*launch)(thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
+                                   const thresher_view* views, int32_t num_views, void* scratch);
 } thresher_device_api;
 
 #if defined(__GNUC__)

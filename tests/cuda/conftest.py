@@ -7,6 +7,8 @@ pytest tests/cuda --device-library LIBRARY.so   # another library of kernels whe
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -45,6 +47,37 @@ class Lab:
         buffer = self.device.empty(max(array.nbytes, 1))
         self.stream.copy_in(buffer, _storable(array))
         return buffer
+
+    def plan(self, build: Callable[[Any], Sequence[int]], *, allow_tf32: bool = False) -> Any:
+        """A plan for this device of a graph as it stands, which `build` fills and gives the outputs of."""
+        graph = _engine.Graph()
+        graph.set_outputs(build(graph))
+        return _engine.Plan.build(
+            graph, _engine.WeightStore(), level="O0", use_tuning=False, device=self.device, allow_tf32=allow_tf32
+        )
+
+    def run(self, plan: Any, *arrays: Any) -> list[Any]:
+        """What the plan makes of these inputs, in memory of the device."""
+        import numpy as np
+
+        guards = 2  # elements behind each output, which must stay as they are
+        inputs = [self.put(array) for array in arrays]
+        likes = [np.full(math.prod(shape) + guards, 777, np.float32) for _, shape in plan.outputs]
+        outputs = [self.put(like) for like in likes]
+        plan.launch(self.stream, inputs, outputs)
+        results = [self.get(buffer, like) for buffer, like in zip(outputs, likes, strict=True)]
+        assert all((result[-guards:] == 777).all() for result in results), "wrote behind the output"
+        return [result[:-guards].reshape(shape) for result, (_, shape) in zip(results, plan.outputs, strict=True)]
+
+    def node(self, op: str, *arrays: Any, **attrs: Any) -> list[Any]:
+        """What one operator makes of arrays; None: an optional operand that is absent."""
+        given = [array for array in arrays if array is not None]
+
+        def build(graph: Any) -> Sequence[int]:
+            inputs = [None if array is None else graph.input("x", "f32", array.shape) for array in arrays]
+            return graph.add(op, inputs, attrs)  # type: ignore[no-any-return]
+
+        return self.run(self.plan(build), *given)
 
     def get(self, buffer: Any, like: Any) -> Any:
         """An array of the shape and type of `like` with the buffer's content."""

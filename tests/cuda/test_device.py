@@ -65,10 +65,18 @@ def test_nothing_is_copied_beyond_a_buffer(lab: Any) -> None:
         lab.stream.fill(buffer, 0, -1)
     with pytest.raises(ValueError, match="row-major"):
         lab.stream.copy_out(np.zeros((4, 4), np.float32)[:, ::2], buffer)
-    with pytest.raises(ValueError, match="wanted a buffer of the stream's own device"):
-        _engine.Device().stream().fill(buffer, 0, 1)
     with pytest.raises(ValueError, match="at least 1 byte"):
         lab.device.empty(0)
+
+
+@pytest.mark.gpu
+def test_what_is_another_device_s_is_refused(gpu: Any) -> None:
+    cpu = _engine.Device()
+    with pytest.raises(ValueError, match="wanted a buffer of the stream's own device"):
+        cpu.stream().fill(gpu.device.empty(4), 0, 1)
+    plan = gpu.plan(lambda graph: graph.add("softmax", [graph.input("x", "f32", (1,))]))
+    with pytest.raises(ValueError, match="stream: wanted one of the plan's own device"):
+        plan.launch(cpu.stream(), [], [])
 
 
 @pytest.mark.gpu

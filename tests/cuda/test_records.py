@@ -24,52 +24,69 @@ def profiler() -> Iterator[None]:
     _engine.profile_reset()
 
 
-def _work(lab: Any) -> None:
-    x = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
-    buffer = lab.put(x)
-    lab.stream.norm("layer_norm", buffer, buffer, 8, 256)
-    lab.stream.pointwise("s0=mul(in0,2.0); s1=tanh(s0)", [(buffer, [256, 1], 0)], (8, 256), buffer)
-    lab.stream.softmax(buffer, buffer, 8, 256, 1)
-    lab.stream.fill(buffer, 0, 64)
-    lab.get(buffer, x)
+class _Work:
+    """Copies, three kernels of a plan, and a fill. The plan is made beforehand."""
+
+    def __init__(self, lab: Any) -> None:
+        def build(graph: Any) -> Any:
+            (value,) = graph.add("layer_norm", [graph.input("x", "f32", (8, 256)), None, None])
+            (value,) = graph.add("pointwise", [value], {"program": "s0=mul(in0,2.0); s1=tanh(s0)"})
+            return graph.add("softmax", [value])
+
+        self._lab = lab
+        self._plan = lab.plan(build)
+        self()
+
+    def __call__(self) -> None:
+        lab = self._lab
+        x = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
+        buffer, out = lab.put(x), lab.device.empty(x.nbytes)
+        self._plan.launch(lab.stream, [buffer], [out])
+        lab.stream.fill(out, 0, 64)
+        lab.get(out, x)
+
+
+@pytest.fixture
+def work(lab: Any) -> _Work:
+    return _Work(lab)
 
 
 _NAMES = ["Memcpy HtoD", "layer_norm", "pointwise", "softmax", "Memset", "Memcpy DtoH"]
 
 
-def test_kernels_copies_and_fills(lab: Any, profiler: None) -> None:
+def test_kernels_copies_and_fills(lab: Any, work: _Work, profiler: None) -> None:
     before = _engine.profile_now_ns()
-    _work(lab)
+    work()
     after = _engine.profile_now_ns()
     records = _engine.profile_records()
-    work = [r for r in records if r["kind"] == ("op" if lab.is_cpu else "device")]
-    assert [r["name"] for r in work] == _NAMES
-    assert [r["section"] for r in work] == ["reshape", "forward", "forward", "forward", "reshape", "reshape"]
-    assert len({r["correlation"] for r in work}) == len(work) and all(r["correlation"] for r in work)
-    kernel = {r["name"]: r["kernel"] for r in work}
+    done = [r for r in records if r["kind"] == ("op" if lab.is_cpu else "device")]
+    assert [r["name"] for r in done] == _NAMES
+    assert [r["section"] for r in done] == ["reshape", "forward", "forward", "forward", "reshape", "reshape"]
+    assert len({r["correlation"] for r in done}) == len(done) and all(r["correlation"] for r in done)
+    kernel = {r["name"]: r["kernel"] for r in done}
     variant = kernel["layer_norm"].removeprefix("layer_norm fp32 ")
     assert kernel["pointwise"] == f"mul+tanh fp32 {variant}"
-    for r in work:
+    for r in done:
         assert before <= r["value"] <= r["start_ns"] <= r["end_ns"]
         # The clocks of a device and its host are compared to within some microseconds.
         assert r["end_ns"] <= after + 1_000_000
-    amounts = {r["name"]: (r["flops"], r["bytes"]) for r in work}
+    amounts = {r["name"]: (r["flops"], r["bytes"]) for r in done}
     assert amounts["layer_norm"] == (7 * 8 * 256, 2 * 4 * 8 * 256)
     assert amounts["Memcpy HtoD"] == (0, 4 * 8 * 256) and amounts["Memset"] == (0, 64)
     if lab.is_cpu:
         return
     assert variant.startswith("cuda sm_")
-    assert all(r["device"] == 1 for r in work)
-    assert len({r["lane"] for r in work}) == 1
+    assert all(r["device"] == 1 for r in done)
+    assert len({r["lane"] for r in done}) == 1
     launches = {r["correlation"]: r for r in records if r["kind"] == "runtime" and r["correlation"]}
-    assert set(launches) == {r["correlation"] for r in work}
-    events = [launches[r["correlation"]]["event"] for r in work]
+    assert set(launches) == {r["correlation"] for r in done}
+    events = [launches[r["correlation"]]["event"] for r in done]
     assert events == ["thresherDataTransferHtoD", *["thresherLaunchStream"] * 4, "thresherDataTransferDtoH"]
-    assert all(launches[r["correlation"]]["start_ns"] == r["value"] for r in work)
+    assert all(launches[r["correlation"]]["start_ns"] == r["value"] for r in done)
     if lab.is_real:
-        assert all(r["end_ns"] > r["start_ns"] for r in work), "the device's clock stands still"
+        assert all(r["end_ns"] > r["start_ns"] for r in done), "the device's clock stands still"
     # In order on their stream.
-    for earlier, later in pairwise(work):
+    for earlier, later in pairwise(done):
         assert later["start_ns"] >= earlier["end_ns"] - 5_000
 
 
@@ -84,26 +101,26 @@ def test_memory(lab: Any, profiler: None) -> None:
     assert changes[0]["correlation"] - changes[1]["correlation"] == 123_456
 
 
-def test_the_report_sums_them_up(lab: Any, profiler: None) -> None:
+def test_the_report_sums_them_up(work: _Work, profiler: None) -> None:
     for _ in range(3):
-        _work(lab)
+        work()
     rows = {row["name"]: row for row in _engine.profile_summary()["rows"]}  # type: ignore[attr-defined]
     assert set(rows) == set(_NAMES)
     assert all(row["count"] == 3 for row in rows.values())
     assert rows["softmax"]["flops"] == 3 * 5 * 8 * 256
 
 
-def test_nothing_is_recorded_while_nobody_wants_it(lab: Any) -> None:
+def test_nothing_is_recorded_while_nobody_wants_it(work: _Work) -> None:
     _engine.profile_reset()
-    _work(lab)
+    work()
     assert not [r for r in _engine.profile_records() if r["kind"] in ("op", "device")]
 
 
-def test_traces_have_a_lane_for_each_stream(lab: Any, tmp_path: Path) -> None:
+def test_traces_have_a_lane_for_each_stream(lab: Any, work: _Work, tmp_path: Path) -> None:
     path = tmp_path / "run.thrtrace"
     _engine.trace_start(str(path), 1 << 24)
     try:
-        _work(lab)
+        work()
         other = lab.device.stream()
         buffer = lab.device.empty(64)
         other.fill(buffer, 1, 64)

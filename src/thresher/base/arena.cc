@@ -17,6 +17,11 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   return *this;
 }
 
+std::byte* Arena::Release() {
+  size_ = 0;
+  return std::exchange(data_, nullptr);
+}
+
 Result<Arena> Arena::Allocate(size_t bytes) {
   if (bytes == 0) return Arena();
   void* data = bytes <= PTRDIFF_MAX - kAlignment ? std::aligned_alloc(kAlignment, AlignUp(bytes)) : nullptr;

@@ -24,6 +24,11 @@ class Arena {
   // Error: kResourceExhausted, naming the size asked for.
   static Result<Arena> Allocate(size_t bytes);
 
+  // A block that Release() gave up, with the size it had.
+  static Arena Adopt(void* data, size_t size) { return {static_cast<std::byte*>(data), size}; }
+  // Gives the block up: it is freed when it has been adopted again.
+  std::byte* Release();
+
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
 

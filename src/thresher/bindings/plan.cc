@@ -1,14 +1,17 @@
 #include "thresher/plan/plan.h"
 
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "thresher/base/thread_pool.h"
 #include "thresher/bindings/convert.h"
+#include "thresher/bindings/device.h"
 #include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/graph/graph_family.h"
@@ -45,8 +48,10 @@ void AddPasses(const nb::iterable& passes, CompileOptions& options) {
 
 CompileOptions OptionsFrom(const std::string& level, bool share_memory, int num_threads, const std::string& precision,
                            const std::vector<std::string>& exclude, std::optional<double> max_weight_error,
-                           bool use_tuning, const std::string& name) {
+                           bool use_tuning, const std::string& name, std::shared_ptr<Device> device, bool allow_tf32) {
   CompileOptions options;
+  if (device != nullptr) options.device = std::move(device);
+  options.plan.allow_tf32 = allow_tf32;
   options.level = level;
   options.plan.name = name;
   options.plan.num_threads = num_threads > 0 ? num_threads : ThreadPool::Global().num_threads();
@@ -60,9 +65,9 @@ CompileOptions OptionsFrom(const std::string& level, bool share_memory, int num_
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level, std::optional<nb::iterable> passes,
                std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
                const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning,
-               const std::string& name) {
-  CompileOptions options =
-      OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error, use_tuning, name);
+               const std::string& name, std::shared_ptr<Device> device, bool allow_tf32) {
+  CompileOptions options = OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error,
+                                       use_tuning, name, std::move(device), allow_tf32);
   if (passes) AddPasses(*passes, options);
   if (dump) {
     options.dump = [&](std::string_view pass, const Graph& g) {
@@ -89,9 +94,10 @@ GraphFamily FitFamily(std::vector<std::string> names, int degree,
 Session* BuildExtent(const GraphFamily& family, WeightStore& weights, const Dims& seed, const Dims& capacity,
                      const std::string& level, std::optional<std::vector<std::string>> passes, bool share_memory,
                      int num_threads, const std::string& precision, const std::vector<std::string>& exclude,
-                     std::optional<double> max_weight_error, bool use_tuning, const std::string& name) {
-  CompileOptions options =
-      OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error, use_tuning, name);
+                     std::optional<double> max_weight_error, bool use_tuning, const std::string& name,
+                     std::shared_ptr<Device> device, bool allow_tf32) {
+  CompileOptions options = OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error,
+                                       use_tuning, name, std::move(device), allow_tf32);
   options.passes = std::move(passes);
   Result<std::unique_ptr<Session>> session = [&] {
     const GilRelease release;
@@ -182,6 +188,39 @@ void RunAt(Session& session, const nb::list& inputs, const nb::list& outputs, co
   {
     const GilRelease release;
     status = session.Run(in, out, sizes);
+  }
+  Check(status);
+}
+
+// Views on whole buffers, which are at least as long as the ports want.
+std::vector<View> ViewsOn(const HeldStream& stream, const std::vector<const HeldBuffer*>& buffers,
+                          const std::vector<PortType>& ports, const char* kind) {
+  std::vector<View> views;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const std::string name = kind + (" " + std::to_string(i));
+    if (buffers[i] == nullptr) throw nb::value_error((name + ": wanted a buffer, found None").c_str());
+    View view;
+    if (i < ports.size()) {  // where there are too many the plan says so
+      view = MakeView(nullptr, ports[i].dtype, ports[i].shape);
+      view.data = Part(stream, *buffers[i], 0, view.size() * static_cast<int64_t>(SizeOf(view.dtype)), name);
+    }
+    views.push_back(view);
+  }
+  return views;
+}
+
+void Launch(Session& session, HeldStream& stream, const std::vector<const HeldBuffer*>& inputs,
+            const std::vector<const HeldBuffer*>& outputs, const Dims& sizes) {
+  if (session.device() != stream.device) throw nb::value_error("stream: wanted one of the plan's own device");
+  const bool many = session.plan().extent != nullptr;
+  const std::optional<Plan> sized = many ? std::optional(Unwrap(PlanAt(session.plan(), sizes))) : std::nullopt;
+  const Plan& plan = many ? *sized : session.plan();
+  const std::vector<View> in = ViewsOn(stream, inputs, plan.inputs, "input");
+  const std::vector<View> out = ViewsOn(stream, outputs, plan.outputs, "output");
+  Status status;
+  {
+    const GilRelease release;
+    status = session.Launch(*stream.stream, in, out, sizes);
   }
   Check(status);
 }
@@ -296,20 +335,28 @@ void BindPlan(nb::module_& m) {
           "sizes", [](const PlanAtSizes& self) { return bindings::ToPython(self.sizes); },
           nb::sig("def sizes(self) -> tuple[int, ...]"));
   nb::class_<Session>(m, "Plan", "A compiled graph: build() it, then run() it from any number of threads.")
-      .def_static("build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
-                  nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
-                  nb::arg("num_threads") = 0, nb::arg("precision") = "model",
-                  nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
-                  nb::arg("use_tuning") = true, nb::arg("name") = "")
+      .def_static(
+          "build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
+          nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
+          nb::arg("num_threads") = 0, nb::arg("precision") = "model", nb::arg("exclude") = std::vector<std::string>(),
+          nb::arg("max_weight_error") = nb::none(), nb::arg("use_tuning") = true, nb::arg("name") = "",
+          nb::arg("device") = nb::none(), nb::arg("allow_tf32") = false,
+          "A plan for a device, by default the CPU. Raises NotImplementedError naming an operator that it has no "
+          "kernel for.")
       .def_static("build_extent", &BuildExtent, nb::arg("family"), nb::arg("weights"), nb::arg("seed"),
                   nb::arg("capacity"), nb::arg("level") = "O2", nb::arg("passes") = nb::none(),
                   nb::arg("share_memory") = true, nb::arg("num_threads") = 0, nb::arg("precision") = "model",
                   nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
-                  nb::arg("use_tuning") = true, nb::arg("name") = "",
+                  nb::arg("use_tuning") = true, nb::arg("name") = "", nb::arg("device") = nb::none(),
+                  nb::arg("allow_tf32") = false,
                   "A plan for all sizes up to `capacity` at which it looks as it does at `seed`.")
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) "
                    "-> None"))
+      .def("launch", &Launch, nb::arg("stream"), nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
+           nb::sig("def launch(self, stream: DeviceStream, inputs: Sequence[DeviceBuffer], outputs: "
+                   "Sequence[DeviceBuffer], sizes: Sequence[int] = ()) -> None"),
+           "run() on row-major tensors that begin where buffers of the plan's device do; returns before they are done.")
       .def("at", &At, nb::arg("sizes"), nb::sig("def at(self, sizes: Sequence[int]) -> PlanAtSizes"),
            "The plan at these sizes, which admits() accepts.")
       .def(

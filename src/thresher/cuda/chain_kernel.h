@@ -5,31 +5,42 @@
 
 #include <cstdint>
 
+#include "thresher/cuda/elements.h"
 #include "thresher/cuda/pointwise_kernel.h"
 #include "thresher/cuda/rows.h"
-#include "thresher/device_api.h"
+#include "thresher/kernels/pointwise_chain.h"
+#include "thresher/kernels/row_source.h"
 
 namespace thresher::cuda {
+
+using kernels::Chain;
+using kernels::ChainArg;
+using kernels::ChainStep;
+using kernels::kMaxChainOperands;
 
 // Threads of a block; fewer where many results wait in the 48 KiB that every device has.
 inline constexpr int kChainWidth = 256;
 inline constexpr int kMostSharedFloats = 48 * 1024 / 4;
 
-// kOneDimension: the chain's rank is 1. Index: wide enough for the chain's size.
+// kOneDimension, Index: as Elements::OffsetOf wants them.
 template <bool kOneDimension, class Index>
 struct ChainKernel {
   static constexpr int kMostThreads = kChainWidth;
-  thresher_chain chain;
+  Elements<kMaxChainOperands> elements;
+  const float* operands[kMaxChainOperands];
+  float* out;           // row-major; may be an operand that is read with the same strides
+  uint32_t one_powers;  // bit s: step s is a power whose exponent is one value for all elements
+  Chain chain;
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
     const int64_t tile = int64_t{t.width()} * kItems;
-    for (int64_t base = t.block() * tile; base < chain.size; base += t.num_blocks() * tile) {
+    for (int64_t base = t.block() * tile; base < elements.size; base += t.num_blocks() * tile) {
       float result[kItems];
-      for (int s = 0; s < chain.num_steps; ++s) Step(t, base, chain.steps[s], result);
+      for (int s = 0; s < chain.num_steps; ++s) Step(t, base, s, result);
       THRESHER_UNROLL
       for (int i = 0; i < kItems; ++i) {
-        if (const int64_t at = ElementOf(t, base, i); at < chain.size) chain.out[at] = result[i];
+        if (const int64_t at = ElementOf(t, base, i); at < elements.size) out[at] = result[i];
       }
     }
   }
@@ -49,82 +60,67 @@ struct ChainKernel {
 
   // `result`: in, that of the step before; out, of this one.
   template <class T>
-  THRESHER_DEVICE void Step(T& t, int64_t base, const thresher_chain_step& step, float* result) const {
+  THRESHER_DEVICE void Step(T& t, int64_t base, int s, float* result) const {
+    const ChainStep& step = chain.steps[s];
+    const bool boolean = step.operand_dtype == DType::kBool;
     float a[kItems], b[kItems];
-    Load(t, base, step.args[0], result, a);
+    Load(t, base, s, step.args[0], result, a);
     switch (step.kind) {
-      case THRESHER_CHAIN_UNARY:
-        ApplyUnary(static_cast<kernels::UnaryOp>(step.op), a, result);
+      case ChainStep::Kind::kUnary:
+        ApplyUnary(step.unary, a, result);
         break;
-      case THRESHER_CHAIN_BINARY:
-        Load(t, base, step.args[1], result, b);
-        if ((step.flags & THRESHER_CHAIN_ONE_POWER) != 0) {
+      case ChainStep::Kind::kBinary:
+        Load(t, base, s, step.args[1], result, b);
+        if ((one_powers >> s & 1u) != 0) {
           // All elements have the same exponent, those behind the end included; or there is one element, and others
           // are stored by nobody.
           ApplyPower(a, b[0], result);
         } else {
-          ApplyBinary(static_cast<kernels::BinaryOp>(step.op), (step.flags & THRESHER_CHAIN_BOOL) != 0, a, b, result);
+          ApplyBinary(step.binary, boolean, a, b, result);
         }
         break;
-      default: {
+      case ChainStep::Kind::kWhere: {
         float c[kItems];
-        Load(t, base, step.args[1], result, b);
-        Load(t, base, step.args[2], result, c);
+        Load(t, base, s, step.args[1], result, b);
+        Load(t, base, s, step.args[2], result, c);
         ApplyWhere(a, b, c, result);
+        break;
       }
     }
-    if (step.slot < 0) return;
+    if (step.slot >= chain.num_late_slots || s + 1 == chain.num_steps) return;
     auto slots = t.shared();
     THRESHER_UNROLL
     for (int i = 0; i < kItems; ++i) slots[PlaceOf(t, step.slot, i)] = result[i];
   }
 
   template <class T>
-  THRESHER_DEVICE void Load(T& t, int64_t base, const thresher_chain_arg& arg, const float* previous,
-                            float* out) const {
-    switch (arg.source) {
-      case THRESHER_CHAIN_PREVIOUS:
+  THRESHER_DEVICE void Load(T& t, int64_t base, int s, const ChainArg& arg, const float* previous, float* to) const {
+    switch (arg.kind) {
+      case ChainArg::Kind::kNumber:
         THRESHER_UNROLL
-        for (int i = 0; i < kItems; ++i) out[i] = previous[i];
+        for (int i = 0; i < kItems; ++i) to[i] = arg.number;
         return;
-      case THRESHER_CHAIN_NUMBER:
-        THRESHER_UNROLL
-        for (int i = 0; i < kItems; ++i) out[i] = arg.number;
-        return;
-      case THRESHER_CHAIN_SLOT: {
+      case ChainArg::Kind::kStep: {
+        if (arg.index + 1 == s) {
+          THRESHER_UNROLL
+          for (int i = 0; i < kItems; ++i) to[i] = previous[i];
+          return;
+        }
         auto slots = t.shared();
+        const int slot = chain.steps[arg.index].slot;
         THRESHER_UNROLL
-        for (int i = 0; i < kItems; ++i) out[i] = slots[PlaceOf(t, arg.index, i)];
+        for (int i = 0; i < kItems; ++i) to[i] = slots[PlaceOf(t, slot, i)];
         return;
       }
-      default: {
-        const float* operand = chain.operands[arg.index];
+      case ChainArg::Kind::kOperand: {
+        const float* operand = operands[arg.index];
         THRESHER_UNROLL
         for (int i = 0; i < kItems; ++i) {
           const int64_t at = ElementOf(t, base, i);
           // What lies behind the end computes something that nobody stores.
-          out[i] = operand[at < chain.size ? OffsetOf(at, arg.index) : 0];
+          to[i] = operand[at < elements.size ? elements.template OffsetOf<kOneDimension, Index>(at, arg.index) : 0];
         }
       }
-    }
-  }
-
-  // In the operand, of an element counted in row-major order.
-  THRESHER_DEVICE int64_t OffsetOf(int64_t element, int operand) const {
-    const int64_t* strides = chain.strides[operand];
-    if constexpr (kOneDimension) {
-      return element * strides[0];
-    } else {
-      if ((chain.dense >> operand & 1u) != 0) return element;
-      if ((chain.single >> operand & 1u) != 0) return 0;
-      Index rest = static_cast<Index>(element);
-      int64_t offset = 0;
-      for (int d = chain.rank - 1; d > 0; --d) {
-        const Index size = static_cast<Index>(chain.shape[d]);
-        offset += static_cast<int64_t>(rest % size) * strides[d];
-        rest /= size;
-      }
-      return offset + static_cast<int64_t>(rest) * strides[0];
     }
   }
 };
@@ -135,16 +131,39 @@ inline int ChainWidth(int slots) {
   return width;
 }
 
-// size > 0.
+// As kernels::Binary has it for the operator alone.
+inline bool HasOneExponent(const ChainStep& step, const View* operands, const View& out) {
+  if (step.kind != ChainStep::Kind::kBinary || step.binary != kernels::BinaryOp::kPow) return false;
+  const ChainArg& exponent = step.args[1];
+  return exponent.kind == ChainArg::Kind::kNumber || out.size() == 1 ||
+         (exponent.kind == ChainArg::Kind::kOperand && kernels::IsOneValue(operands[exponent.index]));
+}
+
+template <bool kOneDimension, class Index>
+ChainKernel<kOneDimension, Index> MakeChainKernel(const Elements<kMaxChainOperands>& elements, const Chain& chain,
+                                                  const View* operands, const View& out) {
+  ChainKernel<kOneDimension, Index> kernel{};
+  kernel.elements = elements;
+  for (int i = 0; i < chain.num_operands; ++i) kernel.operands[i] = operands[i].as<const float>();
+  kernel.out = out.as<float>();
+  for (int s = 0; s < chain.num_steps; ++s) {
+    if (HasOneExponent(chain.steps[s], operands, out)) kernel.one_powers |= 1u << s;
+  }
+  kernel.chain = chain;
+  return kernel;
+}
+
+// out is not empty.
 template <class Launch>
-auto LaunchChain(Launch&& launch, const thresher_chain& chain) {
+auto LaunchChain(Launch&& launch, const Chain& chain, const View* operands, const View& out) {
+  const Elements<kMaxChainOperands> elements = ElementsOf<kMaxChainOperands>(operands, chain.num_operands);
   Shape shape;
-  shape.width = ChainWidth(chain.num_slots);
-  shape.shared_floats = chain.num_slots * kItems * shape.width;
-  shape.blocks = AtMostBlocks(DivideUp(chain.size, int64_t{shape.width} * kItems));
-  if (chain.rank == 1) return launch(shape, ChainKernel<true, uint32_t>{chain});
-  if (chain.size <= INT32_MAX) return launch(shape, ChainKernel<false, uint32_t>{chain});
-  return launch(shape, ChainKernel<false, uint64_t>{chain});
+  shape.width = ChainWidth(chain.num_late_slots);
+  shape.shared_floats = chain.num_late_slots * kItems * shape.width;
+  shape.blocks = AtMostBlocks(DivideUp(elements.size, int64_t{shape.width} * kItems));
+  return ForLayout(elements, [&]<bool kOneDimension, class Index>() {
+    return launch(shape, MakeChainKernel<kOneDimension, Index>(elements, chain, operands, out));
+  });
 }
 
 }  // namespace thresher::cuda

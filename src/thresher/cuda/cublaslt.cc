@@ -90,10 +90,10 @@ class Descriptors {
   Descriptors& operator=(const Descriptors&) = delete;
 
   // The first status that is not success, 0 if all went well.
-  int Make(const thresher_gemm& g) {
+  int Make(const Gemm& g) {
     const GemmLayout layout = LayoutOf(g);
-    const int type = g.type == THRESHER_GEMM_BF16 ? kTypeBf16 : kTypeF32;
-    const int compute = g.allow_tf32 != 0 ? kComputeTf32 : kComputeF32;
+    const int type = g.bf16 ? kTypeBf16 : kTypeF32;
+    const int compute = g.allow_tf32 ? kComputeTf32 : kComputeF32;
     int status = library_.matmul_desc_create(&operation, compute, kTypeF32);
     const auto then = [&](int next) {
       if (status == 0) status = next;
@@ -140,9 +140,9 @@ class Descriptors {
   const CublasLt& library_;
 };
 
-std::string Describe(const thresher_gemm& g) {
-  return std::string(g.type == THRESHER_GEMM_BF16 ? "bf16" : "f32") + " product of " + std::to_string(g.m) + "x" +
-         std::to_string(g.k) + " and " + std::to_string(g.k) + "x" + std::to_string(g.n);
+std::string Describe(const Gemm& g) {
+  return std::string(g.bf16 ? "bf16" : "f32") + " product of " + std::to_string(g.m) + "x" + std::to_string(g.k) +
+         " and " + std::to_string(g.k) + "x" + std::to_string(g.n);
 }
 
 }  // namespace
@@ -163,8 +163,7 @@ thresher_device_result Products::Open() {
   return THRESHER_DEVICE_OK;
 }
 
-thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_t workspace_bytes,
-                                     const thresher_gemm& g) {
+thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& g) {
   if (const std::string problem = CheckGemm(g); !problem.empty())
     return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
   const std::lock_guard lock(mutex_);
@@ -176,11 +175,11 @@ thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_
   Descriptors d(*library_);
   if (const int status = d.Make(g); status != 0) return failed("describing", status);
 
-  const int64_t element = g.type == THRESHER_GEMM_BF16 ? 2 : 4;
+  const int64_t element = g.bf16 ? 2 : 4;
   const uint32_t alignments[3] = {AlignmentOf(g.b, g.ldb, element), AlignmentOf(g.a, g.lda, element),
                                   AlignmentOf(g.c, g.ldc, 4)};
-  const uint32_t options = static_cast<uint32_t>(g.type) | (g.transpose_b != 0 ? 2u : 0u) |
-                           (g.allow_tf32 != 0 ? 4u : 0u) | (g.bias != nullptr ? 8u : 0u);
+  const uint32_t options =
+      (g.bf16 ? 1u : 0u) | (g.transpose_b ? 2u : 0u) | (g.allow_tf32 ? 4u : 0u) | (g.bias != nullptr ? 8u : 0u);
   const Key key{g.m,   g.n,   g.k,     g.lda,
                 g.ldb, g.ldc, options, uint64_t{alignments[0]} << 32 | uint64_t{alignments[1]} << 16 | alignments[2]};
   auto known = algorithms_.find(key);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "thresher/cuda/gemm_layout.h"
 #include "thresher/device_api.h"
 
 namespace thresher::cuda {
@@ -22,8 +23,8 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // The caller has made the device current. `workspace` belongs to the stream.
-  thresher_device_result Run(cudaStream_t stream, void* workspace, size_t workspace_bytes, const thresher_gemm& gemm);
+  // The caller has made the device current. Nothing else uses `workspace` until the product is done.
+  thresher_device_result Run(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& gemm);
 
  private:
   struct Algorithm {  // what cuBLASLt says about how to compute a product: its own, we only keep it

@@ -4,9 +4,27 @@
 #include <cstdint>
 #include <string>
 
-#include "thresher/device_api.h"
+#include "thresher/kernels/kernel_params.h"
 
 namespace thresher::cuda {
+
+// C = A * B + bias, all row-major; see KernelId::kStoredProduct.
+struct Gemm : kernels::StoredProductParams {
+  const void* a;
+  const void* b;
+  const float* bias;  // or null
+  float* c;
+  bool bf16;  // of a and b, else f32
+};
+
+inline Gemm GemmOf(const kernels::StoredProductParams& params, const View* operands) {
+  return {params,
+          operands[0].data,
+          operands[1].data,
+          operands[2].as<const float>(),
+          operands[3].as<float>(),
+          operands[0].dtype == DType::kBF16};
+}
 
 // A column-major matrix in memory: element (row, col) is at row + col * ld.
 struct ColumnMajor {
@@ -25,9 +43,9 @@ struct GemmLayout {
   bool transpose_first = false;
 };
 
-inline GemmLayout LayoutOf(const thresher_gemm& g) {
+inline GemmLayout LayoutOf(const Gemm& g) {
   GemmLayout layout;
-  layout.transpose_first = g.transpose_b != 0;
+  layout.transpose_first = g.transpose_b;
   layout.first = layout.transpose_first ? ColumnMajor{g.k, g.n, g.ldb} : ColumnMajor{g.n, g.k, g.ldb};
   layout.second = {g.k, g.m, g.lda};
   layout.result = {g.n, g.m, g.ldc};
@@ -35,9 +53,9 @@ inline GemmLayout LayoutOf(const thresher_gemm& g) {
 }
 
 // What is wrong with the arguments; empty if nothing is.
-inline std::string CheckGemm(const thresher_gemm& g) {
+inline std::string CheckGemm(const Gemm& g) {
   const auto wanted = [](const char* name, int64_t least, int64_t found) {
-    return std::string("gemm: wanted ") + name + " of at least " + std::to_string(least) + ", found " +
+    return std::string("product: wanted ") + name + " of at least " + std::to_string(least) + ", found " +
            std::to_string(found);
   };
   if (g.m <= 0) return wanted("m", 1, g.m);
@@ -46,9 +64,6 @@ inline std::string CheckGemm(const thresher_gemm& g) {
   if (g.lda < g.k) return wanted("lda", g.k, g.lda);
   if (const int64_t row = g.transpose_b ? g.k : g.n; g.ldb < row) return wanted("ldb", row, g.ldb);
   if (g.ldc < g.n) return wanted("ldc", g.n, g.ldc);
-  if (g.type != THRESHER_GEMM_F32 && g.type != THRESHER_GEMM_BF16) {
-    return "gemm: wanted type 0 (f32) or 1 (bf16), found " + std::to_string(g.type);
-  }
   return {};
 }
 

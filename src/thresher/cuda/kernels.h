@@ -7,8 +7,9 @@
 
 namespace thresher::cuda {
 
-thresher_device_result RunChain(cudaStream_t stream, const thresher_chain& chain);
-thresher_device_result RunNorm(cudaStream_t stream, const thresher_norm& norm);
-thresher_device_result RunSoftmax(cudaStream_t stream, const thresher_softmax& softmax);
+struct Call;
+
+// A kernel of this library's own: none of cuBLASLt's.
+thresher_device_result LaunchKernel(cudaStream_t stream, const Call& call);
 
 }  // namespace thresher::cuda

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "thresher/cuda/cublaslt.h"
+#include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/kernels.h"
 #include "thresher/cuda/runtime.h"
@@ -22,7 +23,6 @@ struct thresher_device {
 struct thresher_stream {
   thresher_device* device = nullptr;
   cudaStream_t stream = nullptr;
-  void* workspace = nullptr;  // of products; from the first one on
 };
 
 struct thresher_event {
@@ -129,7 +129,7 @@ thresher_device_result StreamCreate(thresher_device* device, thresher_stream** s
     THRESHER_DEVICE_TRY(Use(*device));
     cudaStream_t made = nullptr;
     THRESHER_DEVICE_TRY(Check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream"));
-    *stream = new (std::nothrow) thresher_stream{device, made, nullptr};
+    *stream = new (std::nothrow) thresher_stream{device, made};
     if (*stream != nullptr) return THRESHER_DEVICE_OK;
     cudaStreamDestroy(made);
     return Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
@@ -143,7 +143,6 @@ thresher_device_result StreamSynchronize(thresher_stream* stream) {
 
 thresher_device_result StreamDestroy(thresher_stream* stream) {
   const thresher_device_result waited = StreamSynchronize(stream);
-  if (stream->workspace != nullptr) cudaFree(stream->workspace);
   cudaStreamDestroy(stream->stream);
   delete stream;
   return waited;
@@ -203,28 +202,31 @@ thresher_device_result Fill(thresher_stream* stream, void* to, uint8_t value, si
   return Check(cudaMemsetAsync(to, value, bytes, stream->stream), "filling memory");
 }
 
-thresher_device_result Chain(thresher_stream* stream, const thresher_chain* chain) {
-  THRESHER_DEVICE_TRY(Use(*stream->device));
-  return RunChain(stream->stream, *chain);
+Call CallOf(uint32_t kernel, const void* params, size_t params_bytes, const thresher_view* views, int32_t num_views) {
+  return {kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
 }
 
-thresher_device_result Norm(thresher_stream* stream, const thresher_norm* norm) {
-  THRESHER_DEVICE_TRY(Use(*stream->device));
-  return RunNorm(stream->stream, *norm);
-}
-
-thresher_device_result Softmax(thresher_stream* stream, const thresher_softmax* softmax) {
-  THRESHER_DEVICE_TRY(Use(*stream->device));
-  return RunSoftmax(stream->stream, *softmax);
-}
-
-thresher_device_result Gemm(thresher_stream* stream, const thresher_gemm* gemm) {
+thresher_device_result Query(thresher_device*, uint32_t kernel, const void* params, size_t params_bytes,
+                             const thresher_view* views, int32_t num_views, size_t* scratch_bytes) {
   return Guard([&] {
-    THRESHER_DEVICE_TRY(Use(*stream->device));
-    if (stream->workspace == nullptr) {
-      THRESHER_DEVICE_TRY(Check(cudaMalloc(&stream->workspace, kWorkspaceBytes), "allocating a product's workspace"));
+    const Verdict verdict = Check(CallOf(kernel, params, params_bytes, views, num_views));
+    if (verdict.result != THRESHER_DEVICE_OK) return Fail(verdict.result, verdict.problem);
+    *scratch_bytes = kernel == static_cast<uint32_t>(KernelId::kStoredProduct) ? kWorkspaceBytes : 0;
+    return THRESHER_DEVICE_OK;
+  });
+}
+
+thresher_device_result Launch(thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
+                              const thresher_view* views, int32_t num_views, void* scratch) {
+  return Guard([&] {
+    const Call call = CallOf(kernel, params, params_bytes, views, num_views);
+    if (const Verdict verdict = Check(call); verdict.result != THRESHER_DEVICE_OK) {
+      return Fail(verdict.result, verdict.problem);
     }
-    return stream->device->products.Run(stream->stream, stream->workspace, kWorkspaceBytes, *gemm);
+    THRESHER_DEVICE_TRY(Use(*stream->device));
+    if (call.kernel() != KernelId::kStoredProduct) return LaunchKernel(stream->stream, call);
+    const Gemm gemm = GemmOf(call.as<kernels::StoredProductParams>(), call.views);
+    return stream->device->products.Run(stream->stream, scratch, kWorkspaceBytes, gemm);
   });
 }
 
@@ -250,10 +252,8 @@ constexpr thresher_device_api kApi = {
     .event_elapsed = &EventElapsed,
     .copy = &Copy,
     .fill = &Fill,
-    .run_chain = &Chain,
-    .run_norm = &Norm,
-    .run_softmax = &Softmax,
-    .run_gemm = &Gemm,
+    .query = &Query,
+    .launch = &Launch,
 };
 
 }  // namespace

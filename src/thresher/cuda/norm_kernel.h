@@ -5,15 +5,18 @@
 #include <cstdint>
 
 #include "thresher/cuda/rows.h"
-#include "thresher/device_api.h"
+#include "thresher/kernels/norm.h"
 
 namespace thresher::cuda {
+
+using kernels::NormArgs;
 
 // kItems > 0: a thread holds its elements, x() and every width()-th after it; 0: it reads them again for each pass.
 template <bool kOneWarp, int kItems>
 struct NormKernel {
   static constexpr int kMostThreads = kMostRowThreads<kOneWarp>;
-  thresher_norm args;
+  NormArgs args;
+  bool rms;
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
@@ -38,7 +41,7 @@ struct NormKernel {
   template <class T>
   THRESHER_DEVICE Scaling ScalingOf(T& t, float mean, float first, float second) const {
     const float count = static_cast<float>(args.cols);
-    const float correction = args.rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, first) / count;
+    const float correction = rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, first) / count;
     const float variance = ReduceRow<kOneWarp, Sum>(t, second) / count - correction * correction;
     const float factor = 1.0f / sqrtf(variance + args.eps);
     return {mean, factor, correction * factor};
@@ -46,7 +49,7 @@ struct NormKernel {
 
   template <class T>
   THRESHER_DEVICE float MeanOf(T& t, float total) const {
-    return args.rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, total) / static_cast<float>(args.cols);
+    return rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, total) / static_cast<float>(args.cols);
   }
 
   THRESHER_DEVICE void Store(float* out, int64_t col, float v, const Scaling& s) const {
@@ -57,9 +60,9 @@ struct NormKernel {
 
   template <class T>
   THRESHER_DEVICE void Held(T& t, int64_t row) const {
-    const float* x = args.x + row * args.x_stride;
-    const float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.residual_stride;
-    float* sum = args.sum == nullptr ? nullptr : args.sum + row * args.sum_stride;
+    const float* x = args.x + row * args.row_stride;
+    const float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.residual_row_stride;
+    float* sum = args.sum == nullptr ? nullptr : args.sum + row * args.sum_row_stride;
     float held[kItems];
     float total = 0.0f;
     THRESHER_UNROLL
@@ -81,7 +84,7 @@ struct NormKernel {
       second += difference * difference;
     }
     const Scaling scaling = ScalingOf(t, mean, first, second);
-    float* out = args.out + row * args.out_stride;
+    float* out = args.out + row * args.out_row_stride;
     THRESHER_UNROLL
     for (int i = 0; i < kItems; ++i) {
       const int64_t col = t.x() + int64_t{i} * t.width();
@@ -92,15 +95,15 @@ struct NormKernel {
   // A thread reads back only what it wrote itself.
   template <class T>
   THRESHER_DEVICE void Reread(T& t, int64_t row) const {
-    const float* x = args.x + row * args.x_stride;
-    float* out = args.out + row * args.out_stride;
+    const float* x = args.x + row * args.row_stride;
+    float* out = args.out + row * args.out_row_stride;
     const float* from = x;
     float total = 0.0f;
     if (args.residual == nullptr) {
       for (int64_t col = t.x(); col < args.cols; col += t.width()) total += x[col];
     } else {
-      const float* residual = args.residual + row * args.residual_stride;
-      float* sum = args.sum == nullptr ? out : args.sum + row * args.sum_stride;
+      const float* residual = args.residual + row * args.residual_row_stride;
+      float* sum = args.sum == nullptr ? out : args.sum + row * args.sum_row_stride;
       for (int64_t col = t.x(); col < args.cols; col += t.width()) {
         sum[col] = x[col] + residual[col];
         total += sum[col];
@@ -119,9 +122,10 @@ struct NormKernel {
   }
 };
 
+// `rms`: RMS norm. rows, cols > 0.
 template <class Launch>
-auto LaunchNorm(Launch&& launch, const thresher_norm& norm) {
-  return LaunchRows<NormKernel>(launch, norm, norm.rows, norm.cols);
+auto LaunchNorm(Launch&& launch, const NormArgs& norm, bool rms) {
+  return LaunchRows<NormKernel>(launch, norm.rows, norm.cols, norm, rms);
 }
 
 }  // namespace thresher::cuda

@@ -49,33 +49,33 @@ inline RowShape ShapeOfRows(int64_t rows, int64_t cols) {
   return out;
 }
 
-// launch(shape, Kernel<one_warp, items>{args}) with the variant that fits the rows. `rows` and `cols` > 0.
-template <template <bool, int> class Kernel, class Args, class Launch>
-auto LaunchRows(Launch&& launch, const Args& args, int64_t rows, int64_t cols) {
+// launch(shape, Kernel<one_warp, items>{args...}) with the variant that fits the rows. `rows` and `cols` > 0.
+template <template <bool, int> class Kernel, class Launch, class... Args>
+auto LaunchRows(Launch&& launch, int64_t rows, int64_t cols, const Args&... args) {
   const RowShape row = ShapeOfRows(rows, cols);
   if (row.one_warp) {
     switch (row.items) {
       case 1:
-        return launch(row.shape, Kernel<true, 1>{args});
+        return launch(row.shape, Kernel<true, 1>{args...});
       case 2:
-        return launch(row.shape, Kernel<true, 2>{args});
+        return launch(row.shape, Kernel<true, 2>{args...});
       case 4:
-        return launch(row.shape, Kernel<true, 4>{args});
+        return launch(row.shape, Kernel<true, 4>{args...});
       case 8:
-        return launch(row.shape, Kernel<true, 8>{args});
+        return launch(row.shape, Kernel<true, 8>{args...});
       default:
-        return launch(row.shape, Kernel<true, 16>{args});
+        return launch(row.shape, Kernel<true, 16>{args...});
     }
   }
   switch (row.items) {
     case 0:
-      return launch(row.shape, Kernel<false, 0>{args});
+      return launch(row.shape, Kernel<false, 0>{args...});
     case 4:
-      return launch(row.shape, Kernel<false, 4>{args});
+      return launch(row.shape, Kernel<false, 4>{args...});
     case 8:
-      return launch(row.shape, Kernel<false, 8>{args});
+      return launch(row.shape, Kernel<false, 8>{args...});
     default:
-      return launch(row.shape, Kernel<false, 16>{args});
+      return launch(row.shape, Kernel<false, 16>{args...});
   }
 }
 

@@ -6,9 +6,17 @@
 #include <cstdint>
 
 #include "thresher/cuda/rows.h"
-#include "thresher/device_api.h"
 
 namespace thresher::cuda {
+
+struct SoftmaxArgs {
+  const float* x;  // row-major [outer, dim, inner]
+  float* out;      // may be x
+  int64_t outer;
+  int64_t dim;
+  int64_t inner;
+  bool log;
+};
 
 // What is left to do with an element once maximum and sum of its slice are known.
 struct SoftmaxFinish {
@@ -25,7 +33,7 @@ struct SoftmaxFinish {
 template <bool kOneWarp, int kItems>
 struct SoftmaxRowKernel {
   static constexpr int kMostThreads = kMostRowThreads<kOneWarp>;
-  thresher_softmax args;
+  SoftmaxArgs args;
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
@@ -61,7 +69,7 @@ struct SoftmaxRowKernel {
         total += held[i];
       }
     }
-    const SoftmaxFinish finish(most, ReduceRow<kOneWarp, Sum>(t, total), args.log != 0);
+    const SoftmaxFinish finish(most, ReduceRow<kOneWarp, Sum>(t, total), args.log);
     THRESHER_UNROLL
     for (int i = 0; i < kItems; ++i) {
       const int64_t col = t.x() + int64_t{i} * t.width();
@@ -76,7 +84,7 @@ struct SoftmaxRowKernel {
     most = ReduceRow<kOneWarp, Max>(t, most);
     float total = 0.0f;
     for (int64_t col = t.x(); col < args.dim; col += t.width()) total += expf(x[col] - most);
-    const SoftmaxFinish finish(most, ReduceRow<kOneWarp, Sum>(t, total), args.log != 0);
+    const SoftmaxFinish finish(most, ReduceRow<kOneWarp, Sum>(t, total), args.log);
     for (int64_t col = t.x(); col < args.dim; col += t.width()) {
       out[col] = args.log ? finish.Log(x[col]) : finish.Linear(x[col]);
     }
@@ -87,9 +95,9 @@ struct SoftmaxRowKernel {
 struct SoftmaxColumnKernel {
   static constexpr int kHeight = 8;
   static constexpr int kMostThreads = kWarp * kHeight;
-  thresher_softmax args;
+  SoftmaxArgs args;
 
-  static int64_t Tiles(const thresher_softmax& args) { return DivideUp(args.inner, kWarp); }
+  static int64_t Tiles(const SoftmaxArgs& args) { return DivideUp(args.inner, kWarp); }
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
@@ -106,7 +114,7 @@ struct SoftmaxColumnKernel {
       most = Reduce<Max>(t, most);
       float total = 0.0f;
       for (int64_t i = t.y(); i < dim; i += t.height()) total += expf(x[i * args.inner] - most);
-      const SoftmaxFinish finish(most, Reduce<Sum>(t, total), args.log != 0);
+      const SoftmaxFinish finish(most, Reduce<Sum>(t, total), args.log);
       for (int64_t i = t.y(); i < dim; i += t.height()) {
         const float v = x[i * args.inner];
         out[i * args.inner] = args.log ? finish.Log(v) : finish.Linear(v);
@@ -130,8 +138,8 @@ struct SoftmaxColumnKernel {
 
 // All dimensions > 0.
 template <class Launch>
-auto LaunchSoftmax(Launch&& launch, const thresher_softmax& softmax) {
-  if (softmax.inner == 1) return LaunchRows<SoftmaxRowKernel>(launch, softmax, softmax.outer, softmax.dim);
+auto LaunchSoftmax(Launch&& launch, const SoftmaxArgs& softmax) {
+  if (softmax.inner == 1) return LaunchRows<SoftmaxRowKernel>(launch, softmax.outer, softmax.dim, softmax);
   Shape shape;
   shape.blocks = AtMostBlocks(softmax.outer * SoftmaxColumnKernel::Tiles(softmax));
   shape.height = SoftmaxColumnKernel::kHeight;

@@ -200,24 +200,32 @@ void AssignSlots(Chain& chain) {
       if (arg.kind == Kind::kStep) last_use[arg.index] = s;
     }
   }
-  bool busy[kMaxChainSteps] = {};
-  const auto release = [&](int s, bool before_writing) {
-    for (int i = 0; i < s; ++i) {
-      // A row function may write over an argument of its result's type, not of another.
-      const bool in_place = chain.steps[i].dtype == chain.steps[s].dtype;
-      if (last_use[i] == s && in_place == before_writing) busy[chain.steps[i].slot] = false;
+  const auto assign = [&](bool late, int first) {
+    bool busy[kMaxChainSteps] = {};
+    int slots = 0;
+    const auto release = [&](int s, bool before_writing) {
+      for (int i = 0; i < s; ++i) {
+        // A row function may write over an argument of its result's type, not of another.
+        const bool in_place = chain.steps[i].dtype == chain.steps[s].dtype;
+        if (last_use[i] == s && in_place == before_writing && (last_use[i] > i + 1) == late) {
+          busy[chain.steps[i].slot - first] = false;
+        }
+      }
+    };
+    // The last step writes to the output.
+    for (int s = 0; s + 1 < chain.num_steps; ++s) {
+      release(s, true);
+      const auto free = static_cast<int>(std::find(std::begin(busy), std::end(busy), false) - std::begin(busy));
+      release(s, false);
+      if ((last_use[s] > s + 1) != late) continue;
+      busy[free] = true;
+      chain.steps[s].slot = static_cast<uint8_t>(first + free);
+      slots = std::max(slots, free + 1);
     }
+    return slots;
   };
-  chain.num_slots = 0;
-  // The last step writes to the output.
-  for (int s = 0; s + 1 < chain.num_steps; ++s) {
-    release(s, true);
-    const auto free = static_cast<int>(std::find(std::begin(busy), std::end(busy), false) - std::begin(busy));
-    release(s, false);
-    busy[free] = true;
-    chain.steps[s].slot = static_cast<uint8_t>(free);
-    chain.num_slots = std::max(chain.num_slots, free + 1);
-  }
+  chain.num_late_slots = assign(true, 0);
+  chain.num_slots = chain.num_late_slots + assign(false, chain.num_late_slots);
 }
 
 size_t ChainScratchBytes(const Chain& chain) {

@@ -2,6 +2,9 @@
 //
 // The operators are those of pointwise.h, row by row the same functions: the bits are those of one operator after the
 // other. Operands are f32 with out's shape and any strides, stride 0 where broadcast; what lies between may be bool.
+//
+// A Chain is the parameters of KernelId::kPointwise on every device: the CPU runs it tile by tile, others element by
+// element (cuda/chain_kernel.h).
 #pragma once
 
 #include <cstddef>
@@ -33,7 +36,7 @@ struct ChainStep {
   ChainArg args[3];
   DType operand_dtype = DType::kF32;  // of the branches for where
   DType dtype = DType::kF32;          // of the result
-  uint8_t slot = 0;                   // where the result waits, set by AssignSlots
+  uint8_t slot = 0;                   // where the result waits, set by AssignSlots; not for the last step
 
   friend bool operator==(const ChainStep&, const ChainStep&) = default;
   int num_args() const { return kind == Kind::kUnary ? 1 : kind == Kind::kBinary ? 2 : 3; }
@@ -44,11 +47,14 @@ struct Chain {
   int num_operands = 0;
   int num_steps = 0;
   int num_slots = 0;
+  int num_late_slots =
+      0;  // slots below this one hold what steps after the next one read, the others what only that does
   ChainStep steps[kMaxChainSteps];
   friend bool operator==(const Chain&, const Chain&) = default;
 };
 
-// Gives every step's result a tile of scratch memory; results that are not needed at the same time share.
+// Gives every step's result but the last a slot; results that are not needed at the same time share. What only the next
+// step reads lies in slots of its own behind the others: a device that holds it in registers needs none for it.
 void AssignSlots(Chain& chain);
 
 // What RunChain wants to write to besides `out`, for each part.

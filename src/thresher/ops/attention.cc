@@ -102,7 +102,7 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
   p.causal = GetAttr<bool>(node.attrs, "causal", false);
   p.masked = node.inputs[3] != kNoValue;
   p.bf16 = GetAttr<std::string>(node.attrs, "precision", "fp32") == Name(Precision::kBf16) &&
-           kernels::RowsFor(Precision::kBf16, shape[2]) == kernels::RowForm::kBF16;
+           lowering.target().RowsFor(Precision::kBf16, shape[2], kernels::Variant::kAuto) == kernels::RowForm::kBF16;
   const TensorRef q = lowering.InnerContiguous(lowering.Ref(node.inputs[0]));
   const TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
   const TensorRef v = lowering.InnerContiguous(lowering.Ref(node.inputs[2]));
@@ -114,11 +114,16 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
     mask = ops::ExpandTo(raw, scores);
     if (mask.view.strides[3] > 1) mask = ops::ExpandTo(lowering.Contiguous(raw), scores);
   }
-  lowering.AddStep(SdpaStep, {q, k, v, mask}, {out}, p).scratch = SdpaScratch;
+  lowering.AddStep(KernelId::kSdpa, {q, k, v, mask}, {out}, p);
   return Status::Ok();
 }
 
 }  // namespace
+
+std::span<const CpuKernel> AttentionKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kSdpa, SdpaStep, SdpaScratch}};
+  return kernels;
+}
 
 std::span<const OpDef> AttentionOps() {
   static const std::vector<OpDef> rows = {

@@ -9,6 +9,8 @@
 #include "thresher/base/view.h"
 #include "thresher/graph/graph.h"
 #include "thresher/graph/operator.h"
+#include "thresher/kernels/kernel_params.h"
+#include "thresher/plan/cpu_kernel.h"
 #include "thresher/plan/lowering.h"
 
 namespace thresher::ops {

@@ -49,7 +49,7 @@ Status ArangeStep(const StepContext& c) {
 Status LowerArange(const Graph&, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
-  lowering.AddStep(ArangeStep, {}, {out},
+  lowering.AddStep(KernelId::kArange, {}, {out},
                    ArangeParams{GetAttr<double>(node.attrs, "start", 0), GetAttr<double>(node.attrs, "step", 1)});
   return Status::Ok();
 }
@@ -75,7 +75,7 @@ struct FullParams {
   friend bool operator==(const FullParams&, const FullParams&) = default;
 };
 
-Status FullStep(const StepContext& c) {
+Status FillStep(const StepContext& c) {
   kernels::Fill(c.out(), c.as<FullParams>().bits, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -87,11 +87,16 @@ Status LowerFull(const Graph&, const Node& node, Lowering& lowering) {
   const bool integral = node.attrs.contains("value_int");
   const uint64_t bits = integral ? kernels::BitsOf(GetAttr<int64_t>(node.attrs, "value_int", 0), out.view.dtype)
                                  : kernels::BitsOf(GetAttr<double>(node.attrs, "value", 0), out.view.dtype);
-  lowering.AddStep(FullStep, {}, {out}, FullParams{bits});
+  lowering.AddStep(KernelId::kFill, {}, {out}, FullParams{bits});
   return Status::Ok();
 }
 
 }  // namespace
+
+std::span<const CpuKernel> CreateKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kArange, ArangeStep}, {KernelId::kFill, FillStep}};
+  return kernels;
+}
 
 std::span<const OpDef> CreateOps() {
   static const std::vector<OpDef> rows = {

@@ -5,6 +5,7 @@
 
 #include "thresher/kernels/gemm.h"
 #include "thresher/ops/common.h"
+#include "thresher/ops/linear.h"
 
 namespace thresher {
 namespace {
@@ -102,30 +103,12 @@ Status GroupedStep(const StepContext& c) {
   return Status::Ok();
 }
 
-struct PackParams {
-  int64_t k, n, stride_k, stride_n;
-  friend bool operator==(const PackParams&, const PackParams&) = default;
-};
-
-Status PackStep(const StepContext& c) {
-  const auto& p = c.as<PackParams>();
-  const Weight weight{c.in(0).data, Encoding::kF32, p.k, p.n, p.stride_k, p.stride_n};
-  kernels::PackWeight(Precision::kFp32, weight, c.out().as<float>(), c.part, c.num_parts);
-  return Status::Ok();
-}
-
 // The weight's panels: packed once where it is a constant, else by a step.
 TensorRef Packed(ValueId id, const GroupedParams& p, bool nk, Lowering& lowering) {
   if (lowering.graph().is_constant(id)) return lowering.PackedWeight({id}, nk, p.precision);
   const TensorRef raw = lowering.Ref(id);
   const int64_t s0 = raw.view.strides[0], s1 = raw.view.strides[1];
-  const TensorRef packed = lowering.AllocateTemporary(DType::kF32, {kernels::PackedSize(p.k, p.n)});
-  Step& step = lowering.AddStep(PackStep, {raw}, {packed}, PackParams{p.k, p.n, nk ? s1 : s0, nk ? s0 : s1});
-  step.name = "pack";
-  step.section = Section::kReshape;
-  step.flops = 0;
-  step.bytes = 2.0 * static_cast<double>(sizeof(float)) * static_cast<double>(p.k * p.n);
-  return packed;
+  return ops::AddPack(raw, {p.k, p.n, nk ? s1 : s0, nk ? s0 : s1, 1, 0}, lowering);
 }
 
 Status LowerGroupedLinear(const Graph& graph, const Node& node, Lowering& lowering) {
@@ -143,11 +126,16 @@ Status LowerGroupedLinear(const Graph& graph, const Node& node, Lowering& loweri
   p.precision = alike ? StoredPrecision(stored) : Precision::kFp32;
   std::vector<TensorRef> inputs = {x, lowering.Ref(node.inputs[kEnds])};
   for (size_t i = kWeights; i < node.inputs.size(); ++i) inputs.push_back(Packed(node.inputs[i], p, nk, lowering));
-  lowering.AddStep(GroupedStep, std::move(inputs), {out}, p).scratch = GroupedScratch;
+  lowering.AddStep(KernelId::kGroupedProduct, std::move(inputs), {out}, p);
   return Status::Ok();
 }
 
 }  // namespace
+
+std::span<const CpuKernel> GroupedLinearKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kGroupedProduct, GroupedStep, GroupedScratch}};
+  return kernels;
+}
 
 std::span<const OpDef> GroupedLinearOps() {
   static const std::vector<OpDef> rows = {

@@ -8,8 +8,6 @@
 namespace thresher {
 namespace {
 
-struct NoParams {};
-
 Status WantIndices(const OperandType& indices) {
   if (indices.dtype == DType::kI64 || indices.dtype == DType::kI32) return Status::Ok();
   return Unsupported("wanted indices of i64 or i32, found " + ops::ToString(indices));
@@ -40,7 +38,7 @@ Status EmbeddingStep(const StepContext& c) {
 Status LowerEmbedding(const Graph&, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
-  lowering.AddStep(EmbeddingStep, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out}, NoParams{});
+  lowering.AddStep(KernelId::kEmbedding, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out});
   return Status::Ok();
 }
 
@@ -74,7 +72,8 @@ Status LowerGather(const Graph& graph, const Node& node, Lowering& lowering) {
   if (ops::Empty(out)) return Status::Ok();
   const int rank = static_cast<int>(graph.value(node.inputs[0]).shape.size());
   THRESHER_ASSIGN(const int dim, ops::NormalizeDim(GetAttr<int64_t>(node.attrs, "dim", 0), rank, "dim"));
-  lowering.AddStep(GatherStep, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out}, GatherParams{dim});
+  lowering.AddStep(KernelId::kGather, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out},
+                   GatherParams{dim});
   return Status::Ok();
 }
 
@@ -116,7 +115,7 @@ Status LowerIndex(const Graph& graph, const Node& node, Lowering& lowering) {
   for (size_t i = 1; i < node.inputs.size(); ++i) {
     inputs.push_back(ops::ExpandTo(lowering.Ref(node.inputs[i]), shape));
   }
-  lowering.AddStep(IndexStep, std::move(inputs), {out}, NoParams{});
+  lowering.AddStep(KernelId::kIndex, std::move(inputs), {out});
   return Status::Ok();
 }
 
@@ -168,12 +167,20 @@ Status LowerIndexPut(const Graph& graph, const Node& node, Lowering& lowering) {
   const Dims& x = graph.value(node.inputs[0]).shape;
   shape.insert(shape.end(), x.begin() + static_cast<std::ptrdiff_t>(node.inputs.size() - 2), x.end());
   inputs[0] = ops::ExpandTo(lowering.Ref(node.inputs[1]), shape);
-  lowering.AddStep(IndexPutStep, std::move(inputs), {out},
+  lowering.AddStep(KernelId::kIndexPut, std::move(inputs), {out},
                    IndexPutParams{GetAttr<bool>(node.attrs, "accumulate", false)});
   return Status::Ok();
 }
 
 }  // namespace
+
+std::span<const CpuKernel> IndexKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kEmbedding, EmbeddingStep},
+                                      {KernelId::kGather, GatherStep},
+                                      {KernelId::kIndex, IndexStep},
+                                      {KernelId::kIndexPut, IndexPutStep}};
+  return kernels;
+}
 
 std::span<const OpDef> IndexOps() {
   static const std::vector<OpDef> rows = {

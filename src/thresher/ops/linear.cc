@@ -12,20 +12,11 @@
 namespace thresher {
 namespace {
 
+using ops::AddPack;
 using ops::AsRows;
 using ops::Empty;
 using ops::One;
-
-struct PackParams {
-  int64_t k, n, stride_k, stride_n;
-  int64_t batch, batch_stride;
-
-  static constexpr auto Sizes() {
-    return std::tuple(&PackParams::k, &PackParams::n, &PackParams::stride_k, &PackParams::stride_n, &PackParams::batch,
-                      &PackParams::batch_stride);
-  }
-  friend bool operator==(const PackParams&, const PackParams&) = default;
-};
+using ops::PackParams;
 
 // No less than what each packed matrix takes, and without the rounding that keeps PackedSize from being a polynomial.
 int64_t PackedRoom(int64_t k, int64_t n) { return k * (n + kernels::PackedColumns() - 1); }
@@ -40,17 +31,6 @@ Status PackStep(const StepContext& c) {
     kernels::PackWeight(Precision::kFp32, matrix, c.out().as<float>() + b * packed_stride, c.part, c.num_parts);
   }
   return Status::Ok();
-}
-
-// Adds a step that packs a 2-D or batched [batch, k, n] window at run time.
-TensorRef AddPack(const TensorRef& b, const PackParams& params, Lowering& lowering) {
-  const TensorRef packed = lowering.AllocateTemporary(DType::kF32, {params.batch * PackedRoom(params.k, params.n)});
-  Step& step = lowering.AddStep(PackStep, {b}, {packed}, params);
-  step.name = "pack";
-  step.section = Section::kReshape;
-  step.flops = 0;
-  step.bytes = 2.0 * static_cast<double>(sizeof(float)) * static_cast<double>(params.batch * params.k * params.n);
-  return packed;
 }
 
 // ---- linear ----
@@ -125,7 +105,7 @@ Args ProductArgs(const StepContext& c, const GemmParams& p) {
   return args;
 }
 
-kernels::GemmArgs LinearArgs(const StepContext& c) {
+kernels::GemmArgs PackedArgs(const StepContext& c) {
   const auto& p = c.as<GemmParams>();
   auto args = ProductArgs<kernels::GemmArgs>(c, p);
   args.a = c.in(0).as<const float>();
@@ -134,12 +114,12 @@ kernels::GemmArgs LinearArgs(const StepContext& c) {
   return args;
 }
 
-Status LinearStep(const StepContext& c) {
-  kernels::Gemm(LinearArgs(c), c.scratch, c.part, c.num_parts);
+Status PackedStep(const StepContext& c) {
+  kernels::Gemm(PackedArgs(c), c.scratch, c.part, c.num_parts);
   return Status::Ok();
 }
 
-size_t LinearScratch(const StepContext& c) { return kernels::GemmScratchBytes(LinearArgs(c)); }
+size_t PackedScratch(const StepContext& c) { return kernels::GemmScratchBytes(PackedArgs(c)); }
 
 // Rows in another form in one piece of memory: the rows, then what belongs to each of them.
 struct ConvertedRows {
@@ -199,7 +179,7 @@ TensorRef Converted(ValueId id, const TensorRef& x, const GemmParams& p, Lowerin
   if (kept.buffer >= 0) return kept;
   const int64_t bytes = ConvertedRows::Bytes(p);
   kept = lowering.AllocateTemporary(DType::kF32, {(bytes + 3) / static_cast<int64_t>(sizeof(float))});
-  Step& step = lowering.AddStep(ConvertStep, {x}, {kept}, p);
+  Step& step = lowering.AddStep(KernelId::kConvertRows, {x}, {kept}, p);
   step.name = p.form == kernels::RowForm::kBF16 ? "to_bf16" : "quantize";
   step.section = Section::kReshape;
   step.flops = 0;
@@ -245,7 +225,7 @@ struct MatmulParams {
 };
 
 // One product of the batch, without its matrices.
-kernels::GemmArgs MatmulArgs(const MatmulParams& p) {
+kernels::GemmArgs BatchedArgs(const MatmulParams& p) {
   kernels::GemmArgs args;
   args.m = p.m;
   args.n = p.n;
@@ -255,9 +235,9 @@ kernels::GemmArgs MatmulArgs(const MatmulParams& p) {
   return args;
 }
 
-Status MatmulStep(const StepContext& c) {
+Status BatchedStep(const StepContext& c) {
   const auto& p = c.as<MatmulParams>();
-  kernels::GemmArgs args = MatmulArgs(p);
+  kernels::GemmArgs args = BatchedArgs(p);
   // Whole products a thread where there are enough of them, else each product is shared.
   const bool share = p.batch < c.num_parts;
   const int64_t begin = share ? 0 : p.batch * c.part / c.num_parts;
@@ -272,7 +252,7 @@ Status MatmulStep(const StepContext& c) {
   return Status::Ok();
 }
 
-size_t MatmulScratch(const StepContext& c) { return kernels::GemmScratchBytes(MatmulArgs(c.as<MatmulParams>())); }
+size_t BatchedScratch(const StepContext& c) { return kernels::GemmScratchBytes(BatchedArgs(c.as<MatmulParams>())); }
 
 // The window [batch, rows, cols] of an operand whose leading dimensions are broadcast to `lead`; a copy where the
 // leading dimensions have no common stride.
@@ -333,7 +313,7 @@ Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
                       p.shared_b ? 0 : BatchStride(b.view)},
                      lowering);
   }
-  lowering.AddStep(MatmulStep, {a, packed}, {out}, p).scratch = MatmulScratch;
+  lowering.AddStep(KernelId::kBatchedProduct, {a, packed}, {out}, p);
   return Status::Ok();
 }
 
@@ -363,6 +343,16 @@ Status CheckProductAttrs(const Attrs& attrs) {
   return Status::Ok();
 }
 
+TensorRef AddPack(const TensorRef& b, const PackParams& params, Lowering& lowering) {
+  const TensorRef packed = lowering.AllocateTemporary(DType::kF32, {params.batch * PackedRoom(params.k, params.n)});
+  Step& step = lowering.AddStep(KernelId::kPack, {b}, {packed}, params);
+  step.name = "pack";
+  step.section = Section::kReshape;
+  step.flops = 0;
+  step.bytes = 2.0 * static_cast<double>(sizeof(float)) * static_cast<double>(params.batch * params.k * params.n);
+  return packed;
+}
+
 std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n) {
   const int64_t panel = kernels::PackedColumns();
   std::vector<int64_t> columns = {0};
@@ -372,8 +362,15 @@ std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n) {
   return columns;
 }
 
+Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph) {
+  if (!graph.is_constant(product.weights[0])) return Precision::kFp32;
+  const std::string stored(Name(StoredPrecision(graph.value(product.weights[0]).dtype)));
+  return ParsePrecision(GetAttr<std::string>(attrs, "precision", stored)).value();
+}
+
 Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering) {
   if (Empty(out)) return Status::Ok();
+  if (!lowering.target().packs_weights()) return LowerStoredProduct(product, attrs, out, lowering);
   const Graph& graph = lowering.graph();
   const bool nk = GetAttr<std::string>(attrs, "layout", "nk") == "nk";
   const TensorRef x = RowsOrCopy(lowering.Ref(product.x), lowering);
@@ -388,11 +385,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   AsRows(x.view, &p.m, &cols, &p.lda);
   p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
   const bool constant = graph.is_constant(product.weights[0]);
-  p.precision = Precision::kFp32;
-  if (constant) {
-    const std::string stored(Name(StoredPrecision(graph.value(product.weights[0]).dtype)));
-    p.precision = ParsePrecision(GetAttr<std::string>(attrs, "precision", stored)).value();
-  }
+  p.precision = PrecisionOf(product, attrs, graph);
   const int number = lowering.AddProduct(p.precision, p.m, p.n, p.k);
   p.blocking = lowering.product(number).blocking;
   p.form = lowering.product(number).form;
@@ -414,7 +407,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
       std::copy_n(static_cast<const float*>(graph.value(product.biases[i]).constant.data), widths[i],
                   joined.begin() + columns[i]);
     }
-    bias = lowering.AddConstant(std::move(joined));
+    bias = lowering.AddConstant(DType::kF32, {p.n}, std::move(joined));
   }
   TensorRef residual = lowering.Ref(product.residual);
   if (residual.buffer >= 0) {
@@ -424,13 +417,21 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   }
   const bool as_is = p.form == kernels::RowForm::kF32;
   const TensorRef rows = as_is ? x : Converted(product.x, x, p, lowering);
-  Step& step = lowering.AddStep(as_is ? LinearStep : DotStep, {rows, weight, bias, residual}, {out}, p);
-  step.scratch = as_is ? LinearScratch : DotScratch;
-  step.product = number;
+  const KernelId kernel = as_is ? KernelId::kPackedProduct : KernelId::kDotProduct;
+  lowering.AddStep(kernel, {rows, weight, bias, residual}, {out}, p).product = number;
   return Status::Ok();
 }
 
 }  // namespace ops
+
+std::span<const CpuKernel> LinearKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kPack, PackStep},
+                                      {KernelId::kConvertRows, ConvertStep},
+                                      {KernelId::kPackedProduct, PackedStep, PackedScratch},
+                                      {KernelId::kDotProduct, DotStep, DotScratch},
+                                      {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};
+  return kernels;
+}
 
 std::span<const OpDef> LinearOps() {
   static const std::vector<OpDef> rows = {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
+#include "thresher/base/precision.h"
 #include "thresher/base/status.h"
 #include "thresher/graph/operator.h"
 #include "thresher/plan/lowering.h"
@@ -18,6 +20,21 @@ struct Product {
   ValueId residual = kNoValue;
 };
 
+// Packs `batch` matrices of k x n that lie batch_stride elements apart.
+struct PackParams {
+  int64_t k, n, stride_k, stride_n;
+  int64_t batch, batch_stride;
+
+  static constexpr auto Sizes() {
+    return std::tuple(&PackParams::k, &PackParams::n, &PackParams::stride_k, &PackParams::stride_n, &PackParams::batch,
+                      &PackParams::batch_stride);
+  }
+  friend bool operator==(const PackParams&, const PackParams&) = default;
+};
+
+// Adds a step that packs a 2-D or batched [batch, k, n] window at run time.
+TensorRef AddPack(const TensorRef& b, const PackParams& params, Lowering& lowering);
+
 // The rows of attributes that both operators have: layout, activation, precision.
 const std::vector<AttrSpec>& ProductAttrs();
 // Whether their values are known.
@@ -27,7 +44,12 @@ Status CheckProductAttrs(const Attrs& attrs);
 // begins with a panel of its own; the columns up to there hold zeros put through the activation.
 std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n);
 
+// What weights are stored in and multiplied as: what the attribute says, else what they are stored in.
+Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph);
+
 // Emits the step that computes `out`: row-major, rows as many as x has, as wide as ProductColumns says.
 Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);
+// The same for targets that take weights as they are stored; of one weight.
+Status LowerStoredProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);
 
 }  // namespace thresher::ops

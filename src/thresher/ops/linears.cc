@@ -60,8 +60,8 @@ Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
   for (size_t i = 1; i < node.inputs.size(); ++i) constant &= graph.is_constant(node.inputs[i]);
   const Dims& x = graph.value(product.x).shape;
   const int64_t rows = NumElements(Dims(x.begin(), x.end() - 1));
-  if (!constant || rows == 0) {
-    // What is computed at run time is not packed together.
+  if (!constant || rows == 0 || !lowering.target().packs_weights()) {
+    // What is computed at run time is not packed together, nor what is not packed at all.
     for (size_t i = 0; i < count; ++i) {
       ops::Product one{product.x, {product.weights[i]}, {}, kNoValue};
       if (!product.biases.empty()) one.biases = {product.biases[i]};

@@ -1,13 +1,16 @@
 // Normalisations along rows: layer_norm, rms_norm, softmax, log_softmax.
 #include "thresher/kernels/norm.h"
 
-#include <tuple>
-
+#include "thresher/kernels/kernel_params.h"
 #include "thresher/kernels/softmax.h"
 #include "thresher/ops/common.h"
 
 namespace thresher {
 namespace {
+
+using kernels::NormArgs;
+using kernels::NormParams;
+using kernels::SoftmaxParams;
 
 // ---- layer_norm, rms_norm ----
 
@@ -52,33 +55,9 @@ Cost CostNorm(const InferContext& c, std::span<const TensorType> outputs) {
   return cost;
 }
 
-struct NormParams {
-  int64_t rows, cols, row_stride, residual_row_stride;
-  float eps;
-
-  static constexpr auto Sizes() {
-    return std::tuple(&NormParams::rows, &NormParams::cols, &NormParams::row_stride, &NormParams::residual_row_stride);
-  }
-  friend bool operator==(const NormParams&, const NormParams&) = default;
-};
-
 template <bool kRms>
 Status NormStep(const StepContext& c) {
-  const auto& p = c.as<NormParams>();
-  kernels::NormArgs args;
-  args.x = c.in(0).as<const float>();
-  args.row_stride = p.row_stride;
-  args.weight = c.in(1).as<const float>();
-  args.bias = c.in(2).as<const float>();
-  args.residual = c.in(3).as<const float>();
-  args.residual_row_stride = p.residual_row_stride;
-  args.eps = p.eps;
-  args.out = c.out().as<float>();
-  args.out_row_stride = p.cols;
-  args.sum = c.out(1).as<float>();
-  args.sum_row_stride = p.cols;
-  args.rows = p.rows;
-  args.cols = p.cols;
+  const NormArgs args = kernels::ArgsOf(c.as<NormParams>(), c.operands);
   (kRms ? kernels::RmsNorm : kernels::LayerNorm)(args, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -107,7 +86,7 @@ Status LowerNorm(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef bias = kRms ? TensorRef{} : lowering.Contiguous(lowering.Ref(node.inputs[2]));
   TensorRef residual = lowering.Ref(node.inputs[kResidual<kRms>]);
   if (residual.buffer >= 0) residual = NormRows(residual, dims, p.cols, lowering, &p.residual_row_stride);
-  lowering.AddStep(NormStep<kRms>, {x, weight, bias, residual}, {out, sum}, p);
+  lowering.AddStep(kRms ? KernelId::kRmsNorm : KernelId::kLayerNorm, {x, weight, bias, residual}, {out, sum}, p);
   return Status::Ok();
 }
 
@@ -137,16 +116,6 @@ Cost CostSoftmax(const InferContext& c, std::span<const TensorType> outputs) {
   return ops::ElementwiseCost(c, outputs, 5);
 }
 
-struct SoftmaxParams {
-  int64_t outer, dim, inner;
-  bool log;
-
-  static constexpr auto Sizes() {
-    return std::tuple(&SoftmaxParams::outer, &SoftmaxParams::dim, &SoftmaxParams::inner);
-  }
-  friend bool operator==(const SoftmaxParams&, const SoftmaxParams&) = default;
-};
-
 Status SoftmaxStep(const StepContext& c) {
   const auto& p = c.as<SoftmaxParams>();
   kernels::Softmax(c.in(0).as<const float>(), c.out().as<float>(), p.outer, p.dim, p.inner, p.log, c.part, c.num_parts);
@@ -162,13 +131,19 @@ Status LowerSoftmax(const Graph&, const Node& node, Lowering& lowering) {
   SoftmaxParams p{1, v.rank == 0 ? 1 : v.shape[dim], 1, kLog};
   for (int i = 0; i < dim; ++i) p.outer *= v.shape[i];
   for (int i = dim + 1; i < v.rank; ++i) p.inner *= v.shape[i];
-  lowering.AddStep(SoftmaxStep, {lowering.Contiguous(lowering.Ref(node.inputs[0]))}, {out}, p);
+  lowering.AddStep(KernelId::kSoftmax, {lowering.Contiguous(lowering.Ref(node.inputs[0]))}, {out}, p);
   return Status::Ok();
 }
 
 bool SoftmaxCopiesRows(const InferContext&, std::span<const TensorType>) { return true; }
 
 }  // namespace
+
+std::span<const CpuKernel> NormKernels() {
+  static const CpuKernel kernels[] = {
+      {KernelId::kLayerNorm, NormStep<false>}, {KernelId::kRmsNorm, NormStep<true>}, {KernelId::kSoftmax, SoftmaxStep}};
+  return kernels;
+}
 
 std::span<const OpDef> NormOps() {
   static const std::vector<OpDef> rows = {

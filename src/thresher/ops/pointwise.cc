@@ -9,9 +9,9 @@ namespace thresher {
 namespace {
 
 using kernels::BinaryOp;
+using kernels::BinaryParams;
 using kernels::UnaryOp;
-
-struct NoParams {};
+using kernels::UnaryParams;
 
 template <class Op>
 Status WantSupported(Op op, const OperandType& operand) {
@@ -38,6 +38,11 @@ constexpr bool Jumps(BinaryOp op) { return op >= BinaryOp::kFloorDivide; }
 
 // ---- unary ----
 
+Status UnaryStep(const StepContext& c) {
+  kernels::Unary(c.as<UnaryParams>().op, c.in(0), c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
+
 template <UnaryOp op>
 Result<std::vector<TensorType>> InferUnary(const InferContext& c) {
   THRESHER_TRY(WantSupported(op, c.inputs[0]));
@@ -53,11 +58,7 @@ template <UnaryOp op>
 Status LowerUnary(const Graph&, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
-  constexpr StepFn kStep = [](const StepContext& c) {
-    kernels::Unary(op, c.in(0), c.out(), c.part, c.num_parts);
-    return Status::Ok();
-  };
-  lowering.AddStep(kStep, {lowering.Ref(node.inputs[0])}, {out}, NoParams{});
+  lowering.AddStep(KernelId::kUnary, {lowering.Ref(node.inputs[0])}, {out}, UnaryParams{op});
   return Status::Ok();
 }
 
@@ -76,6 +77,11 @@ OpDef UnaryRow() {
 }
 
 // ---- binary ----
+
+Status BinaryStep(const StepContext& c) {
+  kernels::Binary(c.as<BinaryParams>().op, c.in(0), c.in(1), c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
 
 template <BinaryOp op>
 Result<std::vector<TensorType>> InferBinary(const InferContext& c) {
@@ -97,11 +103,8 @@ template <BinaryOp op>
 Status LowerBinary(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
-  constexpr StepFn kStep = [](const StepContext& c) {
-    kernels::Binary(op, c.in(0), c.in(1), c.out(), c.part, c.num_parts);
-    return Status::Ok();
-  };
-  lowering.AddStep(kStep, {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering)}, {out}, NoParams{});
+  lowering.AddStep(KernelId::kBinary, {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering)}, {out},
+                   BinaryParams{op});
   return Status::Ok();
 }
 
@@ -147,9 +150,8 @@ Status LowerWhere(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
   lowering.AddStep(
-      WhereStep,
-      {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering), Operand(graph, node, 2, lowering)}, {out},
-      NoParams{});
+      KernelId::kWhere,
+      {Operand(graph, node, 0, lowering), Operand(graph, node, 1, lowering), Operand(graph, node, 2, lowering)}, {out});
   return Status::Ok();
 }
 
@@ -172,7 +174,7 @@ Status LowerCast(const Graph& graph, const Node& node, Lowering& lowering) {
     return Status::Ok();
   }
   const TensorRef out = lowering.Allocate(node.outputs[0]);
-  if (!ops::Empty(out)) lowering.AddStep(CastStep, {x}, {out}, NoParams{});
+  if (!ops::Empty(out)) lowering.AddStep(KernelId::kCast, {x}, {out});
   return Status::Ok();
 }
 
@@ -201,6 +203,14 @@ std::vector<OpDef> MakeRows(std::index_sequence<unary...>, std::index_sequence<b
 }
 
 }  // namespace
+
+std::span<const CpuKernel> PointwiseKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kUnary, UnaryStep},
+                                      {KernelId::kBinary, BinaryStep},
+                                      {KernelId::kWhere, WhereStep},
+                                      {KernelId::kCast, CastStep}};
+  return kernels;
+}
 
 std::span<const OpDef> PointwiseOps() {
   static const std::vector<OpDef> rows =

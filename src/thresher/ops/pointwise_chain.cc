@@ -1,5 +1,5 @@
 // A chain of element-wise operators as one.
-#include "thresher/ops/pointwise_chain.h"
+#include "thresher/kernels/pointwise_chain.h"
 
 #include <algorithm>
 
@@ -131,6 +131,8 @@ Status PointwiseStep(const StepContext& c) {
   return Status::Ok();
 }
 
+size_t PointwiseScratch(const StepContext& c) { return kernels::ChainScratchBytes(c.as<kernels::Chain>()); }
+
 kernels::ChainArg ToKernel(const ProgramArg& arg) {
   static_assert(static_cast<int>(Kind::kNumber) == static_cast<int>(kernels::ChainArg::Kind::kNumber));
   return {static_cast<kernels::ChainArg::Kind>(arg.kind), static_cast<uint8_t>(arg.index), arg.number};
@@ -174,18 +176,15 @@ Status LowerPointwise(const Graph& graph, const Node& node, Lowering& lowering) 
     inputs.push_back(ops::ExpandTo(lowering.Ref(node.inputs[i]), graph.value(node.outputs[0]).shape));
   }
   THRESHER_ASSIGN(const kernels::Chain chain, ToKernel(program, types));
-  Step& step = lowering.AddStep(PointwiseStep, std::move(inputs), {out}, chain);
-  step.scratch_bytes = kernels::ChainScratchBytes(chain);
+  lowering.AddStep(KernelId::kPointwise, std::move(inputs), {out}, chain);
   return Status::Ok();
 }
 
 }  // namespace
 
-Result<kernels::Chain> ParseChain(const std::string& program, std::span<const OperandType> operands) {
-  const Attrs attrs{{"program", program}};
-  THRESHER_TRY(InferPointwise({operands, attrs}).status());
-  THRESHER_ASSIGN(const Program parsed, ParseProgram(program));
-  return ToKernel(parsed, operands);
+std::span<const CpuKernel> PointwiseChainKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kPointwise, PointwiseStep, PointwiseScratch}};
+  return kernels;
 }
 
 std::span<const OpDef> PointwiseChainOps() {

@@ -54,9 +54,16 @@ Cost CostReduce(const InferContext& c, std::span<const TensorType> outputs) {
 }
 
 struct ReduceParams {
+  ReduceOp op;
   uint32_t mask;
   friend bool operator==(const ReduceParams&, const ReduceParams&) = default;
 };
+
+Status ReduceStep(const StepContext& c) {
+  const auto& p = c.as<ReduceParams>();
+  kernels::Reduce(p.op, c.in(0), p.mask, c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
 
 template <ReduceOp op>
 Status LowerReduce(const Graph&, const Node& node, Lowering& lowering) {
@@ -64,11 +71,7 @@ Status LowerReduce(const Graph&, const Node& node, Lowering& lowering) {
   if (ops::Empty(out)) return Status::Ok();
   const TensorRef x = lowering.Ref(node.inputs[0]);
   THRESHER_ASSIGN(const uint32_t mask, DimsMask(node.attrs, x.view.rank));
-  constexpr StepFn kStep = [](const StepContext& c) {
-    kernels::Reduce(op, c.in(0), c.as<ReduceParams>().mask, c.out(), c.part, c.num_parts);
-    return Status::Ok();
-  };
-  lowering.AddStep(kStep, {x}, {out}, ReduceParams{mask});
+  lowering.AddStep(KernelId::kReduce, {x}, {out}, ReduceParams{op, mask});
   return Status::Ok();
 }
 
@@ -112,11 +115,16 @@ Status LowerCumSum(const Graph&, const Node& node, Lowering& lowering) {
   if (ops::Empty(out)) return Status::Ok();
   const TensorRef x = lowering.Ref(node.inputs[0]);
   THRESHER_ASSIGN(const int dim, ops::NormalizeDim(GetAttr<int64_t>(node.attrs, "dim", 0), x.view.rank, "dim"));
-  lowering.AddStep(CumSumStep, {x}, {out}, CumSumParams{dim});
+  lowering.AddStep(KernelId::kCumSum, {x}, {out}, CumSumParams{dim});
   return Status::Ok();
 }
 
 }  // namespace
+
+std::span<const CpuKernel> ReduceKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kReduce, ReduceStep}, {KernelId::kCumSum, CumSumStep}};
+  return kernels;
+}
 
 std::span<const OpDef> ReduceOps() {
   static const std::vector<OpDef> rows = {Row<ReduceOp::kSum>(),

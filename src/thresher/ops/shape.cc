@@ -12,8 +12,6 @@ namespace {
 using ops::One;
 using ops::ShapeOf;
 
-struct NoParams {};
-
 // ---- reshape ----
 
 Result<std::vector<TensorType>> InferReshape(const InferContext& c) {
@@ -282,11 +280,21 @@ Status LowerCat(const Graph&, const Node& node, Lowering& lowering) {
     parts.push_back(part);
     windows.push_back(window);
   }
-  lowering.AddStep(CatStep, std::move(parts), std::move(windows), NoParams{});
+  lowering.AddStep(KernelId::kCat, std::move(parts), std::move(windows));
+  return Status::Ok();
+}
+
+Status CopyStep(const StepContext& c) {
+  kernels::Copy(c.in(0), c.out(), c.part, c.num_parts);
   return Status::Ok();
 }
 
 }  // namespace
+
+std::span<const CpuKernel> ShapeKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kCopy, CopyStep}, {KernelId::kCat, CatStep}};
+  return kernels;
+}
 
 std::span<const OpDef> ShapeOps() {
   static const std::vector<OpDef> rows = {

@@ -56,15 +56,19 @@ Status SortStep(const StepContext& c) {
   return Status::Ok();
 }
 
+size_t SortScratch(const StepContext& c) {
+  const View& x = c.in(0);
+  return kernels::SortScratchBytes(x.dtype, x.rank == 0 ? 1 : x.shape[c.as<SortParams>().dim]);
+}
+
 Status LowerSort(const Graph&, const Node& node, Lowering& lowering) {
   const TensorRef values = lowering.Allocate(node.outputs[0]);
   const TensorRef indices = lowering.Allocate(node.outputs[1]);
   if (ops::Empty(values)) return Status::Ok();
   const TensorRef x = lowering.Ref(node.inputs[0]);
   THRESHER_ASSIGN(const int dim, DimOf(node.attrs, x.view.rank));
-  Step& step = lowering.AddStep(SortStep, {x}, {values, indices},
-                                SortParams{dim, GetAttr<bool>(node.attrs, "descending", false)});
-  step.scratch_bytes = kernels::SortScratchBytes(x.view.dtype, x.view.rank == 0 ? 1 : x.view.shape[dim]);
+  lowering.AddStep(KernelId::kSort, {x}, {values, indices},
+                   SortParams{dim, GetAttr<bool>(node.attrs, "descending", false)});
   return Status::Ok();
 }
 
@@ -94,8 +98,15 @@ Cost CostArgExtreme(const InferContext& c, std::span<const TensorType> outputs) 
 
 struct ArgExtremeParams {
   int dim;
+  bool greatest;
   friend bool operator==(const ArgExtremeParams&, const ArgExtremeParams&) = default;
 };
+
+Status ArgExtremeStep(const StepContext& c) {
+  const auto& p = c.as<ArgExtremeParams>();
+  kernels::ArgExtreme(p.greatest, c.in(0), p.dim, c.out(), c.part, c.num_parts);
+  return Status::Ok();
+}
 
 template <bool greatest>
 Status LowerArgExtreme(const Graph&, const Node& node, Lowering& lowering) {
@@ -103,11 +114,7 @@ Status LowerArgExtreme(const Graph&, const Node& node, Lowering& lowering) {
   if (ops::Empty(out)) return Status::Ok();
   const TensorRef x = lowering.Ref(node.inputs[0]);
   THRESHER_ASSIGN(const int dim, DimOf(node.attrs, x.view.rank));
-  constexpr StepFn kStep = [](const StepContext& c) {
-    kernels::ArgExtreme(greatest, c.in(0), c.as<ArgExtremeParams>().dim, c.out(), c.part, c.num_parts);
-    return Status::Ok();
-  };
-  lowering.AddStep(kStep, {x}, {out}, ArgExtremeParams{dim});
+  lowering.AddStep(KernelId::kArgExtreme, {x}, {out}, ArgExtremeParams{dim, greatest});
   return Status::Ok();
 }
 
@@ -125,6 +132,12 @@ OpDef ArgExtremeRow() {
 }
 
 }  // namespace
+
+std::span<const CpuKernel> SortKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kSort, SortStep, SortScratch},
+                                      {KernelId::kArgExtreme, ArgExtremeStep}};
+  return kernels;
+}
 
 std::span<const OpDef> SortOps() {
   static const std::vector<OpDef> rows = {

@@ -69,37 +69,42 @@ Status PlanMemory(Plan& plan, bool share) {
   return Status::Ok();
 }
 
-size_t ScratchBytes(const Step& step) {
-  std::vector<View> operands;
-  operands.reserve(step.operands.size());
-  for (const TensorRef& ref : step.operands) operands.push_back(ref.view);
-  StepContext context;
-  context.operands = operands.data();
-  context.num_inputs = step.num_inputs;
-  context.params = step.params.data();
-  return step.scratch(context);
-}
-
 void AssignSites(Plan& plan) {
   profile::Site run;
   run.name = plan.name.empty() ? "execution" : plan.name;
   run.graph = plan.name;
   run.section = profile::Section::kCall;
   plan.site = profile::NumberOf(std::move(run));
+  const std::string variant = plan.target->variant();
   for (size_t s = 0; s < plan.steps.size(); ++s) {
-    plan.steps[s].site = profile::NumberOf(SiteOfStep(plan.steps[s], plan.name, static_cast<int>(s)));
+    plan.steps[s].site = profile::NumberOf(SiteOfStep(plan.steps[s], plan.name, static_cast<int>(s), variant));
   }
 }
 
 namespace {
 
-// The cost of the node goes to its last step; steps before it (packing, say) keep what the operator's row gave them.
+// The cost of the node goes to its last step of that name, unless the operator's row gave it one; others (packing, say)
+// keep what they have.
 void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, size_t first) {
   if (steps.size() == first || node.op->cost == nullptr) return;
+  Step* step = &steps.back();
+  for (size_t s = first; s < steps.size(); ++s) {
+    if (steps[s].name == node.op->name) step = &steps[s];
+  }
+  if (step->name == node.op->name && step->flops >= 0) return;
   const NodeTypes types(graph, node);
   const Cost cost = node.op->cost(InferContext{types.inputs, node.attrs}, types.outputs);
-  steps.back().flops = cost.flops;
-  steps.back().bytes = cost.bytes_read + cost.bytes_written;
+  step->flops = cost.flops;
+  step->bytes = cost.bytes_read + cost.bytes_written;
+}
+
+// Sets the step's scratch memory. Refuses what the target has no kernel for.
+Status AssignScratch(const Target& target, Step& step) {
+  std::vector<View> operands;
+  operands.reserve(step.operands.size());
+  for (const TensorRef& ref : step.operands) operands.push_back(ref.view);
+  THRESHER_ASSIGN(step.scratch_bytes, target.ScratchBytes(step, operands.data(), step.params.data()));
+  return Status::Ok();
 }
 
 // Kernels compute with f32. Floats of 16 bits are moved, cast, made, and taken as the weights of products.
@@ -125,7 +130,8 @@ class PlanBuilder {
  public:
   static Result<std::shared_ptr<const Plan>> Build(const Graph& graph, WeightStore& weights,
                                                    const PlanOptions& options) {
-    Lowering lowering(graph, weights, options.num_threads, options.tuning);
+    const int num_threads = options.target->Parts(options.num_threads);
+    Lowering lowering(graph, weights, {options.target, num_threads, options.tuning, options.allow_tf32});
     std::vector<const Node*> origins;  // per step
     for (const Node& node : graph.nodes()) {
       lowering.set_node(&node);
@@ -133,6 +139,10 @@ class PlanBuilder {
       Status status = WantWide(graph, node);
       if (status.ok()) status = node.op->lower(graph, node, lowering);
       if (status.ok()) status = lowering.status();
+      // The last one first: where it is the node's own kernel that is missing, this says so.
+      for (size_t s = lowering.steps_.size(); s > first && status.ok(); --s) {
+        status = AssignScratch(*options.target, lowering.steps_[s - 1]);
+      }
       if (!status.ok()) return Status(status.code(), std::string(node.op->name) + ": " + status.message());
       AssignCost(graph, node, lowering.steps_, first);
       origins.resize(lowering.steps_.size(), &node);
@@ -142,14 +152,16 @@ class PlanBuilder {
     for (const ValueId id : graph.outputs()) outputs.push_back(lowering.Ref(id));
     THRESHER_TRY(lowering.status());
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
+    for (size_t s = origins.size(); s < plan->steps.size(); ++s) {
+      THRESHER_TRY(AssignScratch(*options.target, plan->steps[s]));
+    }
     plan->name = options.name;
     plan->recorded = options.recorded;
     for (size_t s = 0; s < plan->steps.size(); ++s) {
       Step& step = plan->steps[s];
       // The copies into the graph's outputs come after the nodes' steps.
       step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step);
-      step.parallel = options.num_threads > 1 && WorthThreads(step.flops, step.bytes);
-      if (step.scratch != nullptr) step.scratch_bytes = ScratchBytes(step);
+      step.parallel = num_threads > 1 && WorthThreads(step.flops, step.bytes);
     }
     if (options.recorded) AssignSites(*plan);
     MarkLifetimes(*plan);

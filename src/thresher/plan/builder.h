@@ -13,10 +13,12 @@
 namespace thresher {
 
 struct PlanOptions {
+  std::shared_ptr<const Target> target = CpuTarget();  // what the plan is for
   int num_threads = 1;
   bool share_memory = true;  // false: every buffer gets memory of its own, to tell planner faults from others
   const TuningTable* tuning = nullptr;  // what to choose blockings from; null: the defaults
   std::string name;                     // of the graph, for profiles
+  bool allow_tf32 = false;              // products in f32 may round to 10 bits of fraction where the target has that
   bool recorded = true;                 // false: runs of the plan are nobody's business but the compiler's
 };
 
@@ -26,9 +28,6 @@ Status PlanMemory(Plan& plan, bool share);
 
 // Tells the profiler about the plan and its steps.
 void AssignSites(Plan& plan);
-
-// What a part of a step that has `scratch` wants.
-size_t ScratchBytes(const Step& step);
 
 // Whether a step of this cost is shared between threads.
 bool WorthThreads(double flops, double bytes);

@@ -143,9 +143,8 @@ Status CheckSameBuffers(const Plan& a, const Plan& b) {
 
 Status CheckSameStep(const Step& x, const Step& y, const std::string& name) {
   bool same = x.name == y.name && x.source == y.source && x.module == y.module && x.section == y.section &&
-              x.fn == y.fn && x.num_inputs == y.num_inputs && x.operands.size() == y.operands.size() &&
+              x.kernel == y.kernel && x.num_inputs == y.num_inputs && x.operands.size() == y.operands.size() &&
               x.params_type == y.params_type && x.params.size() == y.params.size() && x.product == y.product &&
-              x.scratch == y.scratch && (x.scratch != nullptr || x.scratch_bytes == y.scratch_bytes) &&
               x.shown.dtypes == y.shown.dtypes && x.shown.precision == y.shown.precision &&
               x.shown.kernel == y.shown.kernel;
   if (!same) return Differ(name);
@@ -269,7 +268,7 @@ Status CheckRange(const Extent& extent, std::span<const int64_t> sizes) {
 }
 
 // The plan with the numbers of these sizes, which are in range.
-Plan Instantiate(const Plan& plan, const Extent& extent, std::span<const int64_t> sizes) {
+Result<Plan> Instantiate(const Plan& plan, const Extent& extent, std::span<const int64_t> sizes) {
   Plan made = plan;
   made.extent = nullptr;
   std::vector<int64_t> monomials(extent.monomials.count());
@@ -281,13 +280,17 @@ Plan Instantiate(const Plan& plan, const Extent& extent, std::span<const int64_t
     if (polynomial == Extent::kConstant) return;
     number = static_cast<std::remove_reference_t<decltype(number)>>(values[static_cast<size_t>(polynomial)]);
   });
-  for (PlannedProduct& product : made.products) ChooseBlocking(extent.tuning.get(), product);
+  for (PlannedProduct& product : made.products) ChooseBlocking(*made.target, extent.tuning.get(), product);
   for (Step& step : made.steps) {
     step.parallel = made.num_threads > 1 && WorthThreads(step.flops, step.bytes);
-    if (step.scratch != nullptr) step.scratch_bytes = ScratchBytes(step);
-    if (step.product < 0) continue;
-    std::memcpy(ParamsOf(step) + step.params_type->blocking, &made.products[static_cast<size_t>(step.product)].blocking,
-                sizeof(kernels::Blocking));
+    if (step.product >= 0) {
+      std::memcpy(ParamsOf(step) + step.params_type->blocking,
+                  &made.products[static_cast<size_t>(step.product)].blocking, sizeof(kernels::Blocking));
+    }
+    std::vector<View> operands;
+    operands.reserve(step.operands.size());
+    for (const TensorRef& ref : step.operands) operands.push_back(ref.view);
+    THRESHER_ASSIGN(step.scratch_bytes, made.target->ScratchBytes(step, operands.data(), step.params.data()));
   }
   return made;
 }
@@ -295,7 +298,7 @@ Plan Instantiate(const Plan& plan, const Extent& extent, std::span<const int64_t
 }  // namespace
 
 Status CheckSameStructure(const Plan& a, const Plan& b) {
-  if (a.num_threads != b.num_threads) return Differ("the number of threads");
+  if (a.target != b.target || a.num_threads != b.num_threads) return Differ("the device or the number of threads");
   if (!SamePorts(a.inputs, b.inputs) || !SamePorts(a.outputs, b.outputs)) return Differ("inputs or outputs");
   THRESHER_TRY(CheckSameBuffers(a, b));
   if (a.steps.size() != b.steps.size()) return Differ("the number of steps");
@@ -372,7 +375,8 @@ Result<std::shared_ptr<Plan>> FitPlan(std::vector<std::string> names, Dims least
   for (const PlannedProduct& product : first.products) {
     extent->chooses |= product.key.precision == Precision::kInt4Weight;  // whose form of rows follows their number
   }
-  auto plan = std::make_shared<Plan>(Instantiate(first, *extent, extent->capacity));
+  THRESHER_ASSIGN(Plan made, Instantiate(first, *extent, extent->capacity));
+  auto plan = std::make_shared<Plan>(std::move(made));
   for (size_t p = 0; p < plan->products.size(); ++p) plan->products[p].form = first.products[p].form;
   for (size_t s = 0; s < plan->steps.size(); ++s) {
     for (const ExtentSample& sample : samples) {
@@ -394,7 +398,7 @@ Status CheckSizes(const Plan& plan, std::span<const int64_t> sizes) {
   for (const Extent::Patch& patch : extent.products) {
     SetKey(products[patch.at / 3].key, patch.at % 3, extent.polynomials[patch.polynomial].At(monomials.data()));
   }
-  for (PlannedProduct& product : products) ChooseBlocking(extent.tuning.get(), product);
+  for (PlannedProduct& product : products) ChooseBlocking(*plan.target, extent.tuning.get(), product);
   return CheckForms(plan, products);
 }
 
@@ -466,7 +470,7 @@ Status SizedPlan::Set(std::span<const int64_t> sizes) {
     for (const Extent::Patch& patch : extent.products) {
       SetKey(products_[patch.at / 3].key, patch.at % 3, values_[patch.polynomial]);
     }
-    for (PlannedProduct& product : products_) ChooseBlocking(extent.tuning.get(), product);
+    for (PlannedProduct& product : products_) ChooseBlocking(*plan_->target, extent.tuning.get(), product);
     THRESHER_TRY(CheckForms(*plan_, products_));
   }
   auto* views = reinterpret_cast<std::byte*>(operands.data());
@@ -496,14 +500,8 @@ Status SizedPlan::Set(std::span<const int64_t> sizes) {
       std::memcpy(param(s, static_cast<size_t>(step.params_type->blocking)),
                   &products_[static_cast<size_t>(step.product)].blocking, sizeof(kernels::Blocking));
     }
-    size_t scratch = step.scratch_bytes;
-    if (step.scratch != nullptr) {
-      StepContext context;
-      context.operands = operands.data() + first_operand[s];
-      context.num_inputs = step.num_inputs;
-      context.params = params[s];
-      scratch = step.scratch(context);
-    }
+    THRESHER_ASSIGN(const size_t scratch,
+                    plan_->target->ScratchBytes(step, operands.data() + first_operand[s], params[s]));
     scratch_bytes = std::max(scratch_bytes, AlignScratch(scratch));
   }
   THRESHER_TRY(Check());

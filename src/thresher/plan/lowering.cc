@@ -4,24 +4,16 @@
 #include <cstring>
 #include <utility>
 
-#include "thresher/kernels/copy.h"
 #include "thresher/plan/weight_store.h"
 
 namespace thresher {
 namespace {
 
-struct NoParams {};
-
-Status CopyStep(const StepContext& c) {
-  kernels::Copy(c.in(0), c.out(), c.part, c.num_parts);
-  return Status::Ok();
-}
-
 Dims ShapeOf(const View& view) { return Dims(view.shape, view.shape + view.rank); }
 
 }  // namespace
 
-void ChooseBlocking(const TuningTable* tuning, PlannedProduct& product) {
+void ChooseBlocking(const Target& target, const TuningTable* tuning, PlannedProduct& product) {
   product.blocking = {};
   product.tuned_m = 0;
   if (tuning != nullptr) {
@@ -30,11 +22,11 @@ void ChooseBlocking(const TuningTable* tuning, PlannedProduct& product) {
       product.tuned_m = found->key.m;
     }
   }
-  product.form = kernels::RowsFor(product.key.precision, product.key.m, product.blocking.variant);
+  product.form = target.RowsFor(product.key.precision, product.key.m, product.blocking.variant);
 }
 
-Lowering::Lowering(const Graph& graph, WeightStore& weights, int num_threads, const TuningTable* tuning)
-    : graph_(graph), weights_(weights), num_threads_(num_threads), tuning_(tuning), refs_(graph.values().size()) {
+Lowering::Lowering(const Graph& graph, WeightStore& weights, LoweringOptions options)
+    : graph_(graph), weights_(weights), options_(std::move(options)), refs_(graph.values().size()) {
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     const Value& value = graph.value(graph.inputs()[i]);
     TensorRef ref;
@@ -87,7 +79,7 @@ TensorRef Lowering::AllocateTemporary(DType dtype, const Dims& shape) {
 }
 
 void Lowering::AddCopy(const TensorRef& from, const TensorRef& to) {
-  Step& step = AddStep(CopyStep, {from}, {to}, NoParams{});
+  Step& step = AddStep(KernelId::kCopy, {from}, {to});
   const double bytes = static_cast<double>(to.view.size()) * static_cast<double>(SizeOf(to.view.dtype));
   step.name = "copy";
   step.section = Section::kReshape;
@@ -108,10 +100,10 @@ TensorRef Lowering::InnerContiguous(const TensorRef& ref) {
   return Contiguous(ref);
 }
 
-Step& Lowering::AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
+Step& Lowering::AddStepBytes(KernelId kernel, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
                              const void* params, size_t size) {
   Step step;
-  step.fn = fn;
+  step.kernel = kernel;
   step.num_inputs = static_cast<int>(inputs.size());
   step.operands = std::move(inputs);
   step.operands.insert(step.operands.end(), outputs.begin(), outputs.end());
@@ -127,13 +119,12 @@ Step& Lowering::AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, const std
   return steps_.back();
 }
 
-TensorRef Lowering::AddConstant(std::vector<float> elements) {
+TensorRef Lowering::AddConstantBytes(DType dtype, const Dims& shape, std::shared_ptr<const void> data) {
   TensorRef ref;
-  ref.view = MakeView(nullptr, DType::kF32, {static_cast<int64_t>(elements.size())});
-  ref.buffer = NewBuffer(Buffer::Kind::kConstant, static_cast<int64_t>(elements.size() * sizeof(float)));
-  const auto owner = std::make_shared<const std::vector<float>>(std::move(elements));
-  buffers_.back().data = owner->data();
-  buffers_.back().owner = owner;
+  ref.view = MakeView(nullptr, dtype, shape);
+  ref.buffer = NewBuffer(Buffer::Kind::kConstant, ref.view.size() * static_cast<int64_t>(SizeOf(dtype)));
+  buffers_.back().data = data.get();
+  buffers_.back().owner = std::move(data);
   return ref;
 }
 
@@ -141,7 +132,8 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   std::vector<WeightStore::Matrix> matrices;
   for (const ValueId id : ids) matrices.push_back(WeightStore::MatrixOf(graph_.value(id), transposed));
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
-  const Result<WeightStore::Packed> result = weights_.GetPacked(matrices, k, transposed, precision, num_threads_);
+  const Result<WeightStore::Packed> result =
+      weights_.GetPacked(matrices, k, transposed, precision, options_.num_threads);
   if (!result.ok() && status_.ok()) status_ = result.status();
   const WeightStore::Packed packed = result.ok() ? result.value() : WeightStore::Packed{};
   TensorRef ref;
@@ -155,8 +147,8 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
 
 int Lowering::AddProduct(Precision precision, int64_t m, int64_t n, int64_t k) {
   PlannedProduct product;
-  product.key = {isa::Current(), precision, n, k, num_threads_, m};
-  ChooseBlocking(tuning_, product);
+  product.key = {isa::Current(), precision, n, k, options_.num_threads, m};
+  ChooseBlocking(target(), options_.tuning, product);
   products_.push_back(product);
   return static_cast<int>(products_.size()) - 1;
 }
@@ -164,7 +156,8 @@ int Lowering::AddProduct(Precision precision, int64_t m, int64_t n, int64_t k) {
 Plan Lowering::Take(std::vector<TensorRef> outputs) {
   node_ = nullptr;
   Plan plan;
-  plan.num_threads = num_threads_;
+  plan.target = options_.target;
+  plan.num_threads = options_.num_threads;
   for (const ValueId id : graph_.inputs()) {
     const Value& value = graph_.value(id);
     plan.inputs.push_back({value.name, value.dtype, value.shape});

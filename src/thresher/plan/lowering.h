@@ -14,6 +14,7 @@
 #include "thresher/base/view.h"
 #include "thresher/graph/graph.h"
 #include "thresher/graph/operator.h"
+#include "thresher/kernels/kernel_params.h"
 #include "thresher/plan/plan.h"
 #include "thresher/plan/tuning.h"
 
@@ -21,14 +22,21 @@ namespace thresher {
 
 class WeightStore;
 
+struct LoweringOptions {
+  std::shared_ptr<const Target> target = CpuTarget();
+  int num_threads = 1;
+  const TuningTable* tuning = nullptr;
+  bool allow_tf32 = false;
+};
+
 // Sets the blocking of the product its key describes, and the form of the rows that follows from it.
-void ChooseBlocking(const TuningTable* tuning, PlannedProduct& product);
+void ChooseBlocking(const Target& target, const TuningTable* tuning, PlannedProduct& product);
 
 // Collects the steps of one plan, node by node. Values live in TensorRefs: windows on buffers, so that operators
 // which only rearrange (permute, slice, expand, most reshapes) cost nothing.
 class Lowering {
  public:
-  Lowering(const Graph& graph, WeightStore& weights, int num_threads, const TuningTable* tuning = nullptr);
+  Lowering(const Graph& graph, WeightStore& weights, LoweringOptions options);
 
   // Where the value lives. A constant becomes a constant buffer on first use.
   TensorRef Ref(ValueId id);
@@ -47,15 +55,23 @@ class Lowering {
 
   // Appends a step of the node being lowered. `params` is a plain struct, copied into the plan.
   template <class Params>
-  Step& AddStep(StepFn fn, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs, const Params& params) {
+  Step& AddStep(KernelId kernel, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
+                const Params& params) {
     static_assert(std::is_trivially_copyable_v<Params>);
-    Step& step = AddStepBytes(fn, std::move(inputs), outputs, &params, sizeof(Params));
+    Step& step = AddStepBytes(kernel, std::move(inputs), outputs, &params, sizeof(Params));
     step.params_type = &TypeOfParams<Params>();
     return step;
   }
+  Step& AddStep(KernelId kernel, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs) {
+    return AddStep(kernel, std::move(inputs), outputs, NoParams{});
+  }
 
-  // A constant that is no value of the graph.
-  TensorRef AddConstant(std::vector<float> elements);
+  // A row-major constant that is no value of the graph.
+  template <class T>
+  TensorRef AddConstant(DType dtype, const Dims& shape, std::vector<T> elements) {
+    const auto owner = std::make_shared<const std::vector<T>>(std::move(elements));
+    return AddConstantBytes(dtype, shape, {owner, owner->data()});
+  }
   // Packed panels of constant K x N matrices side by side, as WeightStore::GetPacked lays them out; `transposed` says
   // they are stored [N, K]. Shared between plans.
   TensorRef PackedWeight(const std::vector<ValueId>& ids, bool transposed, Precision precision = Precision::kFp32);
@@ -71,20 +87,22 @@ class Lowering {
   const Status& status() const { return status_; }
 
   const Graph& graph() const { return graph_; }
-  int num_threads() const { return num_threads_; }
+  const Target& target() const { return *options_.target; }
+  int num_threads() const { return options_.num_threads; }
+  bool allow_tf32() const { return options_.allow_tf32; }
   Plan Take(std::vector<TensorRef> outputs);
   void set_node(const Node* node) { node_ = node; }
 
  private:
   friend class PlanBuilder;
-  Step& AddStepBytes(StepFn fn, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
+  TensorRef AddConstantBytes(DType dtype, const Dims& shape, std::shared_ptr<const void> data);
+  Step& AddStepBytes(KernelId kernel, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
                      const void* params, size_t size);
   int NewBuffer(Buffer::Kind kind, int64_t bytes);
 
   const Graph& graph_;
   WeightStore& weights_;
-  int num_threads_;
-  const TuningTable* tuning_;
+  const LoweringOptions options_;
   std::vector<PlannedProduct> products_;
   const Node* node_ = nullptr;
   Status status_;

@@ -12,7 +12,9 @@
 #include "thresher/base/view.h"
 #include "thresher/graph/operator.h"
 #include "thresher/kernels/gemm_dot.h"
+#include "thresher/kernels/kernel_id.h"
 #include "thresher/plan/step_params.h"
+#include "thresher/plan/target.h"
 #include "thresher/plan/tuning.h"
 
 namespace thresher {
@@ -45,28 +47,6 @@ struct Buffer {
   std::shared_ptr<const void> owner;
 };
 
-// What a step's function sees. Operands are the inputs (absent optional ones have data == nullptr), then the outputs.
-struct StepContext {
-  const View* operands = nullptr;
-  int num_inputs = 0;
-  const void* params = nullptr;
-  std::byte* scratch = nullptr;  // 64-byte aligned, this part's own
-  int part = 0;
-  int num_parts = 1;
-
-  const View& in(int i) const { return operands[i]; }
-  const View& out(int i = 0) const { return operands[num_inputs + i]; }
-  template <class Params>
-  const Params& as() const {
-    return *static_cast<const Params*>(params);
-  }
-};
-
-// Does one part of a step's work. An error must not depend on the part alone: all parts of a step may run at once.
-using StepFn = Status (*)(const StepContext&);
-// Bytes of scratch memory that a part of a step wants; the operands of the context have no data yet.
-using ScratchFn = size_t (*)(const StepContext&);
-
 // What the profiler shows of a step.
 struct StepShown {
   std::vector<Dims> inputs;  // shapes, as the graph has them
@@ -82,16 +62,15 @@ struct Step {
   std::string module;
   Section section = Section::kForward;
   uint32_t site = 0;  // profile::NumberOf()
-  StepFn fn = nullptr;
+  KernelId kernel = KernelId::kCopy;
   std::vector<TensorRef> operands;  // inputs, then outputs
   int num_inputs = 0;
   std::vector<std::max_align_t> params;
   const ParamsType* params_type = nullptr;
-  int product = -1;             // the plan's product whose blocking is among the params
-  ScratchFn scratch = nullptr;  // null: scratch_bytes are the same at all sizes
-  size_t scratch_bytes = 0;     // per part
-  bool parallel = false;        // false: one thread does it whole
-  double flops = -1;            // < 0: not modelled
+  int product = -1;          // the plan's product whose blocking is among the params
+  size_t scratch_bytes = 0;  // per part
+  bool parallel = false;     // false: one thread does it whole
+  double flops = -1;         // < 0: not modelled
   double bytes = 0;
   StepShown shown;
 };
@@ -108,9 +87,10 @@ struct Extent;  // plan/extent.h
 
 // With an extent the plan is for all sizes within it, and its numbers are those at its capacity.
 struct Plan {
-  std::string name;      // of the graph, for profiles
-  uint32_t site = 0;     // of a whole run
-  bool recorded = true;  // whether the profiler sees its runs
+  std::string name;                                    // of the graph, for profiles
+  uint32_t site = 0;                                   // of a whole run
+  bool recorded = true;                                // whether the profiler sees its runs
+  std::shared_ptr<const Target> target = CpuTarget();  // what it runs on
   std::vector<PortType> inputs;
   std::vector<PortType> outputs;
   std::vector<Buffer> buffers;

@@ -1,6 +1,5 @@
 #include "thresher/plan/sites.h"
 
-#include "thresher/base/isa.h"
 #include "thresher/graph/operator.h"
 #include "thresher/graph/program.h"
 
@@ -59,7 +58,7 @@ StepShown ShownOf(const Graph& graph, const Node* node, const Step& step) {
   return shown;
 }
 
-profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int number) {
+profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int number, std::string_view variant) {
   profile::Site site;
   site.name = step.name;
   site.section = static_cast<profile::Section>(step.section);
@@ -73,7 +72,7 @@ profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int nu
   for (const Dims& shape : step.shown.outputs) Append(site.outputs, ShapeText(shape));
   site.dtypes = step.shown.dtypes;
   site.precision = step.shown.precision;
-  site.kernel = step.shown.kernel + " " + std::string(isa::Name(isa::Current()));
+  site.kernel = step.shown.kernel + " " + std::string(variant);
   const bool copies = step.section == Section::kReshape;
   site.hardware = copies ? profile::kMemcpyEvent : profile::kKernelEvent;
   if (copies) site.kernel = "Memcpy DtoD (" + site.kernel + ")";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "thresher/graph/graph.h"
 #include "thresher/plan/plan.h"
@@ -12,7 +13,7 @@ namespace thresher {
 // What is shown of a step that `node` was lowered to; null: one of none, such as a copy into an output.
 StepShown ShownOf(const Graph& graph, const Node* node, const Step& step);
 
-// The place of a step. `number` is its own in its plan.
-profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int number);
+// The place of a step. `number` is its own in its plan, `variant` that of the plan's target.
+profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int number, std::string_view variant);
 
 }  // namespace thresher

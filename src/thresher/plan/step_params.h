@@ -12,6 +12,7 @@
 namespace thresher {
 
 struct ParamsType {
+  size_t bytes = 0;
   std::vector<size_t> sizes;     // offsets of int64_t that may follow the sizes of a call
   std::vector<size_t> numbers;   // of double that may
   std::ptrdiff_t blocking = -1;  // of the kernels::Blocking of a product, which follows its number of rows; -1: none
@@ -26,6 +27,7 @@ template <class Params>
 const ParamsType& TypeOfParams() {
   static const ParamsType type = [] {
     ParamsType made;
+    made.bytes = sizeof(Params);
     if constexpr (requires { Params::Sizes(); }) {
       static const Params params{};
       const auto add = [&made](auto member) {

@@ -24,7 +24,7 @@ Result<std::vector<Constant>> EvaluateConstants(const Graph& graph) {
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options) {
+Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const CompileOptions& options) {
   const profile::RuntimeInterval interval(profile::kCompileGraphEvent, options.plan.name);
   std::vector<std::string> names;
   if (options.passes) {
@@ -42,16 +42,24 @@ Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weight
     return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision,
                             options.plan.num_threads);
   };
-  context.arithmetic = [](Precision wanted) {
+  context.arithmetic = [&](Precision wanted) {
+    if (!options.device->is_host()) return std::make_pair(wanted, std::string());
     kernels::Arithmetic arithmetic = kernels::ArithmeticFor(wanted);
     return std::make_pair(arithmetic.precision, std::move(arithmetic.why));
   };
   context.precision = options.precision;
-  std::vector<PrecisionDecision> decisions;
-  context.decisions = &decisions;
+  CompiledPlan compiled;
+  context.decisions = &compiled.decisions;
   THRESHER_ASSIGN(const Graph optimised, RunPasses(graph, names, context, options.dump, options.custom_passes));
-  THRESHER_ASSIGN(std::shared_ptr<const Plan> plan, BuildPlan(optimised, weights, options.plan));
-  return std::make_unique<Session>(std::move(plan), std::move(decisions));
+  PlanOptions plan_options = options.plan;
+  plan_options.target = options.device->target();
+  THRESHER_ASSIGN(compiled.plan, BuildPlan(optimised, weights, plan_options));
+  return compiled;
+}
+
+Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options) {
+  THRESHER_ASSIGN(CompiledPlan compiled, CompilePlan(graph, weights, options));
+  return Session::Create(options.device, std::move(compiled.plan), std::move(compiled.decisions));
 }
 
 Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs) {

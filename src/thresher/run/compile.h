@@ -14,6 +14,7 @@
 #include "thresher/graph/graph_family.h"
 #include "thresher/passes/pass_manager.h"
 #include "thresher/plan/builder.h"
+#include "thresher/run/cpu_device.h"
 #include "thresher/run/session.h"
 
 namespace thresher {
@@ -23,12 +24,19 @@ struct CompileOptions {
   std::optional<std::vector<std::string>> passes;  // instead of the level's list
   PrecisionOptions precision;
   CustomPasses custom_passes;  // what `passes` names beyond the engine's own
-  PlanOptions plan;
+  PlanOptions plan;            // whose target is that of the device
+  std::shared_ptr<Device> device = CpuDevice();
   // Called with the graph as it came ("input") and after every pass.
   std::function<void(std::string_view pass, const Graph& graph)> dump;
 };
 
-// Errors: unknown level or pass, whatever a pass or an operator's lowering refuses.
+struct CompiledPlan {
+  std::shared_ptr<const Plan> plan;
+  std::vector<PrecisionDecision> decisions;  // of precision_assignment, for the plan's products
+};
+
+// Errors: unknown level or pass, whatever a pass or an operator's lowering refuses, kernels that the device lacks.
+Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const CompileOptions& options);
 Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options);
 
 // One session for all sizes near `seed` up to `capacity`: plans are made at a few sizes, and what a run reads of them

@@ -135,23 +135,18 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
     }
   }
   own.plan.tuning = tuning.get();
-  struct Made {
-    std::shared_ptr<const Plan> plan;  // null: no plan can be made at these sizes
-    std::vector<PrecisionDecision> decisions;
-  };
-  std::map<Dims, Made> made;
-  const auto make = [&](const Dims& sizes) -> const Made& {
+  std::map<Dims, CompiledPlan> made;  // without a plan where none can be made
+  const auto make = [&](const Dims& sizes) -> const CompiledPlan& {
     const auto [at, added] = made.try_emplace(sizes);
     if (!added) return at->second;
     const Result<Graph> graph = family.At(sizes);
     if (!graph.ok()) return at->second;
-    const Result<std::unique_ptr<Session>> session = Compile(graph.value(), weights, own);
-    if (session.ok()) {
-      at->second = {std::make_shared<const Plan>(session.value()->plan()), session.value()->precision_decisions()};
+    if (Result<CompiledPlan> compiled = CompilePlan(graph.value(), weights, own); compiled.ok()) {
+      at->second = std::move(compiled).value();
     }
     return at->second;
   };
-  const Made& first = make(seed);
+  const CompiledPlan& first = make(seed);
   if (first.plan == nullptr) return Unsupported("no plan can be made at the sizes of the call");
   Status status;
   for (const Dims& least : LeastSizes(n)) {
@@ -164,7 +159,7 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
     size_t wanted;
     for (const Dims& sizes : Samples(least, seed, capacity, &wanted)) {
       if (samples.size() == wanted) break;
-      const Made& sample = make(sizes);
+      const CompiledPlan& sample = make(sizes);
       const Status same =
           sample.plan == nullptr ? Unsupported("no plan can be made") : CheckSameStructure(*first.plan, *sample.plan);
       if (same.ok()) {
@@ -188,7 +183,7 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
     if (!status.ok()) continue;
     plan->recorded = options.plan.recorded;
     if (plan->recorded) AssignSites(*plan);
-    return std::make_unique<Session>(plan, first.decisions);
+    return Session::Create(options.device, plan, first.decisions);
   }
   if (status.ok()) return InvalidArgument("the sizes of the call are too small for a plan for many");
   return status;

@@ -1,24 +1,24 @@
 #include "thresher/run/cpu_device.h"
 
+#include <algorithm>
+#include <atomic>
 #include <concepts>
 #include <cstring>
-#include <map>
 #include <mutex>
+#include <span>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "thresher/base/arena.h"
+#include "thresher/base/barrier.h"
 #include "thresher/base/clock.h"
 #include "thresher/base/cpu.h"
-#include "thresher/base/isa.h"
 #include "thresher/base/thread_pool.h"
-#include "thresher/cuda/gemm_layout.h"
-#include "thresher/kernels/gemm.h"
-#include "thresher/kernels/norm.h"
-#include "thresher/kernels/softmax.h"
+#include "thresher/plan/cpu_kernel.h"
 #include "thresher/profile/memory.h"
 #include "thresher/profile/profiler.h"
-#include "thresher/run/device_sites.h"
+#include "thresher/run/run_context.h"
+#include "thresher/run/transfer_sites.h"
 
 namespace thresher {
 namespace {
@@ -56,8 +56,6 @@ class OpRecord {
   int64_t start_ = 0;
 };
 
-std::string_view Variant() { return isa::Name(isa::Current()); }
-
 class CpuEvent : public DeviceEvent {
  public:
   Status Synchronize() override { return Status::Ok(); }
@@ -70,22 +68,35 @@ class CpuEvent : public DeviceEvent {
   int64_t time_ns_ = 0;
 };
 
-float FromBf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
+// The kernels of a run have been handed to the threads.
+void AddLaunch(uint32_t site, uint64_t execution, int64_t start, int64_t end) {
+  profile::Record record;
+  record.kind = profile::Kind::kRuntime;
+  record.section = profile::Section::kCall;
+  record.event = profile::kLaunchKernelsEvent;
+  record.site = site;
+  record.execution = execution;
+  record.start_ns = start;
+  record.end_ns = end;
+  profile::Add(record);
 }
 
-// Rows that lie `stride` apart, as floats without holes.
-std::vector<float> Widen(const void* data, int64_t rows, int64_t cols, int64_t stride) {
-  std::vector<float> out(static_cast<size_t>(rows * cols));
-  const auto* from = static_cast<const uint16_t*>(data);
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < cols; ++j) out[static_cast<size_t>(i * cols + j)] = FromBf16(from[i * stride + j]);
+// The first error of those that the parts of a run meet.
+class FirstError {
+ public:
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  void Set(Status status) {
+    const std::lock_guard lock(mutex_);
+    if (!failed_.exchange(true)) error_ = std::move(status);
   }
-  return out;
-}
+  // Once all parts have ended.
+  Status Take() { return failed() ? std::move(error_) : Status::Ok(); }
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  Status error_;
+};
 
 class CpuStream : public DeviceStream {
  public:
@@ -100,91 +111,66 @@ class CpuStream : public DeviceStream {
     return Status::Ok();
   }
 
-  Status RunChain(const kernels::Chain& chain, std::span<const View> operands, const View& out) override {
-    if (out.size() == 0) return Status::Ok();
-    kernels::Chain assigned = chain;
-    kernels::AssignSlots(assigned);
-    const size_t scratch_bytes = AlignUp(kernels::ChainScratchBytes(assigned));
+  Status Run(RunContext& context) override {
+    const SizedPlan& sized = context.sized;
+    const Plan& plan = sized.plan();
+    if (plan.steps.empty()) return Status::Ok();
+    const std::span<const CpuKernel> kernels = CpuKernels();
+    const bool profiled = context.execution != 0;
+    const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size()) : 0;
     ThreadPool& pool = ThreadPool::Global();
-    const int parts = pool.num_threads();
-    THRESHER_ASSIGN(const Arena scratch, Arena::Allocate(scratch_bytes * static_cast<size_t>(parts)));
-    const OpRecord record([&] { return SiteOfChain(chain, out, Variant()); });
+    bool any_parallel = false;
+    for (const uint8_t parallel : sized.parallel) any_parallel |= parallel != 0;
+    const int parties = any_parallel ? std::min(pool.num_threads(), plan.num_threads) : 1;
+    SpinBarrier barrier(parties);
+    FirstError error;
+    const int64_t launch = profiled ? NowNs() : 0;
     pool.Run(
         [&](int part, int num_parts) {
-          kernels::RunChain(assigned, operands.data(), out, scratch.data() + scratch_bytes * static_cast<size_t>(part),
-                            part, num_parts);
+          // The pool may have shrunk since it was asked; then part 0 does everything.
+          const bool alone = num_parts == 1 || num_parts != parties;
+          if (alone && part != 0) return;
+          int64_t start = 0;
+          if (profiled && part == 0) {
+            start = NowNs();
+            AddLaunch(plan.site, context.execution, launch, start);
+          }
+          for (size_t s = 0; s < plan.steps.size(); ++s) {
+            const Step& step = plan.steps[s];
+            const bool shared = sized.parallel[s] != 0 && !alone;
+            if ((part == 0 || shared) && !error.failed()) {
+              StepContext c;
+              c.operands = sized.operands.data() + sized.first_operand[s];
+              c.num_inputs = step.num_inputs;
+              c.params = sized.params[s];
+              c.scratch = context.scratch + context.scratch_bytes * part;
+              c.part = shared ? part : 0;
+              c.num_parts = shared ? num_parts : 1;
+              if (Status status = kernels[static_cast<size_t>(step.kernel)].run(c); !status.ok()) {
+                error.Set(std::move(status));
+              }
+            }
+            // Two steps of one thread in a row need no hand-over.
+            const bool next_parallel = s + 1 < plan.steps.size() && sized.parallel[s + 1] != 0;
+            if (!alone && (sized.parallel[s] != 0 || next_parallel)) barrier.Wait();
+            if (profiled && part == 0) {
+              // The end of one step is the start of the next, so that waiting and dispatch are somebody's time.
+              profile::Record record;
+              record.kind = profile::Kind::kOp;
+              record.section = static_cast<profile::Section>(step.section);
+              record.site = context.SiteOf(s);
+              record.execution = context.execution;
+              record.correlation = correlation + s;
+              record.value = context.begin;
+              record.start_ns = start;
+              record.end_ns = NowNs();
+              profile::Add(record);
+              start = record.end_ns;
+            }
+          }
         },
-        parts);
-    return Status::Ok();
-  }
-
-  Status Norm(const thresher_norm& norm) override {
-    if (norm.rows <= 0 || norm.cols <= 0) return Status::Ok();
-    const kernels::NormArgs args{.x = norm.x,
-                                 .row_stride = norm.x_stride,
-                                 .residual = norm.residual,
-                                 .residual_row_stride = norm.residual_stride,
-                                 .weight = norm.weight,
-                                 .bias = norm.bias,
-                                 .eps = norm.eps,
-                                 .out = norm.out,
-                                 .out_row_stride = norm.out_stride,
-                                 .sum = norm.sum,
-                                 .sum_row_stride = norm.sum_stride,
-                                 .rows = norm.rows,
-                                 .cols = norm.cols};
-    const OpRecord record([&] { return SiteOf(norm, Variant()); });
-    ThreadPool::Global().Run([&](int part, int num_parts) {
-      norm.rms != 0 ? kernels::RmsNorm(args, part, num_parts) : kernels::LayerNorm(args, part, num_parts);
-    });
-    return Status::Ok();
-  }
-
-  Status Softmax(const thresher_softmax& s) override {
-    if (s.outer <= 0 || s.dim <= 0 || s.inner <= 0) return Status::Ok();
-    const OpRecord record([&] { return SiteOf(s, Variant()); });
-    ThreadPool::Global().Run([&](int part, int num_parts) {
-      kernels::Softmax(s.x, s.out, s.outer, s.dim, s.inner, s.log != 0, part, num_parts);
-    });
-    return Status::Ok();
-  }
-
-  // Packs b each time: plans, which keep packed weights, do not come this way.
-  Status Gemm(const thresher_gemm& g) override {
-    if (const std::string problem = cuda::CheckGemm(g); !problem.empty()) return InvalidArgument(problem);
-    const bool bf16 = g.type == THRESHER_GEMM_BF16;
-    const int64_t b_rows = g.transpose_b != 0 ? g.n : g.k;
-    const int64_t b_cols = g.transpose_b != 0 ? g.k : g.n;
-    std::vector<float> wide_a, wide_b;
-    if (bf16) {
-      wide_a = Widen(g.a, g.m, g.k, g.lda);
-      wide_b = Widen(g.b, b_rows, b_cols, g.ldb);
-    }
-    const float* const b = bf16 ? wide_b.data() : static_cast<const float*>(g.b);
-    const int64_t ldb = bf16 ? b_cols : g.ldb;
-    THRESHER_ASSIGN(const Arena packed,
-                    Arena::Allocate(static_cast<size_t>(kernels::PackedBytes(Precision::kFp32, g.k, g.n))));
-    const Weight weight{b, Encoding::kF32, g.k, g.n, g.transpose_b != 0 ? 1 : ldb, g.transpose_b != 0 ? ldb : 1};
-    kernels::PackWeight(Precision::kFp32, weight, packed.data());
-    kernels::GemmArgs args;
-    args.m = g.m, args.n = g.n, args.k = g.k;
-    args.a = bf16 ? wide_a.data() : static_cast<const float*>(g.a);
-    args.lda = bf16 ? g.k : g.lda;
-    args.packed_b = packed.data();
-    args.c = g.c;
-    args.ldc = g.ldc;
-    args.bias = g.bias;
-    ThreadPool& pool = ThreadPool::Global();
-    const int parts = pool.num_threads();
-    const size_t scratch_bytes = AlignUp(kernels::GemmScratchBytes(args));
-    THRESHER_ASSIGN(const Arena scratch, Arena::Allocate(scratch_bytes * static_cast<size_t>(parts)));
-    const OpRecord record([&] { return SiteOf(g, Variant()); });
-    pool.Run(
-        [&](int part, int num_parts) {
-          kernels::Gemm(args, scratch.data() + scratch_bytes * static_cast<size_t>(part), part, num_parts);
-        },
-        parts);
-    return Status::Ok();
+        parties);
+    return error.Take();
   }
 
   Status Record(DeviceEvent& event) override {
@@ -207,6 +193,9 @@ class Cpu : public Device {
  public:
   explicit Cpu(DeviceInfo info) : Device(std::move(info)) {}
 
+  std::shared_ptr<const Target> target() override { return CpuTarget(); }
+  bool is_host() const override { return true; }
+
   Result<std::unique_ptr<DeviceStream>> CreateStream() override {
     return std::unique_ptr<DeviceStream>(std::make_unique<CpuStream>());
   }
@@ -217,31 +206,28 @@ class Cpu : public Device {
  private:
   Result<void*> AllocateBytes(size_t bytes) override {
     THRESHER_ASSIGN(Arena arena, Arena::Allocate(bytes));
-    void* const address = arena.data();
-    profile::NoteAllocation(address, static_cast<int64_t>(bytes));
-    const std::lock_guard lock(mutex_);
-    held_.emplace(address, std::move(arena));
-    return address;
+    profile::NoteAllocation(arena.data(), static_cast<int64_t>(bytes));
+    return arena.Release();
   }
   void ReleaseBytes(void* address, size_t bytes) override {
     profile::NoteRelease(address, static_cast<int64_t>(bytes));
-    const std::lock_guard lock(mutex_);
-    held_.erase(address);
+    Arena::Adopt(address, bytes);
   }
-
-  std::mutex mutex_;
-  std::map<void*, Arena> held_;
 };
 
 }  // namespace
 
-std::shared_ptr<Device> CpuDevice() {
-  DeviceInfo info;
-  info.kind = "cpu";
-  info.name = CpuModel();
-  info.memory_bytes = static_cast<uint64_t>(AvailableMemory());
-  info.multiprocessors = UsableCores();
-  return std::make_shared<Cpu>(std::move(info));
+const std::shared_ptr<Device>& CpuDevice() {
+  // Never destroyed: memory of it may be given back by whatever is destroyed last.
+  static const auto& device = *new std::shared_ptr<Device>([] {
+    DeviceInfo info;
+    info.kind = "cpu";
+    info.name = CpuModel();
+    info.memory_bytes = static_cast<uint64_t>(AvailableMemory());
+    info.multiprocessors = UsableCores();
+    return std::make_shared<Cpu>(std::move(info));
+  }());
+  return device;
 }
 
 }  // namespace thresher

@@ -7,6 +7,7 @@
 
 namespace thresher {
 
-std::shared_ptr<Device> CpuDevice();
+// The one CPU.
+const std::shared_ptr<Device>& CpuDevice();
 
 }  // namespace thresher

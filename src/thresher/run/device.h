@@ -4,23 +4,22 @@
 //   DeviceMemory x = device->Allocate(bytes);          // each of these gives a Result
 //   std::unique_ptr<DeviceStream> stream = device->CreateStream();
 //   stream->CopyToDevice(x.data(), numbers, bytes);
-//   stream->Softmax(...);
-//   stream->CopyToHost(numbers, x.data(), bytes);       // waits for all of it
+//   stream->Run(context);                              // the steps of a plan; see session.h
+//   stream->CopyToHost(numbers, x.data(), bytes);      // waits for all of it
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 
 #include "thresher/base/status.h"
-#include "thresher/base/view.h"
-#include "thresher/device_api.h"
-#include "thresher/kernels/pointwise_chain.h"
+#include "thresher/plan/target.h"
 
 namespace thresher {
+
+struct RunContext;  // run_context.h
 
 struct DeviceInfo {
   std::string kind;  // "cpu", "cuda"
@@ -55,12 +54,9 @@ class DeviceStream {
   virtual Status CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual Status Fill(void* to, uint8_t value, size_t bytes) = 0;
 
-  // As kernels/pointwise_chain.h, kernels/norm.h and kernels/softmax.h have them; nothing happens where a size is 0.
-  virtual Status RunChain(const kernels::Chain& chain, std::span<const View> operands, const View& out) = 0;
-  virtual Status Norm(const thresher_norm& norm) = 0;
-  virtual Status Softmax(const thresher_softmax& softmax) = 0;
-  // InvalidArgument where m, n or k is 0 or rows are closer than they are long.
-  virtual Status Gemm(const thresher_gemm& gemm) = 0;
+  // The steps of the context's plan, which was made for this device's target(). The context is the stream's until they
+  // are done. An error in the data shows here, or at the next Synchronize.
+  virtual Status Run(RunContext& context) = 0;
 
   virtual Status Record(DeviceEvent& event) = 0;
   // What is asked of this stream from now on waits for what was asked of another one before the event.
@@ -75,6 +71,11 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual ~Device() = default;
 
   const DeviceInfo& info() const { return info_; }
+  // What plans for this device are made for; keeps the device alive.
+  virtual std::shared_ptr<const Target> target() = 0;
+  // Whether its memory is the host's, so that nothing is copied to it, and what a stream is asked for is done when the
+  // call returns.
+  virtual bool is_host() const = 0;
 
   // Aligned for every kernel; the content is undefined. InvalidArgument for 0 bytes, ResourceExhausted.
   Result<DeviceMemory> Allocate(size_t bytes);

@@ -13,9 +13,9 @@
 #include "thresher/base/version.h"
 #include "thresher/profile/memory.h"
 #include "thresher/profile/profiler.h"
-#include "thresher/run/device_chain.h"
 #include "thresher/run/device_clock.h"
-#include "thresher/run/device_sites.h"
+#include "thresher/run/run_context.h"
+#include "thresher/run/transfer_sites.h"
 
 namespace thresher {
 namespace {
@@ -67,7 +67,9 @@ struct Epoch {
   DeviceClock clock;
 };
 
-class LibraryDevice : public Device {
+const thresher_view* ToApi(const View* views) { return reinterpret_cast<const thresher_view*>(views); }
+
+class LibraryDevice : public Device, public Target {
  public:
   LibraryDevice(const Api& api, thresher_device* device, DeviceInfo info)
       : Device(std::move(info)), api_(api), device_(device), number_(profile::CudaDevice(this->info().index)) {
@@ -78,6 +80,22 @@ class LibraryDevice : public Device {
     epoch_.reset();
     if (clock_stream_ != nullptr) api_.stream_destroy(clock_stream_);
     api_.close(device_);
+  }
+
+  std::shared_ptr<const Target> target() override {
+    return std::static_pointer_cast<LibraryDevice>(shared_from_this());
+  }
+  bool is_host() const override { return false; }
+
+  std::string variant() const override { return variant_; }
+  bool packs_weights() const override { return false; }
+  kernels::RowForm RowsFor(Precision, int64_t, kernels::Variant) const override { return kernels::RowForm::kF32; }
+  int Parts(int) const override { return 1; }
+  Result<size_t> ScratchBytes(const Step& step, const View* operands, const void* params) const override {
+    size_t bytes = 0;
+    THRESHER_TRY(ToStatus(api_, api_.query(device_, static_cast<uint32_t>(step.kernel), params, step.params_type->bytes,
+                                           ToApi(operands), static_cast<int32_t>(step.operands.size()), &bytes)));
+    return bytes;
   }
 
   Result<std::unique_ptr<DeviceStream>> CreateStream() override;
@@ -125,7 +143,6 @@ class LibraryDevice : public Device {
   }
 
   uint8_t number() const { return number_; }
-  const std::string& variant() const { return variant_; }
 
  private:
   Result<void*> AllocateBytes(size_t bytes) override {
@@ -177,34 +194,28 @@ class Stream : public DeviceStream {
   }
   Status Fill(void* to, uint8_t value, size_t bytes) override {
     if (bytes == 0) return Status::Ok();
-    return Launch(
-        profile::kLaunchStreamEvent, [&] { return SiteOfFill(bytes); },
-        [&] { return api_.fill(stream_, to, value, bytes); });
+    const auto fill = [&] { return api_.fill(stream_, to, value, bytes); };
+    if (!profile::Enabled()) return ToStatus(api_, fill());
+    return Launch(profile::kLaunchStreamEvent, profile::NumberOf(SiteOfFill(bytes)), 0, fill);
   }
 
-  Status RunChain(const kernels::Chain& chain, std::span<const View> operands, const View& out) override {
-    if (out.size() == 0) return Status::Ok();
-    const thresher_chain device_chain = DeviceChain(chain, operands.data(), out);
-    return Launch(
-        profile::kLaunchStreamEvent, [&] { return SiteOfChain(chain, out, device_->variant()); },
-        [&] { return api_.run_chain(stream_, &device_chain); });
-  }
-  Status Norm(const thresher_norm& norm) override {
-    if (norm.rows <= 0 || norm.cols <= 0) return Status::Ok();
-    return Launch(
-        profile::kLaunchStreamEvent, [&] { return SiteOf(norm, device_->variant()); },
-        [&] { return api_.run_norm(stream_, &norm); });
-  }
-  Status Softmax(const thresher_softmax& softmax) override {
-    if (softmax.outer <= 0 || softmax.dim <= 0 || softmax.inner <= 0) return Status::Ok();
-    return Launch(
-        profile::kLaunchStreamEvent, [&] { return SiteOf(softmax, device_->variant()); },
-        [&] { return api_.run_softmax(stream_, &softmax); });
-  }
-  Status Gemm(const thresher_gemm& gemm) override {
-    return Launch(
-        profile::kLaunchStreamEvent, [&] { return SiteOf(gemm, device_->variant()); },
-        [&] { return api_.run_gemm(stream_, &gemm); });
+  Status Run(RunContext& context) override {
+    const SizedPlan& sized = context.sized;
+    const Plan& plan = sized.plan();
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      const Step& step = plan.steps[s];
+      const auto launch = [&] {
+        return api_.launch(stream_, static_cast<uint32_t>(step.kernel), sized.params[s], step.params_type->bytes,
+                           ToApi(sized.operands.data() + sized.first_operand[s]),
+                           static_cast<int32_t>(step.operands.size()), context.scratch);
+      };
+      if (context.execution == 0) {
+        THRESHER_TRY(ToStatus(api_, launch()));
+      } else {
+        THRESHER_TRY(Launch(profile::kLaunchStreamEvent, context.SiteOf(s), context.execution, launch));
+      }
+    }
+    return Status::Ok();
   }
 
   Status Record(DeviceEvent& event) override {
@@ -232,27 +243,24 @@ class Stream : public DeviceStream {
   Status Copy(thresher_copy_direction direction, const char* name, uint16_t event, void* to, const void* from,
               size_t bytes) {
     if (bytes == 0) return Status::Ok();
-    return Launch(
-        event, [&] { return SiteOfCopy(name, bytes); },
-        [&] { return api_.copy(stream_, static_cast<uint32_t>(direction), to, from, bytes); });
+    const auto copy = [&] { return api_.copy(stream_, static_cast<uint32_t>(direction), to, from, bytes); };
+    if (!profile::Enabled()) return ToStatus(api_, copy());
+    return Launch(event, profile::NumberOf(SiteOfCopy(name, bytes)), 0, copy);
   }
 
-  template <class MakeSite, class Run>
-  Status Launch(uint16_t event, MakeSite&& make_site, Run&& run) {
-    if (!profile::Enabled()) return ToStatus(api_, run());
+  // What `run` asks the library for, with records of it. `execution`: the run it belongs to, or 0.
+  template <class Run>
+  Status Launch(uint16_t event, uint32_t site, uint64_t execution, Run&& run) {
     Pending work;
     THRESHER_ASSIGN(work.epoch, device_->CurrentEpoch());
     THRESHER_ASSIGN(work.start, TakeEvent());
     THRESHER_ASSIGN(work.end, TakeEvent());
-    profile::Site site = make_site();
-    const profile::Section section = site.section;
-    const uint32_t number = profile::NumberOf(std::move(site));
-
     profile::Record launch;
     launch.kind = profile::Kind::kRuntime;
     launch.section = profile::Section::kCall;
     launch.event = event;
-    launch.site = number;
+    launch.site = site;
+    launch.execution = execution;
     launch.correlation = profile::NextCorrelations(1);
     launch.start_ns = NowNs();
     THRESHER_TRY(Record(*work.start));
@@ -262,9 +270,10 @@ class Stream : public DeviceStream {
     profile::Add(launch);
 
     work.record.kind = profile::Kind::kDevice;
-    work.record.section = section;
-    work.record.event = profile::SiteOf(number).hardware;
-    work.record.site = number;
+    work.record.section = profile::SiteOf(site).section;
+    work.record.event = profile::SiteOf(site).hardware;
+    work.record.site = site;
+    work.record.execution = execution;
     work.record.correlation = launch.correlation;
     work.record.value = launch.start_ns;
     work.record.device = device_->number();

@@ -1,21 +1,21 @@
 #include "thresher/run/session.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <utility>
 
-#include "thresher/base/barrier.h"
+#include "thresher/base/arena.h"
 #include "thresher/base/clock.h"
 #include "thresher/base/tensor.h"
-#include "thresher/base/thread_pool.h"
 #include "thresher/kernels/copy.h"
 #include "thresher/plan/extent.h"
 #include "thresher/plan/sites.h"
 #include "thresher/profile/memory.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/profile/runtime_interval.h"
+#include "thresher/run/cpu_device.h"
+#include "thresher/run/run_context.h"
 
 namespace thresher {
 namespace {
@@ -27,19 +27,6 @@ std::string Describe(const View& view) { return ToString(view.dtype, Dims(view.s
 bool Fits(const PortType& port, const View& view) {
   return port.dtype == view.dtype &&
          std::equal(port.shape.begin(), port.shape.end(), view.shape, view.shape + view.rank);
-}
-
-// The kernels of a run have been handed to the threads.
-void AddLaunch(uint32_t site, uint64_t execution, int64_t start, int64_t end) {
-  profile::Record record;
-  record.kind = profile::Kind::kRuntime;
-  record.section = profile::Section::kCall;
-  record.event = profile::kLaunchKernelsEvent;
-  record.site = site;
-  record.execution = execution;
-  record.start_ns = start;
-  record.end_ns = end;
-  profile::Add(record);
 }
 
 Status CheckPorts(const SizedPlan& plan, std::span<const View> inputs, std::span<const View> outputs) {
@@ -65,35 +52,66 @@ Status CheckPorts(const SizedPlan& plan, std::span<const View> inputs, std::span
 
 }  // namespace
 
-// Everything one run writes, and what it reads of the plan.
-struct Session::Context {
+struct Session::Context : RunContext {
   struct Fixup {  // an operand whose address comes with each call
     size_t operand;
     int buffer;
   };
 
-  explicit Context(std::shared_ptr<const Plan> plan) : sized(std::move(plan)) {}
+  using RunContext::RunContext;
 
-  SizedPlan sized;  // the steps' operands with their addresses filled in
-  Arena arena;
-  int64_t scratch_bytes = 0;  // of one part
-  std::byte* scratch = nullptr;
+  std::unique_ptr<DeviceStream> stream;  // of runs on the host's memory
+  std::unique_ptr<DeviceEvent> done;     // the end of the last run; null where that is when the call returns
   std::vector<Fixup> fixups;
-  std::vector<Arena> staging;  // per input: a row-major copy of one that came with other strides
-  std::atomic<bool> failed{false};
-  std::mutex error_mutex;
-  Status error;
+  std::vector<uint8_t> reads;               // per input: whether any step does
+  std::vector<std::byte*> inputs;           // the call's, where the device reads them
+  std::vector<std::byte*> outputs;          // and where it writes them
+  std::vector<Arena> copies;                // per input: a row-major copy of one that came with other strides
+  std::vector<DeviceMemory> staged_inputs;  // what is copied from and to the host's memory
+  std::vector<DeviceMemory> staged_outputs;
 
   ~Context() {
     const profile::RuntimeInterval interval(profile::kFreeEvent, "arena");
-    profile::NoteRelease(arena.data(), static_cast<int64_t>(arena.size()));
-    for (const Arena& copy : staging) profile::NoteRelease(copy.data(), static_cast<int64_t>(copy.size()));
+    arena = {};
+    staged_inputs.clear();
+    staged_outputs.clear();
+    for (const Arena& copy : copies) profile::NoteRelease(copy.data(), static_cast<int64_t>(copy.size()));
   }
 };
 
 Session::Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions)
-    : plan_(std::move(plan)), decisions_(std::move(decisions)) {}
+    : Session(CpuDevice(), std::move(plan), std::move(decisions)) {}
+Session::Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
+                 std::vector<PrecisionDecision> decisions)
+    : device_(std::move(device)), plan_(std::move(plan)), decisions_(std::move(decisions)) {}
 Session::~Session() = default;
+
+Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
+                                                 std::vector<PrecisionDecision> decisions) {
+  if (plan->target != device->target()) {
+    return InvalidArgument("wanted a plan made for this device, " + device->target()->variant() +
+                           ", found one made for " + plan->target->variant());
+  }
+  std::unique_ptr<Session> session(new Session(std::move(device), std::move(plan), std::move(decisions)));
+  if (!session->device_->is_host()) THRESHER_TRY(session->CopyConstants());
+  return session;
+}
+
+// Plans do not share what they copy here: no model has more than one on a device yet.
+Status Session::CopyConstants() {
+  std::unique_ptr<DeviceStream> stream;
+  constants_.resize(plan_->buffers.size());
+  for (size_t b = 0; b < plan_->buffers.size(); ++b) {
+    const Buffer& buffer = plan_->buffers[b];
+    if (buffer.kind != Buffer::Kind::kConstant || buffer.data == nullptr || buffer.bytes == 0) continue;
+    if (stream == nullptr) {
+      THRESHER_ASSIGN(stream, device_->CreateStream());
+    }
+    THRESHER_ASSIGN(constants_[b], device_->Allocate(static_cast<size_t>(buffer.bytes)));
+    THRESHER_TRY(stream->CopyToDevice(constants_[b].data(), buffer.data, static_cast<size_t>(buffer.bytes)));
+  }
+  return Status::Ok();
+}
 
 Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64_t> sizes) {
   {
@@ -111,14 +129,25 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64
   const profile::RuntimeInterval preparation(profile::kInitGraphEvent, plan_->name,
                                              plan_->recorded && profile::Enabled());
   auto context = std::make_unique<Context>(plan_);
-  context->staging.resize(plan_->inputs.size());
+  THRESHER_ASSIGN(context->stream, device_->CreateStream());
+  if (!device_->is_host()) {
+    THRESHER_ASSIGN(context->done, device_->CreateEvent());
+  }
+  context->reads.resize(plan_->inputs.size());
+  context->inputs.resize(plan_->inputs.size());
+  context->outputs.resize(plan_->outputs.size());
+  context->copies.resize(plan_->inputs.size());
+  context->staged_inputs.resize(plan_->inputs.size());
+  context->staged_outputs.resize(plan_->outputs.size());
   size_t operand = 0;
   for (const Step& step : plan_->steps) {
     for (const TensorRef& ref : step.operands) {
       if (ref.buffer >= 0) {
         const Buffer::Kind kind = plan_->buffers[static_cast<size_t>(ref.buffer)].kind;
         if (kind == Buffer::Kind::kInput || kind == Buffer::Kind::kOutput) {
+          const Buffer& buffer = plan_->buffers[static_cast<size_t>(ref.buffer)];
           context->fixups.push_back({operand, ref.buffer});
+          if (kind == Buffer::Kind::kInput) context->reads[static_cast<size_t>(buffer.index)] = 1;
         }
       }
       ++operand;
@@ -132,11 +161,10 @@ Status Session::Allocate(Context& context) const {
   const bool profiled = plan_->recorded && profile::Enabled();
   const int64_t size = plan_->arena_bytes + context.sized.scratch_bytes * plan_->num_threads;
   const int64_t start = profiled ? NowNs() : 0;
-  if (context.arena.data() != nullptr) {
-    profile::NoteRelease(context.arena.data(), static_cast<int64_t>(context.arena.size()));
+  context.arena = DeviceMemory();
+  if (size > 0) {
+    THRESHER_ASSIGN(context.arena, device_->Allocate(static_cast<size_t>(size)));
   }
-  context.arena = Arena();
-  THRESHER_ASSIGN(context.arena, Arena::Allocate(static_cast<size_t>(size)));
   if (profiled) {
     profile::Site site;
     site.name = "arena";
@@ -151,9 +179,8 @@ Status Session::Allocate(Context& context) const {
     record.end_ns = NowNs();
     profile::Add(record);
   }
-  profile::NoteAllocation(context.arena.data(), size);
   context.scratch_bytes = context.sized.scratch_bytes;
-  context.scratch = context.arena.data() + plan_->arena_bytes;
+  context.scratch = size > 0 ? context.arena.data() + plan_->arena_bytes : nullptr;
   Bind(context);
   return Status::Ok();
 }
@@ -171,7 +198,8 @@ void Session::Bind(Context& context) const {
         view.data = context.arena.data() + buffer.arena_offset + offset;
       } else if (buffer.kind == Buffer::Kind::kConstant) {
         // Kernels take one kind of view for what they read and write; nothing writes to a constant.
-        view.data = const_cast<std::byte*>(static_cast<const std::byte*>(buffer.data)) + offset;
+        auto* const host = const_cast<std::byte*>(static_cast<const std::byte*>(buffer.data));
+        view.data = (device_->is_host() ? host : constants_[static_cast<size_t>(ref.buffer)].data()) + offset;
       }
     }
   }
@@ -198,14 +226,17 @@ const std::vector<uint32_t>* Session::Sites(const Context& context) {
   auto [at, added] = sites_.try_emplace(context.sized.sizes());
   if (!added) return &at->second;
   const Result<Plan> plan = PlanAt(*plan_, at->first);
+  const std::string variant = plan_->target->variant();
   for (size_t s = 0; s < plan_->steps.size(); ++s) {
     const Step& step = plan.ok() ? plan.value().steps[s] : plan_->steps[s];
-    at->second.push_back(profile::NumberOf(SiteOfStep(step, plan_->name, static_cast<int>(s))));
+    at->second.push_back(profile::NumberOf(SiteOfStep(step, plan_->name, static_cast<int>(s), variant)));
   }
   return &at->second;
 }
 
-Status Session::Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes) {
+template <class Body>
+Status Session::With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes,
+                     Body&& body) {
   const size_t wanted = plan_->extent == nullptr ? 0 : plan_->extent->names.size();
   if (sizes.size() != wanted) {
     return InvalidArgument("wanted " + std::to_string(wanted) + " sizes, found " + std::to_string(sizes.size()));
@@ -213,121 +244,124 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs,
   const bool profiled = plan_->recorded && profile::Enabled();
   if (profiled) profile::PrepareThread();
   const uint64_t execution = profiled ? profile::NextExecution() : 0;
-  const int64_t start = profiled ? NowNs() : 0;
+  const int64_t begin = profiled ? NowNs() : 0;
   THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire(sizes));
   Status status = Fit(*context, sizes);
   if (status.ok()) status = CheckPorts(context->sized, inputs, outputs);
-  if (status.ok()) status = Run(*context, inputs, outputs, execution, start);
+  if (status.ok()) {
+    context->execution = execution;
+    context->begin = begin;
+    context->sites = profiled ? Sites(*context) : nullptr;
+    status = body(*context);
+    if (profiled) {
+      profile::Record record;
+      record.kind = profile::Kind::kExecution;
+      record.section = profile::Section::kCall;
+      record.event = profile::kGraphExecutionEvent;
+      record.site = plan_->site;
+      record.execution = execution;
+      record.start_ns = begin;
+      record.end_ns = NowNs();
+      profile::Add(record);
+    }
+  }
   Release(std::move(context));
   return status;
 }
 
-Status Session::Run(Context& context, std::span<const View> inputs, std::span<const View> outputs, uint64_t execution,
-                    int64_t begin) {
-  const bool profiled = execution != 0;
-  for (const Context::Fixup& fixup : context.fixups) {
-    const Buffer& buffer = plan_->buffers[static_cast<size_t>(fixup.buffer)];
-    const size_t index = static_cast<size_t>(buffer.index);
-    std::byte* base;
-    if (buffer.kind == Buffer::Kind::kOutput) {
-      base = outputs[index].as<std::byte>();
-    } else if (inputs[index].contiguous()) {
-      base = inputs[index].as<std::byte>();
-    } else {
-      Arena& staging = context.staging[index];
-      if (staging.data() == nullptr) {
-        THRESHER_ASSIGN(staging, Arena::Allocate(static_cast<size_t>(buffer.bytes)));
-        profile::NoteAllocation(staging.data(), buffer.bytes);
-      }
-      base = staging.data();
-    }
-    context.sized.operands[fixup.operand].data = base + context.sized.offsets[fixup.operand];
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    std::byte* base = context.staging[i].data();
-    if (inputs[i].contiguous() || base == nullptr) continue;
-    const profile::RuntimeInterval interval(profile::kDataConvertEvent, "input copy", profiled,
-                                            profile::Section::kReshape);
-    const PortType& port = context.sized.inputs[i];
-    kernels::Copy(inputs[i], MakeView(base, port.dtype, port.shape));
-  }
-  const Status status = RunSteps(context, execution, begin);
-  if (profiled) {
-    profile::Record record;
-    record.kind = profile::Kind::kExecution;
-    record.section = profile::Section::kCall;
-    record.event = profile::kGraphExecutionEvent;
-    record.site = plan_->site;
-    record.execution = execution;
-    record.start_ns = begin;
-    record.end_ns = NowNs();
-    profile::Add(record);
-  }
-  return status;
+Status Session::Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes) {
+  return With(inputs, outputs, sizes, [&](Context& context) {
+    return device_->is_host() ? RunHere(context, inputs, outputs) : RunStaged(context, inputs, outputs);
+  });
 }
 
-Status Session::RunSteps(Context& context, uint64_t execution, int64_t begin) {
-  const Plan& plan = *plan_;
-  const SizedPlan& sized = context.sized;
-  if (plan.steps.empty()) return Status::Ok();
-  context.failed.store(false, std::memory_order_relaxed);
-  const bool profiled = execution != 0;
-  const std::vector<uint32_t>* sites = profiled ? Sites(context) : nullptr;
-  const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size()) : 0;
-  ThreadPool& pool = ThreadPool::Global();
-  bool any_parallel = false;
-  for (const uint8_t parallel : sized.parallel) any_parallel |= parallel != 0;
-  const int parties = any_parallel ? std::min(pool.num_threads(), plan.num_threads) : 1;
-  SpinBarrier barrier(parties);
-  const int64_t launch = profiled ? NowNs() : 0;
-  pool.Run(
-      [&](int part, int num_parts) {
-        // The pool may have shrunk since it was asked; then part 0 does everything.
-        const bool alone = num_parts == 1 || num_parts != parties;
-        if (alone && part != 0) return;
-        int64_t start = 0;
-        if (profiled && part == 0) {
-          start = NowNs();
-          AddLaunch(plan.site, execution, launch, start);
-        }
-        for (size_t s = 0; s < plan.steps.size(); ++s) {
-          const Step& step = plan.steps[s];
-          const bool shared = sized.parallel[s] != 0 && !alone;
-          if ((part == 0 || shared) && !context.failed.load(std::memory_order_relaxed)) {
-            StepContext c;
-            c.operands = sized.operands.data() + sized.first_operand[s];
-            c.num_inputs = step.num_inputs;
-            c.params = sized.params[s];
-            c.scratch = context.scratch + context.scratch_bytes * part;
-            c.part = shared ? part : 0;
-            c.num_parts = shared ? num_parts : 1;
-            if (Status status = step.fn(c); !status.ok()) {
-              const std::lock_guard lock(context.error_mutex);
-              if (!context.failed.exchange(true)) context.error = std::move(status);
-            }
-          }
-          // Two steps of one thread in a row need no hand-over.
-          const bool next_parallel = s + 1 < plan.steps.size() && sized.parallel[s + 1] != 0;
-          if (!alone && (sized.parallel[s] != 0 || next_parallel)) barrier.Wait();
-          if (profiled && part == 0) {
-            // The end of one step is the start of the next, so that waiting and dispatch are somebody's time.
-            profile::Record record;
-            record.kind = profile::Kind::kOp;
-            record.section = static_cast<profile::Section>(step.section);
-            record.site = sites == nullptr ? step.site : (*sites)[s];
-            record.execution = execution;
-            record.correlation = correlation + s;
-            record.value = begin;
-            record.start_ns = start;
-            record.end_ns = NowNs();
-            profile::Add(record);
-            start = record.end_ns;
-          }
-        }
-      },
-      parties);
-  if (!context.failed.load(std::memory_order_relaxed)) return Status::Ok();
-  return std::exchange(context.error, Status::Ok());
+Status Session::Launch(DeviceStream& stream, std::span<const View> inputs, std::span<const View> outputs,
+                       std::span<const int64_t> sizes) {
+  return With(inputs, outputs, sizes, [&](Context& context) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].contiguous()) {
+        return InvalidArgument("input " + std::to_string(i) + " (" + plan_->inputs[i].name +
+                               "): wanted a row-major tensor");
+      }
+      context.inputs[i] = inputs[i].as<std::byte>();
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
+    return RunOn(stream, context);
+  });
+}
+
+Status Session::RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (context.reads[i] == 0) continue;
+    THRESHER_ASSIGN(const std::byte* const data, RowMajor(context, i, inputs[i]));
+    context.inputs[i] = const_cast<std::byte*>(data);  // nothing writes to an input
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
+  return RunOn(*context.stream, context);
+}
+
+Status Session::RunStaged(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {
+  // Taken once, at capacity: what a run reads and writes stays where it is.
+  const auto stage = [this](DeviceMemory& memory, Buffer::Kind kind, size_t index) {
+    if (memory.data() != nullptr) return Status::Ok();
+    int64_t bytes = 0;
+    for (const Buffer& buffer : plan_->buffers) {
+      if (buffer.kind == kind && buffer.index == static_cast<int>(index)) bytes = std::max(bytes, buffer.bytes);
+    }
+    if (bytes > 0) {
+      THRESHER_ASSIGN(memory, device_->Allocate(static_cast<size_t>(bytes)));
+    }
+    return Status::Ok();
+  };
+  const auto bytes_of = [](const View& view) { return static_cast<size_t>(view.size()) * SizeOf(view.dtype); };
+  THRESHER_TRY(context.stream->Wait(*context.done));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (context.reads[i] == 0) continue;
+    THRESHER_TRY(stage(context.staged_inputs[i], Buffer::Kind::kInput, i));
+    context.inputs[i] = context.staged_inputs[i].data();
+    THRESHER_ASSIGN(const std::byte* const data, RowMajor(context, i, inputs[i]));
+    THRESHER_TRY(context.stream->CopyToDevice(context.inputs[i], data, bytes_of(inputs[i])));
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    THRESHER_TRY(stage(context.staged_outputs[i], Buffer::Kind::kOutput, i));
+    context.outputs[i] = context.staged_outputs[i].data();
+  }
+  THRESHER_TRY(RunOn(*context.stream, context));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    THRESHER_TRY(context.stream->CopyToHost(outputs[i].data, context.outputs[i], bytes_of(outputs[i])));
+  }
+  return context.stream->Synchronize();
+}
+
+Status Session::RunOn(DeviceStream& stream, Context& context) const {
+  for (const Context::Fixup& fixup : context.fixups) {
+    const Buffer& buffer = plan_->buffers[static_cast<size_t>(fixup.buffer)];
+    const auto& ports = buffer.kind == Buffer::Kind::kOutput ? context.outputs : context.inputs;
+    context.sized.operands[fixup.operand].data =
+        ports[static_cast<size_t>(buffer.index)] + context.sized.offsets[fixup.operand];
+  }
+  if (context.done == nullptr) return stream.Run(context);
+  // Whoever has the context next waits for what this run has handed over, even where it failed half way.
+  THRESHER_TRY(stream.Wait(*context.done));
+  Status status = stream.Run(context);
+  const Status recorded = stream.Record(*context.done);
+  return status.ok() ? recorded : status;
+}
+
+Result<const std::byte*> Session::RowMajor(Context& context, size_t input, const View& view) const {
+  if (view.contiguous()) return view.as<const std::byte>();
+  const PortType& port = context.sized.inputs[input];
+  Arena& copy = context.copies[input];
+  if (copy.data() == nullptr) {
+    const PortType& largest = plan_->inputs[input];
+    const size_t bytes = static_cast<size_t>(NumElements(largest.shape)) * SizeOf(largest.dtype);
+    THRESHER_ASSIGN(copy, Arena::Allocate(bytes));
+    profile::NoteAllocation(copy.data(), static_cast<int64_t>(bytes));
+  }
+  const profile::RuntimeInterval interval(profile::kDataConvertEvent, "input copy", context.execution != 0,
+                                          profile::Section::kReshape);
+  kernels::Copy(view, MakeView(copy.data(), port.dtype, port.shape));
+  return copy.data();
 }
 
 }  // namespace thresher

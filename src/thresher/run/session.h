@@ -1,4 +1,4 @@
-// Runs a plan on the CPU.
+// Runs a plan on the device that it was made for.
 #pragma once
 
 #include <cstdint>
@@ -7,35 +7,46 @@
 #include <span>
 #include <vector>
 
-#include "thresher/base/arena.h"
 #include "thresher/base/fork_mutex.h"
 #include "thresher/base/precision.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/plan/plan.h"
+#include "thresher/run/device.h"
 
 namespace thresher {
 
 // Thread safe: runs in progress at the same time get memory of their own, which is kept for later runs. After the first
-// run of a kind nothing is allocated between two steps or at their start.
+// run of a kind nothing is allocated on the host between two steps or at their start.
 class Session {
  public:
+  // On the CPU.
   explicit Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions = {});
   ~Session();
+  // On any device; copies the plan's constants there. Errors: the plan was made for another one, no memory.
+  static Result<std::unique_ptr<Session>> Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
+                                                 std::vector<PrecisionDecision> decisions = {});
 
-  // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error. `sizes`
-  // are those of the call, where the plan is for many.
+  // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error. All are
+  // the host's memory. `sizes` are those of the call, where the plan is for many.
   // Errors: InvalidArgument where a view does not fit the plan (wanted and found are named), OutOfRange from indices in
   // the data, ResourceExhausted. An error leaves the session as good as before.
   Status Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes = {});
+  // The same on memory of the session's device, where inputs are row-major, too; returns when the work is handed to
+  // the stream, which is one of that device.
+  Status Launch(DeviceStream& stream, std::span<const View> inputs, std::span<const View> outputs,
+                std::span<const int64_t> sizes = {});
 
   const Plan& plan() const { return *plan_; }
+  const std::shared_ptr<Device>& device() const { return device_; }
   // What precision_assignment decided for the plan's products; empty in fp32.
   const std::vector<PrecisionDecision>& precision_decisions() const { return decisions_; }
 
  private:
   struct Context;
 
+  Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions);
+  Status CopyConstants();
   // A context, if possible one that has run at these sizes last.
   Result<std::unique_ptr<Context>> Acquire(std::span<const int64_t> sizes);
   void Release(std::unique_ptr<Context> context);
@@ -44,15 +55,22 @@ class Session {
   void Bind(Context& context) const;
   // Makes the context one for these sizes.
   Status Fit(Context& context, std::span<const int64_t> sizes) const;
-  // `execution` is 0 when nothing is recorded, else the run's number; `begin` is then when it began.
-  Status Run(Context& context, std::span<const View> inputs, std::span<const View> outputs, uint64_t execution,
-             int64_t begin);
   // The sites of the steps at the context's sizes; null: those of the plan.
   const std::vector<uint32_t>* Sites(const Context& context);
-  Status RunSteps(Context& context, uint64_t execution, int64_t begin);
+  // Calls body(context) with a context for these views and sizes.
+  template <class Body>
+  Status With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes, Body&& body);
+  // What each of them does with its context.
+  Status RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
+  Status RunStaged(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
+  Status RunOn(DeviceStream& stream, Context& context) const;
+  // The input, or a row-major copy of it in the host's memory.
+  Result<const std::byte*> RowMajor(Context& context, size_t input, const View& view) const;
 
+  const std::shared_ptr<Device> device_;
   const std::shared_ptr<const Plan> plan_;
   const std::vector<PrecisionDecision> decisions_;
+  std::vector<DeviceMemory> constants_;  // per buffer, where the device has memory of its own
   ForkMutex mutex_{LockRank::kSession};
   std::vector<std::unique_ptr<Context>> free_;
   std::map<Dims, std::vector<uint32_t>> sites_;  // by the sizes that were profiled

@@ -13,7 +13,6 @@
 #include "cuda/emulator.h"
 #include "kernels/chain_testing.h"
 #include "kernels/tensor_testing.h"
-#include "thresher/run/device_chain.h"
 
 namespace thresher::cuda::testing {
 namespace {
@@ -28,12 +27,10 @@ using Kind = ChainArg::Kind;
 
 // Both orders must give the same.
 void RunOnDevice(const Chain& chain, const std::vector<View>& operands, Tensor& out) {
-  const thresher_chain forward = DeviceChain(chain, operands.data(), out.view);
-  if (forward.size == 0) return;
-  ASSERT_EQ(LaunchChain(Launcher{Order::kForward}, forward), "");
+  if (out.view.size() == 0) return;
+  ASSERT_EQ(LaunchChain(Launcher{Order::kForward}, chain, operands.data(), out.view), "");
   Tensor again(DType::kF32, Dims(out.view.shape, out.view.shape + out.view.rank));
-  const thresher_chain backward = DeviceChain(chain, operands.data(), again.view);
-  ASSERT_EQ(LaunchChain(Launcher{Order::kBackward}, backward), "");
+  ASSERT_EQ(LaunchChain(Launcher{Order::kBackward}, chain, operands.data(), again.view), "");
   ASSERT_TRUE(SameBits(again, out));
 }
 
@@ -177,6 +174,7 @@ TEST(ChainKernel, OperatorsOnBool) {
     chain.steps[3].args[0] = {Kind::kStep, 2, 0};
     chain.steps[3].args[1] = {Kind::kNumber, 0, 2.0f};
     chain.steps[3].args[2] = {Kind::kOperand, 1, 0};
+    AssignSlots(chain);
     return chain;
   };
   const auto check = [&](const ChainStep& step, const Tensor& truth) {
@@ -249,46 +247,52 @@ TEST(ChainKernel, InPlace) {
   chain.steps[1].kind = ChainStep::Kind::kBinary;
   chain.steps[1].args[0] = {Kind::kStep, 0, 0};
   chain.steps[1].args[1] = {Kind::kOperand, 1, 0};
-  RunOnDevice(chain, {x.view, b.view}, want);
-  const thresher_chain device = DeviceChain(chain, std::vector<View>{x.view, b.view}.data(), x.view);
-  ASSERT_EQ(LaunchChain(Launcher{}, device), "");
+  AssignSlots(chain);
+  const std::vector<View> operands = {x.view, b.view};
+  RunOnDevice(chain, operands, want);
+  ASSERT_EQ(LaunchChain(Launcher{}, chain, operands.data(), x.view), "");
   EXPECT_TRUE(SameBits(x, want));
 }
 
 TEST(ChainKernel, OperandsKnowTheirLayout) {
   Tensor x(DType::kF32, {4, 5}), row(DType::kF32, {4, 5}, {.broadcast = 1}), one(DType::kF32, {4, 5}, {.broadcast = 3}),
-      turned(DType::kF32, {4, 5}, {.order = {1, 0}}), out(DType::kF32, {4, 5});
-  Chain chain;
-  chain.num_operands = 4;
-  chain.num_steps = 1;
+      turned(DType::kF32, {4, 5}, {.order = {1, 0}});
   const View operands[] = {x.view, row.view, one.view, turned.view};
-  const thresher_chain device = DeviceChain(chain, operands, out.view);
-  EXPECT_EQ(device.dense, 1u);
-  EXPECT_EQ(device.single, 4u);
-  EXPECT_EQ(device.rank, 2);
-  EXPECT_EQ(device.size, 20);
-  EXPECT_EQ(device.strides[1][0], 0);
-  EXPECT_EQ(device.strides[3][1], 4);
+  const Elements<kMaxChainOperands> elements = ElementsOf<kMaxChainOperands>(operands, 4);
+  EXPECT_EQ(elements.dense, 1u);
+  EXPECT_EQ(elements.single, 4u);
+  EXPECT_EQ(elements.rank, 2);
+  EXPECT_EQ(elements.size, 20);
+  EXPECT_EQ(elements.strides[1][0], 0);
+  EXPECT_EQ(elements.strides[3][1], 4);
 }
 
-TEST(ChainKernel, OnlyLateResultsTakeSlots) {
+// The last step stores what it has, whatever its slot says; those before it keep what is wanted late only.
+TEST(ChainKernel, OnlyLateResultsTakeSharedMemory) {
   Chain chain;
   chain.num_operands = 1;
   chain.num_steps = 10;
   for (uint8_t s = 1; s < 10; ++s) chain.steps[s].args[0] = {Kind::kStep, static_cast<uint8_t>(s - 1), 0};
   Tensor x(DType::kF32, {4}), out(DType::kF32, {4});
-  EXPECT_EQ(DeviceChain(chain, &x.view, out.view).num_slots, 0);
+  const auto shared_floats = [&] {
+    AssignSlots(chain);
+    int floats = -1;
+    const std::string problem = LaunchChain(
+        [&](const Shape& shape, const auto& kernel) {
+          floats = shape.shared_floats;
+          return Launcher{}(shape, kernel);
+        },
+        chain, &x.view, out.view);
+    EXPECT_EQ(problem, "");
+    return floats;
+  };
+  EXPECT_EQ(shared_floats(), 0);
   // Steps 0 and 1 are wanted at the end; 2 is wanted by 4, and its slot by nobody later.
   for (const auto& [step, reads] : {std::pair{9, 0}, {8, 1}, {4, 2}}) {
     chain.steps[step].kind = ChainStep::Kind::kBinary;
     chain.steps[step].args[1] = {Kind::kStep, static_cast<uint8_t>(reads), 0};
   }
-  const thresher_chain device = DeviceChain(chain, &x.view, out.view);
-  EXPECT_EQ(device.num_slots, 3);
-  EXPECT_EQ(device.steps[3].slot, -1);
-  EXPECT_EQ(device.steps[9].args[0].source, THRESHER_CHAIN_PREVIOUS);
-  EXPECT_EQ(device.steps[9].args[1].source, THRESHER_CHAIN_SLOT);
-  EXPECT_EQ(device.steps[9].args[1].index, device.steps[0].slot);
+  EXPECT_EQ(shared_floats(), 3 * kItems * kChainWidth);
 }
 
 TEST(ChainKernel, EveryNumberOfSlotsFitsTheDevice) {

@@ -8,12 +8,11 @@
 
 #include "cuda/emulator.h"
 #include "thresher/base/clock.h"
+#include "thresher/base/half.h"
 #include "thresher/base/version.h"
-#include "thresher/cuda/chain_kernel.h"
+#include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/gemm_layout.h"
-#include "thresher/cuda/norm_kernel.h"
-#include "thresher/cuda/softmax_kernel.h"
 
 struct thresher_device {
   int index;
@@ -27,6 +26,8 @@ struct thresher_event {
 
 namespace thresher::cuda::testing {
 namespace {
+
+constexpr size_t kProductScratch = 256;
 
 std::atomic<int> objects{0};
 std::atomic<bool> fail_next{false};
@@ -49,25 +50,22 @@ void Delete(T* object) {
   --objects;
 }
 
-float ElementOf(const void* data, int32_t type, int64_t index) {
-  if (type == THRESHER_GEMM_F32) return static_cast<const float*>(data)[index];
-  const uint32_t bits = uint32_t{static_cast<const uint16_t*>(data)[index]} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
+float ElementOf(const void* data, bool bf16, int64_t index) {
+  return bf16 ? ToFloat(static_cast<const BF16*>(data)[index]) : static_cast<const float*>(data)[index];
 }
 
 // Column by column, as cuBLASLt would be told.
-thresher_device_result Gemm(const thresher_gemm& g) {
+thresher_device_result Multiply(const Gemm& g, void* scratch) {
   if (const std::string problem = CheckGemm(g); !problem.empty())
     return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
+  std::memset(scratch, 0xFF, kProductScratch);  // it must be there, and nobody else's
   const GemmLayout l = LayoutOf(g);
   for (int64_t col = 0; col < l.result.cols; ++col) {
     for (int64_t row = 0; row < l.result.rows; ++row) {
       float sum = 0;
       for (int64_t i = 0; i < g.k; ++i) {
         const int64_t first = l.transpose_first ? i + row * l.first.ld : row + i * l.first.ld;
-        sum += ElementOf(g.b, g.type, first) * ElementOf(g.a, g.type, i + col * l.second.ld);
+        sum += ElementOf(g.b, g.bf16, first) * ElementOf(g.a, g.bf16, i + col * l.second.ld);
       }
       g.c[row + col * l.result.ld] = sum + (g.bias == nullptr ? 0 : g.bias[row]);
     }
@@ -133,12 +131,22 @@ constexpr thresher_device_api Table() {
     std::memset(to, value, bytes);
     return Done({});
   };
-  api.run_chain = [](thresher_stream*, const thresher_chain* chain) { return Done(LaunchChain(Launcher{}, *chain)); };
-  api.run_norm = [](thresher_stream*, const thresher_norm* norm) { return Done(LaunchNorm(Launcher{}, *norm)); };
-  api.run_softmax = [](thresher_stream*, const thresher_softmax* softmax) {
-    return Done(LaunchSoftmax(Launcher{}, *softmax));
+  api.query = [](thresher_device*, uint32_t kernel, const void* params, size_t params_bytes, const thresher_view* views,
+                 int32_t num_views, size_t* scratch_bytes) {
+    const Verdict verdict = Check({kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views});
+    if (verdict.result != THRESHER_DEVICE_OK) return Fail(verdict.result, verdict.problem);
+    *scratch_bytes = kernel == static_cast<uint32_t>(KernelId::kStoredProduct) ? kProductScratch : 0;
+    return THRESHER_DEVICE_OK;
   };
-  api.run_gemm = [](thresher_stream*, const thresher_gemm* gemm) { return Gemm(*gemm); };
+  api.launch = [](thresher_stream*, uint32_t kernel, const void* params, size_t params_bytes,
+                  const thresher_view* views, int32_t num_views, void* scratch) {
+    const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
+    if (const Verdict verdict = Check(call); verdict.result != THRESHER_DEVICE_OK) {
+      return Fail(verdict.result, verdict.problem);
+    }
+    if (call.kernel() != KernelId::kStoredProduct) return Done(Dispatch(call, Launcher{}, std::string()));
+    return Multiply(GemmOf(call.as<kernels::StoredProductParams>(), call.views), scratch);
+  };
   return api;
 }
 

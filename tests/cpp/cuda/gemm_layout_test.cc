@@ -40,7 +40,7 @@ TEST(GemmLayout, IsTheRowMajorProduct) {
     for (const bool with_bias : {false, true}) {
       for (const int64_t extra : {0, 3}) {
         const int64_t m = 5, n = 7, k = 4;
-        thresher_gemm g{};
+        Gemm g{};
         g.m = m, g.n = n, g.k = k;
         g.lda = k + extra;
         g.ldb = (transpose_b ? k : n) + extra;
@@ -71,19 +71,18 @@ TEST(GemmLayout, IsTheRowMajorProduct) {
 }
 
 TEST(GemmLayout, WrongArgumentsAreNamed) {
-  thresher_gemm g{};
+  Gemm g{};
   g.m = 2, g.n = 3, g.k = 4, g.lda = 4, g.ldb = 3, g.ldc = 3;
   EXPECT_THAT(CheckGemm(g), IsEmpty());
   const auto with = [&](auto change) {
-    thresher_gemm changed = g;
+    Gemm changed = g;
     change(changed);
     return CheckGemm(changed);
   };
-  EXPECT_THAT(with([](thresher_gemm& c) { c.k = 0; }), HasSubstr("wanted k of at least 1, found 0"));
-  EXPECT_THAT(with([](thresher_gemm& c) { c.lda = 3; }), HasSubstr("wanted lda of at least 4, found 3"));
-  EXPECT_THAT(with([](thresher_gemm& c) { c.transpose_b = 1; }), HasSubstr("wanted ldb of at least 4, found 3"));
-  EXPECT_THAT(with([](thresher_gemm& c) { c.ldc = 2; }), HasSubstr("wanted ldc of at least 3, found 2"));
-  EXPECT_THAT(with([](thresher_gemm& c) { c.type = 7; }), HasSubstr("found 7"));
+  EXPECT_THAT(with([](Gemm& c) { c.k = 0; }), HasSubstr("wanted k of at least 1, found 0"));
+  EXPECT_THAT(with([](Gemm& c) { c.lda = 3; }), HasSubstr("wanted lda of at least 4, found 3"));
+  EXPECT_THAT(with([](Gemm& c) { c.transpose_b = true; }), HasSubstr("wanted ldb of at least 4, found 3"));
+  EXPECT_THAT(with([](Gemm& c) { c.ldc = 2; }), HasSubstr("wanted ldc of at least 3, found 2"));
 }
 
 TEST(GemmLayout, Alignment) {

@@ -20,23 +20,6 @@ using kernels::NormArgs;
 using kernels::testing::ExpectClose;
 using kernels::testing::RandomFloats;
 
-thresher_norm ToDevice(const NormArgs& args, bool rms) {
-  return {.x = args.x,
-          .x_stride = args.row_stride,
-          .residual = args.residual,
-          .residual_stride = args.residual_row_stride,
-          .weight = args.weight,
-          .bias = args.bias,
-          .out = args.out,
-          .out_stride = args.out_row_stride,
-          .sum = args.sum,
-          .sum_stride = args.sum_row_stride,
-          .rows = args.rows,
-          .cols = args.cols,
-          .eps = args.eps,
-          .rms = rms};
-}
-
 // Rows lie `extra` elements apart. `choice`: 1 weight, 2 bias, 4 residual, 8 sum.
 void Check(int64_t rows, int64_t cols, int choice, bool rms, int64_t extra = 0, float offset = 0) {
   SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols) + ", choice " + std::to_string(choice) +
@@ -69,7 +52,7 @@ void Check(int64_t rows, int64_t cols, int choice, bool rms, int64_t extra = 0, 
     NormArgs own = args;
     own.out = actual.data();
     if (own.sum != nullptr) own.sum = sum.data();
-    ASSERT_EQ(LaunchNorm(Launcher{order}, ToDevice(own, rms)), "");
+    ASSERT_EQ(LaunchNorm(Launcher{order}, own, rms), "");
     ExpectClose(actual, expected, offset == 0 ? 3e-6f : offset < 1e5f ? 8e-6f : 1e-4f, 3e-6f);
     ExpectClose(sum, expected_sum, 0);
     if (order == Order::kForward) {
@@ -84,7 +67,7 @@ void Check(int64_t rows, int64_t cols, int choice, bool rms, int64_t extra = 0, 
     own.x = own.out = in_place.data();
     std::vector<float> sum(size, 7);
     if (own.sum != nullptr) own.sum = sum.data();
-    ASSERT_EQ(LaunchNorm(Launcher{}, ToDevice(own, rms)), "");
+    ASSERT_EQ(LaunchNorm(Launcher{}, own, rms), "");
     ExpectClose(in_place, first, 0);
   }
 }
@@ -134,7 +117,7 @@ TEST(NormKernel, MoreRowsThanBlocksWalkOverTheGrid) {
           shape.blocks = 3;
           return Launcher{}(shape, kernel);
         },
-        ToDevice(args, false));
+        args, false);
     ASSERT_EQ(problem, "");
     ExpectClose(actual, expected, 3e-6f, 3e-6f);
   }
@@ -148,7 +131,7 @@ TEST(NormKernel, NanAndInfinitySpoilTheirRowOnly) {
     std::vector<float> out(x.size());
     const NormArgs args{
         .x = x.data(), .row_stride = cols, .out = out.data(), .out_row_stride = cols, .rows = 3, .cols = cols};
-    ASSERT_EQ(LaunchNorm(Launcher{}, ToDevice(args, false)), "");
+    ASSERT_EQ(LaunchNorm(Launcher{}, args, false), "");
     for (size_t i = 0; i < out.size(); ++i) {
       EXPECT_EQ(std::isnan(out[i]), static_cast<int64_t>(i) / cols != 1) << i;
     }

@@ -31,14 +31,14 @@ void Check(int64_t outer, int64_t dim, int64_t inner, std::vector<float> x = {})
     kernels::SoftmaxReference(x.data(), expected.data(), outer, dim, inner, log);
     for (const Order order : {Order::kForward, Order::kBackward}) {
       std::vector<float> actual(size, 5);
-      thresher_softmax args{x.data(), actual.data(), outer, dim, inner, log};
+      SoftmaxArgs args{x.data(), actual.data(), outer, dim, inner, log};
       ASSERT_EQ(LaunchSoftmax(Launcher{order}, args), "");
       ExpectClose(actual, expected, log ? 4e-6f : 3e-7f, log ? 3e-7f : 4e-6f);
       if (order == Order::kForward) first = actual;
       ExpectClose(actual, first, 0);
     }
     std::vector<float> in_place = x;
-    const thresher_softmax args{in_place.data(), in_place.data(), outer, dim, inner, log};
+    const SoftmaxArgs args{in_place.data(), in_place.data(), outer, dim, inner, log};
     ASSERT_EQ(LaunchSoftmax(Launcher{}, args), "");
     ExpectClose(in_place, first, 0);
   }
@@ -68,7 +68,7 @@ TEST(SoftmaxKernel, MoreWorkThanBlocksWalksOverTheGrid) {
           shape.blocks = 2;
           return Launcher{}(shape, kernel);
         },
-        thresher_softmax{x.data(), actual.data(), 19, 600, inner, 0});
+        SoftmaxArgs{x.data(), actual.data(), 19, 600, inner, false});
     ASSERT_EQ(problem, "");
     ExpectClose(actual, expected, 3e-7f, 4e-6f);
   }

@@ -93,11 +93,15 @@ TEST(PointwiseChain, ResultsShareSlots) {
   for (uint8_t s = 1; s < 10; ++s) chain.steps[s] = UnaryStep({Kind::kStep, static_cast<uint8_t>(s - 1), 0});
   AssignSlots(chain);
   EXPECT_EQ(chain.num_slots, 1);
+  EXPECT_EQ(chain.num_late_slots, 0);
   // The first result is wanted at the end.
   chain.steps[9].kind = ChainStep::Kind::kBinary;
   chain.steps[9].args[1] = {Kind::kStep, 0, 0};
   AssignSlots(chain);
   EXPECT_EQ(chain.num_slots, 2);
+  EXPECT_EQ(chain.num_late_slots, 1);
+  EXPECT_EQ(chain.steps[0].slot, 0);
+  EXPECT_EQ(chain.steps[1].slot, 1);
   // bool is never written over f32.
   chain.num_steps = 3;
   chain.steps[1].dtype = DType::kBool;

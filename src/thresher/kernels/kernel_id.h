@@ -1,0 +1,80 @@
+// The kernels that a plan's steps name. What a number runs is told by a table for each kind of device: that of the CPU
+// is in ops/cpu_kernels.cc, others come with libraries (device_api.h) of the engine's own release.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace thresher {
+
+enum class KernelId : uint32_t {
+  // Elements moved and made.
+  kCopy,
+  kCat,
+  kFill,
+  kArange,
+  kCast,
+  // Element by element.
+  kUnary,
+  kBinary,
+  kWhere,
+  kPointwise,
+  // Along dimensions.
+  kReduce,
+  kCumSum,
+  kSort,
+  kArgExtreme,
+  kLayerNorm,
+  kRmsNorm,
+  kSoftmax,
+  kSdpa,
+  // Where integers say.
+  kEmbedding,
+  kGather,
+  kIndex,
+  kIndexPut,
+  // Products with packed weights.
+  kPack,
+  kConvertRows,
+  kPackedProduct,
+  kDotProduct,
+  kGroupedProduct,
+  kBatchedProduct,
+  // A product with both factors as they are stored.
+  kStoredProduct,
+};
+
+inline constexpr std::array<std::string_view, 28> kKernelNames = {"copy",
+                                                                  "cat",
+                                                                  "fill",
+                                                                  "arange",
+                                                                  "cast",
+                                                                  "unary",
+                                                                  "binary",
+                                                                  "where",
+                                                                  "pointwise",
+                                                                  "reduce",
+                                                                  "cumsum",
+                                                                  "sort",
+                                                                  "arg_extreme",
+                                                                  "layer_norm",
+                                                                  "rms_norm",
+                                                                  "softmax",
+                                                                  "sdpa",
+                                                                  "embedding",
+                                                                  "gather",
+                                                                  "index",
+                                                                  "index_put",
+                                                                  "pack",
+                                                                  "convert_rows",
+                                                                  "packed_product",
+                                                                  "dot_product",
+                                                                  "grouped_product",
+                                                                  "batched_product",
+                                                                  "stored_product"};
+static_assert(kKernelNames.size() == static_cast<size_t>(KernelId::kStoredProduct) + 1);
+
+constexpr std::string_view Name(KernelId kernel) { return kKernelNames[static_cast<size_t>(kernel)]; }
+
+}  // namespace thresher

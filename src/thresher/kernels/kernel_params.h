@@ -1,0 +1,90 @@
+// What kernels want besides the views of their operands, where the CPU is not the only device that has them. Plain
+// structs: a step of a plan holds their bytes, and libraries of other devices (device_api.h) read them. KernelId::kCopy
+// and kCast want nothing, kPointwise a Chain (pointwise_chain.h).
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+
+#include "thresher/base/view.h"
+#include "thresher/kernels/norm.h"
+#include "thresher/kernels/pointwise.h"
+
+namespace thresher {
+
+struct NoParams {
+  friend bool operator==(const NoParams&, const NoParams&) = default;
+};
+
+namespace kernels {
+
+// KernelId::kUnary. Operands: x; out.
+struct UnaryParams {
+  UnaryOp op;
+  friend bool operator==(const UnaryParams&, const UnaryParams&) = default;
+};
+
+// KernelId::kBinary. Operands: a, b; out, whose shape they have.
+struct BinaryParams {
+  BinaryOp op;
+  friend bool operator==(const BinaryParams&, const BinaryParams&) = default;
+};
+
+// KernelId::kLayerNorm, kRmsNorm. Operands: x, weight, bias, residual; out, sum. All but x and out may be absent; out,
+// sum, weight and bias are row-major.
+struct NormParams {
+  int64_t rows, cols, row_stride, residual_row_stride;
+  float eps;
+
+  static constexpr auto Sizes() {
+    return std::tuple(&NormParams::rows, &NormParams::cols, &NormParams::row_stride, &NormParams::residual_row_stride);
+  }
+  friend bool operator==(const NormParams&, const NormParams&) = default;
+};
+
+inline NormArgs ArgsOf(const NormParams& p, const View* operands) {
+  NormArgs args;
+  args.x = operands[0].as<const float>();
+  args.row_stride = p.row_stride;
+  args.weight = operands[1].as<const float>();
+  args.bias = operands[2].as<const float>();
+  args.residual = operands[3].as<const float>();
+  args.residual_row_stride = p.residual_row_stride;
+  args.eps = p.eps;
+  args.out = operands[4].as<float>();
+  args.out_row_stride = p.cols;
+  args.sum = operands[5].as<float>();
+  args.sum_row_stride = p.cols;
+  args.rows = p.rows;
+  args.cols = p.cols;
+  return args;
+}
+
+// KernelId::kSoftmax. Operands: x; out. Both are row-major [outer, dim, inner].
+struct SoftmaxParams {
+  int64_t outer, dim, inner;
+  bool log;
+
+  static constexpr auto Sizes() {
+    return std::tuple(&SoftmaxParams::outer, &SoftmaxParams::dim, &SoftmaxParams::inner);
+  }
+  friend bool operator==(const SoftmaxParams&, const SoftmaxParams&) = default;
+};
+
+// KernelId::kStoredProduct: C = A B + bias, all row-major. Operands: a, b, bias (or absent); c. a and b are f32 or both
+// bf16; sums, bias and c are f32.
+struct StoredProductParams {
+  int64_t m, n, k;        // at least 1
+  int64_t lda, ldb, ldc;  // elements from row to row: a is [m, k], c [m, n]
+  bool transpose_b;       // b is [n, k], else [k, n]
+  bool allow_tf32;        // f32 may be rounded to 10 bits of fraction on the way in
+
+  static constexpr auto Sizes() {
+    using P = StoredProductParams;
+    return std::tuple(&P::m, &P::n, &P::k, &P::lda, &P::ldb, &P::ldc);
+  }
+  friend bool operator==(const StoredProductParams&, const StoredProductParams&) = default;
+};
+
+}  // namespace kernels
+}  // namespace thresher

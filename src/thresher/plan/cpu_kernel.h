@@ -1,0 +1,58 @@
+// The CPU's kernels as steps call them, one row a KernelId, in the files of ops/ beside the operators that use them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "thresher/base/status.h"
+#include "thresher/base/view.h"
+#include "thresher/kernels/kernel_id.h"
+
+namespace thresher {
+
+// What a step's function sees. Operands are the inputs (absent optional ones have data == nullptr), then the outputs.
+struct StepContext {
+  const View* operands = nullptr;
+  int num_inputs = 0;
+  const void* params = nullptr;
+  std::byte* scratch = nullptr;  // 64-byte aligned, this part's own
+  int part = 0;
+  int num_parts = 1;
+
+  const View& in(int i) const { return operands[i]; }
+  const View& out(int i = 0) const { return operands[num_inputs + i]; }
+  template <class Params>
+  const Params& as() const {
+    return *static_cast<const Params*>(params);
+  }
+};
+
+// Does one part of a step's work. An error must not depend on the part alone: all parts of a step may run at once.
+using StepFn = Status (*)(const StepContext&);
+// Bytes of scratch memory that a part of a step wants; the operands of the context have no data yet.
+using ScratchFn = size_t (*)(const StepContext&);
+
+struct CpuKernel {
+  KernelId id = KernelId::kCopy;
+  StepFn run = nullptr;         // null: the CPU has another kernel for this
+  ScratchFn scratch = nullptr;  // null: none
+};
+
+// All of them, by their numbers.
+std::span<const CpuKernel> CpuKernels();
+inline const CpuKernel& CpuKernelOf(KernelId id) { return CpuKernels()[static_cast<size_t>(id)]; }
+
+// One function per family file in src/thresher/ops/.
+std::span<const CpuKernel> LinearKernels();
+std::span<const CpuKernel> GroupedLinearKernels();
+std::span<const CpuKernel> AttentionKernels();
+std::span<const CpuKernel> NormKernels();
+std::span<const CpuKernel> PointwiseKernels();
+std::span<const CpuKernel> PointwiseChainKernels();
+std::span<const CpuKernel> ReduceKernels();
+std::span<const CpuKernel> IndexKernels();
+std::span<const CpuKernel> SortKernels();
+std::span<const CpuKernel> ShapeKernels();
+std::span<const CpuKernel> CreateKernels();
+
+}  // namespace thresher

@@ -1,0 +1,37 @@
+#include "thresher/plan/target.h"
+
+#include "thresher/base/isa.h"
+#include "thresher/plan/cpu_kernel.h"
+#include "thresher/plan/plan.h"
+
+namespace thresher {
+namespace {
+
+class Cpu : public Target {
+ public:
+  std::string variant() const override { return std::string(isa::Name(isa::Current())); }
+  bool packs_weights() const override { return true; }
+  kernels::RowForm RowsFor(Precision precision, int64_t m, kernels::Variant variant) const override {
+    return kernels::RowsFor(precision, m, variant);
+  }
+  int Parts(int num_threads) const override { return num_threads; }
+  Result<size_t> ScratchBytes(const Step& step, const View* operands, const void* params) const override {
+    const CpuKernel& kernel = CpuKernelOf(step.kernel);
+    if (kernel.run == nullptr) return Unsupported("the CPU has no kernel " + std::string(Name(step.kernel)));
+    if (kernel.scratch == nullptr) return size_t{0};
+    StepContext context;
+    context.operands = operands;
+    context.num_inputs = step.num_inputs;
+    context.params = params;
+    return kernel.scratch(context);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const Target> CpuTarget() {
+  static const auto target = std::make_shared<const Cpu>();
+  return target;
+}
+
+}  // namespace thresher

@@ -1,0 +1,31 @@
+// What one run of a plan reads and writes beside the plan itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "thresher/plan/extent.h"
+#include "thresher/run/device.h"
+
+namespace thresher {
+
+struct RunContext {
+  explicit RunContext(std::shared_ptr<const Plan> plan) : sized(std::move(plan)) {}
+
+  SizedPlan sized;            // the steps' operands with their addresses filled in
+  DeviceMemory arena;         // stays where it is as long as its size suffices
+  int64_t scratch_bytes = 0;  // of one part
+  std::byte* scratch = nullptr;
+
+  // Of the run in progress.
+  uint64_t execution = 0;                        // its number; 0: nothing is recorded
+  int64_t begin = 0;                             // when it began
+  const std::vector<uint32_t>* sites = nullptr;  // of the steps at these sizes; null: those of the plan
+
+  uint32_t SiteOf(size_t step) const { return sites == nullptr ? sized.plan().steps[step].site : (*sites)[step]; }
+};
+
+}  // namespace thresher
