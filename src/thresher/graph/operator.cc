@@ -29,6 +29,12 @@ NodeTypes::NodeTypes(const Graph& graph, const Node& node) {
   for (const ValueId id : node.outputs) outputs.push_back({graph.value(id).dtype, graph.value(id).shape});
 }
 
+bool IsConstantWeight(const Graph& graph, const Node& node, size_t operand) {
+  if (node.op->weights == nullptr) return false;
+  const auto [first, last] = node.op->weights(node.attrs, node.inputs.size());
+  return operand >= first && operand < last && graph.is_constant(node.inputs[operand]);
+}
+
 std::span<const OpDef* const> AllOps() {
   static const std::vector<const OpDef*> all = CollectOps();
   return all;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "thresher/graph/graph.h"
@@ -79,6 +80,9 @@ struct OpDef {
   // Whether it copies a first operand whose rows lie apart, as in a window of a wider matrix, and reads what lies
   // without gaps as it is. Null: never.
   bool (*copies_rows)(const InferContext&, std::span<const TensorType> outputs) = nullptr;
+  // Of a product, the operands [first, last) that are weights: they may be stored in 16 bits where they are constants.
+  // Null: none.
+  std::pair<size_t, size_t> (*weights)(const Attrs&, size_t num_operands) = nullptr;
 
   bool Has(Trait trait) const { return (static_cast<uint8_t>(traits) & static_cast<uint8_t>(trait)) != 0; }
 };
@@ -90,6 +94,9 @@ struct NodeTypes {
   std::vector<OperandType> inputs;
   std::vector<TensorType> outputs;
 };
+
+// Whether the operand is a weight of a product, and a constant.
+bool IsConstantWeight(const Graph& graph, const Node& node, size_t operand);
 
 // All rows, sorted by name.
 std::span<const OpDef* const> AllOps();

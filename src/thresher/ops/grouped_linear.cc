@@ -148,7 +148,9 @@ std::span<const OpDef> GroupedLinearOps() {
        InferGroupedLinear,
        CostGroupedLinear,
        LowerGroupedLinear,
-       Trait::kProduct},
+       Trait::kProduct,
+       nullptr,
+       [](const Attrs&, size_t num_operands) { return std::pair<size_t, size_t>(kWeights, num_operands); }},
   };
   return rows;
 }

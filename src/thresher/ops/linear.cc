@@ -44,33 +44,16 @@ Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
   }
   THRESHER_TRY(ops::WantFloatLike0(c, kResidual, "residual"));
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
-  const Dims& x = c.inputs[kX].shape;
-  const Dims& w = c.inputs[kWeight].shape;
-  const bool nk = GetAttr<std::string>(c.attrs, "layout", "nk") == "nk";
-  if (w.size() != 2 || x.empty() || x.back() != (nk ? w[1] : w[0])) {
-    return InvalidArgument("wanted x [..., K] and weight " + std::string(nk ? "[N, K]" : "[K, N]") + ", found x " +
-                           ToString(x) + " and weight " + ToString(w));
-  }
-  const int64_t n = nk ? w[0] : w[1];
-  if (c.inputs[kBias].present && c.inputs[kBias].shape != Dims{n}) {
-    return InvalidArgument("wanted bias [" + std::to_string(n) + "], found " + ToString(c.inputs[kBias].shape));
-  }
-  Dims out = x;
-  out.back() = n;
-  if (c.inputs[kResidual].present && c.inputs[kResidual].shape != out) {
-    return InvalidArgument("wanted residual of the output's shape " + ToString(out) + ", found " +
+  THRESHER_ASSIGN(TensorType out, ops::ProductType(c.attrs, c.inputs[kX], c.inputs[kWeight], c.inputs[kBias]));
+  if (c.inputs[kResidual].present && c.inputs[kResidual].shape != out.shape) {
+    return InvalidArgument("wanted residual of the output's shape " + ToString(out.shape) + ", found " +
                            ToString(c.inputs[kResidual].shape));
   }
-  return One(c.inputs[kX].dtype, std::move(out));
+  return One(out.dtype, std::move(out.shape));
 }
 
 Cost CostLinear(const InferContext& c, std::span<const TensorType> outputs) {
-  const double k = static_cast<double>(c.inputs[kX].shape.back());
-  double per_output = 2 * k;
-  if (c.inputs[kBias].present) per_output += 1;
-  if (c.inputs[kResidual].present) per_output += 1;
-  if (GetAttr<std::string>(c.attrs, "activation", "none") != "none") per_output += 1;
-  return ops::ElementwiseCost(c, outputs, per_output);
+  return ops::ProductCost(c, outputs, (c.inputs[kBias].present ? 1 : 0) + (c.inputs[kResidual].present ? 1 : 0));
 }
 
 struct GemmParams {
@@ -353,6 +336,28 @@ TensorRef AddPack(const TensorRef& b, const PackParams& params, Lowering& loweri
   return packed;
 }
 
+Result<TensorType> ProductType(const Attrs& attrs, const OperandType& x, const OperandType& weight,
+                               const OperandType& bias) {
+  const Dims& w = weight.shape;
+  const bool nk = GetAttr<std::string>(attrs, "layout", "nk") == "nk";
+  if (w.size() != 2 || x.shape.empty() || x.shape.back() != (nk ? w[1] : w[0])) {
+    return InvalidArgument("wanted x [..., K] and weight " + std::string(nk ? "[N, K]" : "[K, N]") + ", found x " +
+                           thresher::ToString(x.shape) + " and weight " + thresher::ToString(w));
+  }
+  TensorType out{x.dtype, x.shape};
+  out.shape.back() = nk ? w[0] : w[1];
+  if (bias.present && bias.shape != Dims{out.shape.back()}) {
+    return InvalidArgument("wanted bias [" + std::to_string(out.shape.back()) + "], found " +
+                           thresher::ToString(bias.shape));
+  }
+  return out;
+}
+
+Cost ProductCost(const InferContext& c, std::span<const TensorType> outputs, int added) {
+  const bool activated = GetAttr<std::string>(c.attrs, "activation", "none") != "none";
+  return ElementwiseCost(c, outputs, 2 * static_cast<double>(c.inputs[0].shape.back()) + added + (activated ? 1 : 0));
+}
+
 std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n) {
   const int64_t panel = kernels::PackedColumns();
   std::vector<int64_t> columns = {0};
@@ -443,7 +448,9 @@ std::span<const OpDef> LinearOps() {
        InferLinear,
        CostLinear,
        LowerLinear,
-       Trait::kProduct},
+       Trait::kProduct,
+       nullptr,
+       [](const Attrs&, size_t) { return std::pair<size_t, size_t>(kWeight, kBias); }},
       {"matmul",
        "Matrix product of the last two dimensions; leading ones broadcast.",
        {"a", "b"},

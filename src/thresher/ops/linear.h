@@ -40,6 +40,13 @@ const std::vector<AttrSpec>& ProductAttrs();
 // Whether their values are known.
 Status CheckProductAttrs(const Attrs& attrs);
 
+// The type of x times one weight, or what does not fit. The bias may be absent.
+Result<TensorType> ProductType(const Attrs& attrs, const OperandType& x, const OperandType& weight,
+                               const OperandType& bias);
+
+// `added`: how many tensors are added to each product.
+Cost ProductCost(const InferContext& c, std::span<const TensorType> outputs, int added);
+
 // Where each weight's columns begin in the result of one product, and, as the last entry, its width. Each weight
 // begins with a panel of its own; the columns up to there hold zeros put through the activation.
 std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n);

@@ -5,48 +5,27 @@
 namespace thresher {
 namespace {
 
-// Operands are x, the weights, then the biases: the dimensions tell weights from biases.
-template <class IsMatrix>
-size_t CountWeights(size_t operands, IsMatrix is_matrix) {
-  size_t count = 0;
-  while (1 + count < operands && is_matrix(1 + count)) ++count;
-  return count;
-}
-
 Result<std::vector<TensorType>> InferLinears(const InferContext& c) {
   for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantFloat(c, i, "every operand"));
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
-  const size_t weights = CountWeights(c.inputs.size(), [&](size_t i) { return c.inputs[i].shape.size() == 2; });
-  const size_t biases = c.inputs.size() - 1 - weights;
-  if (weights == 0 || (biases != 0 && biases != weights)) {
-    return InvalidArgument("wanted x, matrices, and as many vectors as matrices or none, found " +
-                           std::to_string(weights) + " matrices and " + std::to_string(biases) + " others");
+  const int64_t weights = GetAttr<int64_t>(c.attrs, "weights", 0);
+  const int64_t others = static_cast<int64_t>(c.inputs.size()) - 1;
+  if (weights < 1 || (others != weights && others != 2 * weights)) {
+    return InvalidArgument("wanted x, weights, and as many biases or none, found " + std::to_string(others) +
+                           " operands behind x, of which weights = " + std::to_string(weights));
   }
-  const bool nk = GetAttr<std::string>(c.attrs, "layout", "nk") == "nk";
-  const Dims& x = c.inputs[0].shape;
+  const size_t count = static_cast<size_t>(weights);
   std::vector<TensorType> outputs;
-  for (size_t i = 0; i < weights; ++i) {
-    const Dims& w = c.inputs[1 + i].shape;
-    if (x.empty() || x.back() != (nk ? w[1] : w[0])) {
-      return InvalidArgument("wanted x [..., K] and weights " + std::string(nk ? "[N, K]" : "[K, N]") + ", found x " +
-                             ToString(x) + " and weight " + ToString(w));
-    }
-    const int64_t n = nk ? w[0] : w[1];
-    if (biases != 0 && c.inputs[1 + weights + i].shape != Dims{n}) {
-      return InvalidArgument("wanted bias [" + std::to_string(n) + "], found " +
-                             ToString(c.inputs[1 + weights + i].shape));
-    }
-    outputs.push_back({c.inputs[0].dtype, x});
-    outputs.back().shape.back() = n;
+  for (size_t i = 1; i <= count; ++i) {
+    const OperandType bias = others == weights ? OperandType{} : c.inputs[i + count];
+    THRESHER_ASSIGN(TensorType out, ops::ProductType(c.attrs, c.inputs[0], c.inputs[i], bias));
+    outputs.push_back(std::move(out));
   }
   return outputs;
 }
 
 Cost CostLinears(const InferContext& c, std::span<const TensorType> outputs) {
-  double per_output = 2 * static_cast<double>(c.inputs[0].shape.back());
-  if (c.inputs.size() > 1 + outputs.size()) per_output += 1;
-  if (GetAttr<std::string>(c.attrs, "activation", "none") != "none") per_output += 1;
-  return ops::ElementwiseCost(c, outputs, per_output);
+  return ops::ProductCost(c, outputs, c.inputs.size() > 1 + outputs.size() ? 1 : 0);
 }
 
 Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
@@ -92,6 +71,12 @@ Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
   return Status::Ok();
 }
 
+std::vector<AttrSpec> LinearsAttrs() {
+  std::vector<AttrSpec> attrs = ops::ProductAttrs();
+  attrs.push_back({"weights", AttrType::kInt, true, "how many of the operands behind x are weights"});
+  return attrs;
+}
+
 }  // namespace
 
 std::span<const OpDef> LinearsOps() {
@@ -99,12 +84,16 @@ std::span<const OpDef> LinearsOps() {
       {"linears",
        "act(x W + bias) for several weights as one product: x, the weights, then one bias a weight or none.",
        {"x", "weights_and_biases*"},
-       ops::ProductAttrs(),
+       LinearsAttrs(),
        Section::kForward,
        InferLinears,
        CostLinears,
        LowerLinears,
-       Trait::kProduct},
+       Trait::kProduct,
+       nullptr,
+       [](const Attrs& attrs, size_t) {
+         return std::pair<size_t, size_t>(1, 1 + static_cast<size_t>(GetAttr<int64_t>(attrs, "weights", 0)));
+       }},
   };
   return rows;
 }

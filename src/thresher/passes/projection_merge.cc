@@ -132,8 +132,10 @@ Status Merge(const Group& group, Rewriter& rewriter) {
     const std::vector<float> zeros(static_cast<size_t>(n), 0.0f);
     inputs.push_back(rewriter.graph().AddOwnedConstant("no bias", DType::kF32, {n}, zeros.data()));
   }
+  Attrs attrs = member(0).attrs;
+  attrs["weights"] = static_cast<int64_t>(group.members.size());
   THRESHER_ASSIGN(const std::vector<ValueId> outputs,
-                  rewriter.graph().Add("linears", std::move(inputs), member(0).attrs, from, module));
+                  rewriter.graph().Add("linears", std::move(inputs), std::move(attrs), from, module));
   for (size_t i = 0; i < outputs.size(); ++i) rewriter.Replace(member(i).outputs[0], outputs[i]);
   return Status::Ok();
 }

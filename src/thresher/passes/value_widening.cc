@@ -120,22 +120,14 @@ class Widener {
     return Compute(node);
   }
 
-  // Weights of products stay as they are stored: packing widens them, or does not.
-  bool TakesStored(const Node& node, size_t operand) const {
-    const ValueId id = node.inputs[operand];
-    const bool weight = (node.op->name == "linear" && operand == 1) ||
-                        (node.op->name == "grouped_linear" && operand > 1) ||
-                        (node.op->name == "linears" && operand > 0 && graph_.value(id).shape.size() == 2);
-    return weight && graph_.is_constant(id);
-  }
-
   Status Compute(const Node& node) {
     Node wide = node;
     bool halves = false;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       halves |= IsHalf(graph_, node.inputs[i]);
+      // Weights of products stay as they are stored: packing widens them, or does not.
       THRESHER_ASSIGN(wide.inputs[i],
-                      TakesStored(node, i) ? rewriter_.Map(node.inputs[i]) : Wide(node.inputs[i], &node));
+                      IsConstantWeight(graph_, node, i) ? rewriter_.Map(node.inputs[i]) : Wide(node.inputs[i], &node));
     }
     if (node.op->name == "full" || node.op->name == "arange") {
       halves |= IsHalf(graph_, node.outputs[0]);

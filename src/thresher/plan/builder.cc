@@ -111,12 +111,9 @@ Status AssignScratch(const Target& target, Step& step) {
 Status WantWide(const Graph& graph, const Node& node) {
   const std::string_view op = node.op->name;
   if (node.op->Has(Trait::kMoves) || op == "cast" || op == "full" || op == "arange") return Status::Ok();
-  const bool product = op == "linear" || op == "linears" || op == "grouped_linear";
   const auto refused = [&](ValueId id) { return id != kNoValue && IsHalf(graph.value(id).dtype); };
   for (size_t i = 0; i < node.inputs.size(); ++i) {
-    if (product && i > 0 && graph.is_constant(node.inputs[i]) && graph.value(node.inputs[i]).shape.size() == 2)
-      continue;
-    if (refused(node.inputs[i])) {
+    if (refused(node.inputs[i]) && !IsConstantWeight(graph, node, i)) {
       return Unsupported("wanted operand " + std::to_string(i) + " as f32, found " +
                          std::string(Name(graph.value(node.inputs[i]).dtype)) + "; run the pass value_widening first");
     }

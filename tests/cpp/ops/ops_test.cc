@@ -138,7 +138,8 @@ TEST(Ops, WrongOperandsOfProductsAreExplained) {
   ExpectContains(ErrorOf(g, "linear", {x, w}, {{"layout", std::string("km")}}), "or \"kn\", found \"km\"");
   ExpectContains(ErrorOf(g, "linear", {x, w}, {{"activation", std::string("mish")}}), "activation \"mish\"");
   ExpectContains(ErrorOf(g, "linear", {x, w}, {{"precision", std::string("fp8")}}), "precision \"fp8\"");
-  ExpectContains(ErrorOf(g, "linears", {x, w, w, Filled(g, {5}), v}), "wanted bias [5], found [4]");
+  ExpectContains(ErrorOf(g, "linears", {x, w, w, Filled(g, {5}), v}, {{"weights", int64_t{2}}}),
+                 "wanted bias [5], found [4]");
   ExpectContains(ErrorOf(g, "matmul", {x, w}), "b [..., K, N], found [2, 3] and [5, 3]");
   const ValueId ends = Filled(g, {2}, "i32");
   ExpectContains(ErrorOf(g, "grouped_linear", {x, ends, w}), "wanted ends i32 or i64 [1], one a weight, found i32[2]");

@@ -126,7 +126,7 @@ TEST(ProjectionMerge, KeepsTheLayersOfADecoderApart) {
 TEST(Linears, WithWeightsComputedAtRunTime) {
   const Graph graph = FromText(
       "input %x : f32[4, 8]\ninput %v : f32[3, 8]\nweight %w : f32[5, 8]\nweight %b : f32[5]\nweight %c : f32[3]\n"
-      "%p, %q = linears(%x, %w, %v, %b, %c) {activation = \"relu\"}\nreturn %p, %q\n");
+      "%p, %q = linears(%x, %w, %v, %b, %c) {activation = \"relu\", weights = 2}\nreturn %p, %q\n");
   const Graph separate = FromText(
       "input %x : f32[4, 8]\ninput %v : f32[3, 8]\nweight %w : f32[5, 8]\nweight %b : f32[5]\nweight %c : f32[3]\n"
       "%p = linear(%x, %w, %b) {activation = \"relu\"}\n%q = linear(%x, %v, %c) {activation = \"relu\"}\n"
@@ -138,7 +138,7 @@ TEST(Linears, OutputsOfTheGraphAndEmptyOnes) {
   for (const std::string rows : {"4", "1", "0"}) {
     const std::string head = "input %x : f32[" + rows + ", 2, 8]\nweight %w : f32[5, 8]\nweight %v : f32[3, 8]\n";
     ExpectSameResults(FromText(head + "%p = linear(%x, %w)\n%q = linear(%x, %v)\nreturn %p, %q\n"),
-                      FromText(head + "%p, %q = linears(%x, %w, %v)\nreturn %p, %q\n"), 1e-6);
+                      FromText(head + "%p, %q = linears(%x, %w, %v) {weights = 2}\nreturn %p, %q\n"), 1e-6);
   }
 }
 
@@ -148,12 +148,17 @@ TEST(Linears, RefusesOtherOperands) {
         ParseGraph("graph 1\ninput %x : f32[4, 8]\ninput %w : f32[5, 8]\ninput %b : f32[5]\n" + node + "\nreturn %x\n");
     return graph.ok() ? std::string() : graph.status().message();
   };
-  EXPECT_NE(error("%a, %c = linears(%x, %w, %w, %b)").find("found 2 matrices and 1 others"), std::string::npos);
-  EXPECT_NE(error("%a = linears(%x)").find("found 0 matrices"), std::string::npos);
-  EXPECT_NE(error("%a = linears(%x, %w) {layout = \"kn\"}").find("weights [K, N], found x [4, 8]"), std::string::npos);
-  EXPECT_NE(error("%a = linears(%x, %w, %w, %b, %b) {precision = \"q\"}").find("\"q\" is not known"),
-            std::string::npos);
-  EXPECT_EQ(error("%a, %c = linears(%x, %w, %w, %b, %b)"), "");
+  const auto expect = [&](const std::string& node, const std::string& message) {
+    EXPECT_NE(error(node).find(message), std::string::npos) << error(node);
+  };
+  expect("%a, %c = linears(%x, %w, %w, %b) {weights = 2}", "found 3 operands behind x, of which weights = 2");
+  expect("%a = linears(%x) {weights = 0}", "found 0 operands behind x");
+  expect("%a = linears(%x, %w) {weights = -1}", "of which weights = -1");
+  expect("%a = linears(%x, %w)", "weights");
+  expect("%a = linears(%x, %w) {layout = \"kn\", weights = 1}", "weight [K, N], found x [4, 8]");
+  expect("%a, %c = linears(%x, %w, %b) {weights = 2}", "weight [N, K], found x [4, 8] and weight [5]");
+  expect("%a, %c = linears(%x, %w, %w, %b, %b) {precision = \"q\", weights = 2}", "\"q\" is not known");
+  EXPECT_EQ(error("%a, %c = linears(%x, %w, %w, %b, %b) {weights = 2}"), "");
 }
 
 }  // namespace
