@@ -213,7 +213,7 @@ with torch.no_grad():
             fast(x)
             timer.join()
             time.sleep(0.01)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, AssertionError):  # PyTorch's, where a callback swallowed the interrupt
             seen += 1
         assert torch.allclose(fast(x), wanted, atol=1e-5)
 print(seen > 0)

@@ -232,9 +232,9 @@ def test_profile_of_nothing(tmp_path: Path) -> None:
 @needs_engine
 def test_passes_and_their_places() -> None:
     found = json.loads(thresher("passes", "--json", "--level", "O1").stdout)
-    assert found["level"] == "O1" and found["order"] == ["dead_code", "constant_folding"]
+    assert found["level"] == "O1" and found["order"] == ["value_widening", "dead_code", "constant_folding"]
     places = {row["name"]: row["places"] for row in found["passes"]}
-    assert places["dead_code"] == [1] and places["layout_motion"] == []
+    assert places["dead_code"] == [2] and places["layout_motion"] == []
     assert "epilogue_fusion" in thresher("passes").stdout
     wrong = thresher("passes", "--level", "O9")
     assert wrong.returncode == 1 and "O0, O1, O2 or O3" in wrong.stderr
