@@ -1,6 +1,7 @@
 #include "thresher/base/thread_pool.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -25,6 +26,21 @@ thread_local bool inside_work = false;
 
 std::atomic<const OpenMp*> open_mp{nullptr};
 thread_local bool borrowing = false;
+
+// Address space that threads must leave: under a limit on memory their stacks would else take what their work needs.
+class Room {
+ public:
+  Room() = default;
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  ~Room() {
+    if (start_ != MAP_FAILED) munmap(start_, kBytes);
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{64} << 20;
+  void* start_ = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+};
 
 struct InsideWork {
   InsideWork() { inside_work = true; }
@@ -79,6 +95,7 @@ void ThreadPool::Start(int num_threads) {
   // With more threads than cores, a spinning thread keeps the one it waits for from running.
   spin_ns_ = num_threads <= UsableCores() ? kSpinNs : 0;
   if (num_threads > 1) {
+    const Room room;
     workers_ = std::make_unique<Worker[]>(static_cast<size_t>(num_threads - 1));
     for (int part = 1; part < num_threads; ++part) {
       Worker& worker = workers_[static_cast<size_t>(part - 1)];
