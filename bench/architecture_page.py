@@ -78,8 +78,10 @@ def _times_fp32(samples: dict[str, list[float]]) -> float | None:
 
 
 def is_bad(row: dict[str, Any]) -> bool:
-    """Whether a row is one that should not be: it failed, is slower than eager, or its answer is another."""
-    return "failed" in row or row["ratio"] < SLOWER or not row["same_shape"] or wrong(row)
+    """Whether a row is one that should not be: failed, slower than eager, another answer, or in PyTorch after all."""
+    if "failed" in row or row.get("eager_shapes"):
+        return True
+    return row["ratio"] < SLOWER or not row["same_shape"] or wrong(row)
 
 
 def wrong(row: dict[str, Any]) -> bool:

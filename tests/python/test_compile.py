@@ -214,6 +214,34 @@ def test_empty_batch(compiler: Any) -> None:
         for size in (0, 3, 0):
             x = torch.randn(size, 12)
             assert_close(compiled(x), model(x))
+    (reason,) = compiler.compilation_stats().eager_shapes
+    assert "inputs [0, 12]: a tensor of the graph has no elements" in reason
+
+
+@pytest.mark.parametrize("level", ["O0", "O3"])
+@pytest.mark.parametrize("rotated", [0, 8, 12])
+def test_joining_an_empty_tensor(compiler: Any, level: Any, rotated: int) -> None:
+    class Rotary(nn.Module):  # as in Phi-3, whose heads are rotated whole
+        def forward(self, x: Any) -> Any:
+            return torch.cat([x[..., :rotated], x[..., rotated:]], dim=-1) * 2 + 1
+
+    model = Rotary().eval()
+    compiled = compiler.compile(model, config=compiler.CompilerConfig(optimization_level=level, fallback="error"))
+    with torch.no_grad():
+        for rows in (3, 5, 7):
+            x = torch.randn(rows, 12)
+            assert_close(compiled(x), model(x))
+    assert_all_in_engine(compiler)
+
+
+def test_a_result_without_elements_is_reported(compiler: Any, caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Flatten(0)
+    model.forward = lambda x: (x * 2)[:, :0] + 1  # type: ignore[method-assign]
+    with torch.no_grad():
+        assert compiler.compile(model)(torch.randn(3, 4)).shape == (3, 0)
+    (reason,) = compiler.compilation_stats().eager_shapes
+    assert "inputs [3, 4]: a tensor of the graph has no elements" in reason
+    assert "a tensor of the graph has no elements" in caplog.text
 
 
 def test_integer_and_bool_inputs_and_outputs(compiler: Any) -> None:

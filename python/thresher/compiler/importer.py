@@ -40,6 +40,9 @@ class Foreign:
 class EmptyTensor(Exception):
     """Internal: a tensor of the graph has no elements at these shapes."""
 
+    def __str__(self) -> str:
+        return "a tensor of the graph has no elements"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Output:
@@ -91,7 +94,7 @@ def import_graph(
 
     Raises:
       UnsupportedNode: something cannot be imported at these shapes; the text names the operator.
-      EmptyTensor: a tensor of the graph has no elements.
+      EmptyTensor: a tensor of the graph has no elements, and more is done with it than joining it to others.
     """
     builder = Builder()
     values: dict[fx.Node, Any] = {}
@@ -126,10 +129,15 @@ def import_graph(
             return Imported(builder, tuple(used), outputs)
         else:
             value = import_node(builder, node, values)
-            if isinstance(value, Value) and value.numel == 0:
+            if isinstance(value, Value) and value.numel == 0 and not _is_joined(node):
                 raise EmptyTensor
             values[node] = value
     raise AssertionError("a graph ends with its outputs")
+
+
+def _is_joined(node: fx.Node) -> bool:
+    """Whether a tensor is only joined to others: without elements it adds nothing, as the rule of cat knows."""
+    return all(user.target is torch.ops.aten.cat.default for user in node.users)
 
 
 def _is_statistic(node: fx.Node) -> bool:

@@ -116,10 +116,9 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, ...]:
 
 @rule(aten.cat.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
-    # An empty 1-D tensor may be joined to anything.
-    parts = [b.cast(t, b.out_dtype()) for t in a.tensors if t.shape != (0,)]
-    if not parts:
-        return b.cast(a.tensors[0], b.out_dtype())
+    # Tensors without elements add nothing, and an empty 1-D one may be joined to anything.
+    tensors = [t for t in a.tensors if t.numel] or [t for t in a.tensors if t.shape != (0,)] or a.tensors[:1]
+    parts = [b.cast(t, b.out_dtype()) for t in tensors]
     return parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=dim(a.dim, parts[0].rank))
 
 

@@ -510,13 +510,15 @@ class CompiledGraph:
                     dump.close()
             collect.note(plan)
             return _Entry(imported, plan, self)
-        except EmptyTensor:
-            return _Entry(None, None, self)
-        except (UnsupportedNode, NotImplementedError, ValueError) as error:
+        except (EmptyTensor, UnsupportedNode, NotImplementedError, ValueError) as error:
             if any(str(error).startswith(f"pass {own.name}: ") for own in self.config.user_passes()):
                 raise PassError(str(error)) from error
             shapes = ", ".join(str(list(args[i].shape)) for i in self._tensors if i not in generation.frozen)
             reason = f"inputs {shapes}: {error}"
+            if any(args[i].numel() == 0 for i in self._tensors):  # there is nothing to compute
+                RECORDER.eager_shape(reason)
+                log.info("%s runs in PyTorch at these shapes: %s", self.name, reason)
+                return _Entry(None, None, self)
             if self.config.fallback == "error":
                 raise UnsupportedOperatorError(
                     f"the engine cannot run this graph at these shapes: {reason}; "
