@@ -157,6 +157,7 @@ TEST(WeightError, WhatDoesNotFit) {
     EXPECT_FALSE(MeasureWeightError(DenseWeight(w.data(), 40, 7, true), Precision::kInt8).overflows);
   }
   w[11] = std::numeric_limits<float>::max();
+  EXPECT_TRUE(MeasureWeightError(DenseWeight(w.data(), 40, 7, true), Precision::kFp16).overflows);
   EXPECT_TRUE(MeasureWeightError(DenseWeight(w.data(), 40, 7, true), Precision::kBf16).overflows);
   EXPECT_TRUE(MeasureWeightErrorReference(DenseWeight(w.data(), 40, 7, true), Precision::kBf16).overflows);
 }
