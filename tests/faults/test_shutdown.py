@@ -213,7 +213,10 @@ with torch.no_grad():
             fast(x)
             timer.join()
             time.sleep(0.01)
-        except (KeyboardInterrupt, AssertionError):  # PyTorch's, where a callback swallowed the interrupt
+        except KeyboardInterrupt:
+            seen += 1
+        except AssertionError as error:  # PyTorch's, where a callback of its guards swallowed the interrupt
+            assert "Guard failed" in str(error), error
             seen += 1
         assert torch.allclose(fast(x), wanted, atol=1e-5)
 print(seen > 0)

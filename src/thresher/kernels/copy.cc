@@ -13,6 +13,7 @@
 
 // After simd_targets.h. Four lanes suit every machine, so nothing here is dispatched.
 #include "hwy/highway.h"
+#include "thresher/kernels/transpose-inl.h"
 
 namespace thresher::kernels {
 namespace {
@@ -28,24 +29,13 @@ void TransposeTile(const T* src, int64_t src_stride, T* dst, int64_t dst_stride,
   int64_t c = 0;
   if constexpr (sizeof(T) == 4) {
     const hn::FixedTag<uint32_t, 4> d;
-    const hn::Repartition<uint64_t, decltype(d)> pairs;
     for (; c + 4 <= columns; c += 4) {
       int64_t r = 0;
       for (; r + 4 <= rows; r += 4) {
         const T* const from = src + c * src_stride + r;
-        T* const to = dst + r * dst_stride + c;
-        const auto v0 = hn::LoadU(d, from);
-        const auto v1 = hn::LoadU(d, from + src_stride);
-        const auto v2 = hn::LoadU(d, from + 2 * src_stride);
-        const auto v3 = hn::LoadU(d, from + 3 * src_stride);
-        const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, v0, v1));
-        const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v2, v3));
-        const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v0, v1));
-        const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v2, v3));
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, to);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, to + dst_stride);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * dst_stride);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * dst_stride);
+        HWY_NAMESPACE::StoreTransposed4x4(d, hn::LoadU(d, from), hn::LoadU(d, from + src_stride),
+                                          hn::LoadU(d, from + 2 * src_stride), hn::LoadU(d, from + 3 * src_stride),
+                                          dst + r * dst_stride + c, dst_stride);
       }
       for (; r < rows; ++r) {
         for (int64_t k = c; k < c + 4; ++k) dst[r * dst_stride + k] = src[k * src_stride + r];

@@ -305,10 +305,10 @@ void Encode(Bf16Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_REST
 
 void Encode(HalfPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
   const TileTag d;
-  const hn::Rebind<hwy::float16_t, TileTag> dh;
+  const hn::Rebind<uint16_t, TileTag> d16;
   const size_t count = k * PanelWidth();
   for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-    hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, in + i)), dh, reinterpret_cast<hwy::float16_t*>(out) + i);
+    hn::StoreU(Narrow<F16>(d, hn::LoadU(d, in + i)), d16, reinterpret_cast<uint16_t*>(out) + i);
   }
 }
 
@@ -358,7 +358,7 @@ void Encode(Int4Panel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_REST
     auto* words = reinterpret_cast<uint32_t*>(out + Int4Panel::ScaleBytes());
     for (size_t j = 0; j < width; j += hn::Lanes(d)) {
       const float* column = in + begin * width + j;
-      const auto scale = RoundToBf16(hn::Mul(ColumnMax(d, column, rows), hn::Set(d, 1.0f / 7.0f)));
+      const auto scale = RoundToBf16(d, hn::Mul(ColumnMax(d, column, rows), hn::Set(d, 1.0f / 7.0f)));
       const auto inverse = Inverse(d, hn::BitCast(d, scale));
       hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(scale)), d16, reinterpret_cast<uint16_t*>(out) + j);
       for (size_t row = 0; row < Int4Panel::kGroup; row += Int4Panel::kLaneRows) {

@@ -19,19 +19,26 @@ namespace thresher::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Nearest bf16, ties to even, in the upper half of each lane. Not by the processor's instruction, which takes subnormal
+// numbers for zero.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundToBf16(D, V x) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(hn::Add(bits, even), hn::Set(du, 0x7FFF));
+  // Rounding could carry a NaN over into an infinity: a NaN is cut off and made quiet instead.
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
+  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+  return hn::And(kept, hn::Set(du, 0xFFFF0000u));
+}
+
 // Half is BF16 or F16; the lanes hold its bits.
 template <class Half, class D, class V = hn::Vec<D>, class D16 = hn::Rebind<uint16_t, D>>
 HWY_INLINE hn::Vec<D16> Narrow(D, V x) {
   const D16 d16;
   if constexpr (std::is_same_v<Half, BF16>) {
-    // Not by the processor's instruction, which takes subnormal numbers for zero.
-    const hn::RebindToUnsigned<D> du;
-    const auto bits = hn::BitCast(du, x);
-    const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    const auto rounded = hn::Add(hn::Add(bits, even), hn::Set(du, 0x7FFF));
-    const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
-    const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-    return hn::TruncateTo(d16, hn::ShiftRight<16>(kept));
+    return hn::TruncateTo(d16, hn::ShiftRight<16>(RoundToBf16(D(), x)));
   } else {
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
     // Without an instruction for it; as in base/half.h.

@@ -15,6 +15,7 @@
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/tile-inl.h"
+#include "thresher/kernels/transpose-inl.h"
 #include "thresher/kernels/weight.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,19 +42,8 @@ HWY_INLINE float ToFloat(hwy::float16_t x) { return hwy::F32FromF16(x); }
 template <class T>
 HWY_INLINE void Transpose4x4(const T* HWY_RESTRICT in, size_t in_ld, float* HWY_RESTRICT out, size_t out_ld) {
   const hn::FixedTag<float, 4> d;
-  const hn::Repartition<uint64_t, decltype(d)> d64;
-  const auto r0 = LoadFloats(d, in);
-  const auto r1 = LoadFloats(d, in + in_ld);
-  const auto r2 = LoadFloats(d, in + 2 * in_ld);
-  const auto r3 = LoadFloats(d, in + 3 * in_ld);
-  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, r0, r1));
-  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, r2, r3));
-  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, r0, r1));
-  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, low01, low23)), d, out);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23)), d, out + out_ld);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, high01, high23)), d, out + 2 * out_ld);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, out + 3 * out_ld);
+  StoreTransposed4x4(d, LoadFloats(d, in), LoadFloats(d, in + in_ld), LoadFloats(d, in + 2 * in_ld),
+                     LoadFloats(d, in + 3 * in_ld), out, static_cast<ptrdiff_t>(out_ld));
 }
 
 // Packs columns [0, columns) of b[i * stride_k + j * stride_n] into one panel of floats, filling up with zeros.

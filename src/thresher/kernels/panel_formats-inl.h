@@ -14,6 +14,7 @@
 #include "hwy/highway.h"
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,9 +42,9 @@ struct HalfPanel {
   static HWY_INLINE size_t Bytes(size_t k) { return k * PanelWidth() * sizeof(uint16_t); }
 
   static HWY_INLINE hn::Vec<TileTag> Load(TileTag d, const uint8_t* b, size_t k, size_t half) {
-    const hn::Rebind<hwy::float16_t, TileTag> dh;
-    const auto* row = reinterpret_cast<const hwy::float16_t*>(b) + (k * kPanelVectors + half) * hn::Lanes(d);
-    return hn::PromoteTo(d, hn::LoadU(dh, row));
+    const hn::Rebind<uint16_t, TileTag> d16;
+    return Widen<F16>(d,
+                      hn::LoadU(d16, reinterpret_cast<const uint16_t*>(b) + (k * kPanelVectors + half) * hn::Lanes(d)));
   }
 };
 
@@ -85,18 +86,6 @@ struct Int4Panel {
   }
 };
 
-// Nearest bf16, ties to even, in the upper half of each lane.
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> RoundToBf16(hn::Vec<TileTag> x) {
-  const hn::RebindToUnsigned<TileTag> du;
-  const auto bits = hn::BitCast(du, x);
-  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  const auto rounded = hn::Add(hn::Add(bits, even), hn::Set(du, 0x7FFF));
-  // Rounding could carry a NaN over into an infinity: a NaN is cut off and made quiet instead.
-  const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000));
-  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-  return hn::And(kept, hn::Set(du, 0xFFFF0000u));
-}
-
 // An even row as the lower and an odd row as the upper halves of pairs.
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> Bf16Pairs(hn::Vec<TileTag> even, hn::Vec<TileTag> odd) {
 #if HWY_ARCH_X86 && THRESHER_NATIVE_DOT_BF16
@@ -106,7 +95,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<TileTag>> Bf16Pairs(hn::Vec<TileTag> eve
   const auto low = hn::PromoteTo(du, hn::BitCast(d16, hn::DemoteTo(db, even)));
   return hn::Or(hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(d16, hn::DemoteTo(db, odd)))), low);
 #else
-  return hn::Or(hn::ShiftRight<16>(RoundToBf16(even)), RoundToBf16(odd));
+  return hn::Or(hn::ShiftRight<16>(RoundToBf16(TileTag(), even)), RoundToBf16(TileTag(), odd));
 #endif
 }
 

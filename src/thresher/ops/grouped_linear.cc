@@ -65,13 +65,8 @@ int64_t EndAt(const View& ends, int64_t i) {
 
 // The product of all rows with one weight, without its matrices.
 kernels::GemmArgs ArgsOf(const GroupedParams& p) {
-  kernels::GemmArgs args;
-  args.m = p.rows;
-  args.n = p.n;
-  args.k = p.k;
-  args.lda = p.lda;
+  kernels::GemmArgs args = ops::FloatProduct(p.rows, p.n, p.k, p.lda);
   args.precision = p.precision;
-  args.ldc = p.n;
   return args;
 }
 

@@ -208,15 +208,7 @@ struct MatmulParams {
 };
 
 // One product of the batch, without its matrices.
-kernels::GemmArgs BatchedArgs(const MatmulParams& p) {
-  kernels::GemmArgs args;
-  args.m = p.m;
-  args.n = p.n;
-  args.k = p.k;
-  args.lda = p.lda;
-  args.ldc = p.n;
-  return args;
-}
+kernels::GemmArgs BatchedArgs(const MatmulParams& p) { return ops::FloatProduct(p.m, p.n, p.k, p.lda); }
 
 Status BatchedStep(const StepContext& c) {
   const auto& p = c.as<MatmulParams>();

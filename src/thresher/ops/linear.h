@@ -8,6 +8,7 @@
 #include "thresher/base/precision.h"
 #include "thresher/base/status.h"
 #include "thresher/graph/operator.h"
+#include "thresher/kernels/gemm.h"
 #include "thresher/plan/lowering.h"
 
 namespace thresher::ops {
@@ -34,6 +35,17 @@ struct PackParams {
 
 // Adds a step that packs a 2-D or batched [batch, k, n] window at run time.
 TensorRef AddPack(const TensorRef& b, const PackParams& params, Lowering& lowering);
+
+// A product of rows of floats, which are lda apart, with a result without gaps; what it reads and writes is to be set.
+inline kernels::GemmArgs FloatProduct(int64_t m, int64_t n, int64_t k, int64_t lda) {
+  kernels::GemmArgs args;
+  args.m = m;
+  args.n = n;
+  args.k = k;
+  args.lda = lda;
+  args.ldc = n;
+  return args;
+}
 
 // The rows of attributes that both operators have: layout, activation, precision.
 const std::vector<AttrSpec>& ProductAttrs();

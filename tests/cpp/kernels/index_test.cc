@@ -29,6 +29,28 @@ void FillIndices(Tensor& tensor, std::mt19937& random, int64_t least, int64_t si
   }
 }
 
+// Of the dimensions of a tensor [4, 5, 6]: a column, a row (or a full tensor) and a full one, which broadcast against
+// each other as those do that masks are made of.
+struct Indices {
+  Indices(std::mt19937& random, bool row) : second(DType::kI32, {7, 9}, {.broadcast = row ? 1u : 0u}) {
+    FillIndices(first, random, -4, 4);
+    FillIndices(second, random, -5, 5);
+    FillIndices(third, random, -6, 6);
+  }
+
+  // Of what the first n of them take from `x`.
+  static Dims ResultShape(const View& x, int n) {
+    Dims shape = {7, 9};
+    for (int d = n; d < 3; ++d) shape.push_back(x.shape[d]);
+    return shape;
+  }
+
+  Tensor first{DType::kI64, {7, 9}, {.broadcast = 2}};
+  Tensor second;
+  Tensor third{DType::kI64, {7, 9}};
+  const View views[3] = {first.view, second.view, third.view};
+};
+
 TEST(Embedding, MatchesReference) {
   std::mt19937 random(1);
   for (const DType dtype : kTypes) {
@@ -123,21 +145,14 @@ TEST(IndexNd, MatchesReference) {
       for (const Layout& layout : {Layout{}, Layout{.order = {2, 0, 1}}, Layout{.broadcast = 2}}) {
         Tensor x(dtype, {4, 5, 6}, layout);
         FillRandom(x, random);
-        // One column and one row broadcast against each other, as masks are made, and a full one.
-        Tensor first(DType::kI64, {7, 9}, {.broadcast = 2});
-        Tensor second(DType::kI32, {7, 9}, {.broadcast = 1});
-        Tensor third(DType::kI64, {7, 9});
-        FillIndices(first, random, -4, 4);
-        FillIndices(second, random, -5, 5);
-        FillIndices(third, random, -6, 6);
-        const View indices[] = {first.view, second.view, third.view};
-        Dims shape = {7, 9};
-        for (int d = n; d < 3; ++d) shape.push_back(x.view.shape[d]);
+        const Indices indices(random, /*row=*/true);
+        const Dims shape = indices.ResultShape(x.view, n);
         Tensor want(dtype, shape);
-        ASSERT_TRUE(IndexNdReference(x.view, indices, n, want.view).ok());
+        ASSERT_TRUE(IndexNdReference(x.view, indices.views, n, want.view).ok());
         for (const int parts : kPartCounts) {
           Tensor got(dtype, shape);
-          for (int part = 0; part < parts; ++part) ASSERT_TRUE(IndexNd(x.view, indices, n, got.view, part, parts).ok());
+          for (int part = 0; part < parts; ++part)
+            ASSERT_TRUE(IndexNd(x.view, indices.views, n, got.view, part, parts).ok());
           ASSERT_TRUE(Same(got, want)) << n;
         }
       }
@@ -175,13 +190,8 @@ TEST(IndexPut, MatchesWritingOneElementAfterTheOther) {
         for (const Layout& layout : {Layout{}, Layout{.order = {1, 0}}, Layout{.broadcast = 1}}) {
           Tensor x(dtype, {4, 5, 6});
           FillRandom(x, random);
-          Tensor first(DType::kI64, {7, 9}, {.broadcast = 2}), second(DType::kI32, {7, 9}), third(DType::kI64, {7, 9});
-          FillIndices(first, random, -4, 4);
-          FillIndices(second, random, -5, 5);
-          FillIndices(third, random, -6, 6);
-          const View indices[] = {first.view, second.view, third.view};
-          Dims shape = {7, 9};
-          for (int d = n; d < 3; ++d) shape.push_back(x.view.shape[d]);
+          const Indices indices(random, /*row=*/false);
+          const Dims shape = indices.ResultShape(x.view, n);
           Layout value_layout = layout;
           if (!layout.order.empty()) {
             for (size_t d = 2; d < shape.size(); ++d) value_layout.order.push_back(static_cast<int>(d));
@@ -194,9 +204,9 @@ TEST(IndexPut, MatchesWritingOneElementAfterTheOther) {
           for (int64_t i = 0; i < values.view.size(); ++i) {
             int64_t to = 0;
             for (int t = 0; t < n; ++t) {
-              const int64_t offset = OffsetOf(indices[t], i / width);
-              const int64_t index =
-                  indices[t].dtype == DType::kI64 ? indices[t].as<int64_t>()[offset] : indices[t].as<int32_t>()[offset];
+              const View& by = indices.views[t];
+              const int64_t offset = OffsetOf(by, i / width);
+              const int64_t index = by.dtype == DType::kI64 ? by.as<int64_t>()[offset] : by.as<int32_t>()[offset];
               to = to * x.view.shape[t] + (index + x.view.shape[t]) % x.view.shape[t];
             }
             to = to * width + i % width;
@@ -218,7 +228,7 @@ TEST(IndexPut, MatchesWritingOneElementAfterTheOther) {
             Tensor got(dtype, {4, 5, 6});
             std::memcpy(got.view.data, x.view.data, x.num_bytes());
             for (int part = 0; part < parts; ++part) {
-              ASSERT_TRUE(IndexPut(indices, n, values.view, accumulate, got.view, part, parts).ok());
+              ASSERT_TRUE(IndexPut(indices.views, n, values.view, accumulate, got.view, part, parts).ok());
             }
             ASSERT_TRUE(Same(got, want)) << n << " " << accumulate << " in " << parts;
           }
