@@ -235,8 +235,33 @@ void AddPatches(const Plan& plan, Extent& extent) {
   });
 }
 
-int64_t AlignScratch(size_t bytes) {
-  return (static_cast<int64_t>(bytes) + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+int64_t AlignUp(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+
+// Which buffers of the arena lie on which, as they were placed.
+void StackBuffers(const Plan& plan, bool share_memory, Extent& extent) {
+  const auto meet = [&](uint32_t x, uint32_t y) {  // whether both are alive at some step
+    const Buffer& a = plan.buffers[x];
+    const Buffer& b = plan.buffers[y];
+    return !share_memory || (a.first_step <= b.last_step && b.first_step <= a.last_step);
+  };
+  std::vector<uint32_t> order;
+  for (uint32_t b = 0; b < plan.buffers.size(); ++b) {
+    const Buffer& buffer = plan.buffers[b];
+    if (buffer.kind == Buffer::Kind::kArena && buffer.first_step >= 0) order.push_back(b);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return plan.buffers[a].arena_offset < plan.buffers[b].arena_offset; });
+  for (size_t i = 0; i < order.size(); ++i) {
+    const size_t begin = extent.below.size();
+    for (size_t j = i; j-- > 0;) {
+      if (!meet(order[i], order[j])) continue;
+      // One that lies on it already keeps this one above it, too.
+      const bool held = std::any_of(extent.below.begin() + static_cast<std::ptrdiff_t>(begin), extent.below.end(),
+                                    [&](uint32_t nearer) { return meet(nearer, order[j]); });
+      if (!held) extent.below.push_back(order[j]);
+    }
+    extent.stack.push_back({order[i], static_cast<uint32_t>(extent.below.size())});
+  }
 }
 
 // Whether the products at these sizes take their rows in the form that the plan's steps are made for.
@@ -384,6 +409,7 @@ Result<std::shared_ptr<Plan>> FitPlan(std::vector<std::string> names, Dims least
     }
   }
   THRESHER_TRY(PlanMemory(*plan, share_memory));
+  StackBuffers(*plan, share_memory, *extent);
   plan->extent = std::move(extent);
   return plan;
 }
@@ -435,6 +461,7 @@ std::vector<int64_t> NumbersOf(const Plan& plan) {
 
 SizedPlan::SizedPlan(std::shared_ptr<const Plan> plan)
     : inputs(plan->inputs), outputs(plan->outputs), scratch_bytes(plan->scratch_bytes), plan_(std::move(plan)) {
+  for (const Buffer& buffer : plan_->buffers) arena_offsets.push_back(buffer.arena_offset);
   for (const Step& step : plan_->steps) {
     first_operand.push_back(operands.size());
     for (const TensorRef& ref : step.operands) {
@@ -502,11 +529,26 @@ Status SizedPlan::Set(std::span<const int64_t> sizes) {
     }
     THRESHER_ASSIGN(const size_t scratch,
                     plan_->target->ScratchBytes(step, operands.data() + first_operand[s], params[s]));
-    scratch_bytes = std::max(scratch_bytes, AlignScratch(scratch));
+    scratch_bytes = std::max(scratch_bytes, AlignUp(static_cast<int64_t>(scratch)));
   }
   THRESHER_TRY(Check());
+  PlaceBuffers();
   sizes_.assign(sizes.begin(), sizes.end());
   return Status::Ok();
+}
+
+// Buffers are no larger than planned, so none comes to lie higher than planned.
+void SizedPlan::PlaceBuffers() {
+  const Extent& extent = *plan_->extent;
+  size_t next = 0;
+  for (const Extent::Stacked& entry : extent.stack) {
+    int64_t offset = 0;
+    for (; next < entry.end; ++next) {
+      const uint32_t other = extent.below[next];
+      offset = std::max(offset, arena_offsets[other] + AlignUp(buffer_bytes_[other]));
+    }
+    arena_offsets[entry.buffer] = offset;
+  }
 }
 
 // That no step reaches beyond its buffers, whatever the polynomials gave.

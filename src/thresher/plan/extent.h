@@ -46,6 +46,14 @@ struct Extent {
   std::vector<Patch> buffers;   // at: the buffer; the value is its bytes
   std::vector<Patch> costs;     // at: 2 * step for flops, 2 * step + 1 for bytes
   std::vector<Patch> products;  // at: 3 * product for m, + 1 for n, + 2 for k
+  // The buffers of the arena from the lowest up, each with those that it lies on. At smaller sizes they move down as
+  // far as these let them, so that a run touches as little memory as one of a plan for its sizes.
+  struct Stacked {
+    uint32_t buffer = 0;
+    uint32_t end = 0;  // in `below`; its own begin where those of the one before end
+  };
+  std::vector<Stacked> stack;
+  std::vector<uint32_t> below;
 };
 
 struct ExtentSample {
@@ -88,6 +96,7 @@ class SizedPlan {
   std::vector<View> operands;                   // of all steps, one after the other; their data is the caller's to set
   std::vector<size_t> first_operand;            // per step
   std::vector<int64_t> offsets;                 // per operand: bytes from the start of its buffer
+  std::vector<int64_t> arena_offsets;           // per buffer: where it lies, if in the arena
   std::vector<const void*> params;              // per step
   std::vector<uint8_t> parallel;                // per step
   std::vector<PortType> inputs;
@@ -96,6 +105,7 @@ class SizedPlan {
 
  private:
   Status Check() const;
+  void PlaceBuffers();
 
   const std::shared_ptr<const Plan> plan_;
   Dims sizes_;

@@ -195,7 +195,7 @@ void Session::Bind(Context& context) const {
       if (ref.buffer < 0) continue;
       const Buffer& buffer = plan_->buffers[static_cast<size_t>(ref.buffer)];
       if (buffer.kind == Buffer::Kind::kArena) {
-        view.data = context.arena.data() + buffer.arena_offset + offset;
+        view.data = context.arena.data() + context.sized.arena_offsets[static_cast<size_t>(ref.buffer)] + offset;
       } else if (buffer.kind == Buffer::Kind::kConstant) {
         // Kernels take one kind of view for what they read and write; nothing writes to a constant.
         auto* const host = const_cast<std::byte*>(static_cast<const std::byte*>(buffer.data));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "run/test_graphs.h"
+#include "thresher/plan/memory_planner.h"
 #include "thresher/run/compile.h"
 
 namespace thresher {
@@ -139,6 +140,43 @@ TEST(Extent, FewRowsOfInt4HaveAPlanOfTheirOwn) {
   ASSERT_TRUE(few.ok()) << few.status().message();
   EXPECT_TRUE(CheckSizes(few.value()->plan(), Dims{8}).ok());
   EXPECT_FALSE(CheckSizes(few.value()->plan(), Dims{9}).ok());
+}
+
+// At every size: those alive at the same time share no byte, and the run reaches no higher than planned, nor than a
+// plan whose buffers all lie apart.
+TEST(Extent, BuffersMoveDownWithTheSizes) {
+  const Weights weights;
+  for (const bool share : {true, false}) {
+    CompileOptions options;
+    options.plan.share_memory = share;
+    WeightStore store;
+    const auto session = Must(CompileExtent(MakeFamily(weights), store, options, {6, 10}, {32, 256}));
+    const Plan& plan = session->plan();
+    SizedPlan sized(std::make_shared<Plan>(plan));
+    for (const Dims& sizes : std::vector<Dims>{{32, 256}, {2, 4}, {32, 4}, {2, 256}, {7, 31}}) {
+      ASSERT_TRUE(sized.Set(sizes).ok());
+      const Plan own = Must(PlanAt(plan, sizes));
+      int64_t top = 0, sum = 0;
+      for (size_t a = 0; a < plan.buffers.size(); ++a) {
+        const Buffer& x = own.buffers[a];
+        if (x.kind != Buffer::Kind::kArena || x.first_step < 0) continue;
+        EXPECT_LE(sized.arena_offsets[a], plan.buffers[a].arena_offset);
+        EXPECT_EQ(sized.arena_offsets[a] % kArenaAlignment, 0);
+        const int64_t end = sized.arena_offsets[a] + x.bytes;
+        top = std::max(top, end);
+        sum += (x.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+        for (size_t b = 0; b < a; ++b) {
+          const Buffer& y = own.buffers[b];
+          if (y.kind != Buffer::Kind::kArena || y.first_step < 0) continue;
+          if (share && (x.last_step < y.first_step || y.last_step < x.first_step)) continue;
+          EXPECT_TRUE(end <= sized.arena_offsets[b] || sized.arena_offsets[b] + y.bytes <= sized.arena_offsets[a])
+              << ToString(sizes) << " " << a << " and " << b;
+        }
+      }
+      EXPECT_LE(top, plan.arena_bytes);
+      EXPECT_LE(top, sum);
+    }
+  }
 }
 
 TEST(Extent, AWrongPolynomialDoesNotReachBeyondABuffer) {
