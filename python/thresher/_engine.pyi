@@ -194,6 +194,7 @@ class Plan:
         capacity: Sequence[int],
         level: str = "O2",
         passes: Sequence[str] | None = None,
+        dump: Callable[[str, str], object] | None = None,
         share_memory: bool = True,
         num_threads: int = 0,
         precision: str = "model",
@@ -299,9 +300,10 @@ class Model:
     def num_shapes(self) -> int: ...
     @property
     def weight_bytes(self) -> int: ...
-    def inputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]: ...
+    def inputs(self, shape: int = 0, sizes: Sequence[int] | None = None) -> list[tuple[str, str, tuple[int, ...]]]: ...
     def outputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]: ...
-    def find_shape(self, inputs: Sequence[object]) -> int: ...
+    def sizes(self, shape: int = 0) -> dict[str, tuple[int, int]]: ...
+    def find(self, inputs: Sequence[object]) -> tuple[int, list[tuple[str, str, tuple[int, ...]]]]: ...
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
     def plan(self, shape: int = 0) -> Plan: ...
 
@@ -309,11 +311,12 @@ def write_model(
     path: str,
     name: str,
     graphs: Sequence[tuple[Graph, Sequence[str]]],
+    families: Sequence[tuple[GraphFamily, Sequence[int], Sequence[str]]] = [],
     precision: str = "model",
     exclude: Sequence[str] = [],
     max_weight_error: float | None = None,
 ) -> None:
-    """Writes graphs and the names of their outputs to a model file."""
+    """Writes graphs, families of them with their largest sizes, and the names of their outputs to a model file."""
 
 def measure_peaks(
     num_threads: Sequence[int], quick: bool = False, progress: Callable[[int, int], object] | None = None

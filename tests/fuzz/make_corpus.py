@@ -333,8 +333,11 @@ def string(value: str) -> bytes:
     return struct.pack("<I", len(value)) + value.encode()
 
 
-def model_file() -> bytes:
-    """A model file as the engine writes it, with zeros for all digests: its target makes them right."""
+def model_file(*, many: bool = False) -> bytes:
+    """A model file as the engine writes it, with zeros for all digests: its target makes them right.
+
+    With `many`, the number of rows is one of 2 to 64.
+    """
     graph = text("""
         graph 1
         input %0 "x" : f32[2, 4]
@@ -345,9 +348,14 @@ def model_file() -> bytes:
         return %4
     """).decode()
     weights = struct.pack("<12f", *(0.25 * i for i in range(12)))
+    rules = struct.pack("<I", 0)
+    if many:
+        # The name, the largest, the degree; the input's polynomials; what of each node follows them.
+        rules = struct.pack("<I", 1) + string("rows") + struct.pack("<qI", 64, 1)
+        rules += struct.pack("<IIq", 1, 1, 1) + struct.pack("<IIq", 1, 0, 4) + struct.pack("<II", 1, 0) * 2
     sections = [
         (1, string("block") + string("bf16") + struct.pack("<I", 1) + string("fc*") + struct.pack("<Id", 1, 0.25)),
-        (3, struct.pack("<I", 1) + string("output") + struct.pack("<II", 1, 0) + string(graph)),
+        (3, struct.pack("<I", 1) + string("output") + struct.pack("<II", 1, 0) + string(graph) + rules),
         (2, struct.pack("<I", 1) + string("fc.weight") + struct.pack("<IIqqQ16x", 0, 2, 3, 4, 0)),
         (4, weights),
     ]
@@ -358,7 +366,7 @@ def model_file() -> bytes:
         table += struct.pack("<IIQQ16x", kind, 0, at + padding, len(content))
         body += b"\0" * padding + content
         at += padding + len(content)
-    header = struct.pack("<8sIIQ16x24s", b"THRMODEL", 1, len(sections), at, b"0.1.0")
+    header = struct.pack("<8sIIQ16x24s", b"THRMODEL", 2, len(sections), at, b"0.1.0")
     return header + table + body
 
 
@@ -426,6 +434,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         yield f"machine_files/{name.replace(' ', '_')}.txt", "\n---\n".join(parts).encode()
     yield "json_text/number.hex", digits(struct.pack("<d", -1.5e300))
     yield "model_file/block.hex", digits(model_file())
+    yield "model_file/many.hex", digits(model_file(many=True))
     yield "native_trace/run.hex", digits(native_trace())
     members = {"schemaVersion": 1, "baseTimeNanoseconds": 1000, "traceEvents": CHROME_EVENTS, "with_stack": 1}
     trace = json.dumps({**members, "thresher": {"num_threads": 2, "peaks": PEAKS}}).encode()

@@ -111,6 +111,15 @@ void ReadOne(std::string_view bytes) {
   // Reads every constant to its end.
   for (const ModelGraph& entry : model.value().graphs) {
     THRESHER_FUZZ_REQUIRE(!PrintGraph(entry.graph).empty(), "a graph without text");
+    if (!entry.family) continue;
+    for (const Dims& sizes : {entry.capacity, Dims(entry.capacity.size(), 1)}) {
+      const Result<Graph> graph = entry.family->At(sizes);
+      if (graph.ok()) {
+        THRESHER_FUZZ_REQUIRE(graph.value().inputs().size() == entry.graph.inputs().size(), "another graph");
+      } else {
+        THRESHER_FUZZ_REQUIRE(graph.status().code() != Code::kInternal, graph.status().message());
+      }
+    }
   }
 }
 

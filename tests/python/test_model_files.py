@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
+import subprocess
+import sys
 import threading
 from collections import namedtuple
 from pathlib import Path
@@ -329,7 +332,7 @@ def test_damaged_files_are_refused_at_every_section_and_byte(mlp: Mlp, tmp_path:
     with pytest.raises(ValueError, match=r"name a file that thresher.export wrote"):
         thresher.load(path)
     path.write_bytes(good[:8] + struct.pack("<I", 7) + good[12:])
-    with pytest.raises(NotImplementedError, match=r"wanted format version 1, found 7"):
+    with pytest.raises(NotImplementedError, match=r"wanted format version 2, found 7"):
         thresher.load(path)
     with pytest.raises(FileNotFoundError, match=r"thresher.export writes one"):
         thresher.load(tmp_path / "none")
@@ -404,3 +407,112 @@ def test_thresher_run_names_what_is_wrong(mlp: Mlp, tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["run", *arguments])
         assert done.exit_code == 1 and message in done.stderr, done.stderr
         assert isinstance(done.exception, SystemExit)
+
+
+# ---- many sizes ----
+
+
+class Encoder(torch.nn.Module):
+    """Attention within each row, a mean over the sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 32)
+        self.layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+
+    def forward(self, ids: Any, scale: Any) -> dict[str, Any]:
+        states = self.layer(self.table(ids)) * scale[:, None, None]
+        return {"states": states, "mean": states.mean(1)}
+
+
+@pytest.fixture(scope="module")
+def sized_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    torch.manual_seed(2)
+    model = Encoder().eval()
+    batch, length = torch.export.Dim("batch", max=16), torch.export.Dim("length", max=96)
+    shapes = {"ids": {0: batch, 1: length}, "scale": {0: batch}}
+    path = tmp_path_factory.mktemp("models") / "sized.thrmodel"
+    thresher.export(model, (torch.zeros(3, 5, dtype=torch.long), torch.ones(3)), path, dynamic_shapes=shapes)
+    return model, path
+
+
+@pytest.mark.parametrize("precision", ["model", "int4_weight"])
+def test_one_file_serves_every_size(sized_file: tuple[Any, Path], precision: str) -> None:
+    model, path = sized_file
+    loaded = thresher.load(path, precision=precision)
+    plain = thresher.load(path)
+    assert loaded.sizes[0] == {"batch": (2, 16), "length": (2, 96)} and "length up to 96" in repr(loaded)
+    for batch, length in [(16, 96), (1, 1), (2, 2), (1, 96), (16, 1), (5, 7), (2, 3), (7, 7), (3, 95), (16, 96)]:
+        ids, scale = torch.randint(0, 50, (batch, length)), torch.rand(batch)
+        found = loaded(ids.numpy(), scale=scale.numpy())
+        wanted = model(ids, scale)
+        assert found["states"].shape == (batch, length, 32)
+        if precision == "model":
+            agree(found["states"], wanted["states"])
+            agree(found["mean"], wanted["mean"])
+        else:
+            exact = plain(ids.numpy(), scale.numpy())["states"]
+            assert np.abs(found["states"] - exact).mean() < 0.3 * np.abs(exact).mean()
+    with pytest.raises(ValueError, match="batch 2 to 16, length 2 to 96"):
+        loaded(np.zeros((17, 4), np.int64), np.zeros(17, np.float32))
+    with pytest.raises(ValueError, match="wanted inputs"):
+        loaded(np.zeros((4, 4), np.int64), np.zeros(5, np.float32))
+
+
+def test_threads_call_a_file_at_many_sizes(sized_file: tuple[Any, Path]) -> None:
+    model, path = sized_file
+    loaded = thresher.load(path, precision="fp32")
+    sizes = [(batch, length) for batch in (1, 2, 9) for length in (1, 4, 33)]
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for batch, length in sizes[seed:] + sizes[:seed]:
+            ids = torch.randint(0, 50, (batch, length), generator=generator)
+            found = loaded(ids.numpy(), np.ones(batch, np.float32))["states"]
+            if not np.allclose(found, model(ids, torch.ones(batch))["states"].detach().numpy(), atol=1e-4):
+                failures.append(f"{batch} x {length}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_sizes_on_the_command_line(sized_file: tuple[Any, Path]) -> None:
+    command = [sys.executable, "-m", "thresher.cli", "run", str(sized_file[1]), "--json", "--repeat", "1"]
+    for sizes, shape in [(["batch=4", "length=9"], [4, 9]), (["batch=1"], [1, 96]), ([], [16, 96])]:
+        done = subprocess.run(
+            [*command, *(f"--size={size}" for size in sizes)], capture_output=True, text=True, check=True, timeout=100
+        )
+        assert json.loads(done.stdout)["inputs"][0]["shape"] == shape
+    for size in ("batch=17", "width=3", "batch", "batch=-1"):
+        done = subprocess.run([*command, f"--size={size}"], capture_output=True, text=True, timeout=100)
+        assert done.returncode != 0 and re.search("expected|wanted", done.stderr) and "Traceback" not in done.stderr, done.stderr
+
+
+def test_sizes_that_cannot_change(mlp: Mlp, tmp_path: Path) -> None:
+    dim = torch.export.Dim
+    x = torch.zeros(4, 16)
+    for shapes, message in [
+        ({"x": {0: dim("batch")}}, "expected a largest size of at least 8 for batch, got none"),
+        ({"x": {0: dim("batch", max=6)}}, "at least 8 for batch, got 6"),
+        ({"x": {1: dim("width", max=64)}}, "torch.export cannot capture"),
+        ({"y": {0: dim("batch", max=64)}}, "for an argument of forward that is a tensor"),
+        ({"x": {0: "batch"}}, "torch.export.Dim"),
+        ({"x": None}, "expected a dimension that changes"),
+    ]:
+        with pytest.raises(thresher.ExportError, match=message):
+            thresher.export(mlp, (x,), tmp_path / "mlp", dynamic_shapes=shapes)
+    with pytest.raises(thresher.ExportError, match="one combination of arguments, got 2"):
+        thresher.export(mlp, [(x,), (x,)], tmp_path / "mlp", dynamic_shapes={"x": {0: dim("batch", max=64)}})
+
+    class Halves(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.reshape(x.shape[0] // 2, 2, -1).sum(1)
+
+    with pytest.raises(thresher.ExportError):
+        thresher.export(Halves(), (x,), tmp_path / "halves", dynamic_shapes=[{0: dim("batch", max=64)}])
+    assert not list(tmp_path.iterdir())

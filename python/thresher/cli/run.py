@@ -22,6 +22,7 @@ Examples:
 
 - `thresher run encoder.thrmodel` shows inputs and outputs, and how long a call takes with zeros as inputs
 - `thresher run encoder.thrmodel --input input_ids=ids.npy --input attention_mask=mask.npy --output out.npz` computes
+- `thresher run encoder.thrmodel --size batch=4 --size seq=128` times that size, where the file holds many
 - `thresher run encoder.thrmodel --repeat 100 --precision int8 --json` gives times for programs
 """
 
@@ -40,6 +41,10 @@ def _run(
     output: Annotated[Path | None, typer.Option(help="Write the results to this .npz file.")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How many calls to time; one more goes before them.")] = 10,
     shape: Annotated[int, typer.Option(min=0, help="Which combination of shapes zeros have, from 0.")] = 0,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option("--size", help="A size of zeros, NAME=NUMBER, where the file holds many. Others are the largest."),
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="How layers with weights compute; default: the file's.")] = None,
     level: Annotated[str, typer.Option(help="Optimisation level, O0 to O3.")] = "O2",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -49,7 +54,7 @@ def _run(
 
     try:
         model = load(file, precision=precision, optimization_level=level)  # type: ignore[arg-type]
-        arrays = _inputs(model, given or [], shape)
+        arrays = _inputs(model, given or [], shape, _sizes(sizes or []))
         results = model(**arrays)
         seconds = []
         for _ in range(repeat):
@@ -86,7 +91,7 @@ def _names(given: list[str]) -> set[str]:
     return {entry.partition("=")[0] for entry in given}
 
 
-def _inputs(model: Model, given: list[str], shape: int) -> dict[str, npt.NDArray[Any]]:
+def _inputs(model: Model, given: list[str], shape: int, sizes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
     import numpy as np
 
     if shape >= len(model.shapes):
@@ -99,7 +104,19 @@ def _inputs(model: Model, given: list[str], shape: int) -> dict[str, npt.NDArray
         arrays[name] = read_array(Path(path))
     fitting = [ports for ports, _ in model.shapes if _fits(ports, arrays)]
     ports = model.shapes[shape][0] if not arrays or not fitting else fitting[0]
+    if sizes:
+        ports = model.inputs_at(sizes)
     return {**{port.name: np.zeros(port.shape, port.dtype) for port in ports}, **arrays}
+
+
+def _sizes(given: list[str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for entry in given:
+        name, _, number = entry.partition("=")
+        if not name or not number.isascii() or not number.isdigit() or name in sizes:
+            fail(f"--size: expected NAME=NUMBER, each name once, got {entry!r}; write --size batch=4")
+        sizes[name] = int(number)
+    return sizes
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

@@ -23,7 +23,7 @@ MAX_SIZES = 3
 LEAST_CAPACITY = 32
 # A model that takes no more than this is given room for all of it.
 NEAR_BOUND = 1024
-_UNBOUNDED = 1 << 20
+UNBOUNDED = 1 << 20
 
 # Primes: sizes of a model are rarely prime, so that no two sizes of a sample are equal by chance.
 _LEVELS = ((3, 11, 19), (5, 13, 23), (7, 17, 29))
@@ -85,6 +85,11 @@ class Sizes:
         self._guards = [guard for guard in guards if guard.free_symbols and guard.free_symbols <= set(self._symbols)]
         self._bounds = [_upper(ranges.get(symbol)) for symbol in self._symbols]
 
+    @property
+    def bounds(self) -> list[int]:
+        """The largest value of each size that the graph is for."""
+        return self._bounds
+
     def of(self, args: Sequence[Any]) -> tuple[int, ...]:
         """The sizes of a call."""
         return tuple(place.read(args) for place in self.places.values())
@@ -126,7 +131,14 @@ class Sizes:
 
 
 def fit_family(
-    module: fx.GraphModule, sizes: Sizes, ones: frozenset[int], args: Sequence[Any], frozen: frozenset[int]
+    module: fx.GraphModule,
+    sizes: Sizes,
+    ones: frozenset[int],
+    args: Sequence[Any],
+    frozen: frozenset[int],
+    *,
+    names: Sequence[str] | None = None,
+    whole: bool = False,
 ) -> tuple[_engine.GraphFamily, Imported]:
     """Imports the graph at a few sizes and tells from them what it is at all.
 
@@ -136,6 +148,8 @@ def fit_family(
       ones: which of them, by position, are always 1; they are no sizes of the family.
       args: of a call, constants in the place of `frozen` ones.
       frozen: positions of tensors that become constants.
+      names: of the sizes that are not always 1; by default those of their places.
+      whole: as import_graph wants it.
 
     Returns:
       The family, and the graph at one sample for what all have in common.
@@ -143,7 +157,7 @@ def fit_family(
     Raises:
       NoExtent: there is no such family.
     """
-    names = [name for i, name in enumerate(sizes.places) if i not in ones]
+    names = names or [name for i, name in enumerate(sizes.places) if i not in ones]
     count = len(names)
     imported: dict[tuple[int, ...], Imported] = {}
 
@@ -153,7 +167,7 @@ def fit_family(
             rest = iter(key)
             full = [1 if i in ones else next(rest) for i in range(len(sizes.places))]
             try:
-                imported[key] = import_graph(module, sizes.arguments(args, full), frozen)
+                imported[key] = import_graph(module, sizes.arguments(args, full), frozen, whole=whole)
             except EmptyTensor:
                 raise NoExtent(f"a tensor would be empty at {key}") from None
             except (UnsupportedNode, ValueError, NotImplementedError) as error:
@@ -228,9 +242,9 @@ def _guards_of(module: fx.GraphModule) -> tuple[list[Any], Mapping[Any, Any]]:
 def _upper(found: Any) -> int:
     """The upper end of a symbol's range."""
     if found is None:
-        return _UNBOUNDED
+        return UNBOUNDED
     try:
         upper = float(found.upper)
     except (TypeError, OverflowError, ValueError):
-        return _UNBOUNDED
-    return _UNBOUNDED if not math.isfinite(upper) or upper > _UNBOUNDED else int(upper)
+        return UNBOUNDED
+    return UNBOUNDED if not math.isfinite(upper) or upper > UNBOUNDED else int(upper)

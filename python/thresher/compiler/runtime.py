@@ -474,25 +474,31 @@ class CompiledGraph:
     def _build_extent(
         self, generation: _Generation, program: _engine.GraphFamily, own: tuple[int, ...], capacity: tuple[int, ...]
     ) -> _engine.Plan:
-        return _engine.Plan.build_extent(
-            program,
-            generation.store.engine,
-            own,
-            capacity,
-            level=self.config.optimization_level,
-            passes=self.config.pass_names(),
-            share_memory=self.config.memory_planning,
-            use_tuning=self.config.use_tuning,
-            name=self.name,
-            **self.config.precision_arguments(),
-        )
+        dump = self._dump(sum(len(family.plans) for family in generation.families.values()), "many_sizes")
+        try:
+            return _engine.Plan.build_extent(
+                program,
+                generation.store.engine,
+                own,
+                capacity,
+                level=self.config.optimization_level,
+                passes=self.config.pass_names(),
+                dump=dump,
+                share_memory=self.config.memory_planning,
+                use_tuning=self.config.use_tuning,
+                name=self.name,
+                **self.config.precision_arguments(),
+            )
+        finally:
+            if dump is not None:
+                dump.close()
 
     def _compile(self, generation: _Generation, args: Sequence[Any]) -> _Entry:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
             with tracing.importing(self.site):
                 imported = import_graph(self._module, known, frozenset(generation.frozen))
-            dump = self._dump(len(generation.entries))
+            dump = self._dump(len(generation.entries), "plan")
             try:
                 plan = _engine.Plan.build(
                     imported.builder.graph,
@@ -528,10 +534,10 @@ class CompiledGraph:
             log.warning("%s runs in PyTorch at these shapes: %s", self.name, reason)
             return _Entry(None, None, self)
 
-    def _dump(self, number: int) -> Dump | None:
+    def _dump(self, number: int, what: str) -> Dump | None:
         if self.config.dump_dir is None:
             return None
         from thresher.draw.dump import Dump
 
         sections = {str(row["name"]): str(row["section"]) for row in _engine.ops()}
-        return Dump(self.config.dump_dir, f"{self.name}_plan_{number}", sections)
+        return Dump(self.config.dump_dir, f"{self.name}_{what}_{number}", sections)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -75,7 +76,8 @@ class Model:
 
     Attributes:
       name: that of the file when it was written.
-      shapes: for each combination of shapes, the inputs and the outputs.
+      shapes: for each combination of shapes, the inputs and the outputs; of many sizes those at the largest.
+      sizes: for each combination, the least and the largest of every size that changes, by name.
     """
 
     def __init__(self, engine: _engine.Model, load_seconds: float) -> None:
@@ -83,6 +85,7 @@ class Model:
         self._load_seconds = load_seconds
         self.name = engine.name
         self.shapes = tuple((_ports(engine.inputs(i)), _ports(engine.outputs(i))) for i in range(engine.num_shapes))
+        self.sizes = tuple(engine.sizes(i) for i in range(engine.num_shapes))
         self._names = tuple(port.name for port in self.inputs)
 
     @property
@@ -114,8 +117,9 @@ class Model:
         for i, port in enumerate(self.inputs):
             if port.bf16 and arrays[i].dtype == np.float32:
                 arrays[i] = to_bf16(arrays[i])
-        shape = self._engine.find_shape(arrays) if len(self.shapes) > 1 else 0
-        outputs = self.shapes[shape][1]
+        outputs = self.shapes[0][1]
+        if len(self.shapes) > 1 or self.sizes[0]:
+            outputs = _ports(self._engine.find(arrays)[1])
         results = [np.empty(port.shape, np.uint16 if port.bf16 else port.dtype) for port in outputs]
         self._engine.run(arrays, results)
         return {
@@ -125,6 +129,22 @@ class Model:
     def plan(self, shape: int = 0) -> _engine.Plan:
         """The engine's plan for one combination of shapes: its steps, products, constants."""
         return self._engine.plan(shape)
+
+    def inputs_at(self, sizes: Mapping[str, int]) -> tuple[Port, ...]:
+        """The inputs at some sizes, by name; those not given are the largest.
+
+        Raises:
+          ValueError: the file does not hold them.
+        """
+        for i, found in enumerate(self.sizes):
+            wanted = {name: sizes.get(name, largest) for name, (_, largest) in found.items()}
+            rest = {name: size for name, size in sizes.items() if name not in found}
+            # What is 1 there has no name.
+            if all(size == 1 and name in self.sizes[0] for name, size in rest.items()) and 1 not in wanted.values():
+                return _ports(self._engine.inputs(i, list(wanted.values())))
+        known = ", ".join(f"{name} 1 to {largest}" for name, (_, largest) in self.sizes[0].items()) or "none"
+        found_text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise ValueError(f"model {self.name}: expected the sizes {known}, got {found_text}; export it with these too")
 
     def stats(self) -> ModelStats:
         """What the model takes, and how it computes."""
@@ -143,6 +163,8 @@ class Model:
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(map(str, ports)) for ports in self.shapes[0])
         more = f", {len(self.shapes) - 1} more shapes" if len(self.shapes) > 1 else ""
+        if self.sizes[0]:
+            more = "".join(f", {name} up to {largest}" for name, (_, largest) in self.sizes[0].items())
         return f"<thresher.Model {self.name}: ({inputs}) -> ({outputs}){more}>"
 
     def _in_order(self, args: tuple[npt.ArrayLike, ...], kwargs: dict[str, npt.ArrayLike]) -> list[npt.ArrayLike]:

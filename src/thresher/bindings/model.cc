@@ -1,7 +1,8 @@
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "thresher/bindings/convert.h"
@@ -34,12 +35,16 @@ std::unique_ptr<Model> Load(const std::string& path, const std::string& level, s
 }
 
 void Write(const std::string& path, std::string name,
-           const std::vector<std::pair<Graph, std::vector<std::string>>>& graphs, std::string precision,
+           const std::vector<std::tuple<Graph, std::vector<std::string>>>& graphs,
+           const std::vector<std::tuple<GraphFamily, Dims, std::vector<std::string>>>& families, std::string precision,
            std::vector<std::string> exclude, std::optional<double> max_weight_error) {
   ModelContents model;
   model.name = std::move(name);
   model.precision = {std::move(precision), std::move(exclude), max_weight_error};
-  for (const auto& [graph, outputs] : graphs) model.graphs.push_back({graph, outputs});
+  for (const auto& [family, capacity, outputs] : families) {
+    model.graphs.push_back({family.graph(), outputs, family, capacity});
+  }
+  for (const auto& [graph, outputs] : graphs) model.graphs.push_back({graph, outputs, {}, {}});
   const Status status = [&] {
     const GilRelease release;
     return WriteModelFile(path, model);
@@ -53,10 +58,6 @@ std::vector<View> ViewsOf(const std::vector<A>& arrays) {
   views.reserve(arrays.size());
   for (const A& array : arrays) views.push_back(ViewOf(array));
   return views;
-}
-
-size_t FindShape(const Model& model, const std::vector<Array>& inputs) {
-  return Unwrap(model.FindShape(ViewsOf(inputs)));
 }
 
 void Run(const Model& model, const std::vector<Array>& inputs, const std::vector<MutableArray>& outputs) {
@@ -83,14 +84,32 @@ nb::list ToPython(const std::vector<PortType>& ports) {
   return list;
 }
 
-nb::list Inputs(const Model& model, size_t shape) {
+nb::tuple Find(const Model& model, const std::vector<Array>& inputs) {
+  const Model::Call call = Unwrap(model.Find(ViewsOf(inputs)));
+  const std::vector<PortType> outputs = Unwrap([&] {
+    const GilRelease release;
+    return model.OutputsOf(call);
+  }());
+  return nb::make_tuple(call.shape, ToPython(outputs));
+}
+
+nb::list Inputs(const Model& model, size_t shape, std::optional<Dims> sizes) {
   CheckShape(model, shape);
-  return ToPython(model.inputs(shape));
+  if (!sizes) return ToPython(model.inputs(shape));
+  return ToPython(Unwrap(model.InputsOf({shape, *std::move(sizes)})));
 }
 
 nb::list Outputs(const Model& model, size_t shape) {
   CheckShape(model, shape);
   return ToPython(model.outputs(shape));
+}
+
+nb::dict Sizes(const Model& model, size_t shape) {
+  CheckShape(model, shape);
+  nb::dict sizes;
+  for (const Model::Size& size : model.sizes(shape))
+    sizes[size.name.c_str()] = nb::make_tuple(size.least, size.largest);
+  return sizes;
 }
 
 Session& PlanAt(const Model& model, size_t shape) {
@@ -110,21 +129,28 @@ void BindModel(nb::module_& m) {
       .def_prop_ro("precision", &Model::precision)
       .def_prop_ro("num_shapes", &Model::num_shapes)
       .def_prop_ro("weight_bytes", [](const Model& model) { return model.weights().bytes(); })
-      .def("inputs", &Inputs, nb::arg("shape") = 0,
-           nb::sig("def inputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]"))
+      .def("inputs", &Inputs, nb::arg("shape") = 0, nb::arg("sizes") = nb::none(),
+           nb::sig("def inputs(self, shape: int = 0, sizes: Sequence[int] | None = None) "
+                   "-> list[tuple[str, str, tuple[int, ...]]]"))
       .def("outputs", &Outputs, nb::arg("shape") = 0,
            nb::sig("def outputs(self, shape: int = 0) -> list[tuple[str, str, tuple[int, ...]]]"))
-      .def("find_shape", &FindShape, nb::arg("inputs"),
-           nb::sig("def find_shape(self, inputs: Sequence[object]) -> int"))
+      .def(
+          "sizes", &Sizes, nb::arg("shape") = 0,
+          nb::sig("def sizes(self, shape: int = 0) -> dict[str, tuple[int, int]]"),
+          "Of a combination for many sizes: the least and the largest of each; its inputs and outputs are the largest.")
+      .def("find", &Find, nb::arg("inputs"),
+           nb::sig("def find(self, inputs: Sequence[object]) -> tuple[int, list[tuple[str, str, tuple[int, ...]]]]"),
+           "Which combination of shapes these inputs have, and what the outputs are then.")
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
       .def("plan", &PlanAt, nb::arg("shape") = 0, nb::rv_policy::reference_internal);
-  m.def("write_model", &Write, nb::arg("path"), nb::arg("name"), nb::arg("graphs"), nb::arg("precision") = "model",
-        nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
-        nb::sig(
-            "def write_model(path: str, name: str, graphs: Sequence[tuple[Graph, Sequence[str]]], "
-            "precision: str = \"model\", exclude: Sequence[str] = [], max_weight_error: float | None = None) -> None"),
-        "Writes graphs and the names of their outputs to a model file.");
+  m.def("write_model", &Write, nb::arg("path"), nb::arg("name"), nb::arg("graphs"), nb::arg("families") = nb::list(),
+        nb::arg("precision") = "model", nb::arg("exclude") = std::vector<std::string>(),
+        nb::arg("max_weight_error") = nb::none(),
+        nb::sig("def write_model(path: str, name: str, graphs: Sequence[tuple[Graph, Sequence[str]]], "
+                "families: Sequence[tuple[GraphFamily, Sequence[int], Sequence[str]]] = [], precision: str = "
+                "\"model\", exclude: Sequence[str] = [], max_weight_error: float | None = None) -> None"),
+        "Writes graphs, families of them with their largest sizes, and the names of their outputs to a model file.");
 }
 
 }  // namespace thresher::bindings

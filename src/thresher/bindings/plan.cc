@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -61,6 +62,14 @@ CompileOptions OptionsFrom(const std::string& level, bool share_memory, int num_
   return options;
 }
 
+// `dump` outlives the result.
+std::function<void(std::string_view pass, const Graph& graph)> DumpTo(const nb::callable& dump) {
+  return [&dump](std::string_view pass, const Graph& graph) {
+    const GilAcquire lock;
+    dump(std::string(pass), PrintGraph(graph, {.digests = false}));
+  };
+}
+
 // The interpreter owns the result.
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level, std::optional<nb::iterable> passes,
                std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
@@ -69,12 +78,7 @@ Session* Build(const Graph& graph, WeightStore& weights, const std::string& leve
   CompileOptions options = OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error,
                                        use_tuning, name, std::move(device), allow_tf32);
   if (passes) AddPasses(*passes, options);
-  if (dump) {
-    options.dump = [&](std::string_view pass, const Graph& g) {
-      const GilAcquire lock;
-      (*dump)(std::string(pass), PrintGraph(g, {.digests = false}));
-    };
-  }
+  if (dump) options.dump = DumpTo(*dump);
   Result<std::unique_ptr<Session>> session = [&] {
     const GilRelease release;
     return Compile(graph, weights, options);
@@ -92,13 +96,14 @@ GraphFamily FitFamily(std::vector<std::string> names, int degree,
 
 // The interpreter owns the result.
 Session* BuildExtent(const GraphFamily& family, WeightStore& weights, const Dims& seed, const Dims& capacity,
-                     const std::string& level, std::optional<std::vector<std::string>> passes, bool share_memory,
-                     int num_threads, const std::string& precision, const std::vector<std::string>& exclude,
-                     std::optional<double> max_weight_error, bool use_tuning, const std::string& name,
-                     std::shared_ptr<Device> device, bool allow_tf32) {
+                     const std::string& level, std::optional<std::vector<std::string>> passes,
+                     std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
+                     const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning,
+                     const std::string& name, std::shared_ptr<Device> device, bool allow_tf32) {
   CompileOptions options = OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error,
                                        use_tuning, name, std::move(device), allow_tf32);
   options.passes = std::move(passes);
+  if (dump) options.dump = DumpTo(*dump);
   Result<std::unique_ptr<Session>> session = [&] {
     const GilRelease release;
     return CompileExtent(family, weights, options, seed, capacity);
@@ -345,10 +350,10 @@ void BindPlan(nb::module_& m) {
           "kernel for.")
       .def_static("build_extent", &BuildExtent, nb::arg("family"), nb::arg("weights"), nb::arg("seed"),
                   nb::arg("capacity"), nb::arg("level") = "O2", nb::arg("passes") = nb::none(),
-                  nb::arg("share_memory") = true, nb::arg("num_threads") = 0, nb::arg("precision") = "model",
-                  nb::arg("exclude") = std::vector<std::string>(), nb::arg("max_weight_error") = nb::none(),
-                  nb::arg("use_tuning") = true, nb::arg("name") = "", nb::arg("device") = nb::none(),
-                  nb::arg("allow_tf32") = false,
+                  nb::arg("dump") = nb::none(), nb::arg("share_memory") = true, nb::arg("num_threads") = 0,
+                  nb::arg("precision") = "model", nb::arg("exclude") = std::vector<std::string>(),
+                  nb::arg("max_weight_error") = nb::none(), nb::arg("use_tuning") = true, nb::arg("name") = "",
+                  nb::arg("device") = nb::none(), nb::arg("allow_tf32") = false,
                   "A plan for all sizes up to `capacity` at which it looks as it does at `seed`.")
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) "

@@ -1,17 +1,20 @@
 #include "thresher/graph/graph_family.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
 #include <variant>
 
+#include "thresher/base/tensor.h"
 #include "thresher/graph/operator.h"
 
 namespace thresher {
 namespace {
 
 constexpr double kMaxExactInteger = 9007199254740992.0;
+constexpr int kMostFactors = 3;  // sizes that are multiplied with each other
 
 // The whole numbers that an attribute consists of; false where it holds none.
 bool NumbersOf(const Attr& attr, std::vector<int64_t>& numbers) {
@@ -77,7 +80,7 @@ Status CheckSame(const Graph& a, const Graph& b) {
 }  // namespace
 
 Result<GraphFamily> GraphFamily::Fit(std::vector<std::string> names, int degree, std::span<const Sample> samples) {
-  GraphFamily family;
+  Rules rules;
   const size_t sizes = names.size();
   if (sizes == 0 || sizes > kMaxSizes) {
     return InvalidArgument("wanted 1 to " + std::to_string(kMaxSizes) + " sizes, found " + std::to_string(sizes));
@@ -90,17 +93,17 @@ Result<GraphFamily> GraphFamily::Fit(std::vector<std::string> names, int degree,
     }
     points.push_back(sample.sizes);
   }
-  family.monomials_ = Monomials(sizes, degree, 3);
-  if (samples.size() <= family.monomials_.count()) {
-    return InvalidArgument("wanted more than " + std::to_string(family.monomials_.count()) + " samples, found " +
+  Monomials monomials(sizes, degree, kMostFactors);
+  if (samples.size() <= monomials.count()) {
+    return InvalidArgument("wanted more than " + std::to_string(monomials.count()) + " samples, found " +
                            std::to_string(samples.size()));
   }
-  THRESHER_ASSIGN(const PolynomialFitter fitter, PolynomialFitter::Make(family.monomials_, std::move(points)));
+  THRESHER_ASSIGN(const PolynomialFitter fitter, PolynomialFitter::Make(monomials, std::move(points)));
   const Graph& first = *samples[0].graph;
   for (const Sample& sample : samples) THRESHER_TRY(CheckSame(first, *sample.graph));
   std::vector<int64_t> values(samples.size());
   for (const ValueId id : first.inputs()) {
-    std::vector<Polynomial>& shape = family.inputs_.emplace_back();
+    std::vector<Polynomial>& shape = rules.inputs.emplace_back();
     for (size_t d = 0; d < first.value(id).shape.size(); ++d) {
       for (size_t s = 0; s < samples.size(); ++s) values[s] = samples[s].graph->value(id).shape[d];
       std::optional<Polynomial> size = fitter.Fit(values);
@@ -110,9 +113,7 @@ Result<GraphFamily> GraphFamily::Fit(std::vector<std::string> names, int degree,
   }
   for (size_t i = 0; i < first.nodes().size(); ++i) {
     const Node& node = first.nodes()[i];
-    NodeNumbers& found = family.nodes_.emplace_back();
-    found.from_constants = true;
-    for (const ValueId id : node.inputs) found.from_constants &= id == kNoValue || first.is_constant(id);
+    NodeNumbers& found = rules.nodes.emplace_back();
     for (const ValueId id : node.outputs) {
       for (const Sample& sample : samples) found.varies |= sample.graph->value(id).shape != first.value(id).shape;
     }
@@ -142,24 +143,130 @@ Result<GraphFamily> GraphFamily::Fit(std::vector<std::string> names, int degree,
       }
     }
   }
-  family.names_ = std::move(names);
-  family.base_ = first;
+  rules.names = std::move(names);
+  rules.degree = degree;
+  return GraphFamily(first, std::move(rules), std::move(monomials));
+}
+
+Result<GraphFamily> GraphFamily::Make(Graph graph, Rules rules, std::span<const int64_t> largest) {
+  const size_t sizes = rules.names.size();
+  if (sizes == 0 || sizes > kMaxSizes || largest.size() != sizes || rules.degree < 1 || rules.degree > kMaxDegree) {
+    return InvalidArgument("wanted 1 to " + std::to_string(kMaxSizes) + " sizes and a degree of 1 to " +
+                           std::to_string(kMaxDegree) + ", found " + std::to_string(sizes) + " and " +
+                           std::to_string(rules.degree));
+  }
+  for (size_t v = 0; v < sizes; ++v) {
+    if (largest[v] < 1) return InvalidArgument("size " + rules.names[v] + ": wanted a largest one of at least 1");
+  }
+  Monomials monomials(sizes, rules.degree, kMostFactors);
+  const auto legal = [&](const Polynomial& polynomial) {
+    return std::all_of(polynomial.terms.begin(), polynomial.terms.end(),
+                       [&](const Polynomial::Term& term) { return term.monomial < monomials.count(); }) &&
+           polynomial.Fits(monomials, largest);
+  };
+  bool fits = rules.inputs.size() == graph.inputs().size() && rules.nodes.size() == graph.nodes().size();
+  for (size_t i = 0; fits && i < rules.inputs.size(); ++i) {
+    fits = rules.inputs[i].size() == graph.value(graph.inputs()[i]).shape.size() &&
+           std::all_of(rules.inputs[i].begin(), rules.inputs[i].end(), legal);
+  }
+  for (size_t i = 0; fits && i < rules.nodes.size(); ++i) {
+    for (const Number& number : rules.nodes[i].numbers) {
+      const auto attr = graph.nodes()[i].attrs.find(number.attr);
+      std::vector<int64_t> known;
+      fits &= attr != graph.nodes()[i].attrs.end() && NumbersOf(attr->second, known) && number.element < known.size() &&
+              legal(number.value);
+    }
+  }
+  if (!fits) return InvalidArgument("wanted numbers that follow the sizes of the graph, found others");
+  GraphFamily family(std::move(graph), std::move(rules), std::move(monomials));
+  for (size_t v = 0; v < sizes; ++v) {
+    if (!family.PlaceOf(v)) {
+      return InvalidArgument("size " + family.names()[v] + ": wanted it as a dimension of an input, found it nowhere");
+    }
+  }
   return family;
 }
 
+GraphFamily::GraphFamily(Graph base, Rules rules, Monomials monomials)
+    : base_(std::move(base)), rules_(std::move(rules)), monomials_(std::move(monomials)) {
+  for (const Node& node : base_.nodes()) {
+    from_constants_.push_back(std::all_of(node.inputs.begin(), node.inputs.end(),
+                                          [this](ValueId id) { return id == kNoValue || base_.is_constant(id); }));
+  }
+}
+
+std::optional<GraphFamily::Place> GraphFamily::PlaceOf(size_t size) const {
+  // Two values of the size, the others being 1, tell it from all other polynomials of one term.
+  Dims at(names().size(), 1);
+  std::vector<int64_t> ones(monomials_.count()), more(monomials_.count());
+  monomials_.At(at, ones.data());
+  at[size] = 3;
+  monomials_.At(at, more.data());
+  for (size_t i = 0; i < rules_.inputs.size(); ++i) {
+    for (size_t d = 0; d < rules_.inputs[i].size(); ++d) {
+      const Polynomial& polynomial = rules_.inputs[i][d];
+      if (polynomial.terms.size() == 1 && polynomial.At(ones.data()) == 1 && polynomial.At(more.data()) == 3) {
+        return Place{i, d};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<Dims> GraphFamily::InputsAt(std::span<const int64_t> sizes) const {
+  std::vector<int64_t> monomials(monomials_.count());
+  monomials_.At(sizes, monomials.data());
+  std::vector<Dims> shapes;
+  for (const std::vector<Polynomial>& input : rules_.inputs) {
+    Dims& shape = shapes.emplace_back();
+    for (const Polynomial& size : input) shape.push_back(size.At(monomials.data()));
+  }
+  return shapes;
+}
+
+std::optional<Dims> GraphFamily::SizesOf(std::span<const View> inputs, std::span<const int64_t> largest) const {
+  if (inputs.size() != base_.inputs().size()) return std::nullopt;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value& input = base_.value(base_.inputs()[i]);
+    if (inputs[i].dtype != input.dtype || static_cast<size_t>(inputs[i].rank) != input.shape.size())
+      return std::nullopt;
+  }
+  Dims sizes;
+  for (size_t v = 0; v < names().size(); ++v) {
+    const std::optional<Place> place = PlaceOf(v);
+    if (!place) return std::nullopt;
+    sizes.push_back(inputs[place->input].shape[place->dim]);
+    if (sizes.back() < kLeastSize || sizes.back() > largest[v]) return std::nullopt;
+  }
+  const std::vector<Dims> shapes = InputsAt(sizes);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!std::equal(shapes[i].begin(), shapes[i].end(), inputs[i].shape)) return std::nullopt;
+  }
+  return sizes;
+}
+
 Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
-  if (sizes.size() != names_.size()) {
-    return InvalidArgument("wanted " + std::to_string(names_.size()) + " sizes, found " + std::to_string(sizes.size()));
+  if (sizes.size() != names().size()) {
+    return InvalidArgument("wanted " + std::to_string(names().size()) + " sizes, found " +
+                           std::to_string(sizes.size()));
   }
   std::vector<int64_t> monomials(monomials_.count());
   monomials_.At(sizes, monomials.data());
   Graph graph;
   std::vector<ValueId> map(base_.values().size(), kNoValue);
   std::map<ValueId, ValueId> hidden;  // constants behind a barrier
+  std::vector<Dims> shapes = InputsAt(sizes);
   for (size_t i = 0; i < base_.inputs().size(); ++i) {
     const Value& input = base_.value(base_.inputs()[i]);
-    Dims shape;
-    for (const Polynomial& size : inputs_[i]) shape.push_back(size.At(monomials.data()));
+    Dims& shape = shapes[i];
+    int64_t room = kMaxTensorBytes / static_cast<int64_t>(SizeOf(input.dtype));
+    for (const int64_t size : shape) {
+      if (size < 1 || size > room) {
+        return InvalidArgument("input " + input.name + ": wanted sizes of at least 1, and at most " +
+                               std::to_string(kMaxTensorBytes) + " bytes, found " + ToString(input.dtype, shape));
+      }
+      room /= size;
+    }
     map[static_cast<size_t>(base_.inputs()[i])] = graph.AddInput(input.name, input.dtype, std::move(shape));
   }
   const auto mapped = [&](ValueId id) {
@@ -173,12 +280,12 @@ Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
   };
   for (size_t i = 0; i < base_.nodes().size(); ++i) {
     const Node& node = base_.nodes()[i];
-    const NodeNumbers& own = nodes_[i];
+    const NodeNumbers& own = rules_.nodes[i];
     Attrs attrs = node.attrs;
     for (const Number& number : own.numbers) {
       SetNumber(attrs[number.attr], number.element, number.value.At(monomials.data()));
     }
-    const bool hide = own.varies && own.from_constants;
+    const bool hide = own.varies && from_constants_[i] != 0;
     std::vector<ValueId> inputs;
     for (const ValueId id : node.inputs) {
       ValueId input = mapped(id);

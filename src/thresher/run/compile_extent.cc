@@ -12,8 +12,8 @@
 namespace thresher {
 namespace {
 
-// At 1, strides and broadcasting follow other rules; so do sizes less a few where those are computed with.
-constexpr int64_t kLeast = 2;
+// Sizes less a few may follow other rules, too, where those are computed with.
+constexpr int64_t kLeast = GraphFamily::kLeastSize;
 constexpr int64_t kHigherLeast[] = {4, 8};
 constexpr size_t kMostPlans = 80;  // that are made before the search is given up
 constexpr int64_t kLevels = 3;     // values of a size that tell a polynomial of second degree
@@ -125,7 +125,6 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
   }
   CompileOptions own = options;
   own.plan.recorded = false;
-  own.dump = nullptr;
   std::shared_ptr<TuningTable> tuning;
   if (options.plan.tuning != nullptr) {
     // A copy: what is measured later must not change how this plan computes.
@@ -144,6 +143,7 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
     if (Result<CompiledPlan> compiled = CompilePlan(graph.value(), weights, own); compiled.ok()) {
       at->second = std::move(compiled).value();
     }
+    own.dump = nullptr;  // the graph at `seed`, which comes first, stands for all
     return at->second;
   };
   const CompiledPlan& first = make(seed);

@@ -5,6 +5,8 @@
 
 #include "thresher/base/clock.h"
 #include "thresher/base/thread_pool.h"
+#include "thresher/plan/extent.h"
+#include "thresher/plan/once_map.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/run/compile.h"
 #include "thresher/run/initialize.h"
@@ -18,6 +20,15 @@ constexpr std::string_view kPrecisionPass = "precision_assignment";
 bool Fits(const PortType& port, const View& view) {
   return port.dtype == view.dtype &&
          std::equal(port.shape.begin(), port.shape.end(), view.shape, view.shape + view.rank);
+}
+
+std::string ToString(const std::vector<Model::Size>& sizes) {
+  std::string text;
+  for (const Model::Size& size : sizes) {
+    text += (text.empty() ? "" : ", ") + size.name + " " + std::to_string(size.least) + " to " +
+            std::to_string(size.largest);
+  }
+  return text.empty() ? "none" : text;
 }
 
 // What the caller chose over what the file says.
@@ -53,18 +64,35 @@ Result<CompileOptions> MakeOptions(const ModelContents& model, const LoadOptions
 
 }  // namespace
 
-struct Model::State {
-  struct Shape {
-    std::vector<PortType> outputs;  // with their names, which a plan has not
-    std::unique_ptr<Session> session;
-  };
+// One combination of shapes.
+struct Model::Shape {
+  static constexpr int kMostPlans = 4;     // for many sizes each; where sizes differ in how they are computed
+  static constexpr size_t kMostKept = 64;  // plans for one size each
 
+  std::vector<std::string> output_names;  // which a plan has not
+  std::vector<PortType> outputs;
+  std::vector<Size> sizes;
+  std::shared_ptr<Session> session;
+  // Of many sizes.
+  std::optional<GraphFamily> family;
+  Dims capacity;
+  CompileOptions options;
+  mutable ForkMutex mutex{LockRank::kSession};
+  mutable OnceMap<int, std::shared_ptr<Session>> more{mutex};  // null: none was found
+  mutable OnceMap<Dims, std::shared_ptr<Session>> own{mutex};  // at sizes that none of the others is for
+
+  void Name(std::vector<PortType>& ports) const {
+    for (size_t i = 0; i < ports.size(); ++i) ports[i].name = output_names[i];
+  }
+};
+
+struct Model::State {
   std::string name;
   std::string engine;
   std::string precision;
   uint32_t site = 0;    // of calls, for profiles
   WeightStore weights;  // packed, for all shapes
-  std::vector<Shape> shapes;
+  std::vector<std::unique_ptr<Shape>> shapes;
 };
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -76,21 +104,27 @@ const std::string& Model::name() const { return state_->name; }
 const std::string& Model::engine() const { return state_->engine; }
 const std::string& Model::precision() const { return state_->precision; }
 size_t Model::num_shapes() const { return state_->shapes.size(); }
-const std::vector<PortType>& Model::inputs(size_t shape) const { return state_->shapes[shape].session->plan().inputs; }
-const std::vector<PortType>& Model::outputs(size_t shape) const { return state_->shapes[shape].outputs; }
-Session& Model::session(size_t shape) const { return *state_->shapes[shape].session; }
+const std::vector<PortType>& Model::inputs(size_t shape) const { return session(shape).plan().inputs; }
+const std::vector<PortType>& Model::outputs(size_t shape) const { return state_->shapes[shape]->outputs; }
+const std::vector<Model::Size>& Model::sizes(size_t shape) const { return state_->shapes[shape]->sizes; }
+Session& Model::session(size_t shape) const { return *state_->shapes[shape]->session; }
 const WeightStore& Model::weights() const { return state_->weights; }
 
-Result<size_t> Model::FindShape(std::span<const View> found) const {
+Result<Model::Call> Model::Find(std::span<const View> found) const {
   std::string known;
   for (size_t i = 0; i < num_shapes(); ++i) {
     const std::vector<PortType>& wanted = inputs(i);
-    if (std::equal(wanted.begin(), wanted.end(), found.begin(), found.end(), Fits)) return i;
+    const Shape& shape = *state_->shapes[i];
+    if (shape.family) {
+      if (std::optional<Dims> sizes = shape.family->SizesOf(found, shape.capacity)) return Call{i, *std::move(sizes)};
+    } else if (std::equal(wanted.begin(), wanted.end(), found.begin(), found.end(), Fits)) {
+      return Call{i, {}};
+    }
     known += i > 0 ? " or (" : "(";
     for (size_t p = 0; p < wanted.size(); ++p) {
       known += (p > 0 ? ", " : "") + wanted[p].name + ": " + ToString(wanted[p].dtype, wanted[p].shape);
     }
-    known += ")";
+    known += shape.family ? ") at most, " + ToString(shape.sizes) : ")";
   }
   std::string given;
   for (const View& view : found) {
@@ -100,32 +134,89 @@ Result<size_t> Model::FindShape(std::span<const View> found) const {
                          "); a file holds the shapes it was exported with: export it with these too");
 }
 
-Status Model::Run(std::span<const View> inputs, std::span<const View> outputs) const {
-  THRESHER_ASSIGN(const size_t shape, FindShape(inputs));
-  if (!profile::Enabled()) return session(shape).Run(inputs, outputs);
+// Sizes that most plans are not for, few rows of int4 weights say, find or make others.
+Result<std::shared_ptr<Session>> Model::SessionFor(const Call& call) const {
+  const Shape& shape = *state_->shapes[call.shape];
+  if (!shape.family || CheckSizes(shape.session->plan(), call.sizes).ok()) return shape.session;
+  for (int i = 0; i < Shape::kMostPlans; ++i) {
+    const auto make = [&]() -> Result<std::shared_ptr<Session>> {
+      Result<std::unique_ptr<Session>> made =
+          CompileExtent(*shape.family, state_->weights, shape.options, call.sizes, shape.capacity);
+      return made.ok() ? std::shared_ptr<Session>(std::move(made).value()) : nullptr;
+    };
+    THRESHER_ASSIGN(std::shared_ptr<Session> session, shape.more.Get(i, make));
+    if (session != nullptr && CheckSizes(session->plan(), call.sizes).ok()) return session;
+  }
+  const auto make = [&]() -> Result<std::shared_ptr<Session>> {
+    THRESHER_ASSIGN(const Graph graph, shape.family->At(call.sizes));
+    THRESHER_ASSIGN(std::unique_ptr<Session> session, Compile(graph, state_->weights, shape.options));
+    return std::shared_ptr<Session>(std::move(session));
+  };
+  size_t kept = 0;
+  shape.own.ForEach([&kept](const auto&) { ++kept; });
+  return kept < Shape::kMostKept ? shape.own.Get(call.sizes, make) : make();
+}
+
+Result<std::vector<PortType>> Model::InputsOf(const Call& call) const {
+  const Shape& shape = *state_->shapes[call.shape];
+  bool fits = call.sizes.size() == shape.sizes.size();
+  for (size_t i = 0; fits && i < call.sizes.size(); ++i) {
+    fits = call.sizes[i] >= shape.sizes[i].least && call.sizes[i] <= shape.sizes[i].largest;
+  }
+  if (!fits) {
+    return InvalidArgument("model " + name() + ": wanted the sizes " + ToString(shape.sizes) + ", found " +
+                           ToString(call.sizes));
+  }
+  std::vector<PortType> ports = inputs(call.shape);
+  if (!shape.family) return ports;
+  std::vector<Dims> shapes = shape.family->InputsAt(call.sizes);
+  for (size_t i = 0; i < ports.size(); ++i) ports[i].shape = std::move(shapes[i]);
+  return ports;
+}
+
+Result<std::vector<PortType>> Model::OutputsOf(const Call& call) const {
+  if (call.sizes.empty()) return outputs(call.shape);
+  THRESHER_ASSIGN(const std::shared_ptr<Session> session, SessionFor(call));
+  const Plan& plan = session->plan();
+  std::vector<PortType> found = plan.extent == nullptr ? plan.outputs : OutputsAt(plan, call.sizes);
+  state_->shapes[call.shape]->Name(found);
+  return found;
+}
+
+Status Model::RunCall(const Call& call, std::span<const View> inputs, std::span<const View> outputs) const {
+  THRESHER_ASSIGN(const std::shared_ptr<Session> session, SessionFor(call));
+  const std::span<const int64_t> sizes =
+      session->plan().extent == nullptr ? std::span<const int64_t>() : std::span<const int64_t>(call.sizes);
+  if (!profile::Enabled()) return session->Run(inputs, outputs, sizes);
   profile::Record record;
   record.kind = profile::Kind::kCall;
   record.section = profile::Section::kCall;
   record.event = profile::kCallEvent;
   record.site = state_->site;
   record.start_ns = NowNs();
-  const Status status = session(shape).Run(inputs, outputs);
+  const Status status = session->Run(inputs, outputs, sizes);
   record.end_ns = NowNs();
   profile::Add(record);
   return status;
 }
 
+Status Model::Run(std::span<const View> inputs, std::span<const View> outputs) const {
+  THRESHER_ASSIGN(const Call call, Find(inputs));
+  return RunCall(call, inputs, outputs);
+}
+
 Result<std::vector<OwnedTensor>> Model::Run(std::span<const View> inputs) const {
-  THRESHER_ASSIGN(const size_t shape, FindShape(inputs));
+  THRESHER_ASSIGN(const Call call, Find(inputs));
+  THRESHER_ASSIGN(const std::vector<PortType> ports, OutputsOf(call));
   std::vector<OwnedTensor> tensors;
   std::vector<View> views;
-  for (const PortType& port : outputs(shape)) {
+  for (const PortType& port : ports) {
     const size_t size = static_cast<size_t>(NumElements(port.shape)) * SizeOf(port.dtype);
     OwnedTensor tensor{port.dtype, port.shape, std::make_shared<std::vector<std::byte>>(size)};
     views.push_back(MakeView(tensor.bytes->data(), port.dtype, port.shape));
     tensors.push_back(std::move(tensor));
   }
-  THRESHER_TRY(Run(inputs, views));
+  THRESHER_TRY(RunCall(call, inputs, views));
   return tensors;
 }
 
@@ -145,17 +236,31 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
   site.section = profile::Section::kCall;
   state->site = profile::NumberOf(std::move(site));
   for (const ModelGraph& entry : contents.graphs) {
-    CompileOptions own = options.value();
-    own.plan.name = contents.name;
-    if (contents.graphs.size() > 1) own.plan.name += "_" + std::to_string(state->shapes.size());
-    Result<std::unique_ptr<Session>> session = Compile(entry.graph, state->weights, own);
+    auto shape = std::make_unique<Model::Shape>();
+    shape->options = options.value();
+    shape->options.plan.name = contents.name;
+    if (contents.graphs.size() > 1) shape->options.plan.name += "_" + std::to_string(state->shapes.size());
+    Result<std::unique_ptr<Session>> session = [&] {
+      if (!entry.family) return Compile(entry.graph, state->weights, shape->options);
+      Dims seed = entry.capacity;
+      for (int64_t& size : seed) size = std::max(GraphFamily::kLeastSize, size / 2);
+      return CompileExtent(*entry.family, state->weights, shape->options, seed, entry.capacity);
+    }();
     if (!session.ok()) {
       return Status(session.status().code(), "model file " + path + ": " + session.status().message());
     }
-    Model::State::Shape shape;
-    shape.session = std::move(session).value();
-    shape.outputs = shape.session->plan().outputs;
-    for (size_t i = 0; i < shape.outputs.size(); ++i) shape.outputs[i].name = entry.output_names[i];
+    shape->session = std::move(session).value();
+    const Plan& plan = shape->session->plan();
+    shape->output_names = entry.output_names;
+    shape->outputs = plan.outputs;
+    shape->Name(shape->outputs);
+    if (entry.family) {
+      shape->family = entry.family;
+      shape->capacity = entry.capacity;
+      for (size_t i = 0; i < entry.capacity.size(); ++i) {
+        shape->sizes.push_back({entry.family->names()[i], GraphFamily::kLeastSize, entry.capacity[i]});
+      }
+    }
     state->shapes.push_back(std::move(shape));
   }
   return Model(std::move(state));

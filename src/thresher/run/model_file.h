@@ -45,27 +45,49 @@ class Model {
   const std::string& engine() const;
   const std::string& precision() const;
 
-  // A file holds the model for one or several combinations of input shapes; names and order are the same in each.
+  // A file holds the model for one or several combinations of input shapes, each of which may be one for many sizes;
+  // names and order are the same in each. Shapes of many sizes are given at the largest.
   size_t num_shapes() const;
   const std::vector<PortType>& inputs(size_t shape = 0) const;
   const std::vector<PortType>& outputs(size_t shape = 0) const;
-  // Which combination these inputs have. Errors: none; the message lists those there are.
-  Result<size_t> FindShape(std::span<const View> inputs) const;
+  // The sizes that a combination is for, in their order; none where it is for one.
+  struct Size {
+    std::string name;
+    int64_t least = 0;
+    int64_t largest = 0;
+  };
+  const std::vector<Size>& sizes(size_t shape = 0) const;
 
-  // Inputs may have any strides; outputs are row-major and overlap nothing. Errors are those of FindShape, and what
+  // Which combination a call's inputs have, and at which sizes.
+  struct Call {
+    size_t shape = 0;
+    Dims sizes;
+  };
+  // Errors: the file holds no such shapes; the message lists those it holds.
+  Result<Call> Find(std::span<const View> inputs) const;
+  // What such a call takes. Error: these are no sizes of the combination.
+  Result<std::vector<PortType>> InputsOf(const Call& call) const;
+  // What it gives. Error: no plan can be made for the sizes.
+  Result<std::vector<PortType>> OutputsOf(const Call& call) const;
+
+  // Inputs may have any strides; outputs are row-major and overlap nothing. Errors are those of Find, and what
   // the data causes: OutOfRange from indices, ResourceExhausted. The next call works all the same.
   Status Run(std::span<const View> inputs, std::span<const View> outputs) const;
   // With outputs of its own.
   Result<std::vector<OwnedTensor>> Run(std::span<const View> inputs) const;
 
-  // The engine's own, for tools inside it.
+  // The engine's own, for tools inside it; of many sizes the session for most of them.
   Session& session(size_t shape = 0) const;
   const WeightStore& weights() const;
 
  private:
   friend Result<Model> LoadModel(const std::string& path, const LoadOptions& options);
+  struct Shape;
   struct State;
   explicit Model(std::unique_ptr<State> state);
+
+  Result<std::shared_ptr<Session>> SessionFor(const Call& call) const;
+  Status RunCall(const Call& call, std::span<const View> inputs, std::span<const View> outputs) const;
 
   std::unique_ptr<State> state_;
 };

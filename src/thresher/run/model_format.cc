@@ -50,6 +50,9 @@ Status CheckModel(const ModelContents& model) {
       return InvalidArgument("wanted the same inputs and outputs in every graph, found (" + Signature(first.graph) +
                              ") and (" + Signature(entry.graph) + ")");
     }
+    if (entry.family && entry.capacity.size() != entry.family->names().size()) {
+      return InvalidArgument("wanted a largest one of each size, found " + std::to_string(entry.capacity.size()));
+    }
     const std::string signature = Signature(entry.graph);
     if (!signatures.insert(signature).second) {
       return InvalidArgument("wanted graphs of different input shapes, found (" + signature + ") twice");

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,12 +17,13 @@
 
 #include "thresher/base/status.h"
 #include "thresher/graph/graph.h"
+#include "thresher/graph/graph_family.h"
 #include "thresher/passes/pass_manager.h"
 
 namespace thresher {
 
 inline constexpr std::string_view kModelMagic = "THRMODEL";
-inline constexpr uint32_t kModelVersion = 1;
+inline constexpr uint32_t kModelVersion = 2;
 inline constexpr uint64_t kWeightAlignment = 64;
 inline constexpr uint32_t kMaxModelSections = 1024;
 
@@ -38,7 +40,7 @@ static_assert(sizeof(FileHeader) == 64);
 enum class SectionKind : uint32_t {
   kInfo = 1,     // once: name, and how it is computed unless the caller says otherwise
   kTensors = 2,  // once: name, type, place and digest of each tensor in kWeights
-  kGraph = 3,    // once for each combination of input shapes
+  kGraph = 3,    // once for each combination of input shapes, or for many of them
   kWeights = 4,  // once; its digest is zero: kTensors has one for each tensor
 };
 
@@ -52,8 +54,10 @@ struct SectionEntry {
 static_assert(sizeof(SectionEntry) == 40);
 
 struct ModelGraph {
-  Graph graph;
+  Graph graph;  // where it is for many sizes: at some
   std::vector<std::string> output_names;
+  std::optional<GraphFamily> family = {};  // of `graph`
+  Dims capacity = {};                      // the largest sizes of the family
 };
 
 struct ModelContents {

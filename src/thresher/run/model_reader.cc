@@ -301,7 +301,6 @@ class Reader {
     for (uint32_t& number : numbers) THRESHER_TRY(decoder.Read(&number));
     std::string_view text;
     THRESHER_TRY(decoder.Read(&text));
-    THRESHER_TRY(decoder.End());
     size_t used = 0;
     const auto resolve = [&](const ConstantRequest& request) -> Result<Constant> {
       if (used == numbers.size() || numbers[used] >= tensors_.size()) {
@@ -324,7 +323,58 @@ class Reader {
     Result<Graph> graph = ParseGraph(text, resolve);
     if (!graph.ok()) return Status(graph.status().code(), what + ": " + graph.status().message());
     entry.graph = std::move(graph).value();
+    THRESHER_TRY(ReadRules(decoder, what, entry));
+    THRESHER_TRY(decoder.End());
     model_.graphs.push_back(std::move(entry));
+    return Status::Ok();
+  }
+
+  static Status ReadPolynomial(Decoder& decoder, Polynomial* polynomial) {
+    uint32_t count = 0;
+    THRESHER_TRY(decoder.ReadCount(sizeof(uint32_t) + sizeof(int64_t), &count));
+    polynomial->terms.resize(count);
+    for (Polynomial::Term& term : polynomial->terms) {
+      THRESHER_TRY(decoder.Read(&term.monomial));
+      THRESHER_TRY(decoder.Read(&term.factor));
+    }
+    return Status::Ok();
+  }
+
+  // What of the graph follows the sizes of a call, if anything does.
+  static Status ReadRules(Decoder& decoder, const std::string& what, ModelGraph& entry) {
+    uint32_t count = 0;
+    THRESHER_TRY(decoder.ReadCount(sizeof(uint32_t) + sizeof(int64_t), &count));
+    if (count == 0) return Status::Ok();
+    GraphFamily::Rules rules;
+    for (uint32_t i = 0; i < count; ++i) {
+      THRESHER_TRY(decoder.Read(&rules.names.emplace_back()));
+      THRESHER_TRY(decoder.Read(&entry.capacity.emplace_back()));
+    }
+    uint32_t degree = 0;
+    THRESHER_TRY(decoder.Read(&degree));
+    rules.degree = degree > static_cast<uint32_t>(GraphFamily::kMaxDegree) ? -1 : static_cast<int>(degree);
+    for (const ValueId id : entry.graph.inputs()) {
+      rules.inputs.emplace_back(entry.graph.value(id).shape.size());
+      for (Polynomial& size : rules.inputs.back()) THRESHER_TRY(ReadPolynomial(decoder, &size));
+    }
+    for (size_t n = 0; n < entry.graph.nodes().size(); ++n) {
+      GraphFamily::NodeNumbers& node = rules.nodes.emplace_back();
+      uint32_t varies = 0;
+      THRESHER_TRY(decoder.Read(&varies));
+      node.varies = varies != 0;
+      THRESHER_TRY(decoder.ReadCount(3 * sizeof(uint32_t), &count));
+      for (uint32_t i = 0; i < count; ++i) {
+        GraphFamily::Number& number = node.numbers.emplace_back();
+        uint32_t element = 0;
+        THRESHER_TRY(decoder.Read(&number.attr));
+        THRESHER_TRY(decoder.Read(&element));
+        number.element = element;
+        THRESHER_TRY(ReadPolynomial(decoder, &number.value));
+      }
+    }
+    Result<GraphFamily> family = GraphFamily::Make(entry.graph, std::move(rules), entry.capacity);
+    if (!family.ok()) return InvalidArgument(what + ": " + family.status().message() + kDamagedFile);
+    entry.family = std::move(family).value();
     return Status::Ok();
   }
 

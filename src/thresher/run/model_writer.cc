@@ -105,6 +105,38 @@ std::string EncodeInfo(const ModelContents& model) {
   return encoder.Take();
 }
 
+void Encode(const Polynomial& polynomial, Encoder& encoder) {
+  encoder.Add(static_cast<uint32_t>(polynomial.terms.size()));
+  for (const Polynomial::Term& term : polynomial.terms) {
+    encoder.Add(term.monomial);
+    encoder.Add(term.factor);
+  }
+}
+
+// What of the graph follows the sizes; nodes are known by their number in the text.
+void EncodeRules(const ModelGraph& model, Encoder& encoder) {
+  if (!model.family) return encoder.Add(uint32_t{0});
+  const GraphFamily::Rules& rules = model.family->rules();
+  encoder.Add(static_cast<uint32_t>(rules.names.size()));
+  for (size_t i = 0; i < rules.names.size(); ++i) {
+    encoder.Add(rules.names[i]);
+    encoder.Add(model.capacity[i]);
+  }
+  encoder.Add(static_cast<uint32_t>(rules.degree));
+  for (const std::vector<Polynomial>& shape : rules.inputs) {
+    for (const Polynomial& size : shape) Encode(size, encoder);
+  }
+  for (const GraphFamily::NodeNumbers& node : rules.nodes) {
+    encoder.Add(static_cast<uint32_t>(node.varies));
+    encoder.Add(static_cast<uint32_t>(node.numbers.size()));
+    for (const GraphFamily::Number& number : node.numbers) {
+      encoder.Add(number.attr);
+      encoder.Add(static_cast<uint32_t>(number.element));
+      Encode(number.value, encoder);
+    }
+  }
+}
+
 std::string EncodeGraph(const ModelGraph& model, TensorTable& tensors) {
   Encoder encoder;
   encoder.Add(static_cast<uint32_t>(model.output_names.size()));
@@ -118,6 +150,7 @@ std::string EncodeGraph(const ModelGraph& model, TensorTable& tensors) {
   encoder.Add(static_cast<uint32_t>(numbers.size()));
   for (const uint32_t number : numbers) encoder.Add(number);
   encoder.Add(PrintGraph(model.graph, {.digests = false}));
+  EncodeRules(model, encoder);
   return encoder.Take();
 }
 

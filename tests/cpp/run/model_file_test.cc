@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "run/test_graphs.h"
@@ -28,7 +29,10 @@ using testing::HasSubstr;
 constexpr int64_t kWidth = 24;
 
 ValueId AddWeight(Graph& graph, const std::string& name, const Dims& shape, uint32_t seed) {
-  auto values = std::make_shared<std::vector<float>>(RandomFloats(NumElements(shape), seed, 0.2f));
+  // Each once, since weights are known by their address.
+  static std::map<std::string, std::shared_ptr<std::vector<float>>> made;
+  auto& values = made[name];
+  if (values == nullptr) values = std::make_shared<std::vector<float>>(RandomFloats(NumElements(shape), seed, 0.2f));
   Constant constant{values->data(), values, true};
   return graph.AddConstant(name, DType::kF32, shape, std::move(constant));
 }
@@ -194,11 +198,95 @@ TEST_F(ModelFile, SeveralShapesArePickedByTheInputs) {
     ExpectNear(Elements<float>(found[0]), Elements<float>(wanted[0]), 1e-5);
   }
   Inputs other(7);
-  const Result<size_t> none = model.FindShape(other.views());
+  const Result<Model::Call> none = model.Find(other.views());
   ASSERT_FALSE(none.ok());
   EXPECT_THAT(none.status().message(), HasSubstr("wanted inputs (ids: i64[5], scale: f32[5, 1]) or (ids: i64[6], "));
   EXPECT_THAT(none.status().message(), HasSubstr("found (i64[7], f32[7, 1])"));
   EXPECT_FALSE(model.Run(std::vector<View>{}).ok());
+}
+
+// The model for all numbers of rows up to 40, and apart for one row.
+ModelContents ManyRows() {
+  ModelContents model;
+  model.name = "block";
+  const std::vector<int64_t> rows = {3, 11, 29, 40};
+  std::vector<ModelGraph> samples;
+  for (const int64_t n : rows) samples.push_back(MakeGraph(n));
+  std::vector<GraphFamily::Sample> points;
+  for (size_t i = 0; i < rows.size(); ++i) points.push_back({{rows[i]}, &samples[i].graph});
+  const GraphFamily family = Must(GraphFamily::Fit({"rows"}, 1, points));
+  model.graphs.push_back({family.graph(), samples[0].output_names, family, {40}});
+  model.graphs.push_back(MakeGraph(1));
+  return model;
+}
+
+TEST_F(ModelFile, OnePlanServesManySizes) {
+  const std::string bytes = Written(ManyRows());
+  const ModelContents read = Must(ReadModelFile(path_));
+  ASSERT_EQ(read.graphs.size(), 2u);
+  ASSERT_TRUE(read.graphs[0].family);
+  EXPECT_FALSE(read.graphs[1].family);
+  EXPECT_EQ(Written(read), bytes);
+  const Model model = Must(LoadModel(path_));
+  fs::remove(path_);
+  ASSERT_EQ(model.sizes().size(), 1u);
+  EXPECT_EQ(model.sizes()[0].name, "rows");
+  EXPECT_EQ(model.sizes()[0].largest, 40);
+  EXPECT_TRUE(model.sizes(1).empty());
+  for (const int64_t rows : {40, 2, 1, 7, 39, 2}) {
+    Inputs inputs(rows);
+    const std::vector<OwnedTensor> wanted = Must(Evaluate(MakeGraph(rows).graph, inputs.views()));
+    const std::vector<OwnedTensor> found = Must(model.Run(inputs.views()));
+    EXPECT_EQ(found[1].shape, Dims{rows});
+    ExpectNear(Elements<float>(found[0]), Elements<float>(wanted[0]), 1e-5);
+    const std::vector<PortType> outputs = Must(model.OutputsOf(Must(model.Find(inputs.views()))));
+    EXPECT_EQ(outputs[0].shape, (Dims{rows, kWidth}));
+    EXPECT_EQ(outputs[0].name, "states");
+  }
+  EXPECT_EQ(Must(model.InputsOf({0, {17}}))[1].shape, (Dims{17, 1}));
+  EXPECT_FALSE(model.InputsOf({0, {41}}).ok());
+  EXPECT_FALSE(model.InputsOf({0, {}}).ok());
+  Inputs other(41);
+  const Status status = model.Run(other.views()).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("rows 2 to 40"));
+  // Sizes that contradict each other.
+  Inputs ten(10);
+  std::vector<View> views = ten.views();
+  views[1].shape[0] = 9;
+  EXPECT_FALSE(model.Run(views).ok());
+}
+
+TEST_F(ModelFile, RulesThatFitNoGraphAreRefused) {
+  const ModelContents good = ManyRows();
+  const auto error = [&](const auto& change) {
+    GraphFamily::Rules rules = good.graphs[0].family->rules();
+    Dims largest = {40};
+    change(rules, largest);
+    return GraphFamily::Make(good.graphs[0].graph, rules, largest).status();
+  };
+  EXPECT_TRUE(error([](auto&, auto&) {}).ok());
+  for (const Status& status : {
+           error([](auto& rules, auto&) { rules.names = {}; }),
+           error([](auto& rules, auto&) { rules.degree = 3; }),
+           error([](auto&, auto& largest) { largest = {0}; }),
+           error([](auto&, auto& largest) { largest = {INT64_MAX}; }),
+           error([](auto& rules, auto&) { rules.inputs.pop_back(); }),
+           error([](auto& rules, auto&) { rules.nodes.pop_back(); }),
+           error([](auto& rules, auto&) { rules.inputs[0][0].terms[0].monomial = 2; }),
+           error([](auto& rules, auto&) { rules.inputs[0][0].terms[0].factor = INT64_MIN; }),
+           error([](auto& rules, auto&) { rules.inputs[0][0] = rules.inputs[1][0] = {{{0, 5}}}; }),
+           error([](auto& rules, auto&) { rules.nodes[0].numbers.push_back({"none", 0, {{{0, 5}}}}); }),
+           error([](auto& rules, auto&) { rules.nodes.back().numbers.push_back({"dims", 1, {{{0, 5}}}}); }),
+       }) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("wanted"));
+  }
+  GraphFamily::Rules rules = good.graphs[0].family->rules();
+  rules.inputs[1][0] = {{{1, 1}, {0, -30}}};
+  const GraphFamily family = Must(GraphFamily::Make(good.graphs[0].graph, rules, Dims{40}));
+  EXPECT_EQ(family.At(Dims{30}).status().code(), Code::kInvalidArgument);
+  EXPECT_FALSE(family.At(Dims{10}).ok());
 }
 
 TEST_F(ModelFile, AnErrorInTheDataFailsThatCallOnly) {
@@ -287,11 +375,11 @@ TEST_F(ModelFile, WhatIsNoModelFileIsNamed) {
 
 TEST_F(ModelFile, ANewerFormatNamesItsEngine) {
   std::string bytes = Written();
-  HeaderOf(bytes)->version = 2;
+  HeaderOf(bytes)->version = 3;
   std::strcpy(HeaderOf(bytes)->engine, "9.8.7");
   const Status status = Read(bytes).status();
   EXPECT_EQ(status.code(), Code::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("wanted format version 1, found 2; thresher 9.8.7 wrote the file"));
+  EXPECT_THAT(status.message(), HasSubstr("wanted format version 2, found 3; thresher 9.8.7 wrote the file"));
 }
 
 // What is read when it is wanted: a matrix of 256 KiB that is packed, and one of 128 KiB whose rows are taken.
@@ -395,6 +483,10 @@ TEST_F(ModelFile, ErrorsNameTheFile) {
 }
 
 TEST_F(ModelFile, EveryTruncationIsAnError) {
+  const std::string many = Written(ManyRows());
+  for (size_t size = 0; size < many.size(); ++size) {
+    ASSERT_EQ(Read(many.substr(0, size)).status().code(), Code::kInvalidArgument) << size;
+  }
   const std::string bytes = Written();
   for (size_t size = 0; size < bytes.size(); ++size) {
     const Status status = Read(bytes.substr(0, size)).status();
@@ -482,7 +574,9 @@ TEST_F(ModelFile, SizesBeyondTheFileAreRefused) {
 }
 
 TEST_F(ModelFile, RandomContentsWithTheRightDigestsNeverCrash) {
-  const std::string good = Written(Contents({5, 6}));
+  ModelContents contents = Contents({5, 6});
+  contents.graphs.push_back(ManyRows().graphs[0]);
+  const std::string good = Written(contents);
   std::string copy = good;
   const size_t end = SectionOf(copy, SectionKind::kWeights).offset;
   std::mt19937 random(3);
@@ -499,7 +593,11 @@ TEST_F(ModelFile, RandomContentsWithTheRightDigestsNeverCrash) {
     for (size_t i = 0; read.ok() && i < read.value().graphs.size(); ++i) {
       WeightStore weights;
       CompileOptions options;
-      (void)Compile(read.value().graphs[i].graph, weights, options);  // succeeds or says why not
+      const ModelGraph& entry = read.value().graphs[i];
+      (void)Compile(entry.graph, weights, options);  // succeeds or says why not
+      if (!entry.family) continue;
+      (void)entry.family->At(entry.capacity);
+      (void)entry.family->At(Dims(entry.capacity.size(), GraphFamily::kLeastSize));
     }
   }
   EXPECT_GT(refused, 1000);  // the rest changed names and sources
