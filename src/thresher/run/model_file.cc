@@ -81,6 +81,23 @@ struct Model::Shape {
   mutable OnceMap<int, std::shared_ptr<Session>> more{mutex};  // null: none was found
   mutable OnceMap<Dims, std::shared_ptr<Session>> own{mutex};  // at sizes that none of the others is for
 
+  // Whether a plan of these is for the sizes; one without an extent is for the largest.
+  bool Serves(const Session& found, const Dims& wanted) const {
+    return found.plan().extent == nullptr ? wanted == capacity : CheckSizes(found.plan(), wanted).ok();
+  }
+
+  // The plan for most sizes, or, where none is found for many, that for the largest.
+  Result<std::unique_ptr<Session>> Begin(WeightStore& weights) const {
+    Dims half = capacity;
+    for (int64_t& size : half) size = std::max(GraphFamily::kLeastSize, size / 2);
+    for (const Dims& seed : {half, capacity}) {
+      Result<std::unique_ptr<Session>> found = CompileExtent(*family, weights, options, seed, capacity);
+      if (found.ok()) return found;
+    }
+    THRESHER_ASSIGN(const Graph graph, family->At(capacity));
+    return Compile(graph, weights, options);
+  }
+
   void Name(std::vector<PortType>& ports) const {
     for (size_t i = 0; i < ports.size(); ++i) ports[i].name = output_names[i];
   }
@@ -137,7 +154,7 @@ Result<Model::Call> Model::Find(std::span<const View> found) const {
 // Sizes that most plans are not for, few rows of int4 weights say, find or make others.
 Result<std::shared_ptr<Session>> Model::SessionFor(const Call& call) const {
   const Shape& shape = *state_->shapes[call.shape];
-  if (!shape.family || CheckSizes(shape.session->plan(), call.sizes).ok()) return shape.session;
+  if (!shape.family || shape.Serves(*shape.session, call.sizes)) return shape.session;
   for (int i = 0; i < Shape::kMostPlans; ++i) {
     const auto make = [&]() -> Result<std::shared_ptr<Session>> {
       Result<std::unique_ptr<Session>> made =
@@ -145,7 +162,7 @@ Result<std::shared_ptr<Session>> Model::SessionFor(const Call& call) const {
       return made.ok() ? std::shared_ptr<Session>(std::move(made).value()) : nullptr;
     };
     THRESHER_ASSIGN(std::shared_ptr<Session> session, shape.more.Get(i, make));
-    if (session != nullptr && CheckSizes(session->plan(), call.sizes).ok()) return session;
+    if (session != nullptr && shape.Serves(*session, call.sizes)) return session;
   }
   const auto make = [&]() -> Result<std::shared_ptr<Session>> {
     THRESHER_ASSIGN(const Graph graph, shape.family->At(call.sizes));
@@ -240,12 +257,10 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
     shape->options = options.value();
     shape->options.plan.name = contents.name;
     if (contents.graphs.size() > 1) shape->options.plan.name += "_" + std::to_string(state->shapes.size());
-    Result<std::unique_ptr<Session>> session = [&] {
-      if (!entry.family) return Compile(entry.graph, state->weights, shape->options);
-      Dims seed = entry.capacity;
-      for (int64_t& size : seed) size = std::max(GraphFamily::kLeastSize, size / 2);
-      return CompileExtent(*entry.family, state->weights, shape->options, seed, entry.capacity);
-    }();
+    shape->family = entry.family;
+    shape->capacity = entry.capacity;
+    Result<std::unique_ptr<Session>> session =
+        entry.family ? shape->Begin(state->weights) : Compile(entry.graph, state->weights, shape->options);
     if (!session.ok()) {
       return Status(session.status().code(), "model file " + path + ": " + session.status().message());
     }
@@ -255,8 +270,6 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
     shape->outputs = plan.outputs;
     shape->Name(shape->outputs);
     if (entry.family) {
-      shape->family = entry.family;
-      shape->capacity = entry.capacity;
       for (size_t i = 0; i < entry.capacity.size(); ++i) {
         shape->sizes.push_back({entry.family->names()[i], GraphFamily::kLeastSize, entry.capacity[i]});
       }
