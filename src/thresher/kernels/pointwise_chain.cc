@@ -40,7 +40,10 @@ class Runner {
     }
     for (int i = 0; i < chain.num_operands; ++i) {
       one_[i] = by_rows_ ? loop_.inner_stride(i) == 0 : loop_.Constant(i);
+      element_size_[i] = static_cast<int64_t>(SizeOf(operands[i].dtype));
+      if (IsHalf(operands[i].dtype)) widen_[i] = FindCastRow(operands[i].dtype, DType::kF32);
     }
+    if (IsHalf(out.dtype)) narrow_ = FindCastRow(DType::kF32, out.dtype);
     for (int s = 0; s < chain.num_steps; ++s) ResolveRow(s);
     for (int s = 0; s < chain.num_steps; ++s) WriteOut(s);
     // An operand that one step wants written out is so for all of them, also those that were looked at before.
@@ -48,19 +51,22 @@ class Runner {
   }
 
   void Run(Range range) const {
-    float* to = out_.as<float>() + range.begin;
+    const auto out_size = static_cast<int64_t>(SizeOf(out_.dtype));
+    auto* to = out_.as<uint8_t>() + range.begin * out_size;
     const float* from[kMaxChainOperands];
     if (by_rows_) {
       ForRows(loop_, range, [&](const int64_t* offsets, int64_t length) {
         for (int64_t begin = 0; begin < length; begin += kTile) {
           const int64_t n = std::min(kTile, length - begin);
           for (int i = 0; i < chain_.num_operands; ++i) {
-            const float* data = operands_[i].as<const float>() + offsets[i];
+            const bool one = one_[i] || written_out_[i];
+            const int64_t offset = offsets[i] + (one ? 0 : begin);
+            const float* data = Wide(i, operands_[i].as<const uint8_t>() + offset * element_size_[i], one ? 1 : n);
             if (written_out_[i]) std::fill_n(Buffer(i), n, *data);
-            from[i] = written_out_[i] ? Buffer(i) : one_[i] ? data : data + begin;
+            from[i] = written_out_[i] ? Buffer(i) : data;
           }
           RunTile(from, to, n);
-          to += n;
+          to += n * out_size;
         }
       });
       return;
@@ -70,17 +76,27 @@ class Runner {
     for (int64_t begin = range.begin; begin < range.end; begin += kTile) {
       const Range tile = {begin, std::min(begin + kTile, range.end)};
       for (int i = 0; i < chain_.num_operands; ++i) {
-        from[i] =
-            one_[i] ? operands_[i].as<const float>() : static_cast<const float*>(sources[i].Read(tile, Buffer(i)));
+        const bool stored = widen_[i] != nullptr;
+        from[i] = one_[i] ? Wide(i, operands_[i].data, 1)
+                          : Wide(i, sources[i].Read(tile, stored ? Stored() : Buffer(i)), tile.size());
       }
       RunTile(from, to, tile.size());
-      to += tile.size();
+      to += tile.size() * out_size;
     }
   }
 
  private:
   float* Buffer(int operand) const { return scratch_ + operand * kTile; }
   float* Slot(int slot) const { return scratch_ + (chain_.num_operands + slot) * kTile; }
+  // Where elements of 16 bits are collected before they are widened, and results wait that are stored in 16 bits.
+  float* Stored() const { return Slot(chain_.num_slots); }
+
+  // n elements of the operand as f32: themselves, or widened in its buffer.
+  const float* Wide(int operand, const void* elements, int64_t n) const {
+    if (widen_[operand] == nullptr) return static_cast<const float*>(elements);
+    widen_[operand](elements, Buffer(operand), n);
+    return Buffer(operand);
+  }
 
   // Known exponents take the same short cuts as in Binary.
   void ResolveRow(int s) {
@@ -102,7 +118,7 @@ class Runner {
     BinaryRow power = nullptr;
     if (b.kind == Kind::kNumber) power = FindPowerRow(b.number);
     if (b.kind == Kind::kOperand && IsOneValue(operands_[b.index])) {
-      power = FindPowerRow(*operands_[b.index].as<const float>());
+      power = FindPowerRow(*Wide(b.index, operands_[b.index].data, 1));
     }
     if (power == nullptr) return;
     call.binary = power;
@@ -141,7 +157,7 @@ class Runner {
     return IsOne(step.args[first]) ? Broadcast::kA : Broadcast::kNone;
   }
 
-  void RunTile(const float* const* from, float* to, int64_t n) const {
+  void RunTile(const float* const* from, uint8_t* to, int64_t n) const {
     const auto at = [&](const ChainArg& arg) -> const void* {
       switch (arg.kind) {
         case Kind::kOperand:
@@ -156,7 +172,8 @@ class Runner {
     for (int s = 0; s < chain_.num_steps; ++s) {
       const ChainStep& step = chain_.steps[s];
       const Call& call = calls_[s];
-      float* const result = s + 1 == chain_.num_steps ? to : Slot(step.slot);
+      const bool last = s + 1 == chain_.num_steps;
+      float* const result = !last ? Slot(step.slot) : narrow_ != nullptr ? Stored() : reinterpret_cast<float*>(to);
       switch (step.kind) {
         case ChainStep::Kind::kUnary:
           call.unary(at(step.args[0]), result, n);
@@ -176,6 +193,7 @@ class Runner {
           break;
       }
     }
+    if (narrow_ != nullptr) narrow_(Stored(), to, n);
   }
 
   const Chain& chain_;
@@ -184,6 +202,9 @@ class Runner {
   float* scratch_;
   Loop<kMaxChainOperands> loop_;
   bool by_rows_ = false;
+  int64_t element_size_[kMaxChainOperands] = {};
+  UnaryRow widen_[kMaxChainOperands] = {};    // of operands of 16 bits
+  UnaryRow narrow_ = nullptr;                 // where the result has 16 bits
   bool one_[kMaxChainOperands] = {};          // a tile of the operand is one element
   bool written_out_[kMaxChainOperands] = {};  // it was, and is repeated in the operand's buffer
   bool power_[kMaxChainSteps] = {};           // a power with a known exponent, which is not read
@@ -229,7 +250,7 @@ void AssignSlots(Chain& chain) {
 }
 
 size_t ChainScratchBytes(const Chain& chain) {
-  return static_cast<size_t>(chain.num_operands + chain.num_slots) * static_cast<size_t>(kTile) * sizeof(float);
+  return static_cast<size_t>(chain.num_operands + chain.num_slots + 1) * static_cast<size_t>(kTile) * sizeof(float);
 }
 
 void RunChain(const Chain& chain, const View* operands, const View& out, std::byte* scratch, int part, int num_parts) {

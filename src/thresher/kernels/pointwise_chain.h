@@ -1,10 +1,11 @@
 // Several element-wise operators in one loop over tiles, so that what stands between them stays in the L1 cache.
 //
 // The operators are those of pointwise.h, row by row the same functions: the bits are those of one operator after the
-// other. Operands are f32 with out's shape and any strides, stride 0 where broadcast; what lies between may be bool.
+// other. Operands have out's shape and any strides, stride 0 where broadcast. Operands and out are f32, or bf16 or f16,
+// which are widened as they are read and rounded once as they are stored; what lies between is f32 or bool.
 //
 // A Chain is the parameters of KernelId::kPointwise on every device: the CPU runs it tile by tile, others element by
-// element (cuda/chain_kernel.h).
+// element and in f32 alone (cuda/chain_kernel.h).
 #pragma once
 
 #include <cstddef>

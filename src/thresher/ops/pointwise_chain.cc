@@ -13,6 +13,15 @@ using Kind = ProgramArg::Kind;
 
 Result<Program> ProgramOf(const Attrs& attrs) { return ParseProgram(GetAttr<std::string>(attrs, "program", "")); }
 
+// What the steps see of the operands: floats of 16 bits are widened as they are read.
+std::vector<OperandType> Widened(std::span<const OperandType> operands) {
+  std::vector<OperandType> wide(operands.begin(), operands.end());
+  for (OperandType& operand : wide) {
+    if (IsFloat(operand.dtype)) operand.dtype = DType::kF32;
+  }
+  return wide;
+}
+
 // What a step's operator sees.
 std::vector<OperandType> ArgTypes(const ProgramStep& step, std::span<const OperandType> operands,
                                   const std::vector<TensorType>& results) {
@@ -80,8 +89,11 @@ Result<std::vector<TensorType>> InferPointwise(const InferContext& c) {
                            std::to_string(program.size()) + " and " + std::to_string(c.inputs.size()) +
                            "; use several operators");
   }
-  for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantF32(c, i, "every operand"));
-  THRESHER_ASSIGN(std::vector<TensorType> results, InferSteps(program, c.inputs));
+  for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantFloat(c, i, "every operand"));
+  const std::string name = GetAttr<std::string>(c.attrs, "dtype", "f32");
+  const std::optional<DType> dtype = ParseDType(name);
+  if (!dtype || !IsFloat(*dtype)) return Unsupported("wanted dtype f32, bf16 or f16, found \"" + name + "\"");
+  THRESHER_ASSIGN(std::vector<TensorType> results, InferSteps(program, Widened(c.inputs)));
   TensorType& result = results.back();
   if (result.dtype != DType::kF32) {
     return Unsupported(StepName(program.size() - 1, program.back()) + "wanted the result as f32, found " +
@@ -108,7 +120,7 @@ Result<std::vector<TensorType>> InferPointwise(const InferContext& c) {
     return InvalidArgument("wanted every operand to be read, found none for in" +
                            std::to_string(unread - operand_read.begin()));
   }
-  return ops::One(DType::kF32, std::move(result.shape));
+  return ops::One(*dtype, std::move(result.shape));
 }
 
 // What lies between the steps is neither read from memory nor written to it.
@@ -116,11 +128,12 @@ Cost CostPointwise(const InferContext& c, std::span<const TensorType> outputs) {
   Cost cost = ops::ElementwiseCost(c, outputs, 0);
   const Result<Program> program = ProgramOf(c.attrs);
   if (!program.ok()) return cost;
-  const Result<std::vector<TensorType>> results = InferSteps(program.value(), c.inputs);
+  const std::vector<OperandType> operands = Widened(c.inputs);
+  const Result<std::vector<TensorType>> results = InferSteps(program.value(), operands);
   if (!results.ok()) return cost;
   for (size_t s = 0; s < program.value().size(); ++s) {
     const ProgramStep& step = program.value()[s];
-    const std::vector<OperandType> types = ArgTypes(step, c.inputs, results.value());
+    const std::vector<OperandType> types = ArgTypes(step, operands, results.value());
     cost.flops += FindOp(step.op)->cost(InferContext{types, {}}, std::span(&results.value()[s], 1)).flops;
   }
   return cost;
@@ -163,6 +176,14 @@ Result<kernels::Chain> ToKernel(const Program& program, std::span<const OperandT
   return chain;
 }
 
+// An operand as the device's chains take it.
+TensorRef Taken(const TensorRef& operand, const Dims& shape, Lowering& lowering) {
+  if (!IsHalf(operand.view.dtype) || lowering.target().chains_take_halves()) return operand;
+  const TensorRef wide = lowering.AllocateTemporary(DType::kF32, shape);
+  lowering.AddStep(KernelId::kCast, {operand}, {wide});
+  return wide;
+}
+
 Status LowerPointwise(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
@@ -173,10 +194,14 @@ Status LowerPointwise(const Graph& graph, const Node& node, Lowering& lowering) 
     types[i].dtype = DType::kF32;
     types[i].shape = graph.value(node.inputs[i]).shape;
     types[i].present = true;
-    inputs.push_back(ops::ExpandTo(lowering.Ref(node.inputs[i]), graph.value(node.outputs[0]).shape));
+    const TensorRef input = Taken(lowering.Ref(node.inputs[i]), types[i].shape, lowering);
+    inputs.push_back(ops::ExpandTo(input, graph.value(node.outputs[0]).shape));
   }
   THRESHER_ASSIGN(const kernels::Chain chain, ToKernel(program, types));
-  lowering.AddStep(KernelId::kPointwise, std::move(inputs), {out}, chain);
+  const bool stored = lowering.target().chains_take_halves() || !IsHalf(out.view.dtype);
+  const TensorRef to = stored ? out : lowering.AllocateTemporary(DType::kF32, graph.value(node.outputs[0]).shape);
+  lowering.AddStep(KernelId::kPointwise, std::move(inputs), {to}, chain);
+  if (!stored) lowering.AddStep(KernelId::kCast, {to}, {out});
   return Status::Ok();
 }
 
@@ -190,9 +215,11 @@ std::span<const CpuKernel> PointwiseChainKernels() {
 std::span<const OpDef> PointwiseChainOps() {
   static const std::vector<OpDef> rows = {
       {"pointwise",
-       "Several element-wise operators on f32, one after the other on tiles that stay in the cache.",
+       "Several element-wise operators, one after the other on tiles that stay in the cache; in f32, whatever is "
+       "stored.",
        {"xs*"},
-       {{"program", AttrType::kString, true, "s0=mul(in0,in1); s1=add(s0,0.5): operators, arguments in*, s*, numbers"}},
+       {{"program", AttrType::kString, true, "s0=mul(in0,in1); s1=add(s0,0.5): operators, arguments in*, s*, numbers"},
+        {"dtype", AttrType::kString, false, "of the result: f32 (default), bf16 or f16"}},
        Section::kForward,
        InferPointwise,
        CostPointwise,

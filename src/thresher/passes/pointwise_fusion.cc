@@ -1,5 +1,6 @@
 // Element-wise operators one after the other read and write memory for every one of them; as one loop over tiles they
-// read what comes in and write what goes out.
+// read what comes in and write what goes out. What is stored in 16 bits they widen as they read it and round as they
+// write it, so that no copy of it in f32 is made.
 #include <algorithm>
 #include <cmath>
 
@@ -21,6 +22,15 @@ size_t Index(ValueId id) { return static_cast<size_t>(id); }
 
 // Nodes that become one, by their positions, in order; the last one's result is the group's.
 using Group = std::vector<size_t>;
+
+bool IsCast(const Node& node) { return node.op->name == std::string_view("cast"); }
+
+// The operand as it is stored: of a value widened from 16 bits, these.
+ValueId AsStored(const Graph& graph, ValueId id) {
+  const Node* node = graph.producer(id);
+  if (node == nullptr || !IsCast(*node) || graph.value(id).dtype != DType::kF32) return id;
+  return IsHalf(graph.value(node->inputs[0]).dtype) ? node->inputs[0] : id;
+}
 
 bool IsChainNode(const Graph& graph, const Node& node) {
   if (!node.op->Has(Trait::kFuses)) return false;
@@ -53,11 +63,18 @@ size_t NumberAt(const Graph& graph, const Node& node) {
 class Finder {
  public:
   explicit Finder(const Graph& graph)
-      : graph_(graph), uses_(graph.UseCounts()), position_(uses_.size(), 0), taken_(graph.nodes().size(), false) {
+      : graph_(graph),
+        uses_(graph.UseCounts()),
+        position_(uses_.size(), 0),
+        rounded_at_(uses_.size(), kNotEligible),
+        taken_(graph.nodes().size(), false) {
     for (size_t at = 0; at < graph.nodes().size(); ++at) {
       const Node& node = graph.nodes()[at];
       number_at_.push_back(IsChainNode(graph, node) ? NumberAt(graph, node) : kNotEligible);
       for (const ValueId id : node.outputs) position_[Index(id)] = at;
+      if (IsCast(node) && IsHalf(graph.value(node.outputs[0]).dtype) && uses_[Index(node.inputs[0])] == 1) {
+        rounded_at_[Index(node.inputs[0])] = at;
+      }
     }
   }
 
@@ -69,13 +86,17 @@ class Finder {
       if (taken_[at] || !Eligible(at) || graph_.value(last.outputs[0]).dtype != DType::kF32) continue;
       if (!ComputesItsConditions(last)) continue;
       Group group = Grow(at);
-      if (group.size() < 2) continue;
+      if (group.empty()) continue;
+      if (group.size() == 1 && RoundedAt(at) == kNotEligible && !ReadsHalves(group)) continue;
       for (const size_t member : group) taken_[member] = true;
       std::sort(group.begin(), group.end());
       groups[at] = std::move(group);
     }
     return groups;
   }
+
+  // The position of the one node that reads the result of the node at `at`, where that rounds it to 16 bits.
+  size_t RoundedAt(size_t at) const { return rounded_at_[Index(graph_.nodes()[at].outputs[0])]; }
 
  private:
   bool Eligible(size_t at) const { return number_at_[at] != kNotEligible; }
@@ -88,6 +109,11 @@ class Finder {
       return condition != nullptr && Eligible(position_[Index(id)]) && uses_[Index(id)] == 1 &&
              graph_.value(id).shape == graph_.value(node.outputs[0]).shape && ComputesItsConditions(*condition);
     });
+  }
+
+  bool ReadsHalves(const Group& group) const {
+    const std::vector<ValueId> operands = Operands(group);
+    return std::any_of(operands.begin(), operands.end(), [&](ValueId id) { return IsHalf(graph_.value(id).dtype); });
   }
 
   // Takes in what produces the operands, as long as nothing outside reads it. The latest goes first: then those who
@@ -127,11 +153,10 @@ class Finder {
     return inside == uses_[Index(result)];
   }
 
-  // Whether the operator takes the group as it is: what comes in is f32 and not too much.
+  // Whether the operator takes the group as it is: what comes in is floats and not too much.
   bool Fits(const Group& group, const std::vector<ValueId>& operands) const {
     return operands.size() <= kMaxOperands && group.size() <= kMaxSteps &&
-           std::all_of(operands.begin(), operands.end(),
-                       [&](ValueId id) { return graph_.value(id).dtype == DType::kF32; });
+           std::all_of(operands.begin(), operands.end(), [&](ValueId id) { return IsFloat(graph_.value(id).dtype); });
   }
 
   // What the group reads that it does not compute.
@@ -143,7 +168,7 @@ class Finder {
       const Node& node = graph_.nodes()[member];
       const size_t number = number_at_[member];
       for (size_t i = 0; i < node.inputs.size(); ++i) {
-        const ValueId id = node.inputs[i];
+        const ValueId id = AsStored(graph_, node.inputs[i]);
         if (i == number || std::find(operands.begin(), operands.end(), id) != operands.end()) continue;
         const bool inside = graph_.producer(id) != nullptr &&
                             std::find(group.begin(), group.end(), position_[Index(id)]) != group.end();
@@ -155,12 +180,14 @@ class Finder {
 
   const Graph& graph_;
   std::vector<int> uses_;
-  std::vector<size_t> position_;   // per value: of the node that defines it
-  std::vector<bool> taken_;        // per node
-  std::vector<size_t> number_at_;  // per node: NumberAt, or kNotEligible
+  std::vector<size_t> position_;    // per value: of the node that defines it
+  std::vector<size_t> rounded_at_;  // per value: of its one reader, where that rounds it to 16 bits, or kNotEligible
+  std::vector<bool> taken_;         // per node
+  std::vector<size_t> number_at_;   // per node: NumberAt, or kNotEligible
 };
 
-Status Fuse(const Group& group, Rewriter& rewriter) {
+// `rounding`: of the group's result, which is then stored so, or nullptr.
+Status Fuse(const Group& group, const Node* rounding, Rewriter& rewriter) {
   const Graph& source = rewriter.source();
   const Node& last = source.nodes()[group.back()];
   Program program;
@@ -182,32 +209,41 @@ Status Fuse(const Group& group, Rewriter& rewriter) {
         step.args.push_back(ProgramArg::Step(static_cast<int>(result - results.begin())));
         continue;
       }
-      const auto operand = std::find(operands.begin(), operands.end(), id);
+      const ValueId stored = AsStored(source, id);
+      const auto operand = std::find(operands.begin(), operands.end(), stored);
       step.args.push_back(ProgramArg::Operand(static_cast<int>(operand - operands.begin())));
-      if (operand == operands.end()) operands.push_back(id);
+      if (operand == operands.end()) operands.push_back(stored);
     }
     program.push_back(std::move(step));
     results.push_back(node.outputs[0]);
     from = MergeSources(from, node.source);
   }
-  THRESHER_ASSIGN(const ValueId value, rewriter.graph().Add1("pointwise", rewriter.MapAll(operands),
-                                                             {{"program", PrintProgram(program)}}, from, last.module));
-  rewriter.Replace(last.outputs[0], value);
+  Attrs attrs = {{"program", PrintProgram(program)}};
+  if (rounding != nullptr) attrs["dtype"] = GetAttr<std::string>(rounding->attrs, "dtype", "");
+  THRESHER_ASSIGN(const ValueId value,
+                  rewriter.graph().Add1("pointwise", rewriter.MapAll(operands), std::move(attrs), from, last.module));
+  rewriter.Replace((rounding != nullptr ? *rounding : last).outputs[0], value);
   return Status::Ok();
 }
 
 }  // namespace
 
 Result<Graph> PointwiseFusion(const Graph& graph, const PassContext&) {
-  const std::vector<Group> groups = Finder(graph).Run();
+  Finder finder(graph);
+  const std::vector<Group> groups = finder.Run();
+  std::vector<const Node*> rounding(graph.nodes().size(), nullptr);
   std::vector<bool> inside(graph.nodes().size(), false);
-  for (const Group& group : groups) {
-    for (const size_t member : group) inside[member] = true;
+  for (size_t at = 0; at < groups.size(); ++at) {
+    for (const size_t member : groups[at]) inside[member] = true;
+    const size_t rounded_at = groups[at].empty() ? kNotEligible : finder.RoundedAt(at);
+    if (rounded_at == kNotEligible) continue;
+    rounding[at] = &graph.nodes()[rounded_at];
+    inside[rounded_at] = true;
   }
   Rewriter rewriter(graph);
   for (size_t at = 0; at < graph.nodes().size(); ++at) {
     if (!groups[at].empty()) {
-      THRESHER_TRY(Fuse(groups[at], rewriter));
+      THRESHER_TRY(Fuse(groups[at], rounding[at], rewriter));
     } else if (!inside[at]) {
       THRESHER_TRY(rewriter.Copy(graph.nodes()[at]));
     }

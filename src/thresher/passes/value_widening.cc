@@ -129,7 +129,7 @@ class Widener {
       THRESHER_ASSIGN(wide.inputs[i],
                       IsConstantWeight(graph_, node, i) ? rewriter_.Map(node.inputs[i]) : Wide(node.inputs[i], &node));
     }
-    if (node.op->name == "full" || node.op->name == "arange") {
+    if (node.op->name == "full" || node.op->name == "arange" || node.op->name == "pointwise") {
       halves |= IsHalf(graph_, node.outputs[0]);
       if (halves) wide.attrs["dtype"] = std::string(Name(DType::kF32));
     }

@@ -107,10 +107,13 @@ Status AssignScratch(const Target& target, Step& step) {
   return Status::Ok();
 }
 
-// Kernels compute with f32. Floats of 16 bits are moved, cast, made, and taken as the weights of products.
+// Kernels compute with f32. Floats of 16 bits are moved, cast, made, and taken as the weights of products; chains of
+// element-wise operators widen them as they are read.
 Status WantWide(const Graph& graph, const Node& node) {
   const std::string_view op = node.op->name;
-  if (node.op->Has(Trait::kMoves) || op == "cast" || op == "full" || op == "arange") return Status::Ok();
+  if (node.op->Has(Trait::kMoves) || op == "cast" || op == "full" || op == "arange" || op == "pointwise") {
+    return Status::Ok();
+  }
   const auto refused = [&](ValueId id) { return id != kNoValue && IsHalf(graph.value(id).dtype); };
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (refused(node.inputs[i]) && !IsConstantWeight(graph, node, i)) {

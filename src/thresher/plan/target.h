@@ -24,6 +24,8 @@ class Target {
   virtual std::string variant() const = 0;
   // Whether products take their weights in panels (kernels/gemm.h), else as they are stored.
   virtual bool packs_weights() const = 0;
+  // Whether chains of element-wise operators read and store elements of 16 bits, else f32 alone.
+  virtual bool chains_take_halves() const = 0;
   // The form in which a product with packed weights takes its `m` rows.
   virtual kernels::RowForm RowsFor(Precision precision, int64_t m, kernels::Variant variant) const = 0;
   // Into how many parts at most a step may be cut, where `num_threads` threads of the CPU would be there.

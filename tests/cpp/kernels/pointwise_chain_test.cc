@@ -79,6 +79,56 @@ TEST(PointwiseChain, GivesTheBitsOfSingleOperators) {
   }
 }
 
+// As what is widened before and rounded behind, bit by bit.
+TEST(PointwiseChain, WidensAndRoundsWhatIsStoredInSixteenBits) {
+  std::mt19937 random(6);
+  constexpr DType kStored[] = {DType::kBF16, DType::kF16, DType::kF32};
+  for (const ChainCase& c : ChainCases()) {
+    std::vector<std::unique_ptr<Tensor>> tensors, wide_tensors;
+    std::vector<View> operands, wide;
+    for (const Layout& layout : c.operands) {
+      tensors.push_back(std::make_unique<Tensor>(kStored[random() % 3], c.shape, layout));
+      FillRandom(*tensors.back(), random);
+      operands.push_back(tensors.back()->view);
+      wide_tensors.push_back(std::make_unique<Tensor>(DType::kF32, c.shape, layout));
+      Tensor& widened = *wide_tensors.back();
+      // Whole memory, gaps between strides too.
+      const auto all = static_cast<int64_t>(widened.elements());
+      CastReference(MakeView(tensors.back()->view.data, operands.back().dtype, {all}),
+                    MakeView(widened.view.data, DType::kF32, {all}));
+      wide.push_back(widened.view);
+    }
+    for (int round = 0; round < 6; ++round) {
+      const Chain chain =
+          ChainMaker(static_cast<int>(operands.size()), random).Make(3 + static_cast<int>(random() % 9));
+      const DType stored = kStored[round % 3];
+      SCOPED_TRACE("shape " + ToString(c.shape) + ", operands " + std::to_string(operands.size()) + ", round " +
+                   std::to_string(round));
+      ForEachIsa([&] {
+        Tensor exact(DType::kF32, c.shape);
+        RunSingly(chain, wide, exact);
+        Tensor want(stored, c.shape);
+        Cast(exact.view, want.view);
+        for (const int parts : kPartCounts) {
+          Tensor out(stored, c.shape);
+          Tensor scratch(DType::kF32, {static_cast<int64_t>(ChainScratchBytes(chain) / sizeof(float))});
+          for (int part = 0; part < parts; ++part) {
+            scratch.Clear();
+            RunChain(chain, operands.data(), out.view, scratch.memory<std::byte>(), part, parts);
+          }
+          Tensor got_wide(DType::kF32, c.shape), want_wide(DType::kF32, c.shape);
+          Cast(out.view, got_wide.view);
+          Cast(want.view, want_wide.view);
+          ASSERT_TRUE(SameBits(got_wide, want_wide)) << parts << " parts";
+          ASSERT_TRUE(out.GuardIntact()) << "wrote behind the output";
+          ASSERT_TRUE(scratch.GuardIntact()) << "wrote behind the scratch memory";
+        }
+      });
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 ChainStep UnaryStep(ChainArg x) {
   ChainStep step;
   step.args[0] = x;

@@ -201,10 +201,30 @@ TEST(Pointwise, ErrorsNameTheStep) {
               "step 0 (neg): wanted the shape of the last step, [2, 3], found [3]");
   ExpectError(node("%x", "s0=neg(in0); s1=exp(in0)"), "step 0 (neg): wanted a later step to read it");
   ExpectError(node("%x, %r", "s0=neg(in0)"), "wanted every operand to be read, found none for in1");
-  ExpectError(node("%x, %m", "s0=where(in1,in0,0)"), "wanted every operand as f32, found bool[2, 3]");
+  ExpectError(node("%x, %m", "s0=where(in1,in0,0)"), "wanted every operand as f32, bf16 or f16, found bool[2, 3]");
   std::string steps = "s0=neg(in0)";
   for (int i = 1; i < 17; ++i) steps += "; s" + std::to_string(i) + "=neg(s" + std::to_string(i - 1) + ")";
   ExpectError(node("%x", steps), "wanted at most 16 steps and 8 operands, found 17 and 1");
+}
+
+TEST(PointwiseFusion, ValuesOfSixteenBitsAreReadAndStoredAsTheyAre) {
+  for (const std::string half : {"bf16", "f16"}) {
+    const std::string head = "input %h : " + half + "[5, 70]\ninput %r : f32[70]\n%x = cast(%h) {dtype = \"f32\"}\n";
+    const std::string tail = "%y = cast(%b) {dtype = \"" + half + "\"}\nreturn %y\n";
+    Expect(head + "%a = mul(%x, %r)\n%b = tanh(%a)\n" + tail, "pointwise");
+    // One operator is enough.
+    Expect(head + "%b = relu(%x)\n" + tail, "pointwise");
+    Expect(head + "%y = relu(%x)\nreturn %y\n", "pointwise");
+    // What others read in f32 stays.
+    Expect(head + "%b = relu(%x)\n%y = cast(%b) {dtype = \"" + half + "\"}\nreturn %y, %b\n", "pointwise cast");
+    Expect(head + "%s = softmax(%x) {dim = 1}\n%b = mul(%x, %r)\n%y = cast(%b) {dtype = \"" + half +
+               "\"}\nreturn %y, %s\n",
+           "cast softmax pointwise");
+    // A bf16 that is widened to be stored as another is no operator of a chain.
+    Expect(
+        "input %h : " + half + "[5, 7]\n%x = cast(%h) {dtype = \"f32\"}\n%y = cast(%x) {dtype = \"i32\"}\nreturn %y\n",
+        "cast cast");
+  }
 }
 
 TEST(Pointwise, EmptyTensorsAndManyThreads) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <thread>
@@ -124,6 +125,32 @@ TEST(DevicePlan, ProductsInBf16RoundTheirFactors) {
   const View out = MakeView(found.data(), DType::kF32, {kRows, kWidth});
   ASSERT_TRUE(session->Run({&in, 1}, {&out, 1}).ok());
   ExpectNear(found, wanted, 1e-5);
+}
+
+// Its chains take f32 alone: what is stored in 16 bits is widened before them and rounded behind.
+TEST(DevicePlan, ChainsOfValuesOfSixteenBits) {
+  Graph g;
+  const ValueId h = g.AddInput("h", DType::kBF16, {kRows, kWidth});
+  const ValueId x = Must(g.Add1("exp", {h}));
+  g.SetOutputs({Must(g.Add1("mul", {x, h}))});
+  std::vector<BF16> numbers(kRows * kWidth);
+  const std::vector<float> wide = RandomFloats(kRows * kWidth, 7);
+  for (size_t i = 0; i < wide.size(); ++i) numbers[i] = ToBF16(wide[i]);
+  const View in = MakeView(numbers.data(), DType::kBF16, {kRows, kWidth});
+  std::vector<BF16> results[2] = {std::vector<BF16>(wide.size()), std::vector<BF16>(wide.size())};
+  for (const bool on_device : {false, true}) {
+    const auto session = MakeSession(g, on_device ? EmulatedDevice() : CpuDevice());
+    std::vector<std::string> steps;
+    for (const Step& step : session->plan().steps) steps.push_back(step.name);
+    EXPECT_EQ(steps.size(), on_device ? 3u : 1u);
+    const View out = MakeView(results[on_device].data(), DType::kBF16, {kRows, kWidth});
+    ASSERT_TRUE(session->Run({&in, 1}, {&out, 1}).ok());
+  }
+  for (size_t i = 0; i < wide.size(); ++i) {
+    const float x_i = ToFloat(numbers[i]);
+    const double want = std::exp(double{x_i}) * x_i;
+    for (const std::vector<BF16>& result : results) EXPECT_NEAR(ToFloat(result[i]), want, std::abs(want) / 250 + 1e-30);
+  }
 }
 
 TEST(DevicePlan, StridedInputsAndWeightsOfOtherLayouts) {
