@@ -204,3 +204,28 @@ def test_one_operator_moves_as_much_in_the_engine_as_in_pytorch(compiler: Any) -
     x = torch.rand(2048, 2048) / 4
     check([run(compiler, function, x)], [function(x)])
     assert compiler.compilation_stats().partitions == 0
+
+
+def test_what_no_part_is_worth_is_called_as_it_was_written(compiler: Any) -> None:
+    """Small convolutions and batch norms: the engine takes nothing, and what changes in place stays so."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+        def forward(self, x: Any) -> Any:
+            hidden = self.norm(self.conv(x)).relu()
+            hidden += hidden.mean()
+            return hidden
+
+    model, x = Block().eval(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = compiler.compile(model)
+        for _ in range(3):
+            assert torch.equal(compiled(x), model(x))
+        model.norm.running_mean.add_(1.0)  # a change of the model is seen
+        assert torch.equal(compiled(x), model(x))
+    stats = compiler.compilation_stats()
+    assert stats.partitions == 0 and stats.plans == 0 and stats.unsupported

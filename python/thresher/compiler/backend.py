@@ -69,8 +69,13 @@ def thresher_backend(
     if not checked:  # this graph may be one of several of the model: its modules are all there is to compare with
         warn_unmatched(config.precision_exclude, _modules(gm))
 
+    parts: list[int] = []  # of each graph of inference
+
     def compile_graph(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         return compile_aten(module, _static_inputs(len(inputs)), config)
+
+    def compile_inference(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+        return compile_aten(module, _static_inputs(len(inputs)), config, parts)
 
     def compile_backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         # Gradients of rounded layers are those of the layers themselves.
@@ -80,15 +85,20 @@ def thresher_backend(
     with _without_garbage_collection(), tracing.importing():
         captured = capture_inference(gm, example_inputs)
         if captured is not None:
-            boxed = compile_aten(*captured, config)
+            boxed = compile_aten(*captured, config, parts)
+            if parts == [0]:
+                boxed = _whole_in_pytorch(gm)
             compiled = observe(gm, boxed, True) if observe else lambda *args: boxed(list(args))
         else:
             through_aot = aot_autograd(
                 fw_compiler=compile_graph,
                 bw_compiler=compile_backward,
-                inference_compiler=compile_graph,
+                inference_compiler=compile_inference,
                 decompositions=DECOMPOSITIONS,
             )(gm, example_inputs)
+            if parts == [0]:
+                in_pytorch = _whole_in_pytorch(gm)
+                through_aot = lambda *args: in_pytorch(list(args))  # noqa: E731
             compiled = observe(gm, lambda args: through_aot(*args), False) if observe else through_aot
     return tracing.until_called(compiled)
 
@@ -111,13 +121,16 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def compile_aten(module: fx.GraphModule, static: frozenset[int], config: CompilerConfig) -> Boxed:
+def compile_aten(
+    module: fx.GraphModule, static: frozenset[int], config: CompilerConfig, parts: list[int] | None = None
+) -> Boxed:
     """Compiles an aten graph whose placeholders carry traced values in meta["val"].
 
     Args:
       module: the graph.
       static: positions of inputs that are parameters or buffers.
       config: settings.
+      parts: is given the number of parts that run in the engine.
 
     Returns:
       A function of one list of arguments, which it empties.
@@ -132,6 +145,8 @@ def compile_aten(module: fx.GraphModule, static: frozenset[int], config: Compile
     if listed:
         _announce(listed, total)
     cut = split(module, set(failed))
+    if parts is not None:
+        parts.append(len(cut.parts))
     placeholders = {node: i for i, node in enumerate(n for n in cut.outer.graph.nodes if n.op == "placeholder")}
     graphs = {}
     for part in cut.parts:
@@ -140,6 +155,19 @@ def compile_aten(module: fx.GraphModule, static: frozenset[int], config: Compile
     boxed = _direct(cut, placeholders, graphs) or _mixed(cut, graphs)
     RECORDER.graph(len(cut.parts), cut.inside, listed, time.perf_counter() - start)
     return boxed
+
+
+def _whole_in_pytorch(gm: fx.GraphModule) -> Boxed:
+    """Runs TorchDynamo's graph, whose changes in place save copies, where no part is worth a call of the engine."""
+    mixed = Mixed()
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        results = mixed.call(gm.forward, args)
+        args.clear()
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def _static_inputs(count: int) -> frozenset[int]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from thresher import _engine
 from thresher.compiler import importer, rules_sym
 from thresher.compiler.builder import Builder
 from thresher.compiler.errors import UnsupportedNode
@@ -79,9 +80,9 @@ HEAVY = {
     aten.gelu.default,
     aten._grouped_mm.default,
 }
-# What decides about the other operators, as measured with one thread: a call into the engine and back, a call of one
-# operator in PyTorch, and what passes through a cache in a microsecond.
-CROSSING_US = 30.0
+# What decides about the other operators, as measured with one thread and two: a call into the engine and back, a call
+# of one operator in PyTorch, and what passes through a thread's cache in a microsecond.
+CROSSING_US = 80.0
 DISPATCH_US = 4.0
 BYTES_PER_US = 40e3
 
@@ -273,6 +274,7 @@ def _worth(members: list[fx.Node], everything: bool) -> bool:
     """
     inside = set(members)
     entering: set[fx.Node] = set()
+    rate = BYTES_PER_US * _engine.num_threads()
     gain = computed = 0.0
     for node in members:
         if node.target in HEAVY:
@@ -283,13 +285,13 @@ def _worth(members: list[fx.Node], everything: bool) -> bool:
         if value is None or not (everything or value.dtype.is_floating_point):
             continue
         computed += 1
-        gain += DISPATCH_US + (_bytes(node) + sum(_bytes(arg) for arg in node.all_input_nodes)) / BYTES_PER_US
+        gain += DISPATCH_US + (_bytes(node) + sum(_bytes(arg) for arg in node.all_input_nodes)) / rate
         entering.update(arg for arg in node.all_input_nodes if arg not in inside)
         if any(user not in inside for user in node.users):
-            gain -= _bytes(node) / BYTES_PER_US
+            gain -= _bytes(node) / rate
     if everything:
         return computed > 0
-    return gain - sum(_bytes(node) for node in entering) / BYTES_PER_US > CROSSING_US
+    return gain - sum(_bytes(node) for node in entering) / rate > CROSSING_US
 
 
 def _first_tensor(node: fx.Node) -> torch.Tensor | None:
