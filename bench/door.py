@@ -7,6 +7,7 @@ weights are random and the layers narrow where only the way counts: it does not 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -19,14 +20,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-import numpy as np
 import torch
 from sizes import SHAPES, inputs_of
 from transformers import BertConfig, BertModel
 
 import thresher
 from measure.table import Table
+from thresher import _engine
+from thresher.compiler.builder import TORCH_DTYPES
 from thresher.compiler.stats import RECORDER
+from thresher.torch_shim import tensors as shim
 
 NARROW = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}  # a plan of some ten microseconds
 ROUNDS = 15
@@ -35,42 +38,48 @@ THREADS = 24
 CASES = [(2 + i % 4, 5 + 3 * i) for i in range(16)]
 FIRST_ROUNDS = 3
 SLOWER = 1.1  # a shape after the rush over the same shape alone
-DTYPES = {"f32": np.float32, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
 
 Call = Callable[[], Any]
 
 
-def medians(calls: dict[str, Call]) -> dict[str, float]:
-    """Seconds that the calling thread computes for one call of each: the medians of turns."""
+def medians(calls: dict[str, Call], clock: Callable[[], float] = time.thread_time) -> dict[str, float]:
+    """Seconds of one call of each: the medians of turns. By default what the calling thread computes."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
-            begin = time.thread_time()
+            begin = clock()
             for _ in range(CALLS):
                 call()
-            times[name].append((time.thread_time() - begin) / CALLS)
+            times[name].append((clock() - begin) / CALLS)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def overhead(model: str) -> dict[str, float]:
-    """Microseconds of a call, on one thread, beyond the run of its plan with arrays that are ready."""
+def overhead(model: str) -> dict[str, dict[str, float]]:
+    """Microseconds on the clock of a call beyond its plan's run with arguments that are ready, by number of threads."""
     encoder = BertModel(BertConfig(**{**SHAPES[model], **NARROW})).eval()
-    compiled = thresher.compile(encoder)
     inputs = inputs_of((2, 16))
-    compiled(**inputs)
-    (plan,) = (plan for graph in RECORDER.alive() for plan in graph.plans())
-    arrays = [inputs[name.removeprefix("kwargs.")].numpy() for name, _, _ in plan.inputs]
-    results = [np.empty(shape, DTYPES[dtype]) for dtype, shape in plan.outputs]
-    guarded = torch.compile(encoder, backend="thresher")
-    calls: dict[str, Call] = {
-        "plan": lambda: plan.run(arrays, results),
-        "thresher.compile": lambda: compiled(**inputs),
-        "torch.compile": lambda: guarded(**inputs),
-    }
-    for call in calls.values():
-        call()
-    found = medians(calls)
-    return {name: (found[name] - found["plan"]) * 1e6 for name in calls if name != "plan"}
+    found: dict[str, dict[str, float]] = {}
+    for threads in sorted({1, _engine.num_threads()}):
+        _engine.set_num_threads(threads)
+        thresher.clear_cache()
+        torch._dynamo.reset()
+        compiled = thresher.compile(encoder)
+        compiled(**inputs)
+        (plan,) = (plan for graph in RECORDER.alive() for plan in graph.plans())
+        given = [inputs[name.removeprefix("kwargs.")] for name, _, _ in plan.inputs]
+        results = [torch.empty(shape, dtype=TORCH_DTYPES[dtype]) for dtype, shape in plan.outputs]
+        places = shim.places(given), shim.places(results)
+        guarded = torch.compile(encoder, backend="thresher")
+        calls: dict[str, Call] = {
+            "plan": functools.partial(plan.run_at, *places),
+            "thresher.compile": functools.partial(compiled, **inputs),
+            "torch.compile": functools.partial(guarded, **inputs),
+        }
+        for call in calls.values():
+            call()
+        took = medians(calls, time.perf_counter)
+        found[str(threads)] = {name: (took[name] - took["plan"]) * 1e6 for name in calls if name != "plan"}
+    return found
 
 
 def first_call(model: str, way: str) -> float:
@@ -153,8 +162,9 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "door.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     table = Table("The way into a model", ["<what", "value"])
-    for name, cost in costs.items():
-        table.add(f"call of {name} beyond its plan, us", f"{cost:.0f}")
+    for threads, cost in costs.items():
+        for name, value in cost.items():
+            table.add(f"call of {name} beyond its plan, us, {threads} thread{'s'[: threads != '1']}", f"{value:.0f}")
     for way, value in found["first_call"].items():
         table.add(f'first call, {way}, over torch.compile(backend="eager")', f"{value:.2f}")
     crowd = found["rush"]

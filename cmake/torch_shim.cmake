@@ -48,7 +48,9 @@ function(thresher_add_torch_shim folder)
   # PyTorch has compiled the formatting library into itself under other names; the header needs no symbol of it.
   target_compile_definitions(${name} PRIVATE USE_KINETO FMT_HEADER_ONLY=1 THRESHER_TORCH_SHIM_NAME="thresher.${name}"
                                              THRESHER_TORCH_SHIM_INIT=PyInit_${name})
-  target_link_libraries(${name} PRIVATE "${folder}/lib/libtorch_cpu.so" "${folder}/lib/libc10.so")
+  foreach(library IN ITEMS torch_python torch_cpu c10)
+    target_link_libraries(${name} PRIVATE "${folder}/lib/lib${library}.so")
+  endforeach()
   # No path to PyTorch inside: it is imported before the shim, and its libraries are found by their names.
   set_target_properties(${name} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   # PyTorch's checks name their file; where it lay when the wheel was built is nobody's business. GCC may follow links.

@@ -153,7 +153,7 @@ class PlanAtSizes:
     """A plan for many sizes at some of them."""
 
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
-    def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None: ...
+    def run_at(self, inputs: bytes, outputs: bytes) -> None: ...
     @property
     def outputs(self) -> list[tuple[str, tuple[int, ...]]]: ...
     @property
@@ -208,12 +208,11 @@ class Plan:
         """A plan for all sizes up to `capacity` at which it looks as it does at `seed`."""
 
     def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) -> None: ...
-    def run_at(
-        self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]], sizes: Sequence[int] = ()
-    ) -> None:
+    def run_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = ()) -> None:
         """As run(), of memory whose elements have the plan's types.
 
-        An input is (address, shape, strides), an output (address, shape); strides are in elements.
+        Of each input and output, as words of 64 bits: address, a number whose lowest 8 bits are the rank, sizes,
+        strides in elements.
         """
 
     def launch(

@@ -14,7 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from thresher.compiler import door, watch  # noqa: E402
+from thresher.compiler import door, runtime, watch  # noqa: E402
+from thresher.compiler.stats import RECORDER  # noqa: E402
+from thresher.torch_shim import tensors  # noqa: E402
 
 
 class Slotted:
@@ -57,6 +59,15 @@ def x() -> Any:
     return torch.randn(3, 8)
 
 
+@pytest.fixture(params=["library", "Python"])
+def tensors_seen_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors are looked at by the library that knows PyTorch's classes, or without it."""
+    if request.param == "Python":
+        for name in ("places", "states", "same_states", "empty", "forms"):
+            monkeypatch.setattr(tensors, name, getattr(tensors, f"_{name}"))
+
+
+@pytest.mark.usefixtures("tensors_seen_by")
 def test_the_second_call_asks_nobody(compiler: Any, x: Any) -> None:
     model = Model().eval()
     compiled = compiler.compile(model)
@@ -139,6 +150,7 @@ def replace_dict(model: Model) -> None:
     model.__dict__ = {**model.__dict__, "scale": 9.0}
 
 
+@pytest.mark.usefixtures("tensors_seen_by")
 @pytest.mark.parametrize(
     "change",
     [
@@ -188,6 +200,7 @@ def test_a_submodule_changes_its_mode(compiler: Any) -> None:
                 agree(compiled, model, x)
 
 
+@pytest.mark.usefixtures("tensors_seen_by")
 def test_modes_of_pytorch(compiler: Any, x: Any) -> None:
     model = Model().eval()
     compiled = compiler.compile(model)
@@ -208,6 +221,7 @@ def test_modes_of_pytorch(compiler: Any, x: Any) -> None:
     assert compiled(x).requires_grad
 
 
+@pytest.mark.usefixtures("tensors_seen_by")
 def test_other_arguments(compiler: Any, x: Any) -> None:
     model = Model().eval()
     compiled = compiler.compile(model)
@@ -248,6 +262,7 @@ class Structured(nn.Module):
         return {"y": y, "pair": (y, given["x"]), "weight": self.linear.weight, "rows": y.shape[0], "none": None}
 
 
+@pytest.mark.usefixtures("tensors_seen_by")
 def test_structures_in_and_out(compiler: Any, x: Any) -> None:
     model = Structured().eval()
     compiled = compiler.compile(model)
@@ -261,6 +276,7 @@ def test_structures_in_and_out(compiler: Any, x: Any) -> None:
     assert direct_calls(compiled) == 3 and compiler.compilation_stats().graphs == 2
 
 
+@pytest.mark.usefixtures("tensors_seen_by")
 def test_results_of_transformers_are_whole(compiler: Any) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -527,6 +543,50 @@ def test_a_model_can_be_freed(compiler: Any, x: Any) -> None:
     gc.collect()
     gc.collect()
     assert freed() is None
+
+
+def test_what_is_cleared_is_freed(compiler: Any, x: Any) -> None:
+    model = Model().eval()
+    compiled = compiler.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            agree(compiled, model, x)
+        assert direct_calls(compiled) == 2
+        (graph,) = (graph for graph in RECORDER.alive() if graph.weight_stores())
+        store = weakref.ref(graph.weight_stores()[0])
+        compiler.clear_cache()
+        gc.collect()
+        assert store() is None
+        for _ in range(3):
+            agree(compiled, model, x)
+    assert compiler.compilation_stats().plans == 1
+
+
+def test_a_plan_that_was_dropped_is_made_again(compiler: Any) -> None:
+    model = Model().eval()
+    config = compiler.CompilerConfig(plan_sizes="one", plan_cache_size=1)
+    compiled = compiler.compile(model, config=config, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 4, 5) * 3:
+            agree(compiled, model, torch.randn(rows, 8))
+            assert compiler.compilation_stats().plans == 1
+    assert compiler.compilation_stats().graphs == 1
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_parameters_that_are_trained(compiler: Any, frozen: bool) -> None:
+    model = Model().eval()
+    compiled = compiler.compile(model, config=compiler.CompilerConfig(freeze_parameters=frozen))
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        for step in range(8):
+            agree(compiled, model, x)
+            model.first.weight.add_(0.1)
+            if step % 3 == 0:
+                model.last.weight.data = torch.randn(8, 8)
+            if step == 5:
+                model.last.bias.requires_grad_(False)
+            agree(compiled, model, x)
 
 
 def test_a_copy_is_a_model_of_its_own(compiler: Any, x: Any) -> None:

@@ -28,7 +28,7 @@ from thresher.compiler.route import NotDirectError, Route, Run
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.watch import TooManyItemsError, Watch
 from thresher.fork_lock import ForkLock
-from thresher.torch_shim.tensors import forms
+from thresher.torch_shim import tensors as shim
 
 log = logging.getLogger("thresher.compiler")
 
@@ -44,6 +44,7 @@ MOST_CHANGES = 16
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _VALUES = (type(None), bool, str, torch.dtype, torch.device, torch.memory_format)
 _NUMBERS = (int, float)
+_transform = torch._C._functorch.peek_interpreter_stack
 
 Call = Callable[..., Any]
 
@@ -93,13 +94,16 @@ class Door:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model."""
-        if _in_a_mode():
+        # is_compiling() tells of other threads, too; the other is of vmap and the like.
+        if torch.compiler.is_dynamo_compiling() or _transform() is not None:
             return self._road(*args, **kwargs)
         leaves = [*args, *kwargs.values()]
-        form = forms(leaves)
+        form = shim.forms(leaves)
         key: object
         if form is not None:
-            key = (form, len(args), *kwargs, *_mode())
+            key = (form, len(args), *kwargs)
+        elif _in_a_mode():
+            return self._road(*args, **kwargs)
         else:
             described = _describe(args, kwargs)
             if described is None:
@@ -109,9 +113,9 @@ class Door:
         state = self._state
         route = state.routes.get(key)
         if isinstance(route, Route):
-            if state.unchanged() and route.fits():
+            if state.unchanged() and (fit := route.fits()):
                 state.calls += 1
-                return route.run(leaves)
+                return route.run(leaves, fit)
         elif route is not None:
             return route(*args, **kwargs)
         return self._find(key, leaves, args, kwargs)
@@ -133,11 +137,12 @@ class Door:
         with self._lock:
             state = self._renewed()
             route = state.routes.get(key)
-            if route is None or (isinstance(route, Route) and not route.fits()):
+            fit = route.fits() if isinstance(route, Route) else route is not None
+            if route is None or not fit:
                 if len(state.routes) >= MOST_ROUTES:
                     state.routes.clear()
                 return self._capture(state, key, leaves, args, kwargs)
-        return route.run(leaves) if isinstance(route, Route) else route(*args, **kwargs)
+        return route.run(leaves, fit) if isinstance(route, Route) else route(*args, **kwargs)
 
     def _renewed(self) -> _State:
         """The state, or a new one where the model's objects have changed."""
@@ -313,13 +318,9 @@ def _is_restored(var: Any, effects: SideEffects) -> bool:
 
 
 def _in_a_mode() -> bool:
-    """Whether something stands between the program and PyTorch's operators: tracing, modes, vmap."""
+    """Whether a mode stands between the program and PyTorch's operators, or it is traced."""
     return (
-        torch.compiler.is_dynamo_compiling()  # is_compiling() tells of other threads, too
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._is_tracing()
+        torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0 or torch._C._is_tracing()
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -12,11 +13,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from thresher.compiler.backend import Boxed, Whole
-from thresher.torch_shim.tensors import places
+from thresher.compiler.runtime import CompiledGraph, Entry, Prepared
+from thresher.torch_shim import tensors as shim
 
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 _ARGUMENTS = ("L['args']", "L['kwargs']")
 _MODEL = "L['self']"
+
+
+_set_item = OrderedDict.__setitem__  # not what classes made of it do
 
 
 class NotDirectError(Exception):
@@ -55,7 +60,7 @@ class Route:
     Use Route.of().
     """
 
-    __slots__ = ("_args", "_boxed", "_build", "_chosen", "_held", "_places")
+    __slots__ = ("_args", "_boxed", "_build", "_chosen", "_held", "_places", "_prepared")
 
     def __init__(
         self,
@@ -74,10 +79,11 @@ class Route:
         self._args = args  # what is the same in every call
         self._chosen = chosen  # places among these, and the leaves that belong there
         self._held: list[torch.Tensor] = held
-        self._places: object = places(held)
+        self._places = shim.places(held)
         if like is not None and _are(held, like._held) and like._places == self._places:
             self._held, self._places = like._held, like._places
         self._build = build
+        self._prepared: Prepared | None = None
 
     @staticmethod
     def of(runs: Sequence[Run], leaves: list[Any], result: Any, holder: Holder, like: Route | None = None) -> Route:
@@ -119,16 +125,41 @@ class Route:
                 raise NotDirectError(f"its graph takes {source or 'a tensor'}, that neither call nor model holds")
         return Route(run.boxed, args, chosen, held, _builder(result, run, leaf_of), like)
 
-    def fits(self) -> bool:
-        """Whether the model's tensors lie where they lay, and are of the same types and shapes."""
-        return bool(places(self._held) == self._places)
+    def fits(self) -> Entry | bool:
+        """Whether the model's tensors lie where they lay, and are of the same types and shapes: with what run() takes.
 
-    def run(self, leaves: list[Any]) -> Any:
-        """Runs the graph and makes the model's result."""
+        False where they do not.
+        """
+        prepared = self._prepared
+        if prepared is not None:
+            entry = prepared.entry()
+            if entry is not None:
+                return entry
+            self._prepared = None
+        return shim.places(self._held) == self._places
+
+    def run(self, leaves: list[Any], fit: Entry | bool) -> Any:
+        """Runs the graph and makes the model's result.
+
+        Args:
+          leaves: of the call's arguments.
+          fit: what fits() said.
+        """
         args = self._args.copy()
         for place, leaf in self._chosen:
             args[place] = leaves[leaf]
-        return self._build(self._boxed(args), leaves)
+        if not isinstance(self._boxed, CompiledGraph):
+            return self._build(self._boxed(args), leaves)
+        if isinstance(fit, Entry):
+            return self._build(self._boxed(args, fit), leaves)
+        outputs = self._boxed(args)
+        self._prepare(self._boxed, args)
+        return self._build(outputs, leaves)
+
+    def _prepare(self, graph: CompiledGraph, args: list[Any]) -> None:
+        prepared = graph.prepare(args, self._held)
+        if shim.places(self._held) == self._places:  # as they were when it was prepared
+            self._prepared = prepared
 
 
 def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> Callable[[Sequence[Any], list[Any]], Any]:
@@ -155,7 +186,7 @@ def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> Callable[[Sequen
         else:
             raise NotDirectError("it returns a tensor that its graph does not compute")
     if spec.is_leaf():
-        return lambda outputs, leaves: _part(parts[0], outputs, leaves)
+        return functools.partial(_part, parts[0])
     make = _maker(result, spec)
     if not _same(result, make(values)):
         raise NotDirectError(f"PyTorch's pytree does not rebuild the {type(result).__name__} that it returns")
@@ -179,7 +210,7 @@ def _maker(result: Any, spec: pytree.TreeSpec) -> Callable[[Sequence[Any]], Any]
         sources = {name: names.index(name) for name in attributes if name in result}
         rest = {name: value for name, value in attributes.items() if name not in result}
         if all(isinstance(value, _CONSTANTS) for value in rest.values()):
-            return lambda values: _restored(kind, names, sources, rest, values)
+            return functools.partial(_restored, kind, names, sources, rest)
     if all(child.is_leaf() for child in spec.children()):
         unflatten, context = pytree.SUPPORTED_NODES[spec.type].unflatten_fn, spec.context
         return lambda values: unflatten(values, context)
@@ -194,11 +225,12 @@ def _restored(
     values: Sequence[Any],
 ) -> Any:
     made = kind.__new__(kind)
+    attributes = rest.copy()
     for name, value in zip(names, values, strict=True):
-        OrderedDict.__setitem__(made, name, value)
-    made.__dict__.update(rest)
+        _set_item(made, name, value)
     for name, source in sources.items():
-        made.__dict__[name] = values[source]
+        attributes[name] = values[source]
+    made.__dict__ = attributes
     return made
 
 

@@ -27,6 +27,7 @@ from thresher.compiler.weights import Snapshot, Store
 from thresher.fork_lock import ForkLock
 from thresher.profiler import hooks
 from thresher.profiler.events import number_of
+from thresher.torch_shim import tensors as shim
 from thresher.tuning import collect
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ MEMORY_SHARE = 8
 ATTEMPTS = 4
 
 
-class _Entry:
+class Entry:
     """What one combination of shapes runs: a plan, one for many sizes at some, or the aten graph in PyTorch."""
 
-    __slots__ = ("_arguments", "_graph", "_outputs", "_results", "plan", "used")
+    __slots__ = ("_arguments", "_graph", "_outputs", "_plain", "_results", "plan", "used")
 
     def __init__(
         self, imported: Imported | None, plan: _engine.Plan | _engine.PlanAtSizes | None, graph: CompiledGraph
@@ -70,43 +71,94 @@ class _Entry:
         if imported is not None:
             self._arguments = imported.arguments
             self._results = imported.outputs
-            made: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}
+            made: dict[int, torch.Tensor] = {}
             for output in imported.outputs:
                 if output.engine >= 0:
-                    made[output.engine] = (output.shape, output.dtype)
-            self._outputs = [made[i] for i in range(len(made))]
+                    made[output.engine] = torch.empty(output.shape, dtype=output.dtype, device="meta")
+            self._outputs = shim.places([made[i] for i in range(len(made))])
+            # Whether the plan's outputs are the graph's.
+            self._plain = all(found.engine == i and found.order is None for i, found in enumerate(self._results))
+
+    @property
+    def whole_plan(self) -> _engine.Plan | None:
+        """The plan, be it for one size or for many."""
+        return self.plan.plan if isinstance(self.plan, _engine.PlanAtSizes) else self.plan
 
     def run(self, args: Sequence[Any]) -> list[Any]:
+        """Runs it with the graph's arguments."""
         if self.plan is None:
             return self._graph.run_eager(args)
-        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._outputs]
-        self._run(outputs, args)
-        return [_result(output, outputs, args) for output in self._results]
-
-    def _run(self, outputs: list[torch.Tensor], args: Sequence[Any]) -> None:
-        assert self.plan is not None
-        inputs = [_plain(args[i]) for i in self._arguments]
-        # The plan was built for these types; naming the memory itself takes a tenth of what DLPack does.
-        self.plan.run_at(
-            [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in inputs],
-            [(tensor.data_ptr(), tensor.shape) for tensor in outputs],
-        )
+        outputs, places = shim.empty(self._outputs)
+        return self._run(args, outputs, places)
 
     def run_profiled(self, args: Sequence[Any], start: int) -> list[Any]:
+        """The same with events for a trace; the call began at `start`, nanoseconds of its clock."""
         if self.plan is None:
             begin = _engine.profile_now_ns()
             results = self._graph.run_eager(args)
             _engine.profile_event(_FALLBACK, _PYTORCH, begin)
             return results
         begin = _engine.profile_now_ns()
-        outputs = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in self._outputs]
+        outputs, places = shim.empty(self._outputs)
         _engine.profile_event(_MALLOC, _OUTPUTS, begin)
         _engine.profile_event(_LAUNCH, self._graph.site, start)
-        self._run(outputs, args)
-        return [_result(output, outputs, args) for output in self._results]
+        return self._run(args, outputs, places)
+
+    def _run(self, args: Sequence[Any], outputs: list[torch.Tensor], places: bytes) -> list[Any]:
+        assert self.plan is not None
+        inputs = list(map(args.__getitem__, self._arguments))
+        if any(map(torch.Tensor.is_neg, inputs)):  # memory holds the opposite of such a tensor's elements
+            inputs = list(map(torch.Tensor.resolve_neg, inputs))
+        # The plan was built for these types; naming the memory itself takes a tenth of what DLPack does.
+        self.plan.run_at(shim.places(inputs), places)
+        return outputs if self._plain else [_result(output, outputs, args) for output in self._results]
 
 
-def _make_room(entries: dict[object, _Entry], entry: _Entry, plans: int) -> None:
+class Prepared:
+    """A graph for calls with the very same parameters, and with sizes that were told once.
+
+    Args:
+      graph: the graph.
+      generation: its plans for these parameters.
+      key: what tells the sizes of the calls from others.
+      frozen: the parameters that the plans hold packed.
+      rest: other tensors, which have to lie where they lie.
+    """
+
+    __slots__ = ("_frozen", "_graph", "_key", "_places", "_rest", "_serial")
+
+    def __init__(
+        self,
+        graph: CompiledGraph,
+        generation: _Generation,
+        key: object,
+        frozen: list[torch.Tensor],
+        rest: list[torch.Tensor],
+    ) -> None:
+        self._graph = graph
+        self._serial = generation.serial  # it may be dropped while this stays
+        self._key = key
+        self._frozen = frozen
+        self._rest = rest
+        self._places = shim.places(rest)
+
+    def entry(self) -> Entry | None:
+        """What the graph runs; None where one of the tensors has changed, or it is to be built."""
+        generation = self._graph.generation
+        if (
+            generation is None
+            or generation.serial != self._serial
+            or not generation.snapshot.unchanged(self._frozen)
+            or (self._rest and shim.places(self._rest) != self._places)
+            or (entry := generation.entries.get(self._key)) is None
+        ):
+            return None
+        generation.calls += 1
+        entry.used = next(_clock)
+        return entry
+
+
+def _make_room(entries: dict[object, Entry], entry: Entry, plans: int) -> None:
     """Drops the least recently used of those like `entry`, if there are too many."""
     many = isinstance(entry.plan, _engine.PlanAtSizes)
     limit = KEPT_SIZES if many else plans
@@ -118,10 +170,6 @@ def _make_room(entries: dict[object, _Entry], entry: _Entry, plans: int) -> None
     alike.sort(key=lambda key: entries[key].used)
     for key in alike[: len(alike) - limit + max(1, limit // 8 if many else 1)]:
         entries.pop(key)
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.resolve_neg() if tensor.is_neg() else tensor  # else memory holds the opposite of its elements
 
 
 def _result(output: Output, outputs: list[torch.Tensor], args: Sequence[Any]) -> Any:
@@ -141,9 +189,10 @@ class _Generation:
     constants: dict[int, torch.Tensor]  # the frozen arguments, row-major
     snapshot: Snapshot
     store: Store
-    entries: dict[object, _Entry]
+    entries: dict[object, Entry]
     families: dict[object, _Family] = dataclasses.field(default_factory=dict)
     calls: int = 0
+    serial: int = dataclasses.field(default_factory=lambda: next(_clock))  # no other has it
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -248,14 +297,15 @@ class CompiledGraph:
         self._one_plan_a_shape = fixed or config.plan_sizes == "one"
         self._quick_changes = 0
         self._lock = ForkLock()
-        self._generation: _Generation | None = None
+        self.generation: _Generation | None = None
         RECORDER.register(self)
 
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
+    def __call__(self, args: Sequence[Any], entry: Entry | None = None) -> list[Any]:
         """Runs the graph.
 
         Args:
           args: tensors and numbers, one for each placeholder of the graph.
+          entry: what these run, as Prepared told for this call; by default it is looked for.
 
         Returns:
           The graph's outputs.
@@ -265,17 +315,36 @@ class CompiledGraph:
           UnsupportedOperatorError: the engine refuses these shapes and the configuration forbids PyTorch.
         """
         if self.mixed is None or _engine.num_threads() == 1:
-            return self._run(args)
+            return self._run(args, entry)
         if not borrow_threads():
-            return self._run(args)
+            return self._run(args, entry)
         try:
-            return self._run(args)
+            return self._run(args, entry)
         finally:
             give_back()
 
-    def _run(self, args: Sequence[Any]) -> list[Any]:
+    def prepare(self, args: Sequence[Any], held: Sequence[torch.Tensor]) -> Prepared | None:
+        """What tells faster than a call does what is to run: for these sizes, and these very parameters.
+
+        Args:
+          args: of a call that has just been made.
+          held: tensors, parameters among them, which have to lie where they lie.
+
+        Returns:
+          None where the parameters have changed since the call.
+        """
+        generation = self.generation
+        if generation is None:
+            return None
+        frozen = [args[i] for i in generation.frozen]
+        if not generation.snapshot.unchanged(frozen):
+            return None
+        known = set(map(id, frozen))
+        return Prepared(self, generation, self._key(args), frozen, [one for one in held if id(one) not in known])
+
+    def _run(self, args: Sequence[Any], entry: Entry | None) -> list[Any]:
         if not _engine.profile_enabled():
-            return self._entry(args).run(args)
+            return (entry or self._entry(args)).run(args)
         if self.mixed is None:
             return self._run_profiled(args)
         self.mixed.leave_pytorch()
@@ -298,24 +367,24 @@ class CompiledGraph:
 
     def plans(self) -> list[_engine.Plan]:
         """The plans alive."""
-        generation = self._generation
+        generation = self.generation
         if generation is None:
             return []
         found = {id(plan): plan for family in list(generation.families.values()) for plan, _ in family.plans}
         for entry in list(generation.entries.values()):
-            plan = entry.plan.plan if isinstance(entry.plan, _engine.PlanAtSizes) else entry.plan
+            plan = entry.whole_plan
             if plan is not None:
                 found[id(plan)] = plan
         return list(found.values())
 
     def weight_stores(self) -> list[Store]:
         """The packed weights in use."""
-        generation = self._generation
+        generation = self.generation
         return [] if generation is None else [generation.store]
 
     def copies(self) -> dict[int, int]:
         """Addresses and sizes of row-major copies of parameters."""
-        generation = self._generation
+        generation = self.generation
         if generation is None:
             return {}
         owners = dict(zip(generation.frozen, generation.snapshot.pointers, strict=True))
@@ -324,27 +393,30 @@ class CompiledGraph:
     def clear(self) -> None:
         """Drops all plans and packed weights."""
         with self._lock:
-            self._generation = None
+            self.generation = None
 
     # ---- picking a plan ----
 
-    def _entry(self, args: Sequence[Any]) -> _Entry:
-        generation = self._generation
+    def _entry(self, args: Sequence[Any]) -> Entry:
+        generation = self.generation
         if generation is None or not generation.snapshot.unchanged(list(map(args.__getitem__, generation.frozen))):
             generation = self._renew(generation, args)
         generation.calls += 1
-        key = (tuple(args[i] for i in self._numbers), tuple(args[i].shape for i in self._symbolic))
+        key = self._key(args)
         entry = generation.entries.get(key)
         if entry is None:
             entry = self._build(generation, key, args)
         entry.used = next(_clock)
         return entry
 
+    def _key(self, args: Sequence[Any]) -> object:
+        return tuple(args[i] for i in self._numbers), tuple(args[i].shape for i in self._symbolic)
+
     def _renew(self, old: _Generation | None, args: Sequence[Any]) -> _Generation:
         """Starts a generation of plans for parameters that were never seen or have changed."""
         with self._lock:
-            if self._generation is not old and self._generation is not None:
-                current = self._generation
+            if self.generation is not old and self.generation is not None:
+                current = self.generation
                 if current.snapshot.unchanged([args[i] for i in current.frozen]):
                     return current
             if old is None:
@@ -361,10 +433,10 @@ class CompiledGraph:
             tensors = [args[i] for i in frozen]
             constants = {i: tensor.detach().contiguous() for i, tensor in zip(frozen, tensors, strict=True)}
             snapshot = Snapshot.take(tensors)
-            self._generation = _Generation(frozen, constants, snapshot, snapshot.store(), {})
-            return self._generation
+            self.generation = _Generation(frozen, constants, snapshot, snapshot.store(), {})
+            return self.generation
 
-    def _build(self, generation: _Generation, key: object, args: Sequence[Any]) -> _Entry:
+    def _build(self, generation: _Generation, key: object, args: Sequence[Any]) -> Entry:
         with self._lock:
             entry = generation.entries.get(key)
             if entry is not None:
@@ -380,7 +452,7 @@ class CompiledGraph:
             generation.entries[key] = entry
             return entry
 
-    def _for_many(self, generation: _Generation, args: Sequence[Any]) -> _Entry | None:
+    def _for_many(self, generation: _Generation, args: Sequence[Any]) -> Entry | None:
         """The plan for many sizes at those of the call; None where it is to have a plan of its own."""
         sizes = self._find_sizes(args)
         if sizes is None:
@@ -404,7 +476,7 @@ class CompiledGraph:
             output if output.engine < 0 else dataclasses.replace(output, shape=shapes[output.engine][1])
             for output in family.imported.outputs
         )
-        return _Entry(dataclasses.replace(family.imported, outputs=outputs), at, self)
+        return Entry(dataclasses.replace(family.imported, outputs=outputs), at, self)
 
     def _find_sizes(self, args: Sequence[Any]) -> tuple[int, ...] | None:
         """The sizes of the call, where plans for many sizes may serve this graph."""
@@ -466,7 +538,7 @@ class CompiledGraph:
         family.add(plan, own)
         # What it stands for is asked for again at the next call.
         for key, entry in list(generation.entries.items()):
-            old = entry.plan.plan if isinstance(entry.plan, _engine.PlanAtSizes) else entry.plan
+            old = entry.whole_plan
             if old is not None and not any(old is kept for kept, _ in family.plans):
                 generation.entries.pop(key)
         return plan
@@ -481,19 +553,25 @@ class CompiledGraph:
                 generation.store.engine,
                 own,
                 capacity,
-                level=self.config.optimization_level,
                 passes=self.config.pass_names(),
                 dump=dump,
-                share_memory=self.config.memory_planning,
-                use_tuning=self.config.use_tuning,
-                name=self.name,
-                **self.config.precision_arguments(),
+                **self._build_options(),
             )
         finally:
             if dump is not None:
                 dump.close()
 
-    def _compile(self, generation: _Generation, args: Sequence[Any]) -> _Entry:
+    def _build_options(self) -> dict[str, Any]:
+        """What plans of every kind are built with."""
+        return {
+            "level": self.config.optimization_level,
+            "share_memory": self.config.memory_planning,
+            "use_tuning": self.config.use_tuning,
+            "name": self.name,
+            **self.config.precision_arguments(),
+        }
+
+    def _compile(self, generation: _Generation, args: Sequence[Any]) -> Entry:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
             with tracing.importing(self.site):
@@ -503,19 +581,15 @@ class CompiledGraph:
                 plan = _engine.Plan.build(
                     imported.builder.graph,
                     generation.store.engine,
-                    level=self.config.optimization_level,
                     passes=self.config.engine_passes(),
                     dump=dump,
-                    share_memory=self.config.memory_planning,
-                    use_tuning=self.config.use_tuning,
-                    name=self.name,
-                    **self.config.precision_arguments(),
+                    **self._build_options(),
                 )
             finally:
                 if dump is not None:
                     dump.close()
             collect.note(plan)
-            return _Entry(imported, plan, self)
+            return Entry(imported, plan, self)
         except (EmptyTensor, UnsupportedNode, NotImplementedError, ValueError) as error:
             if any(str(error).startswith(f"pass {own.name}: ") for own in self.config.user_passes()):
                 raise PassError(str(error)) from error
@@ -524,7 +598,7 @@ class CompiledGraph:
             if any(args[i].numel() == 0 for i in self._tensors):  # there is nothing to compute
                 RECORDER.eager_shape(reason)
                 log.info("%s runs in PyTorch at these shapes: %s", self.name, reason)
-                return _Entry(None, None, self)
+                return Entry(None, None, self)
             if self.config.fallback == "error":
                 raise UnsupportedOperatorError(
                     f"the engine cannot run this graph at these shapes: {reason}; "
@@ -532,7 +606,7 @@ class CompiledGraph:
                 ) from error
             RECORDER.eager_shape(reason)
             log.warning("%s runs in PyTorch at these shapes: %s", self.name, reason)
-            return _Entry(None, None, self)
+            return Entry(None, None, self)
 
     def _dump(self, number: int, what: str) -> Dump | None:
         if self.config.dump_dir is None:

@@ -46,8 +46,7 @@ class Snapshot:
     through ``tensor.data`` escapes the count, so a few elements are compared as well.
 
     Attributes:
-      places: their addresses, types, sizes and strides.
-      counts: their counts of in-place changes, to be compared with others.
+      states: their addresses, types, sizes, strides and counts of in-place changes, to be compared.
       held: the tensors, so that no address is used again for something else.
       pointers: their addresses.
       versions: their counts of in-place changes; -1 for inference tensors, which do not count.
@@ -55,8 +54,7 @@ class Snapshot:
       samples: what these held.
     """
 
-    places: object
-    counts: object
+    states: bytes
     held: tuple[torch.Tensor, ...]
     pointers: list[int]
     versions: list[int]
@@ -69,18 +67,12 @@ class Snapshot:
         words = sorted({word for tensor in tensors for word in _sampled_words(tensor)})
         samples = b"".join(ctypes.string_at(word, _WORD) for word in words)
         held = tuple(tensor.detach() for tensor in tensors)
-        state = shim.places(tensors), shim.versions(tensors)
-        return Snapshot(
-            *state, held, _pointers(tensors), _versions(tensors), struct.pack(f"{len(words)}Q", *words), samples
-        )
+        sampled = struct.pack(f"{len(words)}Q", *words)
+        return Snapshot(shim.states(tensors), held, _pointers(tensors), _versions(tensors), sampled, samples)
 
     def unchanged(self, tensors: list[torch.Tensor]) -> bool:
         """Whether `tensors` are and hold what they were and held."""
-        return (
-            shim.places(tensors) == self.places
-            and shim.versions(tensors) == self.counts
-            and _engine.same_words(self.sampled, self.samples)
-        )
+        return shim.same_states(tensors, self.states) and _engine.same_words(self.sampled, self.samples)
 
     def stable(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Which of `tensors` show no change by address and count; none where only samples tell of a change."""

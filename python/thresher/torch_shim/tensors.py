@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -10,31 +12,71 @@ import torch
 
 from thresher.torch_shim import library
 
+# Types as places name them, where there is no shim that has PyTorch's own numbers.
+_DTYPES = tuple({value for value in vars(torch).values() if isinstance(value, torch.dtype)})
+_NUMBER_OF = {dtype: number for number, dtype in enumerate(_DTYPES)}
+_RANK_MASK = 0xFF
+_TYPE_SHIFT = 16
+
 
 def count_of_changes(tensor: torch.Tensor) -> int:
-    """The same of one tensor; -1 for inference tensors, which do not count."""
+    """How often a tensor was changed in place, as PyTorch counts it; -1 for inference tensors, which do not count."""
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _places(tensors: list[torch.Tensor]) -> object:
-    return [(t.data_ptr(), t.dtype, t.shape, t.stride(), t.requires_grad) for t in tensors]
+def _place(tensor: torch.Tensor) -> tuple[int, ...]:
+    form = _NUMBER_OF[tensor.dtype] << _TYPE_SHIFT | tensor.requires_grad << 8 | tensor.dim()
+    return tensor.data_ptr(), form, *tensor.shape, *tensor.stride()
 
 
-def _versions(tensors: list[torch.Tensor]) -> object:
-    return list(map(count_of_changes, tensors))
+def _places(tensors: list[torch.Tensor]) -> bytes:
+    return array("q", itertools.chain.from_iterable(map(_place, tensors))).tobytes()
 
 
-def _forms(values: list[Any]) -> object:
+def _states(tensors: list[torch.Tensor]) -> bytes:
+    words = itertools.chain.from_iterable((count_of_changes(tensor), *_place(tensor)) for tensor in tensors)
+    return array("q", words).tobytes()
+
+
+def _same_states(tensors: list[torch.Tensor], states: bytes) -> bool:
+    return _states(tensors) == states
+
+
+def _empty(places: bytes) -> tuple[list[torch.Tensor], bytes]:
+    words = array("q", places)
+    tensors = []
+    start = 0
+    while start < len(words):
+        rank = words[start + 1] & _RANK_MASK
+        shape, dtype = words[start + 2 : start + 2 + rank], _DTYPES[words[start + 1] >> _TYPE_SHIFT]
+        tensors.append(torch.empty(tuple(shape), dtype=dtype, device="cpu"))
+        start += 2 + 2 * rank
+    return tensors, _places(tensors)
+
+
+def _forms(values: list[Any]) -> bytes | None:
     return None
 
 
-# Where the elements of tensors lie, their types, sizes and strides, and whether gradients are wanted.
-places: Callable[[list[torch.Tensor]], object] = _places
-# How often each was changed in place, as PyTorch counts it.
-versions: Callable[[list[torch.Tensor]], object] = _versions
-# What tells arguments apart for captures. None where it takes more to say it: they are not all tensors, say.
-forms: Callable[[list[Any]], object] = _forms
+# Where the elements of tensors lie, their types, sizes and strides, and whether gradients are wanted. Of each, in words
+# of 64 bits: the address, one whose lowest 8 bits are the rank, sizes, strides.
+places: Callable[[list[torch.Tensor]], bytes] = _places
+# Their places, with how often each was changed in place.
+states: Callable[[list[torch.Tensor]], bytes] = _states
+# Whether tensors are in the states that were told of them.
+same_states: Callable[[list[torch.Tensor], bytes], bool] = _same_states
+# New row-major tensors of the types and sizes of others, by these' places; and their own places.
+empty: Callable[[bytes], tuple[list[torch.Tensor], bytes]] = _empty
+# What tells arguments apart for captures, and the settings of PyTorch. None where it takes more to say it: arguments
+# are not all tensors, say, or a mode stands between the program and PyTorch's operators.
+forms: Callable[[list[Any]], bytes | None] = _forms
 
 with contextlib.suppress(library.ShimError):
     _shim: Any = library.find(torch.__version__, cxx11_abi=torch._C._GLIBCXX_USE_CXX11_ABI)
-    places, versions, forms = _shim.places, _shim.versions, _shim.forms
+    places, states, same_states, empty, forms = (
+        _shim.places,
+        _shim.states,
+        _shim.same_states,
+        _shim.empty,
+        _shim.forms,
+    )

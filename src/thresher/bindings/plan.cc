@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -150,45 +151,37 @@ void Run(Session& session, const std::vector<Array>& inputs, const std::vector<M
   Check(status);
 }
 
-void Read(PyObject* sizes, int64_t (&into)[kMaxRank], int rank) {
-  if (!PyTuple_Check(sizes) || PyTuple_GET_SIZE(sizes) != rank) throw nb::value_error("wanted a number per dimension");
-  for (int i = 0; i < rank; ++i) into[i] = nb::cast<int64_t>(nb::handle(PyTuple_GET_ITEM(sizes, i)));
-}
-
-// (address, shape) or (address, shape, strides), as a view of this type.
-View ViewAt(nb::handle entry, DType dtype) {
-  if (!PyTuple_Check(entry.ptr())) throw nb::type_error("wanted tuples of address, shape and strides");
-  const Py_ssize_t parts = PyTuple_GET_SIZE(entry.ptr());
-  PyObject* shape = parts > 1 ? PyTuple_GET_ITEM(entry.ptr(), 1) : nullptr;
-  if (parts < 2 || parts > 3 || !PyTuple_Check(shape) || PyTuple_GET_SIZE(shape) > kMaxRank) {
-    throw nb::value_error("wanted an address, a shape and perhaps strides");
+// Windows on memory that is known to hold elements of the ports' types. Of each: its address, a number whose lowest 8
+// bits are the rank, sizes and strides, as words of 64 bits.
+std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& ports) {
+  const auto* words = static_cast<const char*>(places.data());
+  const size_t count = places.size() / sizeof(int64_t);
+  size_t next = 0;
+  const auto read = [&] {
+    int64_t word = 0;
+    if (next >= count) throw nb::value_error("places: wanted an entry for each input and output of the plan");
+    std::memcpy(&word, words + sizeof(word) * next++, sizeof(word));
+    return word;
+  };
+  std::vector<View> views(ports.size());
+  for (size_t i = 0; i < views.size(); ++i) {
+    View& view = views[i];
+    view.data = reinterpret_cast<void*>(read());
+    view.dtype = ports[i].dtype;
+    view.rank = static_cast<int>(read() & 0xFF);
+    if (view.rank > kMaxRank) throw nb::value_error("places: a tensor has more dimensions than the engine knows");
+    for (int d = 0; d < view.rank; ++d) view.shape[d] = read();
+    for (int d = 0; d < view.rank; ++d) view.strides[d] = read();
   }
-  View view;
-  view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(nb::handle(PyTuple_GET_ITEM(entry.ptr(), 0))));
-  view.dtype = dtype;
-  view.rank = static_cast<int>(PyTuple_GET_SIZE(shape));
-  Read(shape, view.shape, view.rank);
-  if (parts == 3) {
-    Read(PyTuple_GET_ITEM(entry.ptr(), 2), view.strides, view.rank);
-    return view;
-  }
-  int64_t step = 1;
-  for (int i = view.rank - 1; i >= 0; --i) {
-    view.strides[i] = step;
-    step *= view.shape[i];
-  }
-  return view;
+  if (next != count)
+    throw nb::value_error("places: wanted no more than an entry for each input and output of the plan");
+  return views;
 }
 
 // As Run, of memory that the caller knows to hold elements of the plan's types.
-void RunAt(Session& session, const nb::list& inputs, const nb::list& outputs, const Dims& sizes) {
-  const Plan& plan = session.plan();
-  if (inputs.size() != plan.inputs.size() || outputs.size() != plan.outputs.size()) {
-    throw nb::value_error("wanted an entry for each input and output of the plan");
-  }
-  std::vector<View> in(inputs.size()), out(outputs.size());
-  for (size_t i = 0; i < in.size(); ++i) in[i] = ViewAt(inputs[i], plan.inputs[i].dtype);
-  for (size_t i = 0; i < out.size(); ++i) out[i] = ViewAt(outputs[i], plan.outputs[i].dtype);
+void RunAt(Session& session, const nb::bytes& inputs, const nb::bytes& outputs, const Dims& sizes) {
+  const std::vector<View> in = ViewsAt(inputs, session.plan().inputs);
+  const std::vector<View> out = ViewsAt(outputs, session.plan().outputs);
   Status status;
   {
     const GilRelease release;
@@ -326,11 +319,10 @@ void BindPlan(nb::module_& m) {
           nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
       .def(
           "run_at",
-          [](const PlanAtSizes& self, const nb::list& inputs, const nb::list& outputs) {
+          [](const PlanAtSizes& self, const nb::bytes& inputs, const nb::bytes& outputs) {
             RunAt(*self.session, inputs, outputs, self.sizes);
           },
-          nb::arg("inputs"), nb::arg("outputs"),
-          nb::sig("def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None"))
+          nb::arg("inputs"), nb::arg("outputs"), nb::sig("def run_at(self, inputs: bytes, outputs: bytes) -> None"))
       .def_prop_ro(
           "outputs", [](const PlanAtSizes& self) { return ToPython(OutputsAt(self.session->plan(), self.sizes)); },
           nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
@@ -389,11 +381,9 @@ void BindPlan(nb::module_& m) {
           nb::sig("def extent(self) -> dict[str, tuple[int, int]] | None"),
           "The least and the largest of each size that the plan is for; None: one shape of each input.")
       .def("run_at", &RunAt, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
-           nb::sig("def run_at(self, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]], "
-                   "sizes: Sequence[int] = ()) -> None"),
-           "As run(), of memory whose elements have the plan's types: (address, shape, strides) of each input, "
-           "(address, "
-           "shape) of each output.")
+           nb::sig("def run_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = ()) -> None"),
+           "As run(), of memory whose elements have the plan's types. Of each input and output, as words of 64 bits: "
+           "address, a number whose lowest 8 bits are the rank, sizes, strides in elements.")
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
       .def("precision_decisions", &PrecisionDecisions,
            nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),

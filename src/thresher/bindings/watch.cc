@@ -75,9 +75,10 @@ class Holders {
  public:
   // Of each: (owner or None, dict, (key, value, ...)), (None, list, items), (None, set, frozenset) or (owner, names of
   // attributes, their values).
-  explicit Holders(nb::tuple entries) : entries_(std::move(entries)) {
-    for (const nb::handle entry : entries_) {
+  explicit Holders(nb::tuple entries) : owned_(std::move(entries)) {
+    for (const nb::handle entry : owned_) {
       if (!PyTuple_Check(entry.ptr()) || PyTuple_GET_SIZE(entry.ptr()) != 3) throw nb::value_error("wanted triples");
+      PyObject* owner = PyTuple_GET_ITEM(entry.ptr(), 0);
       PyObject* holder = PyTuple_GET_ITEM(entry.ptr(), 1);
       PyObject* saved = PyTuple_GET_ITEM(entry.ptr(), 2);
       const bool names =
@@ -86,49 +87,61 @@ class Holders {
       if (!names && !ordered && !PyAnySet_Check(holder)) {
         throw nb::type_error("wanted dicts, lists or names of attributes with a tuple each, or sets");
       }
-      tags_.push_back(0);  // what a dictionary held may be older than its tag
+      entries_.push_back({owner == Py_None ? nullptr : owner, holder, saved, 0});
     }
   }
 
   // Whether they still hold these very objects; sets, equal ones.
   bool Unchanged() {
-    for (size_t i = 0, count = entries_.size(); i < count; ++i) {  // none any more once the collector was here
-      PyObject* entry = PyTuple_GET_ITEM(entries_.ptr(), static_cast<Py_ssize_t>(i));
-      PyObject* owner = PyTuple_GET_ITEM(entry, 0);
-      PyObject* holder = PyTuple_GET_ITEM(entry, 1);
-      if (PyTuple_Check(holder)) {
-        if (!SameAttributes(owner, holder, PyTuple_GET_ITEM(entry, 2))) return false;
+    for (size_t i = 0; i < entries_.size(); ++i) {  // none any more once the collector was here
+      const Entry entry = entries_[i];
+      if (PyTuple_Check(entry.holder)) {
+        if (!SameAttributes(entry.owner, entry.holder, entry.saved)) return false;
         continue;
       }
-      if (owner != Py_None && !OwnsDict(owner, holder)) return false;
-      const uint64_t tag = TagOf(holder);
-      if (tag != 0 && tag == tags_[i]) continue;
-      if (!Same(holder, PyTuple_GET_ITEM(entry, 2))) return false;
-      tags_[i] = tag;
+      if (entry.owner != nullptr && !OwnsDict(entry.owner, entry.holder)) return false;
+      const uint64_t tag = TagOf(entry.holder);
+      if (tag != 0 && tag == entry.tag) continue;
+      if (!Same(entry.holder, entry.saved)) return false;
+      if (i < entries_.size()) entries_[i].tag = tag;
     }
     return true;
   }
 
-  // For the collector of cycles: a model's objects may lead back here.
-  nb::tuple entries_;
+  int Traverse(visitproc visit, void* arg) {
+    Py_VISIT(owned_.ptr());
+    return 0;
+  }
+
+  void Clear() {
+    entries_.clear();
+    owned_ = nb::steal<nb::tuple>(PyTuple_New(0));
+  }
 
  private:
+  struct Entry {
+    PyObject* owner;
+    PyObject* holder;
+    PyObject* saved;
+    uint64_t tag;  // 0 at first: what a dictionary held may be older than its tag
+  };
+
   static bool Same(PyObject* holder, PyObject* saved) {
     if (PyDict_Check(holder)) return SameDict(holder, saved);
     return PyList_Check(holder) ? SameList(holder, saved) : SameSet(holder, saved);
   }
 
-  std::vector<uint64_t> tags_;
+  nb::tuple owned_;             // for the collector of cycles: a model's objects may lead back here
+  std::vector<Entry> entries_;  // what it holds, side by side
 };
 
 int Traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Holders>(self)->entries_.ptr());
-  return 0;
+  return nb::inst_ready(self) ? nb::inst_ptr<Holders>(self)->Traverse(visit, arg) : 0;
 }
 
 int Clear(PyObject* self) {
-  if (nb::inst_ready(self)) nb::inst_ptr<Holders>(self)->entries_ = nb::steal<nb::tuple>(PyTuple_New(0));
+  if (nb::inst_ready(self)) nb::inst_ptr<Holders>(self)->Clear();
   return 0;
 }
 

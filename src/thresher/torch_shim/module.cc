@@ -59,7 +59,10 @@ PyMethodDef kMethods[] = {
     {"stop_recording", StopRecording, METH_NOARGS, "Ends a session that is still running, before the process does."},
     {"last_session", GetLastSession, METH_NOARGS, "What became of the records of the newest session."},
     {"places", Places, METH_O, "Where tensors of a list lie, their types, sizes and strides, as bytes to be compared."},
-    {"versions", Versions, METH_O, "How often each was changed in place, as bytes to be compared."},
+    {"states", States, METH_O, "Their places with how often each was changed in place, as bytes."},
+    {"same_states", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(SameStates)), METH_FASTCALL,
+     "Whether tensors are in the states that bytes name."},
+    {"empty", Empty, METH_O, "New tensors of the types and sizes that places name, and their own places."},
     {"forms", Forms, METH_O, "What tells captures for arguments apart, as bytes; None where bytes cannot say it."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -1,14 +1,26 @@
 #define PY_SSIZE_T_CLEAN
 #include "thresher/torch_shim/tensors.h"
 
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <vector>
 
 namespace thresher::torch_shim {
 namespace {
+
+constexpr int kRankMask = 0xFF;
+constexpr int kTypeShift = 16;
 
 // A class of torch; never given back: modules of PyTorch are not unloaded.
 PyTypeObject* ClassOf(const char* name) {
@@ -30,12 +42,58 @@ PyObject* ToBytes(const std::vector<int64_t>& words) {
                                    static_cast<Py_ssize_t>(words.size() * sizeof(int64_t)));
 }
 
-void AddForm(std::vector<int64_t>& words, const c10::TensorImpl& tensor) {
-  words.push_back(static_cast<int64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 |
-                  static_cast<int64_t>(tensor.requires_grad()) << 8 | tensor.dim());
-  const c10::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
-  words.insert(words.end(), sizes.begin(), sizes.end());
-  words.insert(words.end(), strides.begin(), strides.end());
+// Takes words in.
+class Written {
+ public:
+  explicit Written(size_t expected) { words_.reserve(expected); }
+  void operator()(int64_t word) { words_.push_back(word); }
+  void operator()(c10::IntArrayRef words) { words_.insert(words_.end(), words.begin(), words.end()); }
+  bool goes_on() const { return true; }
+  std::vector<int64_t>& words() { return words_; }
+
+ private:
+  std::vector<int64_t> words_;
+};
+
+// Compares words with those of bytes, which need not be aligned.
+class Compared {
+ public:
+  Compared(const char* bytes, Py_ssize_t count)
+      : next_(bytes), end_(bytes + count - count % static_cast<Py_ssize_t>(sizeof(int64_t))) {}
+  void operator()(int64_t word) {
+    same_ = same_ && next_ != end_ && std::memcmp(next_, &word, sizeof(word)) == 0;
+    if (same_) next_ += sizeof(word);
+  }
+  void operator()(c10::IntArrayRef words) {
+    for (const int64_t word : words) (*this)(word);
+  }
+  bool goes_on() const { return same_; }
+  bool same() const { return same_ && next_ == end_; }
+
+ private:
+  const char* next_;
+  const char* end_;
+  bool same_ = true;
+};
+
+template <class Sink>
+void AddForm(Sink& sink, const c10::TensorImpl& tensor) {
+  sink(static_cast<int64_t>(c10::typeMetaToScalarType(tensor.dtype())) << kTypeShift |
+       static_cast<int64_t>(tensor.requires_grad()) << 8 | tensor.dim());
+  sink(tensor.sizes());
+  sink(tensor.strides());
+}
+
+template <class Sink>
+void AddPlace(Sink& sink, const c10::TensorImpl& tensor) {
+  sink(reinterpret_cast<intptr_t>(tensor.data()));
+  AddForm(sink, tensor);
+}
+
+template <class Sink>
+void AddState(Sink& sink, c10::TensorImpl& tensor) {
+  sink(tensor.is_inference() ? -1 : static_cast<int64_t>(tensor.version_counter().current_version()));
+  AddPlace(sink, tensor);
 }
 
 // Whether what AddForm notes is all that there is to say.
@@ -46,47 +104,115 @@ bool IsOrdinary(const c10::TensorImpl& tensor) {
          !tensor.has_symbolic_sizes_strides();
 }
 
-// Bytes made of the words that `add` finds for each tensor.
-template <class Add>
-PyObject* Describe(PyObject* tensors, Add add) {
+bool IsInAMode() {
+  return c10::impl::TorchDispatchModeTLS::stack_len() > 0 || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
+         torch::jit::tracer::isTracing();
+}
+
+// The settings that a capture depends on.
+int64_t Settings() {
+  return static_cast<int64_t>(c10::get_default_dtype_as_scalartype()) << kTypeShift |
+         static_cast<int64_t>(c10::GradMode::is_enabled()) |
+         static_cast<int64_t>(c10::InferenceMode::is_enabled()) << 1 |
+         static_cast<int64_t>(at::autocast::is_autocast_enabled(at::kCPU)) << 2 |
+         static_cast<int64_t>(at::globalContext().deterministicAlgorithms()) << 3;
+}
+
+// Hands every tensor of a list to `add`. False with an exception set where an item is none, or has no memory.
+template <class Sink, class Add>
+bool ForEach(PyObject* tensors, Sink& sink, Add add) {
   PyTypeObject* type = TensorType();
-  if (type == nullptr) return nullptr;
+  if (type == nullptr) return false;
   if (!PyList_Check(tensors)) {
     PyErr_SetString(PyExc_TypeError, "wanted a list of tensors");
-    return nullptr;
+    return false;
   }
-  const Py_ssize_t count = PyList_GET_SIZE(tensors);
-  std::vector<int64_t> words;
-  words.reserve(static_cast<size_t>(count) * 7);
   try {
-    for (Py_ssize_t i = 0; i < count; ++i) {
+    for (Py_ssize_t i = 0, count = PyList_GET_SIZE(tensors); i < count && sink.goes_on(); ++i) {
       PyObject* item = PyList_GET_ITEM(tensors, i);
-      if (!PyObject_TypeCheck(item, type)) {
+      if (Py_TYPE(item) != type && !PyObject_TypeCheck(item, type)) {
         PyErr_SetString(PyExc_TypeError, "wanted a list of tensors");
-        return nullptr;
+        return false;
       }
-      add(words, *THPVariable_Unpack(item).unsafeGetTensorImpl());
+      add(sink, *THPVariable_Unpack(item).unsafeGetTensorImpl());
     }
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
-    return nullptr;
+    return false;
   }
-  return ToBytes(words);
+  return true;
+}
+
+// A list of `count` tensors and their places; both null where that fails.
+PyObject* EmptyLike(std::vector<int64_t> words, Py_ssize_t count) {
+  PyObject* tensors = PyList_New(count);
+  if (tensors == nullptr) return nullptr;
+  int64_t* place = words.data();
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const auto rank = static_cast<size_t>(place[1] & kRankMask);
+    const at::Tensor made =
+        at::empty(c10::IntArrayRef(place + 2, rank), static_cast<c10::ScalarType>(place[1] >> kTypeShift));
+    place[0] = reinterpret_cast<intptr_t>(made.data_ptr());
+    PyObject* tensor = THPVariable_Wrap(made);
+    if (tensor == nullptr) {
+      Py_DECREF(tensors);
+      return nullptr;
+    }
+    PyList_SET_ITEM(tensors, i, tensor);
+    place += 2 + 2 * rank;
+  }
+  PyObject* places = ToBytes(words);
+  PyObject* result = places == nullptr ? nullptr : PyTuple_Pack(2, tensors, places);
+  Py_XDECREF(places);
+  Py_DECREF(tensors);
+  return result;
 }
 
 }  // namespace
 
 PyObject* Places(PyObject*, PyObject* tensors) {
-  return Describe(tensors, [](std::vector<int64_t>& words, c10::TensorImpl& tensor) {
-    words.push_back(reinterpret_cast<intptr_t>(tensor.data()));
-    AddForm(words, tensor);
-  });
+  Written words(PyList_Check(tensors) ? static_cast<size_t>(PyList_GET_SIZE(tensors)) * 8 : 0);
+  return ForEach(tensors, words, AddPlace<Written>) ? ToBytes(words.words()) : nullptr;
 }
 
-PyObject* Versions(PyObject*, PyObject* tensors) {
-  return Describe(tensors, [](std::vector<int64_t>& words, c10::TensorImpl& tensor) {
-    words.push_back(tensor.is_inference() ? -1 : static_cast<int64_t>(tensor.version_counter().current_version()));
-  });
+PyObject* States(PyObject*, PyObject* tensors) {
+  Written words(PyList_Check(tensors) ? static_cast<size_t>(PyList_GET_SIZE(tensors)) * 8 : 0);
+  return ForEach(tensors, words, AddState<Written>) ? ToBytes(words.words()) : nullptr;
+}
+
+PyObject* SameStates(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || !PyBytes_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "wanted a list of tensors and bytes");
+    return nullptr;
+  }
+  Compared words(PyBytes_AS_STRING(args[1]), PyBytes_GET_SIZE(args[1]));
+  if (!ForEach(args[0], words, AddState<Compared>)) return nullptr;
+  return PyBool_FromLong(words.same());
+}
+
+PyObject* Empty(PyObject*, PyObject* places) {
+  if (!PyBytes_Check(places)) {
+    PyErr_SetString(PyExc_TypeError, "wanted the places of tensors");
+    return nullptr;
+  }
+  std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(places)) / sizeof(int64_t));
+  std::memcpy(words.data(), PyBytes_AS_STRING(places), words.size() * sizeof(int64_t));
+  Py_ssize_t count = 0;
+  for (size_t i = 0; i < words.size(); ++count) {
+    const size_t left = words.size() - i;
+    const size_t needed = left < 2 ? 3 : 2 + 2 * static_cast<size_t>(words[i + 1] & kRankMask);
+    if (needed > left) {
+      PyErr_SetString(PyExc_ValueError, "wanted the places of tensors, found bytes that end too early");
+      return nullptr;
+    }
+    i += needed;
+  }
+  try {
+    return EmptyLike(std::move(words), count);
+  } catch (const std::exception& error) {
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
 }
 
 PyObject* Forms(PyObject*, PyObject* values) {
@@ -97,27 +223,28 @@ PyObject* Forms(PyObject*, PyObject* values) {
     return nullptr;
   }
   const Py_ssize_t count = PyList_GET_SIZE(values);
-  std::vector<int64_t> words;
-  words.reserve(static_cast<size_t>(count) * 6);
+  Written words(1 + static_cast<size_t>(count) * 6);
   try {
+    if (IsInAMode()) Py_RETURN_NONE;
+    words(Settings());
     for (Py_ssize_t i = 0; i < count; ++i) {
       PyObject* value = PyList_GET_ITEM(values, i);
       if (value == Py_None) {
-        words.push_back(-1);
+        words(-1);
         continue;
       }
       if (Py_TYPE(value) != type) Py_RETURN_NONE;
       const c10::TensorImpl& tensor = *THPVariable_Unpack(value).unsafeGetTensorImpl();
       if (!IsOrdinary(tensor)) Py_RETURN_NONE;
       for (Py_ssize_t k = 0; k < i; ++k) {
-        if (PyList_GET_ITEM(values, k) == value) words.push_back(-2 - k);
+        if (PyList_GET_ITEM(values, k) == value) words(-2 - k);
       }
       AddForm(words, tensor);
     }
   } catch (const std::exception&) {
     Py_RETURN_NONE;  // a tensor without sizes, say; the slow way has words for it
   }
-  return ToBytes(words);
+  return ToBytes(words.words());
 }
 
 }  // namespace thresher::torch_shim
