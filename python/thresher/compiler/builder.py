@@ -125,9 +125,16 @@ class Builder:
         return self.wrap(self.graph.input(name, engine_dtype(dtype), list(shape)), argument)
 
     def constant(self, name: str, tensor: torch.Tensor, *, weight: bool, argument: int = -1) -> Value:
-        """A constant; with `weight` the engine keeps a reference instead of a copy."""
+        """A constant, row-major or a matrix that is the transpose of such.
+
+        With `weight` the engine keeps a reference instead of a copy.
+        """
         engine_dtype(tensor.dtype)
-        return self.wrap(self.graph.constant(name, tensor.detach().contiguous(), weight), argument)
+        tensor = tensor.detach()
+        if tensor.is_contiguous():
+            return self.wrap(self.graph.constant(name, tensor, weight), argument)
+        stored = self.wrap(self.graph.constant(name, tensor.t(), weight))
+        return dataclasses.replace(self.permute(stored, (1, 0)), argument=argument)
 
     def full(self, shape: Sequence[int], value: Scalar, dtype: torch.dtype) -> Value:
         """A tensor of equal elements. A number beside a tensor of 16 bits stays exact, as it does in PyTorch."""

@@ -24,6 +24,8 @@ BATCH_NORMS = {
     torch.ops.aten._native_batch_norm_legit_no_training.default,
     torch.ops.aten.native_batch_norm.default,
 }
+TRANSPOSES = {torch.ops.aten.t.default, torch.ops.aten.transpose.int, torch.ops.aten.permute.default}
+PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}  # by the last of their operands
 FAMILIES = (rules_linear, rules_pointwise, rules_shape, rules_index, rules_sym)
 
 # Constants of at most this many elements are copied into the graph, where passes may compute with them.
@@ -109,7 +111,7 @@ def import_graph(
                 if position in frozen:
                     weight = arg.numel() > SMALL_CONSTANT or (arg.is_floating_point() and not _is_statistic(node))
                     name = node.meta.get("thresher_name", node.name)
-                    values[node] = builder.constant(name, arg, weight=weight, argument=position)
+                    values[node] = builder.constant(name, stored(node, arg), weight=weight, argument=position)
                 else:
                     values[node] = builder.input(
                         node.meta.get("thresher_name", node.name), arg.dtype, arg.shape, position
@@ -122,7 +124,8 @@ def import_graph(
             tensor = attribute(module, node)
             if tensor.numel() == 0:
                 raise EmptyTensor
-            values[node] = builder.constant(node.name, tensor, weight=tensor.numel() > SMALL_CONSTANT)
+            weight = tensor.numel() > SMALL_CONSTANT
+            values[node] = builder.constant(node.name, tensor.contiguous(), weight=weight)
         elif node.op == "output":
             outputs, engine = _outputs(builder, node, values, whole)
             builder.graph.set_outputs(engine)
@@ -138,6 +141,25 @@ def import_graph(
 def _is_joined(node: fx.Node) -> bool:
     """Whether a tensor is only joined to others: without elements it adds nothing, as the rule of cat knows."""
     return all(user.target is torch.ops.aten.cat.default for user in node.users)
+
+
+def stored(node: fx.Node, tensor: torch.Tensor) -> torch.Tensor:
+    """A parameter as a graph is to hold it: as it lies where only products read it, else row-major.
+
+    Args:
+      node: its placeholder.
+      tensor: the parameter.
+    """
+    tensor = tensor.detach()
+    turned = tensor.dim() == 2 and tensor.t().is_contiguous()
+    return tensor if turned and all(_is_product(user, node) for user in node.users) else tensor.contiguous()
+
+
+def _is_product(user: fx.Node, matrix: fx.Node) -> bool:
+    """Whether `user` turns the matrix or multiplies by it: its layout is all the same to either."""
+    if user.target in TRANSPOSES:
+        return True
+    return user.target in PRODUCTS and user.args[-1] is matrix and matrix not in user.args[:-1]
 
 
 def _is_statistic(node: fx.Node) -> bool:
@@ -327,5 +349,6 @@ __all__ = [
     "import_node",
     "module_of",
     "source_of",
+    "stored",
     "supported_operators",
 ]

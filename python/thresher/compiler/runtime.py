@@ -20,7 +20,7 @@ from thresher.compiler import tracing
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
 from thresher.compiler.extents import NoExtent, Sizes, fit_family, memory_bytes
-from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph
+from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph, stored
 from thresher.compiler.openmp import borrow_threads, give_back
 from thresher.compiler.stats import RECORDER, describe
 from thresher.compiler.weights import Snapshot, Store
@@ -186,7 +186,7 @@ class _Generation:
     """Plans for one state of the parameters."""
 
     frozen: tuple[int, ...]
-    constants: dict[int, torch.Tensor]  # the frozen arguments, row-major
+    constants: dict[int, torch.Tensor]  # the frozen arguments, as graphs hold them
     snapshot: Snapshot
     store: Store
     entries: dict[object, Entry]
@@ -276,7 +276,7 @@ class CompiledGraph:
         self.site = _engine.profile_site(self.name)
         self.mixed: Mixed | None = None  # the call it is a part of
         self._module = module
-        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self._placeholders = placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         vals = [node.meta.get("val") for node in placeholders]
         self._static = tuple(
             i
@@ -431,7 +431,7 @@ class CompiledGraph:
                     stable = old.snapshot.stable([args[i] for i in frozen])
                     frozen = tuple(frozen[i] for i in stable)
             tensors = [args[i] for i in frozen]
-            constants = {i: tensor.detach().contiguous() for i, tensor in zip(frozen, tensors, strict=True)}
+            constants = {i: stored(self._placeholders[i], tensor) for i, tensor in zip(frozen, tensors, strict=True)}
             snapshot = Snapshot.take(tensors)
             self.generation = _Generation(frozen, constants, snapshot, snapshot.store(), {})
             return self.generation

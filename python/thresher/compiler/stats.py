@@ -87,6 +87,7 @@ class WeightsHeld:
         own memory, not a copy.
       engine: constants that the engine copied or computed.
       copied: row-major copies of parameters that are not row-major themselves, kept for plans at further shapes.
+        Transposed matrices that only products read have none.
     """
 
     packed: int = 0
