@@ -654,3 +654,61 @@ def test_a_profile_knows_what_capturing_takes(compiler: Any, x: Any, road: str) 
             spent[record["event"]] += end - record["start_ns"]
     assert all(spent.values())
     assert sum(spent.values()) > 0.75 * wall
+
+
+class BreaksOnce(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        y = self.linear(x)
+        torch._dynamo.graph_break()
+        return y.relu() * 2
+
+
+def rush(call: Callable[[Any], Any], model: nn.Module, threads: int, count: int) -> None:
+    """Calls with `count` numbers of rows from each of the threads, which begin at once with different ones."""
+    start = threading.Barrier(threads)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            start.wait(60)
+            with torch.no_grad():
+                for step in range(count):
+                    agree(call, model, torch.randn(2 + (seed + step) % count, 8))
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures, failures[0]
+
+
+@pytest.mark.parametrize(("make", "fullgraph"), [(Model, False), (Model, True), (BreaksOnce, False)])
+def test_threads_do_not_overrun_torch_compile(compiler: Any, make: Callable[[], nn.Module], fullgraph: bool) -> None:
+    model = make().eval()
+    rush(torch.compile(model, backend=compiler.thresher_backend, fullgraph=fullgraph), model, 1, 16)
+    alone = compiler.compilation_stats().graphs
+    torch._dynamo.reset()
+    compiler.clear_cache()
+    compiled = torch.compile(model, backend=compiler.thresher_backend, fullgraph=fullgraph)
+    rush(compiled, model, 24, 16)
+    assert compiler.compilation_stats().graphs == alone
+    runs: list[int] = []
+    run = runtime.CompiledGraph.__call__
+
+    def note(self: Any, *args: Any) -> Any:
+        runs.append(1)
+        return run(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(runtime.CompiledGraph, "__call__", note)
+        for rows in range(2, 18):
+            agree(compiled, model, torch.randn(rows, 8))
+    assert len(runs) == 16 * (alone // 2), "some shapes run in PyTorch"
+    assert compiler.compilation_stats().graphs == alone

@@ -17,7 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from thresher import startup
-from thresher.compiler import tracing
+from thresher.compiler import recheck, tracing
 from thresher.compiler.capture import capture_inference
 from thresher.compiler.config import CompilerConfig, config_from_options
 from thresher.compiler.decompositions import DECOMPOSITIONS
@@ -65,6 +65,8 @@ def thresher_backend(
     rest = dict(options or {})
     checked = rest.pop(MODEL_CHECKED, False)
     observe = rest.pop(OBSERVER, None)
+    if observe is None:  # else it is called behind a lock
+        recheck.look_again()
     config = config_from_options(rest)
     if not checked:  # this graph may be one of several of the model: its modules are all there is to compare with
         warn_unmatched(config.precision_exclude, _modules(gm))
