@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from thresher.machine import Backend, Peaks, backends, peaks
     from thresher.model import Model, load
     from thresher.passes import Pass
+    from thresher.threads import get_num_threads, set_num_threads
     from thresher.tuning import TuningReport
 
     __version__: str
@@ -56,11 +57,13 @@ __all__ = [
     "compilation_stats",
     "compile",
     "export",
+    "get_num_threads",
     "load",
     "model",
     "passes",
     "peaks",
     "profiler",
+    "set_num_threads",
     "tune",
     "tuning",
 ]
@@ -68,7 +71,9 @@ __all__ = [
 _MODULES = ("cache", "compiler", "machine", "model", "passes", "profiler", "tuning")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})
-_FROM_COMPILER = frozenset(__all__) - {"Pass", "TuningReport", "__version__", *_FROM_MACHINE, *_FROM_MODEL, *_MODULES}
+_FROM_THREADS = frozenset({"get_num_threads", "set_num_threads"})
+_ELSEWHERE = {"Pass", "TuningReport", "__version__", *_FROM_MACHINE, *_FROM_MODEL, *_FROM_THREADS, *_MODULES}
+_FROM_COMPILER = frozenset(__all__) - _ELSEWHERE
 
 
 def __getattr__(name: str) -> Any:
@@ -78,6 +83,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("thresher.machine"), name)
     if name in _FROM_MODEL:
         return getattr(importlib.import_module("thresher.model"), name)
+    if name in _FROM_THREADS:
+        return getattr(importlib.import_module("thresher.threads"), name)
     if name == "TuningReport":
         return importlib.import_module("thresher.tuning").TuningReport
     if name == "Pass":

@@ -21,7 +21,12 @@ def compiled_isas() -> list[str]:
 def precisions() -> list[str]:
     """What products with constant weights can be computed in."""
 
-def num_threads() -> int: ...
+def num_threads() -> int:
+    """The threads of the pool, with the caller."""
+
+def default_num_threads() -> int:
+    """THRESHER_NUM_THREADS, else OMP_NUM_THREADS or the usable cores, whichever is less."""
+
 def set_num_threads(n: int) -> None: ...
 def set_openmp(parallel: int, thread_number: int, team_size: int, max_threads: int) -> None:
     """Addresses of GOMP_parallel and of what OpenMP answers about a team: whose threads borrow_openmp() takes."""

@@ -305,7 +305,7 @@ OP_REPORT: dict[str, Any] = {
                             "total_ms": 0.008,
                             "percentage": 100.0,
                             "flops": 5000.0,
-                            "bytes": "not modelled",
+                            "bytes": None,
                         }
                     ],
                 }

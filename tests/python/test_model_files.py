@@ -344,12 +344,12 @@ def test_settings_of_load_are_checked(mlp: Mlp, tmp_path: Path) -> None:
     path = thresher.export(mlp, (torch.zeros(3, 16),), tmp_path / "mlp", precision="bf16")
     assert thresher.load(path).stats().precision == "bf16"
     assert thresher.load(path, precision="fp32").stats().precision == "fp32"
-    assert thresher.load(path, num_threads=1).stats().threads == 1
+    assert thresher.load(path, threads=1).stats().threads == 1
     for settings, message in [
         ({"precision": "int7"}, "wanted one of model, fp32, bf16"),
         ({"optimization_level": "O9"}, "O9"),
         ({"optimization_level": "O0"}, "multiplies weights as they are stored"),
-        ({"num_threads": -1}, "num_threads: wanted 0 to 1024"),
+        ({"threads": -1}, "threads: expected an integer from 1 to 1024, got -1"),
     ]:
         with pytest.raises(ValueError, match=message):
             thresher.load(path, **settings)

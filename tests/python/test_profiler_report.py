@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib.util
 import io
 import json
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from processes import run_python
 
-from thresher.profiler import OpReport, render
+from thresher.profiler import KeyAverages, OpReport, render
 from thresher.profiler.formats import summary_lines
 from thresher.profiler.percentages import apportion, percentages
 
@@ -163,7 +164,8 @@ def test_json_round_trip(report: OpReport) -> None:
     assert linear["median_ms"] == 3.0
     assert linear["gflop_per_s"] == pytest.approx(8e9 / 8e6)
     assert linear["flop_per_byte"] == pytest.approx(2000)
-    assert next(row for row in rows if row["opname"] == "sdpa")["gflop_per_s"] == "not modelled"
+    unknown = next(row for row in rows if row["opname"] == "sdpa")
+    assert [unknown[name] for name in ("flops", "bytes", "gflop_per_s", "percent_of_peak", "bound")] == [None] * 5
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,49 @@ def test_csv_reads_back(report: OpReport) -> None:
     total = {name: float(row["total_ms"]) for row in rows for name in [row["section"]] if name in ("gap", "wall")}
     operators = sum(float(row["total_ms"]) for row in rows if row["opname"])
     assert operators + total["gap"] == pytest.approx(total["wall"])
+
+
+def test_key_averages_are_those_of_torch_profiler(report: OpReport) -> None:
+    averages = KeyAverages(report)
+    assert [row.key for row in averages] == [row.opname for row in report.rows]
+    linear = averages[0]
+    assert (linear.key, linear.count, linear.section) == ("linear", 2, "forward")
+    assert linear.cpu_time_total == linear.self_cpu_time_total == 8000.0 and linear.cpu_time == 4000.0
+    assert averages.self_cpu_time_total == pytest.approx(sum(row.total_ns for row in report.rows) / 1e3)
+    lines = averages.table(sort_by="count", row_limit=3).splitlines()
+    assert lines[1].split()[0] == "Name" and len(lines) == 3 + 3 + 2
+    assert {line.split()[-2] for line in lines[3:6]} == {"2"}
+    assert averages.table(sort_by="key").splitlines()[3].split()[0].startswith("a_name")
+    first = averages.table(sort_by="self_cpu_time_total", row_limit=1, max_name_column_width=4).splitlines()[3].split()
+    assert first[0] == "l..." and first[2:] == ["8.000ms", "8.000ms", "4.000ms", "2", "1000.00"]
+    assert len(averages.table(row_limit=-1).splitlines()) == len(averages) + 5
+    with pytest.raises(ValueError, match=r"expected one of self_cpu_time_total.* got 'cuda_time'"):
+        averages.table(sort_by="cuda_time")
+
+
+@needs_engine
+def test_a_profile_has_the_methods_of_torch_profiler(tmp_path: Path) -> None:
+    code = f"""
+import thresher, torch
+model = thresher.compile(torch.nn.Linear(4, 4))
+with torch.no_grad(), thresher.profiler.profile() as p:
+    for _ in range(3):
+        model(torch.ones(2, 4))
+        p.step()
+print(sum(row.count for row in p.key_averages() if row.key == "linear"))
+print(p.key_averages().table(sort_by="cpu_time_total", row_limit=1))
+for _ in range(2):
+    p.export_chrome_trace({str(tmp_path / "run.json.gz")!r})
+try:
+    p.export_chrome_trace("run.html")
+except ValueError as error:
+    print(error)
+"""
+    done = run_python(code)
+    assert done.stdout.startswith("3\n"), done.stderr
+    assert "Self CPU time total" in done.stdout and "expected a name that ends in .json or .json.gz" in done.stdout
+    events = json.loads(gzip.decompress((tmp_path / "run.json.gz").read_bytes()))["traceEvents"]
+    assert sum("Step#" in event["name"] for event in events) == 2
 
 
 def test_rich_shows_every_row(report: OpReport) -> None:
@@ -312,6 +357,25 @@ def test_profiler_is_off_by_default() -> None:
     code = "import thresher; print(thresher.profiler.is_enabled())"
     assert run_python(code).stdout.strip() == "False"
     assert run_python(code, THRESHER_PROFILE="ON").stdout.strip() == "True"
+
+
+@needs_engine
+@pytest.mark.parametrize("late", [False, True], ids=["set before the import", "set after the import"])
+def test_what_the_program_says_goes_before_the_environment(late: bool) -> None:
+    code = f"""
+import os
+{"import thresher" if late else "os"}
+os.environ["THRESHER_PROFILE"] = "ON"
+import thresher, torch
+print(thresher.profiler.is_enabled())
+thresher.profiler.stop()
+model = thresher.compile(torch.nn.Linear(4, 4))
+with torch.no_grad():
+    model(torch.ones(1, 4))
+print(thresher.profiler.is_enabled(), len(thresher.profiler.collect().rows))
+"""
+    done = run_python(code)
+    assert done.stdout.split() == [str(not late), "False", "0"], done.stderr
 
 
 @needs_engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -95,6 +95,70 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     assert "package.second line 2 imports package.third" in described(graph, circle(graph))
     (package / "third.py").write_text("")
     assert circle(imports(modules(package))) == []
+
+
+# ---- Python: which package imports which ----
+
+HELPERS = {"fork_lock", "json_text", "whole_file"}
+OUTSIDE = {"torch", "numpy"}
+
+
+def rows_of_python(table: str) -> dict[str, set[str]]:
+    """What each package of `python/thresher` may import by the table of docs/architecture.md."""
+    rows: dict[str, set[str]] = {}
+    for package, uses in re.findall(r"^\| `python/thresher/([\w/]+)` \|[^|]*\|([^|]*)\|$", table, flags=re.MULTILINE):
+        names = {name.strip() for name in uses.replace("nothing of ours", "").split(",")} - {""}
+        rows[package] = set(rows) | OUTSIDE | {"bindings"} if uses.strip() == "all of the above" else names
+    return rows
+
+
+def package_of(module: str, rows: Iterable[str]) -> str:
+    """The row that a module of ours belongs to: the longest that fits."""
+    path = module.replace(".", "/").removeprefix("thresher/")
+    if path == "_engine":
+        return "bindings"
+    return max((row for row in rows if path == row or path.startswith(f"{row}/")), key=len, default=path)
+
+
+def not_in_the_table(rows: Mapping[str, set[str]]) -> list[str]:
+    """The imports that the table does not allow; `thresher/__init__.py` hands out names of every package."""
+    files = modules(ROOT / "python" / "thresher")
+    found = []
+    for name, path in files.items():
+        own = package_of(name, rows)
+        if own in HELPERS or name in ("thresher", "thresher._engine"):
+            continue
+        if own not in rows:
+            found.append(f"{own} has no row")
+            continue
+        for target, line in imported(name, path):
+            module = target if target in files else target.rpartition(".")[0]
+            if module in files and module != "thresher":
+                used = package_of(module, rows)
+            elif target.partition(".")[0] in OUTSIDE:
+                used = target.partition(".")[0]
+            else:
+                continue
+            if used not in {own, *rows[own], *HELPERS}:
+                found.append(f"{path.relative_to(ROOT)} line {line}: {own} imports {used}")
+    return found
+
+
+def test_packages_use_what_the_table_says() -> None:
+    rows = rows_of_python(TABLE.read_text())
+    names = set().union(*rows.values())
+    assert names <= {*rows, *OUTSIDE, "bindings"}, "the table names what there is not"
+    if wrong := not_in_the_table(rows):
+        pytest.fail("expected imports as docs/architecture.md allows, got:\n  " + "\n  ".join(wrong))
+
+
+def test_an_import_that_the_table_lacks_is_found() -> None:
+    rows = rows_of_python(TABLE.read_text())
+    rows["model"] = rows["model"] - {"tuning"}
+    del rows["doctor"]
+    found = "\n".join(not_in_the_table(rows))
+    assert "model imports tuning" in found
+    assert "doctor has no row" in found
 
 
 # ---- C++: which folder includes which ----

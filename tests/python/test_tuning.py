@@ -273,7 +273,7 @@ sys.exit(3)
 def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = without_settings()
     return subprocess.run(
-        [sys.executable, "-m", "thresher.cli", "tune", *map(str, arguments)],
+        [sys.executable, "-m", "thresher", "tune", *map(str, arguments)],
         env={**clean, "COLUMNS": "160", "NO_COLOR": "1", **environment},
         capture_output=True,
         text=True,

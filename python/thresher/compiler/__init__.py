@@ -1,5 +1,6 @@
 """From PyTorch models to plans of the engine."""
 
+import thresher.compiler.torch_check  # noqa: F401  # first: the others may not bear the PyTorch that it warns of
 from thresher.compiler.api import compile
 from thresher.compiler.backend import thresher_backend
 from thresher.compiler.config import CompilerConfig

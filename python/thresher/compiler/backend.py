@@ -19,9 +19,9 @@ from torch._guards import TracingContext
 from thresher import startup
 from thresher.compiler import recheck, tracing
 from thresher.compiler.capture import capture_inference
-from thresher.compiler.config import CompilerConfig, config_from_options
+from thresher.compiler.config import CompilerConfig, check_mode, config_from_options
 from thresher.compiler.decompositions import DECOMPOSITIONS
-from thresher.compiler.errors import ConfigError, UnsupportedOperatorError
+from thresher.compiler.errors import UnsupportedOperatorError
 from thresher.compiler.origin import module_path
 from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
 from thresher.compiler.precision import MODEL_PRECISION, warn_unmatched
@@ -53,13 +53,12 @@ def thresher_backend(
       gm: the graph as TorchDynamo captured it.
       example_inputs: its inputs, possibly fake.
       options: settings by the names of CompilerConfig, or {"config": CompilerConfig}.
-      mode: None or "default"; there are no other modes.
+      mode: as in ``thresher.compile``.
 
     Raises:
       ConfigError: an unknown or unusable setting.
     """
-    if mode not in (None, "default"):
-        raise ConfigError(f"mode: wanted None or 'default', found {mode!r}; settings go into options={{...}}")
+    check_mode(mode)
     startup.initialize()
     tracing.traced()
     rest = dict(options or {})

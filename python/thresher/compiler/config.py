@@ -6,10 +6,12 @@ import dataclasses
 import difflib
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from thresher import threads
 from thresher.compiler.errors import ConfigError, PassError, UnavailableError
 from thresher.compiler.precision import MODEL_PRECISION, PRECISIONS, Precision, available
 from thresher.passes import INPUT, Graph, Pass
@@ -19,6 +21,9 @@ EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
 LEVELS = ("O0", "O1", "O2", "O3")
 FALLBACKS = ("split", "error")
 PLAN_SIZES = ("many", "one")
+# Modes of torch.compile: those that are what plans are anyway, and those that ask for measurements.
+MODES = ("default", "reduce-overhead")
+TUNING_MODES = ("max-autotune", "max-autotune-no-cudagraphs")
 
 # The pass that gives layers another precision than the model has.
 PRECISION_PASS = "precision_assignment"
@@ -63,6 +68,7 @@ class CompilerConfig:
         "encoder.layer.0".
       max_weight_error: a layer stays as the model has it where rounding would change its weights by more than this,
         relative to their norm; None for 0.04, and 0.12 with "int4_weight"; 0 for no limit.
+      threads: how many threads share one operator's work, 1 to 1024; None for ``thresher.get_num_threads()``.
       use_tuning: choose the blocking of matrix products by what ``thresher tune`` measured on this machine.
       plan_sizes: "many" lets one plan serve many sizes of the inputs, wherever the graph allows for it; "one" makes a
         plan for each combination of input shapes.
@@ -86,6 +92,7 @@ class CompilerConfig:
     precision: Precision = MODEL_PRECISION
     precision_exclude: tuple[str, ...] = ()
     max_weight_error: float | None = None
+    threads: int | None = None
     use_tuning: bool = True
     plan_sizes: Literal["many", "one"] = "many"
     plan_cache_size: int = 32
@@ -102,6 +109,11 @@ class CompilerConfig:
         size = self.plan_cache_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"plan_cache_size: wanted an integer of at least 1, found {size!r}; the default is 32")
+        if self.threads is not None:
+            try:
+                threads.checked("threads", self.threads)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
         self._check_extra_passes()
         self._check_precision()
         if self.dump_dir is not None:
@@ -222,6 +234,25 @@ class CompilerConfig:
                     "tell them apart with thresher.Pass('another_name', function)"
                 )
         self.pass_names()
+
+
+def check_mode(mode: object) -> None:
+    """Compares a mode of torch.compile with those that mean something here, and warns of those that mean less.
+
+    Raises:
+      ConfigError: an unknown mode.
+    """
+    if mode not in (None, *MODES, *TUNING_MODES):
+        raise ConfigError(
+            f"mode: expected None or one of {', '.join((*MODES, *TUNING_MODES))}, got {mode!r}; "
+            "settings of Thresher go into thresher.compile(...) or options={...}"
+        )
+    if mode in TUNING_MODES:
+        warnings.warn(
+            f"thresher: mode={mode!r} is taken for 'default': nothing is measured while a model is compiled; "
+            "thresher.tune(model, *inputs) measures once and is used from then on",
+            stacklevel=3,
+        )
 
 
 def check_names(names: Mapping[str, object]) -> None:

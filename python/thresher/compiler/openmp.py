@@ -3,8 +3,8 @@
 After a parallel operator of PyTorch they keep their cores busy for some milliseconds. Where a part of a model runs in
 the engine right after it, the engine's own threads would have to share these cores: a model of which half runs in
 PyTorch was measured to become slower than eager. So such a part borrows PyTorch's threads, which are awake and where
-the data is. Where it cannot, because their number differs or the library lacks what it takes, they are sent home before
-the part, and start again when PyTorch wants them.
+the data is. Where it cannot, because their number differs or the library lacks what it takes, they are ended before
+the part, and start again when PyTorch needs them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LIBRARIES = ("libgomp", "libiomp5", "libomp")
 _TEAM = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 
 
-# In a child of fork() the threads are gone, which the library does not know: it would wait for them for ever.
+# In a child of fork() the threads are gone, which the library does not know: it would wait for them forever.
 _forked = False
 
 

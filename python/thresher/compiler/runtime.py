@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from thresher import _engine, tuning
+from thresher import _engine, threads, tuning
 from thresher.compiler import tracing
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
@@ -125,7 +125,7 @@ class Prepared:
       rest: other tensors, which have to lie where they lie.
     """
 
-    __slots__ = ("_frozen", "_graph", "_key", "_places", "_rest", "_serial")
+    __slots__ = ("_frozen", "_graph", "_key", "_places", "_rest", "_serial", "_threads")
 
     def __init__(
         self,
@@ -141,6 +141,7 @@ class Prepared:
         self._frozen = frozen
         self._rest = rest
         self._places = shim.places(rest)
+        self._threads = torch.get_num_threads()
 
     def entry(self) -> Entry | None:
         """What the graph runs; None where one of the tensors has changed, or it is to be built."""
@@ -148,6 +149,7 @@ class Prepared:
         if (
             generation is None
             or generation.serial != self._serial
+            or torch.get_num_threads() != self._threads
             or not generation.snapshot.unchanged(self._frozen)
             or (self._rest and shim.places(self._rest) != self._places)
             or (entry := generation.entries.get(self._key)) is None
@@ -410,7 +412,11 @@ class CompiledGraph:
         return entry
 
     def _key(self, args: Sequence[Any]) -> object:
-        return tuple(args[i] for i in self._numbers), tuple(args[i].shape for i in self._symbolic)
+        return (
+            torch.get_num_threads(),  # a program may change it at any time, and plans are for a number of threads
+            tuple(args[i] for i in self._numbers),
+            tuple(args[i].shape for i in self._symbolic),
+        )
 
     def _renew(self, old: _Generation | None, args: Sequence[Any]) -> _Generation:
         """Starts a generation of plans for parameters that were never seen or have changed."""
@@ -442,7 +448,7 @@ class CompiledGraph:
             if entry is not None:
                 return entry
             if self.config.use_tuning:
-                tuning.apply()
+                tuning.apply(threads.reserve(self.config.threads))
             entry = self._for_many(generation, args)
             if entry is None:
                 start = time.perf_counter()
@@ -496,7 +502,7 @@ class CompiledGraph:
 
     def _family(self, generation: _Generation, args: Sequence[Any], sizes: Sequence[int]) -> _Family:
         ones = frozenset(i for i, size in enumerate(sizes) if size == 1)
-        key = (ones, *(args[i] for i in self._plain_numbers))
+        key = (torch.get_num_threads(), ones, *(args[i] for i in self._plain_numbers))
         families = generation.families
         if key not in families:
             while len(families) >= self.config.plan_cache_size:
@@ -566,6 +572,7 @@ class CompiledGraph:
         return {
             "level": self.config.optimization_level,
             "share_memory": self.config.memory_planning,
+            "num_threads": threads.reserve(self.config.threads),
             "use_tuning": self.config.use_tuning,
             "name": self.name,
             **self.config.precision_arguments(),
@@ -615,3 +622,13 @@ class CompiledGraph:
 
         sections = {str(row["name"]): str(row["section"]) for row in _engine.ops()}
         return Dump(self.config.dump_dir, f"{self.name}_{what}_{number}", sections)
+
+
+def _plan_anew() -> None:
+    """Drops the plans that are for another number of threads than models now have unless they were given their own."""
+    for graph in RECORDER.alive():
+        if isinstance(graph, CompiledGraph) and graph.config.threads is None:
+            graph.clear()
+
+
+threads.follow(_plan_anew)

@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from thresher import torch_version
+
 OLDEST_PYTHON = (3, 10)
-SUPPORTED_TORCH = ("2.13",)
 
 
 class Level(str, Enum):
@@ -171,11 +172,11 @@ def check_torch() -> Finding:
             "torch",
             Level.WARN,
             'missing: torch.compile(backend="thresher") and thresher.compile need it',
-            f"pip install 'torch=={SUPPORTED_TORCH[-1]}.*', or go on without them",
+            f"{torch_version.cure()}, or go on without them",
         )
-    if not version.startswith(tuple(f"{minor}." for minor in SUPPORTED_TORCH)):
-        found = f"{version}; tested are {', '.join(SUPPORTED_TORCH)}"
-        return Finding("torch", Level.WARN, found, f"pip install 'torch=={SUPPORTED_TORCH[-1]}.*'")
+    if not torch_version.is_supported(version):
+        found = f"{version}; tested are {', '.join(torch_version.SUPPORTED)}"
+        return Finding("torch", Level.WARN, found, torch_version.cure())
     return Finding("torch", Level.OK, version)
 
 
@@ -278,6 +279,6 @@ def check_compiler() -> Finding:
 def _guarded(check: Callable[..., Finding], *arguments: Any) -> Finding:
     try:
         return check(*arguments)
-    except Exception as error:  # the doctor must not die of the illness
+    except Exception as error:  # one failed check must not stop the others
         name = check.__name__.removeprefix("check_").replace("_", " ")
         return Finding(name, Level.FAIL, f"{type(error).__name__}: {error}", "please report this message")

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thresher import _engine, startup, tuning
+from thresher import threads as pool
 
 # NumPy has no bf16: such a port takes and gives float32, which holds every bf16.
 _DTYPES = {
@@ -191,7 +192,7 @@ def load(
     precision: str | None = None,
     precision_exclude: tuple[str, ...] | None = None,
     max_weight_error: float | None = None,
-    num_threads: int | None = None,
+    threads: int | None = None,
 ) -> Model:
     """Loads a file of ``thresher.export`` and compiles it for this machine. Needs no PyTorch.
 
@@ -205,7 +206,7 @@ def load(
         "int8_weight" or "int4_weight"; None for what the file says.
       precision_exclude: modules that stay as they are in the file; None for what the file says.
       max_weight_error: the change of weights beyond which a layer stays so; None for what the file says.
-      num_threads: that share one operator's work; None for THRESHER_NUM_THREADS, else every usable core.
+      threads: how many share one operator's work, 1 to 1024; None for ``thresher.get_num_threads()`` now.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -214,8 +215,10 @@ def load(
       NotImplementedError: the file was written by a later version in a format that this one does not know.
     """
     start = time.perf_counter()
+    number = None if threads is None else pool.checked("threads", threads)
     startup.initialize()
-    tuning.apply()
+    number = pool.reserve(number)
+    tuning.apply(number)
     name = os.fspath(path)
     if not os.path.exists(name):
         raise FileNotFoundError(f"wanted a model file, found no {name}; thresher.export writes one")
@@ -225,7 +228,7 @@ def load(
         precision=precision,
         exclude=None if precision_exclude is None else list(precision_exclude),
         max_weight_error=max_weight_error,
-        num_threads=num_threads or 0,
+        num_threads=number,
     )
     return Model(engine, time.perf_counter() - start)
 

@@ -12,6 +12,7 @@ or ``THRESHER_PROFILE=ON`` in the environment, or ``with thresher.profiler.profi
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from thresher.profiler.averages import KeyAverage, KeyAverages
 from thresher.profiler.control import (
     Profile,
     annotate,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from thresher.profiler.server import ProfilerServer, serve
 
 __all__ = [
+    "KeyAverage",
+    "KeyAverages",
     "OpReport",
     "Phase",
     "Profile",

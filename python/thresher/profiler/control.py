@@ -7,12 +7,13 @@ import json
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from thresher.machine.roofs import known_peaks
 from thresher.profiler import formats, tracing
+from thresher.profiler.averages import KeyAverages
 from thresher.profiler.events import number_of
 from thresher.profiler.report import OpReport
 
@@ -42,9 +43,11 @@ def start(trace: bool | str | Path | None = None, *, max_bytes: int | None = Non
             memory.
 
     Raises:
-        ValueError: a trace is running already, or the file exists or cannot be written.
+        ValueError: a trace is running already, the file exists or cannot be written, or a THRESHER_* variable has a
+            value that cannot be used.
     """
     engine = _engine()
+    engine.initialize()  # what the environment asks for comes before what the program asks for
     if trace is not None and trace is not False:
         path = "" if trace is True else str(_place(Path(trace)))
         limit = max_bytes or (DEFAULT_TRACE_BYTES if path else DEFAULT_MEMORY_BYTES)
@@ -57,6 +60,8 @@ def start(trace: bool | str | Path | None = None, *, max_bytes: int | None = Non
 def stop() -> None:
     """Records no longer; what was recorded stays. Completes a running trace, and warns if records are missing in it."""
     engine = _engine()
+    with suppress(ValueError):  # a wrong variable: whatever compiles or loads a model says so
+        engine.initialize()
     engine.profile_stop()
     if not engine.trace_status()["running"]:
         return
@@ -112,11 +117,12 @@ def save_trace(path: str | Path) -> None:
     _engine().trace_save(str(_place(Path(path))))
 
 
-def export_trace(path: str | Path) -> None:
+def export_trace(path: str | Path, *, force: bool = False) -> None:
     """Writes the running or last trace as a time line or a page.
 
     Args:
         path: a new file: .thrtrace (native), .json or .json.gz (Chrome), .pftrace (Perfetto) or .html.
+        force: replaces a file that exists; not a .thrtrace, which the engine writes.
 
     Raises:
         ValueError: another suffix, or there has been no trace.
@@ -131,15 +137,15 @@ def export_trace(path: str | Path) -> None:
     from thresher.profiler.html import render as render_page
     from thresher.profiler.trace import read_trace
 
-    check_output(target)
+    check_output(target, force=force)
     with tempfile.TemporaryDirectory(prefix="thresher-") as folder:
         native = Path(folder) / target.with_suffix(".thrtrace").name
         save_trace(native)
         trace = read_trace(native)
     if target.suffix == ".html":
-        write_text(target, render_page(build_report(trace)))
+        write_text(target, render_page(build_report(trace)), force=force)
     else:
-        write_trace(trace, target)
+        write_trace(trace, target, force=force)
 
 
 @contextmanager
@@ -243,6 +249,31 @@ class Profile:
     def op_report(self, format: str = "text") -> Any:
         """The report in one of the formats of ``thresher.profiler.op_report``; the same errors."""
         return render(self.report, format)
+
+    def step(self) -> None:
+        """Marks the end of one step of the program and the start of the next; see ``thresher.profiler.step``."""
+        step()
+
+    def key_averages(self) -> KeyAverages:
+        """The operators of the block under the names of torch.profiler: ``p.key_averages().table(sort_by="count")``."""
+        return KeyAverages(self.report)
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Writes the block as Chrome JSON, compressed where the name ends in ".gz".
+
+        Args:
+            path: a file; one that exists is replaced, as torch.profiler does.
+
+        Raises:
+            ValueError: the name ends in neither .json nor .json.gz, or the block kept no trace.
+            OSError: the file cannot be written.
+        """
+        if not str(path).endswith((".json", ".json.gz")):
+            raise ValueError(
+                f"export_chrome_trace: expected a name that ends in .json or .json.gz, got {path}; "
+                "export(path) writes other kinds"
+            )
+        export_trace(path, force=True)
 
     def save_trace(self, path: str | Path) -> None:
         """Writes the trace of the block, until the next trace starts; see ``thresher.profiler.save_trace``."""

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING
 
 from thresher.profiler.percentages import apportion
-from thresher.profiler.report import NOT_MODELLED, OpReport, Phase
+from thresher.profiler.report import OpReport, Phase
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -93,7 +93,7 @@ def to_rich(report: OpReport) -> Group:
                     name, justify="left" if name in ("opname", "bound by") else "right", no_wrap=name != "opname"
                 )
             for row in section.rows:
-                speed = NOT_MODELLED if row.gflops is None else f"{row.gflops:.2f}"
+                speed = "not modelled" if row.gflops is None else f"{row.gflops:.2f}"
                 peak = "-" if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}"
                 times = (f"{ns / 1e6:.2f}" for ns in (row.min_ns, row.max_ns, row.ave_ns, row.total_ns))
                 table.add_row(

@@ -10,7 +10,6 @@ from thresher.json_text import flag, integer, number, parse, text
 from thresher.profiler.percentages import percentages
 
 SECTIONS = ("forward", "reshape", "alloc")
-NOT_MODELLED = "not modelled"
 _FORMAT = "thresher-op-report"
 _FORMAT_VERSION = 1
 
@@ -218,7 +217,7 @@ class OpReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data for JSON. Milliseconds are exact to the nanosecond."""
+        """The report as plain data for JSON. Milliseconds are exact to the nanosecond; None is what is not known."""
         return {
             "format": _FORMAT,
             "format_version": _FORMAT_VERSION,
@@ -392,12 +391,8 @@ def _judgement(roof: tuple[float, float] | None, total_ns: int) -> dict[str, Any
     return {"percent_of_peak": 100 * share, "bound": bound}
 
 
-def _modelled(value: float | str | None) -> float | str:
-    return NOT_MODELLED if value is None else value
-
-
 def _unless_unknown(value: object) -> float | None:
-    return None if value is None or value == NOT_MODELLED else number(value)
+    return None if value is None else number(value)
 
 
 def _nanoseconds(milliseconds: object) -> int:
@@ -415,13 +410,13 @@ def _row_to_dict(row: Row) -> dict[str, Any]:
         "median_ms": row.median_ns / 1e6,
         "total_ms": row.total_ns / 1e6,
         "percentage": row.percentage,
-        "flops": _modelled(row.flops),
-        "bytes": _modelled(row.bytes),
-        "gflop_per_s": _modelled(row.gflops),
-        "gbyte_per_s": _modelled(row.gbytes_per_s),
-        "flop_per_byte": _modelled(row.intensity),
-        "percent_of_peak": _modelled(row.percent_of_peak),
-        "bound": _modelled(row.bound),
+        "flops": row.flops,
+        "bytes": row.bytes,
+        "gflop_per_s": row.gflops,
+        "gbyte_per_s": row.gbytes_per_s,
+        "flop_per_byte": row.intensity,
+        "percent_of_peak": row.percent_of_peak,
+        "bound": row.bound,
     }
 
 
@@ -441,5 +436,5 @@ def _row_from_dict(row: Mapping[str, Any]) -> Row:
         flops=_unless_unknown(row["flops"]),
         bytes=_unless_unknown(row["bytes"]),
         percent_of_peak=_unless_unknown(row.get("percent_of_peak")),
-        bound=None if bound is None or bound == NOT_MODELLED else text(bound),
+        bound=None if bound is None else text(bound),
     )

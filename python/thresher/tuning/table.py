@@ -43,8 +43,11 @@ _lock = ForkLock()
 _table = _Table()
 
 
-def apply() -> None:
+def apply(num_threads: int) -> None:
     """Makes the kept choices known to the engine. Plans do this before they are built; more calls cost microseconds.
+
+    Args:
+        num_threads: those of the plan.
 
     Raises:
         ValueError: THRESHER_TUNING_SPEC names a file that cannot be used.
@@ -53,7 +56,7 @@ def apply() -> None:
 
     spec = os.environ.get(SPEC)
     source: object = ("spec", spec) if spec is not None else ("cache", cache.enabled() and cache.folder())
-    wanted = (_engine.isa(), _engine.num_threads())
+    wanted = (_engine.isa(), num_threads)
     with _lock:
         if _table.source == source and wanted in _table.asked:
             return

@@ -39,7 +39,9 @@ const std::vector<Variable>& Table() {
       {"THRESHER_NUM_THREADS",
        Type::kInteger,
        "",
-       "Threads that share one operator's work; by default the cores this process may use.",
+       "Threads that share one operator's work; by default as many as PyTorch or OMP_NUM_THREADS say, at most the "
+       "cores "
+       "this process may use.",
        {},
        1,
        1024},
@@ -126,7 +128,7 @@ Status Check(const Variable& variable, const std::string& value) {
       return ParseInteger(variable, value).status();
     case Type::kChoice:
       for (const std::string_view choice : variable.choices) {
-        if (value == choice) return Status::Ok();
+        if (Lower(value) == choice) return Status::Ok();
       }
       return Invalid(variable, value);
     case Type::kText:
@@ -209,7 +211,7 @@ Result<std::string> GetString(std::string_view name) {
   const Variable& variable = Find(name);
   std::string value = ValueOf(variable);
   THRESHER_TRY(Check(variable, value));
-  return value;
+  return variable.type == Type::kChoice ? Lower(value) : value;
 }
 
 std::string Raw(std::string_view name) {

@@ -1,6 +1,7 @@
 #include "thresher/base/isa.h"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 
 #include "thresher/base/env.h"
@@ -119,7 +120,8 @@ void UseBest() {
 }
 
 Result<Isa> Select() {
-  const std::string name = env::Raw("THRESHER_ISA");  // Force() has the better message for a wrong name
+  std::string name = env::Raw("THRESHER_ISA");  // Force() has the better message for a wrong name
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   if (name.empty()) {
     UseBest();
   } else {

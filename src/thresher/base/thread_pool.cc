@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <system_error>
 
 #include "thresher/base/cpu.h"
@@ -53,10 +55,18 @@ alignas(std::mutex) unsigned char global_mutex_storage[sizeof(std::mutex)];
 
 std::mutex& GlobalMutex() { return *std::launder(reinterpret_cast<std::mutex*>(global_mutex_storage)); }
 
-int DefaultSize() {
-  const Result<int64_t> wanted = env::GetInteger("THRESHER_NUM_THREADS");
-  if (wanted.ok() && wanted.value() > 0) return static_cast<int>(wanted.value());
-  return UsableCores();  // an invalid value is reported by env::Validate()
+std::atomic<int> global_size{0};  // what was set; 0: the default
+
+// The first of the numbers in OMP_NUM_THREADS, which has one for each level of nesting; 0: none. What OpenMP's
+// libraries do not understand they ignore, and so does this.
+int OpenMpSize() {
+  const std::string value = env::Raw("OMP_NUM_THREADS");
+  const size_t begin = std::min(value.find_first_not_of(" \t"), value.size());
+  const char* const end = value.data() + value.size();
+  int number = 0;
+  const auto [rest, error] = std::from_chars(value.data() + begin, end, number);
+  const bool whole = rest == end || *rest == ',' || *rest == ' ' || *rest == '\t';
+  return error == std::errc() && whole && number > 0 ? number : 0;
 }
 
 void EndWorkersAtExit() {
@@ -193,17 +203,29 @@ void ThreadPool::Resize(int num_threads) {
   Start(num_threads);
 }
 
+int ThreadPool::DefaultSize() {
+  const Result<int64_t> wanted = env::GetInteger("THRESHER_NUM_THREADS");
+  if (wanted.ok() && wanted.value() > 0) return static_cast<int>(wanted.value());
+  const int cores = UsableCores();  // an invalid value is reported by env::Validate()
+  const int open_mp = OpenMpSize();
+  return open_mp > 0 ? std::min(open_mp, cores) : cores;
+}
+
 ThreadPool& ThreadPool::Global() {
   if (ThreadPool* pool = global_pool.load(std::memory_order_acquire)) return *pool;
   const std::lock_guard lock(GlobalMutex());
   ThreadPool* pool = global_pool.load(std::memory_order_relaxed);
   if (pool == nullptr) {
-    pool = new ThreadPool(DefaultSize());
+    const int size = global_size.load(std::memory_order_relaxed);
+    pool = new ThreadPool(size > 0 ? size : DefaultSize());
     global_pool.store(pool, std::memory_order_release);
   }
   return *pool;
 }
 
-void ThreadPool::SetGlobalSize(int num_threads) { Global().Resize(num_threads); }
+void ThreadPool::SetGlobalSize(int num_threads) {
+  global_size.store(num_threads, std::memory_order_relaxed);
+  Global().Resize(num_threads);
+}
 
 }  // namespace thresher

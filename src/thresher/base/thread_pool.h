@@ -49,7 +49,11 @@ class ThreadPool {
   // Which library; for the life of the process.
   static void SetOpenMp(const OpenMp& library);
 
-  // The pool that all plans of this process share: THRESHER_NUM_THREADS threads, else one for every usable core.
+  // How many threads the shared pool starts with: THRESHER_NUM_THREADS, else OMP_NUM_THREADS or one for every usable
+  // core, whichever is less.
+  static int DefaultSize();
+
+  // The pool that all plans of this process share: of the size that was set last, else the default one.
   // A child made by fork() gets a pool of its own at its first call, so ask for it each time rather than keep it.
   static ThreadPool& Global();
 

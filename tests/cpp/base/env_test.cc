@@ -71,6 +71,12 @@ TEST(Env, InvalidValuesSayWhatWasWantedAndFound) {
   }
 }
 
+TEST(Env, ChoicesMayBeWrittenInAnyCase) {
+  const Scoped scoped("THRESHER_LOG", "INFO");
+  EXPECT_TRUE(Validate().ok());
+  EXPECT_EQ(GetString("THRESHER_LOG").value(), "info");
+}
+
 TEST(Env, DefaultsApplyWhereNothingIsSet) {
   const Scoped records("THRESHER_PROFILE_RECORDS", "");
   EXPECT_EQ(GetInteger("THRESHER_PROFILE_RECORDS").value(), 65536);

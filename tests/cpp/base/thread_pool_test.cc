@@ -173,6 +173,27 @@ TEST(SpinBarrier, OnePartyNeverWaits) {
   EXPECT_EQ(barrier.parties(), 1);
 }
 
+TEST(ThreadPool, DefaultSizeFollowsTheEnvironment) {
+  const auto with = [](const char* own, const char* open_mp) {
+    setenv("THRESHER_NUM_THREADS", own, 1);
+    setenv("OMP_NUM_THREADS", open_mp, 1);
+    const int size = ThreadPool::DefaultSize();
+    unsetenv("THRESHER_NUM_THREADS");
+    unsetenv("OMP_NUM_THREADS");
+    return size;
+  };
+  const int cores = UsableCores();
+  EXPECT_EQ(with("", ""), cores);
+  EXPECT_EQ(with("", "1"), 1);
+  EXPECT_EQ(with("", " 1,2"), 1);
+  EXPECT_EQ(with("", "1000"), cores) << "more threads than cores are had by asking Thresher for them";
+  EXPECT_EQ(with("", "many"), cores);
+  EXPECT_EQ(with("", "1x"), cores);
+  EXPECT_EQ(with("", "-1"), cores);
+  EXPECT_EQ(with("", "0"), cores);
+  EXPECT_EQ(with("7", "1"), 7);
+}
+
 // An OpenMP library whose teams are made anew each time, and which gives one thread less where it was told to.
 struct FakeOpenMp {
   static void Parallel(void (*body)(void*), void* data, unsigned num_threads, unsigned) {

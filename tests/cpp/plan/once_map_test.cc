@@ -75,7 +75,7 @@ TEST_F(OnceMapTest, WhatFailedIsTriedAgain) {
       wait();
       throw std::runtime_error("no memory");
     };
-    EXPECT_THROW(map_.Get(1, make), std::runtime_error);
+    EXPECT_THROW((void)map_.Get(1, make), std::runtime_error);
   });
   std::jthread waiting([&] { EXPECT_EQ(map_.Get(1, []() -> Result<int> { return 7; }).value(), 7); });
   End();
