@@ -337,11 +337,12 @@ def stage_test(session: nox.Session) -> None:
     """Measure a real model with and without Thresher, profiler off and on; exit code 1 if a limit is broken."""
     parser = parser_of(
         "stage_test",
-        "Builds the wheel, makes one environment without and one with it, runs scripts/stage_test.py over both. "
-        "Results lie in build/stage_test. Arguments that are not listed here go to scripts/stage_test.py.",
+        "Builds the wheel, makes one environment without and one with it, runs scripts/stage_test.py over both, which "
+        "measures and judges the scenarios of docs/stage_test.md. Results lie in build/stage_test. "
+        "Arguments that are not listed here go to scripts/stage_test.py.",
         ["", "--quick"],
     )
-    parser.add_argument("--quick", action="store_true", help="30 requests a block instead of 300")
+    parser.add_argument("--quick", action="store_true", help="30 requests a scenario instead of 300")
 
     def action(options: argparse.Namespace, rest: list[str]) -> None:
         tests.run_stage(Flavour(), [*(["--quick"] if options.quick else []), *rest])

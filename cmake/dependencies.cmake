@@ -3,7 +3,9 @@
 include_guard()
 
 macro(thresher_find_package name target)
-  find_package(${name} CONFIG QUIET)
+  if(NOT TARGET ${target})
+    find_package(${name} CONFIG QUIET)
+  endif()
   if(NOT TARGET ${target})
     message(FATAL_ERROR "Wanted the CMake package ${name} with the target ${target}; found none. `nox -s build` "
                         "installs it through Conan; for a build by hand run `nox -s deps` and configure with "
@@ -12,6 +14,12 @@ macro(thresher_find_package name target)
 endmacro()
 
 find_package(Threads REQUIRED)
+if(THRESHER_FETCH_HIGHWAY)
+  find_package(hwy 1.2 CONFIG QUIET)
+  if(NOT TARGET hwy::hwy)
+    include(cmake/highway.cmake)
+  endif()
+endif()
 thresher_find_package(hwy hwy::hwy)
 if(THRESHER_BUILD_TESTS)
   thresher_find_package(GTest GTest::gmock)

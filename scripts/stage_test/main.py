@@ -9,7 +9,18 @@ from pathlib import Path
 
 from measure.worker import WorkerError
 from stage_test import render
-from stage_test.plan import AGREEMENT_LIMIT, MEAN_ERROR_BOUND, RATIO_LIMIT, SPREAD_BOUND, Plan
+from stage_test.plan import (
+    AGREEMENT_LIMIT,
+    ERROR_LIMIT,
+    KINDS,
+    MEAN_ERROR_BOUND,
+    RATIO_LIMIT,
+    RECORDS_LIMIT,
+    SCENARIOS,
+    SPREAD_BOUND,
+    TORCH_PROFILER_LIMIT,
+    Plan,
+)
 from stage_test.stage import Stage
 from stage_test.verdict import ResultError, Verdict, judge, read_attempt
 
@@ -22,14 +33,15 @@ EXIT_FAIL = 1
 EXIT_ERROR = 2
 
 DESCRIPTION = f"""\
-Measures all-MiniLM-L6-v2 in four processes that take turns:
+Measures all-MiniLM-L6-v2 in {len(SCENARIOS)} scenarios, in {len(KINDS)} processes that take turns:
   (1) torch eager in an environment without Thresher, torch.profiler off and on
   (2) the same with Thresher installed and its PyTorch entry points loaded, off and on
   (3) torch.compile(model, backend="thresher"), off, with operator records, and under torch.profiler
   (4) the same on the model in bfloat16
 and judges, by median and by mean: (2) against (1), (3) against (1) and (4) against (3), each at most
-{RATIO_LIMIT:.2f} times, and both profilers of (3); outputs within {AGREEMENT_LIMIT:.0e} of PyTorch's, in bfloat16 no
-further off than its own."""
+{RATIO_LIMIT:.2f} times; operator records of (3) at most {RECORDS_LIMIT:.2f} times, torch.profiler in (3) at most
+{TORCH_PROFILER_LIMIT:.2f} times what it costs (1); outputs within {AGREEMENT_LIMIT:.0e} of PyTorch's, in bfloat16 with
+at most {ERROR_LIMIT:.1f} times its error."""
 
 EPILOG = f"""\
 examples:

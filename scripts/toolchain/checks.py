@@ -16,7 +16,7 @@ from .process import ToolchainError, command_line, note, output, run
 CPP_FOLDERS = ("src", "tests", "bench")
 CPP_SUFFIXES = (".h", ".cc", ".cu")
 PYTHON_SUFFIXES = (".py", ".pyi")
-PYTHON_PLACES = ("python", "cuda", "scripts", "tests", "bench", "examples", "conan", "noxfile.py")
+PYTHON_PLACES = ("python", "cuda", "scripts", "tests", "bench", "examples", "conan", "conanfile.py", "noxfile.py")
 SHELL_PLACES = ("scripts", "docker", ".ci")
 
 

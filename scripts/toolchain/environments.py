@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -205,7 +207,7 @@ def ensure(environment: Environment) -> Path:
     if environment.base:
         (environment.site_packages / "base_environment.pth").write_text(f"{environment.base.site_packages}\n")
     for call in installation(environment):
-        pip_install(environment, call)
+        pip_install(environment, pytorch_call(environment.python) if REQUIREMENTS / PYTORCH in call else call)
     if PYTORCH in environment.requirements:
         command: list[str | Path] = [environment.python, "-I", "-c", "import importlib.metadata as m, json; "]
         command[-1] = f"{command[-1]}print(json.dumps(m.requires({python_lock.PYTORCH!r}) or []))"
@@ -213,6 +215,27 @@ def ensure(environment: Environment) -> Path:
             pip_install(environment, call)
     write_stamp(environment, {"fingerprint": environment.fingerprint()})
     return environment.python
+
+
+def pytorch_call(python: Path) -> list[str | Path]:
+    """Returns the arguments of the pip call that installs PyTorch: the build for CPUs where pip can see one.
+
+    An index with builds for CPUs and for NVIDIA GPUs would give the latter, whose local version is the higher one.
+    """
+    (pinned,) = python_lock.inputs(REQUIREMENTS / PYTORCH)
+    (specifier,) = pinned.specifier
+    cpu = f"{specifier.version}+cpu"
+    listed = output([python, "-m", "pip", "index", "versions", "--disable-pip-version-check", pinned.name]) or ""
+    if cpu in re.split(r"[\s,()]+", listed):
+        note(f"PyTorch: the build for CPUs, {pinned.name} {cpu}; pip says how large it is")
+        return ["--no-deps", f"{pinned.name}=={cpu}"]
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        note(
+            f"PyTorch: pip sees no build for CPUs ({pinned.name} {cpu}). The one for NVIDIA GPUs works, too, but it is "
+            "a download of several GB with its libraries; pip says how large each file is. PIP_EXTRA_INDEX_URL or "
+            "PIP_FIND_LINKS names a place with the other (docs/building.md)."
+        )
+    return ["--no-deps", "-r", REQUIREMENTS / PYTORCH]
 
 
 def create(folder: Path) -> None:
@@ -241,7 +264,8 @@ def pip_install(environment: Environment, arguments: Sequence[str | Path]) -> No
 
 def run_pip(python: Path, verb: str, arguments: Sequence[str | Path]) -> None:
     """Runs a command of pip that fetches packages; like `pip_install`."""
-    command: list[str | Path] = [python, "-m", "pip", verb, "--disable-pip-version-check", "--progress-bar", "off"]
+    bar = "on" if sys.stdout.isatty() else "off"
+    command: list[str | Path] = [python, "-m", "pip", verb, "--disable-pip-version-check", "--progress-bar", bar]
     code, errors = watched([*command, *arguments])
     if code != 0:
         hint = HASH_HINT if "DO NOT MATCH THE HASHES" in errors else PIP_HINT

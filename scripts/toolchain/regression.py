@@ -33,7 +33,7 @@ def run_gate(flavour: Flavour, folder: Path) -> None:
     shutil.rmtree(now, ignore_errors=True)
     now.mkdir(parents=True)
     for number in range(RUNS):
-        profile: list[str | Path] = [python, "-m", "thresher.cli", "profile"]
+        profile: list[str | Path] = [python, "-m", "thresher", "profile"]
         profile += ["-o", now / f"{number}.json", WORKLOAD]
         run(profile, cwd=ROOT, environment=OFFLINE)
     judge(python, folder / "last", now)
@@ -55,7 +55,7 @@ def judge(python: Path, last: Path, now: Path) -> None:
         return
     verdict = now / "verdict.check"
     reports = sorted(now.glob("*.json"))
-    command = [python, "-m", "thresher.cli", "check", *before, "--against", *reports, "--json", verdict]
+    command = [python, "-m", "thresher", "check", *before, "--against", *reports, f"--json={verdict}"]
     command += ["--accept", "thresher"]
     code = subprocess.run([str(part) for part in command], cwd=ROOT, check=False).returncode
     if code == 0:

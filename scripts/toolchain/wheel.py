@@ -106,6 +106,8 @@ def build_raw(flavour: Flavour, torch_shims: Sequence[str] | None = None, **defi
         "cmake.build-type": flavour.build_type,
         "cmake.define.CMAKE_TOOLCHAIN_FILE": flavour.toolchain_file,
         "cmake.define.THRESHER_TORCH_SHIMS": ";".join(torch_shims),
+        "cmake.define.THRESHER_FETCH_HIGHWAY": "OFF",
+        "cmake.define.THRESHER_WERROR": "ON",
         **{f"cmake.define.{name}": value for name, value in defines.items()},
         **_cross_settings(platform),
         "install.strip": "true" if flavour.build_type == "Release" else "false",

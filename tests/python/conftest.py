@@ -16,9 +16,11 @@ WITHOUT_TORCH = importlib.util.find_spec("torch") is None
 NEEDS_TORCH = "needs PyTorch, which is not installed"
 # These test what stands around the wheel: scripts/, docker/ and bench/, which run where it is built and measured.
 REPOSITORY_TESTS = (
+    "test_api_reference",
     "test_bench",
     "test_containers",
     "test_dependencies",
+    "test_docs_links",
     "test_package",
     "test_release",
     "test_stage",

@@ -262,6 +262,34 @@ class TestEnvironments:
         (tmp_path / "locks" / "base.txt").write_text(f"a==1 --hash=sha256:{'1' * 64}\n")
         assert top.fingerprint() != before
 
+    @pytest.mark.parametrize(
+        ("listed", "wanted"),
+        [
+            (
+                "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0+cu130, 2.13.0+cpu, 2.13.0, 2.1.0",
+                "torch==2.13.0+cpu",
+            ),
+            ("torch (2.15.0)\nAvailable versions: 2.15.0+cpu, 2.13.0+cu130, 2.13.0, 2.12.0+cpu", None),
+            ("torch (2.13.0+cpu.cxx11)\nAvailable versions: 2.13.0+cpu.cxx11", None),
+            (None, None),
+        ],
+    )
+    def test_pytorch_for_cpus_where_pip_sees_it(
+        self,
+        listed: str | None,
+        wanted: str | None,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        from toolchain import environments
+
+        monkeypatch.setattr(environments, "output", lambda _: listed)
+        monkeypatch.setattr(environments.platform, "machine", lambda: "x86_64")
+        arguments = environments.pytorch_call(Path("python"))
+        assert arguments == ["--no-deps", *([wanted] if wanted else ["-r", environments.REQUIREMENTS / "torch.txt"])]
+        said = capsys.readouterr()
+        assert ("several GB" in said.out + said.err) == (wanted is None)
+
     def test_a_half_made_environment_has_no_stamp(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from toolchain import environments
         from toolchain.environments import Environment

@@ -25,15 +25,15 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 BOOTSTRAP = "python3 -m venv .venv && .venv/bin/pip install nox"
 INSTALLER = re.compile(r"sudo bash scripts/install_build_deps\.sh -y( --tests| --containers)?")
 NOX = ".venv/bin/nox -s "
-# By major version; whoever owns one of these can change what runs.
+# By commit: whoever owns an action can move its tags.
 ACTIONS = {
-    "actions/attest-build-provenance@v2",
-    "actions/cache@v4",
-    "actions/checkout@v4",
-    "actions/download-artifact@v4",
-    "actions/setup-python@v5",
-    "actions/upload-artifact@v4",
-    "pypa/gh-action-pypi-publish@release/v1",
+    "actions/attest-build-provenance@e8998f949152b193b063cb0ec769d69d929409be",
+    "actions/cache@5a3ec84eff668545956fd18022155c47e93e2684",
+    "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683",
+    "actions/download-artifact@d3f86a106a0bac45b974a628896c90dbdf5c8093",
+    "actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065",
+    "actions/upload-artifact@ea165f8d65b6e75b540449e92b4886f43607fa02",
+    "pypa/gh-action-pypi-publish@76f52bc884231f62b9a034ebfe128415bbaabdfc",
 }
 # Who may write what; all else reads.
 WRITERS = {("release", "publish"): {"id-token", "attestations"}}
@@ -235,7 +235,8 @@ def on_job(**content: Any) -> Callable[[dict[Any, Any]], None]:
         (step(run=".venv/bin/nox -s build -- --platform ${{ github.head_ref }}"), "pasted into the shell"),
         (step(uses="somebody/builds@v1"), "not on the list"),
         (step(uses="actions/checkout@main"), "not on the list"),
-        (step(uses="actions/checkout@v4"), "persist-credentials"),
+        (step(uses="actions/checkout@v4"), "not on the list"),
+        (step(uses="actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683"), "persist-credentials"),
         (on_job(permissions={"contents": "write"}), "may write contents"),
         (lambda workflow: workflow["jobs"]["build"].pop("timeout-minutes"), "timeout-minutes"),
         (lambda workflow: workflow.pop("permissions"), "permissions"),
