@@ -185,7 +185,7 @@ def test_the_command_says_it_and_keeps_the_exit_code(disk: Disk, tmp_path: Path)
     fill(folder)
     for option, name in (("--output", "report.json"), ("--html", "page.html"), ("--trace", "run.json")):
         done = subprocess.run(
-            [sys.executable, "-m", "thresher.cli", "profile", "--no-peaks", option, str(folder / name), str(script)],
+            [sys.executable, "-m", "thresher", "profile", "--no-peaks", option, str(folder / name), str(script)],
             capture_output=True,
             text=True,
             timeout=60,
@@ -214,7 +214,7 @@ def test_pytorchs_trace_is_whole_or_not_there(disk: Disk, tmp_path: Path) -> Non
     folder = disk("size=96k")
     script = tmp_path / "script.py"
     script.write_text("import torch\nx = torch.ones(4)\nfor _ in range(3000): x + 1\n")
-    command = [sys.executable, "-m", "thresher.cli", "profile", "--no-peaks", "--torch"]
+    command = [sys.executable, "-m", "thresher", "profile", "--no-peaks", "--torch"]
     done = subprocess.run(
         [*command, "--trace", str(folder / "run.json"), str(script)],
         capture_output=True,

@@ -77,7 +77,7 @@ while True:
 @pytest.mark.thorough
 def test_measuring_the_peaks_can_be_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "THRESHER_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "thresher.cli", "peaks", "--json"]
+    command = [sys.executable, "-m", "thresher", "peaks", "--json"]
     for delay in (0.3, 1, 2, 3):
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as child:
             time.sleep(delay)

@@ -348,7 +348,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("typer")
     environment = {**os.environ, "THRESHER_CACHE_DIR": str(folder), "COLUMNS": "200", "NO_COLOR": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "thresher.cli", "cache", *arguments],
+        [sys.executable, "-m", "thresher", "cache", *arguments],
         env=environment,
         capture_output=True,
         text=True,

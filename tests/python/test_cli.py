@@ -25,7 +25,7 @@ needs_engine = pytest.mark.skipif(
 def thresher(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = without_settings()
     return subprocess.run(
-        [sys.executable, "-m", "thresher.cli", *map(str, arguments)],
+        [sys.executable, "-m", "thresher", *map(str, arguments)],
         env={**clean, "COLUMNS": "200", "NO_COLOR": "1", **environment},
         capture_output=True,
         text=True,

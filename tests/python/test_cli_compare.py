@@ -25,7 +25,7 @@ def thresher(*arguments: str | Path, **environment: str) -> subprocess.Completed
     clean = without_settings()
     clean.pop("COLUMNS", None)
     return subprocess.run(
-        [sys.executable, "-m", "thresher.cli", *map(str, arguments)],
+        [sys.executable, "-m", "thresher", *map(str, arguments)],
         env={**clean, "NO_COLOR": "1", **environment},
         capture_output=True,
         text=True,
@@ -227,7 +227,7 @@ def test_check_passes_and_fails(tmp_path: Path) -> None:
     assert good.returncode == 0, good.stdout + good.stderr
     assert good.stdout.splitlines()[-1] == "verdict: pass"
     assert max(map(len, good.stdout.splitlines())) <= 100
-    bad = thresher("check", *old, "--against", *slow, "--json", tmp_path / "verdict.json")
+    bad = thresher("check", *old, "--against", *slow, f"--json={tmp_path / 'verdict.json'}")
     assert bad.returncode == 1
     assert "verdict: regression: linear" in bad.stdout
     verdict = json.loads((tmp_path / "verdict.json").read_text())
@@ -236,7 +236,7 @@ def test_check_passes_and_fails(tmp_path: Path) -> None:
     assert verdict["wall"]["status"] == "pass", "the steps of these traces last a millisecond in any case"
     lenient = thresher("check", *old, "--limit", "linear=40%", "--against", *slow, "--max-slowdown", "1%")
     assert lenient.returncode == 0, lenient.stdout
-    only = thresher("check", *old, "--json", "-", "--against", *slow, "--max-operator-slowdown", "50")
+    only = thresher("check", *old, "--json", "--against", *slow, "--max-operator-slowdown", "50")
     assert only.returncode == 0
     assert json.loads(only.stdout)["limits"]["operator_percent"] == 50
 
@@ -244,7 +244,7 @@ def test_check_passes_and_fails(tmp_path: Path) -> None:
 def test_check_refuses_other_machines(tmp_path: Path) -> None:
     (old,) = runs(tmp_path, "old", [1.0])
     other = synthetic_trace.write(tmp_path / "other.thrtrace", 5, isa="avx512", engine_version="0.2.0")
-    refused = thresher("check", old, "--against", other, "--json", tmp_path / "v.json")
+    refused = thresher("check", old, "--against", other, f"--json={tmp_path / 'v.json'}")
     assert refused.returncode == 2
     said = " ".join(refused.stdout.split())
     assert "instruction set: avx2 and avx512; version of Thresher: 0.1.0 and 0.2.0" in said and "--force" in said
@@ -272,8 +272,8 @@ def test_check_reads_operator_reports() -> None:
         (["{old}", "--against", "{old}", "--limit", "linear"], "such as linear=3%"),
         (["{old}", "--against", "{old}", "--limit", "liner=3%"], "no run has such an operator"),
         (["{old}", "--against", "none.thrtrace"], "No such file"),
-        (["{old}", "--against", "{old}", "--json", "{old}"], "found one that exists"),
-        (["{old}", "--against", "{old}", "--json", "{full}"], "No space left on device"),
+        (["{old}", "--against", "{old}", "--json={old}"], "found one that exists"),
+        (["{old}", "--against", "{old}", "--json={full}"], "No space left on device"),
     ],
 )
 def test_check_bad_input(tmp_path: Path, arguments: list[str], said: str) -> None:

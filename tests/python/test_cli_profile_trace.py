@@ -35,7 +35,7 @@ open("ran", "a").write("x")
 def thresher(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = without_settings()
     return subprocess.run(
-        [sys.executable, "-m", "thresher.cli", *map(str, arguments)],
+        [sys.executable, "-m", "thresher", *map(str, arguments)],
         env={**clean, "NO_COLOR": "1", "THRESHER_CACHE_DIR": str(cwd / "cache"), **environment},
         cwd=cwd,
         capture_output=True,

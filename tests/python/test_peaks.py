@@ -139,7 +139,7 @@ def test_a_busy_machine_is_told() -> None:
 def command(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("typer")
     return subprocess.run(
-        [sys.executable, "-m", "thresher.cli", "peaks", *arguments],
+        [sys.executable, "-m", "thresher", "peaks", *arguments],
         env={**os.environ, "THRESHER_CACHE_DIR": str(folder), "COLUMNS": "120", "NO_COLOR": "1", **environment},
         capture_output=True,
         text=True,

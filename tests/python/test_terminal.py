@@ -24,7 +24,7 @@ def command_at_terminal(folder: Path, *arguments: str) -> tuple[str, str]:
     leader, follower = pty.openpty()
     kept = without_settings()
     with subprocess.Popen(
-        [sys.executable, "-m", "thresher.cli", *arguments],
+        [sys.executable, "-m", "thresher", *arguments],
         env={**kept, "THRESHER_CACHE_DIR": str(folder), "TERM": "xterm", "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         stderr=follower,

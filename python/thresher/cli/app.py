@@ -13,7 +13,6 @@ app = typer.Typer(
     help="Thresher: an inference engine for PyTorch models.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from thresher.cli.common import Command, JsonFile, colored, console, write_json
 
 if TYPE_CHECKING:
     from thresher.cache import Entry
@@ -18,8 +19,6 @@ Examples:
 - `thresher cache prune --older-than 30` removes what this engine cannot use, and what is older than 30 days
 - `rm -r "$(thresher cache path)"` removes the folder
 """
-
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _group = typer.Typer(
     help="List, check and remove the results that are kept in files.",
@@ -35,31 +34,30 @@ def add_to(app: typer.Typer) -> None:
 
 @_group.command(
     name="list",
+    cls=Command,
     epilog="Examples: `thresher cache list`, `thresher cache list --json`, `thresher cache list --kind peaks`",
 )
+@colored
 def _list(
-    as_json: _AsJson = False,
+    json_file: JsonFile = None,
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only results of this kind.")] = None,
 ) -> None:
     """Show every kept result."""
     found = _entries(kind)
-    if as_json:
-        typer.echo(json.dumps([entry.to_dict() for entry in found], indent=2))
+    if write_json(json_file, [entry.to_dict() for entry in found]):
         return
     _print(found, f"{_count(len(found))} in {_folder_name()}")
 
 
-@_group.command(name="verify", epilog="Examples: `thresher cache verify`, `thresher cache verify --json`")
-def _verify(as_json: _AsJson = False) -> None:
+@_group.command(name="verify", cls=Command, epilog="Examples: `thresher cache verify`, `thresher cache verify --json`")
+@colored
+def _verify(json_file: JsonFile = None) -> None:
     """Check every file; exit code 1 if one is damaged."""
     from thresher.cache import State
 
     found = _entries()
     damaged = [entry for entry in found if entry.state is State.DAMAGED]
-    if as_json:
-        data = {"files": len(found), "damaged": [entry.to_dict() for entry in damaged]}
-        typer.echo(json.dumps(data, indent=2))
-    else:
+    if not write_json(json_file, {"files": len(found), "damaged": [entry.to_dict() for entry in damaged]}):
         for entry in damaged:
             typer.echo(f"{entry.path}: {entry.problem}")
         cure = "; `thresher cache prune` removes them" if damaged else ""
@@ -68,9 +66,12 @@ def _verify(as_json: _AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@_group.command(name="prune", epilog="Examples: `thresher cache prune`, `thresher cache prune --older-than 30 --json`")
+@_group.command(
+    name="prune", cls=Command, epilog="Examples: `thresher cache prune`, `thresher cache prune --older-than 30 --json`"
+)
+@colored
 def _prune(
-    as_json: _AsJson = False,
+    json_file: JsonFile = None,
     older_than: Annotated[
         float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Also remove results older than this.")
     ] = None,
@@ -81,15 +82,17 @@ def _prune(
 
     engine()
     removed = prune(older_than)
-    if as_json:
-        typer.echo(json.dumps({"removed": [entry.to_dict() for entry in removed]}, indent=2))
+    if write_json(json_file, {"removed": [entry.to_dict() for entry in removed]}):
         return
     _print(removed, f"{_count(len(removed))} removed from {_folder_name()}")
 
 
-@_group.command(name="clear", epilog="Examples: `thresher cache clear`, `thresher cache clear --kind peaks --json`")
+@_group.command(
+    name="clear", cls=Command, epilog="Examples: `thresher cache clear`, `thresher cache clear --kind peaks --json`"
+)
+@colored
 def _clear(
-    as_json: _AsJson = False,
+    json_file: JsonFile = None,
     kind: Annotated[str | None, typer.Option("--kind", metavar="NAME", help="Only results of this kind.")] = None,
 ) -> None:
     """Remove every kept result."""
@@ -98,11 +101,13 @@ def _clear(
 
     engine()
     removed = clear(kind)
-    typer.echo(json.dumps({"removed": removed}) if as_json else f"{_count(removed)} removed from {_folder_name()}")
+    if not write_json(json_file, {"removed": removed}):
+        typer.echo(f"{_count(removed)} removed from {_folder_name()}")
 
 
-@_group.command(name="path", epilog="Examples: `thresher cache path`, `thresher cache path --json`")
-def _path(as_json: _AsJson = False) -> None:
+@_group.command(name="path", cls=Command, epilog="Examples: `thresher cache path`, `thresher cache path --json`")
+@colored
+def _path(json_file: JsonFile = None) -> None:
     """Print the folder, whether it exists or not."""
     from thresher import cache
     from thresher.cli.common import engine, fail
@@ -113,8 +118,7 @@ def _path(as_json: _AsJson = False) -> None:
     except ValueError as error:
         fail(str(error))
     folder = cache.folder()
-    if as_json:
-        typer.echo(json.dumps({"path": None if folder is None else str(folder), "enabled": enabled}))
+    if write_json(json_file, {"path": None if folder is None else str(folder), "enabled": enabled}):
         return
     if folder is None:
         fail("cache: wanted a home folder, found none; set THRESHER_CACHE_DIR")
@@ -141,7 +145,6 @@ def _folder_name() -> str:
 
 def _print(found: list[Entry], sentence: str) -> None:
     if found:
-        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
@@ -152,5 +155,5 @@ def _print(found: list[Entry], sentence: str) -> None:
             size = str(entry.size_bytes)
             cells = (entry.kind, entry.state.value, size, entry.stored_at, entry.engine_version, entry.path.name)
             table.add_row(*(Text(cell) for cell in cells))
-        Console().print(table)
+        console().print(table)
     typer.echo(sentence)

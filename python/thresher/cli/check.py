@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from thresher.cli.common import STDOUT, Command, JsonFile, colored
 from thresher.cli.diff import Accept, Force, Top, checked_names, load_or_end
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ Examples:
 
 - `thresher check old.thrtrace --against new.thrtrace` fails if a step became more than 5 % slower
 - `thresher check old-*.thrtrace --against new-*.thrtrace` also learns the noise from the repeats: best five or more
-- `thresher check old-*.json --against new-*.json --max-slowdown 2% --limit linear=4% --json verdict.json` in a build
+- `thresher check old-*.json --against new-*.json --max-slowdown 2% --limit linear=4% --json=verdict.json` in a build
 - `thresher check v1-*.thrtrace --against v2-*.thrtrace --accept thresher` compares two versions of Thresher
 
 Exit codes: 0 pass, 1 regression, 2 the runs cannot be compared.
 """
 
 
-class _Command(TyperCommand):
+class _Command(Command):
     """Lets `--against` take several files, as a shell's pattern gives them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -50,7 +50,7 @@ class _Command(TyperCommand):
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="check", epilog=_EPILOG, cls=_Command)(_check)
+    app.command(name="check", cls=_Command, epilog=_EPILOG)(colored(_check))
 
 
 def _check(
@@ -72,9 +72,7 @@ def _check(
         str,
         typer.Option("--min-share", metavar="PERCENT", help="Operators below this share of a step are not judged."),
     ] = "1%",
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write the verdict as JSON; - prints only that.")
-    ] = None,
+    json_file: JsonFile = None,
     accept: Accept = None,
     top: Top = 25,
     force: Force = False,
@@ -95,20 +93,19 @@ def _check(
         by_operator=dict(_limit(text) for text in limit or []),
         min_share=_percent("--min-share", min_share),
     )
-    only_json = json_file is not None and str(json_file) == "-"
-    if json_file is not None and not only_json:
+    if json_file not in (None, STDOUT):
         try:
-            check_output(json_file, force=force)
+            check_output(Path(str(json_file)), force=force)
         except OutputError as error:
             _end(str(error))
     reports = [[load_or_end(path) for path in side] for side in (base, new)]
     found = check_reports(reports[0], reports[1], limits, force=force, accept=accepted)
-    if only_json:
+    if json_file == STDOUT:
         typer.echo(json.dumps(found, indent=2))
     else:
-        show(_tables(found, top), colour=False)
-    if json_file is not None and not only_json:
-        _write(json_file, found, force=force)
+        show(_tables(found, top))
+        if json_file is not None:
+            _write(Path(json_file), found, force=force)
     raise typer.Exit(found["exit_code"])
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from thresher.cli.common import Command, JsonFile, colored, write_json
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -36,13 +37,13 @@ Force = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="diff", epilog=_EPILOG)(_diff)
+    app.command(name="diff", cls=Command, epilog=_EPILOG)(colored(_diff))
 
 
 def _diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The run to compare with: a trace, or a report as JSON.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The run that is compared.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the difference as one page for a browser.")
     ] = None,
@@ -72,12 +73,12 @@ def _diff(
             write_page(second, html, diff=found, force=force)
         except OutputError as error:
             fail(str(error))
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    elif html is not None:
+    if write_json(json_file, found):
+        return
+    if html is not None:
         typer.echo(f"wrote {html}")
     else:
-        show(_tables(found, top), colour=False)
+        show(_tables(found, top))
 
 
 def cannot_compare(message: str) -> None:

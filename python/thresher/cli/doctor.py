@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from thresher.cli.common import Command, JsonFile, colored, console, write_json
 
 _EPILOG = """
 Examples:
@@ -18,26 +19,22 @@ Examples:
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="doctor", epilog=_EPILOG)(_doctor)
+    app.command(name="doctor", cls=Command, epilog=_EPILOG)(colored(_doctor))
 
 
 def _doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
     env: Annotated[bool, typer.Option("--env", help="List the THRESHER_* environment variables instead.")] = False,
 ) -> None:
     """Check the installation: cause and cure of everything that is wrong."""
     if env:
-        _print_variables(as_json)
+        _print_variables(json_file)
         return
     from thresher.doctor import Level, run_checks, verdict
 
     findings = run_checks()
     worst = verdict(findings)
-    if as_json:
-        data = {"verdict": worst.value, "checks": [finding.to_dict() for finding in findings]}
-        typer.echo(json.dumps(data, indent=2))
-    else:
-        from rich.console import Console
+    if not write_json(json_file, {"verdict": worst.value, "checks": [finding.to_dict() for finding in findings]}):
         from rich.table import Table
         from rich.text import Text
 
@@ -50,28 +47,26 @@ def _doctor(
             if finding.cure:
                 found.append(f"\ncure: {finding.cure}", style="bold")
             table.add_row(finding.name, Text(finding.level.value, style=styles[finding.level]), found)
-        console = Console()
-        console.print(table)
+        screen = console()
+        screen.print(table)
         sentence = {
             Level.OK: "All is well.",
             Level.WARN: "The installation works; see the warnings.",
             Level.FAIL: "The installation cannot work.",
         }[worst]
-        console.print(Text(sentence, style=styles[worst]))
+        screen.print(Text(sentence, style=styles[worst]))
     if worst is Level.FAIL:
         raise typer.Exit(1)
 
 
-def _print_variables(as_json: bool) -> None:
+def _print_variables(json_file: str | None) -> None:
     from thresher.cli.common import engine
 
     native = engine()
     rows: list[dict[str, Any]] = native.env_vars()
     warnings: list[str] = native.check_env()
-    if as_json:
-        typer.echo(json.dumps({"variables": rows, "warnings": warnings}, indent=2))
+    if write_json(json_file, {"variables": rows, "warnings": warnings}):
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -82,7 +77,7 @@ def _print_variables(as_json: bool) -> None:
     for row in rows:
         meaning = f"{row['doc']} Wanted: {row['wanted']}."
         table.add_row(*(Text(text) for text in (row["name"], row["value"], row["default"], meaning)))
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     for warning in warnings:
-        console.print(Text(f"warning: {warning}", style="yellow"))
+        screen.print(Text(f"warning: {warning}", style="yellow"))

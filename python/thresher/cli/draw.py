@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from thresher.cli.common import Command, JsonFile, colored, write_json
 
 if TYPE_CHECKING:
     from thresher.draw import GraphText
@@ -22,7 +23,7 @@ Examples:
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="draw", epilog=_EPILOG)(_draw)
+    app.command(name="draw", cls=Command, epilog=_EPILOG)(colored(_draw))
 
 
 def _draw(
@@ -34,7 +35,7 @@ def _draw(
         Path | None, typer.Option("--before", metavar="FILE", help="Mark what is new against this graph.")
     ] = None,
     max_nodes: Annotated[int, typer.Option("--max-nodes", min=1, help="Draw only the first so many nodes.")] = 2000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the graph as JSON instead of drawing it.")] = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Draw a graph as SVG: boxes by layers, coloured by section, light or dark as the viewer is."""
     import dataclasses
@@ -44,11 +45,10 @@ def _draw(
     from thresher.draw.page import new_nodes
 
     graph = _read(file)
-    if as_json:
-        text = json.dumps(dataclasses.asdict(graph), indent=2) + "\n"
-    else:
-        new = new_nodes(_read(before), graph) if before is not None else []
-        text = draw(graph, title=file.stem, sections=_sections(), new=new, max_nodes=max_nodes)
+    if write_json(json_file, dataclasses.asdict(graph)):
+        return
+    new = new_nodes(_read(before), graph) if before is not None else []
+    text = draw(graph, title=file.stem, sections=_sections(), new=new, max_nodes=max_nodes)
     if output is None:
         typer.echo(text, nl=False)
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+
+from thresher.cli.common import Command, JsonFile, colored, console, write_json
 
 _EPILOG = """
 Examples:
@@ -17,18 +18,16 @@ Examples:
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="ops", epilog=_EPILOG)(_ops)
+    app.command(name="ops", cls=Command, epilog=_EPILOG)(colored(_ops))
 
 
-def _ops(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+def _ops(json_file: JsonFile = None) -> None:
     """List the operators that the engine runs; a model's others run in PyTorch."""
     from thresher.cli.common import engine
 
     rows: list[dict[str, Any]] = engine().ops()
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+    if write_json(json_file, rows):
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -39,7 +38,7 @@ def _ops(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instea
         attributes = ", ".join(_attribute(attribute) for attribute in row["attrs"])
         cells = (row["name"], ", ".join(row["operands"]), attributes, row["section"], row["doc"])
         table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    console().print(table)
 
 
 def _attribute(attribute: Any) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from thresher.cli.common import Command, JsonFile, colored, console, write_json
 
 _EPILOG = """
 Examples:
@@ -18,12 +19,12 @@ Examples:
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="passes", epilog=_EPILOG)(_passes)
+    app.command(name="passes", cls=Command, epilog=_EPILOG)(colored(_passes))
 
 
 def _passes(
     level: Annotated[str, typer.Option("--level", metavar="LEVEL", help="Optimisation level, O0 to O3.")] = "O2",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
 ) -> None:
     """List the passes and their order."""
     from thresher.cli.common import engine, fail
@@ -36,10 +37,8 @@ def _passes(
         fail(f"passes: {error}")
     for row in rows:
         row["places"] = [i + 1 for i, name in enumerate(order) if name == row["name"]]
-    if as_json:
-        typer.echo(json.dumps({"level": level, "order": order, "passes": rows}, indent=2))
+    if write_json(json_file, {"level": level, "order": order, "passes": rows}):
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -49,4 +48,4 @@ def _passes(
     for row in rows:
         places = ", ".join(map(str, row["places"])) or "-"
         table.add_row(*(Text(text) for text in (row["name"], places, row["doc"])))
-    Console().print(table)
+    console().print(table)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from thresher.cli.common import Command, JsonFile, colored, console, write_json
 
 if TYPE_CHECKING:
     from thresher.machine import Peaks, Rate
@@ -34,12 +35,12 @@ _ROWS = (
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="peaks", epilog=_EPILOG)(_peaks)
+    app.command(name="peaks", cls=Command, epilog=_EPILOG)(colored(_peaks))
 
 
 def _peaks(
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure even if there is an earlier result.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
     threads: Annotated[
         int | None,
         typer.Option("--threads", metavar="N", min=1, max=1024, help="Measure 1 and N threads; by default all cores."),
@@ -54,10 +55,8 @@ def _peaks(
             found = _measured(refresh, threads)
         except (ValueError, MemoryError) as error:
             fail(str(error))
-    if as_json:
-        typer.echo(json.dumps({**found.to_dict(), "disturbed": found.disturbed}, indent=2))
-        return
-    _print(found)
+    if not write_json(json_file, {**found.to_dict(), "disturbed": found.disturbed}):
+        _print(found)
 
 
 def _measured(refresh: bool, threads: int | None) -> Peaks:
@@ -66,12 +65,11 @@ def _measured(refresh: bool, threads: int | None) -> Peaks:
 
     if not sys.stderr.isatty():
         return peaks(refresh, num_threads=threads)
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     columns = (TextColumn("measuring"), BarColumn(), TaskProgressColumn())
     # The bar is drawn between two measurements and by this thread: one that draws by itself would disturb them.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("measuring", total=None, visible=False)
 
         def show(done: int, total: int) -> None:
@@ -81,7 +79,6 @@ def _measured(refresh: bool, threads: int | None) -> Peaks:
 
 
 def _print(found: Peaks) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -97,18 +94,18 @@ def _print(found: Peaks) -> None:
             rate: Rate | None = getattr(entry, name)
             cells += ["none", ""] if rate is None else [f"{rate.median:.1f}", f"{rate.min:.1f}-{rate.max:.1f}"]
         table.add_row(*(Text(cell) for cell in cells))
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     rounds = min(entry.rounds for entry in found.by_threads)
     origin = "from the cache; --refresh measures again" if found.from_cache else f"in {found.seconds:.1f} s"
-    console.print(
+    screen.print(
         Text(
             f"Medians of {rounds} rounds; int8 by {found.int8_by} ({found.simd_target}).\n"
             f"Measured {found.measured_at} by thresher {found.engine_version}, {origin}."
         )
     )
     if found.disturbed:
-        console.print(
+        screen.print(
             Text(
                 "Other programs ran at the same time: some measurements lie far below the best, and the roofs above "
                 "the medians. Measure again with --refresh while nothing else runs.",

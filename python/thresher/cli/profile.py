@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thresher.cli.common import STDOUT, Command, JsonFile, colored, write_json
+
 if TYPE_CHECKING:
     from thresher.cli.recording import Recording
 
@@ -15,6 +17,7 @@ _EPILOG = """
 Examples:
 
 - `thresher profile script.py --batch 8` runs the script with its arguments and prints the operator report at the end
+- `thresher profile -m package.module --batch 8` does the same for a module, as `python -m` runs it
 - `thresher profile -o run.json script.py` also writes the report as JSON, for `thresher report run.json`
 - `thresher profile --trace run.thrtrace script.py` keeps every event, for `thresher report run.thrtrace`
 - `thresher profile --trace run.json.gz --html run.html script.py` writes a trace for Perfetto and a page
@@ -27,13 +30,16 @@ def add_to(app: typer.Typer) -> None:
     """Registers the command."""
     # The script's own options are not ours to read.
     settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-    app.command(name="profile", epilog=_EPILOG, context_settings=settings)(_profile)
+    app.command(name="profile", cls=Command, epilog=_EPILOG, context_settings=settings)(colored(_profile))
 
 
 def _profile(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="Python script; what follows are its arguments.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    script: Annotated[
+        str | None, typer.Argument(metavar="[SCRIPT]", help="Python script; what follows are its arguments.")
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as in `python -m`.")] = False,
+    json_file: JsonFile = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also write the report as JSON here.")
     ] = None,
@@ -59,10 +65,12 @@ def _profile(
     """Run an unmodified script with the profiler on; print the operator report; keep the script's exit code."""
     from thresher.cli.common import engine, fail
     from thresher.cli.recording import Recording, Wishes, finishing_first
-    from thresher.cli.script import run_script
+    from thresher.cli.script import check_script, run_module, run_script
 
-    if not script.is_file():
-        fail(f"profile: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
+    if script is None:
+        fail("profile: expected a Python script or -m MODULE, got neither; name one")
+    if not module:
+        check_script("profile", Path(script))
     wishes = Wishes(trace, html, with_torch, not no_peaks, force)
     try:
         wishes.check()
@@ -76,7 +84,8 @@ def _profile(
     # The script may go elsewhere.
     wishes = Wishes(_absolute(trace), _absolute(html), with_torch, not no_peaks, force)
     output = _absolute(output)
-    recording = Recording(wishes, script, context.args)
+    json_file = json_file if json_file in (None, STDOUT) else str(_absolute(Path(str(json_file))))
+    recording = Recording(wishes, script if module else Path(script).name, context.args)
     try:
         recording.start()
     except ImportError as error:
@@ -85,14 +94,14 @@ def _profile(
         fail(str(error))
 
     def finish(code: int) -> int:
-        return _finish(recording, code, as_json=as_json, output=output)
+        return _finish(recording, code, json_file=json_file, output=output)
 
     with finishing_first(finish):
-        code = run_script(script, context.args)
+        code = run_module(script, context.args) if module else run_script(Path(script), context.args)
     raise typer.Exit(finish(code))
 
 
-def _finish(recording: Recording, code: int, *, as_json: bool, output: Path | None) -> int:
+def _finish(recording: Recording, code: int, *, json_file: str | None, output: Path | None) -> int:
     """Ends the recording, prints and writes what came of it; returns the exit code of the command."""
     from thresher import profiler
     from thresher.cli.common import plain_warnings
@@ -101,8 +110,8 @@ def _finish(recording: Recording, code: int, *, as_json: bool, output: Path | No
     with plain_warnings():
         report = recording.finish(code)
         sys.stdout.flush()
-        typer.echo(profiler.render(report, "json" if as_json else "text"), nl=False)
-        if not as_json:
+        if not write_json(json_file, report.to_dict()):
+            typer.echo(profiler.render(report, "text"), nl=False)
             typer.echo(recording.torch_table(), nl=False)
         try:
             if output is not None:

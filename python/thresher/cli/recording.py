@@ -75,8 +75,8 @@ class Wishes:
 class Recording:
     """One recording; `start`, run the script, `finish`."""
 
-    def __init__(self, wishes: Wishes, script: Path, arguments: list[str]) -> None:
-        """Prepares a recording of a script."""
+    def __init__(self, wishes: Wishes, script: str, arguments: list[str]) -> None:
+        """Prepares a recording of a script or module of this name."""
         self._wishes = wishes
         self._script = script
         self._arguments = arguments
@@ -200,7 +200,7 @@ class Recording:
         from thresher.profiler.tracing import versions
 
         return {
-            "script": self._script.name,
+            "script": self._script,
             "arguments": self._arguments,
             "exit_code": exit_code,
             **versions(),

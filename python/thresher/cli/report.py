@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from thresher.cli.common import STDOUT, Command, JsonFile, colored, console, write_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +27,7 @@ Examples:
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="report", epilog=_EPILOG)(_report)
+    app.command(name="report", cls=Command, epilog=_EPILOG)(colored(_report))
 
 
 def _report(
@@ -33,7 +35,7 @@ def _report(
         Path,
         typer.Argument(metavar="FILE", help="A trace (.thrtrace, or Chrome JSON), or JSON written by a profiled run."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    json_file: JsonFile = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values instead of text.")] = False,
     rich: Annotated[bool, typer.Option("--rich", help="Print coloured tables instead of text.")] = False,
     html: Annotated[
@@ -59,7 +61,7 @@ def _report(
     from thresher.cli.common import fail
     from thresher.profiler.compare.load import OP_REPORT_FORMAT, REPORT_FORMAT, format_of, load_report
 
-    if as_json + as_csv + rich > 1:
+    if (json_file == STDOUT) + as_csv + rich > 1:
         fail("report: wanted one of --json, --csv and --rich, found several; choose one")
     outputs = {"--html": html, "--chrome": chrome, "--perfetto": perfetto}
     wanted = [name for name, path in outputs.items() if path is not None]
@@ -72,7 +74,7 @@ def _report(
                     f"{file}: wanted a trace for {', '.join(options)}, found an operator report, which has only sums; "
                     "record one with `thresher profile --trace FILE script.py`"
                 )
-            _print_op_report(file, "rich" if rich else "json" if as_json else "csv" if as_csv else "text")
+            _print_op_report(file, "rich" if rich else "csv" if as_csv else "text", json_file)
             return
         if format == REPORT_FORMAT and (chrome or perfetto):
             fail(f"{file}: wanted a trace, found a report of one, which lacks events; give the trace itself")
@@ -88,13 +90,13 @@ def _report(
         fail(_message(file, error))
     except ValueError as error:
         fail(str(error) if str(file) in str(error) else f"{file}: {error}")
-    if wanted and not (as_json or as_csv or rich):
+    if write_json(json_file, report, indent=None):
+        return
+    if wanted and not (as_csv or rich):
         for name in wanted:
             typer.echo(f"wrote {outputs[name]}")
         return
-    if as_json:
-        typer.echo(json.dumps(report))
-    elif as_csv:
+    if as_csv:
         from thresher.profiler.export.tables import to_csv
 
         typer.echo(to_csv(report, by_shape=by_shape, by_module=by_module), nl=False)
@@ -102,7 +104,7 @@ def _report(
         from thresher.profiler.export.tables import to_tables
 
         tables = to_tables(report, by_shape=by_shape, by_module=by_module, top=top, framed=rich)
-        show(tables, colour=rich)
+        show(tables)
 
 
 def write_page(report: dict[str, Any], path: Path, *, diff: dict[str, Any] | None = None, force: bool = False) -> None:
@@ -127,21 +129,17 @@ def page_renderer() -> Any:
     return render
 
 
-def show(part: RenderableType, *, colour: bool) -> None:
-    """Prints tables: at least 100 columns wide where the output is no terminal, and plain unless colour is wanted."""
-    import os
-
-    from rich.console import Console
-
-    console = Console(highlight=False) if colour else Console(highlight=False, color_system=None)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 100
-    if colour:
-        console.print(part)
+def show(part: RenderableType) -> None:
+    """Prints tables: at least 100 columns wide where the output is no terminal."""
+    screen = console()
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen.width = 100
+    if screen.color_system is not None:
+        screen.print(part)
         return
     # Cells are filled up with blanks that nobody sees, but that a file keeps.
-    with console.capture() as capture:
-        console.print(part)
+    with screen.capture() as capture:
+        screen.print(part)
     typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
@@ -182,14 +180,14 @@ def _write_traces(trace: Any, chrome: Path | None, perfetto: Path | None, *, for
         write_perfetto(trace, perfetto, force=force)
 
 
-def _print_op_report(file: Path, format: str) -> None:
+def _print_op_report(file: Path, format: str, json_file: str | None) -> None:
     from thresher.profiler import OpReport, render
 
     report = OpReport.from_json(file.read_text(encoding="utf-8"))
+    if write_json(json_file, report.to_dict()):
+        return
     if format == "rich":
-        from rich.console import Console
-
-        Console().print(render(report, "rich"))
+        console().print(render(report, "rich"))
         return
     typer.echo(render(report, format), nl=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.common import fail
+from thresher.cli.common import Command, JsonFile, colored, console, fail, write_json
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,7 +28,7 @@ Examples:
 
 def add_to(app: typer.Typer) -> None:
     """Registers the command."""
-    app.command(name="run", epilog=_EPILOG)(_run)
+    app.command(name="run", cls=Command, epilog=_EPILOG)(colored(_run))
 
 
 def _run(
@@ -47,13 +46,16 @@ def _run(
     ] = None,
     precision: Annotated[str | None, typer.Option(help="How layers with weights compute; default: the file's.")] = None,
     level: Annotated[str, typer.Option(help="Optimisation level, O0 to O3.")] = "O2",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads that share one operator's work.")
+    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run a model file, without PyTorch: results, shapes and times."""
     from thresher.model import load
 
     try:
-        model = load(file, precision=precision, optimization_level=level)  # type: ignore[arg-type]
+        model = load(file, precision=precision, optimization_level=level, threads=threads)  # type: ignore[arg-type]
         arrays = _inputs(model, given or [], shape, _sizes(sizes or []))
         results = model(**arrays)
         seconds = []
@@ -81,9 +83,7 @@ def _run(
         "outputs": [_describe(name, array, []) for name, array in results.items()],
         "shapes": len(model.shapes),
     }
-    if as_json:
-        typer.echo(json.dumps(data, indent=2))
-    else:
+    if not write_json(json_file, data):
         _print(data)
 
 
@@ -163,7 +163,6 @@ def _write(path: Path, results: dict[str, npt.NDArray[Any]]) -> None:
 
 
 def _print(data: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=data["model"], title_justify="left")
@@ -173,13 +172,13 @@ def _print(data: dict[str, Any]) -> None:
         for entry in data[kind]:
             note = " (zeros)" if entry.get("zeros") else ""
             table.add_row(kind[:-1], entry["name"], entry["dtype"], "x".join(map(str, entry["shape"])) + note)
-    console = Console()
-    console.print(table)
-    console.print(
+    screen = console()
+    screen.print(table)
+    screen.print(
         f"{data['precision']} on {data['isa']}, {data['threads']} threads: loaded in {data['load_ms']:.0f} ms; "
         f"a call takes {data['median_ms']:.3f} ms (median of {data['calls']}, least {data['least_ms']:.3f})",
         highlight=False,
         soft_wrap=True,
     )
     if data["shapes"] > 1:
-        console.print(f"The file holds {data['shapes']} combinations of shapes.", highlight=False)
+        screen.print(f"The file holds {data['shapes']} combinations of shapes.", highlight=False)

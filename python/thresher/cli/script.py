@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import runpy
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+
+from thresher.cli.common import fail
+
+
+def check_script(command: str, script: Path) -> None:
+    """Ends the command with a message where there is no such script."""
+    if not script.is_file():
+        fail(f"{command}: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
 
 
 def run_script(script: Path, arguments: list[str]) -> int:
     """Runs a script as Python itself would and returns the exit code it would have had."""
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
+    return _run(lambda: runpy.run_path(str(script), run_name="__main__"), str(script))
+
+
+def run_module(module: str, arguments: list[str]) -> int:
+    """Runs a module as `python -m` would and returns the exit code it would have had."""
+    sys.argv = ["-m", *arguments]  # runpy puts the file's name in place of the first
+    sys.path.insert(0, os.getcwd())
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        found = importlib.util.find_spec(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{module}.__main__")
+    except (ImportError, ValueError) as error:
+        fail(f"-m {module}: expected a module that Python finds, got: {error}; check the name and the current folder")
+    if found is None or found.origin is None:
+        fail(f"-m {module}: expected a module that Python finds, got none; check the name and the current folder")
+    return _run(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True), found.origin)
+
+
+def _run(body: Callable[[], object], file: str) -> int:
+    try:
+        body()
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
@@ -22,7 +52,7 @@ def run_script(script: Path, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # what came of the part that ran is still wanted
-        _print_traceback(error, str(script))
+        _print_traceback(error, file)
         return 1
     return 0
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thresher.cli.common import Command, JsonFile, colored, console, write_json
+
 if TYPE_CHECKING:
     from thresher.tuning import Product, TuningReport
 
@@ -30,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
     """Registers the command."""
     # The script's own options are not ours to read.
     settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-    app.command(name="tune", epilog=_EPILOG, context_settings=settings)(_tune)
+    app.command(name="tune", cls=Command, epilog=_EPILOG, context_settings=settings)(colored(_tune))
 
 
 def _tune(
@@ -49,7 +51,7 @@ def _tune(
         int | None, typer.Option("--threads", metavar="N", min=1, max=1024, help="Threads; by default those of plans.")
     ] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure again what was measured before.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also write the JSON here.")
     ] = None,
@@ -57,27 +59,26 @@ def _tune(
     """Measure which blocking of matrix products is fastest here, for a script's models or for given shapes; keep it."""
     from thresher.cli.common import engine, fail, plain_warnings, write
 
-    native = engine()
+    engine()
+    from thresher.threads import get_num_threads, set_num_threads
+
     code = 0
     with plain_warnings():
         try:
             if threads is not None:
-                native.set_num_threads(threads)
+                set_num_threads(threads)
             if (script is None) == (not shapes):
                 fail("tune: wanted a script or --shape MxKxN, found " + ("neither" if script is None else "both"))
-            products: Iterable[Product] = [_product(shape, precision, native.num_threads()) for shape in shapes or ()]
+            products: Iterable[Product] = [_product(shape, precision, get_num_threads()) for shape in shapes or ()]
             if script is not None:
                 products, code = _products_of(script, context.args)
             report = _measured(products, refresh)
         except (ValueError, MemoryError) as error:
             fail(str(error))
-    text = json.dumps(report.to_dict(), indent=2) + "\n"
-    if as_json:
-        typer.echo(text, nl=False)
-    else:
+    if not write_json(json_file, report.to_dict()):
         _print(report)
     if output is not None:
-        write(output, text)
+        write(output, json.dumps(report.to_dict(), indent=2) + "\n")
     raise typer.Exit(code)
 
 
@@ -115,12 +116,11 @@ def _measured(products: Iterable[Product], refresh: bool) -> TuningReport:
 
     if not sys.stderr.isatty():
         return tune_products(products, refresh=refresh)
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns: tuple[Any, ...] = (TextColumn("tuning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # The bar is drawn between two measurements and by this thread: one that draws by itself would disturb them.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("tuning", total=None)
 
         def show(done: float, total: int) -> None:
@@ -131,7 +131,6 @@ def _measured(products: Iterable[Product], refresh: bool) -> TuningReport:
 
 def _print(report: TuningReport) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -144,6 +143,6 @@ def _print(report: TuningReport) -> None:
     table.add_column(heading[-1], min_width=15)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console()
-    console.print(table)
-    console.print(Text(report.summary()))
+    screen = console()
+    screen.print(table)
+    screen.print(Text(report.summary()))
