@@ -14,8 +14,11 @@ foreach(key IN ITEMS filename sha256 url)
 endforeach()
 
 set(highway_urls "${highway_url}")
-if(NOT "$ENV{THRESHER_SOURCE_MIRROR}" STREQUAL "")
-  list(PREPEND highway_urls "$ENV{THRESHER_SOURCE_MIRROR}/${highway_filename}")
+set(mirror "$ENV{THRESHER_SOURCE_MIRROR}")
+if(mirror MATCHES "^file:")
+  set(highway_urls "${mirror}/${highway_filename}") # CMake takes no file beside other addresses
+elseif(NOT mirror STREQUAL "")
+  list(PREPEND highway_urls "${mirror}/${highway_filename}")
 endif()
 list(JOIN highway_urls " and " places)
 message(STATUS "Highway: building it from ${highway_filename} (${places}). If it cannot be had there, set "

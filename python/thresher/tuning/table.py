@@ -43,11 +43,11 @@ _lock = ForkLock()
 _table = _Table()
 
 
-def apply(num_threads: int) -> None:
+def apply(num_threads: int | None = None) -> None:
     """Makes the kept choices known to the engine. Plans do this before they are built; more calls cost microseconds.
 
     Args:
-        num_threads: those of the plan.
+        num_threads: Those of the plan; None for those of the engine's pool.
 
     Raises:
         ValueError: THRESHER_TUNING_SPEC names a file that cannot be used.
@@ -56,7 +56,7 @@ def apply(num_threads: int) -> None:
 
     spec = os.environ.get(SPEC)
     source: object = ("spec", spec) if spec is not None else ("cache", cache.enabled() and cache.folder())
-    wanted = (_engine.isa(), num_threads)
+    wanted = (_engine.isa(), num_threads or _engine.num_threads())
     with _lock:
         if _table.source == source and wanted in _table.asked:
             return
