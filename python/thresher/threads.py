@@ -34,8 +34,8 @@ def get_num_threads() -> int:
 def set_num_threads(n: int) -> None:
     """Chooses how many threads share one operator's work, the calling one among them.
 
-    Holds for every model of ``thresher.compile`` that was given no number of its own, from its next call on: their
-    plans are made anew. A model of ``thresher.load`` keeps the number that it was loaded with.
+    Holds for every model of ``thresher.compile`` without a number of its own, from its next call on, which makes its
+    plans anew. A model of ``thresher.load`` keeps the number that it was loaded with.
 
     Args:
         n: 1 to 1024.
