@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import os
 import subprocess
 from pathlib import Path
 
@@ -63,3 +64,36 @@ def test_a_place_without_pytorch_is_named_with_its_cure(tmp_path: Path, place: s
     message = " ".join(done.stderr.split())
     assert f"found '{where}'" in message
     assert "THRESHER_TORCH_SHIMS empty" in message
+
+
+def fetch_highway(folder: Path, *definitions: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Configures a project that includes cmake/highway.cmake, with the recipes of this repository."""
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(user LANGUAGES NONE)\n"
+        f'include("{ROOT}/cmake/highway.cmake")\n'
+        "get_target_property(kind hwy::hwy TYPE)\n"
+        'message(STATUS "kind=${kind} contrib=${HWY_ENABLE_CONTRIB}")\n'
+    )
+    (folder / "conan").symlink_to(ROOT / "conan")
+    command = [str(CMAKE), "-S", str(folder), "-B", str(folder / "b"), *definitions]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_an_unpacked_highway_is_taken(tmp_path: Path) -> None:
+    own = tmp_path / "highway"
+    own.mkdir()
+    (own / "CMakeLists.txt").write_text("add_library(hwy INTERFACE)\n")
+    done = fetch_highway(tmp_path, f"-DFETCHCONTENT_SOURCE_DIR_HIGHWAY={own}")
+    assert done.returncode == 0, done.stderr
+    assert "kind=INTERFACE_LIBRARY contrib=OFF" in done.stdout
+
+
+def test_another_archive_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "highway_1.2.0.orig.tar.gz").write_bytes(b"not the archive")
+    done = fetch_highway(tmp_path, THRESHER_SOURCE_MIRROR=tmp_path.as_uri())
+    assert done.returncode != 0
+    assert "hash" in done.stderr.lower() or "hash" in done.stdout.lower()
+    assert "THRESHER_SOURCE_MIRROR" in done.stdout, "the way out comes before the error"
