@@ -36,7 +36,7 @@ def run_module(module: str, arguments: list[str]) -> int:
             found = importlib.util.find_spec(f"{module}.__main__")
     except (ImportError, ValueError) as error:
         fail(f"-m {module}: expected a module that Python finds, got: {error}; check the name and the current folder")
-    if found is None or found.origin is None:
+    if found is None or found.origin is None or not found.has_location:
         fail(f"-m {module}: expected a module that Python finds, got none; check the name and the current folder")
     return _run(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True), found.origin)
 
