@@ -89,7 +89,9 @@ def check_recipes(named: Sequence[Archive], packages: Sequence[Package]) -> str:
     """
     required = {f"{package.name}/{package.version}" for package in packages}
     known = {archive.dependency for archive in named}
-    faults = [f"{name}: has a recipe, but conan/conanfile.py does not require it; remove it." for name in known - required]
+    faults = [
+        f"{name}: has a recipe, but conan/conanfile.py does not require it; remove it." for name in known - required
+    ]
     faults += [f"{name}: is required and has no archive in conan/recipes." for name in required - known]
     return _judge(sorted(faults), f"{len(known)} versions with {len(named)} archives, each with a sha256")
 

@@ -428,10 +428,20 @@ def test_an_image_depends_on_its_files_its_base_and_its_target():
 
 def test_what_the_dockerfile_copies_is_in_the_context_and_in_the_key():
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = set(re.findall(r"^COPY (?!--from)(\S+) ", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE))
+    tools, runtime = (ROOT / "docker" / "Dockerfile").read_text().split("FROM base AS runtime")
+    copied, added = (set(re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE)) for text in (tools, runtime))
     inputs = {*images.INPUTS, *(name for names in images.PLATFORM_INPUTS.values() for name in names)}
-    assert copied == allowed
     assert copied < inputs
+    assert "type=bind,source=dist," in runtime
+    assert copied | added | {"dist/thresher-*.whl"} == allowed
+
+
+def test_the_image_that_runs_models_has_no_compiler_and_no_root():
+    stages = re.split(r"^(?=FROM )", (ROOT / "docker" / "Dockerfile").read_text(), flags=re.MULTILINE)
+    runtime = next(stage for stage in stages if " AS runtime" in stage)
+    assert runtime.startswith("FROM base AS runtime"), "base has Python and certificates alone"
+    assert re.findall(r"^USER (\S+)$", runtime, re.MULTILINE)[-1] == "10001"
+    assert "apt-get" not in runtime and "--require-hashes" in runtime
 
 
 def test_every_target_and_platform_is_a_stage():
