@@ -482,7 +482,7 @@ def test_threads_call_a_file_at_many_sizes(sized_file: tuple[Any, Path]) -> None
 
 
 def test_sizes_on_the_command_line(sized_file: tuple[Any, Path]) -> None:
-    command = [sys.executable, "-m", "thresher.cli", "run", str(sized_file[1]), "--json", "--repeat", "1"]
+    command = [sys.executable, "-m", "thresher", "run", str(sized_file[1]), "--json", "--repeat", "1"]
     for sizes, shape in [(["batch=4", "length=9"], [4, 9]), (["batch=1"], [1, 96]), ([], [16, 96])]:
         done = subprocess.run(
             [*command, *(f"--size={size}" for size in sizes)], capture_output=True, text=True, check=True, timeout=100
