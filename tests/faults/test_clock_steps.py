@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kineto_trace import require_shim
 from processes import lines_of
 
 HERE = Path(__file__).parent
@@ -148,10 +149,7 @@ print(len(cache.prune(older_than_days=30)))
 def test_the_profiler_of_pytorch(stepping: Any) -> None:
     """A step before a session, as after a suspended night, must not move the engine's rows out of it."""
     pytest.importorskip("torch")
-    from thresher.torch_shim import library
-
-    if not library.available():
-        pytest.skip("this build has no connection to PyTorch's profiler")
+    require_shim()
     code = """
 import warnings
 warnings.simplefilter("ignore")

@@ -51,6 +51,19 @@ class KinetoTrace:
         return {(event["pid"], event["tid"]): next(iter(event["args"].values())) for event in events}
 
 
+def require_shim() -> None:
+    """The tests of PyTorch's profiler are never left out: where PyTorch is, its shim has to be."""
+    import torch
+
+    from thresher.torch_shim import library
+
+    minor, found = library.minor_of(torch.__version__), library.available()
+    assert minor in found, (
+        f"expected an engine with the shim of PyTorch {minor}, got {', '.join(found) or 'none'}; run the tests with "
+        "`nox -s tests`, which builds it"
+    )
+
+
 def run_script(code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a script in an interpreter of its own."""
     return subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ import thresher
 
 def test_what_is_usable_here() -> None:
     assert thresher.Backend("cpu").available() and thresher.Backend("cpu").obstacle() is None
-    assert thresher.Backend("cuda").available() == (thresher.Backend("cuda").obstacle() is None)
+    has_gpu = importlib.util.find_spec("thresher_cuda") is not None and Path("/dev/nvidiactl").exists()
+    assert thresher.Backend("cuda").available() == has_gpu
     assert [backend.name for backend in thresher.backends()] == ["cpu", "cuda"]
 
 
@@ -35,12 +37,14 @@ class FakePackage(ModuleType):
 def test_what_is_in_the_way_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "thresher_cuda", None)  # as if it were not installed
     assert "pip install thresher-cuda" in (thresher.Backend("cuda").obstacle() or "")
+    assert not thresher.Backend("cuda").available()
     broken = tmp_path / "libthresher_cuda.so"
     broken.write_bytes(b"no library")
     monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage(broken))
     assert f"device library {broken} cannot be opened" in (thresher.Backend("cuda").obstacle() or "")
     monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage("libm.so.6"))
     assert "wanted a device library of Thresher" in (thresher.Backend("cuda").obstacle() or "")
+    assert not thresher.Backend("cuda").available()
 
 
 def test_gpus_are_usable_where_their_library_finds_one(
@@ -50,7 +54,7 @@ def test_gpus_are_usable_where_their_library_finds_one(
     if emulator is None:
         pytest.skip("wants --device-library")
     monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage(emulator))
-    assert thresher.Backend("cuda").available()
+    assert thresher.Backend("cuda").available() and thresher.Backend("cuda").obstacle() is None
     from thresher.doctor import checks
 
     finding = checks.check_gpu()

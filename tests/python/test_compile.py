@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -410,6 +411,43 @@ def test_a_changing_buffer_leaves_other_parameters_packed(compiler: Any) -> None
             compiled(torch.randn(4, 8))
     stats = compiler.compilation_stats()
     assert stats.weight_bytes > 0 and stats.repacks <= 3
+
+
+def change_one_element(model: Mlp) -> None:
+    """Changes an element that no sample looks at, so that PyTorch's count of changes alone tells of it."""
+    from thresher.compiler.weights import _sampled_words
+
+    weight = model.layers[0].weight
+    assert weight[3, 5].data_ptr() not in _sampled_words(weight.data)
+    with torch.no_grad():
+        weight[3, 5] += 10
+
+
+@pytest.mark.parametrize("by", ["thresher.compile", "torch.compile"])
+def test_one_changed_element_is_noticed(compiler: Any, by: str) -> None:
+    model = Mlp().eval()
+    compile_ = compiler.compile if by == "thresher.compile" else partial(torch.compile, backend="thresher")
+    compiled = compile_(model)
+    x = torch.randn(4, 12)
+    with torch.no_grad():
+        for number in range(3):
+            assert_close(compiled(x), model(x))
+            assert_close(compiled(x), model(x))
+            assert compiler.compilation_stats().repacks == number
+            change_one_element(model)
+        assert_close(compiled(x), model(x))
+
+
+def test_a_changed_element_keeps_packed_weights_from_being_shared(compiler: Any) -> None:
+    """A second graph of the model takes the packed weights of the first, unless one has changed meanwhile."""
+    model = Mlp().eval()
+    x = torch.randn(4, 12)
+    with torch.no_grad():
+        first = torch.compile(model, backend="thresher")
+        assert_close(first(x), model(x))
+        change_one_element(model)
+        second = torch.compile(lambda value: model(value) * 2, backend="thresher")
+        assert_close(second(x), model(x) * 2)
 
 
 def test_parameters_with_strides(compiler: Any) -> None:

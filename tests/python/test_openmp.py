@@ -42,11 +42,24 @@ def test_threads_end_and_come_back() -> None:
         torch.set_num_threads(before)
 
 
-def test_without_a_library_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("libraries", [[], ["/no/such/libgomp.so"], ["libm.so.6"]])
+def test_without_a_library_nothing_happens(monkeypatch: pytest.MonkeyPatch, libraries: list[str]) -> None:
+    """None, one that cannot be loaded, one without the functions of OpenMP: no thread ends, and none is borrowed."""
+    x = torch.randn(1 << 20)
+    wanted = torch.exp(x)
+    before = threads()
+    monkeypatch.setattr(openmp, "_loaded", lambda: libraries)
     openmp._pause.cache_clear()
-    monkeypatch.setattr(openmp, "_loaded", lambda: ["/no/such/libgomp.so"])
-    openmp.release_threads()
-    openmp._pause.cache_clear()
+    openmp._lend.cache_clear()
+    try:
+        assert openmp.borrow_threads() is False
+        openmp.release_threads()
+        time.sleep(0.05)
+        assert threads() == before
+        assert torch.equal(torch.exp(x), wanted)
+    finally:
+        openmp._pause.cache_clear()
+        openmp._lend.cache_clear()
 
 
 def test_a_model_with_parts_in_pytorch_gives_eagers_results() -> None:

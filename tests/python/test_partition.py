@@ -145,10 +145,12 @@ def test_dynamic_sizes_across_parts(compiler: Any) -> None:
 
 
 def test_random_operators_keep_their_order(compiler: Any) -> None:
+    """The second could run before the first, which waits for two parts of the engine."""
+
     def function(x: Any, w: Any) -> Any:
         late = torch.rand_like(torch.cumprod(x @ w, 0).exp() @ w)
         early = torch.rand_like(x)
-        return late @ w + early @ w
+        return late @ w - early @ w
 
     x, w = torch.randn(4, 4), torch.randn(4, 4)
     torch.manual_seed(5)
@@ -229,3 +231,37 @@ def test_what_no_part_is_worth_is_called_as_it_was_written(compiler: Any) -> Non
         assert torch.equal(compiled(x), model(x))
     stats = compiler.compilation_stats()
     assert stats.partitions == 0 and stats.plans == 0 and stats.unsupported
+
+
+def histogram(x: Any) -> Any:
+    """Can be imported at the sizes that it was captured with, and not at larger ones."""
+    return torch.histc(x.relu() + 1, bins=64, min=0, max=4)
+
+
+def test_shapes_that_the_engine_refuses_run_in_pytorch_and_are_told_of(
+    compiler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"plan_sizes": "one"}
+    compiled = torch.compile(histogram, backend=compiler.thresher_backend, dynamic=True, options=options)
+    reason = "a histogram of 20000 elements in 64 bins"
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "thresher.compiler"):
+        for size in (300, 20_000, 20_000, 400):
+            x = torch.randn(size)
+            check([compiled(x)], [histogram(x)])
+    stats = compiler.compilation_stats()
+    assert stats.graphs == stats.partitions == 1 and stats.nodes_unsupported == 0
+    (counted,) = stats.eager_shapes
+    assert counted.startswith("inputs [20000]: ") and reason in counted
+    assert f"runs in PyTorch: {counted}" in stats.summary()
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "thresher.compiler"]
+    assert "runs in PyTorch at these shapes" in told and reason in told
+
+
+def test_shapes_that_the_engine_refuses_are_an_error_where_pytorch_is_forbidden(compiler: Any) -> None:
+    options = {"plan_sizes": "one", "fallback": "error"}
+    compiled = torch.compile(histogram, backend=compiler.thresher_backend, dynamic=True, options=options)
+    with torch.no_grad():
+        compiled(torch.randn(300))
+        with pytest.raises(compiler.UnsupportedOperatorError, match="a histogram of 20000 elements in 64 bins"):
+            compiled(torch.randn(20_000))
+    assert compiler.compilation_stats().eager_shapes == ()

@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from kineto_trace import KinetoTrace, run_for_json, run_script
+from kineto_trace import KinetoTrace, require_shim, run_for_json, run_script
 
 from thresher.doctor import Level, checks
 from thresher.torch_shim import library
 
-needs_shim = pytest.mark.skipif(
-    library.minor_of(torch.__version__) not in library.available(), reason="no shim for this PyTorch"
-)
+require_shim()
 
 MODEL = """
 import json, os, sys, threading, warnings
@@ -40,7 +37,6 @@ def kernels(prof):
 """
 
 
-@needs_shim
 def test_nothing_is_renamed_before_it_is_asked_for() -> None:
     code = """
 model, x = make()
@@ -52,7 +48,6 @@ print(json.dumps([before, torch._C._get_privateuse1_backend_name()]))
     assert run_for_json(MODEL + code) == ["privateuseone", "thresher"]
 
 
-@needs_shim
 def test_importing_twice_and_late() -> None:
     code = """
 import importlib
@@ -73,7 +68,6 @@ def test_the_package_does_not_need_pytorch() -> None:
     assert run_script(code).returncode == 0
 
 
-@needs_shim
 def test_another_backend_owns_the_name() -> None:
     code = """
 model, x = make()
@@ -90,7 +84,6 @@ print(json.dumps([t.status().connected, messages]))
     assert "found it taken by 'npu'" in messages[0]
 
 
-@needs_shim
 def test_another_accelerator_is_in_use() -> None:
     code = """
 torch.accelerator.is_available = lambda: True
@@ -105,7 +98,6 @@ print(json.dumps([t.status().connected, t.status().reason, torch._C._get_private
     assert name == "privateuseone", "PyTorch's own accelerator keeps its precedence"
 
 
-@needs_shim
 @pytest.mark.parametrize("version", ["2.12.1", "2.14.0+cpu", "3.13.0"])
 def test_another_minor_version_is_never_loaded(version: str) -> None:
     code = f"""
@@ -147,14 +139,12 @@ def test_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         library.load("9.8.1", cxx11_abi=False)
 
 
-@needs_shim
 def test_doctor_reports_the_connection() -> None:
     finding = checks.check_torch_profiler()
     assert finding.level is Level.OK
     assert "2.13" in finding.found
 
 
-@needs_shim
 @pytest.mark.threads_after_fork
 def test_fork_while_profiling() -> None:
     code = """
@@ -188,7 +178,6 @@ print(json.dumps([os.waitstatus_to_exitcode(state), kernels(prof), once, s.dropp
     assert problems == [0, 0, 0]
 
 
-@needs_shim
 @pytest.mark.threads_after_fork
 def test_profile_in_a_forked_child() -> None:
     code = """
@@ -209,7 +198,6 @@ print(json.dumps([os.waitstatus_to_exitcode(state), parent, *json.loads(os.read(
     assert child == parent > 0
 
 
-@needs_shim
 def test_spawned_processes() -> None:
     code = """
 import thresher.torch_profiler
@@ -221,7 +209,6 @@ if __name__ == "__main__":
     assert run_for_json(MODEL + code) == [0, 1, 2, 3]
 
 
-@needs_shim
 def test_the_process_ends_inside_a_session() -> None:
     code = """
 import thresher.torch_profiler
@@ -236,7 +223,6 @@ print("end")
     assert done.stdout.endswith("end\n")
 
 
-@needs_shim
 def test_another_tool_holds_the_interface() -> None:
     code = """
 import ctypes

@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from kineto_trace import KinetoTrace
+from kineto_trace import KinetoTrace, require_shim
 from torch import nn
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
-from thresher.torch_shim import library
-
-if library.minor_of(torch.__version__) not in library.available():
-    pytest.skip("no shim for this PyTorch", allow_module_level=True)
-
 import thresher.torch_profiler as torch_profiler
+
+require_shim()
 
 BOTH = (ProfilerActivity.CPU, ProfilerActivity.PrivateUse1)
 SLACK_US = 0.002  # files have three digits after the point

@@ -35,50 +35,61 @@ def whole(kind: str, folder: Path) -> bytes:
     return gzip.compress(text) if kind == "compressed" else text
 
 
-@pytest.mark.parametrize("kind", ["native", "chrome", "compressed"])
-@pytest.mark.parametrize("seed", range(60))
-def test_damage(kind: str, seed: int, tmp_path: Path) -> None:
-    random = np.random.default_rng(seed)
-    data = bytearray(whole(kind, tmp_path))
+def damaged(data: bytes, random: np.random.Generator) -> bytes:
+    """The same with up to three changed, missing, new or overwritten places."""
+    found = bytearray(data)
     for _ in range(int(random.integers(1, 4))):
-        where = int(random.integers(0, len(data)))
+        where = int(random.integers(0, len(found)))
         match int(random.integers(0, 4)):
             case 0:
-                data[where] = int(random.integers(0, 256))
+                found[where] = int(random.integers(0, 256))
             case 1:
-                del data[where : where + int(random.integers(1, 200))]
+                del found[where : where + int(random.integers(1, 200))]
             case 2:
-                data[where:where] = random.integers(0, 256, int(random.integers(1, 50)), np.uint8).tobytes()
+                found[where:where] = random.integers(0, 256, int(random.integers(1, 50)), np.uint8).tobytes()
             case _:
-                data[where : where + 8] = b"99999999"
-    check(tmp_path / "damaged", bytes(data))
+                found[where : where + 8] = b"99999999"
+    return bytes(found)
+
+
+# How many of 60 can be read in spite of the damage, at least. Of compressed files nearly none can.
+@pytest.mark.parametrize(("kind", "readable"), [("native", 5), ("chrome", 5), ("compressed", 0)])
+def test_damage(kind: str, readable: int, tmp_path: Path) -> None:
+    data = whole(kind, tmp_path)
+    assert is_read(tmp_path / "whole again", data), "undamaged"
+    read = [is_read(tmp_path / f"{seed}", damaged(data, np.random.default_rng(seed))) for seed in range(60)]
+    assert readable <= sum(read) < 60
 
 
 _VALUES = (b"null", b"-1", b"1e999", b"NaN", b'""', b"[]", b"{}", b"true", b"9" * 25, b"-0.0", b'"\\ud800"', b'"x"')
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_values_that_make_no_sense(seed: int, tmp_path: Path) -> None:
-    random = np.random.default_rng(seed)
-    data = whole("chrome", tmp_path)
-    places = [match.span() for match in re.finditer(rb'-?\d+\.?\d*|"[^"]*"', data)]
-    for begin, end in sorted((places[index] for index in random.integers(0, len(places), 3)), reverse=True):
-        data = data[:begin] + _VALUES[int(random.integers(0, len(_VALUES)))] + data[end:]
-    check(tmp_path / "odd", data)
+def test_values_that_make_no_sense(tmp_path: Path) -> None:
+    original = whole("chrome", tmp_path)
+    places = [match.span() for match in re.finditer(rb'-?\d+\.?\d*|"[^"]*"', original)]
+    read = 0
+    for seed in range(100):
+        random, data = np.random.default_rng(seed), original
+        for begin, end in sorted((places[index] for index in random.integers(0, len(places), 3)), reverse=True):
+            data = data[:begin] + _VALUES[int(random.integers(0, len(_VALUES)))] + data[end:]
+        read += is_read(tmp_path / f"odd-{seed}", data)
+    assert 10 <= read < 100
 
 
-def check(file: Path, data: bytes) -> None:
+def is_read(file: Path, data: bytes) -> bool:
+    """Whether these bytes become a report, which then has to be right; all else must be a TraceError."""
     file.write_bytes(data)
     try:
         trace = read_trace(file)
     except TraceError as error:
         assert "wanted" in str(error)
-        return
+        return False
     report = build_report(trace)
     total = report["overview"]["total"]
     assert sum(total["by_category"].values()) == total["wall_ns"]
     assert violations(report, SCHEMA) == []
     json.dumps(report, allow_nan=False)
+    return True
 
 
 def test_compressed_data_is_not_kept_without_bounds(tmp_path: Path) -> None:

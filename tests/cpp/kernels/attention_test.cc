@@ -194,6 +194,14 @@ TEST(SdpaTest, LowestFloatMaskIsUniform) {
   Check({.queries = 3, .keys = 20, .depth = 8}, Broadcast(mask.data(), DType::kF32, 1, 1, 3, 20, {0, 0, 20, 1}));
 }
 
+// Their exponentials are 0: the maximum has to be one of them, in every block of keys.
+TEST(SdpaTest, ScoresFarBelowZero) {
+  for (const int64_t keys : {20, 1100}) {
+    std::vector<float> mask(static_cast<size_t>(keys), -130.0f);
+    Check({.queries = 7, .keys = keys, .depth = 8}, Broadcast(mask.data(), DType::kF32, 1, 1, 7, keys, {0, 0, 0, 1}));
+  }
+}
+
 TEST(SdpaTest, NanSpoilsItsRowOnly) {
   std::vector<float> mask(3 * 20, 0.0f);
   mask[20 + 4] = std::numeric_limits<float>::quiet_NaN();

@@ -48,6 +48,14 @@ TEST(SoftmaxTest, StridedDimension) {
   for (int64_t inner = 2; inner <= 40; ++inner) Check(2, 9, inner, 1);
 }
 
+TEST(SoftmaxTest, ScoresFarBelowZero) {
+  // Their exponentials are 0: the maximum has to be one of them.
+  for (const int64_t dim : {1, 5, 16, 37, 64}) {
+    Check(3, dim, 1, 1, RandomFloats(static_cast<size_t>(3 * dim) + 1, 2, -210.0f, -190.0f));
+    Check(2, dim, 21, 1, RandomFloats(static_cast<size_t>(2 * dim * 21) + 1, 3, -210.0f, -190.0f));
+  }
+}
+
 TEST(SoftmaxTest, Parts) {
   for (const int parts : {2, 3, 7}) {
     Check(5, 33, 1, parts);

@@ -43,6 +43,14 @@ TEST(ConstantFolding, ViewsOfWeightsAliasThem) {
   ExpectSameResults(graph, folded, 0);
 }
 
+TEST(ConstantFolding, ASliceWithGapsIsNoConstantOnTheSameMemory) {
+  for (const char* kind : {"const %c : f32[8] = [1, 2, 3, 4, 5, 6, 7, 8]", "weight %c : f32[8]"}) {
+    const std::string text = std::string("input %x : f32[4]\n") + kind +
+                             "\n%s = slice(%c) {dim = 0, start = 0, end = 8, step = 2}\n%y = mul(%x, %s)\nreturn %y\n";
+    ExpectPass(kPass, text, "slice mul", 0);
+  }
+}
+
 TEST(ConstantFolding, ShrinksFull) {
   ExpectPass(kPass, "input %x : f32[64, 8]\n%f = full() {shape = [64, 8], value = 1.5}\n%y = mul(%x, %f)\nreturn %y\n",
              "expand mul", 0);

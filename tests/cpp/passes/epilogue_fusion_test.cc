@@ -41,6 +41,10 @@ TEST(EpilogueFusion, NeedsTheOnlyUse) {
   Expect("%a = gelu(%l)\n%y = add(%a, %l)\nreturn %y\n", "linear gelu add");
   Expect("%y = add(%l, %l)\nreturn %y\n", "linear add");
   Expect("%s = reshape(%l) {shape = [6, 5]}\n%a = gelu(%s)\nreturn %a, %s\n", "linear reshape gelu");
+  // Behind the reshape: fused, the product would be computed twice.
+  Expect("%s = reshape(%l) {shape = [6, 5]}\n%a = gelu(%s)\nreturn %a, %l\n", "linear reshape gelu");
+  Expect("%s = reshape(%l) {shape = [6, 5]}\n%a = add(%s, %b)\n%n = neg(%l)\nreturn %a, %n\n",
+         "linear reshape add neg");
 }
 
 TEST(EpilogueFusion, NeedsTheLastDimension) {

@@ -135,6 +135,16 @@ TEST_F(ProfilerTest, GapClosesTheSumToTheWallClock) {
   EXPECT_EQ(totals.gap_ns, 65);
 }
 
+TEST_F(ProfilerTest, RowsThatOverlapMakeTheGapNegative) {
+  // Two threads computed at once: rows and gap add up to the wall clock all the same.
+  Add(Op("linear", 100, 180));
+  Add(Op("softmax", 110, 170));
+  Add(Wall(Kind::kCall, 90, 190));
+  const PhaseTotals totals = Summarize().phases.at(0);
+  EXPECT_EQ(totals.rows_ns, 140);
+  EXPECT_EQ(totals.gap_ns, -40);
+}
+
 TEST_F(ProfilerTest, WallClockTakesTheOutermostIntervals) {
   // Two calls, the second with another call and two executions inside; then an execution that no call surrounds.
   Add(Wall(Kind::kExecution, 0, 10));

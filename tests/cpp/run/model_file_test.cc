@@ -573,6 +573,30 @@ TEST_F(ModelFile, SizesBeyondTheFileAreRefused) {
   EXPECT_THAT(ErrorOf(bytes), HasSubstr("of kind 1, found 0"));
 }
 
+TEST_F(ModelFile, BytesAfterTheEndOfASectionAreRefused) {
+  const std::pair<SectionKind, std::string> sections[] = {
+      {SectionKind::kInfo, "info: "}, {SectionKind::kTensors, "tensors: "}, {SectionKind::kGraph, "graph 0: "}};
+  for (const auto& [kind, name] : sections) {
+    for (const size_t more : {size_t{0}, size_t{1}, size_t{8}}) {
+      // The section again, with something behind it, where the file ended.
+      std::string bytes = Written();
+      const SectionEntry old = SectionOf(bytes, kind);
+      const std::string section = bytes.substr(old.offset, old.bytes);
+      bytes.resize((bytes.size() + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment);
+      SectionOf(bytes, kind).offset = bytes.size();
+      SectionOf(bytes, kind).bytes += more;
+      bytes += section + std::string(more, 'x');
+      HeaderOf(bytes)->file_bytes = bytes.size();
+      Sign(bytes);
+      if (more == 0) {
+        EXPECT_TRUE(Read(bytes).ok()) << Read(bytes).status().message();
+      } else {
+        EXPECT_THAT(ErrorOf(bytes), HasSubstr(name + "wanted its end, found " + std::to_string(more) + " more bytes"));
+      }
+    }
+  }
+}
+
 TEST_F(ModelFile, RandomContentsWithTheRightDigestsNeverCrash) {
   ModelContents contents = Contents({5, 6});
   contents.graphs.push_back(ManyRows().graphs[0]);
