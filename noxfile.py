@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
 from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
 from fuzzing.session import run_fuzz
+from mutations.session import run_mutations
 from release import session as release_check
 from sanitizers.sanitizer import SANITIZERS
 from sanitizers.session import run_sanitizer
@@ -197,9 +198,10 @@ def tests_session(session: nox.Session) -> None:
     parser = parser_of(
         "tests",
         "Builds the wheel and thresher_tests, runs ctest, installs the wheel beside PyTorch and a real model, runs "
-        "pytest. Other arguments go to pytest. For another architecture the C++ tests run emulated. With --container, "
-        "wheel and tests are built in the platform's image and run in a clean one of the wheel's architecture "
-        "(docs/containers.md); other arguments then go to scripts/wheel_test.py.",
+        "pytest; with --only cpp no wheel is built and no PyTorch installed. Other arguments go to pytest. For another "
+        "architecture the C++ tests run emulated. With --container, wheel and tests are built in the platform's image "
+        "and run in a clean one of the wheel's architecture (docs/containers.md); other arguments then go to "
+        "scripts/wheel_test.py.",
         [
             "",
             "--only cpp --filter Gemm",
@@ -256,7 +258,7 @@ def sanitize(session: nox.Session) -> None:
     )
     parser.add_argument("sanitizer", choices=tuple(SANITIZERS), help="what to look for")
     add_test_choice(parser)
-    parser.add_argument("--self-check", action="store_true", help="stop after the planted faults")
+    parser.add_argument("--self-check", action="store_true", help="build and run the planted faults alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="what was run and found, as JSON")
 
     def action(options: argparse.Namespace, rest: list[str]) -> None:
@@ -311,6 +313,26 @@ def fuzz(session: nox.Session) -> None:
 
     # It takes build/ while it builds only.
     carry_out(session, parser, action, outside_build=True)
+
+
+@nox.session
+def mutate(session: nox.Session) -> None:
+    """Plant faults in a copy of the sources, one at a time; the tests that they name have to fail."""
+    parser = parser_of(
+        "mutate",
+        "Plants every fault of tests/mutations in build/mutations, builds what it changes and runs the tests that it "
+        "names: exit code 1 where one of them passes, and where a patch does not fit the sources any more.",
+        ["", "--list", "softmax_maximum_row verdict_nan", "--only python --json build/mutations.json"],
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these; default: all")
+    parser.add_argument("--only", choices=("cpp", "python"), help="only faults that C++ or Python tests see")
+    parser.add_argument("--list", action="store_true", help="print them and plant none")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="which tests passed nevertheless, as JSON")
+
+    def action(options: argparse.Namespace, _: list[str]) -> None:
+        run_mutations(options.names, only=options.only, list_only=options.list, json_file=options.json)
+
+    carry_out(session, parser, action)
 
 
 @nox.session(name="coverage")

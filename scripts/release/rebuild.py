@@ -22,7 +22,8 @@ from .interpreter import Interpreter
 
 FOLDER = BUILD / "release"
 # The user's shell may neither change what is compiled nor let the compiler's cache take objects of other folders.
-UNSET = ("CCACHE_BASEDIR", "CCACHE_NOHASHDIR", "PYTHONPATH", "CXXFLAGS", "CFLAGS", "LDFLAGS")
+UNSET = ("CCACHE_NOHASHDIR", "PYTHONPATH", "CXXFLAGS", "CFLAGS", "LDFLAGS")
+NO_SHARING = {"CCACHE_BASEDIR": ""}
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def build(root: Path, place: Place, interpreter: Interpreter, platform: Platform
     shutil.rmtree(out, ignore_errors=True)
     variables = {
         **place.variables,
+        **NO_SHARING,
         "SOURCE_DATE_EPOCH": epoch(root),
         "THRESHER_BUILD_DIR": str(place.build),
         "THRESHER_DIST_DIR": str(out),

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from toolchain import environments, native, wheel
-from toolchain.environments import SANITIZED
+from toolchain.environments import SANITIZED, TOOLS
 from toolchain.layout import BUILD, ROOT
 from toolchain.process import ToolchainError, note, run, write_json
 from toolchain.tests import EMULATOR, OFFLINE, emulated_device, watched_tests
@@ -16,7 +16,8 @@ from . import reports, selfcheck
 from .sanitizer import SANITIZERS, Sanitizer, launcher
 
 OUTPUT = BUILD / "sanitize"
-TARGETS = ("thresher_tests", EMULATOR, selfcheck.PROGRAM, "planted_faults_library")
+PLANTED = (selfcheck.PROGRAM, "planted_faults_library")
+TARGETS = ("thresher_tests", EMULATOR, *PLANTED)
 TEST_FOLDERS = ("tests/python", "tests/faults")
 # What runs on the emulated device.
 EMULATED_FOLDERS = ("tests/cuda",)
@@ -50,7 +51,7 @@ def run_sanitizer(
     Args:
         name: address (with leaks), thread or undefined.
         only: "cpp" or "python" to run just these tests.
-        selfcheck_only: whether to stop after the self-check.
+        selfcheck_only: whether to build the planted faults alone, and to stop after the self-check.
         ctest: more arguments for ctest.
         pytest: more arguments for pytest.
         json_file: where to write what was run and found.
@@ -60,6 +61,12 @@ def run_sanitizer(
     """
     sanitizer = SANITIZERS[name]
     flavour = sanitizer.flavour
+    if selfcheck_only:
+        native.configure_alone(flavour, THRESHER_BUILD_TESTS=True)
+        native.build_target(flavour, *PLANTED)
+        write_json(json_file, {"sanitizer": name, "selfcheck": selfcheck.run(sanitizer, flavour.objects, TOOLS.python)})
+        note(f"{name}: the planted faults were found")
+        return
     # Exceptions pass between libstdc++ and the sanitizer's library, so there may be only one libstdc++.
     built = wheel.build_raw(flavour, THRESHER_STATIC_RUNTIME="OFF")
     native.configure(flavour, THRESHER_BUILD_TESTS=True)
@@ -69,18 +76,17 @@ def run_sanitizer(
         if not sanitizer.is_in(binary):
             raise ToolchainError(f"{binary} was built without the {name} sanitizer: wanted {sanitizer.symbol} in it.")
     result: dict[str, object] = {"sanitizer": name, "selfcheck": selfcheck.run(sanitizer, flavour.objects, python)}
-    if not selfcheck_only:
-        if only != "python":
-            left_out = [] if sanitizer.emulator else ["--exclude-regex", EMULATED_CPP]
-            native.run_ctest(flavour, [*left_out, *ctest], sanitizer.environment())
-            result["cpp"] = "passed"
-        if only != "cpp":
-            found = run_pytest(sanitizer, python, pytest)
-            result["python"] = [report.text for report in found]
-            if found:
-                write_json(json_file, result)
-                raise ToolchainError(_message(name, found))
-            result["python"] = "passed"
+    if only != "python":
+        left_out = [] if sanitizer.emulator else ["--exclude-regex", EMULATED_CPP]
+        native.run_ctest(flavour, [*left_out, *ctest], sanitizer.environment())
+        result["cpp"] = "passed"
+    if only != "cpp":
+        found = run_pytest(sanitizer, python, pytest)
+        result["python"] = [report.text for report in found]
+        if found:
+            write_json(json_file, result)
+            raise ToolchainError(_message(name, found))
+        result["python"] = "passed"
     write_json(json_file, result)
     note(f"{name}: the planted faults were found, and nothing else")
 

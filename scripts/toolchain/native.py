@@ -16,6 +16,7 @@ from .home import conan_home_lock
 from .layout import BUILD, CONAN, PYTHON_TAG, ROOT, conan_home
 from .platforms import Platform
 from .process import ToolchainError, captured, cores, is_offline, note, run
+from .system import ensure_system_packages
 
 BUILD_TYPES = ("Release", "RelWithDebInfo", "Debug")
 PROFILES = {
@@ -185,14 +186,55 @@ def install_dependencies(flavour: Flavour) -> None:
 
 
 def build_target(flavour: Flavour, *targets: str) -> None:
-    """Compiles CMake targets in the build folder that the wheel was built in."""
-    tool(["cmake", "--build", flavour.objects, *(f"--target={target}" for target in targets)])
+    """Compiles CMake targets in the build folder of a flavour."""
+    build_in(flavour.objects, *targets, environment=object_sharing(flavour))
+
+
+def build_in(folder: Path, *targets: str, environment: Mapping[str, str] | None = None) -> None:
+    """Compiles CMake targets in a build folder, with these variables besides the usual ones."""
+    tool(["cmake", "--build", folder, *(f"--target={target}" for target in targets)], environment=environment)
+
+
+def object_sharing(flavour: Flavour, source: Path = ROOT) -> dict[str, str]:
+    """Returns the variables with which ccache takes objects that another copy of the sources has compiled.
+
+    Empty where the paths of the sources are in the objects, which they are for debuggers and sanitizers, and where
+    $CCACHE_BASEDIR has been chosen.
+    """
+    if flavour.build_type != "Release" or "CCACHE_BASEDIR" in os.environ:
+        return {}
+    return {"CCACHE_BASEDIR": str(source), "CCACHE_NOHASHDIR": "true"}
 
 
 def configure(flavour: Flavour, **options: bool) -> None:
     """Sets options of a build folder that was configured before; keeps all others."""
-    defines = [f"-D{name}={'ON' if value else 'OFF'}" for name, value in options.items()]
-    tool(["cmake", *defines, flavour.objects])
+    tool(["cmake", *_defines(options), flavour.objects])
+
+
+def configure_alone(flavour: Flavour, folder: Path | None = None, source: Path = ROOT, **options: bool) -> None:
+    """Prepares a build without Python: the dependencies, and a configured build folder. No wheel, no PyTorch.
+
+    Args:
+        flavour: what to build.
+        folder: the build folder; None: that of the flavour. One that a wheel was built in goes on building wheels.
+        source: what to build: this clone or a copy of it.
+        options: CMake options to set besides.
+
+    Raises:
+        ToolchainError: a dependency does not build, or CMake fails.
+    """
+    ensure_system_packages(flavour.platform.name)
+    install_dependencies(flavour)
+    folder = folder or flavour.objects
+    command: list[str | Path] = ["cmake", "-S", source, "-B", folder, "-G", "Ninja"]
+    if not (folder / "CMakeCache.txt").is_file():
+        command += [f"-DCMAKE_TOOLCHAIN_FILE={flavour.toolchain_file}", f"-DCMAKE_BUILD_TYPE={flavour.build_type}"]
+        command.append("-DTHRESHER_BUILD_PYTHON=OFF")
+    tool([*command, *_defines(options)], hint=f"Removing {folder} starts afresh.")
+
+
+def _defines(options: Mapping[str, bool]) -> list[str]:
+    return [f"-D{name}={'ON' if value else 'OFF'}" for name, value in options.items()]
 
 
 def run_ctest(flavour: Flavour, arguments: list[str], environment: Mapping[str, str] | None = None) -> None:

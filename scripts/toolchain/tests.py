@@ -36,6 +36,8 @@ def emulated_device(flavour: Flavour) -> str:
 def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: list[str]) -> None:
     """Builds, then runs the C++ tests (ctest) and the Python tests (pytest).
 
+    The C++ tests alone need neither a wheel nor PyTorch.
+
     Args:
         flavour: what to build.
         only: "cpp" or "python" to run just these.
@@ -45,12 +47,12 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
     Raises:
         ToolchainError: the build or a test failed.
     """
-    built = wheel.build_wheel(flavour)
-    native.configure(flavour, THRESHER_BUILD_TESTS=True)
+    built = wheel.build_wheel(flavour) if only != "cpp" else None
+    native.configure_alone(flavour, THRESHER_BUILD_TESTS=True)
     if only != "python":
         native.build_target(flavour, "thresher_tests")
         native.run_ctest(flavour, ctest)
-    if only != "cpp":
+    if built:
         offer_test_packages()
         native.build_target(flavour, EMULATOR)
         for environment in (CHECKS, LINT):
@@ -129,13 +131,12 @@ def run_bench(flavour: Flavour, arguments: list[str], *, zentorch: bool) -> None
 
 
 def run_kernel_bench(flavour: Flavour, arguments: list[str]) -> None:
-    """Builds and runs every program of bench/kernels.
+    """Builds and runs every program of bench/kernels; needs neither a wheel nor PyTorch.
 
     Raises:
         ToolchainError: the build or a program failed.
     """
-    wheel.build_wheel(flavour)
-    native.configure(flavour, THRESHER_BUILD_BENCHMARKS=True)
+    native.configure_alone(flavour, THRESHER_BUILD_BENCHMARKS=True)
     native.build_target(flavour, "thresher_benchmarks")
     for program in sorted((ROOT / "bench" / "kernels").glob("*_bench.cc")):
         run([flavour.objects / "bench" / program.stem, *arguments])

@@ -105,6 +105,8 @@ def build_raw(flavour: Flavour, torch_shims: Sequence[str] | None = None, **defi
         "build-dir": flavour.objects,
         "cmake.build-type": flavour.build_type,
         "cmake.define.CMAKE_TOOLCHAIN_FILE": flavour.toolchain_file,
+        # The build folder may be one of the C++ tests alone.
+        "cmake.define.THRESHER_BUILD_PYTHON": "ON",
         "cmake.define.THRESHER_TORCH_SHIMS": ";".join(torch_shims),
         "cmake.define.THRESHER_FETCH_HIGHWAY": "OFF",
         "cmake.define.THRESHER_WERROR": "ON",
@@ -122,6 +124,7 @@ def build_raw(flavour: Flavour, torch_shims: Sequence[str] | None = None, **defi
         hint=f"The compiler's or CMake's message is above. Removing {flavour.objects} starts afresh.",
         environment={
             **native.tool_environment(),
+            **native.object_sharing(flavour),
             **_cross_environment(platform),
             "SOURCE_DATE_EPOCH": source_date_epoch(),
         },

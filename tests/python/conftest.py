@@ -21,6 +21,7 @@ REPOSITORY_TESTS = (
     "test_containers",
     "test_dependencies",
     "test_docs_links",
+    "test_mutations",
     "test_package",
     "test_release",
     "test_stage",

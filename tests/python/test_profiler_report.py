@@ -133,7 +133,10 @@ def test_printed_summary_adds_up() -> None:
             for _ in range(generator.randrange(1, 60))
         ]
         report = OpReport.from_summary(summarize(records))
-        *parts, wall = summary_lines(report.phases[0])
+        (phase,) = report.phases
+        assert phase.rows_ns + phase.gap_ns == phase.wall_ns
+        *parts, wall = summary_lines(phase)
+        assert float(parts[-1][1]) == pytest.approx(phase.gap_ns / 1e6, abs=0.01)
         assert round(sum(float(total) for _, total, _ in parts), 6) == float(wall[1])
         if report.wall_ns > 0:
             assert round(sum(float(share) for _, _, share in parts), 6) == 100
