@@ -17,7 +17,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from containers.sessions import TARGETS as IMAGE_TARGETS
-from containers.sessions import add_container_options, build_images, containerised, develop, try_wheel
+from containers.sessions import add_container_options, build_images, containerised, develop, test_wheel
 from fuzzing.session import run_fuzz
 from mutations.session import run_mutations
 from release import session as release_check
@@ -216,7 +216,9 @@ def tests_session(session: nox.Session) -> None:
     add_platform(parser)
     parser.add_argument("--container", action="store_true", help="build and run in containers")
     parser.add_argument(
-        "--build-only", action="store_true", help="run nothing; leave in build/trial what tests on other machines need"
+        "--build-only",
+        action="store_true",
+        help="run nothing; leave what tests on other machines need in build/container_test",
     )
     add_container_options(parser)
 
@@ -224,10 +226,10 @@ def tests_session(session: nox.Session) -> None:
         platform = selected_platform(options)
         flavour = Flavour(platform.host_profile, options.build_type)
         if options.container:
-            try_wheel(options, platform.name, rest)
+            test_wheel(options, platform.name, rest)
             return
         if options.build_only:
-            tests.build_trial(flavour)
+            tests.build_container_test(flavour)
             return
         only = options.only or ("cpp" if platform.cross else None)
         if only == "cpp" and rest:

@@ -12,11 +12,11 @@ from toolchain.process import ToolchainError, note
 
 from . import pins
 from .base import ORIGINS
+from .container_session import ContainerSession, find_engine
+from .container_test import test_wheel
 from .engine import ENGINES, Engine
 from .images import LABEL, TARGETS
 from .project import VOLUMES, run_in_project, run_nox
-from .trial import try_wheel
-from .workplace import Workplace, find_engine
 
 # gdb and perf trace processes; libnuma moves pages between nodes.
 DEVELOPER_CAPABILITIES = ("SYS_PTRACE", "SYS_NICE")
@@ -49,7 +49,7 @@ def containerised(options: argparse.Namespace, platform: str, session: str, argu
     Raises:
         ToolchainError: the image or the session fails.
     """
-    place = Workplace(options)
+    place = ContainerSession(options)
     run_nox(place.engine, place.image(platform, "build"), session, arguments, place.host)
 
 
@@ -60,7 +60,7 @@ def develop(options: argparse.Namespace, command: Sequence[str]) -> None:
         ToolchainError: the image cannot be built, or the command fails.
     """
     name = options.platform or of_this_machine().name
-    place = Workplace(options)
+    place = ContainerSession(options)
     spec = place.image(name, "dev", rebuild=options.rebuild)
     run_in_project(
         place.engine,
@@ -98,7 +98,7 @@ def build_images(options: argparse.Namespace) -> None:
         return
     if options.platform is None:
         raise ToolchainError(f"Wanted a platform: {', '.join(PLATFORMS)}; found none. Example: nox -s image -- x86")
-    place = Workplace(options)
+    place = ContainerSession(options)
     place.image(options.platform, options.target, rebuild=options.rebuild)
 
 
@@ -132,4 +132,4 @@ def _list_images(engine: Engine, names: Sequence[str], *, as_json: bool) -> None
         print(f"volume {name}")
 
 
-__all__ = ["TARGETS", "add_container_options", "build_images", "containerised", "develop", "try_wheel"]
+__all__ = ["TARGETS", "add_container_options", "build_images", "containerised", "develop", "test_wheel"]

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolchain import bill, cuda, native, wheel
+from toolchain import cuda, native, sbom, wheel
 from toolchain.environments import RELEASE, TOOLS, script
 from toolchain.layout import SCRIPTS
 from toolchain.process import captured
@@ -17,7 +17,7 @@ from toolchain.process import captured
 from .content import WheelFile
 from .finding import Problem, Verdict
 
-VALIDATOR = SCRIPTS / "release" / "validate_bill.py"
+VALIDATOR = SCRIPTS / "release" / "validate_sbom.py"
 
 
 def check_tags(wheels: Sequence[WheelFile]) -> Verdict:
@@ -96,15 +96,15 @@ def _judged(command: Sequence[str | Path], wheels: Sequence[WheelFile], praise: 
     return Verdict(name, [Problem(f"{name} to pass", text or f"exit code {done.returncode}", cure)])
 
 
-def check_bills(wheels: Sequence[WheelFile]) -> Verdict:
-    """Writes the bill of each wheel beside it, and compares both with CycloneDX's schema."""
+def check_sboms(wheels: Sequence[WheelFile]) -> Verdict:
+    """Writes the SBOM of each wheel beside it, and compares both with CycloneDX's schema."""
     problems = []
     paths = []
     for built in wheels:
         # The one inside has to be valid by itself: tools read it from installed packages.
         inside = built.path.with_suffix(".inside.cdx.json")
-        beside = bill.write_beside(built.path)
-        inside.write_bytes(built.information(bill.name_of(built.path)))
+        beside = sbom.write_beside(built.path)
+        inside.write_bytes(built.information(sbom.name_of(built.path)))
         try:
             for path, where in ((inside, f"inside {built.name}"), (beside, beside.name)):
                 done = subprocess.run(
@@ -112,11 +112,11 @@ def check_bills(wheels: Sequence[WheelFile]) -> Verdict:
                 )
                 if done.returncode != 0:
                     words = (done.stdout + done.stderr).strip()
-                    cure = "mend scripts/toolchain/bill.py"
+                    cure = "mend scripts/toolchain/sbom.py"
                     problems.append(Problem(f"a valid CycloneDX 1.6 document {where}", words, cure))
         finally:
             inside.unlink()
         paths.append(beside)
-    counts = [len(bill.names(json.loads(path.read_text(encoding="utf-8")))) for path in paths]
+    counts = [len(sbom.names(json.loads(path.read_text(encoding="utf-8")))) for path in paths]
     said = "\n".join(f"{count} components: {path.name}" for path, count in zip(paths, counts, strict=True))
     return Verdict(said, problems)

@@ -12,7 +12,7 @@ from email.message import Message
 from functools import cached_property
 from pathlib import Path
 
-from toolchain import bill, elf
+from toolchain import elf, sbom
 from toolchain.components import KNOWN
 
 from .finding import Problem, Verdict
@@ -184,8 +184,8 @@ def check_licences(wheels: Sequence[WheelFile], folder: Path, conan: Collection[
     problems = []
     said = []
     for wheel in wheels:
-        content = bill.read(wheel.path)
-        inside = bill.names(content)
+        content = sbom.read(wheel.path)
+        inside = sbom.names(content)
         problems += _unknown(wheel, content)
         texts = {Path(n).name: data for n, data in wheel.members.items() if ".dist-info/licenses/" in n}
         if wheel.name.startswith("thresher_cuda-"):
@@ -198,7 +198,7 @@ def check_licences(wheels: Sequence[WheelFile], folder: Path, conan: Collection[
 
 
 def _unknown(wheel: WheelFile, content: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Problem]:
-    unknown = [entry["value"] for entry in content.get("properties", ()) if entry["name"] == bill.UNKNOWN]
+    unknown = [entry["value"] for entry in content.get("properties", ()) if entry["name"] == sbom.UNKNOWN]
     if not unknown:
         return []
     shown = ", ".join(unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")

@@ -23,7 +23,7 @@ from .finding import FAULT, Finding, Problem, Verdict, carry_out, table
 # In this order; the first three need nothing but the clone.
 CHECKS = (
     *("version", "tree", "commits", "build", "reproducible", "python", "auditwheel", "twine"),
-    *("check-wheel-contents", "leftovers", "size", "metadata", "licences", "bill"),
+    *("check-wheel-contents", "leftovers", "size", "metadata", "licences", "sbom"),
 )
 SOURCE_CHECKS = CHECKS[:3]
 
@@ -106,7 +106,7 @@ class Check:
         self._add("size", lambda: content.check_size(wheels))
         self._add("metadata", lambda: content.check_metadata(wheels, version.project_version(ROOT)))
         self._add("licences", lambda: content.check_licences(wheels, ROOT / "licenses", self._conan()), TOOLS)
-        self._add("bill", lambda: audit.check_bills(wheels), RELEASE)
+        self._add("sbom", lambda: audit.check_sboms(wheels), RELEASE)
 
     def _add(
         self, name: str, action: Callable[[], Verdict], environment: environments.Environment | None = None

@@ -9,7 +9,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from . import bill, components, elf, environments, fatbin, native, wheel, wheel_file
+from . import components, elf, environments, fatbin, native, sbom, wheel, wheel_file
 from .environments import CUDA_COMPILER, TOOLS, script
 from .layout import BUILD, DIST, REQUIREMENTS, ROOT, SCRIPTS, scratch_folder
 from .platforms import CUDA, X86
@@ -146,8 +146,8 @@ def _repair(raw: Path, inside: components.Contents) -> Path:
         )
         repaired = next(Path(scratch).glob("*.whl"))
         epoch = int(wheel.source_date_epoch())
-        content = bill.serialise(bill.make(repaired, inside, epoch))
-        wheel_file.rewrite(repaired, epoch, {bill.name_of(repaired): content})
+        content = sbom.serialise(sbom.make(repaired, inside, epoch))
+        wheel_file.rewrite(repaired, epoch, {sbom.name_of(repaired): content})
         if wrong := faults(repaired):
             raise ToolchainError(f"{repaired.name} is no wheel for platform cuda: {'; '.join(wrong)}.")
         final = wheel.publish(repaired)

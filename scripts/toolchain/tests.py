@@ -12,7 +12,7 @@ from .native import Flavour
 from .process import ToolchainError, cores, note, run
 from .system import offer_test_packages
 
-TRIAL = BUILD / "trial"
+CONTAINER_TEST = BUILD / "container_test"
 PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
 # What tests/cuda runs on where there is no GPU.
 EMULATOR = "thresher_emulated_device"
@@ -70,8 +70,8 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         )
 
 
-def build_trial(flavour: Flavour) -> None:
-    """Builds what proves a wheel on another machine, and leaves it in build/trial: the C++ tests and a reference model.
+def build_container_test(flavour: Flavour) -> None:
+    """Builds what proves a wheel on another machine: the C++ tests and a reference model, in build/container_test.
 
     The model is exported with the wheel itself, so only where it can run.
 
@@ -81,12 +81,12 @@ def build_trial(flavour: Flavour) -> None:
     built = wheel.build_wheel(flavour)
     native.configure(flavour, THRESHER_BUILD_TESTS=True)
     native.build_target(flavour, "thresher_tests")
-    TRIAL.mkdir(exist_ok=True)
-    shutil.copy2(flavour.objects / "thresher_tests", TRIAL / "thresher_tests")
+    CONTAINER_TEST.mkdir(exist_ok=True)
+    shutil.copy2(flavour.objects / "thresher_tests", CONTAINER_TEST / "thresher_tests")
     if not flavour.platform.cross:
         python = environments.install_wheel(RUNTIME, built)
-        run([python, SCRIPTS / "export_reference.py", TRIAL], environment=OFFLINE)
-    note(f"{TRIAL}: {', '.join(sorted(path.name for path in TRIAL.iterdir()))}")
+        run([python, SCRIPTS / "export_reference.py", CONTAINER_TEST], environment=OFFLINE)
+    note(f"{CONTAINER_TEST}: {', '.join(sorted(path.name for path in CONTAINER_TEST.iterdir()))}")
 
 
 def run_stage(flavour: Flavour, arguments: list[str]) -> None:

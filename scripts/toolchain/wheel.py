@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import bill, components, elf, environments, native, wheel_file, wheelhouse
+from . import components, elf, environments, native, sbom, wheel_file, wheelhouse
 from .environments import MODEL, TOOLS, script
 from .layout import BUILD, DIST, PYTHON_TAG, ROOT, SCRIPTS, scratch_folder
 from .native import Flavour
@@ -213,8 +213,8 @@ def _repair(wheel: Path, platform: Platform, inside: components.Contents) -> Pat
         )
         repaired = _only_wheel(Path(scratch), platform)
         epoch = int(source_date_epoch())
-        content = bill.serialise(bill.make(repaired, inside, epoch))
-        wheel_file.rewrite(repaired, epoch, {bill.name_of(repaired): content})
+        content = sbom.serialise(sbom.make(repaired, inside, epoch))
+        wheel_file.rewrite(repaired, epoch, {sbom.name_of(repaired): content})
         final = publish(repaired)
     note(f"wheel: {final} ({final.stat().st_size / 2**20:.2f} MiB)")
     return final

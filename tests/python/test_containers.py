@@ -21,7 +21,20 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 # ruff: noqa: E402 - the scripts are found after their folder is on the path
-from containers import archive, base, emulation, engine, host, images, limits, pins, project, sessions, trial, workplace
+from containers import (
+    archive,
+    base,
+    container_session,
+    container_test,
+    emulation,
+    engine,
+    host,
+    images,
+    limits,
+    pins,
+    project,
+    sessions,
+)
 from toolchain.process import ToolchainError
 
 DIGEST = "a" * 64
@@ -228,7 +241,7 @@ def test_an_answer_that_is_not_understood_is_a_reason(programs):
 def test_without_an_engine_the_cure_is_named(programs, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ToolchainError, match=r"docker: is not installed(.|\n)*--containers(.|\n)*--host"):
-        workplace.find_engine(None)
+        container_session.find_engine(None)
 
 
 # What an engine is asked to do.
@@ -562,8 +575,8 @@ def test_the_newest_wheel_of_a_platform_is_tried(tmp_path):
         os.utime(tmp_path / f"{name}.whl", (1000 - age, 1000 - age))
     (tmp_path / "thresher-3-cp311-cp311-linux_aarch64.whl").touch()
     (tmp_path / "thresher_cuda-4-py3-none-linux_x86_64.whl").touch()
-    assert trial.newest_wheel(images.PLATFORMS["x86"], tmp_path).name.startswith("thresher-2-")
-    assert trial.newest_wheel(images.PLATFORMS["arm"], tmp_path).name.startswith("thresher-3-")
-    assert trial.newest_wheel(images.PLATFORMS["cuda"], tmp_path).name.startswith("thresher_cuda-4-")
+    assert container_test.newest_wheel(images.PLATFORMS["x86"], tmp_path).name.startswith("thresher-2-")
+    assert container_test.newest_wheel(images.PLATFORMS["arm"], tmp_path).name.startswith("thresher-3-")
+    assert container_test.newest_wheel(images.PLATFORMS["cuda"], tmp_path).name.startswith("thresher_cuda-4-")
     with pytest.raises(ToolchainError, match="nox -s build -- --platform arm"):
-        trial.newest_wheel(images.PLATFORMS["arm"], tmp_path / "none")
+        container_test.newest_wheel(images.PLATFORMS["arm"], tmp_path / "none")

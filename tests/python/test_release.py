@@ -31,7 +31,7 @@ from release import (
 )
 from release.content import WheelFile
 from release.finding import Problem, Verdict
-from toolchain import bill, components, elf, environments, wheel_file
+from toolchain import components, elf, environments, sbom, wheel_file
 from toolchain.components import Component, Contents
 from toolchain.environments import RELEASE, TOOLS
 from toolchain.process import ToolchainError, is_offline
@@ -112,7 +112,7 @@ def make_wheel(
             if member.rpartition("/")[2] != without:
                 archive.writestr(member, data)
     additions = (
-        {} if without == "thresher.cdx.json" else {bill.name_of(path): bill.serialise(bill.make(path, inside, epoch))}
+        {} if without == "thresher.cdx.json" else {sbom.name_of(path): sbom.serialise(sbom.make(path, inside, epoch))}
     )
     wheel_file.rewrite(path, epoch, additions)
     return WheelFile(path)
@@ -534,18 +534,18 @@ class TestAudit:
 
     @pytest.mark.usefixtures("judges")
     def test_the_schema_judges_the_bill(self, tmp_path: Path, good: WheelFile) -> None:
-        assert not audit.check_bills([good]).problems
+        assert not audit.check_sboms([good]).problems
         beside = good.path.with_suffix(".cdx.json")
         assert sorted(path.name for path in good.path.parent.iterdir()) == sorted([good.name, beside.name])
         odd = Component("highway", "1.2.0", "pkg:conan/highway@1.2.0", True, "no hash")
-        found = words(audit.check_bills([make_wheel(tmp_path, inside=Contents((odd,), ()))]))
+        found = words(audit.check_sboms([make_wheel(tmp_path, inside=Contents((odd,), ()))]))
         assert "a valid CycloneDX 1.6 document inside" in found
 
 
 class TestBill:
     def test_it_says_what_is_inside(self, good: WheelFile) -> None:
-        content = json.loads(bill.write_beside(good.path).read_text())
-        assert bill.names(content) == ["highway", "libstdc++", "nanobind", "robin_map"]
+        content = json.loads(sbom.write_beside(good.path).read_text())
+        assert sbom.names(content) == ["highway", "libstdc++", "nanobind", "robin_map"]
         by_name = {entry["name"]: entry for entry in content["components"]}
         assert by_name["highway"]["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
         assert by_name["libstdc++"]["licenses"] == [{"expression": "GPL-3.0-or-later WITH GCC-exception-3.1"}]
@@ -557,11 +557,11 @@ class TestBill:
     def test_it_is_the_same_for_the_same_wheel_and_another_for_another(self, tmp_path: Path) -> None:
         one, two = make_wheel(tmp_path / "a"), make_wheel(tmp_path / "b")
         other = make_wheel(tmp_path / "c", more={"thresher/extra.py": b""})
-        bills = [bill.write_beside(wheel.path).read_bytes() for wheel in (one, two, other)]
-        assert bills[0] == bills[1] != bills[2]
-        numbers = [json.loads(text)["serialNumber"] for text in bills]
+        sboms = [sbom.write_beside(wheel.path).read_bytes() for wheel in (one, two, other)]
+        assert sboms[0] == sboms[1] != sboms[2]
+        numbers = [json.loads(text)["serialNumber"] for text in sboms]
         assert numbers[0] == numbers[1] != numbers[2]
-        digest = json.loads(bills[0])["metadata"]["component"]["hashes"][0]["content"]
+        digest = json.loads(sboms[0])["metadata"]["component"]["hashes"][0]["content"]
         assert (
             digest
             == subprocess.run(["sha256sum", str(one.path)], capture_output=True, text=True, check=True).stdout.split()[

@@ -36,7 +36,7 @@ def find_engine(wanted: str | None) -> Engine:
     return engine
 
 
-class Workplace:
+class ContainerSession:
     """A container engine and this machine's configuration, ready to build images and run in them.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The bill of materials of a wheel, as CycloneDX 1.6 says it in JSON.
+"""The bill of materials (SBOM) of a wheel, as CycloneDX 1.6 says it in JSON.
 
 It travels in the wheel, under .dist-info/sboms, and the release session writes it beside the wheel with the wheel's own
 hash. Both are the same for the same wheel: their time is SOURCE_DATE_EPOCH, their number comes from what they say.
@@ -30,12 +30,12 @@ UNKNOWN = "thresher:unknown"
 
 
 def name_of(wheel: Path) -> str:
-    """Returns the member of a wheel's .dist-info folder that holds the bill."""
+    """Returns the member of a wheel's .dist-info folder that holds the SBOM."""
     return f"{FOLDER}/{wheel.name.partition('-')[0]}.cdx.json"
 
 
 def make(wheel: Path, inside: Contents, epoch: int) -> dict[str, Any]:
-    """Makes the bill that goes into a wheel.
+    """Makes the sbom that goes into a wheel.
 
     Args:
         wheel: the wheel, of which only name and metadata are read.
@@ -46,7 +46,7 @@ def make(wheel: Path, inside: Contents, epoch: int) -> dict[str, Any]:
     name, version = metadata["Name"], metadata["Version"]
     root = f"pkg:pypi/{name}@{version}"
     components = [_entry(component) for component in inside.components]
-    bill = {
+    sbom = {
         "$schema": SCHEMA,
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -68,12 +68,12 @@ def make(wheel: Path, inside: Contents, epoch: int) -> dict[str, Any]:
         "dependencies": [{"ref": root, "dependsOn": [entry["bom-ref"] for entry in components]}],
     }
     if inside.unknown:
-        bill["properties"] = [{"name": UNKNOWN, "value": name} for name in inside.unknown]
-    return _numbered(bill, json.dumps(bill, sort_keys=True))
+        sbom["properties"] = [{"name": UNKNOWN, "value": name} for name in inside.unknown]
+    return _numbered(sbom, json.dumps(sbom, sort_keys=True))
 
 
-def _numbered(bill: dict[str, Any], identity: str) -> dict[str, Any]:
-    return {**bill, "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, identity)}"}
+def _numbered(sbom: dict[str, Any], identity: str) -> dict[str, Any]:
+    return {**sbom, "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, identity)}"}
 
 
 def _metadata(wheel: Path) -> dict[str, str]:
@@ -112,13 +112,13 @@ def _tools() -> list[dict[str, str]]:
     ]
 
 
-def serialise(bill: dict[str, Any]) -> bytes:
-    """Returns the bytes of a bill."""
-    return (json.dumps(bill, indent=2, sort_keys=True) + "\n").encode()
+def serialise(sbom: dict[str, Any]) -> bytes:
+    """Returns the bytes of an SBOM."""
+    return (json.dumps(sbom, indent=2, sort_keys=True) + "\n").encode()
 
 
 def read(wheel: Path) -> dict[str, Any]:
-    """Returns the bill that a wheel holds.
+    """Returns the sbom that a wheel holds.
 
     Raises:
         ToolchainError: it holds none.
@@ -135,23 +135,23 @@ def read(wheel: Path) -> dict[str, Any]:
 
 
 def write_beside(wheel: Path) -> Path:
-    """Writes the bill of a wheel beside it, with the wheel's hash in it.
+    """Writes the sbom of a wheel beside it, with the wheel's hash in it.
 
     Returns:
         NAME.cdx.json, where the wheel is NAME.whl.
 
     Raises:
-        ToolchainError: the wheel holds no bill.
+        ToolchainError: the wheel holds no SBOM.
     """
-    bill = read(wheel)
+    sbom = read(wheel)
     digest = sha256_of(wheel)
-    bill["metadata"]["component"]["hashes"] = [{"alg": "SHA-256", "content": digest}]
-    bill["metadata"]["component"]["properties"] = [{"name": "thresher:file", "value": wheel.name}]
+    sbom["metadata"]["component"]["hashes"] = [{"alg": "SHA-256", "content": digest}]
+    sbom["metadata"]["component"]["properties"] = [{"name": "thresher:file", "value": wheel.name}]
     path = wheel.with_suffix(".cdx.json")
-    path.write_bytes(serialise(_numbered(bill, digest)))
+    path.write_bytes(serialise(_numbered(sbom, digest)))
     return path
 
 
-def names(bill: dict[str, Any]) -> Sequence[str]:
-    """Lists the components of a bill."""
-    return [component["name"] for component in bill["components"]]
+def names(sbom: dict[str, Any]) -> Sequence[str]:
+    """Lists the components of an SBOM."""
+    return [component["name"] for component in sbom["components"]]

@@ -10,9 +10,9 @@ from toolchain.layout import BUILD, DIST
 from toolchain.platforms import PLATFORMS, Platform, of_this_machine
 from toolchain.process import ToolchainError, note
 
+from .container_session import ContainerSession
 from .engine import Mount
 from .project import BUILD_INSIDE, DIST_INSIDE, PROJECT, build_volume, run_in_project, run_nox
-from .workplace import Workplace
 
 REFERENCE_INSIDE = "/work/reference"
 RESULTS_INSIDE = "/work/results"
@@ -33,7 +33,7 @@ def newest_wheel(platform: Platform, folder: Path = DIST) -> Path:
     return max(wheels, key=lambda path: path.stat().st_mtime)
 
 
-def try_wheel(options: argparse.Namespace, name: str, arguments: Sequence[str]) -> None:
+def test_wheel(options: argparse.Namespace, name: str, arguments: Sequence[str]) -> None:
     """Builds the wheel of a platform and its tests in containers, then runs them in a clean one.
 
     Args:
@@ -44,7 +44,7 @@ def try_wheel(options: argparse.Namespace, name: str, arguments: Sequence[str]) 
     Raises:
         ToolchainError: an image, the build or a test fails.
     """
-    place = Workplace(options)
+    place = ContainerSession(options)
     platform, here = PLATFORMS[name], of_this_machine()
     run_nox(place.engine, place.image(name, "build"), "tests", ["--build-only", f"--platform={name}"], place.host)
     if platform is not here:
@@ -55,7 +55,7 @@ def try_wheel(options: argparse.Namespace, name: str, arguments: Sequence[str]) 
     test = place.image(name, "test")
     results = BUILD / "container_tests" / name
     results.mkdir(parents=True, exist_ok=True)
-    trial = f"{BUILD_INSIDE}/trial"
+    proof = f"{BUILD_INSIDE}/container_test"
     run_in_project(
         place.engine,
         test,
@@ -63,9 +63,9 @@ def try_wheel(options: argparse.Namespace, name: str, arguments: Sequence[str]) 
             *("python3", f"{PROJECT}/scripts/wheel_test.py"),
             f"--wheel={DIST_INSIDE}/{newest_wheel(platform).name}",
             f"--tests={PROJECT}/tests",
-            f"--cpp-tests={trial}/thresher_tests",
-            f"--model-file={REFERENCE_INSIDE}/trial/minilm.thrmodel",
-            f"--expected={REFERENCE_INSIDE}/trial/minilm.npz",
+            f"--cpp-tests={proof}/thresher_tests",
+            f"--model-file={REFERENCE_INSIDE}/container_test/minilm.thrmodel",
+            f"--expected={REFERENCE_INSIDE}/container_test/minilm.npz",
             f"--work={BUILD_INSIDE}/wheel_test",
             f"--json={RESULTS_INSIDE}/result.json",
             *arguments,
