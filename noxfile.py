@@ -26,9 +26,9 @@ from sanitizers.session import run_sanitizer
 from toolchain import (
     agreement,
     bundle,
-    checks,
     coverage,
     cuda,
+    linting,
     native,
     offline,
     package,
@@ -444,9 +444,9 @@ def format_session(session: nox.Session) -> None:
         if options.commits and options.since:
             raise ToolchainError("--commits and --since exclude each other.")
         if options.commits:
-            checks.format_range(options.commits, check=options.check)
+            linting.format_range(options.commits, check=options.check)
         else:
-            checks.format_sources(check=options.check, since=options.since)
+            linting.format_sources(check=options.check, since=options.since)
 
     carry_out(session, parser, action)
 
@@ -468,7 +468,7 @@ def lint(session: nox.Session) -> None:
     chosen.add_argument("--all", action="store_true", help="clang-tidy: every source")
 
     def action(options: argparse.Namespace, _: list[str]) -> None:
-        checks.lint_sources(fix=options.fix, everything=options.all, since=options.since)
+        linting.lint_sources(fix=options.fix, everything=options.all, since=options.since)
 
     carry_out(session, parser, action)
 

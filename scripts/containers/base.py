@@ -11,7 +11,7 @@ from toolchain.process import ToolchainError, note, run
 
 from .archive import write_image_archive
 from .engine import Engine
-from .pins import Pins
+from .image_pins import Pins
 
 ORIGINS = ("auto", "pull", "rootfs")
 SCRIPT = ROOT / "docker" / "root_filesystem.sh"

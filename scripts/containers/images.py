@@ -18,7 +18,7 @@ from .base import ensure_base
 from .emulation import ensure_emulation
 from .engine import BuildRequest, Engine, Image
 from .host import HostConfiguration
-from .pins import Pins, read_pins
+from .image_pins import Pins, read_pins
 
 TARGETS = ("base", "build", "dev", "test")
 NAME = "localhost/thresher"
@@ -30,7 +30,7 @@ INPUTS = (
     "docker/Dockerfile",
     "docker/pins.toml",
     "scripts/install_build_deps.sh",
-    "scripts/containers/pins.py",
+    "scripts/containers/image_pins.py",
 )
 # What only the images of a platform are made of.
 PLATFORM_INPUTS = {"cuda": ("requirements/locks/cuda-compiler.txt",)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from toolchain.platforms import PLATFORMS, of_this_machine
 from toolchain.process import ToolchainError, note
 
-from . import pins
+from . import image_pins
 from .base import ORIGINS
 from .container_session import ContainerSession, find_engine
 from .container_test import test_wheel
@@ -80,7 +80,7 @@ def build_images(options: argparse.Namespace) -> None:
         ToolchainError: an image cannot be built, or pins cannot be renewed.
     """
     if options.update_pins:
-        if pins.main(["update", *(["--json"] if options.json else [])]) != 0:
+        if image_pins.main(["update", *(["--json"] if options.json else [])]) != 0:
             raise ToolchainError("Some pins stay as they were; the reasons are above.")
         return
     if options.list or options.remove:
@@ -115,7 +115,7 @@ def _list_images(engine: Engine, names: Sequence[str], *, as_json: bool) -> None
                     "size_bytes": image.size,
                     "revision": revision,
                     "pins": key,
-                    "current_pins": key == pins.read_pins().key,
+                    "current_pins": key == image_pins.read_pins().key,
                 }
             )
     if as_json:

@@ -21,7 +21,7 @@ from stage_test.plan import (
     TORCH_PROFILER_LIMIT,
     Plan,
 )
-from stage_test.stage import Stage
+from stage_test.stage import Measurement
 from stage_test.verdict import ResultError, Verdict, judge, read_attempt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def _measure(arguments: argparse.Namespace) -> Verdict:
     output = arguments.output.resolve()
     # Not resolve(): the python of an environment is a link, and following it leaves the environment.
     pythons = (arguments.python_base.absolute(), arguments.python_thresher.absolute())
-    with Stage(plan, *pythons, output, ROOT) as stage:
+    with Measurement(plan, *pythons, output, ROOT) as stage:
         first = read_attempt(stage.attempt(1))
         if first.noise:
             print("stage_test: noisy host, measuring once more: " + "; ".join(first.noise), file=sys.stderr, flush=True)

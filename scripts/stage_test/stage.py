@@ -21,7 +21,7 @@ PREPARE_LIMIT_S = 600.0
 REQUEST_LIMIT_S = 60.0
 
 
-class Stage:
+class Measurement:
     """The processes while they live, one for each kind of scenario. Use it as a context manager."""
 
     def __init__(self, plan: Plan, python_base: Path, python_thresher: Path, output: Path, root: Path) -> None:
@@ -42,7 +42,7 @@ class Stage:
         self._prepared: dict[str, dict[str, Any]] = {}
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Measurement:
         for old in self._output.glob("attempt-*"):
             shutil.rmtree(old)
         (self._output / AGREEMENT_FILE).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import archives, lock, native, python_pins
+from . import archives, lock, native, python_resolution
 from .archives import Archive
 from .environments import TOOLS, script
 from .home import conan_home_lock
@@ -63,7 +63,7 @@ def verify() -> list[Finding]:
         "licences": lambda: check_licences(packages, named),
         "documentation": lambda: check_documentation(packages),
         "Conan home": check_home,
-        "Python locks": python_pins.check,
+        "Python locks": python_resolution.check,
     }
     return [_finding(name, check) for name, check in checks.items()]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from containers import pins
+from containers import image_pins
 
-from . import lock, python_pins
+from . import lock, python_resolution
 from .lock import Change
 from .process import ToolchainError, note, write_json
 
@@ -33,7 +33,7 @@ def run_update(parts: Sequence[str], json_file: Path | None, *, keep: bool = Fal
     """
     steps: dict[str, Callable[[], tuple[list[Change], list[str]]]] = {
         "conan": lambda: (lock.update(), []),
-        "python": lambda: (python_pins.update(keep=keep), []),
+        "python": lambda: (python_resolution.update(keep=keep), []),
         "images": _renew_images,
     }
     results: dict[str, dict[str, object]] = {}
@@ -65,11 +65,11 @@ def run_update(parts: Sequence[str], json_file: Path | None, *, keep: bool = Fal
 
 def _renew_images() -> tuple[list[Change], list[str]]:
     try:
-        old = pins.read_pins()
-    except pins.PinsError as error:
+        old = image_pins.read_pins()
+    except image_pins.PinsError as error:
         return [], [str(error)]
-    new, notes = pins.updated(old, None)
-    found = [Change(change["name"], change["old"], change["new"]) for change in pins.differences(old, new)]
+    new, notes = image_pins.updated(old, None)
+    found = [Change(change["name"], change["old"], change["new"]) for change in image_pins.differences(old, new)]
     if found:
-        pins.write_pins(new)
+        image_pins.write_pins(new)
     return found, notes

@@ -11,7 +11,7 @@ import pytest
 import synthetic_trace
 
 from thresher.profiler.compare import Limits, check_reports, diff_reports, differences, load_report
-from thresher.profiler.compare.check import noise_percent
+from thresher.profiler.compare.verdict import noise_percent
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

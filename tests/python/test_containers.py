@@ -29,9 +29,9 @@ from containers import (
     emulation,
     engine,
     host,
+    image_pins,
     images,
     limits,
-    pins,
     project,
     sessions,
 )
@@ -87,28 +87,28 @@ sha256 = ["{"b" * 64}", "{"0" * 64}"]
 
 
 def test_the_pins_of_the_repository_are_whole():
-    found = pins.read_pins()
+    found = image_pins.read_pins()
     assert "nox" in found.packages and found.suite
     assert re.fullmatch(r"\w+@sha256:[0-9a-f]{64}", found.reference)
 
 
 def test_the_dockerfile_names_the_pinned_base():
     text = (ROOT / "docker" / "Dockerfile").read_text()
-    assert re.search(r"^ARG BASE=(\S+)$", text, re.MULTILINE)[1] == pins.read_pins().reference
+    assert re.search(r"^ARG BASE=(\S+)$", text, re.MULTILINE)[1] == image_pins.read_pins().reference
 
 
 def test_pins_survive_writing(tmp_path):
-    found = pins.read_pins(write_pins(tmp_path, GOOD))
+    found = image_pins.read_pins(write_pins(tmp_path, GOOD))
     (tmp_path / "Dockerfile").write_text("ARG BASE=old\nFROM ${BASE}\n")
-    pins.write_pins(found, tmp_path)
-    again = pins.read_pins(tmp_path / "pins.toml")
+    image_pins.write_pins(found, tmp_path)
+    again = image_pins.read_pins(tmp_path / "pins.toml")
     assert (again.key, again.tag) == (found.key, "x")
     assert (tmp_path / "Dockerfile").read_text() == f"ARG BASE=debian@sha256:{DIGEST}\nFROM ${{BASE}}\n"
 
 
 def test_requirements_have_every_hash(tmp_path, capsys):
     path = write_pins(tmp_path, GOOD)
-    assert pins.main(["requirements", "--file", str(path)]) == 0
+    assert image_pins.main(["requirements", "--file", str(path)]) == 0
     assert capsys.readouterr().out == (f"nox==1.0 \\\n    --hash=sha256:{'0' * 64} \\\n    --hash=sha256:{'b' * 64}\n")
 
 
@@ -123,18 +123,18 @@ def test_requirements_have_every_hash(tmp_path, capsys):
     ],
 )
 def test_bad_pins_are_refused(tmp_path, capsys, text, message):
-    assert pins.main(["requirements", "--file", str(write_pins(tmp_path, text))]) == 2
+    assert image_pins.main(["requirements", "--file", str(write_pins(tmp_path, text))]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_missing_pins_are_refused(tmp_path):
-    with pytest.raises(pins.PinsError, match="git checkout"):
-        pins.read_pins(tmp_path / "none.toml")
+    with pytest.raises(image_pins.PinsError, match="git checkout"):
+        image_pins.read_pins(tmp_path / "none.toml")
 
 
 def test_any_pin_changes_the_key(tmp_path):
     keys = {
-        pins.read_pins(write_pins(tmp_path, text)).key
+        image_pins.read_pins(write_pins(tmp_path, text)).key
         for text in (
             GOOD,
             GOOD.replace("1.0", "1.1"),
@@ -146,13 +146,13 @@ def test_any_pin_changes_the_key(tmp_path):
 
 
 def test_differences_name_old_and_new(tmp_path):
-    old = pins.read_pins(write_pins(tmp_path, GOOD))
-    new = pins.read_pins(write_pins(tmp_path, GOOD.replace("1.0", "1.1").replace("python.nox", "python.other")))
-    assert pins.differences(old, new) == [
+    old = image_pins.read_pins(write_pins(tmp_path, GOOD))
+    new = image_pins.read_pins(write_pins(tmp_path, GOOD.replace("1.0", "1.1").replace("python.nox", "python.other")))
+    assert image_pins.differences(old, new) == [
         {"name": "nox", "old": "1.0", "new": "none"},
         {"name": "other", "old": "none", "new": "1.1"},
     ]
-    assert pins.differences(old, old) == []
+    assert image_pins.differences(old, old) == []
 
 
 def test_pips_report_gives_versions_and_digests():
@@ -160,9 +160,9 @@ def test_pips_report_gives_versions_and_digests():
         "metadata": {"name": "Some_Package", "version": "2"},
         "download_info": {"archive_info": {"hashes": {"sha256": DIGEST}}},
     }
-    assert pins.read_pip_report({"install": [entry]}) == {"some-package": pins.Package("2", (DIGEST,))}
-    with pytest.raises(pins.PinsError, match="SHA-256 of some"):
-        pins.read_pip_report({"install": [{"metadata": {"name": "Some", "version": "2"}}]})
+    assert image_pins.read_pip_report({"install": [entry]}) == {"some-package": image_pins.Package("2", (DIGEST,))}
+    with pytest.raises(image_pins.PinsError, match="SHA-256 of some"):
+        image_pins.read_pip_report({"install": [{"metadata": {"name": "Some", "version": "2"}}]})
 
 
 # Limits of the host.
@@ -494,17 +494,19 @@ def test_without_registry_and_mmdebstrap_the_cure_is_named(programs):
     program(programs, "podman", 'case "$*" in *inspect*|*pull*) exit 125;; esac')
     made = engine.Podman(str(programs / "podman"), limits.Host())
     with pytest.raises(ToolchainError, match="apt-get install mmdebstrap"):
-        base.ensure_base(made, pins.read_pins(), "amd64")
+        base.ensure_base(made, image_pins.read_pins(), "amd64")
     with pytest.raises(ToolchainError, match="ended with code 125"):
-        base.ensure_base(made, pins.read_pins(), "amd64", "pull")
+        base.ensure_base(made, image_pins.read_pins(), "amd64", "pull")
 
 
 def test_a_base_that_is_here_is_not_asked_for(programs):
     known = [{"Id": "1", "Architecture": "amd64", "Size": 1, "Config": {}}]
     program(programs, "podman", f"cat <<'E'\n{json.dumps(known)}\nE")
     made = engine.Podman(str(programs / "podman"), limits.Host())
-    assert base.ensure_base(made, pins.read_pins(), "amd64") == pins.read_pins().reference
-    assert base.ensure_base(made, pins.read_pins(), "amd64", "rootfs") == "localhost/thresher-rootfs:bookworm-amd64"
+    assert base.ensure_base(made, image_pins.read_pins(), "amd64") == image_pins.read_pins().reference
+    assert (
+        base.ensure_base(made, image_pins.read_pins(), "amd64", "rootfs") == "localhost/thresher-rootfs:bookworm-amd64"
+    )
     assert "pull" not in (programs / "podman.log").read_text()
 
 

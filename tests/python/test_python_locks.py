@@ -27,9 +27,9 @@ def locks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def pins(locks: ModuleType) -> ModuleType:
-    from toolchain import python_pins
+    from toolchain import python_resolution
 
-    return python_pins
+    return python_resolution
 
 
 def test_the_committed_locks_agree_with_the_requirement_files(pins: ModuleType) -> None:

@@ -342,20 +342,20 @@ class TestNative:
 
 class TestChecks:
     def test_the_lists_hold_our_own_files_only(self) -> None:
-        from toolchain import checks
+        from toolchain import linting
 
-        assert ROOT / "noxfile.py" in checks.python_files()
-        assert ROOT / "scripts" / "install_build_deps.sh" in checks.shell_files()
-        assert ROOT / ".ci" / "run" in checks.shell_files()
-        for path in (*checks.cpp_files(), *checks.python_files()):
+        assert ROOT / "noxfile.py" in linting.python_files()
+        assert ROOT / "scripts" / "install_build_deps.sh" in linting.shell_files()
+        assert ROOT / ".ci" / "run" in linting.shell_files()
+        for path in (*linting.cpp_files(), *linting.python_files()):
             assert not path.is_relative_to(ROOT / "build")
 
     def test_an_unknown_revision_is_said(self) -> None:
-        from toolchain import checks
+        from toolchain import linting
         from toolchain.process import ToolchainError
 
         with pytest.raises(ToolchainError, match="no-such-revision"):
-            checks.changed_since("no-such-revision")
+            linting.changed_since("no-such-revision")
 
     def test_a_failing_command_says_its_line_code_and_cure(self) -> None:
         from toolchain.process import ToolchainError, run

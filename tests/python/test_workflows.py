@@ -169,18 +169,18 @@ def load(name: str) -> dict[Any, Any]:
 
 def test_lint_finds_what_is_no_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    from toolchain import checks, environments
+    from toolchain import environments, linting
     from toolchain.process import is_offline
 
     if is_offline() and not environments.is_made(environments.CHECKS):
         pytest.skip("needs the environment `checks`, and may not use the network")
     environments.ensure(environments.CHECKS)
-    assert subprocess.run(checks.schema_check(checks.workflow_files()), check=False).returncode == 0
+    assert subprocess.run(linting.schema_check(linting.workflow_files()), check=False).returncode == 0
     planted = load("ci")
     planted["jobs"]["build"]["timeout"] = 5
     bad = tmp_path / "bad.yml"
     bad.write_text(yaml.safe_dump({**{k: v for k, v in planted.items() if k is not True}, "on": "push"}))
-    done = subprocess.run(checks.schema_check([bad]), capture_output=True, text=True, check=False)
+    done = subprocess.run(linting.schema_check([bad]), capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "timeout" in done.stdout
 
 

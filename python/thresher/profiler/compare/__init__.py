@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from thresher.profiler.compare.check import Limits, check_reports
 from thresher.profiler.compare.circumstances import CIRCUMSTANCES, differences
 from thresher.profiler.compare.diff import diff_reports
 from thresher.profiler.compare.load import load_report
+from thresher.profiler.compare.verdict import Limits, check_reports
 
 __all__ = ["CIRCUMSTANCES", "Limits", "check_reports", "diff_reports", "differences", "load_report"]

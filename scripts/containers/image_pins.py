@@ -1,7 +1,7 @@
 """docker/pins.toml: everything the images are made of, by version and digest.
 
-    python scripts/containers/pins.py requirements     # the Python packages, as pip wants them
-    python scripts/containers/pins.py update           # newer packages, a newer base image; prints what changes
+    python scripts/containers/image_pins.py requirements     # the Python packages, as pip wants them
+    python scripts/containers/image_pins.py update           # newer packages, a newer base image; prints what changes
 
 The first is what the Dockerfiles call; it needs nothing but this file, pins.toml and Python 3.11.
 """
