@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolchain import environments, native, wheel
@@ -45,13 +45,16 @@ def run_mutations(names: list[str], *, only: str | None, list_only: bool, json_f
     if any(mutation.is_cpp for mutation in chosen):
         native.configure_alone(flavour, objects, tree.folder, THRESHER_BUILD_TESTS=True)
 
-    def passing(mutation: Mutation) -> list[str]:
-        if not mutation.is_cpp:
-            return tree.passing(TESTS.python, mutation.tests)
+    def passing(tests: Sequence[str], *, cpp: bool) -> list[str]:
+        if not cpp:
+            return tree.passing(TESTS.python, tests)
         native.build_in(objects, PROGRAM, environment=native.object_sharing(flavour, tree.folder))
-        return tree.passing_cpp(objects / PROGRAM, mutation.tests)
+        return tree.passing_cpp(objects / PROGRAM, tests)
 
-    results = judge(tree, chosen, passing)
+    for cpp in (False, True):
+        if tests := sorted({test for mutation in chosen if mutation.is_cpp == cpp for test in mutation.tests}):
+            require_passing(tests, passing(tests, cpp=cpp))
+    results = judge(tree, chosen, lambda mutation: passing(mutation.tests, cpp=mutation.is_cpp))
     write_json(json_file, [{"name": name, "survived": tests} for name, tests in results.items()])
     if survivors := {name: tests for name, tests in results.items() if tests}:
         lines = [f"  {name}: {', '.join(tests)} passed" for name, tests in survivors.items()]
@@ -62,7 +65,20 @@ def run_mutations(names: list[str], *, only: str | None, list_only: bool, json_f
     note(f"{len(results)} faults were planted, and each was seen by every test that it names")
 
 
-def judge(tree: Tree, chosen: list[Mutation], passing: Callable[[Mutation], list[str]]) -> dict[str, list[str]]:
+def require_passing(tests: Sequence[str], passing: Sequence[str]) -> None:
+    """Stops where a test fails while nothing is planted, so that its failures prove nothing.
+
+    Raises:
+        ToolchainError: names them.
+    """
+    if failed := sorted(set(tests) - set(passing)):
+        raise ToolchainError(
+            f"expected {', '.join(failed)} to pass while nothing is planted, got a failure; mend that first: "
+            "`nox -s tests` shows it."
+        )
+
+
+def judge(tree: Tree, chosen: Sequence[Mutation], passing: Callable[[Mutation], list[str]]) -> dict[str, list[str]]:
     """Plants each fault and asks which of its tests pass nevertheless.
 
     Args:
@@ -74,14 +90,8 @@ def judge(tree: Tree, chosen: list[Mutation], passing: Callable[[Mutation], list
         Names of tests that should have failed, by mutation.
 
     Raises:
-        ToolchainError: a test fails without a fault, so that it proves nothing; or a patch does not apply.
+        ToolchainError: a patch does not apply.
     """
-    for mutation in chosen:
-        if failed := set(mutation.tests) - set(passing(mutation)):
-            raise ToolchainError(
-                f"expected {', '.join(sorted(failed))} to pass while nothing is planted, got a failure; "
-                "mend that first: `nox -s tests` shows it."
-            )
     results: dict[str, list[str]] = {}
     for mutation in chosen:
         start = time.monotonic()

@@ -13,12 +13,12 @@ sys.path.insert(0, str(ROOT / "scripts"))
 # ruff: noqa: E402 - the scripts are found after their folder is on the path
 from mutations import mutation as mutations
 from mutations.mutation import choose, read
-from mutations.session import judge
+from mutations.session import judge, require_passing
 from mutations.tree import Tree
 from toolchain.process import ToolchainError
 
 # Quick ones: neither a compiler nor PyTorch is needed. `nox -s mutate` plants all.
-QUICK = ["verdict_nan", "verdict_attempt", "doctor_verdict", "image_ignores_its_base", "container_limits"]
+QUICK = ["verdict_nan", "doctor_verdict", "image_ignores_its_base"]
 HEAD = "Effect: something\nFails: {test}\n\n--- a/{file}\n+++ b/{file}\n@@ -1 +1 @@\n-old\n+new\n"
 
 
@@ -57,11 +57,18 @@ def test_a_fault_that_no_test_sees_survives(tree: Tree, tmp_path: Path) -> None:
     """A fault in a comment: the judge has to say so."""
     text = (ROOT / "scripts/stage_test/verdict.py").read_text(encoding="utf-8").splitlines()
     name, file = "tests/python/test_stage_verdict.py::test_statistics", "scripts/stage_test/verdict.py"
-    change = f"--- a/{file}\n+++ b/{file}\n@@ -1 +1 @@\n-{text[0]}\n+{text[0]}  # a fault\n"
+    change = f"--- a/{file}\n+++ b/{file}\n@@ -1,3 +1,3 @@\n"
+    change += f"-{text[0]}\n+{text[0]}  # a fault\n {text[1]}\n {text[2]}\n"
     patch = tmp_path / "silent.patch"
     patch.write_text(f"Effect: none\nFails: {name}\n\n{change}")
     results = judge(tree, [read(patch)], lambda mutation: tree.passing(Path(sys.executable), mutation.tests))
     assert results == {"silent": [name]}
+
+
+def test_a_test_that_fails_anyway_proves_nothing() -> None:
+    require_passing(["a", "b"], ["b", "a"])
+    with pytest.raises(ToolchainError, match="expected a to pass while nothing is planted"):
+        require_passing(["a", "b"], ["b"])
 
 
 def test_a_patch_that_does_not_fit_is_an_error(tree: Tree, tmp_path: Path) -> None:
