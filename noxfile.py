@@ -575,7 +575,7 @@ def image(session: nox.Session) -> None:
         "Builds the image of a platform with docker, podman or buildah, whichever works. An image that was made of the "
         "same pins, Dockerfile and base is left alone. The base image is pulled by digest; where no registry can be "
         "reached, a root file system is made with mmdebstrap (docs/containers.md).",
-        ["x86", "arm --target test", "cuda --target dev --rebuild", "--list --json", "--update-pins"],
+        ["x86", "arm --target test", "cuda --target dev --rebuild", "--list --json"],
     )
     parser.add_argument(
         "platform", nargs="?", choices=tuple(platforms.PLATFORMS), help="what is built or tested inside"
@@ -584,9 +584,8 @@ def image(session: nox.Session) -> None:
     parser.add_argument("--rebuild", action="store_true", help="build even if nothing has changed")
     add_container_options(parser)
     parser.add_argument("--list", action="store_true", help="print the images and volumes there are")
-    parser.add_argument("--json", action="store_true", help="--list and --update-pins: print JSON")
+    parser.add_argument("--json", action="store_true", help="--list: print JSON")
     parser.add_argument("--remove", action="store_true", help="remove all images and volumes of Thresher")
-    parser.add_argument("--update-pins", action="store_true", help="renew docker/pins.toml and print what changes")
     carry_out(session, parser, lambda options, _: build_images(options), outside_build=True)
 
 

@@ -29,8 +29,8 @@ INPUTS = (
     ".dockerignore",
     "docker/Dockerfile",
     "docker/pins.toml",
+    "requirements/locks/nox.txt",
     "scripts/install_build_deps.sh",
-    "scripts/containers/image_pins.py",
 )
 # What only the images of a platform are made of.
 PLATFORM_INPUTS = {"cuda": ("requirements/locks/cuda-compiler.txt",)}

@@ -74,15 +74,11 @@ def develop(options: argparse.Namespace, command: Sequence[str]) -> None:
 
 
 def build_images(options: argparse.Namespace) -> None:
-    """Builds, lists or removes images, or renews their pins.
+    """Builds, lists or removes images.
 
     Raises:
-        ToolchainError: an image cannot be built, or pins cannot be renewed.
+        ToolchainError: an image cannot be built.
     """
-    if options.update_pins:
-        if image_pins.main(["update", *(["--json"] if options.json else [])]) != 0:
-            raise ToolchainError("Some pins stay as they were; the reasons are above.")
-        return
     if options.list or options.remove:
         engine = find_engine(options.engine)
         names = engine.images(LABEL)

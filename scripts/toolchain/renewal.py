@@ -31,18 +31,19 @@ def run_update(parts: Sequence[str], json_file: Path | None, *, keep: bool = Fal
     Raises:
         ToolchainError: names what stays as it was, and why.
     """
-    steps: dict[str, Callable[[], tuple[list[Change], list[str]]]] = {
-        "conan": lambda: (lock.update(), []),
-        "python": lambda: (python_resolution.update(keep=keep), []),
-        "images": _renew_images,
+    steps: dict[str, Callable[[], list[Change]]] = {
+        "conan": lock.update,
+        "python": lambda: python_resolution.update(keep=keep),
+        "images": image_pins.update,
     }
     results: dict[str, dict[str, object]] = {}
     failures: dict[str, list[str]] = {}
     for part in parts or PARTS:
+        changes, reasons = [], []
         try:
-            changes, reasons = steps[part]()
+            changes = steps[part]()
         except ToolchainError as error:
-            changes, reasons = [], [str(error)]
+            reasons = [str(error)]
         results[part] = {
             "file": PARTS[part],
             "changes": [{**asdict(change), "kind": change.kind} for change in changes],
@@ -61,15 +62,3 @@ def run_update(parts: Sequence[str], json_file: Path | None, *, keep: bool = Fal
         cure = f"`--update {others}` leaves it out." if others else "Nothing was renewed."
         raise ToolchainError("\n".join(["Not renewed:", *reasons, cure]))
     note("`nox -s deps -- --verify` checks the rest; `git diff` shows the files")
-
-
-def _renew_images() -> tuple[list[Change], list[str]]:
-    try:
-        old = image_pins.read_pins()
-    except image_pins.PinsError as error:
-        return [], [str(error)]
-    new, notes = image_pins.updated(old, None)
-    found = [Change(change["name"], change["old"], change["new"]) for change in image_pins.differences(old, new)]
-    if found:
-        image_pins.write_pins(new)
-    return found, notes
