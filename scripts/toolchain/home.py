@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .layout import conan_home, taken
-from .process import ToolchainError, note
+from .layout import conan_home, session_lock
+from .process import ToolchainError
 
 # Highway and GoogleTest with sanitizers, sources and objects included, take about as much.
 COMFORTABLE_MIB = 200
@@ -31,22 +30,12 @@ def conan_home_lock() -> Iterator[Path]:
     home = conan_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        file = (home / "thresher-lock").open("a+", encoding="utf-8")
+        with session_lock(home / "thresher-lock", f"the Conan home {home}"):
+            yield home
     except OSError as error:
         raise ToolchainError(f"Wanted to write into the Conan home {home}; {error}. {CURE}") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note(f"another session uses the Conan home {home}; waiting for it to end")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            with taken(file):
-                yield home
-        except OSError as error:
-            raise ToolchainError(f"The Conan home {home} cannot be filled: {error}. {CURE}") from error
-        except ToolchainError as error:
-            free = shutil.disk_usage(home).free // 2**20
-            if free >= COMFORTABLE_MIB:
-                raise
-            raise ToolchainError(f"{error} Only {free} MiB are free in the Conan home {home}. {CURE}") from error
+    except ToolchainError as error:
+        free = shutil.disk_usage(home).free // 2**20
+        if free >= COMFORTABLE_MIB:
+            raise
+        raise ToolchainError(f"{error} Only {free} MiB are free in the Conan home {home}. {CURE}") from error

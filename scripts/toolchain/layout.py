@@ -5,15 +5,15 @@ THRESHER_BUILD_DIR and THRESHER_DIST_DIR name other folders, for a clone that is
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+
+from filelock import FileLock, Timeout  # comes with nox, as virtualenv does
 
 from . import orphans
 from .process import ToolchainError, note
@@ -45,39 +45,47 @@ def conan_home() -> Path:
 
 @contextmanager
 def build_lock() -> Iterator[None]:
-    """Lets one session at a time write into build/; a second one waits and says so.
-
-    What a killed session left at work is ended, and its temporary files are removed.
-    """
-    try:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        file = (BUILD / "lock").open("a+", encoding="utf-8")
-    except OSError as error:
-        raise ToolchainError(f"Wanted to write into {BUILD}; {error}. Make the folder writable.") from error
-    with file:
+    """Lets one session at a time write into build/; the temporary files of a killed one are removed."""
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            note(f"another session uses {BUILD}; waiting for it to end")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        with taken(file):
-            shutil.rmtree(_SCRATCH, ignore_errors=True)
-            yield
+            BUILD.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(session_lock(BUILD / "lock", str(BUILD)))
+        except OSError as error:
+            raise ToolchainError(
+                f"Wanted to write into {BUILD}; {error}. Make room there or make it writable."
+            ) from error
+        shutil.rmtree(_SCRATCH, ignore_errors=True)
+        yield
 
 
 @contextmanager
-def taken(lock: TextIO) -> Iterator[None]:
-    """Marks a lock that this process holds as its own until the block ends."""
+def session_lock(path: Path, place: str) -> Iterator[None]:
+    """Lets one session at a time work in a place; a second one waits and says so.
+
+    What a killed session left at work there is ended.
+
+    Args:
+        path: the file of the lock; beside it stands whose it is.
+        place: what the lock is for, as people call it.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    lock = FileLock(path)
     try:
-        if names := orphans.take_over(lock):
+        lock.acquire(blocking=False)
+    except Timeout:
+        note(f"another session uses {place}; waiting for it to end")
+        lock.acquire()
+    holder = path.with_name(f"{path.name}.session")
+    try:
+        if names := orphans.take_over(holder):
             note(f"the last session was killed; ended what it had left at work: {', '.join(sorted(set(names)))}")
-    except OSError as error:
-        raise ToolchainError(f"Wanted to write {lock.name}; {error}. Make room there or make it writable.") from error
-    try:
         yield
     finally:
         with suppress(OSError):  # a mark that stays harms nobody
-            orphans.leave(lock)
+            holder.unlink()
+        lock.release()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Processes that a session started and that outlived it: a killed session leaves pip, Conan or a compiler at work.
 
-Every process that a session starts carries the session's mark in its environment, and a lock's file holds the mark of
-the session that has the lock. So the next session can end what would else write beside it.
+Every process that a session starts carries the session's mark in its environment, and beside a lock stands the mark of
+the session that has it. So the next session can end what would else write beside it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 VARIABLE = "SESSION_OF_THRESHER"
 # A process's own: a session may be started by the tests of another one.
@@ -54,34 +53,21 @@ def _wait(mark: str, seconds: float) -> list[int]:
     return left
 
 
-def take_over(lock: TextIO) -> list[str]:
+def take_over(holder: Path) -> list[str]:
     """Ends what the last holder of a lock left behind, and marks the lock as this session's.
 
     Args:
-        lock: the file of the lock, which this process holds.
+        holder: the file that says whose the lock is, which this process holds.
 
     Returns:
         The names of what was ended.
     """
-    lock.seek(0)
-    mark = lock.read().strip()
+    mark = holder.read_text(encoding="utf-8").strip() if holder.exists() else ""
     names = []
     if mark and mark != MARK:
         for pid in running(mark):
             with suppress(OSError):
                 names.append(Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip())
         end(mark)
-    _write(lock, MARK)
+    holder.write_text(MARK, encoding="utf-8")
     return names
-
-
-def leave(lock: TextIO) -> None:
-    """Takes the mark out of a lock: all that the session started has ended."""
-    _write(lock, "")
-
-
-def _write(lock: TextIO, text: str) -> None:
-    lock.seek(0)
-    lock.truncate()
-    lock.write(text)
-    lock.flush()
