@@ -19,6 +19,7 @@ from toolchain.process import ToolchainError, output, write_json
 from . import audit, content, difference, history, install, interpreter, rebuild, version
 from .content import WheelFile
 from .finding import FAULT, Finding, Problem, Verdict, carry_out, table
+from .pace import Pace
 
 # In this order; the first three need nothing but the clone.
 CHECKS = (
@@ -80,6 +81,9 @@ class Check:
         self.missing = [name for name, python in found.items() if not python]
         self.first: Path | None = None
         self.first_cuda: Path | None = None
+        # What looks at wheels needs them built.
+        steps = self.chosen | ({"build"} if self.chosen - set(SOURCE_CHECKS) else set())
+        self.pace = Pace(rebuild.FOLDER / "seconds.json", [name for name in CHECKS if name in steps])
 
     def run(self) -> None:
         """Carries out the checks that were chosen."""
@@ -90,7 +94,8 @@ class Check:
         if not self.chosen - set(SOURCE_CHECKS):
             return
         # What follows needs wheels, whether or not their building is a row of the table.
-        building = carry_out("build", self._collect)
+        with self.pace.measured("build"):
+            building = carry_out("build", self._collect)
         if "build" in self.chosen or building.outcome == FAULT:
             self._take(building)
         self._add("reproducible", self._reproducible)
@@ -119,7 +124,9 @@ class Check:
                 environments.ensure(environment)
             return action()
 
-        self._take(carry_out(name, prepared))
+        with self.pace.measured(name):
+            finding = carry_out(name, prepared)
+        self._take(finding)
 
     def _take(self, finding: Finding) -> None:
         self.findings.append(finding)

@@ -25,6 +25,7 @@ from release import (
     history,
     install,
     interpreter,
+    pace,
     rebuild,
     session,
     version,
@@ -651,6 +652,39 @@ class TestPlaces:
         rebuild.unpack(repository, place)
         assert {path.name: path.read_text() for path in place.source.iterdir()} == {"kept.txt": "committed"}
         assert (place.source / "kept.txt").stat().st_mode & 0o777 == 0o600
+
+
+class TestPace:
+    def test_what_is_left_is_known_from_the_last_time(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = tmp_path / "seconds.json"
+        first = pace.Pace(file, ["one", "two"])
+        assert first.left() is None
+        for name in ("one", "two"):
+            with first.measured(name):
+                pass
+        assert capsys.readouterr().out.splitlines() == [
+            "-- one: 1 of 2, its first time here",
+            "-- two: 2 of 2, its first time here",
+        ]
+        file.write_text('{"one": 600, "two": 30.0}')
+        second = pace.Pace(file, ["one", "two", "three"])
+        assert second.left() is None
+        second = pace.Pace(file, ["one", "two"])
+        with second.measured("one"):
+            assert second.left() == 630
+        with second.measured("two"):
+            pass
+        assert [line.partition(", ")[2] for line in capsys.readouterr().out.splitlines()] == [
+            "about 10 min left",
+            "about 30 s left",
+        ]
+
+    def test_what_is_cut_short_does_not_count(self, tmp_path: Path) -> None:
+        file = tmp_path / "seconds.json"
+        file.write_text("no JSON")
+        with pytest.raises(KeyboardInterrupt), pace.Pace(file, ["one"]).measured("one"):
+            raise KeyboardInterrupt
+        assert pace.Pace(file, ["one"]).left() is None
 
 
 # The session
