@@ -48,7 +48,7 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         ToolchainError: the build or a test failed.
     """
     built = wheel.build_wheel(flavour) if only != "cpp" else None
-    native.configure_alone(flavour, THRESHER_BUILD_TESTS=True)
+    (native.configure if built else native.configure_alone)(flavour, THRESHER_BUILD_TESTS=True)
     if only != "python":
         native.build_target(flavour, "thresher_tests")
         native.run_ctest(flavour, ctest)
