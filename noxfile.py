@@ -399,7 +399,7 @@ def bench(session: nox.Session) -> None:
             "--regression build/regression",
         ],
     )
-    parser.add_argument("--kernels", action="store_true", help="build and run bench/kernels instead")
+    parser.add_argument("--kernels", action="store_true", help="build and run bench/kernels instead, without a wheel")
     parser.add_argument(
         "--regression",
         type=Path,
