@@ -64,14 +64,14 @@ def _profile(
 ) -> None:
     """Run an unmodified script with the profiler on; print the operator report; keep the script's exit code."""
     from thresher.cli.common import engine, fail
-    from thresher.cli.recording import Recording, Wishes, finishing_first
+    from thresher.cli.recording import Recording, RecordingOptions, finishing_first
     from thresher.cli.script import check_script, run_module, run_script
 
     if script is None:
         fail("profile: expected a Python script or -m MODULE, got neither; name one")
     if not module:
         check_script("profile", Path(script))
-    wishes = Wishes(trace, html, with_torch, not no_peaks, force)
+    wishes = RecordingOptions(trace, html, with_torch, not no_peaks, force)
     try:
         wishes.check()
     except (OSError, ValueError) as error:
@@ -82,7 +82,7 @@ def _profile(
         page_renderer()
     engine()
     # The script may go elsewhere.
-    wishes = Wishes(_absolute(trace), _absolute(html), with_torch, not no_peaks, force)
+    wishes = RecordingOptions(_absolute(trace), _absolute(html), with_torch, not no_peaks, force)
     output = _absolute(output)
     json_file = json_file if json_file in (None, STDOUT) else str(_absolute(Path(str(json_file))))
     recording = Recording(wishes, script if module else Path(script).name, context.args)

@@ -17,7 +17,7 @@ NATIVE_SUFFIX = ".thrtrace"
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RecordingOptions:
     """What a recording is to leave.
 
     Attributes:
@@ -75,7 +75,7 @@ class Wishes:
 class Recording:
     """One recording; `start`, run the script, `finish`."""
 
-    def __init__(self, wishes: Wishes, script: str, arguments: list[str]) -> None:
+    def __init__(self, wishes: RecordingOptions, script: str, arguments: list[str]) -> None:
         """Prepares a recording of a script or module of this name."""
         self._wishes = wishes
         self._script = script
