@@ -1,6 +1,6 @@
 // Products in every precision on one thread, beside the roof of the core they ran on.
 //
-//   gemm_bench [--isa NAME] [--json FILE] [--quick] [M N K]
+//   gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [M N K]
 //
 // Many rows are held against the multiply-adds a core can do, few rows against the speed at which it reads memory. The
 // weights of up to 32 rows are taken from so many copies in turn that none is in a cache, as in a model that is larger
@@ -72,13 +72,17 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   const auto c = Aligned<float>(s.m * s.n * 4);
   const auto bias = Aligned<float>(s.n * 4);
   for (int64_t i = 0; i < s.m * s.k; ++i) a.get()[i] = static_cast<float>(i * 7919 % 2001 - 1000) * 1e-3f;
-  for (int64_t i = 0; i < s.n * s.k; ++i) b.get()[i] = static_cast<float>(i * 7907 % 2001 - 1000) * 1e-3f;
+  // Blocks of any codes, with ordinary scales.
+  if (IsBlocked(precision)) std::memset(b.get(), 0x3c, static_cast<size_t>(s.n * s.k * 4));
+  for (int64_t i = 0; i < s.n * s.k && !IsBlocked(precision); ++i)
+    b.get()[i] = static_cast<float>(i * 7907 % 2001 - 1000) * 1e-3f;
   std::fill_n(bias.get(), s.n, 0.5f);
   const int64_t bytes = (kernels::PackedBytes(precision, s.k, s.n) + 63) / 64 * 64;
   const int64_t copies =
       s.m > kRowsFromMemory ? 1 : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
   const std::shared_ptr<void> packed = PackedMemory().Allocate(bytes * copies);
-  kernels::PackWeight(precision, DenseWeight(b.get(), s.k, s.n, true), packed.get());
+  const Encoding encoding = IsBlocked(precision) ? EncodingOf(precision) : Encoding::kF32;
+  kernels::PackWeight(precision, DenseWeight(b.get(), s.k, s.n, true, encoding), packed.get());
   for (int64_t i = 1; i < copies; ++i) {
     std::memcpy(static_cast<std::byte*>(packed.get()) + i * bytes, packed.get(), static_cast<size_t>(bytes));
   }
@@ -100,6 +104,7 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   gemm.bias = bias.get(), gemm.activation = activation;
   kernels::GemmDotArgs dot;
   dot.form = form;
+  dot.precision = precision;
   dot.m = s.m, dot.n = s.n, dot.k = s.k;
   dot.rows = rows.get(), dot.scale = scale.data(), dot.zero = zero.data();
   dot.c = c.get(), dot.ldc = s.n;
@@ -148,7 +153,7 @@ class Roofs {
 
   // What bounds a product with many rows.
   double Compute(Precision precision) const {
-    if (precision == Precision::kInt8) return int8();
+    if (precision == Precision::kInt8 || IsBlocked(precision)) return int8();
     return precision == Precision::kBf16 && bf16() ? *bf16() : fp32();
   }
 
@@ -204,21 +209,24 @@ bool WriteJson(const std::string& path, const std::vector<Row>& rows, const Roof
 
 int Usage() {
   std::fprintf(stderr,
-               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [M N K]\n"
+               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [M N K]\n"
                "  gemm_bench                       the table of docs/performance.md\n"
-               "  gemm_bench --isa avx2 128 384 384\n");
+               "  gemm_bench --isa avx2 128 384 384\n"
+               "  gemm_bench --blocks 1 4864 896   weights in blocks only\n");
   return 2;
 }
 
 int Main(int argc, char** argv) {
   std::string json;
   std::string wanted;
-  bool quick = false;
+  bool quick = false, blocks = false;
   std::vector<int64_t> numbers;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--quick") {
       quick = true;
+    } else if (arg == "--blocks") {
+      blocks = true;
     } else if ((arg == "--isa" || arg == "--json") && i + 1 < argc) {
       (arg == "--isa" ? wanted : json) = argv[++i];
     } else if (const int64_t number = std::atoll(arg.c_str()); number > 0) {
@@ -234,8 +242,23 @@ int Main(int argc, char** argv) {
     return 1;
   }
 
+  std::vector<Precision> blocked;
+  for (int i = 0; i < kNumEncodings; ++i) {
+    if (IsBlocked(static_cast<Encoding>(i))) blocked.push_back(StoredPrecision(static_cast<Encoding>(i)));
+  }
+  std::vector<Precision> of_many = {Precision::kFp32, Precision::kBf16, Precision::kInt8};
+  std::vector<Precision> of_few;
+  for (size_t p = 0; p < std::size(kPrecisionNames); ++p) of_few.push_back(static_cast<Precision>(p));
+  if (blocks) {
+    of_many = of_few = blocked;
+  } else {
+    of_few.insert(of_few.end(), blocked.begin(), blocked.end());
+  }
   std::vector<Shape> many, few;
-  if (!numbers.empty()) {
+  if (blocks && numbers.empty()) {
+    many = {{32, 4864, 1024}, {128, 4864, 1024}, {512, 2048, 2048}};
+    few = {{1, 4864, 1024}, {1, 1024, 4864}, {4, 4864, 1024}, {8, 4864, 1024}};
+  } else if (!numbers.empty()) {
     (numbers[0] > kFewRows ? many : few).push_back({numbers[0], numbers[1], numbers[2]});
   } else {
     many.push_back({2048, 2048, 2048});
@@ -254,19 +277,20 @@ int Main(int argc, char** argv) {
   if (!roofs.Measure()) return 1;
   std::vector<Row> rows;
   for (const Shape& shape : many) {
-    for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8}) {
+    for (const Precision precision : of_many) {
       rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns));
     }
   }
-  if (numbers.empty()) {
+  if (numbers.empty() && !blocks) {
     for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8}) {
       rows.push_back(Measure({128, 1536, 384}, precision, kernels::Activation::kGelu, budget_ns));
     }
   }
   if (!roofs.Measure()) return 1;
   for (const Shape& shape : few) {
-    for (size_t p = 0; p < std::size(kPrecisionNames); ++p) {
-      rows.push_back(Measure(shape, static_cast<Precision>(p), kernels::Activation::kNone, budget_ns));
+    for (const Precision precision : of_few) {
+      if (IsBlocked(precision) && shape.k % BlockNumbers(EncodingOf(precision)) != 0) continue;
+      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns));
     }
   }
   if (!roofs.Measure()) return 1;

@@ -49,6 +49,15 @@ def env_value(name: str) -> bool | int | str:
 def check_env() -> list[str]:
     """Warnings about unknown THRESHER_* variables."""
 
+def encodings() -> list[dict[str, Any]]:
+    """How constants of floats may be stored: name, and numbers and bytes of a block."""
+
+def decode(encoding: str, data: object) -> npt.NDArray[Any]:
+    """The float32 numbers that bytes (uint8, whole blocks) stand for."""
+
+def encode(encoding: str, numbers: object, group: int = 32) -> npt.NDArray[Any]:
+    """float32 numbers as blocks of q8_0, q4_0, q4_1, q5_0 or q5_1, of which `group` share a scale."""
+
 def library_devices(path: str) -> dict[str, Any]:
     """Kind, architectures and devices of a library of kernels. Raises where it cannot be used here, with the cure."""
 
@@ -96,6 +105,15 @@ class Graph:
     def __init__(self) -> None: ...
     def input(self, name: str, dtype: str, shape: Sequence[int]) -> int: ...
     def constant(self, name: str, array: object, weight: bool = False) -> int: ...
+    def weight(self, name: str, encoding: str, shape: Sequence[int], data: object) -> int:
+        """Adds a constant on bytes as they are stored (uint8), without a copy: encodings() lists how.
+
+        One in blocks may be a weight of linear and linears, [out, in], and a table of embedding.
+        """
+
+    def encoding(self, id: int) -> str:
+        """How the numbers of a constant of floats are stored."""
+
     def add(
         self,
         op: str,
@@ -115,7 +133,7 @@ class Graph:
     def outputs(self) -> list[int]: ...
     def name(self, arg: int, /) -> str: ...
     def contents(self, id: int) -> npt.NDArray[Any]:
-        """A constant's elements, read only, without a copy."""
+        """A constant's elements, read only, without a copy; of one in blocks its bytes, row by row."""
 
     def dtype(self, arg: int, /) -> str: ...
     def shape(self, id: int) -> tuple[int, ...]: ...

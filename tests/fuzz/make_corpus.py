@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
+sys.path.insert(0, str(CORPUS.parents[1] / "python"))
+from gguf_writer import gguf  # noqa: E402 found after its folder is on the path
 
 GRAPHS = {
     "encoder": """
@@ -420,6 +422,27 @@ def arrays() -> dict[str, bytes]:
     return found
 
 
+def weights() -> dict[str, bytes]:
+    """Files of weights by the paths of their seeds."""
+    metadata = {
+        "general.architecture": "llama",
+        "general.alignment": 32,
+        "tokens": ["a", b"\xff"],
+        "ids": [1],
+        "on": True,
+    }
+    blocks = {"q8_0": 34, "q4_1": 20, "q5_0": 22, "iq4_nl": 18, "mxfp4": 17}
+    blocked = {name: (name, (1, 32), bytes(size)) for name, size in blocks.items()}
+    header = json.dumps(
+        {"__metadata__": {"format": "pt"}, "w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}
+    )
+    return {
+        "gguf_file/blocks.hex": gguf(blocked, metadata),
+        "gguf_file/wide.hex": gguf({"k": ("q6_k", (1, 256), bytes(210)), "f": ("f32", (1,), bytes(4))}, version=2),
+        "safetensors_file/half.hex": struct.pack("<Q", len(header)) + header.encode() + bytes(4),
+    }
+
+
 def seeds() -> Iterator[tuple[str, bytes]]:
     """Paths below the folder of the corpus, and the bytes of the files there."""
     for name, graph in GRAPHS.items():
@@ -450,6 +473,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield "report_file/op_report.json", compact(OP_REPORT)
     for name, request in REQUESTS.items():
         yield f"profiler_request/{name}.hex", digits(request)
+    for name, file in weights().items():
+        yield name, digits(file)
     for name, array in arrays().items():
         yield f"array_file/{name}.hex", digits(array)
 

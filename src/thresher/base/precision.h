@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "thresher/base/dtype.h"
+#include "thresher/base/encoding.h"
 
 namespace thresher {
 
@@ -19,16 +19,33 @@ enum class Precision : uint8_t {
   kInt8,        // weights in int8, one scale a column; activations in 8 bits, one scale and zero point a row
   kInt8Weight,  // weights in int8, one scale a column; computed in fp32
   kInt4Weight,  // weights in 4 bits, one scale for 32 of them along k; computed in fp32
+  // Weights in the blocks they came in, in the order of Encoding; activations in 8 bits, one scale for 32 along k.
+  kBlocks,
 };
 
+// Those that can be asked for.
 inline constexpr std::string_view kPrecisionNames[] = {"fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight"};
 
-inline std::string_view Name(Precision precision) { return kPrecisionNames[static_cast<size_t>(precision)]; }
+constexpr bool IsBlocked(Precision precision) { return precision >= Precision::kBlocks; }
 
-// How a constant of this type is stored among packed weights if nothing else is asked for.
-constexpr Precision StoredPrecision(DType dtype) {
-  if (dtype == DType::kBF16) return Precision::kBf16;
-  return dtype == DType::kF16 ? Precision::kFp16 : Precision::kFp32;
+// Of a blocked precision.
+constexpr Encoding EncodingOf(Precision precision) {
+  const int index = static_cast<int>(precision) - static_cast<int>(Precision::kBlocks);
+  return static_cast<Encoding>(static_cast<int>(Encoding::kQ8_0) + index);
+}
+
+inline std::string_view Name(Precision precision) {
+  return IsBlocked(precision) ? Name(EncodingOf(precision)) : kPrecisionNames[static_cast<size_t>(precision)];
+}
+
+// How a constant is stored among packed weights if nothing else is asked for.
+constexpr Precision StoredPrecision(Encoding encoding) {
+  if (IsBlocked(encoding)) {
+    const int index = static_cast<int>(encoding) - static_cast<int>(Encoding::kQ8_0);
+    return static_cast<Precision>(static_cast<int>(Precision::kBlocks) + index);
+  }
+  if (encoding == Encoding::kBf16) return Precision::kBf16;
+  return encoding == Encoding::kF16 ? Precision::kFp16 : Precision::kFp32;
 }
 
 inline std::optional<Precision> ParsePrecision(std::string_view name) {

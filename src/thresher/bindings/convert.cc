@@ -69,6 +69,21 @@ View ViewOf(const A& array) {
 template View ViewOf(const Array&);
 template View ViewOf(const MutableArray&);
 
+std::span<const uint8_t> BytesOf(const Array& array) {
+  const nb::dlpack::dtype type = array.dtype();
+  if (type.bits != 8 || type.lanes != 1 || array.ndim() != 1 || (array.shape(0) > 1 && array.stride(0) != 1)) {
+    throw nb::value_error("wanted bytes: uint8 of one dimension without gaps");
+  }
+  return {static_cast<const uint8_t*>(static_cast<const void*>(array.data())), array.shape(0)};
+}
+
+Encoding WantEncoding(const std::string& name) {
+  if (const std::optional<Encoding> encoding = ParseEncoding(name)) return *encoding;
+  std::string known;
+  for (const std::string_view each : kEncodingNames) known += (known.empty() ? "" : ", ") + std::string(each);
+  throw nb::value_error(("wanted an encoding of " + known + ", found '" + name + "'").c_str());
+}
+
 Attrs AttrsFrom(const nb::dict& dict) {
   Attrs attrs;
   for (const auto& [key, value] : dict) {

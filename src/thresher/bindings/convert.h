@@ -7,6 +7,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <span>
+#include <string>
+
+#include "thresher/base/encoding.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/graph/graph.h"
@@ -41,6 +45,10 @@ View ViewOf(const A& array);
 Attrs AttrsFrom(const nb::dict& dict);
 nb::object ToPython(const Attr& attr);
 nb::tuple ToPython(const Dims& shape);
+
+// The bytes of an array of uint8 without gaps, and the encoding of a name. Raise ValueError.
+std::span<const uint8_t> BytesOf(const Array& array);
+Encoding WantEncoding(const std::string& name);
 
 // {isa, precision, m, n, k, num_threads, choice: {panel_kib, most_rows, split, variant}}
 nb::dict ToPython(const TunedProduct& product);

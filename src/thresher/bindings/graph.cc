@@ -41,6 +41,39 @@ ValueId AddConstant(Graph& graph, std::string name, const Array& array, bool wei
   return graph.AddConstant(std::move(name), view.dtype, std::move(shape), std::move(constant));
 }
 
+// A weight on bytes as they are stored, which are not copied.
+ValueId AddWeight(Graph& graph, std::string name, const std::string& encoding_name, Dims shape, const Array& array) {
+  const Encoding encoding = WantEncoding(encoding_name);
+  const std::span<const uint8_t> bytes = BytesOf(array);
+  Constant constant;
+  DType dtype = DType::kF32;
+  if (IsBlocked(encoding)) {
+    Check(CheckBlocks(dtype, shape, encoding));
+    constant.blocks = encoding;
+  } else {
+    dtype = encoding == Encoding::kBf16 ? DType::kBF16 : encoding == Encoding::kF16 ? DType::kF16 : DType::kF32;
+  }
+  int64_t room = kMaxTensorBytes / 4;
+  for (const int64_t size : shape) {
+    if (size < 0 || size > room) throw nb::value_error(("wanted sizes of a tensor, found " + ToString(shape)).c_str());
+    if (size > 0) room /= size;
+  }
+  const int64_t wanted = EncodedBytes(encoding, NumElements(shape));
+  if (static_cast<int64_t>(bytes.size()) != wanted) {
+    throw nb::value_error((name + ": wanted " + std::to_string(wanted) + " bytes for " + encoding_name +
+                           ToString(shape) + ", found " + std::to_string(bytes.size()))
+                              .c_str());
+  }
+  if (!IsBlocked(encoding) && reinterpret_cast<uintptr_t>(bytes.data()) % SizeOf(dtype) != 0) {
+    throw nb::value_error(
+        (name + ": wanted bytes at a multiple of " + std::to_string(SizeOf(dtype)) + "; copy them first").c_str());
+  }
+  constant.data = bytes.data();
+  constant.owner = std::make_shared<Array>(array);
+  constant.is_weight = true;
+  return graph.AddConstant(std::move(name), dtype, std::move(shape), std::move(constant));
+}
+
 const Value& ValueAt(const Graph& graph, ValueId id) {
   if (id < 0 || static_cast<size_t>(id) >= graph.values().size()) {
     throw nb::index_error(("the graph has no value " + std::to_string(id)).c_str());
@@ -115,6 +148,11 @@ nb::object Contents(const Graph& graph, ValueId id) {
   using Owner = std::shared_ptr<const void>;
   nb::capsule owner(new Owner(Unwrap(Hold(value.constant))), [](void* p) noexcept { delete static_cast<Owner*>(p); });
   std::vector<size_t> shape(value.shape.begin(), value.shape.end());
+  if (value.constant.blocks) {
+    shape.back() = static_cast<size_t>(EncodedBytes(*value.constant.blocks, value.shape.back()));
+    return nb::cast(nb::ndarray<nb::numpy, nb::ro>(value.constant.data, shape.size(), shape.data(), owner, nullptr,
+                                                   nb::dtype<uint8_t>()));
+  }
   return nb::cast(nb::ndarray<nb::numpy, nb::ro>(value.constant.data, shape.size(), shape.data(), owner, nullptr,
                                                  DLTypeOf(value.dtype)));
 }
@@ -159,6 +197,13 @@ void BindGraph(nb::module_& m) {
           nb::arg("name"), nb::arg("dtype"), nb::arg("shape"))
       .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false,
            nb::sig("def constant(self, name: str, array: object, weight: bool = False) -> int"))
+      .def("weight", &AddWeight, nb::arg("name"), nb::arg("encoding"), nb::arg("shape"), nb::arg("data"),
+           nb::sig("def weight(self, name: str, encoding: str, shape: Sequence[int], data: object) -> int"),
+           "Adds a constant on bytes as they are stored (uint8), without a copy: encodings() lists how. One in blocks "
+           "may be a weight of linear and linears, [out, in], and a table of embedding.")
+      .def(
+          "encoding", [](const Graph& graph, ValueId id) { return std::string(Name(StoredAs(ValueAt(graph, id)))); },
+          nb::arg("id"), "How the numbers of a constant of floats are stored.")
       .def("add", &AddNode, nb::arg("op"), nb::arg("inputs"), nb::arg("attrs") = nb::dict(), nb::arg("source") = "",
            nb::arg("module") = "",
            nb::sig("def add(self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, object] = {}, "
@@ -175,7 +220,7 @@ void BindGraph(nb::module_& m) {
       .def_prop_ro("outputs", [](const Graph& graph) { return graph.outputs(); })
       .def("name", [](const Graph& graph, ValueId id) { return ValueAt(graph, id).name; })
       .def("contents", &Contents, nb::arg("id"), nb::sig("def contents(self, id: int) -> npt.NDArray[Any]"),
-           "A constant's elements, read only, without a copy.")
+           "A constant's elements, read only, without a copy; of one in blocks its bytes, row by row.")
       .def("dtype", [](const Graph& graph, ValueId id) { return std::string(Name(ValueAt(graph, id).dtype)); })
       .def(
           "shape", [](const Graph& graph, ValueId id) { return ToPython(ValueAt(graph, id).shape); },

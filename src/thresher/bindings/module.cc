@@ -6,6 +6,7 @@ NB_MODULE(_engine, m) {
   nanobind::set_leak_warnings(false);
   thresher::bindings::BindSystem(m);
   thresher::bindings::BindDevice(m);
+  thresher::bindings::BindEncoding(m);
   thresher::bindings::BindGraph(m);
   thresher::bindings::BindPlan(m);
   thresher::bindings::BindModel(m);

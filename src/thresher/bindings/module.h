@@ -6,6 +6,7 @@
 namespace thresher::bindings {
 
 void BindDevice(nanobind::module_& m);
+void BindEncoding(nanobind::module_& m);
 void BindGraph(nanobind::module_& m);
 void BindPeaks(nanobind::module_& m);
 void BindPlan(nanobind::module_& m);

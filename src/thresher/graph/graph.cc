@@ -92,6 +92,14 @@ Status CheckSize(const std::string& op, const char* role, DType dtype, const Dim
 
 }  // namespace
 
+Status CheckBlocks(DType dtype, const Dims& shape, Encoding blocks) {
+  const int64_t numbers = BlockNumbers(blocks);
+  if (!IsBlocked(blocks)) return InvalidArgument("wanted a format of blocks, found " + std::string(Name(blocks)));
+  if (dtype == DType::kF32 && shape.size() == 2 && shape[1] % numbers == 0) return Status::Ok();
+  return InvalidArgument("wanted f32[rows, a multiple of " + std::to_string(numbers) + "] in " +
+                         std::string(Name(blocks)) + ", found " + ToString(dtype, shape));
+}
+
 Result<std::shared_ptr<const void>> Hold(const Constant& constant) {
   if (constant.source == nullptr) return constant.owner;
   return constant.source->Hold(constant.data);
@@ -155,6 +163,16 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
     types[i].dtype = value(inputs[i]).dtype;
     types[i].shape = value(inputs[i]).shape;
     types[i].present = true;
+    types[i].blocks = value(inputs[i]).constant.blocks;
+    if (types[i].blocks) {
+      const auto [first, last] =
+          op->blocked == nullptr ? std::pair<size_t, size_t>(0, 0) : op->blocked(attrs, inputs.size());
+      if (i < first || i >= last) {
+        return Unsupported(op_name + ": wanted numbers one by one as operand " + Quote(spec.name) + ", found " +
+                           std::string(Name(*types[i].blocks)) +
+                           "; only weights of products and tables of embedding are read in blocks: dequantise it");
+      }
+    }
     THRESHER_TRY(CheckSize(op_name, "operand", types[i].dtype, types[i].shape));
   }
   THRESHER_TRY(CheckAttrs(*op, attrs));

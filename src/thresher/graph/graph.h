@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "thresher/base/dtype.h"
+#include "thresher/base/encoding.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/graph/constant_source.h"
@@ -35,6 +37,8 @@ struct Constant {
   std::shared_ptr<const void> owner;
   bool is_weight = false;  // shared with the caller (a model's parameter), not folded by value
   std::shared_ptr<ConstantSource> source = {};
+  // Where the numbers of a weight, f32 by their type, are stored in blocks: for operands that OpDef::blocked names.
+  std::optional<Encoding> blocks = {};
 };
 
 // Makes a constant readable for as long as the result lives. Errors are those of its source.
@@ -48,6 +52,21 @@ struct Value {
   Kind kind = Kind::kResult;
   Constant constant;  // kConstant only
 };
+
+// How a constant of floats is stored.
+inline Encoding StoredAs(const Value& constant) {
+  return constant.constant.blocks.value_or(EncodingOf(constant.dtype).value_or(Encoding::kF32));
+}
+
+// Bytes of a constant.
+inline int64_t ConstantBytes(const Value& constant) {
+  const int64_t elements = NumElements(constant.shape);
+  if (constant.constant.blocks) return EncodedBytes(*constant.constant.blocks, elements);
+  return elements * static_cast<int64_t>(SizeOf(constant.dtype));
+}
+
+// Whether constants of this type and shape may be stored in these blocks.
+Status CheckBlocks(DType dtype, const Dims& shape, Encoding blocks);
 
 struct Node {
   const OpDef* op = nullptr;

@@ -45,11 +45,13 @@ bool SameAttr(const Attr& a, const Attr& b) {
 }
 
 bool SameConstant(const Value& a, const Value& b) {
-  if (a.shape != b.shape || a.constant.is_weight != b.constant.is_weight) return false;
+  if (a.shape != b.shape || a.constant.is_weight != b.constant.is_weight || a.constant.blocks != b.constant.blocks) {
+    return false;
+  }
   if (a.constant.data == b.constant.data) return true;
   // A weight is known by its address, since it would take long to read.
-  return !a.constant.is_weight && std::memcmp(a.constant.data, b.constant.data,
-                                              static_cast<size_t>(NumElements(a.shape)) * SizeOf(a.dtype)) == 0;
+  return !a.constant.is_weight &&
+         std::memcmp(a.constant.data, b.constant.data, static_cast<size_t>(ConstantBytes(a))) == 0;
 }
 
 Status Differ(const std::string& what) {

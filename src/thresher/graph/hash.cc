@@ -132,7 +132,7 @@ Digest HashBytes(const void* data, size_t size) {
 }
 
 Digest DigestCache::Of(const Value& constant) {
-  const size_t bytes = static_cast<size_t>(NumElements(constant.shape)) * SizeOf(constant.dtype);
+  const auto bytes = static_cast<size_t>(ConstantBytes(constant));
   const auto key = std::make_pair(constant.constant.data, bytes);
   {
     const std::lock_guard lock(mutex_);
@@ -163,7 +163,7 @@ Digest HashConstant(const Value& constant, DigestCache* cache) {
   if (cache != nullptr) return cache->Of(constant);
   const Result<std::shared_ptr<const void>> held = Hold(constant.constant);
   if (!held.ok()) return {};
-  return HashBytes(constant.constant.data, static_cast<size_t>(NumElements(constant.shape)) * SizeOf(constant.dtype));
+  return HashBytes(constant.constant.data, static_cast<size_t>(ConstantBytes(constant)));
 }
 
 CanonicalOrder MakeCanonicalOrder(const Graph& graph) {
@@ -200,6 +200,7 @@ Digest HashGraph(const Graph& graph, DigestCache* cache) {
     const Value& constant = graph.value(order.constants[i]);
     tokens.AddType(constant);
     tokens.Add(constant.constant.is_weight);
+    if (constant.constant.blocks) tokens.Add(Name(*constant.constant.blocks));
     tokens.Add(HashConstant(constant, cache));
   }
   // Unused constants have no say, so results are counted from the used ones on.

@@ -25,6 +25,7 @@ NodeTypes::NodeTypes(const Graph& graph, const Node& node) {
     inputs[i].dtype = value.dtype;
     inputs[i].shape = value.shape;
     inputs[i].present = true;
+    inputs[i].blocks = value.constant.blocks;
   }
   for (const ValueId id : node.outputs) outputs.push_back({graph.value(id).dtype, graph.value(id).shape});
 }

@@ -4,6 +4,7 @@
 // the profiler's names and the importer's list of what is supported all come from these rows.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@ struct TensorType {
 // What shape inference sees: one entry per declared operand; `present` is false for an absent optional one.
 struct OperandType : TensorType {
   bool present = false;
+  std::optional<Encoding> blocks = {};  // of a constant that is stored so
 };
 
 struct InferContext {
@@ -83,6 +85,8 @@ struct OpDef {
   // Of a product, the operands [first, last) that are weights: they may be stored in 16 bits where they are constants.
   // Null: none.
   std::pair<size_t, size_t> (*weights)(const Attrs&, size_t num_operands) = nullptr;
+  // The operands [first, last) that may be constants in blocks. Null: none.
+  std::pair<size_t, size_t> (*blocked)(const Attrs&, size_t num_operands) = nullptr;
 
   bool Has(Trait trait) const { return (static_cast<uint8_t>(traits) & static_cast<uint8_t>(trait)) != 0; }
 };

@@ -282,6 +282,14 @@ class Parser {
     std::string name;
     ParsedType type;
     THRESHER_TRY(Declaration(&id, &name, &type));
+    std::optional<Encoding> blocks;
+    if (is_weight && token_.kind == TokenKind::kWord && token_.text == "as") {
+      THRESHER_TRY(Advance());
+      if (token_.kind == TokenKind::kWord) blocks = ParseEncoding(token_.text);
+      if (!blocks || !IsBlocked(*blocks)) return Wanted("a format of blocks such as q8_0");
+      if (Status fits = CheckBlocks(type.dtype, type.shape, *blocks); !fits.ok()) return Error(id, fits.message());
+      THRESHER_TRY(Advance());
+    }
     if (Is('=')) {
       if (is_weight) return Error(token_, "the contents of a weight do not stand in the text: use 'const'");
       const int64_t elements = NumElements(type.shape);
@@ -304,10 +312,11 @@ class Parser {
     if (!resolver_) {
       return Error(id, "the contents of constant '" + name + "' are not in the text: pass a resolver that finds them");
     }
-    Result<Constant> found = resolver_({name, type.dtype, type.shape, is_weight});
+    Result<Constant> found = resolver_({name, type.dtype, type.shape, is_weight, blocks});
     if (!found.ok()) return Error(id, "constant '" + name + "': " + found.status().message());
     Constant constant = std::move(found).value();
     constant.is_weight = is_weight;
+    constant.blocks = blocks;
     if (constant.data == nullptr && NumElements(type.shape) > 0) {
       return Error(id, "the resolver gave no bytes for constant '" + name + "'");
     }

@@ -18,9 +18,11 @@ struct ConstantRequest {
   DType dtype = DType::kF32;
   Dims shape;
   bool is_weight = false;
+  std::optional<Encoding> blocks = {};
 };
 
-// Finds the contents: row-major bytes of that dtype and shape. A digest in the text is checked against them.
+// Finds the contents: row-major bytes of that dtype and shape, in blocks where it says so. A digest in the text is
+// checked against them.
 using ConstantResolver = std::function<Result<Constant>(const ConstantRequest&)>;
 
 // Limits on the text; what exceeds them is an error.

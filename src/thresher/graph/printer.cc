@@ -112,6 +112,7 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
     const Value& constant = graph.value(id);
     text += constant.constant.is_weight ? "weight " : "const ";
     text += reference(id) + " " + Quote(constant.name) + " : " + TypeText(constant);
+    if (constant.constant.blocks) text += " as " + std::string(Name(*constant.constant.blocks));
     const int64_t elements = NumElements(constant.shape);
     if (!constant.constant.is_weight && elements <= kMaxInlineElements) {
       text += " = [";

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "thresher/base/simd_targets.h"
+#include "thresher/kernels/gemm_block.h"
 #include "thresher/kernels/gemm_dot.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -500,7 +501,8 @@ int64_t PackedSize(int64_t k, int64_t n) {
 int64_t PackedBytes(Precision precision, int64_t k, int64_t n) {
   const size_t width = CurrentPanelWidth();
   const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
-  const size_t stride = precision == Precision::kInt8
+  const size_t stride = IsBlocked(precision) ? BlockPanelStride(precision, static_cast<size_t>(k))
+                        : precision == Precision::kInt8
                             ? Int8PanelStride(static_cast<size_t>(k))
                             : HWY_DYNAMIC_DISPATCH(GemmPanelStride)(precision, static_cast<size_t>(k));
   return static_cast<int64_t>(panels * stride);
@@ -510,7 +512,9 @@ int64_t PackedPanels(int64_t n) { return (n + PackedColumns() - 1) / PackedColum
 
 void PackPanels(Precision precision, const Weight& weight, void* packed, int64_t begin, int64_t end) {
   if (begin >= end) return;
-  const auto encode = precision == Precision::kInt8 ? &EncodeInt8 : HWY_DYNAMIC_POINTER(EncodeWeight);
+  const auto encode = IsBlocked(precision)            ? &PackBlocks
+                      : precision == Precision::kInt8 ? &EncodeInt8
+                                                      : HWY_DYNAMIC_POINTER(EncodeWeight);
   encode(precision, weight, static_cast<uint8_t*>(packed), static_cast<size_t>(begin), static_cast<size_t>(end));
 }
 
@@ -521,7 +525,9 @@ void PackWeight(Precision precision, const Weight& weight, void* packed, int par
 }
 
 void UnpackWeight(Precision precision, const void* packed, int64_t k, int64_t n, float* b) {
-  const auto unpack = precision == Precision::kInt8 ? &DecodeInt8 : HWY_DYNAMIC_POINTER(DecodeWeight);
+  const auto unpack = IsBlocked(precision)            ? &UnpackBlocks
+                      : precision == Precision::kInt8 ? &DecodeInt8
+                                                      : HWY_DYNAMIC_POINTER(DecodeWeight);
   unpack(precision, static_cast<const uint8_t*>(packed), static_cast<size_t>(k), static_cast<size_t>(n), b);
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "thresher/kernels/arithmetic.h"
+#include "thresher/kernels/gemm_block.h"
 
 #define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
@@ -432,6 +433,7 @@ constexpr int64_t kFewRows = 8;
 }  // namespace
 
 RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
+  if (IsBlocked(precision)) return RowForm::kBlocks;
   if (precision == Precision::kInt8) return RowForm::kInt8;
   if (precision == Precision::kInt4Weight) {
     const bool direct = variant == Variant::kAuto ? m <= kFewRows : variant == Variant::kDirect;
@@ -442,26 +444,34 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
 
 int64_t RowBytes(RowForm form, int64_t k) {
   if (form == RowForm::kF32) return k * static_cast<int64_t>(sizeof(float));
+  if (form == RowForm::kBlocks) return BlockRowBytes(k);
   return static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(RowStride)(form, static_cast<size_t>(k)));
 }
 
 void ConvertRows(const ConvertRowsArgs& args, int part, int num_parts) {
   const int64_t begin = args.m * part / num_parts;
   const int64_t end = args.m * (part + 1) / num_parts;
+  if (args.form == RowForm::kBlocks) return ConvertRowsToBlocks(args, begin, end);
   if (begin < end) HWY_DYNAMIC_DISPATCH(ConvertRange)(args, static_cast<size_t>(begin), static_cast<size_t>(end));
 }
 
-void RestoreRows(const ConvertRowsArgs& converted, float* x) { HWY_DYNAMIC_DISPATCH(RestoreRange)(converted, x); }
+void RestoreRows(const ConvertRowsArgs& converted, float* x) {
+  if (converted.form == RowForm::kBlocks) return RestoreBlockRows(converted, x);
+  HWY_DYNAMIC_DISPATCH(RestoreRange)(converted, x);
+}
 
 size_t GemmDotScratchBytes(const GemmDotArgs& args) {
   if (args.form == RowForm::kInt16) return 0;
+  if (args.form == RowForm::kBlocks) return GemmBlockScratchBytes(args);
   return static_cast<size_t>(std::min<int64_t>(args.m, kMostBlockRows) * PackedColumns()) * sizeof(float);
 }
 
 void GemmDot(const GemmDotArgs& args, void* scratch, int part, int num_parts) {
   if (args.m <= 0 || args.n <= 0) return;
   const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
-  if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, scratch, range);
+  if (range.empty()) return;
+  if (args.form == RowForm::kBlocks) return GemmBlock(args, scratch, range);
+  HWY_DYNAMIC_DISPATCH(RunProduct)(args, scratch, range);
 }
 
 bool Int8SumsAreShort() { return HWY_DYNAMIC_DISPATCH(HasShortSums)(); }

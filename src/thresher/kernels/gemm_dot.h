@@ -10,6 +10,8 @@
 // A few rows times 4-bit weights are multiplied as int16: each group of kInt4Group elements of a row is quantised to
 // 16 bits with a scale of its own, which adds an error of 2^-16 of the group's largest number, far below that of the
 // weights. Memory then sets the pace instead of the unpacking.
+//
+// Weights in blocks are multiplied by rows in blocks: see gemm_block.h.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +21,7 @@
 
 namespace thresher::kernels {
 
-enum class RowForm : uint8_t { kF32, kBF16, kInt8, kInt16 };
+enum class RowForm : uint8_t { kF32, kBF16, kInt8, kInt16, kBlocks };
 
 // What a product of m rows wants of A in this precision; kF32 means Gemm() of gemm.h. bf16 weights are multiplied by
 // fp32 rows where the processor does not multiply bf16, or is slower at it (arithmetic.h).
@@ -41,21 +43,22 @@ struct ConvertRowsArgs {
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
 
 struct GemmDotArgs {
-  RowForm form = RowForm::kBF16;  // not kF32
+  RowForm form = RowForm::kBF16;           // not kF32
+  Precision precision = Precision::kBf16;  // of packed_b, which decides the form; only kBlocks looks at it
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
   const void* rows = nullptr;  // from ConvertRows
   const float* scale = nullptr;
   const int32_t* zero = nullptr;
-  const void* packed_b = nullptr;  // from PackWeight with kBF16, kInt8 or (for kInt16) kInt4Weight
+  const void* packed_b = nullptr;  // from PackWeight
   float* c = nullptr;              // [m, n], rows ldc apart
   int64_t ldc = 0;
   const float* bias = nullptr;      // [n], or null
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself
   int64_t ldr = 0;
   Activation activation = Activation::kNone;
-  Blocking blocking = {};  // of which kInt16 has no use for the sizes
+  Blocking blocking = {};  // of which kInt16 and kBlocks have no use for the sizes
 };
 
 // As GemmScratchBytes.

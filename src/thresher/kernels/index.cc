@@ -4,6 +4,7 @@
 #include <string>
 #include <type_traits>
 
+#include "thresher/kernels/block_format.h"
 #include "thresher/kernels/iterate.h"
 
 namespace thresher::kernels {
@@ -103,6 +104,19 @@ Status Embedding(const View& table, const View& indices, const View& out, int pa
     }
   });
   if (bad_position >= 0) return Outside("embedding", bad_index, At(bad_position), 0, size);
+  return Status::Ok();
+}
+
+Status EmbeddingOfBlocks(Encoding blocks, const View& table, const View& indices, const View& out, int part,
+                         int num_parts) {
+  const int64_t size = table.shape[0], width = table.shape[1];
+  const int64_t row_bytes = EncodedBytes(blocks, width);
+  const int64_t count = indices.size();
+  for (int64_t position = count * part / num_parts; position < count * (part + 1) / num_parts; ++position) {
+    const int64_t index = IndexAt(indices, OffsetOf(indices, position));
+    if (index < 0 || index >= size) return Outside("embedding", index, At(position), 0, size);
+    DecodeNumbers(blocks, table.as<const uint8_t>() + index * row_bytes, width, out.as<float>() + position * width);
+  }
   return Status::Ok();
 }
 

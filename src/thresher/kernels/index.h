@@ -6,6 +6,7 @@
 // part's status.
 #pragma once
 
+#include "thresher/base/encoding.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 
@@ -14,6 +15,10 @@ namespace thresher::kernels {
 // out[i..., :] = table[indices[i...], :]. table [V, D], any strides and dtype; out: the indices' shape and D.
 // A negative index is an error, as in torch.
 Status Embedding(const View& table, const View& indices, const View& out, int part = 0, int num_parts = 1);
+
+// The same of a table [V, D] in blocks (base/encoding.h), whose rows lie one behind the other; out is f32.
+Status EmbeddingOfBlocks(Encoding blocks, const View& table, const View& indices, const View& out, int part = 0,
+                         int num_parts = 1);
 
 // torch.gather: out has the indices' shape, and out[i0, .., in] = x[i0, .., indices[i0, .., in] at `dim`, .., in].
 // Outside `dim` the indices' shape is at most x's. 0 <= dim < rank (rank 0 counts as rank 1). A negative index is an

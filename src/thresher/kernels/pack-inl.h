@@ -98,6 +98,8 @@ inline void PackPanel(const Weight& weight, size_t index, float* HWY_RESTRICT pa
       return PackPanel(static_cast<const hwy::bfloat16_t*>(b), k, columns, stride_k, stride_n, panel);
     case Encoding::kF16:
       return PackPanel(static_cast<const hwy::float16_t*>(b), k, columns, stride_k, stride_n, panel);
+    default:
+      return;  // blocks are packed by gemm_block.cc
   }
 }
 

@@ -3,34 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <optional>
-#include <string_view>
 
-#include "thresher/base/dtype.h"
+#include "thresher/base/encoding.h"
 
 namespace thresher {
 
-// How the numbers of a weight are stored.
-enum class Encoding : uint8_t { kF32, kBf16, kF16 };
-
-inline constexpr std::string_view kEncodingNames[] = {"f32", "bf16", "f16"};
-
-inline std::string_view Name(Encoding encoding) { return kEncodingNames[static_cast<size_t>(encoding)]; }
-
-inline std::optional<Encoding> EncodingOf(DType dtype) {
-  if (dtype == DType::kF32) return Encoding::kF32;
-  if (dtype == DType::kBF16) return Encoding::kBf16;
-  if (dtype == DType::kF16) return Encoding::kF16;
-  return std::nullopt;
-}
-
-// Bytes of `elements` numbers.
-constexpr int64_t EncodedBytes(Encoding encoding, int64_t elements) {
-  return elements * (encoding == Encoding::kF32 ? 4 : 2);
-}
-
-// The k x n matrix whose element (i, j) lies i * stride_k + j * stride_n elements behind the first.
+// The k x n matrix whose element (i, j) lies i * stride_k + j * stride_n elements behind the first. Blocks run along k:
+// stride_k is 1, k and stride_n are whole blocks.
 struct Weight {
   const void* data = nullptr;
   Encoding encoding = Encoding::kF32;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "thresher/kernels/block_format.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/iterate.h"
 
@@ -66,6 +67,9 @@ class Lines {
         break;
       case Encoding::kF16:
         WidenLine<uint16_t>(first, length(), stride_, WidenF16, widened_.data());
+        break;
+      default:  // blocks run along k, and so do lines
+        DecodeNumbers(weight_.encoding, first, length(), widened_.data());
         break;
     }
     return widened_.data();
@@ -148,6 +152,7 @@ Format FormatOf(Precision precision, int64_t k) {
     case Precision::kFp32:
     case Precision::kBf16:
     case Precision::kFp16:
+    case Precision::kBlocks:
       break;
   }
   return {0.0f, k};

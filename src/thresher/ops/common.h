@@ -20,6 +20,10 @@ inline int Rank(const TensorType& type) { return static_cast<int>(type.shape.siz
 inline int64_t Bytes(const TensorType& type) {
   return NumElements(type.shape) * static_cast<int64_t>(SizeOf(type.dtype));
 }
+inline int64_t Bytes(const OperandType& type) {
+  return type.blocks ? EncodedBytes(*type.blocks, NumElements(type.shape))
+                     : Bytes(static_cast<const TensorType&>(type));
+}
 
 inline Dims ShapeOf(const View& view) { return Dims(view.shape, view.shape + view.rank); }
 

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_dot.h"
 #include "thresher/ops/common.h"
 #include "thresher/ops/linear.h"
 
@@ -33,6 +34,9 @@ Result<std::vector<TensorType>> InferGroupedLinear(const InferContext& c) {
   const bool nk = IsNk(c.attrs);
   for (size_t i = kWeights; i < c.inputs.size(); ++i) {
     THRESHER_TRY(ops::WantFloat(c, i, "every weight"));
+    if (c.inputs[i].blocks != c.inputs[kWeights].blocks || (c.inputs[i].blocks && !nk)) {
+      return Unsupported("wanted weights in blocks with layout \"nk\" and all of one format");
+    }
     const Dims& w = c.inputs[i].shape;
     if (w.size() != 2 || w != c.inputs[kWeights].shape || w[nk ? 1 : 0] != x[1]) {
       return InvalidArgument("wanted weights of one shape " + std::string(nk ? "[N, K]" : "[K, N]") + " for x " +
@@ -70,9 +74,44 @@ kernels::GemmArgs ArgsOf(const GroupedParams& p) {
   return args;
 }
 
-size_t GroupedScratch(const StepContext& c) { return kernels::GemmScratchBytes(ArgsOf(c.as<GroupedParams>())); }
+// The same where the weights are in blocks.
+kernels::GemmDotArgs BlockArgsOf(const GroupedParams& p) {
+  kernels::GemmDotArgs args;
+  args.form = kernels::RowForm::kBlocks;
+  args.precision = p.precision;
+  args.m = p.rows;
+  args.n = p.n;
+  args.k = p.k;
+  args.ldc = p.n;
+  return args;
+}
 
-// Operands: x, the ends, then packed weights.
+size_t GroupedScratch(const StepContext& c) {
+  const auto& p = c.as<GroupedParams>();
+  return IsBlocked(p.precision) ? kernels::GemmDotScratchBytes(BlockArgsOf(p)) : kernels::GemmScratchBytes(ArgsOf(p));
+}
+
+// Rows [begin, end) times weight `g`.
+void MultiplyGroup(const StepContext& c, int g, int64_t begin, int64_t end) {
+  const auto& p = c.as<GroupedParams>();
+  const auto multiply = [&](auto args, const auto& product) {
+    args.m = end - begin;
+    args.packed_b = c.in(static_cast<int>(kWeights) + g).data;
+    args.c = c.out().as<float>() + begin * p.n;
+    product(args, c.scratch, c.part, c.num_parts);
+  };
+  if (IsBlocked(p.precision)) {
+    kernels::GemmDotArgs args = BlockArgsOf(p);
+    args.rows = c.in(kX).as<const uint8_t>() + begin * kernels::RowBytes(args.form, p.k);
+    multiply(args, kernels::GemmDot);
+  } else {
+    kernels::GemmArgs args = ArgsOf(p);
+    args.a = c.in(kX).as<const float>() + begin * p.lda;
+    multiply(args, kernels::Gemm);
+  }
+}
+
+// Operands: x (with weights in blocks its rows as those want them), the ends, then packed weights.
 Status GroupedStep(const StepContext& c) {
   const auto& p = c.as<GroupedParams>();
   int64_t begin = 0;
@@ -83,12 +122,7 @@ Status GroupedStep(const StepContext& c) {
                         ", found " + std::to_string(end) + " for group " + std::to_string(g) + " after " +
                         std::to_string(begin));
     }
-    kernels::GemmArgs args = ArgsOf(p);
-    args.m = end - begin;
-    args.a = c.in(kX).as<const float>() + begin * p.lda;
-    args.packed_b = c.in(static_cast<int>(kWeights) + g).data;
-    args.c = c.out().as<float>() + begin * p.n;
-    if (args.m > 0) kernels::Gemm(args, c.scratch, c.part, c.num_parts);
+    if (end > begin) MultiplyGroup(c, g, begin, end);
     begin = end;
   }
   // What belongs to no group is 0.
@@ -115,11 +149,14 @@ Status LowerGroupedLinear(const Graph& graph, const Node& node, Lowering& loweri
   p.n = out.view.shape[1];
   ops::AsRows(x.view, &p.rows, &p.k, &p.lda);
   const bool nk = IsNk(node.attrs);
-  const DType stored = graph.value(node.inputs[kWeights]).dtype;
-  const bool alike = std::all_of(node.inputs.begin() + kWeights, node.inputs.end(),
-                                 [&](ValueId id) { return graph.is_constant(id) && graph.value(id).dtype == stored; });
+  const Encoding stored = StoredAs(graph.value(node.inputs[kWeights]));
+  const bool alike = std::all_of(node.inputs.begin() + kWeights, node.inputs.end(), [&](ValueId id) {
+    return graph.is_constant(id) && StoredAs(graph.value(id)) == stored;
+  });
   p.precision = alike ? StoredPrecision(stored) : Precision::kFp32;
-  std::vector<TensorRef> inputs = {x, lowering.Ref(node.inputs[kEnds])};
+  const bool blocked = IsBlocked(p.precision);
+  const TensorRef rows = blocked ? ops::RowsInBlocks(node.inputs[kX], x, p.rows, p.k, p.lda, lowering) : x;
+  std::vector<TensorRef> inputs = {rows, lowering.Ref(node.inputs[kEnds])};
   for (size_t i = kWeights; i < node.inputs.size(); ++i) inputs.push_back(Packed(node.inputs[i], p, nk, lowering));
   lowering.AddStep(KernelId::kGroupedProduct, std::move(inputs), {out}, p);
   return Status::Ok();
@@ -145,6 +182,7 @@ std::span<const OpDef> GroupedLinearOps() {
        LowerGroupedLinear,
        Trait::kProduct,
        nullptr,
+       [](const Attrs&, size_t num_operands) { return std::pair<size_t, size_t>(kWeights, num_operands); },
        [](const Attrs&, size_t num_operands) { return std::pair<size_t, size_t>(kWeights, num_operands); }},
   };
   return rows;

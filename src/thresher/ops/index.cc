@@ -31,14 +31,27 @@ Result<std::vector<TensorType>> InferEmbedding(const InferContext& c) {
   return ops::One(c.inputs[0].dtype, std::move(shape));
 }
 
+struct EmbeddingParams {
+  Encoding blocks;  // of the table; kF32: its elements lie one by one, of whatever type
+  friend bool operator==(const EmbeddingParams&, const EmbeddingParams&) = default;
+};
+
 Status EmbeddingStep(const StepContext& c) {
+  const Encoding blocks = c.as<EmbeddingParams>().blocks;
+  if (IsBlocked(blocks)) return kernels::EmbeddingOfBlocks(blocks, c.in(0), c.in(1), c.out(), c.part, c.num_parts);
   return kernels::Embedding(c.in(0), c.in(1), c.out(), c.part, c.num_parts);
 }
 
-Status LowerEmbedding(const Graph&, const Node& node, Lowering& lowering) {
+Status LowerEmbedding(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
-  lowering.AddStep(KernelId::kEmbedding, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out});
+  const std::optional<Encoding> blocks = graph.value(node.inputs[0]).constant.blocks;
+  if (blocks && !lowering.target().packs_weights()) {
+    return Unsupported("wanted a table whose numbers lie one by one on this device, found " +
+                       std::string(Name(*blocks)) + "; dequantise it first");
+  }
+  lowering.AddStep(KernelId::kEmbedding, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out},
+                   EmbeddingParams{blocks.value_or(Encoding::kF32)});
   return Status::Ok();
 }
 
@@ -192,7 +205,10 @@ std::span<const OpDef> IndexOps() {
        InferEmbedding,
        CostIndex,
        LowerEmbedding,
-       Trait::kMoves},
+       Trait::kMoves,
+       nullptr,
+       nullptr,
+       [](const Attrs&, size_t) { return std::pair<size_t, size_t>(0, 1); }},
       {"gather",
        "Elements picked along one dimension, as torch.gather.",
        {"x", "indices"},

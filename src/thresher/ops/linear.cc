@@ -142,6 +142,7 @@ Status DotStep(const StepContext& c) {
   const ConvertedRows converted(c.in(0), p);
   auto args = ProductArgs<kernels::GemmDotArgs>(c, p);
   args.form = p.form;
+  args.precision = p.precision;
   args.rows = converted.rows;
   args.scale = converted.scale;
   args.zero = converted.zero;
@@ -153,6 +154,7 @@ size_t DotScratch(const StepContext& c) {
   const auto& p = c.as<GemmParams>();
   auto args = ProductArgs<kernels::GemmDotArgs>(c, p);
   args.form = p.form;
+  args.precision = p.precision;
   return kernels::GemmDotScratchBytes(args);
 }
 
@@ -336,6 +338,10 @@ Result<TensorType> ProductType(const Attrs& attrs, const OperandType& x, const O
     return InvalidArgument("wanted x [..., K] and weight " + std::string(nk ? "[N, K]" : "[K, N]") + ", found x " +
                            thresher::ToString(x.shape) + " and weight " + thresher::ToString(w));
   }
+  if (weight.blocks && (!nk || attrs.count("precision") > 0)) {
+    return Unsupported("wanted layout \"nk\" and no precision for a weight in " + std::string(Name(*weight.blocks)) +
+                       ", which is multiplied as it is stored, found " + (nk ? "a precision" : "\"kn\""));
+  }
   TensorType out{x.dtype, x.shape};
   out.shape.back() = nk ? w[0] : w[1];
   if (bias.present && bias.shape != Dims{out.shape.back()}) {
@@ -361,8 +367,18 @@ std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n) {
 
 Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph) {
   if (!graph.is_constant(product.weights[0])) return Precision::kFp32;
-  const std::string stored(Name(StoredPrecision(graph.value(product.weights[0]).dtype)));
-  return ParsePrecision(GetAttr<std::string>(attrs, "precision", stored)).value();
+  const Precision stored = StoredPrecision(StoredAs(graph.value(product.weights[0])));
+  if (IsBlocked(stored)) return stored;
+  return ParsePrecision(GetAttr<std::string>(attrs, "precision", std::string(Name(stored)))).value();
+}
+
+TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int64_t lda, Lowering& lowering) {
+  GemmParams p{};
+  p.m = m;
+  p.k = k;
+  p.lda = lda;
+  p.form = kernels::RowForm::kBlocks;
+  return Converted(id, x, p, lowering);
 }
 
 Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering) {
@@ -383,9 +399,13 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
   const bool constant = graph.is_constant(product.weights[0]);
   p.precision = PrecisionOf(product, attrs, graph);
-  const int number = lowering.AddProduct(p.precision, p.m, p.n, p.k);
-  p.blocking = lowering.product(number).blocking;
-  p.form = lowering.product(number).form;
+  // How products with weights in blocks are cut is not chosen.
+  const int number = IsBlocked(p.precision) ? -1 : lowering.AddProduct(p.precision, p.m, p.n, p.k);
+  p.form = kernels::RowForm::kBlocks;
+  if (number >= 0) {
+    p.blocking = lowering.product(number).blocking;
+    p.form = lowering.product(number).form;
+  }
   TensorRef weight;
   if (constant) {
     weight = lowering.PackedWeight(product.weights, nk, p.precision);
@@ -442,6 +462,7 @@ std::span<const OpDef> LinearOps() {
        LowerLinear,
        Trait::kProduct,
        nullptr,
+       [](const Attrs&, size_t) { return std::pair<size_t, size_t>(kWeight, kBias); },
        [](const Attrs&, size_t) { return std::pair<size_t, size_t>(kWeight, kBias); }},
       {"matmul",
        "Matrix product of the last two dimensions; leading ones broadcast.",

@@ -66,6 +66,9 @@ std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n);
 // What weights are stored in and multiplied as: what the attribute says, else what they are stored in.
 Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph);
 
+// x, whose rows lie lda apart, as products with weights in blocks take it; converted once for all that do.
+TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int64_t lda, Lowering& lowering);
+
 // Emits the step that computes `out`: row-major, rows as many as x has, as wide as ProductColumns says.
 Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);
 // The same for targets that take weights as they are stored; of one weight.

@@ -71,6 +71,10 @@ Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
   return Status::Ok();
 }
 
+std::pair<size_t, size_t> WeightsOf(const Attrs& attrs, size_t) {
+  return {1, 1 + static_cast<size_t>(GetAttr<int64_t>(attrs, "weights", 0))};
+}
+
 std::vector<AttrSpec> LinearsAttrs() {
   std::vector<AttrSpec> attrs = ops::ProductAttrs();
   attrs.push_back({"weights", AttrType::kInt, true, "how many of the operands behind x are weights"});
@@ -91,9 +95,8 @@ std::span<const OpDef> LinearsOps() {
        LowerLinears,
        Trait::kProduct,
        nullptr,
-       [](const Attrs& attrs, size_t) {
-         return std::pair<size_t, size_t>(1, 1 + static_cast<size_t>(GetAttr<int64_t>(attrs, "weights", 0)));
-       }},
+       WeightsOf,
+       WeightsOf},
   };
   return rows;
 }

@@ -62,6 +62,10 @@ Result<TensorRef> InBf16(const Value& weight, Lowering& lowering) {
 // The weight as `dtype`, with one of its two dimensions without holes.
 Result<TensorRef> WeightAs(ValueId id, bool nk, DType dtype, StoredProductParams& p, Lowering& lowering) {
   const Value& value = lowering.graph().value(id);
+  if (value.constant.blocks) {
+    return Unsupported("wanted a weight of " + std::string(Name(dtype)) + " on this device, found " +
+                       std::string(Name(*value.constant.blocks)) + "; dequantise it first");
+  }
   TensorRef weight;
   if (value.dtype == dtype) {
     weight = lowering.Ref(id);

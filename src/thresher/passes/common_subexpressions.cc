@@ -36,10 +36,11 @@ std::string ConstantKey(const Value& constant) {
   key.Add(constant.shape);
   const int64_t elements = NumElements(constant.shape);
   if (!constant.constant.is_weight && elements <= kMaxInlineElements) {
-    key.Add(constant.constant.data, static_cast<size_t>(elements) * SizeOf(constant.dtype));
+    key.Add(constant.constant.data, static_cast<size_t>(ConstantBytes(constant)));
   } else {
     key.Add(constant.constant.is_weight);
     key.Add(constant.constant.data);
+    if (constant.constant.blocks) key.Add(Name(*constant.constant.blocks));
   }
   return key.text();
 }

@@ -58,7 +58,11 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, const Pa
   const PrecisionOptions& options = context.precision;
   std::string why;
   if (context.arithmetic) std::tie(wanted, why) = context.arithmetic(wanted);
-  decision.precision = StoredPrecision(graph.value(linear.inputs[1]).dtype);
+  decision.precision = StoredPrecision(StoredAs(graph.value(linear.inputs[1])));
+  if (IsBlocked(decision.precision)) {
+    decision.reason = "the weight is stored so";
+    return Status::Ok();
+  }
   if (const auto set = linear.attrs.find("precision"); set != linear.attrs.end()) {
     decision.precision = ParsePrecision(std::get<std::string>(set->second)).value();
     decision.reason = "the graph sets it";
@@ -112,7 +116,8 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
                            std::to_string(*options.max_weight_error));
   }
   const auto concerned = [&](const Node& node) {
-    return node.op->name == "linear" && (*wanted != Precision::kFp32 || IsHalf(graph.value(node.inputs[1]).dtype));
+    return node.op->name == "linear" &&
+           (*wanted != Precision::kFp32 || StoredAs(graph.value(node.inputs[1])) != Encoding::kF32);
   };
   if (*wanted == Precision::kFp32 && std::none_of(graph.nodes().begin(), graph.nodes().end(), concerned)) return graph;
   Rewriter rewriter(graph);
@@ -136,7 +141,7 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
     decision.k = graph.value(node.inputs[0]).shape.back();
     decision.n = graph.value(node.outputs[0]).shape.back();
     if (as_stored) {
-      decision.precision = StoredPrecision(graph.value(node.inputs[1]).dtype);
+      decision.precision = StoredPrecision(StoredAs(graph.value(node.inputs[1])));
       const std::string why = context.arithmetic ? context.arithmetic(decision.precision).second : std::string();
       decision.reason = "the weight is stored so" + (why.empty() ? why : "; " + why);
     } else {
@@ -144,7 +149,7 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
     }
     Node assigned = node;
     if (node.attrs.count("precision") == 0 &&
-        decision.precision != StoredPrecision(graph.value(node.inputs[1]).dtype)) {
+        decision.precision != StoredPrecision(StoredAs(graph.value(node.inputs[1])))) {
       assigned.attrs["precision"] = std::string(Name(decision.precision));
     }
     THRESHER_TRY(rewriter.Copy(assigned));

@@ -67,7 +67,8 @@ class Finder {
 
   bool Fits(const Node& first, const Node& node) const {
     return first.inputs[kX] == node.inputs[kX] && first.attrs == node.attrs &&
-           graph_.value(first.inputs[kWeight]).dtype == graph_.value(node.inputs[kWeight]).dtype;
+           graph_.value(first.inputs[kWeight]).dtype == graph_.value(node.inputs[kWeight]).dtype &&
+           graph_.value(first.inputs[kWeight]).constant.blocks == graph_.value(node.inputs[kWeight]).constant.blocks;
   }
 
   bool Eligible(const Node& node) const {

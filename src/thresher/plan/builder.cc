@@ -149,7 +149,13 @@ class PlanBuilder {
     }
     lowering.set_node(nullptr);
     std::vector<TensorRef> outputs;
-    for (const ValueId id : graph.outputs()) outputs.push_back(lowering.Ref(id));
+    for (const ValueId id : graph.outputs()) {
+      if (graph.value(id).constant.blocks) {
+        return Unsupported("wanted results whose numbers lie one by one, found the constant '" + graph.value(id).name +
+                           "' in " + std::string(Name(*graph.value(id).constant.blocks)) + "; dequantise it");
+      }
+      outputs.push_back(lowering.Ref(id));
+    }
     THRESHER_TRY(lowering.status());
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
     for (size_t s = origins.size(); s < plan->steps.size(); ++s) {

@@ -51,7 +51,7 @@ TensorRef Lowering::Ref(ValueId id) {
   const Value& value = graph_.value(id);
   if (ref.buffer < 0 && value.kind == Value::Kind::kConstant) {
     ref.view = MakeView(nullptr, value.dtype, value.shape);
-    ref.buffer = NewBuffer(Buffer::Kind::kConstant, ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
+    ref.buffer = NewBuffer(Buffer::Kind::kConstant, ConstantBytes(value));
     Result<std::shared_ptr<const void>> held = Hold(value.constant);
     if (!held.ok()) {
       if (status_.ok()) status_ = held.status();

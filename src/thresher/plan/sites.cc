@@ -18,6 +18,9 @@ void Append(std::string& list, const std::string& item) { list += (list.empty() 
 std::string PrecisionOf(const Graph& graph, const Node& node) {
   std::string precision = GetAttr<std::string>(node.attrs, "precision", "");
   if (!precision.empty() || node.outputs.empty()) return precision;
+  for (const ValueId id : node.inputs) {
+    if (id != kNoValue && graph.value(id).constant.blocks) return std::string(Name(*graph.value(id).constant.blocks));
+  }
   const DType dtype = graph.value(node.outputs.front()).dtype;
   return dtype == DType::kF32 ? "fp32" : std::string(Name(dtype));
 }

@@ -38,7 +38,7 @@ class WeightStore {
 
   // A constant of two dimensions and floats, [n, k] if `transposed`, else [k, n].
   static Matrix MatrixOf(const Value& value, bool transposed) {
-    return {value.constant, value.shape[transposed ? 0 : 1], EncodingOf(value.dtype).value()};
+    return {value.constant, value.shape[transposed ? 0 : 1], StoredAs(value)};
   }
 
   // Panels of k x n matrices in a precision, those of one after those of another, each beginning with a panel of its

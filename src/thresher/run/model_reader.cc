@@ -24,6 +24,7 @@ constexpr size_t kLeastOnDemand = size_t{64} << 10;
 struct Tensor {
   std::string name;
   DType dtype = DType::kF32;
+  std::optional<Encoding> blocks;
   Dims shape;
   Constant constant;
 };
@@ -259,22 +260,33 @@ class Reader {
       THRESHER_TRY(decoder.Read(&dtype));
       THRESHER_TRY(decoder.Read(&rank));
       const std::string what = "tensor '" + tensor.name + "'";
-      if (dtype >= kNumDTypes || rank > kMaxRank) {
+      const uint32_t blocks = dtype >> 8;
+      dtype &= 0xFF;
+      if (blocks != 0) tensor.blocks = static_cast<Encoding>(std::min<uint32_t>(blocks, kNumEncodings));
+      if (dtype >= kNumDTypes || rank > kMaxRank || blocks >= kNumEncodings) {
         return InvalidArgument(what + ": wanted a dtype below " + std::to_string(kNumDTypes) + " and at most " +
                                std::to_string(kMaxRank) + " dimensions, found " + std::to_string(dtype) + " and " +
                                std::to_string(rank) + kDamagedFile);
       }
       tensor.dtype = static_cast<DType>(dtype);
-      uint64_t size = SizeOf(tensor.dtype);
+      // No format of blocks has fewer than 4 bits a number.
+      uint64_t size = tensor.blocks ? 1 : SizeOf(tensor.dtype);
+      const uint64_t most = weights.bytes * (tensor.blocks ? 2 : 1);
       for (uint32_t d = 0; d < rank; ++d) {
         int64_t length = 0;
         THRESHER_TRY(decoder.Read(&length));
-        if (length < 1 || size > weights.bytes / static_cast<uint64_t>(length)) {
+        if (length < 1 || size > most / static_cast<uint64_t>(length)) {
           return InvalidArgument(what + ": wanted a size that fits into " + std::to_string(weights.bytes) +
                                  " bytes of weights, found dimension " + std::to_string(length) + kDamagedFile);
         }
         size *= static_cast<uint64_t>(length);
         tensor.shape.push_back(length);
+      }
+      if (tensor.blocks) {
+        if (Status fits = CheckBlocks(tensor.dtype, tensor.shape, *tensor.blocks); !fits.ok()) {
+          return InvalidArgument(what + ": " + fits.message() + kDamagedFile);
+        }
+        size = static_cast<uint64_t>(EncodedBytes(*tensor.blocks, static_cast<int64_t>(size)));
       }
       THRESHER_TRY(decoder.Read(&offset));
       THRESHER_TRY(decoder.Read(&digest));
@@ -307,12 +319,13 @@ class Reader {
         return InvalidArgument("wanted a tensor of the file, found none" + std::string(kDamagedFile));
       }
       const Tensor& tensor = tensors_[numbers[used++]];
-      if (tensor.dtype != request.dtype || tensor.shape != request.shape) {
+      if (tensor.dtype != request.dtype || tensor.shape != request.shape || tensor.blocks != request.blocks) {
         return InvalidArgument("wanted " + ToString(request.dtype, request.shape) + ", found '" + tensor.name +
                                "' of " + ToString(tensor.dtype, tensor.shape) + kDamagedFile);
       }
       Constant constant = tensor.constant;
       constant.is_weight = request.is_weight;
+      constant.blocks = request.blocks;
       if (!request.is_weight && constant.source != nullptr) {
         // Passes look at the engine's own constants at any time.
         THRESHER_ASSIGN(constant.owner, Hold(constant));

@@ -47,12 +47,13 @@ class TensorTable {
  public:
   // The number of the tensor with the contents of `constant`.
   uint32_t Number(const Value& constant) {
-    const uint64_t bytes = static_cast<uint64_t>(NumElements(constant.shape)) * SizeOf(constant.dtype);
+    const uint64_t bytes = static_cast<uint64_t>(ConstantBytes(constant));
     const Digest digest = cache_.Of(constant);
     const auto [found, end] = by_digest_.equal_range(digest);
     for (auto it = found; it != end; ++it) {
       const Entry& known = entries_[it->second];
-      if (known.value.dtype == constant.dtype && known.value.shape == constant.shape &&
+      if (known.value.dtype == constant.dtype && known.value.constant.blocks == constant.constant.blocks &&
+          known.value.shape == constant.shape &&
           (bytes == 0 || std::memcmp(known.value.constant.data, constant.constant.data, bytes) == 0)) {
         return it->second;
       }
@@ -69,7 +70,8 @@ class TensorTable {
     encoder.Add(static_cast<uint32_t>(entries_.size()));
     for (const Entry& entry : entries_) {
       encoder.Add(entry.value.name);
-      encoder.Add(static_cast<uint32_t>(entry.value.dtype));
+      const uint32_t blocks = static_cast<uint32_t>(entry.value.constant.blocks.value_or(Encoding::kF32));
+      encoder.Add(static_cast<uint32_t>(entry.value.dtype) | blocks << 8);
       encoder.Add(static_cast<uint32_t>(entry.value.shape.size()));
       for (const int64_t size : entry.value.shape) encoder.Add(size);
       encoder.Add(entry.offset);

@@ -1,0 +1,104 @@
+"""Tensors as they are stored in a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from thresher import _engine
+
+# Numbers and bytes of a block of what the engine stores floats in.
+BLOCKS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {row["name"]: (row["numbers"], row["bytes"]) for row in _engine.encodings()}
+)
+
+# What numpy reads by itself.
+DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
+    {
+        "f64": np.dtype("<f8"),
+        "i64": np.dtype("<i8"),
+        "i32": np.dtype("<i4"),
+        "i16": np.dtype("<i2"),
+        "i8": np.dtype("i1"),
+        "u8": np.dtype("u1"),
+        "bool": np.dtype("?"),
+    }
+)
+
+
+def stored_bytes(encoding: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor.
+
+    Args:
+        encoding: A name of `BLOCKS` or `DTYPES`.
+        shape: Row-major.
+
+    Raises:
+        ValueError: The rows are no whole blocks.
+    """
+    count = math.prod(shape)
+    if encoding in DTYPES:
+        return count * DTYPES[encoding].itemsize
+    numbers, size = BLOCKS[encoding]
+    if numbers > 1 and (not shape or shape[-1] % numbers):
+        raise ValueError(f"expected rows of a multiple of {numbers} numbers in {encoding}, got shape {list(shape)}")
+    return count // numbers * size
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as it is stored.
+
+    Attributes:
+        encoding: f32, bf16, f16, f64, i8 to i64, u8, bool, or a format of blocks of `_engine.encodings()`.
+        shape: Row-major: a weight of a product is [out, in].
+        data: The bytes, uint8 of one dimension; most often a part of a mapped file, and then read only.
+    """
+
+    encoding: str
+    shape: tuple[int, ...]
+    data: npt.NDArray[np.uint8]
+
+    def dequantized(self) -> npt.NDArray[np.float32]:
+        """The numbers as float32, in memory of their own; integers and float64 are rounded to it."""
+        if self.encoding in DTYPES:
+            return self.data.view(DTYPES[self.encoding]).astype(np.float32).reshape(self.shape)
+        return np.asarray(_engine.decode(self.encoding, self.data), np.float32).reshape(self.shape)
+
+    def array(self) -> npt.NDArray[Any]:
+        """The elements without a copy; bf16 as its bits (uint16).
+
+        Raises:
+            ValueError: They are stored in blocks.
+        """
+        types = {**DTYPES, "f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
+        if self.encoding not in types:
+            raise ValueError(f"expected elements one by one, got {self.encoding}; ask for dequantized()")
+        return self.data.view(types[self.encoding]).reshape(self.shape)
+
+
+class Tensors(Mapping[str, StoredTensor]):
+    """The tensors of a file or of several, by their names, in the order of the files.
+
+    Attributes:
+        metadata: What else the files say.
+    """
+
+    def __init__(self, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, Any]) -> None:
+        self._tensors = dict(tensors)
+        self.metadata = MappingProxyType(dict(metadata))
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)

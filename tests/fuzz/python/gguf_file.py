@@ -1,0 +1,21 @@
+"""GGUF files, as models are loaded from them."""
+
+from __future__ import annotations
+
+from fuzz_targets import as_file
+
+from thresher.llm.formats import read_gguf
+
+# Dequantising is the engine's part; so many bytes show what the reader gives it.
+MOST_BYTES = 1 << 16
+
+
+def run(data: bytes) -> None:
+    with as_file(data, "model.gguf") as path:
+        try:
+            tensors = read_gguf(path)
+        except ValueError:
+            return
+        for tensor in tensors.values():
+            if tensor.data.nbytes <= MOST_BYTES:
+                assert tensor.dequantized().shape == tensor.shape
