@@ -1,9 +1,9 @@
 // Products with weights in blocks: against float64 on the numbers that blocks and converted rows stand for.
 #include "thresher/kernels/gemm_block.h"
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
