@@ -37,6 +37,9 @@ struct BlockTileArgs {
   size_t groups;  // whole blocks
   float* out;     // rows PanelWidth() apart
   bool init;
+  // Fetched into L2 meanwhile: so many lines of 64 bytes with every group.
+  const uint8_t* fetch;
+  size_t fetch_lines;
 };
 
 // Rows of a tile: integer sums, codes and a broadcast share the registers; sums in float are needed once a group only.
@@ -61,6 +64,7 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
   const uint8_t* HWY_RESTRICT a = args.a;
   const uint8_t* HWY_RESTRICT b = args.b;
   const uint8_t* HWY_RESTRICT block = b;
+  const uint8_t* fetched = args.fetch;
 
 #define THRESHER_BLOCK_DECLARE(r)                                                \
   auto c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);                             \
@@ -79,10 +83,8 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
         b += Panel::BlockHeader();
       }
     }
-    // Memory sets the pace of few rows, and its pages end what the processor fetches by itself.
-    if constexpr (R <= 4) {
-      for (size_t line = 0; line < Panel::GroupBytes(); line += 64) __builtin_prefetch(b + 4096 + line, 0, 2);
-    }
+    for (size_t line = 0; line < args.fetch_lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
+    fetched += 64 * args.fetch_lines;
 
 #define THRESHER_BLOCK_ROW(r) reinterpret_cast<const RowGroup*>(a + size_t{r} * lda)
     // Sums begin with what the codes are too large by.

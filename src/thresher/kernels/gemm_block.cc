@@ -1,6 +1,7 @@
 #include "thresher/kernels/gemm_block.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -40,29 +41,29 @@ void ConvertBlocks(const ConvertRowsArgs& args, size_t begin, size_t end) {
     const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
     auto* group = reinterpret_cast<RowGroup*>(static_cast<uint8_t*>(args.rows) + i * stride);
     for (int64_t k = 0; k < args.k; k += kGroupNumbers, x += kGroupNumbers, ++group) {
-      auto max = hn::Zero(d), odd = hn::Zero(d);
+      // Magnitudes compare as integers, those of infinities and NaN as the largest.
+      auto most = hn::Zero(di);
       for (size_t j = 0; j < kGroupNumbers; j += lanes) {
-        const auto v = hn::LoadU(d, x + j);
-        max = hn::Max(max, hn::Abs(v));
-        odd = hn::MulAdd(v, hn::Zero(d), odd);  // becomes NaN with a NaN or an infinity
+        most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + j))));
       }
-      const bool finite = hn::ReduceSum(d, odd) == 0.0f;
-      const float scale = hn::ReduceMax(d, max) / 127.0f;
+      const int32_t most_bits = hn::ReduceMax(di, most);
+      const bool finite = most_bits < 0x7F800000;
+      const float scale = std::bit_cast<float>(most_bits) / 127.0f;
       const float inverse = finite && scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
-      auto first = hn::Zero(di), second = hn::Zero(di);
+      // Sums of the two halves in one: 16 codes add up to far less than 16 bits hold.
+      auto sums = hn::Zero(di);
       for (size_t j = 0; j < kGroupNumbers; j += lanes) {
         auto q = hn::Zero(di);
         if (finite) q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + j), hn::Set(d, inverse)));
-        if (j < kGroupNumbers / 2) {
-          first = hn::Add(first, q);
-        } else {
-          second = hn::Add(second, q);
-        }
+        sums = hn::Add(sums, j < kGroupNumbers / 2 ? q : hn::ShiftLeft<16>(q));
         hn::StoreU(hn::DemoteTo(d8, q), d8, group->codes + j);
       }
+      const int32_t both = hn::ReduceSum(di, sums);
+      const int32_t first = static_cast<int16_t>(both & 0xFFFF);
+      const int32_t second = (both - first) / 65536;
       group->scale = finite ? scale : std::numeric_limits<float>::quiet_NaN();
-      group->minus_second = -hn::ReduceSum(di, second);
-      group->minus_sum = group->minus_second - hn::ReduceSum(di, first);
+      group->minus_second = -second;
+      group->minus_sum = -first - second;
       group->sum = group->scale * static_cast<float>(-group->minus_sum);
     }
   }
@@ -192,16 +193,18 @@ size_t ScratchBytes(const GemmDotArgs& args) {
 
 // Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack.
 template <class Panel, bool kUnpack>
-void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t begin, size_t end, float* strip,
+void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t column, size_t begin, size_t end, float* strip,
                    uint8_t* unpacked) {
   using Read = std::conditional_t<kUnpack, Unpacked<Panel>, Panel>;
   constexpr int kMostRows = kUnpack || !Panel::kUnpacks ? kBlockTileRows : kDirectTileRows;
   const size_t all = static_cast<size_t>(args.k) / kGroupNumbers;
   const size_t width = PanelWidth();
+  const size_t columns = std::min(width, static_cast<size_t>(args.n) - column);
   const RowTiles tiles(end - begin, static_cast<size_t>(kMostRows));
   const size_t step = tiles.count == 1 && !kUnpack ? all : kUnpackedGroups;
   BlockTileArgs tile;
   tile.lda = static_cast<size_t>(BlockRowBytes(args.k));
+  constexpr size_t kAhead = 4096;  // of a single tile: where the processor, which fetches by pages, would begin anew
   for (size_t g = 0; g < all; g += step) {
     tile.groups = std::min(step, all - g);
     tile.b = panel + Panel::Bytes(g);
@@ -210,9 +213,15 @@ void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t begin, 
       Unpack<Panel>(tile.b, tile.groups, unpacked);
       tile.b = unpacked;
     }
+    // Several tiles fetch what is multiplied after this block: each its share.
+    const size_t lines = (Panel::GroupBytes() + 63) / 64;
+    tile.fetch_lines = (lines + tiles.count - 1) / tiles.count;
+    const size_t share = tile.groups * tile.fetch_lines * 64;
     size_t row = begin;
     for (size_t t = 0; t < tiles.count; ++t) {
       const size_t height = tiles.Height(t);
+      tile.fetch = tiles.count == 1 && !kUnpack ? tile.b + kAhead : panel + Panel::Bytes(g + tile.groups) + t * share;
+      if (g + tile.groups == all) FetchResult(ResultAt(args, row, column, height, columns));
       tile.a = static_cast<const uint8_t*>(args.rows) + row * tile.lda + g * sizeof(RowGroup);
       tile.out = strip + (row - begin) * width;
       BlockTileForRows<Read, kMostRows>(height)(tile);
@@ -240,12 +249,12 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     const size_t end = range.row_begin + rows * (block + 1) / row_blocks;
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* const b = static_cast<const uint8_t*>(args.packed_b) + panel * stride;
-      if (Panel::kUnpacks && end - begin > kDirectTileRows) {
-        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, begin, end, strip, unpacked);
-      } else {
-        MultiplyPanel<Panel, false>(args, b, begin, end, strip, unpacked);
-      }
       const size_t column = panel * width;
+      if (Panel::kUnpacks && end - begin > kDirectTileRows) {
+        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked);
+      } else {
+        MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked);
+      }
       FinishArgs finished{};
       finished.sums = strip;
       const size_t columns = std::min(width, n - column);
