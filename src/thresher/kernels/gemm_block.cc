@@ -23,8 +23,8 @@ HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
-// Up to so many rows, one tile unpacks codes in registers; for more they are unpacked once.
-constexpr int kDirectTileRows = 4;
+// Up to so many rows are one tile, which unpacks codes in registers; for more they are unpacked once.
+constexpr int kDirectTileRows = kBlockTileRows;
 
 // Groups of an unpacked panel that stay in L1 while rows pass by: whole blocks of any format.
 constexpr size_t kUnpackedGroups = 16;
