@@ -1,1 +1,1 @@
-"""Language models."""
+"""Language models: load, generate, chat, serve."""

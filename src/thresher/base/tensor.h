@@ -16,6 +16,7 @@ struct PortType {
   std::string name;
   DType dtype = DType::kF32;
   Dims shape;
+  bool state = false;  // an input that runs write to, row-major
 };
 
 // A tensor that owns its bytes, row-major.

@@ -195,6 +195,13 @@ void BindGraph(nb::module_& m) {
             return graph.AddInput(std::move(name), WantDType(dtype), std::move(shape));
           },
           nb::arg("name"), nb::arg("dtype"), nb::arg("shape"))
+      .def(
+          "state",
+          [](Graph& graph, std::string name, const std::string& dtype, Dims shape) {
+            return graph.AddInput(std::move(name), WantDType(dtype), std::move(shape), Value::Kind::kState);
+          },
+          nb::arg("name"), nb::arg("dtype"), nb::arg("shape"),
+          "An input that runs write to: memory of the caller's, which outlives them.")
       .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false,
            nb::sig("def constant(self, name: str, array: object, weight: bool = False) -> int"))
       .def("weight", &AddWeight, nb::arg("name"), nb::arg("encoding"), nb::arg("shape"), nb::arg("data"),

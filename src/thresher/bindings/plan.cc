@@ -138,6 +138,13 @@ std::vector<int64_t> Numbers(const Session& session, const Dims& sizes) {
 
 void Run(Session& session, const std::vector<Array>& inputs, const std::vector<MutableArray>& outputs,
          const Dims& sizes) {
+  for (const PortType& port : session.plan().inputs) {
+    if (port.state) {
+      throw nb::value_error(("expected run_at() for a plan with state, which runs write to, got run() with state " +
+                             port.name)
+                                .c_str());
+    }
+  }
   std::vector<View> in, out;
   in.reserve(inputs.size());
   out.reserve(outputs.size());

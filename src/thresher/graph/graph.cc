@@ -105,9 +105,9 @@ Result<std::shared_ptr<const void>> Hold(const Constant& constant) {
   return constant.source->Hold(constant.data);
 }
 
-ValueId Graph::AddInput(std::string name, DType dtype, Dims shape) {
+ValueId Graph::AddInput(std::string name, DType dtype, Dims shape, Value::Kind kind) {
   const ValueId id = static_cast<ValueId>(values_.size());
-  values_.push_back({std::move(name), dtype, std::move(shape), Value::Kind::kInput, {}});
+  values_.push_back({std::move(name), dtype, std::move(shape), kind, {}});
   producer_.push_back(-1);
   inputs_.push_back(id);
   return id;
@@ -159,6 +159,11 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
     if (inputs[i] < 0 || static_cast<size_t>(inputs[i]) >= values_.size()) {
       return InvalidArgument(op_name + ": operand " + Quote(spec.name) + " names value " + std::to_string(inputs[i]) +
                              ", but the graph has " + std::to_string(values_.size()));
+    }
+    if (is_state(inputs[i]) != (spec.name == "state")) {
+      return InvalidArgument(op_name + ": expected " + (spec.name == "state" ? "a state" : "a value that is no state") +
+                             " as operand " + Quote(spec.name) + ", got " +
+                             (spec.name == "state" ? "another value" : "a state"));
     }
     types[i].dtype = value(inputs[i]).dtype;
     types[i].shape = value(inputs[i]).shape;
@@ -214,6 +219,12 @@ Result<ValueId> Graph::Add1(const std::string& op, std::vector<ValueId> inputs, 
 const Node* Graph::producer(ValueId id) const {
   const int32_t index = id == kNoValue ? -1 : producer_[static_cast<size_t>(id)];
   return index < 0 ? nullptr : &nodes_[static_cast<size_t>(index)];
+}
+
+bool Graph::is_state(ValueId id) const {
+  if (id == kNoValue) return false;
+  const Node* node = producer(id);
+  return node == nullptr ? value(id).kind == Value::Kind::kState : node->op->Has(Trait::kWritesState);
 }
 
 std::vector<int> Graph::UseCounts() const {

@@ -45,7 +45,12 @@ struct Constant {
 Result<std::shared_ptr<const void>> Hold(const Constant& constant);
 
 struct Value {
-  enum class Kind : uint8_t { kInput, kConstant, kResult };
+  enum class Kind : uint8_t {
+    kInput,
+    kConstant,
+    kResult,
+    kState,  // memory of the caller's that outlives a run, among the inputs; what writes to it makes a new version of it
+  };
   std::string name;
   DType dtype = DType::kF32;
   Dims shape;
@@ -80,7 +85,8 @@ struct Node {
 // Nodes stand in topological order: every input is defined before it is used.
 class Graph {
  public:
-  ValueId AddInput(std::string name, DType dtype, Dims shape);
+  // An input, or a state where `kind` says so.
+  ValueId AddInput(std::string name, DType dtype, Dims shape, Value::Kind kind = Value::Kind::kInput);
   ValueId AddConstant(std::string name, DType dtype, Dims shape, Constant constant);
   // A constant that owns a copy of `bytes` (row-major).
   ValueId AddOwnedConstant(std::string name, DType dtype, Dims shape, const void* bytes);
@@ -102,6 +108,8 @@ class Graph {
   const std::vector<ValueId>& outputs() const { return outputs_; }
   // The node that defines `id`, or nullptr for inputs and constants.
   const Node* producer(ValueId id) const;
+  // Whether the value is a state, or a version of one that an operator with Trait::kWritesState made.
+  bool is_state(ValueId id) const;
   bool is_constant(ValueId id) const { return id != kNoValue && value(id).kind == Value::Kind::kConstant; }
   // How many operands and graph outputs use each value, indexed by ValueId.
   std::vector<int> UseCounts() const;

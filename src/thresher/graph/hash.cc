@@ -194,7 +194,10 @@ Digest HashGraph(const Graph& graph, DigestCache* cache) {
   Tokens tokens;
   tokens.Add(std::string_view("graph 1"));
   tokens.Add(graph.inputs().size());
-  for (const ValueId id : graph.inputs()) tokens.AddType(graph.value(id));
+  for (const ValueId id : graph.inputs()) {
+    tokens.AddType(graph.value(id));
+    if (graph.is_state(id)) tokens.Add(std::string_view("state"));
+  }
   tokens.Add(order.used_constants);
   for (size_t i = 0; i < order.used_constants; ++i) {
     const Value& constant = graph.value(order.constants[i]);

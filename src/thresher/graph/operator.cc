@@ -7,7 +7,8 @@ namespace {
 
 std::vector<const OpDef*> CollectOps() {
   std::vector<const OpDef*> all;
-  for (const auto family : {LinearOps(), LinearsOps(), GroupedLinearOps(), AttentionOps(), NormOps(), PointwiseOps(),
+  for (const auto family : {LinearOps(), LinearsOps(), GroupedLinearOps(), AttentionOps(), PagedAttentionOps(),
+                            RotaryOps(), NormOps(), PointwiseOps(),
                             PointwiseChainOps(), ReduceOps(), IndexOps(), SortOps(), ShapeOps(), CreateOps()}) {
     for (const OpDef& op : family) all.push_back(&op);
   }

@@ -61,7 +61,8 @@ enum class Trait : uint8_t {
   kFuses = 8,     // may be a step of `pointwise`
   kProduct = 16,  // multiplies matrices
   kMoves = 32,    // its results are elements of its operands, of any type, as they are
-  kJumps = 64     // its result jumps where an operand changes a little
+  kJumps = 64,    // its result jumps where an operand changes a little
+  kWritesState = 128  // writes to its operand "state" in place; its one result is the new version
 };
 constexpr Trait operator|(Trait a, Trait b) {
   return static_cast<Trait>(static_cast<uint8_t>(a) | static_cast<uint8_t>(b));
@@ -116,6 +117,8 @@ std::span<const OpDef> LinearOps();
 std::span<const OpDef> LinearsOps();
 std::span<const OpDef> GroupedLinearOps();
 std::span<const OpDef> AttentionOps();
+std::span<const OpDef> PagedAttentionOps();
+std::span<const OpDef> RotaryOps();
 std::span<const OpDef> NormOps();
 std::span<const OpDef> PointwiseOps();
 std::span<const OpDef> PointwiseChainOps();

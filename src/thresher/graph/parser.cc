@@ -164,7 +164,7 @@ class Parser {
       }
       if (token_.kind == TokenKind::kValue) {
         THRESHER_TRY(ParseNode());
-      } else if (token_.kind == TokenKind::kWord && token_.text == "input") {
+      } else if (token_.kind == TokenKind::kWord && (token_.text == "input" || token_.text == "state")) {
         THRESHER_TRY(ParseInput());
       } else if (token_.kind == TokenKind::kWord && (token_.text == "const" || token_.text == "weight")) {
         THRESHER_TRY(ParseConstant());
@@ -173,7 +173,7 @@ class Parser {
       }
     }
     if (token_.kind != TokenKind::kWord || token_.text != "return") {
-      return Wanted("'input', 'const', 'weight', a node such as '%2 = add(%0, %1)', or 'return'");
+      return Wanted("'input', 'state', 'const', 'weight', a node such as '%2 = add(%0, %1)', or 'return'");
     }
     THRESHER_TRY(ParseReturn());
     return std::move(graph_);
@@ -269,11 +269,12 @@ class Parser {
   }
 
   Status ParseInput() {
+    const Value::Kind kind = token_.text == "state" ? Value::Kind::kState : Value::Kind::kInput;
     Token id;
     std::string name;
     ParsedType type;
     THRESHER_TRY(Declaration(&id, &name, &type));
-    return Define(id, graph_.AddInput(std::move(name), type.dtype, std::move(type.shape)));
+    return Define(id, graph_.AddInput(std::move(name), type.dtype, std::move(type.shape), kind));
   }
 
   Status ParseConstant() {

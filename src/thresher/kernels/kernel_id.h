@@ -29,6 +29,11 @@ enum class KernelId : uint32_t {
   kRmsNorm,
   kSoftmax,
   kSdpa,
+  // Language models: attention over pages, rotary positions.
+  kKvWrite,
+  kPagedAttention,
+  kPagedAttentionMerge,
+  kRotary,
   // Where integers say.
   kEmbedding,
   kGather,
@@ -45,7 +50,7 @@ enum class KernelId : uint32_t {
   kStoredProduct,
 };
 
-inline constexpr std::array<std::string_view, 28> kKernelNames = {"copy",
+inline constexpr std::array<std::string_view, 32> kKernelNames = {"copy",
                                                                   "cat",
                                                                   "fill",
                                                                   "arange",
@@ -62,6 +67,10 @@ inline constexpr std::array<std::string_view, 28> kKernelNames = {"copy",
                                                                   "rms_norm",
                                                                   "softmax",
                                                                   "sdpa",
+                                                                  "kv_write",
+                                                                  "paged_attention",
+                                                                  "paged_attention_merge",
+                                                                  "rotary",
                                                                   "embedding",
                                                                   "gather",
                                                                   "index",

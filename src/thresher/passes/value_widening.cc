@@ -18,7 +18,10 @@ constexpr int64_t kMaxWidenedElements = int64_t{1} << 16;
 
 size_t Index(ValueId id) { return static_cast<size_t>(id); }
 
-bool IsHalf(const Graph& graph, ValueId id) { return id != kNoValue && thresher::IsHalf(graph.value(id).dtype); }
+// A state is read and written as it is stored.
+bool IsHalf(const Graph& graph, ValueId id) {
+  return id != kNoValue && thresher::IsHalf(graph.value(id).dtype) && !graph.is_state(id);
+}
 
 DType CastTarget(const Node& cast) { return ParseDType(GetAttr<std::string>(cast.attrs, "dtype", "")).value(); }
 

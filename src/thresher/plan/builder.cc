@@ -114,7 +114,7 @@ Status WantWide(const Graph& graph, const Node& node) {
   if (node.op->Has(Trait::kMoves) || op == "cast" || op == "full" || op == "arange" || op == "pointwise") {
     return Status::Ok();
   }
-  const auto refused = [&](ValueId id) { return id != kNoValue && IsHalf(graph.value(id).dtype); };
+  const auto refused = [&](ValueId id) { return id != kNoValue && IsHalf(graph.value(id).dtype) && !graph.is_state(id); };
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (refused(node.inputs[i]) && !IsConstantWeight(graph, node, i)) {
       return Unsupported("wanted operand " + std::to_string(i) + " as f32, found " +
@@ -154,6 +154,9 @@ class PlanBuilder {
         return Unsupported("wanted results whose numbers lie one by one, found the constant '" + graph.value(id).name +
                            "' in " + std::string(Name(*graph.value(id).constant.blocks)) + "; dequantise it");
       }
+      if (graph.is_state(id)) {
+        return InvalidArgument("expected values that are no states as outputs, got a state; the caller has its memory");
+      }
       outputs.push_back(lowering.Ref(id));
     }
     THRESHER_TRY(lowering.status());
@@ -167,7 +170,7 @@ class PlanBuilder {
       Step& step = plan->steps[s];
       // The copies into the graph's outputs come after the nodes' steps.
       step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step);
-      step.parallel = num_threads > 1 && WorthThreads(step.flops, step.bytes);
+      step.parallel = num_threads > 1 && (step.data_decides || WorthThreads(step.flops, step.bytes));
     }
     if (options.recorded) AssignSites(*plan);
     MarkLifetimes(*plan);

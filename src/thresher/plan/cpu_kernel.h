@@ -46,6 +46,8 @@ inline const CpuKernel& CpuKernelOf(KernelId id) { return CpuKernels()[static_ca
 std::span<const CpuKernel> LinearKernels();
 std::span<const CpuKernel> GroupedLinearKernels();
 std::span<const CpuKernel> AttentionKernels();
+std::span<const CpuKernel> PagedAttentionKernels();
+std::span<const CpuKernel> RotaryKernels();
 std::span<const CpuKernel> NormKernels();
 std::span<const CpuKernel> PointwiseKernels();
 std::span<const CpuKernel> PointwiseChainKernels();

@@ -307,7 +307,7 @@ Result<Plan> Instantiate(const Plan& plan, const Extent& extent, std::span<const
   });
   for (PlannedProduct& product : made.products) ChooseBlocking(*made.target, extent.tuning.get(), product);
   for (Step& step : made.steps) {
-    step.parallel = made.num_threads > 1 && WorthThreads(step.flops, step.bytes);
+    step.parallel = made.num_threads > 1 && (step.data_decides || WorthThreads(step.flops, step.bytes));
     if (step.product >= 0) {
       std::memcpy(ParamsOf(step) + step.params_type->blocking,
                   &made.products[static_cast<size_t>(step.product)].blocking, sizeof(kernels::Blocking));
@@ -522,7 +522,8 @@ Status SizedPlan::Set(std::span<const int64_t> sizes) {
   scratch_bytes = 0;
   for (size_t s = 0; s < plan_->steps.size(); ++s) {
     const Step& step = plan_->steps[s];
-    parallel[s] = plan_->num_threads > 1 && WorthThreads(costs_[2 * s], costs_[2 * s + 1]);
+    parallel[s] =
+        plan_->num_threads > 1 && (step.data_decides || WorthThreads(costs_[2 * s], costs_[2 * s + 1]));
     if (extent.chooses && step.product >= 0) {
       std::memcpy(param(s, static_cast<size_t>(step.params_type->blocking)),
                   &products_[static_cast<size_t>(step.product)].blocking, sizeof(kernels::Blocking));

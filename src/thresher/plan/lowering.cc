@@ -31,7 +31,9 @@ Lowering::Lowering(const Graph& graph, WeightStore& weights, LoweringOptions opt
     const Value& value = graph.value(graph.inputs()[i]);
     TensorRef ref;
     ref.view = MakeView(nullptr, value.dtype, value.shape);
-    ref.buffer = NewBuffer(Buffer::Kind::kInput, ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
+    const bool state = value.kind == Value::Kind::kState;
+    ref.buffer = NewBuffer(state ? Buffer::Kind::kState : Buffer::Kind::kInput,
+                           ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
     buffers_.back().index = static_cast<int>(i);
     refs_[static_cast<size_t>(graph.inputs()[i])] = ref;
   }
@@ -160,7 +162,7 @@ Plan Lowering::Take(std::vector<TensorRef> outputs) {
   plan.num_threads = options_.num_threads;
   for (const ValueId id : graph_.inputs()) {
     const Value& value = graph_.value(id);
-    plan.inputs.push_back({value.name, value.dtype, value.shape});
+    plan.inputs.push_back({value.name, value.dtype, value.shape, value.kind == Value::Kind::kState});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     const TensorRef& ref = outputs[i];

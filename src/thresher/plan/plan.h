@@ -31,6 +31,7 @@ struct Buffer {
   enum class Kind : uint8_t {
     kArena,     // inside the run's arena, at arena_offset
     kInput,     // the caller's, number `index`
+    kState,     // the caller's input number `index`, which steps write to
     kOutput,    // the caller's, number `index`
     kConstant,  // at `data`, kept alive by `owner`
   };
@@ -70,6 +71,7 @@ struct Step {
   int product = -1;          // the plan's product whose blocking is among the params
   size_t scratch_bytes = 0;  // per part
   bool parallel = false;     // false: one thread does it whole
+  bool data_decides = false; // how much work it is follows from what is in its operands: always shared
   double flops = -1;         // < 0: not modelled
   double bytes = 0;
   StepShown shown;

@@ -182,6 +182,9 @@ Status WriteModelFile(const std::string& path, const ModelContents& model) {
   std::vector<std::shared_ptr<const void>> held;
   for (const ModelGraph& entry : model.graphs) {
     for (const Value& value : entry.graph.values()) {
+      if (value.kind == Value::Kind::kState) {
+        return Unsupported("model file " + path + ": expected graphs without state, got state " + value.name);
+      }
       if (value.kind != Value::Kind::kConstant) continue;
       THRESHER_ASSIGN(held.emplace_back(), Hold(value.constant));
     }

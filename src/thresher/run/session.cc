@@ -36,6 +36,10 @@ Status CheckPorts(const SizedPlan& plan, std::span<const View> inputs, std::span
                            " and " + std::to_string(outputs.size()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
+    if (plan.inputs[i].state && !inputs[i].contiguous()) {
+      return InvalidArgument("input " + std::to_string(i) + " (" + plan.inputs[i].name +
+                             "): expected a row-major tensor, since runs write to it, got one with gaps");
+    }
     if (Fits(plan.inputs[i], inputs[i])) continue;
     return InvalidArgument("input " + std::to_string(i) + " (" + plan.inputs[i].name + "): wanted " +
                            Describe(plan.inputs[i]) + ", found " + Describe(inputs[i]));
@@ -88,6 +92,11 @@ Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
                                                  std::vector<PrecisionDecision> decisions) {
+  const bool stateful = std::any_of(plan->inputs.begin(), plan->inputs.end(), [](const auto& p) { return p.state; });
+  if (stateful && !device->is_host()) {
+    return Unsupported("expected the CPU for a plan with state, got " + device->target()->variant() +
+                       "; states of other devices are not supported yet");
+  }
   if (plan->target != device->target()) {
     return InvalidArgument("wanted a plan made for this device, " + device->target()->variant() +
                            ", found one made for " + plan->target->variant());
@@ -144,10 +153,10 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64
     for (const TensorRef& ref : step.operands) {
       if (ref.buffer >= 0) {
         const Buffer::Kind kind = plan_->buffers[static_cast<size_t>(ref.buffer)].kind;
-        if (kind == Buffer::Kind::kInput || kind == Buffer::Kind::kOutput) {
+        if (kind != Buffer::Kind::kArena && kind != Buffer::Kind::kConstant) {
           const Buffer& buffer = plan_->buffers[static_cast<size_t>(ref.buffer)];
           context->fixups.push_back({operand, ref.buffer});
-          if (kind == Buffer::Kind::kInput) context->reads[static_cast<size_t>(buffer.index)] = 1;
+          if (kind != Buffer::Kind::kOutput) context->reads[static_cast<size_t>(buffer.index)] = 1;
         }
       }
       ++operand;

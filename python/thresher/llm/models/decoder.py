@@ -1,0 +1,340 @@
+"""The engine's graphs of a decoder: the layers over all tokens of a step, and the scores of the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from thresher import _engine
+from thresher.llm.models import rope
+from thresher.llm.models.config import ModelConfig, Rope
+from thresher.llm.models.names import Names
+
+PAGE_TOKENS = 32
+
+
+class MissingTensorError(ValueError):
+    """The checkpoint lacks a tensor that the model wants, or has it in another shape."""
+
+
+class StoredTensor(Protocol):
+    """A tensor as a checkpoint stores it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, slowest first."""
+
+    def dequantized(self) -> npt.NDArray[np.float32]:
+        """All elements as f32."""
+
+    def add_to(self, graph: _engine.Graph, name: str) -> int:
+        """Adds the tensor to a graph as a weight, as it is stored; gives its id."""
+
+
+class Tensors(Protocol):
+    """A checkpoint."""
+
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+
+    def get(self, name: str) -> StoredTensor:
+        """One of them."""
+
+
+class Decoder:
+    """Builds the graphs of one model.
+
+    `body` reads the tokens of a step and writes their keys and values to the states; `head` scores what may come next.
+    """
+
+    def __init__(self, config: ModelConfig, tensors: Tensors, max_positions: int) -> None:
+        """Prepares what graphs of all sizes share.
+
+        Args:
+          config: the model.
+          tensors: its checkpoint, which must stay as it is.
+          max_positions: how long a sequence may become.
+
+        Raises:
+          ValueError: the checkpoint is another model's.
+        """
+        self.config = config
+        self.max_positions = max_positions
+        self._tensors = tensors
+        self._names = Names(config.architecture, tensors.names())
+        self._stored: dict[str, StoredTensor] = {}
+        self._small: dict[str, npt.NDArray[np.float32]] = {}
+        self._ropes: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = {}
+
+    def body(self, tokens: int, sequences: int, table_width: int, pages: Sequence[int], cache: str) -> _engine.Graph:
+        """The layers, up to the last norm.
+
+        Inputs are tokens, positions and slots (i32 [tokens]), starts (i32 [sequences + 1]), lengths (i32 [sequences]),
+        tables (i32 [sequences, table_width]) and one state a layer; the output is f32 [tokens, hidden size].
+
+        Args:
+          tokens: how many tokens a step has.
+          sequences: of how many sequences at most.
+          table_width: how many pages each may have.
+          pages: per layer how many pages there are.
+          cache: the type of what they hold: f32, bf16 or f16.
+        """
+        build = _Layers(self, tokens)
+        config, graph = self.config, build.graph
+        ids = graph.input("tokens", "i32", [tokens])
+        positions = graph.input("positions", "i32", [tokens])
+        slots = graph.input("slots", "i32", [tokens])
+        starts = graph.input("starts", "i32", [sequences + 1])
+        lengths = graph.input("lengths", "i32", [sequences])
+        tables = graph.input("tables", "i32", [sequences, table_width])
+        states = [
+            graph.state(f"kv.{layer}", cache, [count, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size])
+            for layer, count in enumerate(pages)
+        ]
+        x = build.add("embedding", build.weight(self._names.of("embedding"), self._table_shape()), ids)
+        if graph.dtype(x) != "f32":
+            x = build.add("cast", x, dtype="f32")
+        if config.embedding_scale != 1.0:
+            x = build.add("mul", x, build.number(config.embedding_scale))
+        if config.learned_positions:
+            table = build.weight(self._names.of("positions"), (config.learned_positions, config.hidden_size))
+            x = build.add("add", x, build.add("embedding", table, positions))
+        angles: dict[int, tuple[int, int]] = {}
+        for layer, own in enumerate(config.ropes):
+            if own is not None and id(own) not in angles:
+                cos, sin = self.angles(own)
+                number = len(angles)
+                angles[id(own)] = (
+                    build.add("embedding", graph.constant(f"cos.{number}", cos, True), positions),
+                    build.add("embedding", graph.constant(f"sin.{number}", sin, True), positions),
+                )
+            build.module = f"layers.{layer}"
+            batch = _Batch(slots, starts, lengths, tables)
+            turn = None if own is None else (*angles[id(own)], own.interleaved)
+            y = build.attention(layer, build.norm(x, "attention_norm", layer), states[layer], turn, batch)
+            if config.post_norms:
+                y = build.norm(y, "attention_post_norm", layer)
+            x = build.add("add", x, y)
+            y = build.feed_forward(layer, build.norm(x, "feed_forward_norm", layer))
+            if config.post_norms:
+                y = build.norm(y, "feed_forward_post_norm", layer)
+            x = build.add("add", x, y)
+        build.module = ""
+        graph.set_outputs([build.norm(x, "norm")])
+        return graph
+
+    def head(self, rows: int) -> _engine.Graph:
+        """The scores of the next token: f32 [rows, hidden size] to f32 [rows, vocabulary]."""
+        build = _Layers(self, rows)
+        x = build.graph.input("hidden", "f32", [rows, self.config.hidden_size])
+        if self.config.tie_embeddings or not self._names.has("head"):
+            name = self._names.of("embedding")
+        else:
+            name = self._names.of("head") + ".weight"
+        logits = build.add("linear", x, build.weight(name, self._table_shape()))
+        cap = self.config.logits_softcap
+        if cap:
+            scaled = build.add("mul", logits, build.number(1.0 / cap))
+            logits = build.add("mul", build.add("tanh", scaled), build.number(cap))
+        build.graph.set_outputs([logits])
+        return build.graph
+
+    def angles(self, own: Rope) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Cosines and sines of all positions."""
+        if id(own) not in self._ropes:
+            self._ropes[id(own)] = rope.tables(own, self.max_positions)
+        return self._ropes[id(own)]
+
+    def stored(self, name: str, shape: Sequence[int] | None) -> StoredTensor:
+        """A tensor of the checkpoint.
+
+        Raises:
+          MissingTensorError: there is none of that name and shape.
+        """
+        found = self._stored.get(name)
+        if found is None:
+            if name not in self._tensors.names():
+                raise MissingTensorError(f"expected a tensor {name}, got none; the checkpoint is not complete")
+            found = self._stored[name] = self._tensors.get(name)
+        if shape is not None and tuple(found.shape) != tuple(shape):
+            raise MissingTensorError(f"tensor {name}: expected shape {tuple(shape)}, got {tuple(found.shape)}")
+        return found
+
+    def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> npt.NDArray[np.float32]:
+        """A bias or the weight of a norm as f32, plus `offset`."""
+        if name not in self._small:
+            elements = self.stored(name, shape).dequantized().astype(np.float32, copy=False)
+            self._small[name] = np.ascontiguousarray(elements + np.float32(offset) if offset else elements)
+        return self._small[name]
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether the checkpoint has a tensor of that name."""
+        return name in self._tensors.names()
+
+    def name(self, role: str, *numbers: int) -> str:
+        """What the checkpoint calls a tensor, or a linear, in that role."""
+        return self._names.of(role, *numbers)
+
+    def has(self, role: str, *numbers: int) -> bool:
+        """Whether the checkpoint has it."""
+        return self._names.has(role, *numbers)
+
+    def _table_shape(self) -> tuple[int, int]:
+        return (self.config.vocab_size, self.config.hidden_size)
+
+
+class _Batch:
+    """The ids of what tells the sequences of a step apart."""
+
+    def __init__(self, slots: int, starts: int, lengths: int, tables: int) -> None:
+        self.slots, self.starts, self.lengths, self.tables = slots, starts, lengths, tables
+
+
+class _Layers:
+    """One graph while it is built, and the parts that layers consist of."""
+
+    def __init__(self, decoder: Decoder, tokens: int) -> None:
+        self.graph = _engine.Graph()
+        self.module = ""
+        self._decoder = decoder
+        self._config = decoder.config
+        self._tokens = tokens
+        self._weights: dict[str, int] = {}
+
+    def add(self, op: str, *inputs: int | None, **attrs: Any) -> int:
+        """A node with one output."""
+        return self.graph.add(op, inputs, attrs, "", self.module)[0]
+
+    def number(self, value: float) -> int:
+        return self.add("full", shape=[], value=float(value), dtype="f32")
+
+    def weight(self, name: str, shape: Sequence[int] | None) -> int:
+        """A weight as the checkpoint stores it, once a graph."""
+        if name not in self._weights:
+            self._weights[name] = self._decoder.stored(name, shape).add_to(self.graph, name)
+        return self._weights[name]
+
+    def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> int:
+        if name not in self._weights:
+            self._weights[name] = self.graph.constant(name, self._decoder.small(name, shape, offset), True)
+        return self._weights[name]
+
+    def linear(self, x: int, name: str, inputs: int, outputs: int, **attrs: Any) -> int:
+        """x times a weight of the checkpoint, plus its bias if it has one."""
+        if self._config.architecture == "gpt2":
+            attrs["layout"] = "kn"
+            shape = (inputs, outputs)
+        else:
+            shape = (outputs, inputs)
+        bias = None
+        if self._decoder.has_tensor(f"{name}.bias"):
+            bias = self.small(f"{name}.bias", (outputs,))
+        return self.add("linear", x, self.weight(f"{name}.weight", shape), bias, **attrs)
+
+    def norm(self, x: int, role: str, *numbers: int, size: int | None = None) -> int:
+        """A norm over the last dimension."""
+        config = self._config
+        name = self._decoder.name(role, *numbers)
+        shape = (config.hidden_size if size is None else size,)
+        gguf = not name.endswith(("norm.weight",)) or name.startswith(("blk.", "output_norm"))
+        plus_one = config.norm == "rms_plus_one" and not gguf  # GGUF stores the sum
+        weight = self.small(name, shape, 1.0 if plus_one else 0.0)
+        if config.norm == "layer":
+            bias = self.small(name.removesuffix("weight") + "bias", shape)
+            return self.add("layer_norm", x, weight, bias, eps=config.norm_eps)
+        return self.add("rms_norm", x, weight, eps=config.norm_eps)
+
+    def attention(self, layer: int, x: int, state: int, turn: tuple[int, int, bool] | None, batch: _Batch) -> int:
+        """Self-attention of all tokens, whose keys and values go into the state."""
+        config, decoder = self._config, self._decoder
+        heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_size
+        wide, narrow = heads * size, kv_heads * size
+        if decoder.has("qkv", layer):
+            all_three = self.linear(x, decoder.name("qkv", layer), config.hidden_size, wide + 2 * narrow)
+            ends = (wide, wide + narrow, wide + 2 * narrow)
+            q, k, v = (
+                self.add("slice", all_three, dim=1, start=start, end=end, step=1)
+                for start, end in zip((0, *ends[:2]), ends, strict=True)
+            )
+        else:
+            q = self.linear(x, decoder.name("q", layer), config.hidden_size, wide)
+            k = self.linear(x, decoder.name("k", layer), config.hidden_size, narrow)
+            v = self.linear(x, decoder.name("v", layer), config.hidden_size, narrow)
+        q = self.add("reshape", q, shape=[self._tokens, heads, size])
+        k = self.add("reshape", k, shape=[self._tokens, kv_heads, size])
+        v = self.add("reshape", v, shape=[self._tokens, kv_heads, size])
+        if config.qk_norm:
+            q = self.norm(q, "q_norm", layer, size=size)
+            k = self.norm(k, "k_norm", layer, size=size)
+        if turn is not None:
+            cos, sin, interleaved = turn
+            q = self.add("rotary", q, cos, sin, interleaved=interleaved)
+            k = self.add("rotary", k, cos, sin, interleaved=interleaved)
+        state = self.add("kv_write", state, k, v, batch.slots)
+        y = self.add(
+            "paged_attention",
+            state,
+            q,
+            batch.starts,
+            batch.lengths,
+            batch.tables,
+            scale=config.attention_scale,
+            window=config.windows[layer],
+            softcap=config.attention_softcap,
+        )
+        y = self.add("reshape", y, shape=[self._tokens, wide])
+        return self.linear(y, decoder.name("o", layer), wide, config.hidden_size)
+
+    def feed_forward(self, layer: int, x: int) -> int:
+        """The part behind attention: one of its kind, or those of many that a router chooses."""
+        config, decoder = self._config, self._decoder
+        if config.sparse_layers and config.sparse_layers[layer]:
+            return self._experts(layer, x)
+        hidden, size = config.hidden_size, config.intermediate_size
+        if not config.gated:
+            y = self.linear(x, decoder.name("up", layer), hidden, size, activation=config.activation)
+        else:
+            if decoder.has("gate_up", layer):
+                both = self.linear(x, decoder.name("gate_up", layer), hidden, 2 * size)
+                gate = self.add("slice", both, dim=1, start=0, end=size, step=1)
+                up = self.add("slice", both, dim=1, start=size, end=2 * size, step=1)
+            else:
+                gate = self.linear(x, decoder.name("gate", layer), hidden, size)
+                up = self.linear(x, decoder.name("up", layer), hidden, size)
+            y = self.add("mul", self.add(config.activation, gate), up)
+        return self.linear(y, decoder.name("down", layer), size, hidden)
+
+    def _experts(self, layer: int, x: int) -> int:
+        """Tokens sorted by their experts, so that each expert multiplies its own in one product."""
+        config, decoder = self._config, self._decoder
+        count, chosen, hidden, size = config.experts, config.experts_per_token, config.hidden_size, config.expert_size
+        rows = self._tokens * chosen
+        scores = self.add("softmax", self.linear(x, decoder.name("router", layer), hidden, count), dim=-1)
+        weights, experts = self.graph.add("sort", [scores], {"descending": True, "k": chosen}, "", self.module)
+        if config.normalize_experts:
+            weights = self.add("div", weights, self.add("sum", weights, dims=[1], keepdim=True))
+        flat = self.add("reshape", experts, shape=[rows])
+        sorted_experts, order = self.graph.add("sort", [flat], {}, "", self.module)
+        _, back = self.graph.add("sort", [order], {}, "", self.module)
+        numbers = self.graph.constant("experts", np.arange(count, dtype=np.int64)[:, None])
+        before = self.add("le", self.add("reshape", sorted_experts, shape=[1, rows]), numbers)
+        ends = self.add("sum", self.add("cast", before, dtype="i64"), dims=[1], keepdim=False)
+        token = self.add("cast", order, dtype="f32")
+        token = self.add("cast", self.add("floor", self.add("div", token, self.number(chosen))), dtype="i64")
+        gathered = self.add("embedding", x, token)
+
+        def grouped(y: int, role: str, outputs: int, inputs: int) -> int:
+            parts = [
+                self.weight(decoder.name(role, layer, expert) + ".weight", (outputs, inputs)) for expert in range(count)
+            ]
+            return self.add("grouped_linear", y, ends, *parts)
+
+        gate = grouped(gathered, "expert_gate", size, hidden)
+        up = grouped(gathered, "expert_up", size, hidden)
+        y = grouped(self.add("mul", self.add(config.activation, gate), up), "expert_down", hidden, size)
+        y = self.add("reshape", self.add("embedding", y, back), shape=[self._tokens, chosen, hidden])
+        weighted = self.add("mul", y, self.add("reshape", weights, shape=[self._tokens, chosen, 1]))
+        return self.add("sum", weighted, dims=[1], keepdim=False)

@@ -1,0 +1,128 @@
+"""Requests, the sequences they consist of, and what is handed out of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import time
+from collections.abc import Callable
+from typing import Any
+
+from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
+
+
+class State(enum.Enum):
+    """Where a sequence is."""
+
+    WAITING = "waiting"  # not begun, or to begin again
+    RUNNING = "running"  # has pages
+    FINISHED = "finished"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delta:
+    """What a step added to an answer.
+
+    Attributes:
+      index: which of the request's answers.
+      token_ids: the new tokens.
+      text: the new text; empty without a tokenizer.
+      logprobs: one a token, where they were asked for.
+      finish_reason: "stop", "length", "cancel" or "error" in the last one of an answer, else None.
+      error: what went wrong, where something did.
+    """
+
+    index: int
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprobs: tuple[Logprobs, ...] = ()
+    finish_reason: str | None = None
+    error: Exception | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class RequestStats:
+    """When things happened to a request, in seconds of time.monotonic(); 0: not yet."""
+
+    arrived: float = 0.0
+    started: float = 0.0
+    first_token: float = 0.0
+    finished: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+
+    @property
+    def queue_s(self) -> float:
+        """Time in the queue."""
+        return max(0.0, self.started - self.arrived)
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to the first token."""
+        return max(0.0, self.first_token - self.arrived)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second behind the first one; 0 where there is none."""
+        time_s = self.finished - self.first_token
+        return (self.output_tokens - 1) / time_s if time_s > 0 and self.output_tokens > 1 else 0.0
+
+
+class Sequence:
+    """One answer while it is computed. Belongs to the engine's thread."""
+
+    def __init__(self, request: Request, index: int, sampler: Sampler) -> None:
+        self.request = request
+        self.index = index
+        self.sampler = sampler
+        self.state = State.WAITING
+        self.tokens = list(request.prompt)
+        self.computed = 0  # of tokens: their keys and values are in the pages
+        self.pages: list[int] = []
+        self.registered = 0  # of pages
+        self.text: Any = None  # turns tokens into text; None: nobody wants it
+
+    @property
+    def generated(self) -> int:
+        """How many tokens the answer has."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Who goes first: the most urgent, then the oldest."""
+        return (self.request.priority, self.request.number, self.index)
+
+
+class Request:
+    """A prompt and what is wanted of it."""
+
+    def __init__(
+        self,
+        number: int,
+        prompt: list[int],
+        params: SamplingParams,
+        max_tokens: int,
+        deliver: Callable[[Delta], None],
+        priority: int = 0,
+    ) -> None:
+        """Describes a request.
+
+        Args:
+          number: of the request, in order of arrival.
+          prompt: its tokens.
+          params: its options.
+          max_tokens: how many tokens an answer may have in the end.
+          deliver: gets what each step adds, on the engine's thread.
+          priority: the lowest goes first.
+        """
+        self.number = number
+        self.prompt = prompt
+        self.params = params
+        self.max_tokens = max_tokens
+        self.deliver = deliver
+        self.priority = priority
+        self.stats = RequestStats(arrived=time.monotonic(), prompt_tokens=len(prompt))
+        self.open = params.n  # answers that are not finished
+        self.cancelled = False

@@ -1,0 +1,234 @@
+"""Runs the plans of a model over the tokens of one step."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from thresher import _engine
+from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
+
+_log = logging.getLogger(__name__)
+
+CACHE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+_ALIGNMENT = 64
+_LEAST_EXTENT = 8  # a plan for many sizes is looked for with at least so much room
+
+
+@dataclasses.dataclass(slots=True)
+class Work:
+    """What one sequence has to compute in a step.
+
+    Attributes:
+      tokens: the tokens themselves.
+      position: of the first of them; keys and values of those before are in the pages.
+      pages: of the sequence, in order.
+      wants_logits: the scores behind the last token are wanted.
+    """
+
+    tokens: Sequence[int]
+    position: int
+    pages: Sequence[int]
+    wants_logits: bool
+
+
+def page_bytes(decoder: Decoder, cache: str) -> int:
+    """What one page takes in all layers together."""
+    config = decoder.config
+    return config.num_layers * config.num_kv_heads * 2 * PAGE_TOKENS * config.head_size * CACHE_BYTES[cache]
+
+
+class Runner:
+    """The plans, and the memory that they share: pages and what is told of each step."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        pages: int,
+        max_batch: int,
+        max_tokens: int,
+        cache: str = "f32",
+        precision: str = "model",
+        num_threads: int = 0,
+        name: str = "llm",
+    ) -> None:
+        """Takes memory for the pages; plans are made when they are first wanted.
+
+        Args:
+          decoder: builds the model's graphs.
+          pages: how many there are.
+          max_batch: sequences of one step.
+          max_tokens: tokens of one step, of all sequences together.
+          cache: the type of keys and values in the pages.
+          precision: of products with weights, as in the compiler's configuration.
+          num_threads: 0: as many as the engine has.
+          name: of the plans in profiles.
+
+        Raises:
+          MemoryError: there is no room for the pages.
+        """
+        self.max_batch, self.max_tokens = max_batch, max_tokens
+        self._decoder = decoder
+        self._pages = pages
+        self._cache = cache
+        self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads}
+        self._name = name
+        self._store = _engine.WeightStore()
+        config = decoder.config
+        self._width = -(-decoder.max_positions // PAGE_TOKENS)
+        layer_bytes = pages * page_bytes(decoder, cache) // config.num_layers
+        self._states = [np.empty(layer_bytes + _ALIGNMENT, np.uint8) for _ in range(config.num_layers)]
+        shape = (pages, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
+        self._state_ports = [(-(-s.ctypes.data // _ALIGNMENT) * _ALIGNMENT, shape) for s in self._states]
+        self._tokens = np.zeros(max_tokens, np.int32)
+        self._positions = np.zeros(max_tokens, np.int32)
+        self._slots = np.zeros(max_tokens, np.int32)
+        self._starts = np.zeros(max_batch + 1, np.int32)
+        self._lengths = np.zeros(max_batch, np.int32)
+        self._tables = np.zeros((max_batch, self._width), np.int32)
+        self._table_of: list[list[int]] = [[] for _ in range(max_batch)]
+        self._fixed_ports = [
+            (self._starts.ctypes.data, self._starts.shape),
+            (self._lengths.ctypes.data, self._lengths.shape),
+            (self._tables.ctypes.data, self._tables.shape),
+            *self._state_ports,
+        ]
+        self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
+        self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
+        self._rows = np.empty((max_batch, config.hidden_size), np.float32)
+        self._logits = np.empty((max_batch, config.vocab_size), np.float32)
+        self._addresses = (self._hidden.ctypes.data, self._rows.ctypes.data, self._logits.ctypes.data)
+        self._body = _Plans("body", self._body_graph, max_tokens, self._store, name, self._options)
+        self._head = _Plans("head", decoder.head, max_batch, self._store, name, self._options)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Packed weights in memory."""
+        return self._store.bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of all pages."""
+        return self._pages * page_bytes(self._decoder, self._cache)
+
+    def prepare(self) -> None:
+        """Makes the plans that one sequence alone wants: for one token and for many."""
+        self._body.at(1)
+        self._head.at(1)
+        if self.max_tokens > 1:
+            self._body.at(min(self.max_tokens, 64))
+
+    def run(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
+        """Computes one step.
+
+        Args:
+          work: of at most max_batch sequences, at most max_tokens tokens and at least one each.
+
+        Returns:
+          Scores, f32 [sequences that want them, vocabulary], in the order of `work`; good until the next step.
+        """
+        start = 0
+        wanted = []
+        for number, item in enumerate(work):
+            count = len(item.tokens)
+            end = start + count
+            self._tokens[start:end] = item.tokens
+            table = self._tables[number]
+            if self._table_of[number] != item.pages:
+                table[: len(item.pages)] = item.pages
+                self._table_of[number] = list(item.pages)
+            if count == 1:
+                position = item.position
+                self._positions[start] = position
+                self._slots[start] = item.pages[position // PAGE_TOKENS] * PAGE_TOKENS + position % PAGE_TOKENS
+            else:
+                positions = np.arange(item.position, item.position + count, dtype=np.int32)
+                self._positions[start:end] = positions
+                self._slots[start:end] = table[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
+            self._starts[number + 1] = end
+            self._lengths[number] = item.position + count
+            if item.wants_logits:
+                wanted.append(end - 1)
+            start = end
+        self._starts[len(work) + 1 :] = start
+        hidden, rows, logits = self._addresses
+        config = self._decoder.config
+        inputs: list[tuple[object, ...]] = [(address, (start,)) for address in self._token_addresses]
+        inputs += self._fixed_ports
+        self._body.run(start, inputs, [(hidden, (start, config.hidden_size))])
+        count = len(wanted)
+        if not count:
+            return self._logits[:0]
+        if count == start:
+            rows = hidden
+        else:
+            np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
+        self._head.run(count, [(rows, (count, config.hidden_size))], [(logits, (count, config.vocab_size))])
+        return self._logits[:count]
+
+    def _body_graph(self, tokens: int) -> _engine.Graph:
+        pages = [self._pages] * self._decoder.config.num_layers
+        return self._decoder.body(tokens, self.max_batch, self._width, pages, self._cache)
+
+
+class _Plans:
+    """The plans of one graph: one for a single row, others for many numbers of rows each."""
+
+    def __init__(
+        self,
+        part: str,
+        build: Any,
+        most: int,
+        store: _engine.WeightStore,
+        name: str,
+        options: dict[str, Any],
+    ) -> None:
+        self._part, self._build, self._most, self._store, self._name = part, build, most, store, name
+        self._options = options
+        self._exact: dict[int, _engine.Plan] = {}
+        self._many: list[_engine.Plan] = []
+        self._family: _engine.GraphFamily | None = None
+        self._chosen: dict[int, tuple[_engine.Plan, tuple[int, ...]]] = {}
+
+    def run(self, rows: int, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None:
+        plan, sizes = self._chosen.get(rows) or self.at(rows)
+        plan.run_at(inputs, outputs, sizes)
+
+    def at(self, rows: int) -> tuple[_engine.Plan, tuple[int, ...]]:
+        """The plan for so many rows, and the sizes to run it with."""
+        found = self._chosen.get(rows)
+        if found is None:
+            found = self._chosen[rows] = self._find(rows)
+        return found
+
+    def _find(self, rows: int) -> tuple[_engine.Plan, tuple[int, ...]]:
+        for plan in self._many:
+            if plan.admits([rows]):
+                return plan, (rows,)
+        if rows > 1 and self._most >= _LEAST_EXTENT:
+            try:
+                if self._family is None:
+                    samples = [([size], self._build(size)) for size in (7, 11, 13, 20, 37)]
+                    self._family = _engine.GraphFamily.fit(["rows"], 1, samples)
+                plan = _engine.Plan.build_extent(
+                    self._family,
+                    self._store,
+                    [rows],
+                    [max(self._most, rows + _LEAST_EXTENT)],
+                    name=f"{self._name}.{self._part}",
+                    **self._options,
+                )
+            except (NotImplementedError, ValueError) as error:
+                _log.info("%s: a plan for %d rows alone: %s", self._part, rows, error)
+            else:
+                self._many.append(plan)
+                return plan, (rows,)
+        plan = _engine.Plan.build(self._build(rows), self._store, name=f"{self._name}.{self._part}", **self._options)
+        self._exact[rows] = plan
+        return plan, ()

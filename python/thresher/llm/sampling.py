@@ -1,0 +1,203 @@
+"""How the next token is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+_MOST_LOGPROBS = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Options of one request.
+
+    Attributes:
+      max_tokens: how many tokens at most; None: as many as fit.
+      min_tokens: so many come before anything ends the text.
+      temperature: scores are divided by it; 0: always the most likely token.
+      top_k: only so many of the most likely tokens; 0: all.
+      top_p: only the most likely tokens that together have this probability.
+      min_p: only tokens with at least this share of the most likely one's probability.
+      repetition_penalty: scores of tokens of prompt and text are divided by it (multiplied, where below 0).
+      presence_penalty: taken from the scores of tokens of the text.
+      frequency_penalty: the same, as often as they are in it.
+      logit_bias: added to the scores of tokens.
+      seed: the same seed gives the same tokens, whatever else runs; None: a seed of its own.
+      stop: texts that end the answer; they are not part of it.
+      stop_token_ids: tokens that end it, beside those of the model.
+      ignore_eos: the model's own do not.
+      logprobs: how many of the most likely tokens are reported with each token; None: nothing is, 0: the token itself.
+      n: how many answers.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        _want("max_tokens", self.max_tokens, self.max_tokens is None or self.max_tokens >= 1, "1 or more, or None")
+        _want("min_tokens", self.min_tokens, self.min_tokens >= 0, "0 or more")
+        if self.max_tokens is not None:
+            _want("min_tokens", self.min_tokens, self.min_tokens <= self.max_tokens, "at most max_tokens")
+        _want("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
+        _want("top_k", self.top_k, self.top_k >= 0, "0 (all) or more")
+        _want("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1")
+        _want("min_p", self.min_p, 0 <= self.min_p <= 1, "0 to 1")
+        _want("repetition_penalty", self.repetition_penalty, 0 < self.repetition_penalty < math.inf, "above 0")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _want(name, getattr(self, name), math.isfinite(getattr(self, name)), "a finite number")
+        _want("n", self.n, 1 <= self.n <= 128, "1 to 128")
+        most = self.logprobs is None or 0 <= self.logprobs <= _MOST_LOGPROBS
+        _want("logprobs", self.logprobs, most, f"0 to {_MOST_LOGPROBS}, or None")
+        _want("stop", self.stop, all(isinstance(s, str) and s for s in self.stop), "texts that are not empty")
+        for token, bias in self.logit_bias.items():
+            _want("logit_bias", {token: bias}, isinstance(token, int) and not math.isnan(bias), "numbers of tokens")
+
+
+def _want(name: str, value: object, holds: bool, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}: expected {wanted}, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Logarithms of probabilities where one token was chosen, before anything but the model has its say.
+
+    Attributes:
+      token_id: the token that was chosen.
+      logprob: its own.
+      top: (token, logprob) of the most likely ones, the likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class Sampler:
+    """Chooses the tokens of one answer; its numbers depend on nothing but its seed and how often it was asked."""
+
+    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int, index: int = 0) -> None:
+        """Prepares for one answer.
+
+        Args:
+          params: the request's options.
+          prompt: its tokens.
+          vocab_size: how many tokens there are.
+          index: which of the n answers.
+
+        Raises:
+          ValueError: a token of logit_bias is not one of the model's.
+        """
+        self._params = params
+        self._vocab_size = vocab_size
+        for token in params.logit_bias:
+            _want("logit_bias", token, 0 <= token < vocab_size, f"tokens from 0 to {vocab_size - 1}")
+        entropy = None if params.seed is None else [params.seed & (2**64 - 1), index]
+        self._random = np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+        self._bias_at = np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias))
+        self._bias = np.fromiter(params.logit_bias.values(), np.float32, len(params.logit_bias))
+        self._seen: npt.NDArray[np.bool_] | None = None
+        if params.repetition_penalty != 1.0:
+            self._seen = np.zeros(vocab_size, np.bool_)
+            self._seen[np.asarray(prompt, np.int64)] = True
+        self._counts: Floats | None = None
+        if params.presence_penalty or params.frequency_penalty:
+            self._counts = np.zeros(vocab_size, np.float32)
+        self._plain = not (params.logit_bias or self._seen is not None or self._counts is not None)
+
+    def choose(self, logits: Floats, banned: Sequence[int] = ()) -> tuple[int, Logprobs | None]:
+        """The next token.
+
+        Args:
+          logits: the model's scores, f32 [vocabulary]; they may be overwritten.
+          banned: tokens that must not be chosen now.
+
+        Raises:
+          ValueError: the scores hold no number to choose by.
+        """
+        params = self._params
+        logprobs = None if params.logprobs is None else logits - _log_sum_exp(logits)
+        if not self._plain:
+            self._adjust(logits)
+        if len(banned):
+            logits[list(banned)] = -np.inf
+        token = int(np.argmax(logits)) if params.temperature == 0 else self._draw(logits)
+        if not math.isfinite(logits[token]):
+            raise ValueError(f"expected finite scores, got {logits[token]}; the model computed nothing to choose by")
+        if self._seen is not None:
+            self._seen[token] = True
+        if self._counts is not None:
+            self._counts[token] += 1
+        return token, None if logprobs is None else _report(logprobs, token, params.logprobs or 0)
+
+    def _adjust(self, logits: Floats) -> None:
+        params = self._params
+        if self._seen is not None:
+            own = logits[self._seen]
+            penalty = np.float32(params.repetition_penalty)
+            logits[self._seen] = np.where(own > 0, own / penalty, own * penalty)
+        if self._counts is not None:
+            logits -= self._counts * np.float32(params.frequency_penalty)
+            logits -= (self._counts > 0) * np.float32(params.presence_penalty)
+        if len(self._bias_at):
+            logits[self._bias_at] += self._bias
+
+    def _draw(self, logits: Floats) -> int:
+        params = self._params
+        position = self._random.random()  # one number a token, whatever happens to it
+        order: npt.NDArray[np.int64] | None = None
+        scores = logits
+        if params.top_k and params.top_k < self._vocab_size:
+            order = np.argpartition(logits, -params.top_k)[-params.top_k :]
+            order.sort()  # ties and sums do not depend on how the partition went
+            scores = logits[order]
+        weights = np.exp((scores - scores.max()).astype(np.float64) / params.temperature)
+        if params.min_p > 0:
+            weights[weights < params.min_p * weights.max()] = 0
+        if params.top_p < 1:
+            ranks = np.argsort(-weights, kind="stable")
+            sums = np.cumsum(weights[ranks])
+            kept = int(np.searchsorted(sums, params.top_p * sums[-1])) + 1
+            weights[ranks[kept:]] = 0
+        sums = np.cumsum(weights)
+        if not math.isfinite(sums[-1]) or sums[-1] <= 0:
+            raise ValueError("expected finite scores, got none; the model computed nothing to choose by")
+        chosen = int(np.searchsorted(sums, position * sums[-1], side="right"))
+        chosen = min(chosen, int(np.flatnonzero(weights)[-1]))
+        return chosen if order is None else int(order[chosen])
+
+
+def _log_sum_exp(logits: Floats) -> np.float32:
+    most = logits.max()
+    return np.float32(most + np.log(np.exp((logits - most).astype(np.float64)).sum()))
+
+
+def _report(logprobs: Floats, token: int, count: int) -> Logprobs:
+    top: list[tuple[int, float]] = []
+    if count:
+        likely = np.argpartition(logprobs, -count)[-count:]
+        likely = likely[np.lexsort((likely, -logprobs[likely]))]
+        top = [(int(i), float(logprobs[i])) for i in likely]
+    return Logprobs(token, float(logprobs[token]), tuple(top))

@@ -1,0 +1,173 @@
+"""Which sequences compute what in the next step.
+
+The scheduler computes nothing itself. Sequences that decode go first, one token each; what room is left is shared by
+prompts, in chunks, so that neither side waits for the other to end. Where pages run out, the sequence that is last in
+order (priority, then arrival) gives its own back and begins again later: the first one always goes on, so that
+everything ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from thresher.llm.cache import PagePool
+from thresher.llm.request import Sequence, State
+from thresher.llm.runner import Work
+
+
+@dataclasses.dataclass(slots=True)
+class Step:
+    """The sequences of a step and what each computes."""
+
+    sequences: list[Sequence]
+    work: list[Work]
+
+    @property
+    def tokens(self) -> int:
+        """Of all sequences together."""
+        return sum(len(item.tokens) for item in self.work)
+
+    @property
+    def decoding(self) -> int:
+        """How many sequences compute a single token behind their prompt."""
+        return sum(1 for s, w in zip(self.sequences, self.work, strict=True) if w.position >= len(s.request.prompt))
+
+
+class Scheduler:
+    """Holds all sequences that are not finished. Belongs to one thread."""
+
+    def __init__(self, pool: PagePool, *, max_batch: int, max_tokens: int, prefix_cache: bool = True) -> None:
+        """Begins without sequences.
+
+        Args:
+          pool: where pages come from.
+          max_batch: sequences of one step.
+          max_tokens: tokens of one step.
+          prefix_cache: beginnings of prompts that are in pages already are not computed again.
+        """
+        self.pool = pool
+        self.max_batch, self.max_tokens = max_batch, max_tokens
+        self.chunk = max_tokens  # of prompts, where others decode at the same time
+        self._prefix_cache = prefix_cache
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+
+    def add(self, sequence: Sequence) -> None:
+        """Puts a sequence into the queue."""
+        sequence.state = State.WAITING
+        self.waiting.append(sequence)
+        self.waiting.sort(key=lambda s: s.order)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Takes a sequence out, wherever it is."""
+        if sequence.state is State.RUNNING:
+            self.running.remove(sequence)
+            self._give_back(sequence)
+        elif sequence.state is State.WAITING:
+            self.waiting.remove(sequence)
+        sequence.state = State.FINISHED
+
+    def next_step(self) -> Step | None:
+        """What to compute now; None: there is nothing to do."""
+        self.running.sort(key=lambda s: s.order)
+        work: dict[int, tuple[Sequence, int]] = {}  # by id: how many tokens
+        room = self.max_tokens
+        for sequence in [s for s in self.running if len(s.tokens) - s.computed == 1]:
+            if room == 0:
+                break
+            if sequence.state is State.RUNNING and self._grow(sequence, 1, work):
+                work[id(sequence)] = (sequence, 1)
+                room -= 1
+        limit = min(room, self.chunk) if work else room
+        self._admit(limit)
+        prompts = [s for s in self.running if id(s) not in work and len(s.tokens) - s.computed > 0]
+        shares = _shares([len(s.tokens) - s.computed for s in prompts], limit)
+        for sequence, share in zip(prompts, shares, strict=True):
+            if share and sequence.state is State.RUNNING and self._grow(sequence, share, work):
+                work[id(sequence)] = (sequence, share)
+        chosen = sorted(work.values(), key=lambda entry: entry[0].order)
+        if not chosen:
+            return None
+        step = Step([], [])
+        for sequence, count in chosen:
+            first, last = sequence.computed, sequence.computed + count
+            step.sequences.append(sequence)
+            step.work.append(Work(sequence.tokens[first:last], first, sequence.pages, last == len(sequence.tokens)))
+        return step
+
+    def done(self, step: Step) -> None:
+        """The step was computed: what it wrote may be used."""
+        for sequence, item in zip(step.sequences, step.work, strict=True):
+            if sequence.state is not State.RUNNING:
+                continue
+            sequence.computed += len(item.tokens)
+            full = sequence.computed // self.pool.page_tokens
+            if self._prefix_cache and full > sequence.registered:
+                self.pool.register(sequence.pages, sequence.tokens, sequence.registered, full)
+                sequence.registered = full
+
+    def _admit(self, limit: int) -> None:
+        """Begins sequences of the queue while there is room for a first chunk of each."""
+        while self.waiting and len(self.running) < self.max_batch and limit > 0:
+            sequence = self.waiting[0]
+            most = len(sequence.tokens) - 1  # the last one is computed for its scores
+            found = self.pool.match(sequence.tokens, most) if self._prefix_cache else []
+            size = self.pool.page_tokens
+            needed = -(-len(sequence.tokens) // size) - len(found)
+            # One page more for each that runs, or it would soon be in the way of those before it.
+            if self.running and needed + len(self.running) > self.pool.available:
+                self.pool.release(found)
+                return
+            self.waiting.pop(0)
+            sequence.pages = found
+            sequence.computed = len(found) * size
+            sequence.registered = len(found)
+            sequence.state = State.RUNNING
+            self.running.append(sequence)
+            self.running.sort(key=lambda s: s.order)
+            stats = sequence.request.stats
+            if self._prefix_cache:
+                self.pool.count(len(sequence.tokens), sequence.computed)
+            if sequence.index == 0 and not stats.preemptions:
+                stats.cached_tokens = sequence.computed
+
+    def _grow(self, sequence: Sequence, count: int, work: dict[int, tuple[Sequence, int]]) -> bool:
+        """Gives a sequence pages for `count` tokens more; False: it had to give back its own."""
+        wanted = -(-(sequence.computed + count) // self.pool.page_tokens)
+        while len(sequence.pages) < wanted:
+            page = self.pool.allocate()
+            if page is not None:
+                sequence.pages.append(page)
+                continue
+            victim = max(self.running, key=lambda s: s.order)
+            work.pop(id(victim), None)
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._give_back(sequence)
+        sequence.request.stats.preemptions += 1
+        self.add(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        self.pool.release(sequence.pages)
+        sequence.pages = []
+        sequence.computed = sequence.registered = 0
+
+
+def _shares(wanted: list[int], room: int) -> list[int]:
+    """Divides room among those who want some: equally, what one leaves going to the others, the first ones first."""
+    shares = [0] * len(wanted)
+    while room > 0:
+        hungry = [i for i, want in enumerate(wanted) if shares[i] < want]
+        if not hungry:
+            break
+        each = max(1, room // len(hungry))
+        for i in hungry:
+            more = min(each, wanted[i] - shares[i], room)
+            shares[i] += more
+            room -= more
+    return shares

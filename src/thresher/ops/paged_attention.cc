@@ -1,0 +1,213 @@
+// Attention over keys and values in pages of a state, and what writes them there.
+#include "thresher/kernels/paged_attention.h"
+
+#include <algorithm>
+
+#include "thresher/ops/common.h"
+
+namespace thresher {
+namespace {
+
+constexpr int64_t kMostHeadSize = 1024;
+
+Status WantState(const InferContext& c) {
+  const OperandType& state = c.inputs[0];
+  const Dims& s = state.shape;
+  const bool fits = IsFloat(state.dtype) && s.size() == 5 && s[1] > 0 && s[2] == 2 && s[3] > 0 &&
+                    s[3] % kernels::kPanelTokens == 0 && s[4] > 0 && s[4] % kernels::kPanelTokens == 0 &&
+                    s[4] <= kMostHeadSize;
+  if (fits) return Status::Ok();
+  return InvalidArgument(
+      "expected a state of floats [pages, heads, 2, tokens of a page, head size] with the last two multiples of 16 and "
+      "heads of at most 1024, got " +
+      ops::ToString(state));
+}
+
+Status WantInts(const InferContext& c, size_t index, const char* name, const Dims& shape) {
+  if (c.inputs[index].dtype == DType::kI32 && c.inputs[index].shape == shape) return Status::Ok();
+  return InvalidArgument(std::string("expected ") + name + " i32" + ToString(shape) + ", got " +
+                         ops::ToString(c.inputs[index]));
+}
+
+// ---- kv_write ----
+
+Result<std::vector<TensorType>> InferKvWrite(const InferContext& c) {
+  THRESHER_TRY(WantState(c));
+  const Dims& state = c.inputs[0].shape;
+  for (const size_t i : {1, 2}) {
+    THRESHER_TRY(ops::WantFloat(c, i, i == 1 ? "k" : "v"));
+    const Dims& x = c.inputs[i].shape;
+    if (x.size() != 3 || x != c.inputs[1].shape || x[1] != state[1] || x[2] != state[4]) {
+      return InvalidArgument("expected k and v [tokens, " + std::to_string(state[1]) + ", " +
+                             std::to_string(state[4]) + "], got " + ToString(c.inputs[1].shape) + " and " +
+                             ToString(c.inputs[2].shape));
+    }
+  }
+  THRESHER_TRY(WantInts(c, 3, "slots", {c.inputs[1].shape[0]}));
+  return ops::One(c.inputs[0].dtype, state);
+}
+
+// What is written is what is read.
+Cost CostKvWrite(const InferContext& c, std::span<const TensorType>) {
+  const double bytes = static_cast<double>(ops::Bytes(c.inputs[1]) + ops::Bytes(c.inputs[2]));
+  return {0, bytes, bytes * static_cast<double>(SizeOf(c.inputs[0].dtype)) /
+                        static_cast<double>(SizeOf(c.inputs[1].dtype))};
+}
+
+Status KvWriteStep(const StepContext& c) {
+  return kernels::KvWrite({c.in(0), c.in(1), c.in(2), c.in(3).as<const int32_t>()}, c.part, c.num_parts);
+}
+
+// The version of the state before this node is gone once it has run.
+Status WantNoLaterReader(const Graph& graph, const Node& node) {
+  bool later = false;
+  for (const Node& other : graph.nodes()) {
+    if (later && std::find(other.inputs.begin(), other.inputs.end(), node.inputs[0]) != other.inputs.end()) {
+      return InvalidArgument("expected no reader of a state after it is written, got " + std::string(other.op->name) +
+                             "; let it read the result of " + std::string(node.op->name));
+    }
+    later |= &other == &node;
+  }
+  return Status::Ok();
+}
+
+Status LowerKvWrite(const Graph& graph, const Node& node, Lowering& lowering) {
+  THRESHER_TRY(WantNoLaterReader(graph, node));
+  const TensorRef state = lowering.Ref(node.inputs[0]);
+  lowering.Bind(node.outputs[0], state);
+  const TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
+  const TensorRef v = lowering.InnerContiguous(lowering.Ref(node.inputs[2]));
+  if (ops::Empty(k) || ops::Empty(state)) return Status::Ok();
+  lowering.AddStep(KernelId::kKvWrite, {state, k, v, lowering.Contiguous(lowering.Ref(node.inputs[3]))}, {});
+  return Status::Ok();
+}
+
+// ---- paged_attention ----
+
+enum AttentionOperand { kState, kQ, kStarts, kLengths, kTables };
+
+Result<std::vector<TensorType>> InferPagedAttention(const InferContext& c) {
+  THRESHER_TRY(WantState(c));
+  THRESHER_TRY(ops::WantFloat(c, kQ, "q"));
+  const Dims& state = c.inputs[kState].shape;
+  const Dims& q = c.inputs[kQ].shape;
+  if (q.size() != 3 || q[1] < state[1] || q[1] % state[1] != 0 || q[2] != state[4]) {
+    return InvalidArgument("expected q [tokens, heads, " + std::to_string(state[4]) + "] with heads a multiple of " +
+                           std::to_string(state[1]) + ", got " + ToString(q));
+  }
+  const Dims& tables = c.inputs[kTables].shape;
+  if (tables.size() != 2 || tables[0] < 1) {
+    return InvalidArgument("expected tables i32[sequences, pages], got " + ops::ToString(c.inputs[kTables]));
+  }
+  THRESHER_TRY(WantInts(c, kTables, "tables", tables));
+  THRESHER_TRY(WantInts(c, kLengths, "lengths", {tables[0]}));
+  THRESHER_TRY(WantInts(c, kStarts, "starts", {tables[0] + 1}));
+  if (GetAttr<int64_t>(c.attrs, "window", 0) < 0 || GetAttr<double>(c.attrs, "softcap", 0) < 0) {
+    return InvalidArgument("expected window and softcap of 0 (none) or more");
+  }
+  return ops::One(c.inputs[kQ].dtype, q);
+}
+
+// How many keys are read follows from the lengths, which are data: only the queries are known.
+Cost CostPagedAttention(const InferContext& c, std::span<const TensorType> outputs) {
+  return {-1, static_cast<double>(ops::Bytes(c.inputs[kQ])), static_cast<double>(ops::Bytes(outputs[0]))};
+}
+
+struct PagedAttentionParams {
+  int64_t window, partial_rows;
+  float scale, softcap;
+  friend bool operator==(const PagedAttentionParams&, const PagedAttentionParams&) = default;
+};
+
+kernels::PagedAttentionArgs MakeArgs(const StepContext& c) {
+  const auto& p = c.as<PagedAttentionParams>();
+  kernels::PagedAttentionArgs args;
+  args.state = c.in(kState);
+  args.q = c.in(kQ);
+  args.out = c.out(0);
+  args.starts = c.in(kStarts).as<const int32_t>();
+  args.lengths = c.in(kLengths).as<const int32_t>();
+  args.tables = c.in(kTables).as<const int32_t>();
+  args.sequences = c.in(kTables).shape[0];
+  args.table_width = c.in(kTables).shape[1];
+  args.scale = p.scale;
+  args.window = p.window;
+  args.softcap = p.softcap;
+  args.partial = c.out(1).as<float>();
+  args.partial_rows = p.partial_rows;
+  return args;
+}
+
+Status PagedAttentionStep(const StepContext& c) {
+  return kernels::PagedAttention(MakeArgs(c), c.scratch, c.part, c.num_parts);
+}
+
+Status PagedAttentionMergeStep(const StepContext& c) {
+  return kernels::PagedAttentionMerge(MakeArgs(c), c.part, c.num_parts);
+}
+
+size_t PagedAttentionScratch(const StepContext& c) { return kernels::PagedAttentionScratchBytes(MakeArgs(c)); }
+
+Status LowerPagedAttention(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (ops::Empty(out)) return Status::Ok();
+  const Dims& state = graph.value(node.inputs[kState]).shape;
+  const Dims& tables = graph.value(node.inputs[kTables]).shape;
+  PagedAttentionParams p{};
+  p.window = GetAttr<int64_t>(node.attrs, "window", 0);
+  p.scale = static_cast<float>(GetAttr<double>(node.attrs, "scale", 1.0));
+  p.softcap = static_cast<float>(GetAttr<double>(node.attrs, "softcap", 0.0));
+  p.partial_rows =
+      kernels::PartialRows(out.view.shape[1], state[1], state[4], tables[1] * state[3], lowering.num_threads());
+  const TensorRef partial =
+      lowering.AllocateTemporary(DType::kF32, {std::max<int64_t>(p.partial_rows, 1), state[4] + 2});
+  std::vector<TensorRef> operands = {lowering.Ref(node.inputs[kState]),
+                                     lowering.InnerContiguous(lowering.Ref(node.inputs[kQ]))};
+  for (const int i : {kStarts, kLengths, kTables}) {
+    operands.push_back(lowering.Contiguous(lowering.Ref(node.inputs[static_cast<size_t>(i)])));
+  }
+  lowering.AddStep(KernelId::kPagedAttention, operands, {out, partial}, p).data_decides = true;
+  if (p.partial_rows == 0) return Status::Ok();
+  Step& merge = lowering.AddStep(KernelId::kPagedAttentionMerge, std::move(operands), {out, partial}, p);
+  merge.name = "paged_attention_merge";
+  merge.data_decides = true;
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::span<const CpuKernel> PagedAttentionKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kKvWrite, KvWriteStep},
+                                      {KernelId::kPagedAttention, PagedAttentionStep, PagedAttentionScratch},
+                                      {KernelId::kPagedAttentionMerge, PagedAttentionMergeStep}};
+  return kernels;
+}
+
+std::span<const OpDef> PagedAttentionOps() {
+  static const std::vector<OpDef> rows = {
+      {"kv_write",
+       "Keys and values of tokens, put into a state in place: token i into slots[i] (below 0: nowhere).",
+       {"state", "k", "v", "slots"},
+       {},
+       Section::kForward,
+       InferKvWrite,
+       CostKvWrite,
+       LowerKvWrite,
+       Trait::kWritesState},
+      {"paged_attention",
+       "Causal attention of the queries of several sequences over their pages of a state. Queries starts[s] to "
+       "starts[s + 1] are the last of lengths[s] keys, which are in the pages tables[s].",
+       {"state", "q", "starts", "lengths", "tables"},
+       {{"scale", AttrType::kFloat, true, "factor on the scores, usually 1/sqrt(head size)"},
+        {"window", AttrType::kInt, false, "how many keys a query sees, its own included; default 0: all before it"},
+        {"softcap", AttrType::kFloat, false, "scores become softcap tanh(score / softcap); default 0: they stay"}},
+       Section::kForward,
+       InferPagedAttention,
+       CostPagedAttention,
+       LowerPagedAttention,
+       Trait::kProduct},
+  };
+  return rows;
+}
+
+}  // namespace thresher
