@@ -1,1 +1,29 @@
-"""Language models: load, generate, chat, serve."""
+"""Language models: load, generate, chat.
+
+    llm = thresher.llm.LLM("path/to/model")
+    print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text)
+"""
+
+from thresher.llm.api import LLM, Completion, Output, Stream
+from thresher.llm.engine import EngineClosedError, EngineStats, QueueFullError
+from thresher.llm.models import UnsupportedModelError
+from thresher.llm.request import Delta, RequestStats
+from thresher.llm.sampling import Logprobs, SamplingParams
+from thresher.llm.tokenizer import ChatTemplateError, Tokenizer
+
+__all__ = [
+    "LLM",
+    "ChatTemplateError",
+    "Completion",
+    "Delta",
+    "EngineClosedError",
+    "EngineStats",
+    "Logprobs",
+    "Output",
+    "QueueFullError",
+    "RequestStats",
+    "SamplingParams",
+    "Stream",
+    "Tokenizer",
+    "UnsupportedModelError",
+]

@@ -222,7 +222,7 @@ def _qwen3_moe(config: Mapping[str, Any]) -> ModelConfig:
     step = config.get("decoder_sparse_step", 1)
     return dataclasses.replace(
         made,
-        experts=config["num_experts"],
+        experts=config["num_experts"] if "num_experts" in config else config["num_local_experts"],
         experts_per_token=config["num_experts_per_tok"],
         expert_size=config["moe_intermediate_size"],
         normalize_experts=bool(config.get("norm_topk_prob", False)),

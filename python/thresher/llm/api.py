@@ -1,0 +1,360 @@
+"""Loads language models and generates text with them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import queue
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from thresher import _engine
+from thresher.llm import loading
+from thresher.llm.cache import PagePool
+from thresher.llm.engine import Engine, EngineStats
+from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
+from thresher.llm.request import Delta, Request, RequestStats
+from thresher.llm.runner import CACHE_BYTES, Runner, page_bytes
+from thresher.llm.sampling import Logprobs, SamplingParams
+from thresher.llm.tokenizer import Message, Tokenizer
+
+Prompt = str | Sequence[int]
+
+_DEFAULT_LENGTH = 8192
+
+
+@dataclasses.dataclass(slots=True)
+class Completion:
+    """One answer.
+
+    Attributes:
+      text: of the answer; empty where the model has no tokenizer.
+      token_ids: its tokens, the one that ended it included.
+      logprobs: one a token, where they were asked for.
+      finish_reason: "stop", "length", "cancel" or "error".
+    """
+
+    text: str = ""
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[Logprobs] = dataclasses.field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Appends what a step added."""
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        self.finish_reason = delta.finish_reason
+
+
+@dataclasses.dataclass(slots=True)
+class Output:
+    """What came of a prompt.
+
+    Attributes:
+      prompt_token_ids: its tokens.
+      completions: the answers, params.n of them.
+      stats: times and numbers of tokens.
+    """
+
+    prompt_token_ids: list[int]
+    completions: list[Completion]
+    stats: RequestStats
+
+    @property
+    def text(self) -> str:
+        """The text of the first answer."""
+        return self.completions[0].text
+
+
+class LLM:
+    """A language model that is loaded.
+
+        llm = thresher.llm.LLM("path/to/model")
+        print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text)
+
+    Any number of threads may use it at a time: what they ask for is computed together.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        precision: str = "model",
+        kv_cache: str | None = None,
+        kv_cache_bytes: int | None = None,
+        max_batch: int = 32,
+        max_length: int | None = None,
+        max_step_tokens: int = 512,
+        max_waiting: int = 1024,
+        prefix_cache: bool = True,
+        prefix_cache_ttl_s: float | None = None,
+        num_threads: int = 0,
+    ) -> None:
+        """Loads a model.
+
+        Args:
+          path: a Hugging Face folder (config.json, *.safetensors, tokenizer.json).
+          precision: of products with weights: "model" (as they are stored), "fp32", "bf16", "fp16", "int8",
+            "int8_weight" or "int4_weight".
+          kv_cache: how keys and values are kept: "f32", "bf16" or "f16". Default: "f32" with precision "fp32", else
+            "bf16".
+          kv_cache_bytes: memory for them. Default: enough for max_batch sequences of max_length, but at most a quarter
+            of the machine's memory.
+          max_batch: how many sequences are computed together.
+          max_length: tokens of a prompt with its answer; default: what the model was made for, at most 8192.
+          max_step_tokens: tokens of one step, of all sequences together.
+          max_waiting: how many answers may wait; more are refused.
+          prefix_cache: beginnings that prompts share are computed once.
+          prefix_cache_ttl_s: for how long they are kept; default: until the room is wanted.
+          num_threads: default: as many as the engine has.
+
+        Raises:
+          FileNotFoundError: something is missing at `path`.
+          ValueError: the model or an option is not supported; the message names it.
+          MemoryError: there is no room for keys and values.
+        """
+        cache = kv_cache or ("f32" if precision == "fp32" else "bf16")
+        if cache not in CACHE_BYTES:
+            raise ValueError(f"kv_cache: expected one of {', '.join(CACHE_BYTES)}, got {cache!r}")
+        _at_least_one(max_batch=max_batch, max_step_tokens=max_step_tokens, max_waiting=max_waiting)
+        _engine.initialize()
+        loaded = loading.load(Path(path))
+        self.config = loaded.config
+        self.tokenizer: Tokenizer | None = loaded.tokenizer
+        most = self.config.max_positions
+        length = min(max_length or min(most, _DEFAULT_LENGTH), most)
+        _at_least_one(max_length=length - 1)
+        if max_length is not None and max_length > most:
+            raise ValueError(f"max_length: expected at most {most}, which the model was made for, got {max_length}")
+        decoder = Decoder(self.config, loaded.tensors, length)
+        one = page_bytes(decoder, cache)
+        if kv_cache_bytes is None:
+            wanted = max_batch * -(-length // PAGE_TOKENS)
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            pages = max(1, min(wanted, memory // 4 // one))
+        else:
+            pages = kv_cache_bytes // one
+            if pages < 1:
+                raise ValueError(f"kv_cache_bytes: expected at least {one}, one page, got {kv_cache_bytes}")
+        runner = Runner(
+            decoder,
+            pages=pages,
+            max_batch=max_batch,
+            max_tokens=max(max_step_tokens, max_batch),
+            cache=cache,
+            precision=precision,
+            num_threads=num_threads,
+            name=Path(path).name,
+        )
+        runner.prepare()
+        self.runner = runner
+        self.engine = Engine(
+            runner,
+            PagePool(pages, PAGE_TOKENS, prefix_cache_ttl_s),
+            vocab_size=self.config.vocab_size,
+            max_length=length,
+            eos_token_ids=loaded.eos_token_ids,
+            tokenizer=self.tokenizer,
+            max_waiting=max_waiting,
+            prefix_cache=prefix_cache,
+        )
+
+    # ---- generation ----
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None, **options: Any
+    ) -> list[Output]:
+        """Answers prompts, together.
+
+        Args:
+          prompts: one or many, as text or tokens.
+          params: options for all of them.
+          **options: fields of SamplingParams, instead of or beside `params`.
+
+        Returns:
+          One Output a prompt, in their order.
+
+        Raises:
+          ValueError: a prompt or an option is not legal; nothing was computed then.
+        """
+        params = _params(params, options)
+        one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        tokens = [self.encode(prompt) for prompt in ([prompts] if one else prompts)]  # type: ignore[arg-type,list-item]
+        streams = []
+        try:
+            for prompt in tokens:
+                streams.append(self._stream(prompt, params))
+            return [stream.result() for stream in streams]
+        except BaseException:
+            for stream in streams:
+                stream.cancel()
+            raise
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> Stream:
+        """Answers one prompt, token by token.
+
+        Raises:
+          ValueError: the prompt or an option is not legal.
+        """
+        return self._stream(self.encode(prompt), _params(params, options))
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Output:
+        """Answers a chat.
+
+        Args:
+          messages: each with "role" and "content".
+          params: options.
+          tools: what the model may call.
+          template_options: more names for the chat template.
+          **options: fields of SamplingParams.
+
+        Raises:
+          ChatTemplateError: the model has no chat template, or it refuses the messages.
+          ValueError: the prompt or an option is not legal.
+        """
+        prompt = self._with_tokenizer().chat_prompt(messages, tools, **(template_options or {}))
+        return self._stream(prompt, _params(params, options)).result()
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Stream:
+        """The same, token by token."""
+        prompt = self._with_tokenizer().chat_prompt(messages, tools, **(template_options or {}))
+        return self._stream(prompt, _params(params, options))
+
+    async def stream_async(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0, **options: Any
+    ) -> AsyncIterator[Delta]:
+        """As stream(), for asyncio. Whoever stops listening cancels the request.
+
+        Raises:
+          ValueError: the prompt or an option is not legal.
+          QueueFullError: too many requests wait.
+        """
+        params = _params(params, options)
+        loop = asyncio.get_running_loop()
+        deltas: asyncio.Queue[Delta] = asyncio.Queue()
+
+        def deliver(delta: Delta) -> None:
+            loop.call_soon_threadsafe(deltas.put_nowait, delta)
+
+        request = self.engine.submit(self.encode(prompt), params, deliver, priority)
+        open_answers = params.n
+        try:
+            while open_answers:
+                delta = await deltas.get()
+                open_answers -= delta.finish_reason is not None
+                if delta.error is not None:
+                    raise delta.error
+                yield delta
+        finally:
+            if open_answers:
+                self.engine.cancel(request)
+
+    async def generate_async(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0, **options: Any
+    ) -> list[Completion]:
+        """The answers to one prompt, for asyncio."""
+        params = _params(params, options)
+        completions = [Completion() for _ in range(params.n)]
+        async for delta in self.stream_async(prompt, params, priority=priority):
+            completions[delta.index].add(delta)
+        return completions
+
+    # ---- the rest ----
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Tokens of a prompt."""
+        if isinstance(prompt, str):
+            return self._with_tokenizer().encode(prompt)
+        return [int(token) for token in prompt]
+
+    def stats(self) -> EngineStats:
+        """The engine now, and sums since it began."""
+        return self.engine.stats()
+
+    def close(self) -> None:
+        """Cancels what is open and ends the engine's thread."""
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _with_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ValueError("expected a model with a tokenizer for text, got none; pass tokens")
+        return self.tokenizer
+
+    def _stream(self, prompt: list[int], params: SamplingParams) -> Stream:
+        return Stream(self.engine, prompt, params)
+
+
+class Stream(Iterator[Delta]):
+    """The answers to one prompt as they are computed: iterate over what each step adds, or wait for the result()."""
+
+    def __init__(self, engine: Engine, prompt: list[int], params: SamplingParams, priority: int = 0) -> None:
+        self._engine = engine
+        self._deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
+        self._completions = [Completion() for _ in range(params.n)]
+        self._open = params.n
+        self.request: Request = engine.submit(prompt, params, self._deltas.put, priority)
+
+    def __next__(self) -> Delta:
+        if not self._open:
+            raise StopIteration
+        delta = self._deltas.get()
+        self._completions[delta.index].add(delta)
+        self._open -= delta.finish_reason is not None
+        if delta.error is not None:
+            self.cancel()
+            raise delta.error
+        return delta
+
+    def result(self) -> Output:
+        """Waits for all answers.
+
+        Raises:
+          Exception: what made the request fail.
+        """
+        for _ in self:
+            pass
+        return Output(self.request.prompt, self._completions, self.request.stats)
+
+    def cancel(self) -> None:
+        """Ends the request; what is still under way comes with finish_reason "cancel"."""
+        self._engine.cancel(self.request)
+
+
+def _params(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
+    if params is None:
+        return SamplingParams(**options)
+    return dataclasses.replace(params, **options) if options else params
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name}: expected 1 or more, got {value}")

@@ -1,0 +1,356 @@
+"""The thread that runs steps, and the door to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from thresher.llm.cache import PagePool
+from thresher.llm.request import Delta, Request, Sequence as Answer, State
+from thresher.llm.runner import Runner
+from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
+from thresher.llm.scheduler import Scheduler, Step
+from thresher.llm.tokenizer import TextStream, Tokenizer
+
+_log = logging.getLogger(__name__)
+
+_MOST_GAP = 3.0  # how much longer than a step of decoding one with part of a prompt may take
+_LEAST_CHUNK = 16
+_SMOOTHING = 0.2
+
+
+class QueueFullError(RuntimeError):
+    """Too many requests wait: come again later."""
+
+
+class EngineClosedError(RuntimeError):
+    """The engine has been closed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine now, and sums since it began.
+
+    Attributes:
+      running: answers that have pages.
+      waiting: answers in the queue.
+      pages: of the cache.
+      pages_used: by answers that run.
+      pages_kept: hold beginnings of prompts that nobody uses now.
+      prompt_tokens: of all prompts that were begun.
+      cached_tokens: of those, found in pages.
+      computed_tokens: of prompts and answers.
+      output_tokens: of answers.
+      steps: how many were computed.
+      step_s: the time of all steps.
+      preemptions: answers that had to begin again because pages ran out.
+      finished, failed, cancelled: requests.
+    """
+
+    running: int
+    waiting: int
+    pages: int
+    pages_used: int
+    pages_kept: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    steps: int
+    step_s: float
+    preemptions: int
+    finished: int
+    failed: int
+    cancelled: int
+
+
+class Engine:
+    """Computes requests together. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        pool: PagePool,
+        *,
+        vocab_size: int,
+        max_length: int,
+        eos_token_ids: Sequence[int] = (),
+        tokenizer: Tokenizer | None = None,
+        max_waiting: int = 1024,
+        prefix_cache: bool = True,
+    ) -> None:
+        """Starts the engine's thread.
+
+        Args:
+          runner: computes steps.
+          pool: the pages of the runner.
+          vocab_size: how many tokens the model has.
+          max_length: tokens of a prompt with its answer.
+          eos_token_ids: tokens that end an answer.
+          tokenizer: makes text; None: answers are tokens alone.
+          max_waiting: answers in the queue beyond which requests are refused.
+          prefix_cache: beginnings of prompts are computed once.
+        """
+        self.max_length = min(max_length, pool.pages * pool.page_tokens)
+        self._runner = runner
+        self._pool = pool
+        self._scheduler = Scheduler(
+            pool, max_batch=runner.max_batch, max_tokens=runner.max_tokens, prefix_cache=prefix_cache
+        )
+        self._vocab_size = vocab_size
+        self._eos = frozenset(eos_token_ids)
+        self._tokenizer = tokenizer
+        self._max_waiting = max_waiting
+        self._lock = threading.Condition()
+        self._arrived: deque[Request] = deque()
+        self._cancelled: deque[Request] = deque()
+        self._open: dict[int, list[Answer]] = {}
+        self._queued = 0  # answers that were submitted and are not finished
+        self._number = 0
+        self._closed = False
+        self._decode_s = self._token_s = 0.0  # a step of decoding, and a token of a prompt in it
+        self._prompt_tokens = self._computed = self._output = self._steps = self._preemptions = 0
+        self._finished = self._failed = self._cancels = 0
+        self._step_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="thresher-llm", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Delta], None], priority: int = 0
+    ) -> Request:
+        """Puts a request into the queue.
+
+        Args:
+          prompt: tokens, at least one.
+          params: its options.
+          deliver: gets what each step adds, on the engine's thread; must return soon and raise nothing.
+          priority: the lowest goes first.
+
+        Raises:
+          ValueError: the prompt is empty or too long, or has tokens that the model does not know.
+          QueueFullError: too many requests wait.
+          EngineClosedError: close() was called.
+        """
+        tokens = [int(token) for token in prompt]
+        if not tokens:
+            raise ValueError("prompt: expected at least one token, got none")
+        if len(tokens) >= self.max_length:
+            raise ValueError(
+                f"prompt: expected at most {self.max_length - 1} tokens, so that one more fits into {self.max_length}, "
+                f"got {len(tokens)}; shorten it, or load the model with a larger max_length or kv_cache_bytes"
+            )
+        wrong = next((token for token in tokens if not 0 <= token < self._vocab_size), None)
+        if wrong is not None:
+            raise ValueError(f"prompt: expected tokens from 0 to {self._vocab_size - 1}, got {wrong}")
+        for token in params.logit_bias:
+            if not 0 <= token < self._vocab_size:
+                raise ValueError(f"logit_bias: expected tokens from 0 to {self._vocab_size - 1}, got {token}")
+        if params.stop and self._tokenizer is None:
+            raise ValueError("stop: expected a model with a tokenizer, got none; use stop_token_ids")
+        room = self.max_length - len(tokens)
+        with self._lock:
+            if self._closed:
+                raise EngineClosedError("the engine has been closed")
+            if self._queued + params.n > self._max_waiting + self._runner.max_batch:
+                raise QueueFullError(f"expected at most {self._max_waiting} answers in the queue; try again later")
+            self._queued += params.n
+            request = Request(
+                self._number, tokens, params, min(params.max_tokens or room, room), deliver, priority
+            )
+            self._number += 1
+            self._arrived.append(request)
+            self._lock.notify()
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request, wherever it is; its pages are free within a step."""
+        with self._lock:
+            self._cancelled.append(request)
+            self._lock.notify()
+
+    def stats(self) -> EngineStats:
+        """The engine now; numbers may be a step apart."""
+        scheduler, pool = self._scheduler, self._pool
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(self._arrived),
+            pages=pool.pages,
+            pages_used=pool.used,
+            pages_kept=pool.kept,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=pool.hit_tokens,
+            computed_tokens=self._computed,
+            output_tokens=self._output,
+            steps=self._steps,
+            step_s=self._step_s,
+            preemptions=self._preemptions,
+            finished=self._finished,
+            failed=self._failed,
+            cancelled=self._cancels,
+        )
+
+    def close(self) -> None:
+        """Cancels what is open and ends the thread."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # ---- the engine's thread ----
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not (self._arrived or self._cancelled or self._busy() or self._closed):
+                    self._lock.wait()
+                arrived, cancelled = list(self._arrived), list(self._cancelled)
+                self._arrived.clear()
+                self._cancelled.clear()
+                closed = self._closed
+            for request in arrived:
+                self._begin(request)
+            for request in list(self._requests()) if closed else cancelled:
+                request.cancelled = True
+                for answer in list(self._open.get(request.number, ())):
+                    self._end(answer, "cancel")
+            if closed:
+                return
+            step = self._scheduler.next_step()
+            if step is not None:
+                self._compute(step)
+
+    def _busy(self) -> bool:
+        return bool(self._scheduler.waiting or self._scheduler.running)
+
+    def _requests(self) -> list[Request]:
+        return [answers[0].request for answers in self._open.values() if answers]
+
+    def _begin(self, request: Request) -> None:
+        try:
+            answers = []
+            for index in range(request.params.n):
+                sampler = Sampler(request.params, request.prompt, self._vocab_size, index)
+                answer = Answer(request, index, sampler)
+                if self._tokenizer is not None:
+                    answer.text = TextStream(self._tokenizer, tuple(request.params.stop))
+                answers.append(answer)
+        except Exception as error:
+            with self._lock:
+                self._queued -= request.params.n
+            self._failed += 1
+            for index in range(request.params.n):
+                self._deliver(request, Delta(index, finish_reason="error", error=error))
+            return
+        self._open[request.number] = answers.copy()
+        self._prompt_tokens += len(request.prompt)
+        for answer in answers:
+            self._scheduler.add(answer)
+
+    def _compute(self, step: Step) -> None:
+        start = time.monotonic()
+        for answer in step.sequences:
+            if not answer.request.stats.started:
+                answer.request.stats.started = start
+        try:
+            logits = self._runner.run(step.work)
+        except Exception as error:
+            _log.exception("a step failed")
+            for answer in step.sequences:
+                self._end(answer, "error", error)
+            return
+        self._scheduler.done(step)
+        row = 0
+        for answer, item in zip(step.sequences, step.work, strict=True):
+            if not item.wants_logits:
+                continue
+            try:
+                self._extend(answer, logits[row])
+            except Exception as error:
+                _log.exception("an answer failed")
+                self._end(answer, "error", error)
+            row += 1
+        self._note(step, time.monotonic() - start)
+
+    def _extend(self, answer: Answer, logits: object) -> None:
+        """Adds the next token to an answer, and ends it where it is its last."""
+        request, params = answer.request, answer.request.params
+        few = answer.generated < params.min_tokens
+        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else self._eos)
+        banned = [token for token in ends if 0 <= token < self._vocab_size] if few else ()
+        token, logprobs = answer.sampler.choose(logits, banned)  # type: ignore[arg-type]
+        answer.tokens.append(token)
+        stats = request.stats
+        if not stats.first_token:
+            stats.first_token = time.monotonic()
+        stats.output_tokens += 1
+        self._output += 1
+        reason = None
+        text = ""
+        if token in ends:
+            reason = "stop"
+        elif answer.text is not None:
+            text, stopped = answer.text.add(token)
+            if stopped and not few:
+                reason = "stop"
+        if reason is None and answer.generated >= request.max_tokens:
+            reason = "length"
+        if reason is not None:
+            if answer.text is not None and not (reason == "stop" and token not in ends):
+                text += answer.text.finish()
+            self._end(answer, reason, None, (token,), text, (logprobs,) if logprobs else ())
+        else:
+            self._deliver(request, Delta(answer.index, (token,), text, (logprobs,) if logprobs else ()))
+
+    def _end(
+        self,
+        answer: Answer,
+        reason: str,
+        error: Exception | None = None,
+        tokens: tuple[int, ...] = (),
+        text: str = "",
+        logprobs: tuple[Logprobs, ...] = (),
+    ) -> None:
+        if answer.state is State.FINISHED:
+            return
+        request = answer.request
+        self._scheduler.finish(answer)
+        answers = self._open[request.number]
+        answers.remove(answer)
+        request.open -= 1
+        with self._lock:
+            self._queued -= 1
+        if not answers:
+            del self._open[request.number]
+            request.stats.finished = time.monotonic()
+            self._preemptions += request.stats.preemptions
+            self._finished += reason in ("stop", "length")
+            self._failed += reason == "error"
+            self._cancels += reason == "cancel"
+        self._deliver(request, Delta(answer.index, tokens, text, logprobs, reason, error))
+
+    def _deliver(self, request: Request, delta: Delta) -> None:
+        try:
+            request.deliver(delta)
+        except Exception:
+            _log.exception("what a request delivers to raised")
+            self.cancel(request)
+
+    def _note(self, step: Step, time_s: float) -> None:
+        """Learns how long steps take, so that prompts beside answers get as many tokens as these can bear."""
+        tokens, decoding = step.tokens, step.decoding
+        self._computed += tokens
+        self._steps += 1
+        self._step_s += time_s
+        if tokens == decoding:
+            self._decode_s += (time_s - self._decode_s) * (_SMOOTHING if self._decode_s else 1.0)
+        else:
+            per_token = max(time_s - (self._decode_s if decoding else 0.0), 0.0) / (tokens - decoding)
+            self._token_s += (per_token - self._token_s) * (_SMOOTHING if self._token_s else 1.0)
+        if self._decode_s and self._token_s:
+            chunk = int((_MOST_GAP - 1.0) * self._decode_s / self._token_s)
+            self._scheduler.chunk = max(_LEAST_CHUNK, min(chunk, self._scheduler.max_tokens))

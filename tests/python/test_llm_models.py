@@ -1,0 +1,206 @@
+"""Language models against PyTorch: the same scores, and the same tokens, alone and together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from thresher.llm.models import Decoder, ModelConfig, UnsupportedModelError
+from thresher.llm.models.checkpoint import ArrayTensors
+from thresher.llm.models.decoder import PAGE_TOKENS, MissingTensorError
+from thresher.llm.runner import Runner, Work
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+_SMALL = {
+    "vocab_size": 120,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [1.0 + 0.25 * i for i in range(8)],
+    "original_max_position_embeddings": 2,  # all texts here are longer: short ones have other angles in PyTorch
+}
+
+# What is asked for, and how far the scores may be away (most models: rounding alone).
+_MODELS = {
+    "llama": ("LlamaConfig", {}),
+    "llama, head size of its own": ("LlamaConfig", {"head_dim": 32}),
+    "llama, biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "llama, tied": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama, one head of keys": ("LlamaConfig", {"num_key_value_heads": 1}),
+    "llama 3 angles": ("LlamaConfig", {"rope_parameters": _LLAMA3}),
+    "llama, linear angles": (
+        "LlamaConfig",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    ),
+    "mistral": ("MistralConfig", {"sliding_window": 20}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen2, yarn": ("Qwen2Config", {"rope_parameters": _YARN}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32}),
+    "phi3": ("Phi3Config", {"pad_token_id": 0, "sliding_window": None}),
+    "phi3, long": (
+        "Phi3Config",
+        {"pad_token_id": 0, "rope_parameters": _LONG, "original_max_position_embeddings": 2},
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {"head_dim": 16, "sliding_window": 20, "query_pre_attn_scalar": 16, "num_hidden_layers": 7},
+    ),
+    "qwen3 moe": (
+        "Qwen3MoeConfig",
+        {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
+    "gpt2": ("GPT2Config", {}),
+}
+
+
+def _model(name):
+    kind, options = _MODELS[name]
+    if kind == "GPT2Config":
+        config = transformers.GPT2Config(
+            vocab_size=120, n_embd=64, n_layer=3, n_head=4, n_positions=256, initializer_range=0.2
+        )
+    else:
+        config = getattr(transformers, kind)(**{**_SMALL, **options})
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():  # biases and norms begin as zeros and ones, which hide mistakes
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def _runner(model, tmp_path=None, **options):
+    """Of what the model saves, which is what users have."""
+    from thresher.llm.models.checkpoint import read_folder
+
+    model.save_pretrained(tmp_path)
+    described, tensors = read_folder(tmp_path)
+    decoder = Decoder(ModelConfig.from_dict(described), tensors, 256)
+    return Runner(decoder, **{"pages": 40, "max_batch": 4, "max_tokens": 128, **options})
+
+
+def _reference(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].numpy()
+
+
+@pytest.mark.parametrize("name", _MODELS)
+def test_scores_are_those_of_pytorch(name, tmp_path):
+    model = _model(name)
+    runner = _runner(model, tmp_path)
+    random = np.random.default_rng(1)
+    prompts = [random.integers(1, 120, length).tolist() for length in (100, 1, 17)]
+    pages = [[7, 3, 21, 5], [1, 2], [30, 9]]
+    expected = [_reference(model, prompt + [5, 6]) for prompt in prompts]
+    scale = max(np.abs(e).max() for e in expected)
+
+    def check(actual, rows):
+        for row, e in zip(actual, rows, strict=True):
+            assert np.abs(row - e).max() < 2e-5 * scale + 1e-5
+
+    # The first in two chunks, the others beside them; then all decode.
+    none = runner.run([Work(prompts[0][:40], 0, pages[0], False)])
+    assert none.shape == (0, 120)
+    check(
+        runner.run(
+            [
+                Work(prompts[0][40:], 40, pages[0], True),
+                Work(prompts[1], 0, pages[1], True),
+                Work(prompts[2], 0, pages[2], False),
+            ]
+        ),
+        [expected[0][99], expected[1][0]],
+    )
+    check(
+        runner.run([Work([5], len(prompt), own, True) for prompt, own in zip(prompts, pages, strict=True)]),
+        [e[len(prompt)] for e, prompt in zip(expected, prompts, strict=True)],
+    )
+    check(runner.run([Work([6], 101, pages[0], True)]), [expected[0][101]])
+
+
+@pytest.mark.parametrize("cache", ["bf16", "f16"])
+def test_pages_of_16_bits(cache, tmp_path):
+    model = _model("llama")
+    runner = _runner(model, tmp_path, cache=cache)
+    prompt = np.random.default_rng(2).integers(1, 120, 60).tolist()
+    expected = _reference(model, prompt)[-1]
+    actual = runner.run([Work(prompt, 0, [3, 4], True)])[0]
+    assert np.abs(actual - expected).max() < (0.03 if cache == "bf16" else 0.004) * np.abs(expected).max()
+    assert np.abs(actual - expected).max() > 0
+
+
+def test_one_plan_serves_many_sizes(tmp_path):
+    model = _model("qwen3")
+    runner = _runner(model, tmp_path)
+    prompt = np.random.default_rng(3).integers(1, 120, 128).tolist()
+    expected = _reference(model, prompt)
+    for count in (2, 3, 8, 9, 50, 77, 128):
+        actual = runner.run([Work(prompt[:count], 0, [1, 2, 3, 4], True)])[0]
+        assert np.abs(actual - expected[count - 1]).max() < 2e-5 * np.abs(expected).max()
+    assert len(runner._body._many) == 1 and not runner._body._exact
+
+
+def test_what_is_missing_is_named():
+    config = transformers.LlamaConfig(**_SMALL)
+    arrays = {k: v.numpy() for k, v in transformers.LlamaForCausalLM(config).state_dict().items()}
+    described = ModelConfig.from_dict(config.to_dict())
+
+    def build(change):
+        own = dict(arrays)
+        change(own)
+        return Decoder(described, ArrayTensors(own), 256).body(4, 2, 8, [4] * 3, "f32")
+
+    build(lambda own: None)
+    with pytest.raises(MissingTensorError, match=r"expected a tensor model.layers.1.mlp.up_proj.weight, got none"):
+        build(lambda own: own.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(MissingTensorError, match=r"q_proj.weight: expected shape \(64, 64\), got \(3, 64\)"):
+        build(lambda own: own.update({"model.layers.0.self_attn.q_proj.weight": np.zeros((3, 64), np.float32)}))
+    with pytest.raises(ValueError, match=r"expected a tensor embed_tokens.weight, got \['other'\]"):
+        Decoder(described, ArrayTensors({"other": np.zeros(1, np.float32)}), 256)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"model_type": "mamba"}, "got model_type 'mamba'"),
+        ({"num_key_value_heads": 3}, "expected heads a multiple of key heads, got 4 and 3"),
+        ({"head_dim": 20}, "expected a head size that 16 divides, got 20"),
+        ({"hidden_act": "softsign"}, "got 'softsign'"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "got 'spiral'"),
+        ({"vocab_size": "many"}, "expected vocab_size from 1 up, got 'many'"),
+    ],
+)
+def test_configurations_that_are_not_supported_are_refused(change, text):
+    config = {**transformers.LlamaConfig(**_SMALL).to_dict(), **change}
+    with pytest.raises(UnsupportedModelError, match=text.replace("(", r"\(")):
+        ModelConfig.from_dict(config)
+
+
+def test_a_config_without_sizes_is_refused():
+    with pytest.raises(UnsupportedModelError, match="expected 'num_attention_heads', got none"):
+        ModelConfig.from_dict({"model_type": "llama", "vocab_size": 10})
+
+
+def test_pages_hold_what_the_states_say():
+    assert PAGE_TOKENS % 16 == 0
