@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, model, passes, profiler, tuning
+    from thresher import cache, llm, model, passes, profiler, tuning
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -58,6 +58,7 @@ __all__ = [
     "compile",
     "export",
     "get_num_threads",
+    "llm",
     "load",
     "model",
     "passes",
@@ -68,7 +69,7 @@ __all__ = [
     "tuning",
 ]
 
-_MODULES = ("cache", "compiler", "machine", "model", "passes", "profiler", "tuning")
+_MODULES = ("cache", "compiler", "llm", "machine", "model", "passes", "profiler", "tuning")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})
 _FROM_THREADS = frozenset({"get_num_threads", "set_num_threads"})

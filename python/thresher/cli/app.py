@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, check, diff, doctor, draw, ops, passes, peaks, profile, report, run, tune
+from thresher.cli import cache, check, diff, doctor, draw, llm, ops, passes, peaks, profile, report, run, tune
 
 app = typer.Typer(
     name="thresher",
@@ -22,6 +22,7 @@ check.add_to(app)
 diff.add_to(app)
 doctor.add_to(app)
 draw.add_to(app)
+llm.add_to(app)
 ops.add_to(app)
 passes.add_to(app)
 peaks.add_to(app)

@@ -291,6 +291,10 @@ class LLM:
         """The engine now, and sums since it began."""
         return self.engine.stats()
 
+    def decode_bytes(self, length: int) -> int:
+        """Memory that a step reads in which one sequence of `length` tokens gets one more: weights and its pages."""
+        return self.runner.weight_bytes + self.runner.cache_bytes * length // (self.stats().pages * PAGE_TOKENS)
+
     def close(self) -> None:
         """Cancels what is open and ends the engine's thread."""
         self.engine.close()

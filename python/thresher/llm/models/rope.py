@@ -35,6 +35,8 @@ def _frequencies(rope: Rope, positions: int) -> tuple[npt.NDArray[np.float64], f
     base = rope.theta ** -(np.arange(0, width, 2, dtype=np.float64) / width)
     scaling = rope.scaling
     kind = scaling.get("rope_type", "default")
+    if kind == "factors":
+        return base / np.asarray(scaling["factors"], np.float64), 1.0
     if kind == "linear":
         return base / float(scaling["factor"]), 1.0
     if kind == "llama3":

@@ -1,0 +1,241 @@
+"""``thresher llm``: language models in the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thresher.cli.common import fail
+
+if TYPE_CHECKING:
+    from thresher.llm import LLM, SamplingParams
+
+_RUN_EPILOG = """
+Examples:
+
+- `thresher llm run SmolLM2-135M-Instruct "What is the capital of France?"` answers and ends
+- `thresher llm run model "Once upon a time" --raw --max-tokens 100` continues the text as it stands
+"""
+_CHAT_EPILOG = """
+Examples:
+
+- `thresher llm chat SmolLM2-135M-Instruct` asks for lines until the input ends (Ctrl-D)
+"""
+_BENCH_EPILOG = """
+Examples:
+
+- `thresher llm bench model` measures one request at a time
+- `thresher llm bench model --batch 1 --batch 8 --prompt 512 --output 64 --json` several at a time, for programs
+"""
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A Hugging Face folder or a GGUF file.")]
+Precision = Annotated[
+    str, typer.Option("--precision", help="Of products: model, fp32, bf16, fp16, int8, int8_weight or int4_weight.")
+]
+Cache = Annotated[str | None, typer.Option("--kv-cache", help="How keys and values are kept: f32, bf16 or f16.")]
+Length = Annotated[
+    int | None, typer.Option("--max-length", metavar="N", min=2, help="Tokens of a prompt with its answer.")
+]
+Threads = Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0: as many as the engine has.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Of the answer.")]
+Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the most likely token.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Only the most likely tokens up to this probability.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same answer.")]
+System = Annotated[str | None, typer.Option("--system", help="A message that stands before the chat.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the commands."""
+    group = typer.Typer(name="llm", help="Language models: answer, chat, measure.", no_args_is_help=True)
+    group.command(name="run", epilog=_RUN_EPILOG)(_run)
+    group.command(name="chat", epilog=_CHAT_EPILOG)(_chat)
+    group.command(name="bench", epilog=_BENCH_EPILOG)(_bench)
+    app.add_typer(group)
+
+
+def _run(
+    model: Model,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A question, or with --raw a text to continue.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt as it stands, without a chat.")] = False,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    system: System = None,
+    precision: Precision = "model",
+    kv_cache: Cache = None,
+    max_length: Length = None,
+    threads: Threads = 0,
+) -> None:
+    """Answer one prompt."""
+    params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    with _load(model, precision, kv_cache, max_length, threads, 1) as llm:
+        if raw or llm.tokenizer is None or llm.tokenizer.template is None:
+            _print_stream(llm, llm.encode(prompt), params)
+        else:
+            _print_stream(llm, _prompt(llm, [*_first(system), {"role": "user", "content": prompt}]), params)
+
+
+def _chat(
+    model: Model,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 0.95,
+    seed: Seed = None,
+    system: System = None,
+    precision: Precision = "model",
+    kv_cache: Cache = None,
+    max_length: Length = None,
+    threads: Threads = 0,
+) -> None:
+    """Chat, one line at a time, until the input ends."""
+    params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    with _load(model, precision, kv_cache, max_length, threads, 1) as llm:
+        messages: list[dict[str, str]] = _first(system)
+        while True:
+            try:
+                line = input("> " if sys.stdin.isatty() else "").strip()
+            except EOFError:
+                return
+            if not line:
+                continue
+            messages.append({"role": "user", "content": line})
+            messages.append({"role": "assistant", "content": _print_stream(llm, _prompt(llm, messages), params)})
+
+
+def _bench(
+    model: Model,
+    batch: Annotated[list[int] | None, typer.Option("--batch", metavar="N", min=1, help="Requests at a time.")] = None,
+    prompt: Annotated[int, typer.Option("--prompt", metavar="N", min=1, help="Tokens of each prompt.")] = 128,
+    output: Annotated[int, typer.Option("--output", metavar="N", min=2, help="Tokens of each answer.")] = 64,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often; medians are shown.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    precision: Precision = "model",
+    kv_cache: Cache = None,
+    max_length: Length = None,
+    threads: Threads = 0,
+) -> None:
+    """Measure how fast a model answers."""
+    import time
+
+    from thresher.llm.bench import bench, peak_memory_bytes
+
+    batches = batch or [1]
+    begin = time.monotonic()
+    with _load(model, precision, kv_cache, max_length or prompt + output, threads, max(batches)) as llm:
+        load_s = time.monotonic() - begin
+        try:
+            results = [
+                bench(llm, batch=size, prompt_tokens=prompt, output_tokens=output, rounds=rounds) for size in batches
+            ]
+        except ValueError as error:
+            fail(str(error))
+        data: dict[str, Any] = {
+            "model": str(model),
+            "precision": precision,
+            "load_s": load_s,
+            "weight_bytes": llm.runner.weight_bytes,
+            "cache_bytes": llm.runner.cache_bytes,
+            "peak_memory_bytes": peak_memory_bytes(),
+            "results": [result.to_dict() for result in results],
+        }
+    if as_json:
+        typer.echo(json.dumps(data, indent=2))
+        return
+    _print_bench(data)
+
+
+def _print_bench(data: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{data['model']}, precision {data['precision']}", title_justify="left")
+    for column in ("batch", "prompt", "output", "TTFT ms", "prefill tok/s", "ms a token", "decode tok/s", "GB/s", "roof"):
+        table.add_column(column, justify="right")
+    for row in data["results"]:
+        share, read = row["roof_share"], row["read_gb_per_s"]
+        table.add_row(
+            str(row["batch"]),
+            str(row["prompt_tokens"]),
+            str(row["output_tokens"]),
+            f"{row['ttft_ms']:.1f}",
+            f"{row['prefill_tokens_per_s']:.0f}",
+            f"{row['token_ms']:.2f}",
+            f"{row['decode_tokens_per_s']:.1f}",
+            "" if read is None else f"{read:.1f}",
+            "" if share is None else f"{100 * share:.0f} %",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"loaded in {data['load_s']:.1f} s; weights {data['weight_bytes'] / 1e6:.0f} MB, cache "
+        f"{data['cache_bytes'] / 1e6:.0f} MB, peak memory of the process {data['peak_memory_bytes'] / 1e6:.0f} MB",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _params(**options: Any) -> SamplingParams:
+    from thresher.llm import SamplingParams
+
+    try:
+        return SamplingParams(**options)
+    except ValueError as error:
+        fail(str(error))
+
+
+def _load(
+    model: Path, precision: str, kv_cache: str | None, max_length: int | None, threads: int, max_batch: int
+) -> LLM:
+    from thresher.cli.common import engine
+
+    engine()
+    try:
+        from thresher.llm import LLM
+
+        return LLM(
+            model,
+            precision=precision,
+            kv_cache=kv_cache,
+            max_length=max_length,
+            max_batch=max_batch,
+            num_threads=threads,
+        )
+    except (OSError, ValueError, NotImplementedError, MemoryError) as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"expected the module {error.name}, got none; pip install 'thresher[llm]'")
+
+
+def _first(system: str | None) -> list[dict[str, str]]:
+    return [] if system is None else [{"role": "system", "content": system}]
+
+
+def _prompt(llm: LLM, messages: list[dict[str, str]]) -> list[int]:
+    assert llm.tokenizer is not None
+    try:
+        return llm.tokenizer.chat_prompt(messages)
+    except ValueError as error:
+        fail(str(error))
+
+
+def _print_stream(llm: LLM, prompt: list[int], params: SamplingParams) -> str:
+    """Prints an answer as it comes; gives its text."""
+    text = ""
+    try:
+        stream = llm.stream(prompt, params)
+    except ValueError as error:
+        fail(str(error))
+    try:
+        for delta in stream:
+            text += delta.text
+            typer.echo(delta.text, nl=False)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        stream.cancel()
+    typer.echo()
+    return text

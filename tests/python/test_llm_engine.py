@@ -1,0 +1,356 @@
+"""LLM: what users call, on a small model with random weights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from thresher.llm import LLM, ChatTemplateError, EngineClosedError, QueueFullError, SamplingParams, UnsupportedModelError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+_TEXT = "the cat sat on the mat and looked at the moon while a dog ran round the old house in the rain"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    path = tmp_path_factory.mktemp("model")
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"])
+    backend.train_from_iterator([_TEXT] * 10, trainer)
+    backend.save(str(path / "tokenizer.json"))
+    template = (
+        "{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}"
+        "<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<s>assistant: {% endif %}"
+    )
+    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "chat_template": template}))
+    config = transformers.LlamaConfig(
+        vocab_size=backend.get_vocab_size(),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.3,
+        eos_token_id=1,
+    )
+    torch.manual_seed(1)
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    with LLM(folder, precision="fp32", max_length=200, max_batch=6, max_step_tokens=48, kv_cache_bytes=2 << 20) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def _prompts(count, seed=0):
+    numbers = np.random.default_rng(seed)
+    # Around the sizes of pages and of steps; every other one begins alike.
+    lengths = [1, 2, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 97, 120]
+    shared = numbers.integers(2, 280, 200).tolist()
+    return [
+        (shared[:length] if i % 2 else numbers.integers(2, 280, length).tolist())
+        for i, length in zip(range(count), lengths * 10, strict=False)
+    ]
+
+
+def _greedy(model, prompt, count):
+    with torch.no_grad():
+        made = model.generate(
+            torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+    return made[0, len(prompt) :].tolist()
+
+
+def test_greedy_tokens_are_those_of_transformers_alone_and_together(llm, reference):
+    prompts = _prompts(14)
+    expected = [_greedy(reference, prompt, 24) for prompt in prompts]
+    options = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+    together = llm.generate(prompts, **options)
+    assert [o.completions[0].token_ids for o in together] == expected
+    assert all(o.completions[0].finish_reason == "length" for o in together)
+    for prompt, tokens in zip(prompts[:4], expected, strict=False):
+        assert llm.generate(prompt, **options)[0].completions[0].token_ids == tokens
+
+
+def test_a_mixed_batch_with_cancels_is_what_each_is_alone(llm):
+    chance = random.Random(5)
+    prompts = _prompts(24, seed=3)
+    options = [
+        SamplingParams(
+            max_tokens=chance.randint(1, 40),
+            temperature=chance.choice([0, 0.7, 1.3]),
+            top_k=chance.choice([0, 5]),
+            top_p=chance.choice([1.0, 0.8]),
+            repetition_penalty=chance.choice([1.0, 1.2]),
+            seed=number,
+            ignore_eos=True,
+        )
+        for number in range(len(prompts))
+    ]
+    alone = [llm.generate(p, o)[0].completions[0].token_ids for p, o in zip(prompts, options, strict=True)]
+    for _ in range(3):
+        streams = []
+        for number, (prompt, params) in enumerate(zip(prompts, options, strict=True)):
+            streams.append(llm.stream(prompt, params))
+            if number % 3 == 0:
+                time.sleep(chance.random() / 100)
+                chance.choice(streams).cancel()
+        for stream, expected in zip(streams, alone, strict=True):
+            completion = stream.result().completions[0]
+            if completion.finish_reason == "cancel":
+                assert completion.token_ids == expected[: len(completion.token_ids)]
+            else:
+                assert completion.token_ids == expected
+    stats = llm.stats()
+    assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
+
+
+def test_a_pool_that_is_too_small_for_all_is_enough_for_each(folder, reference):
+    prompts = _prompts(8, seed=4)
+    expected = [_greedy(reference, prompt, 30) for prompt in prompts]
+    with LLM(folder, precision="fp32", max_length=200, max_batch=8, kv_cache_bytes=7 * 16384) as small:
+        assert small.stats().pages == 7
+        outputs = small.generate(prompts, temperature=0, max_tokens=30, ignore_eos=True)
+        assert [o.completions[0].token_ids for o in outputs] == expected
+        stats = small.stats()
+        assert stats.preemptions > 0 and stats.pages_used == 0 and stats.finished == 8
+
+
+def test_a_beginning_that_is_known_is_not_computed_again(folder):
+    prompt = _prompts(14)[13]
+    with LLM(folder, precision="fp32", max_length=200) as fresh:
+        first = fresh.generate(prompt, temperature=0, max_tokens=5, ignore_eos=True)[0]
+        second = fresh.generate(prompt, temperature=0, max_tokens=5, ignore_eos=True)[0]
+        assert (first.stats.cached_tokens, second.stats.cached_tokens) == (0, 96)
+        assert fresh.stats().cached_tokens == 96
+        assert first.completions[0].token_ids == second.completions[0].token_ids
+    with LLM(folder, precision="fp32", max_length=200, prefix_cache=False) as without:
+        without.generate(prompt, max_tokens=1)
+        assert without.generate(prompt, max_tokens=1)[0].stats.cached_tokens == 0
+
+
+def test_seeds(llm):
+    prompt = _prompts(3)[2]
+    first, again, other = (
+        llm.generate(prompt, seed=seed, max_tokens=20, ignore_eos=True)[0].completions[0].token_ids for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    many = llm.generate(prompt, seed=1, n=3, max_tokens=20, ignore_eos=True)[0].completions
+    assert many[0].token_ids == first
+    assert len({tuple(c.token_ids) for c in many}) == 3
+
+
+def test_logprobs_are_those_of_the_model(llm, reference):
+    prompt = _prompts(6)[5]
+    completion = llm.generate(prompt, temperature=0, max_tokens=4, ignore_eos=True, logprobs=3)[0].completions[0]
+    with torch.no_grad():
+        logits = reference(torch.tensor([prompt + completion.token_ids])).logits[0, len(prompt) - 1 :]
+    expected = torch.log_softmax(logits, -1).numpy()
+    for row, (token, found) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True)):
+        assert found.token_id == token
+        assert found.logprob == pytest.approx(expected[row, token], abs=1e-4)
+        assert [t for t, _ in found.top] == np.argsort(-expected[row])[:3].tolist()
+    assert found.top[0] == (found.token_id, found.logprob)
+
+
+def test_what_ends_an_answer(llm):
+    prompt = _prompts(4)[3]
+    tokens = llm.generate(prompt, temperature=0, max_tokens=12, ignore_eos=True)[0].completions[0].token_ids
+    stopped = llm.generate(prompt, temperature=0, max_tokens=12, ignore_eos=True, stop_token_ids=[tokens[5]])[0]
+    first = tokens.index(tokens[5])
+    assert stopped.completions[0].token_ids == tokens[: first + 1]
+    assert stopped.completions[0].finish_reason == "stop"
+    later = llm.generate(
+        prompt, temperature=0, max_tokens=12, ignore_eos=True, stop_token_ids=[tokens[0]], min_tokens=3
+    )[0].completions[0]
+    assert tokens[0] not in later.token_ids[:3]
+
+
+def test_a_stop_text_is_not_part_of_the_answer(llm):
+    prompt = _TEXT[:40]
+    options = {"temperature": 0, "max_tokens": 30, "ignore_eos": True}
+    text = llm.generate(prompt, **options)[0].text
+    assert len(text) > 12 and "\ufffd" not in text[4:8]
+    stop = text[4:8]
+    answer = llm.generate(prompt, stop=stop, **options)[0].completions[0]
+    assert answer.text == text[: text.index(stop)]
+    assert answer.finish_reason == "stop"
+    deltas = list(llm.stream(prompt, stop="never there", **options))
+    assert "".join(d.text for d in deltas) == text
+    assert deltas[-1].finish_reason == "length"
+
+
+def test_logit_bias_and_penalties(llm):
+    prompt = _prompts(4)[3]
+    only = llm.generate(prompt, temperature=0, max_tokens=3, ignore_eos=True, logit_bias={42: 1000.0})[0]
+    assert only.completions[0].token_ids == [42, 42, 42]
+    spread = llm.generate(
+        prompt, temperature=0, max_tokens=3, ignore_eos=True, logit_bias={42: 1000.0, 43: 999.0}, presence_penalty=5.0
+    )[0]
+    assert spread.completions[0].token_ids[:2] == [42, 43]
+
+
+def test_chat(llm):
+    messages = [{"role": "user", "content": "the cat"}]
+    assert llm.tokenizer.chat_text(messages) == "<s>user: the cat</s><s>assistant: "
+    output = llm.chat(messages, max_tokens=5, temperature=0)
+    assert output.prompt_token_ids == llm.tokenizer.chat_prompt(messages)
+    assert output.prompt_token_ids[0] == 0
+    with pytest.raises(ChatTemplateError, match="no such role"):
+        llm.chat([{"role": "bad", "content": "x"}])
+    with pytest.raises(ChatTemplateError, match="expected messages with role and content"):
+        llm.chat(["hello"])
+
+
+def test_templates_run_in_a_sandbox(llm, monkeypatch):
+    monkeypatch.setattr(llm.tokenizer, "template", "{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    monkeypatch.setattr(llm.tokenizer, "_compiled", None)
+    with pytest.raises(ChatTemplateError, match="unsafe"):
+        llm.chat([{"role": "user", "content": "x"}])
+
+
+def test_asyncio(llm):
+    prompts = _prompts(6, seed=9)
+    expected = [llm.generate(p, temperature=0, max_tokens=8, ignore_eos=True)[0].completions[0].token_ids for p in prompts]
+
+    async def together():
+        return await asyncio.gather(
+            *(llm.generate_async(p, temperature=0, max_tokens=8, ignore_eos=True) for p in prompts)
+        )
+
+    assert [c[0].token_ids for c in asyncio.run(together())] == expected
+
+    async def leave():
+        async for _ in llm.stream_async(prompts[0], max_tokens=150, ignore_eos=True):
+            break
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    for _ in range(200):
+        if llm.stats().running == 0:
+            break
+        time.sleep(0.01)
+    assert llm.stats().running == 0 and llm.stats().pages_used == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "text"),
+    [
+        ([], {}, "expected at least one token, got none"),
+        ([1] * 200, {}, "expected at most 199 tokens, so that one more fits into 200, got 200"),
+        ([9999], {}, "expected tokens from 0 to"),
+        ([1], {"temperature": -1}, "temperature: expected 0 or more, got -1"),
+        ([1], {"top_p": 0}, "top_p: expected above 0"),
+        ([1], {"n": 0}, "n: expected 1 to 128, got 0"),
+        ([1], {"min_tokens": 5, "max_tokens": 2}, "min_tokens: expected at most max_tokens"),
+        ([1], {"logit_bias": {99999: 1.0}}, "logit_bias: expected tokens from 0 to"),
+        ([1], {"stop": [""]}, "stop: expected texts that are not empty"),
+        ([1], {"logprobs": 1000}, "logprobs: expected 0 to 64"),
+    ],
+)
+def test_what_is_not_legal_is_refused_alone(llm, prompt, options, text):
+    with pytest.raises(ValueError, match=text):
+        llm.generate([prompt], **options)
+    assert llm.generate([1, 2], max_tokens=1)[0].completions[0].finish_reason in ("length", "stop")
+
+
+def test_the_longest_prompt_that_fits(llm):
+    output = llm.generate([5] * 199, max_tokens=50, ignore_eos=True)[0]
+    assert len(output.completions[0].token_ids) == 1 and output.completions[0].finish_reason == "length"
+
+
+def test_a_full_queue_refuses(folder):
+    with LLM(folder, precision="fp32", max_length=200, max_batch=1, max_waiting=2) as small:
+        streams = [small.stream([1, 2], max_tokens=100, ignore_eos=True) for _ in range(3)]
+        with pytest.raises(QueueFullError, match="at most 2 answers"):
+            small.stream([1, 2])
+        for stream in streams:
+            stream.cancel()
+        for stream in streams:
+            stream.result()
+        assert small.generate([1, 2], max_tokens=1)
+
+
+def test_a_step_that_fails_fails_its_requests_alone(llm, monkeypatch):
+    run = llm.runner.run
+    failures = [MemoryError("no room")]
+
+    def sometimes(work):
+        if failures and any(len(w.tokens) == 7 for w in work):
+            raise failures.pop()
+        return run(work)
+
+    monkeypatch.setattr(llm.runner, "run", sometimes)
+    with pytest.raises(MemoryError, match="no room"):
+        llm.generate([3] * 7, max_tokens=2)
+    assert llm.generate([3] * 7, max_tokens=2, ignore_eos=True)[0].completions[0].finish_reason == "length"
+    assert llm.stats().failed >= 1 and llm.stats().pages_used == 0
+
+
+def test_who_raises_on_delivery_harms_nobody(llm):
+    done = threading.Event()
+
+    def raises(delta):
+        if delta.finish_reason:
+            done.set()
+        raise RuntimeError("mine")
+
+    llm.engine.submit([1, 2, 3], SamplingParams(max_tokens=150, ignore_eos=True), raises)
+    assert done.wait(20)
+    assert llm.generate([1, 2], max_tokens=1)
+
+
+def test_close_ends_what_is_open(folder):
+    made = LLM(folder, precision="fp32", max_length=200)
+    stream = made.stream([1, 2], max_tokens=190, ignore_eos=True)
+    next(stream)
+    made.close()
+    assert stream.result().completions[0].finish_reason == "cancel"
+    with pytest.raises(EngineClosedError):
+        made.generate([1])
+    made.close()
+
+
+def test_what_cannot_be_loaded_is_named(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match="expected a model at"):
+        LLM(tmp_path / "none")
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    with pytest.raises((UnsupportedModelError, ValueError, FileNotFoundError)):
+        LLM(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="expected JSON"):
+        LLM(tmp_path)
+    with pytest.raises(ValueError, match="kv_cache: expected one of"):
+        LLM(folder, kv_cache="int3")
+    with pytest.raises(ValueError, match="max_length: expected at most 512"):
+        LLM(folder, max_length=4096)
+    with pytest.raises(ValueError, match="kv_cache_bytes: expected at least"):
+        LLM(folder, kv_cache_bytes=10)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int8_weight"])
+def test_other_precisions_answer(folder, precision):
+    with LLM(folder, precision=precision, max_length=200) as made:
+        output = made.generate(_prompts(4), max_tokens=5, temperature=0, ignore_eos=True)
+        assert all(len(o.completions[0].token_ids) == 5 for o in output)
