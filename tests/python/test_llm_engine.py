@@ -11,7 +11,14 @@ import time
 import numpy as np
 import pytest
 
-from thresher.llm import LLM, ChatTemplateError, EngineClosedError, QueueFullError, SamplingParams, UnsupportedModelError
+from thresher.llm import (
+    LLM,
+    ChatTemplateError,
+    EngineClosedError,
+    QueueFullError,
+    SamplingParams,
+    UnsupportedModelError,
+)
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -153,7 +160,8 @@ def test_a_beginning_that_is_known_is_not_computed_again(folder):
 def test_seeds(llm):
     prompt = _prompts(3)[2]
     first, again, other = (
-        llm.generate(prompt, seed=seed, max_tokens=20, ignore_eos=True)[0].completions[0].token_ids for seed in (1, 1, 2)
+        llm.generate(prompt, seed=seed, max_tokens=20, ignore_eos=True)[0].completions[0].token_ids
+        for seed in (1, 1, 2)
     )
     assert first == again != other
     many = llm.generate(prompt, seed=1, n=3, max_tokens=20, ignore_eos=True)[0].completions
@@ -232,7 +240,9 @@ def test_templates_run_in_a_sandbox(llm, monkeypatch):
 
 def test_asyncio(llm):
     prompts = _prompts(6, seed=9)
-    expected = [llm.generate(p, temperature=0, max_tokens=8, ignore_eos=True)[0].completions[0].token_ids for p in prompts]
+    expected = [
+        llm.generate(p, temperature=0, max_tokens=8, ignore_eos=True)[0].completions[0].token_ids for p in prompts
+    ]
 
     async def together():
         return await asyncio.gather(

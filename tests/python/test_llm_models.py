@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from thresher.llm.formats import StoredTensor, read_safetensors
 from thresher.llm.models import Decoder, ModelConfig, UnsupportedModelError
-from thresher.llm.models.checkpoint import ArrayTensors
-from thresher.llm.models.decoder import PAGE_TOKENS, MissingTensorError
+from thresher.llm.models.decoder import MissingTensorError
 from thresher.llm.runner import Runner, Work
 
 torch = pytest.importorskip("torch")
@@ -92,12 +94,14 @@ def _model(name):
 
 def _runner(model, tmp_path=None, **options):
     """Of what the model saves, which is what users have."""
-    from thresher.llm.models.checkpoint import read_folder
-
     model.save_pretrained(tmp_path)
-    described, tensors = read_folder(tmp_path)
-    decoder = Decoder(ModelConfig.from_dict(described), tensors, 256)
+    described = json.loads((tmp_path / "config.json").read_text())
+    decoder = Decoder(ModelConfig.from_dict(described), read_safetensors(tmp_path), 256)
     return Runner(decoder, **{"pages": 40, "max_batch": 4, "max_tokens": 128, **options})
+
+
+def _stored(array):
+    return StoredTensor("f32", array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _reference(model, tokens):
@@ -112,7 +116,7 @@ def test_scores_are_those_of_pytorch(name, tmp_path):
     random = np.random.default_rng(1)
     prompts = [random.integers(1, 120, length).tolist() for length in (100, 1, 17)]
     pages = [[7, 3, 21, 5], [1, 2], [30, 9]]
-    expected = [_reference(model, prompt + [5, 6]) for prompt in prompts]
+    expected = [_reference(model, [*prompt, 5, 6]) for prompt in prompts]
     scale = max(np.abs(e).max() for e in expected)
 
     def check(actual, rows):
@@ -169,7 +173,9 @@ def test_what_is_missing_is_named():
     def build(change):
         own = dict(arrays)
         change(own)
-        return Decoder(described, ArrayTensors(own), 256).body(4, 2, 8, [4] * 3, "f32")
+        return Decoder(described, {name: _stored(array) for name, array in own.items()}, 256).body(
+            4, 2, 8, [4] * 3, "f32"
+        )
 
     build(lambda own: None)
     with pytest.raises(MissingTensorError, match=r"expected a tensor model.layers.1.mlp.up_proj.weight, got none"):
@@ -177,7 +183,7 @@ def test_what_is_missing_is_named():
     with pytest.raises(MissingTensorError, match=r"q_proj.weight: expected shape \(64, 64\), got \(3, 64\)"):
         build(lambda own: own.update({"model.layers.0.self_attn.q_proj.weight": np.zeros((3, 64), np.float32)}))
     with pytest.raises(ValueError, match=r"expected a tensor embed_tokens.weight, got \['other'\]"):
-        Decoder(described, ArrayTensors({"other": np.zeros(1, np.float32)}), 256)
+        Decoder(described, {"other": _stored(np.zeros(1, np.float32))}, 256)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +206,3 @@ def test_configurations_that_are_not_supported_are_refused(change, text):
 def test_a_config_without_sizes_is_refused():
     with pytest.raises(UnsupportedModelError, match="expected 'num_attention_heads', got none"):
         ModelConfig.from_dict({"model_type": "llama", "vocab_size": 10})
-
-
-def test_pages_hold_what_the_states_say():
-    assert PAGE_TOKENS % 16 == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("hypothesis")
-from hypothesis import settings, strategies as st
+from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from thresher.llm.cache import PagePool
@@ -22,7 +23,9 @@ _LENGTHS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 30, 31])
 class _History(RuleBasedStateMachine):
     """Requests come, are computed, end or are cancelled; what a page holds is remembered as the tokens up to there."""
 
-    @initialize(batch=st.integers(1, 4), tokens=st.integers(1, 12), prefix=st.booleans(), ttl=st.sampled_from([None, 5]))
+    @initialize(
+        batch=st.integers(1, 4), tokens=st.integers(1, 12), prefix=st.booleans(), ttl=st.sampled_from([None, 5])
+    )
     def begin(self, batch, tokens, prefix, ttl):
         self.now = 0.0
         self.pool = PagePool(_PAGES, _SIZE, ttl, lambda: self.now)
@@ -129,9 +132,7 @@ TestHistory.settings = settings(max_examples=150, stateful_step_count=40, deadli
 def test_a_full_pool_makes_the_last_in_order_begin_again():
     pool = PagePool(4, _SIZE)
     scheduler = Scheduler(pool, max_batch=4, max_tokens=16)
-    first, second = (
-        Sequence(Request(n, [n] * 8, SamplingParams(), 8, lambda _: None), 0, None) for n in range(2)
-    )
+    first, second = (Sequence(Request(n, [n] * 8, SamplingParams(), 8, lambda _: None), 0, None) for n in range(2))
     scheduler.add(first)
     scheduler.add(second)
     step = scheduler.next_step()

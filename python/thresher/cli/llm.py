@@ -154,7 +154,17 @@ def _print_bench(data: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title=f"{data['model']}, precision {data['precision']}", title_justify="left")
-    for column in ("batch", "prompt", "output", "TTFT ms", "prefill tok/s", "ms a token", "decode tok/s", "GB/s", "roof"):
+    for column in (
+        "batch",
+        "prompt",
+        "output",
+        "TTFT ms",
+        "prefill tok/s",
+        "ms a token",
+        "decode tok/s",
+        "GB/s",
+        "roof",
+    ):
         table.add_column(column, justify="right")
     for row in data["results"]:
         share, read = row["roof_share"], row["read_gb_per_s"]

@@ -1,7 +1,7 @@
 """Language models: load, generate, chat.
 
-    llm = thresher.llm.LLM("path/to/model")
-    print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text)
+llm = thresher.llm.LLM("path/to/model")
+print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text)
 """
 
 from thresher.llm.api import LLM, Completion, Output, Stream

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import os
 import queue
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -97,7 +98,7 @@ class LLM:
         """Loads a model.
 
         Args:
-          path: a Hugging Face folder (config.json, *.safetensors, tokenizer.json).
+          path: a Hugging Face folder (config.json, *.safetensors, tokenizer.json) or a GGUF file.
           precision: of products with weights: "model" (as they are stored), "fp32", "bf16", "fp16", "int8",
             "int8_weight" or "int4_weight".
           kv_cache: how keys and values are kept: "f32", "bf16" or "f16". Default: "f32" with precision "fp32", else
@@ -184,14 +185,14 @@ class LLM:
         params = _params(params, options)
         one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         tokens = [self.encode(prompt) for prompt in ([prompts] if one else prompts)]  # type: ignore[arg-type,list-item]
-        streams = []
+        pending: list[_Pending] = []
         try:
             for prompt in tokens:
-                streams.append(self._stream(prompt, params))
-            return [stream.result() for stream in streams]
+                pending.append(_Pending(self.engine, prompt, params))
+            return [each.result() for each in pending]
         except BaseException:
-            for stream in streams:
-                stream.cancel()
+            for each in pending:
+                self.engine.cancel(each.request)
             raise
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> Stream:
@@ -225,7 +226,7 @@ class LLM:
           ValueError: the prompt or an option is not legal.
         """
         prompt = self._with_tokenizer().chat_prompt(messages, tools, **(template_options or {}))
-        return self._stream(prompt, _params(params, options)).result()
+        return self.generate(prompt, params, **options)[0]
 
     def stream_chat(
         self,
@@ -314,6 +315,31 @@ class LLM:
 
     def _stream(self, prompt: list[int], params: SamplingParams) -> Stream:
         return Stream(self.engine, prompt, params)
+
+
+class _Pending:
+    """Collects the answers to one prompt; wakes whoever waits only when they are whole."""
+
+    def __init__(self, engine: Engine, prompt: list[int], params: SamplingParams) -> None:
+        self._completions = [Completion() for _ in range(params.n)]
+        self._open = params.n
+        self._error: Exception | None = None
+        self._done = threading.Event()
+        self.request = engine.submit(prompt, params, self._take)
+
+    def _take(self, delta: Delta) -> None:
+        self._completions[delta.index].add(delta)
+        self._error = self._error or delta.error
+        self._open -= delta.finish_reason is not None
+        if not self._open:
+            self._done.set()
+
+    def result(self) -> Output:
+        """Waits; raises what made the request fail."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return Output(self.request.prompt, self._completions, self.request.stats)
 
 
 class Stream(Iterator[Delta]):

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from thresher.llm.cache import PagePool
-from thresher.llm.request import Delta, Request, Sequence as Answer, State
+from thresher.llm.request import Delta, Request, State
+from thresher.llm.request import Sequence as Answer
 from thresher.llm.runner import Runner
 from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
 from thresher.llm.scheduler import Scheduler, Step
@@ -158,9 +159,7 @@ class Engine:
             if self._queued + params.n > self._max_waiting + self._runner.max_batch:
                 raise QueueFullError(f"expected at most {self._max_waiting} answers in the queue; try again later")
             self._queued += params.n
-            request = Request(
-                self._number, tokens, params, min(params.max_tokens or room, room), deliver, priority
-            )
+            request = Request(self._number, tokens, params, min(params.max_tokens or room, room), deliver, priority)
             self._number += 1
             self._arrived.append(request)
             self._lock.notify()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from thresher.llm.models import ModelConfig
-from thresher.llm.models.checkpoint import read_folder
-from thresher.llm.models.decoder import Tensors
+from thresher.llm.formats import StoredTensor, read_gguf, read_safetensors
+from thresher.llm.models import ModelConfig, gguf
 from thresher.llm.tokenizer import Tokenizer
+
+_ENDS_OF_TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")  # beside what a GGUF file says
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,13 +27,13 @@ class Loaded:
     """
 
     config: ModelConfig
-    tensors: Tensors
+    tensors: Mapping[str, StoredTensor]
     tokenizer: Tokenizer | None
     eos_token_ids: tuple[int, ...]
 
 
 def load(path: Path) -> Loaded:
-    """Reads a model.
+    """Reads a model: a Hugging Face folder or a GGUF file.
 
     Raises:
       FileNotFoundError: the path, or a file that is wanted there, does not exist.
@@ -38,19 +41,47 @@ def load(path: Path) -> Loaded:
     """
     if not path.exists():
         raise FileNotFoundError(f"expected a model at {path}, got nothing there")
-    if not path.is_dir():
-        raise ValueError(f"expected a folder with config.json, got the file {path}")
-    described, tensors = read_folder(path)
+    return _folder(path) if path.is_dir() else _gguf(path)
+
+
+def _folder(path: Path) -> Loaded:
+    described = _json(path / "config.json")
     config = ModelConfig.from_dict(described)
+    tensors = read_safetensors(path)
     tokenizer = Tokenizer.from_folder(path) if (path / "tokenizer.json").is_file() else None
     return Loaded(config, tensors, tokenizer, _ends(path, config, tokenizer))
+
+
+def _gguf(path: Path) -> Loaded:
+    tensors = read_gguf(path)
+    factors = tensors.get("rope_freqs.weight")
+    config = gguf.config_of(tensors.metadata, None if factors is None else factors.dequantized())
+    ends = set(config.eos_token_ids)
+    tokenizer = gguf.tokenizer_of(tensors.metadata)
+    for name in _ENDS_OF_TURNS:
+        number = tokenizer.token_id(name)
+        if number is not None:
+            ends.add(number)
+    return Loaded(config, tensors, tokenizer, tuple(sorted(ends)))
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise FileNotFoundError(f"expected {file}, got none; is this a model's folder?")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: expected JSON, got {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{file}: expected an object, got a {type(found).__name__}")
+    return found
 
 
 def _ends(path: Path, config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     """What generation_config.json says ends an answer, else config.json, else the tokenizer."""
     file = path / "generation_config.json"
     if file.is_file():
-        found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        found = _json(file).get("eos_token_id")
         if isinstance(found, list):
             return tuple(int(token) for token in found)
         if found is not None:

@@ -45,7 +45,9 @@ class Tokenizer:
 
         file = path / "tokenizer.json"
         if not file.is_file():
-            raise FileNotFoundError(f"{path}: expected tokenizer.json, got none; save the fast tokenizer beside the model")
+            raise FileNotFoundError(
+                f"{path}: expected tokenizer.json, got none; save the fast tokenizer beside the model"
+            )
         try:
             backend = Backend.from_file(str(file))
         except Exception as error:  # the library raises plain Exception
@@ -101,7 +103,9 @@ class Tokenizer:
     def chat_text(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **options: Any) -> str:
         """The same as text. Templates run in a sandbox."""
         if self.template is None:
-            raise ChatTemplateError("expected a model with a chat template, got none; use generate() with a plain prompt")
+            raise ChatTemplateError(
+                "expected a model with a chat template, got none; use generate() with a plain prompt"
+            )
         for message in messages:
             if not isinstance(message, Mapping) or "role" not in message:
                 raise ChatTemplateError(f"expected messages with role and content, got {message!r}")
@@ -111,9 +115,7 @@ class Tokenizer:
             self._compiled = _environment().from_string(self.template)
         try:
             names = {**self.special, **options}
-            return str(
-                self._compiled.render(messages=list(messages), tools=tools, add_generation_prompt=True, **names)
-            )
+            return str(self._compiled.render(messages=list(messages), tools=tools, add_generation_prompt=True, **names))
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise ChatTemplateError(f"expected messages that the chat template takes, got {error}") from None
 

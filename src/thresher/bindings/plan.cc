@@ -140,9 +140,8 @@ void Run(Session& session, const std::vector<Array>& inputs, const std::vector<M
          const Dims& sizes) {
   for (const PortType& port : session.plan().inputs) {
     if (port.state) {
-      throw nb::value_error(("expected run_at() for a plan with state, which runs write to, got run() with state " +
-                             port.name)
-                                .c_str());
+      throw nb::value_error(
+          ("expected run_at() for a plan with state, which runs write to, got run() with state " + port.name).c_str());
     }
   }
   std::vector<View> in, out;

@@ -49,7 +49,8 @@ struct Value {
     kInput,
     kConstant,
     kResult,
-    kState,  // memory of the caller's that outlives a run, among the inputs; what writes to it makes a new version of it
+    kState,  // memory of the caller's that outlives a run, among the inputs; what writes to it makes a new version of
+             // it
   };
   std::string name;
   DType dtype = DType::kF32;

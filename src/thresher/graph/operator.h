@@ -55,13 +55,13 @@ struct Cost {
 // What passes ask of an operator, so that a new row is known to all of them.
 enum class Trait : uint8_t {
   kNone = 0,
-  kView = 1,      // rearranges its first operand without computing; most often no memory is moved
-  kUnary = 2,     // f(x), element by element
-  kBinary = 4,    // f(a, b), element by element, with broadcasting
-  kFuses = 8,     // may be a step of `pointwise`
-  kProduct = 16,  // multiplies matrices
-  kMoves = 32,    // its results are elements of its operands, of any type, as they are
-  kJumps = 64,    // its result jumps where an operand changes a little
+  kView = 1,          // rearranges its first operand without computing; most often no memory is moved
+  kUnary = 2,         // f(x), element by element
+  kBinary = 4,        // f(a, b), element by element, with broadcasting
+  kFuses = 8,         // may be a step of `pointwise`
+  kProduct = 16,      // multiplies matrices
+  kMoves = 32,        // its results are elements of its operands, of any type, as they are
+  kJumps = 64,        // its result jumps where an operand changes a little
   kWritesState = 128  // writes to its operand "state" in place; its one result is the new version
 };
 constexpr Trait operator|(Trait a, Trait b) {

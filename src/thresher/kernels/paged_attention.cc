@@ -45,8 +45,8 @@ struct Sizes {
 // The queries [first, last) of one sequence and the heads of one group.
 struct Unit {
   int64_t sequence = 0;
-  int64_t head = 0;      // of keys
-  int64_t first = 0;     // among the sequence's own queries
+  int64_t head = 0;   // of keys
+  int64_t first = 0;  // among the sequence's own queries
   int64_t last = 0;
   int64_t position = 0;  // of query `first`
   int64_t begin = 0;     // the first key that any of them sees
@@ -135,10 +135,10 @@ struct Scratch {
         all_m(l + sizes.block_rows()),
         all_l(all_m + sizes.block_rows()) {}
 
-  float* q;       // [rows, depth], scaled
-  float* scores;  // [rows, kChunkTokens], then exp of them
-  float* sums;    // [rows, depth]: of one chunk
-  float* all;     // [rows, depth]: of the chunks so far
+  float* q;                      // [rows, depth], scaled
+  float* scores;                 // [rows, kChunkTokens], then exp of them
+  float* sums;                   // [rows, depth]: of one chunk
+  float* all;                    // [rows, depth]: of the chunks so far
   float *m, *l, *all_m, *all_l;  // [rows]: maximum and sum
 };
 
@@ -172,8 +172,8 @@ HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int64_t depth, const T* H
   if constexpr (kRows > 3) store(3, s30, s31);
 }
 
-// Two vectors of the sums of values of kRows queries, weighted, over the keys [begin, end) of the chunk; `x` and `y` are
-// the columns where they begin.
+// Two vectors of the sums of values of kRows queries, weighted, over the keys [begin, end) of the chunk; `x` and `y`
+// are the columns where they begin.
 template <int kRows, class T>
 HWY_INLINE void SumTile(const float* HWY_RESTRICT weights, const T* const* panels, int64_t begin, int64_t end,
                         int64_t depth, int64_t x, int64_t y, float* HWY_RESTRICT sums) {
@@ -233,7 +233,8 @@ HWY_INLINE void ByFour(int64_t rows, const Tile& tile) {
   }
 }
 
-// Scores become weights: exp(score - maximum) of the keys [begin, end) that the row sees, 0 for the others below `stop`.
+// Scores become weights: exp(score - maximum) of the keys [begin, end) that the row sees, 0 for the others below
+// `stop`.
 HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int64_t stop, float softcap, float* m,
                         float* l) {
   const Tag d;

@@ -38,16 +38,15 @@ struct PagedAttentionArgs {
   int64_t sequences = 0;
   int64_t table_width = 0;
   float scale = 1;
-  int64_t window = 0;            // a query sees its own key and those before, window keys in all; 0: all of them
-  float softcap = 0;             // scores become softcap tanh(score / softcap); 0: they stay
-  float* partial = nullptr;      // [partial_rows, head size + 2]
+  int64_t window = 0;        // a query sees its own key and those before, window keys in all; 0: all of them
+  float softcap = 0;         // scores become softcap tanh(score / softcap); 0: they stay
+  float* partial = nullptr;  // [partial_rows, head size + 2]
   int64_t partial_rows = 0;
 };
 
 // Query i of n of a sequence with `length` keys stands at length - n + i and sees the keys up to there. Few queries
-// over many keys are cut by ranges of keys into `partial`, which PagedAttentionMerge then puts together; it does nothing
-// where that was not so.
-// Errors: OutOfRange where starts, lengths or pages do not fit.
+// over many keys are cut by ranges of keys into `partial`, which PagedAttentionMerge then puts together; it does
+// nothing where that was not so. Errors: OutOfRange where starts, lengths or pages do not fit.
 Status PagedAttention(const PagedAttentionArgs& args, std::byte* scratch, int part = 0, int num_parts = 1);
 Status PagedAttentionMerge(const PagedAttentionArgs& args, int part = 0, int num_parts = 1);
 size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args);

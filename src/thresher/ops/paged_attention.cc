@@ -38,9 +38,8 @@ Result<std::vector<TensorType>> InferKvWrite(const InferContext& c) {
     THRESHER_TRY(ops::WantFloat(c, i, i == 1 ? "k" : "v"));
     const Dims& x = c.inputs[i].shape;
     if (x.size() != 3 || x != c.inputs[1].shape || x[1] != state[1] || x[2] != state[4]) {
-      return InvalidArgument("expected k and v [tokens, " + std::to_string(state[1]) + ", " +
-                             std::to_string(state[4]) + "], got " + ToString(c.inputs[1].shape) + " and " +
-                             ToString(c.inputs[2].shape));
+      return InvalidArgument("expected k and v [tokens, " + std::to_string(state[1]) + ", " + std::to_string(state[4]) +
+                             "], got " + ToString(c.inputs[1].shape) + " and " + ToString(c.inputs[2].shape));
     }
   }
   THRESHER_TRY(WantInts(c, 3, "slots", {c.inputs[1].shape[0]}));
@@ -50,8 +49,8 @@ Result<std::vector<TensorType>> InferKvWrite(const InferContext& c) {
 // What is written is what is read.
 Cost CostKvWrite(const InferContext& c, std::span<const TensorType>) {
   const double bytes = static_cast<double>(ops::Bytes(c.inputs[1]) + ops::Bytes(c.inputs[2]));
-  return {0, bytes, bytes * static_cast<double>(SizeOf(c.inputs[0].dtype)) /
-                        static_cast<double>(SizeOf(c.inputs[1].dtype))};
+  return {0, bytes,
+          bytes * static_cast<double>(SizeOf(c.inputs[0].dtype)) / static_cast<double>(SizeOf(c.inputs[1].dtype))};
 }
 
 Status KvWriteStep(const StepContext& c) {

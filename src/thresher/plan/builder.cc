@@ -114,7 +114,9 @@ Status WantWide(const Graph& graph, const Node& node) {
   if (node.op->Has(Trait::kMoves) || op == "cast" || op == "full" || op == "arange" || op == "pointwise") {
     return Status::Ok();
   }
-  const auto refused = [&](ValueId id) { return id != kNoValue && IsHalf(graph.value(id).dtype) && !graph.is_state(id); };
+  const auto refused = [&](ValueId id) {
+    return id != kNoValue && IsHalf(graph.value(id).dtype) && !graph.is_state(id);
+  };
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (refused(node.inputs[i]) && !IsConstantWeight(graph, node, i)) {
       return Unsupported("wanted operand " + std::to_string(i) + " as f32, found " +

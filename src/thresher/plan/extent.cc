@@ -522,8 +522,7 @@ Status SizedPlan::Set(std::span<const int64_t> sizes) {
   scratch_bytes = 0;
   for (size_t s = 0; s < plan_->steps.size(); ++s) {
     const Step& step = plan_->steps[s];
-    parallel[s] =
-        plan_->num_threads > 1 && (step.data_decides || WorthThreads(costs_[2 * s], costs_[2 * s + 1]));
+    parallel[s] = plan_->num_threads > 1 && (step.data_decides || WorthThreads(costs_[2 * s], costs_[2 * s + 1]));
     if (extent.chooses && step.product >= 0) {
       std::memcpy(param(s, static_cast<size_t>(step.params_type->blocking)),
                   &products_[static_cast<size_t>(step.product)].blocking, sizeof(kernels::Blocking));

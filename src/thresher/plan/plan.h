@@ -68,11 +68,11 @@ struct Step {
   int num_inputs = 0;
   std::vector<std::max_align_t> params;
   const ParamsType* params_type = nullptr;
-  int product = -1;          // the plan's product whose blocking is among the params
-  size_t scratch_bytes = 0;  // per part
-  bool parallel = false;     // false: one thread does it whole
-  bool data_decides = false; // how much work it is follows from what is in its operands: always shared
-  double flops = -1;         // < 0: not modelled
+  int product = -1;           // the plan's product whose blocking is among the params
+  size_t scratch_bytes = 0;   // per part
+  bool parallel = false;      // false: one thread does it whole
+  bool data_decides = false;  // how much work it is follows from what is in its operands: always shared
+  double flops = -1;          // < 0: not modelled
   double bytes = 0;
   StepShown shown;
 };

@@ -39,9 +39,10 @@ struct Shape {
 class Case {
  public:
   Case(const Shape& shape, const std::vector<Sequence>& sequences) : shape_(shape) {
-    const int64_t width = 1 + std::accumulate(sequences.begin(), sequences.end(), int64_t{0}, [&](int64_t most, auto& s) {
-      return std::max(most, (s.length + shape.page_tokens - 1) / shape.page_tokens);
-    });
+    const int64_t width =
+        1 + std::accumulate(sequences.begin(), sequences.end(), int64_t{0}, [&](int64_t most, auto& s) {
+          return std::max(most, (s.length + shape.page_tokens - 1) / shape.page_tokens);
+        });
     const auto count = static_cast<int64_t>(sequences.size());
     std::vector<int32_t> pages(static_cast<size_t>(width * count));
     std::iota(pages.begin(), pages.end(), 0);
@@ -75,9 +76,9 @@ class Case {
     std::vector<float> out(q_.size(), -7);
     PagedAttentionArgs args = Args(out);
     std::vector<float> partial;
-    args.partial_rows = cut ? PartialRows(shape_.query_heads, shape_.heads, shape_.depth,
-                                          args.table_width * shape_.page_tokens, parts)
-                            : 0;
+    args.partial_rows =
+        cut ? PartialRows(shape_.query_heads, shape_.heads, shape_.depth, args.table_width * shape_.page_tokens, parts)
+            : 0;
     partial.resize(static_cast<size_t>(args.partial_rows * (shape_.depth + 2)));
     args.partial = partial.data();
     if (reference) {
@@ -120,8 +121,8 @@ class Case {
     std::vector<float> v = RandomFloats(k.size(), 50 + seed, -1, 1);
     const Dims shape = {tokens, shape_.heads, shape_.depth};
     for (int part = 0; part < 3; ++part) {
-      const KvWriteArgs args{state_view_, MakeView(k.data(), DType::kF32, shape), MakeView(v.data(), DType::kF32, shape),
-                             slots.data()};
+      const KvWriteArgs args{state_view_, MakeView(k.data(), DType::kF32, shape),
+                             MakeView(v.data(), DType::kF32, shape), slots.data()};
       EXPECT_TRUE(KvWrite(args, part, 3).ok());
     }
   }
@@ -214,8 +215,9 @@ TEST(PagedAttention, RefusesWhatDoesNotFit) {
 TEST(KvWrite, RefusesSlotsBeyondTheState) {
   std::vector<float> state(2 * 1 * 2 * 16 * 16), k(16), v(16);
   std::vector<int32_t> slots = {32};
-  const KvWriteArgs args{MakeView(state.data(), DType::kF32, {2, 1, 2, 16, 16}), MakeView(k.data(), DType::kF32, {1, 1, 16}),
-                         MakeView(v.data(), DType::kF32, {1, 1, 16}), slots.data()};
+  const KvWriteArgs args{MakeView(state.data(), DType::kF32, {2, 1, 2, 16, 16}),
+                         MakeView(k.data(), DType::kF32, {1, 1, 16}), MakeView(v.data(), DType::kF32, {1, 1, 16}),
+                         slots.data()};
   EXPECT_EQ(KvWrite(args).code(), Code::kOutOfRange);
   slots[0] = -1;
   EXPECT_TRUE(KvWrite(args).ok());

@@ -64,7 +64,8 @@ TEST(State, OutlivesARun) {
     for (int32_t run = 0; run < 2; ++run) {
       std::fill(v.begin(), v.end(), run == 0 ? 1.0f : 4.0f);
       const int32_t base = run * 3;
-      std::vector<int32_t> slots = {32 + base, 33 + base, 34 + base}, starts = {0, 3}, lengths = {base + 3}, tables = {2, 9};
+      std::vector<int32_t> slots = {32 + base, 33 + base, 34 + base}, starts = {0, 3}, lengths = {base + 3},
+                           tables = {2, 9};
       const std::vector<View> in = {state_view,
                                     MakeView(q.data(), DType::kF32, {kTokens, 2, 16}),
                                     MakeView(k.data(), DType::kF32, {kTokens, 1, 16}),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from thresher import _engine
+from thresher.llm.formats import StoredTensor
 from thresher.llm.models import rope
 from thresher.llm.models.config import ModelConfig, Rope
 from thresher.llm.models.names import Names
@@ -20,37 +21,13 @@ class MissingTensorError(ValueError):
     """The checkpoint lacks a tensor that the model wants, or has it in another shape."""
 
 
-class StoredTensor(Protocol):
-    """A tensor as a checkpoint stores it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes, slowest first."""
-
-    def dequantized(self) -> npt.NDArray[np.float32]:
-        """All elements as f32."""
-
-    def add_to(self, graph: _engine.Graph, name: str) -> int:
-        """Adds the tensor to a graph as a weight, as it is stored; gives its id."""
-
-
-class Tensors(Protocol):
-    """A checkpoint."""
-
-    def names(self) -> Collection[str]:
-        """The names of all tensors."""
-
-    def get(self, name: str) -> StoredTensor:
-        """One of them."""
-
-
 class Decoder:
     """Builds the graphs of one model.
 
     `body` reads the tokens of a step and writes their keys and values to the states; `head` scores what may come next.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Tensors, max_positions: int) -> None:
+    def __init__(self, config: ModelConfig, tensors: Mapping[str, StoredTensor], max_positions: int) -> None:
         """Prepares what graphs of all sizes share.
 
         Args:
@@ -64,7 +41,7 @@ class Decoder:
         self.config = config
         self.max_positions = max_positions
         self._tensors = tensors
-        self._names = Names(config.architecture, tensors.names())
+        self._names = Names(config.architecture, tensors.keys())
         self._stored: dict[str, StoredTensor] = {}
         self._small: dict[str, npt.NDArray[np.float32]] = {}
         self._ropes: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = {}
@@ -156,9 +133,9 @@ class Decoder:
         """
         found = self._stored.get(name)
         if found is None:
-            if name not in self._tensors.names():
+            if name not in self._tensors:
                 raise MissingTensorError(f"expected a tensor {name}, got none; the checkpoint is not complete")
-            found = self._stored[name] = self._tensors.get(name)
+            found = self._stored[name] = _readable(self._tensors[name])
         if shape is not None and tuple(found.shape) != tuple(shape):
             raise MissingTensorError(f"tensor {name}: expected shape {tuple(shape)}, got {tuple(found.shape)}")
         return found
@@ -172,7 +149,7 @@ class Decoder:
 
     def has_tensor(self, name: str) -> bool:
         """Whether the checkpoint has a tensor of that name."""
-        return name in self._tensors.names()
+        return name in self._tensors
 
     def name(self, role: str, *numbers: int) -> str:
         """What the checkpoint calls a tensor, or a linear, in that role."""
@@ -184,6 +161,15 @@ class Decoder:
 
     def _table_shape(self) -> tuple[int, int]:
         return (self.config.vocab_size, self.config.hidden_size)
+
+
+def _readable(tensor: StoredTensor) -> StoredTensor:
+    """The tensor where the engine can read it: at a whole multiple of its elements' size, as floats."""
+    if tensor.encoding in ("f64", "i64", "i32", "i16", "i8", "u8", "bool"):
+        return StoredTensor("f32", tensor.shape, tensor.dequantized().reshape(-1).view(np.uint8))
+    if tensor.encoding in ("f32", "bf16", "f16") and tensor.data.ctypes.data % 4:
+        return StoredTensor(tensor.encoding, tensor.shape, tensor.data.copy())
+    return tensor
 
 
 class _Batch:
@@ -214,7 +200,8 @@ class _Layers:
     def weight(self, name: str, shape: Sequence[int] | None) -> int:
         """A weight as the checkpoint stores it, once a graph."""
         if name not in self._weights:
-            self._weights[name] = self._decoder.stored(name, shape).add_to(self.graph, name)
+            found = self._decoder.stored(name, shape)
+            self._weights[name] = self.graph.weight(name, found.encoding, found.shape, found.data)
         return self._weights[name]
 
     def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> int:

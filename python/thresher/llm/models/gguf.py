@@ -44,7 +44,11 @@ def config_of(metadata: Mapping[str, Any], factors: Any = None) -> ModelConfig:
             raise UnsupportedModelError(f"expected {architecture}.{name} in the file's metadata, got none")
         return found
 
-    layers, hidden, heads = int(value("block_count")), int(value("embedding_length")), int(value("attention.head_count"))
+    layers, hidden, heads = (
+        int(value("block_count")),
+        int(value("embedding_length")),
+        int(value("attention.head_count")),
+    )
     size = int(value("attention.key_length", hidden // heads))
     scaling: dict[str, Any] = {"rope_type": "default"}
     if factors is not None:
@@ -103,7 +107,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2":
         raise UnsupportedModelError(
-            f"expected a tokenizer of pairs of bytes (gpt2) in the file, got {kind!r}; use the model's Hugging Face folder"
+            f"expected a tokenizer of pairs of bytes (gpt2) in the file, got {kind!r}; use its Hugging Face folder"
         )
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type")
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
