@@ -184,7 +184,7 @@ class LLM:
         """
         params = _params(params, options)
         one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
-        tokens = [self.encode(prompt) for prompt in ([prompts] if one else prompts)]  # type: ignore[arg-type,list-item]
+        tokens = [self.encode(prompt) for prompt in ([prompts] if one else prompts)]  # type: ignore[arg-type]
         pending: list[_Pending] = []
         try:
             for prompt in tokens:

@@ -574,7 +574,8 @@ Status SizedPlan::Check() const {
         legal &= view.shape[d] >= 1 && view.strides[d] >= 0;
         end += (view.shape[d] - 1) * view.strides[d] * element;
       }
-      if (ref.buffer >= 0 && (!legal || end > buffer_bytes_[static_cast<size_t>(ref.buffer)])) {
+      const bool blocked = ref.buffer >= 0 && plan_->buffers[static_cast<size_t>(ref.buffer)].blocked;
+      if (ref.buffer >= 0 && !blocked && (!legal || end > buffer_bytes_[static_cast<size_t>(ref.buffer)])) {
         return fail("an operand of " + step.name + " reaches beyond its buffer");
       }
       ++next;

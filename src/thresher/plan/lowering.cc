@@ -59,6 +59,7 @@ TensorRef Lowering::Ref(ValueId id) {
       if (status_.ok()) status_ = held.status();
       return ref;
     }
+    buffers_.back().blocked = value.constant.blocks.has_value();
     buffers_.back().data = value.constant.data;
     buffers_.back().owner = std::move(held).value();
     buffers_.back().origin = value.constant.is_weight ? Buffer::Origin::kCaller : Buffer::Origin::kEngine;

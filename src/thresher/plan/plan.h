@@ -39,6 +39,7 @@ struct Buffer {
   // Whose bytes a constant is: the caller's (a model's weight), a value the engine copied or computed, packed panels.
   enum class Origin : uint8_t { kCaller, kEngine, kPacked };
   Origin origin = Origin::kEngine;  // kConstant only
+  bool blocked = false;             // a constant in blocks, which is only read as a whole
   int index = 0;
   int64_t bytes = 0;
   int64_t arena_offset = 0;

@@ -133,7 +133,7 @@ def _activation(name: str) -> str:
 def _tokens(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
-    return tuple(value) if isinstance(value, (list, tuple)) else (int(value),)
+    return tuple(int(token) for token in value) if isinstance(value, (list, tuple)) else (int(value),)
 
 
 def _scaling(config: Mapping[str, Any], layer_type: str | None = None) -> dict[str, Any]:

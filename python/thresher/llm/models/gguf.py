@@ -70,7 +70,8 @@ def config_of(metadata: Mapping[str, Any], factors: Any = None) -> ModelConfig:
         far = [(i + 1) % _GEMMA_PATTERN == 0 for i in range(layers)]
         ropes = tuple(own if all_keys else local for all_keys in far)
         windows = tuple(0 if all_keys else windows[0] for all_keys in far)
-    ends = {metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")} - {None}
+    found = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
+    ends = {int(token) for token in found if token is not None}
     return ModelConfig(
         architecture=kind,
         vocab_size=len(metadata["tokenizer.ggml.tokens"]),
@@ -90,7 +91,7 @@ def config_of(metadata: Mapping[str, Any], factors: Any = None) -> ModelConfig:
         qk_norm=gemma or kind == "qwen3",
         activation="gelu_tanh" if gemma else "silu",
         embedding_scale=float(hidden) ** 0.5 if gemma else 1.0,
-        eos_token_ids=tuple(sorted(int(token) for token in ends)),
+        eos_token_ids=tuple(sorted(ends)),
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
     )
 
