@@ -254,6 +254,7 @@ TEST(GemmPrecisionTest, PackedNumbersAreTheNearestOnes) {
           }
           switch (precision) {
             case Precision::kFp32:
+            case Precision::kBlocks:
               break;
             case Precision::kBf16:
               allowed = std::abs(original) / 256.0f;
