@@ -106,7 +106,8 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
   std::string text = "graph 1\n";
   for (const ValueId id : graph.inputs()) {
     const Value& input = graph.value(id);
-    text += (graph.is_state(id) ? "state " : "input ") + reference(id) + " " + Quote(input.name) + " : " + TypeText(input) + "\n";
+    text += (graph.is_state(id) ? "state " : "input ") + reference(id) + " " + Quote(input.name) + " : " +
+            TypeText(input) + "\n";
   }
   for (const ValueId id : order.constants) {
     const Value& constant = graph.value(id);

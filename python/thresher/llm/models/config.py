@@ -133,7 +133,8 @@ def _activation(name: str) -> str:
 def _tokens(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
-    return tuple(int(token) for token in value) if isinstance(value, (list, tuple)) else (int(value),)
+    found = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(int(token) for token in found)
 
 
 def _scaling(config: Mapping[str, Any], layer_type: str | None = None) -> dict[str, Any]:
