@@ -163,7 +163,7 @@ def _rope(config: Mapping[str, Any], head_size: int, layer_type: str | None = No
 
 def _windows(config: Mapping[str, Any], default: bool) -> tuple[int, ...]:
     """Per layer, from `layer_types` where there are some; else all layers alike."""
-    layers = config["num_hidden_layers"]
+    layers = int(config["num_hidden_layers"])
     window = int(config.get("sliding_window") or 0)
     kinds = config.get("layer_types")
     if kinds:
