@@ -549,7 +549,7 @@ def deps(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Check everything that must hold before a release; exit code 1 with what was wanted, found and the cure."""
+    """Check everything that must hold before a release; exit code 1 with what is wrong and the cure."""
     parser = parser_of(
         "release",
         "A script in place of a check list (docs/releasing.md). Builds the wheels from the commit alone, for every "

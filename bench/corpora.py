@@ -45,7 +45,7 @@ def wordsim353(table: str) -> Corpus:
             continue
         cells = line.split("\t")
         if len(cells) != 3:
-            raise ValueError(f"WordSim-353: wanted two words and a rating a line, found {line!r}")
+            raise ValueError(f"WordSim-353: expected two words and a rating a line, got {line!r}")
         first, second = (texts.setdefault(word, len(texts)) for word in cells[:2])
         pairs.append((first, second))
         ratings.append(float(cells[2]))
@@ -61,7 +61,7 @@ def lee(documents: str, similarities: str) -> Corpus:
     texts = [line for line in documents.split("\n") if line.strip()]
     square = np.array([[float(cell) for cell in line.split()] for line in similarities.splitlines() if line.strip()])
     if square.shape != (len(texts), len(texts)):
-        raise ValueError(f"Lee: wanted {len(texts)} x {len(texts)} ratings, found {square.shape}")
+        raise ValueError(f"Lee: expected {len(texts)} x {len(texts)} ratings, got {square.shape}")
     pairs = list(itertools.combinations(range(len(texts)), 2))
     return Corpus("lee50", texts, np.array(pairs), np.array([square[pair] for pair in pairs]))
 

@@ -57,10 +57,10 @@ class EngineWorker:
         first_ms = (time.perf_counter() - begin) * 1e3
         output = self._engine.output(answer)
         if output.shape != expected.shape:
-            raise ValueError(f"case {case}: wanted an output of shape {expected.shape}, found {output.shape}")
+            raise ValueError(f"case {case}: expected an output of shape {expected.shape}, got {output.shape}")
         error = float(np.abs(output - expected).max())
         if not np.isfinite(error):
-            raise ValueError(f"case {case}: wanted finite numbers, found a largest difference of {error}")
+            raise ValueError(f"case {case}: expected finite numbers, got a largest difference of {error}")
         return {"first_ms": first_ms, "error": error}
 
     def block(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class EngineWorker:
             found.append(np.column_stack([rows, accuracy.pool(hidden, inputs["attention_mask"])]))
         stacked = np.concatenate(found)
         if not np.isfinite(stacked).all():
-            raise ValueError(f"{command['corpus']}: wanted finite numbers in the embeddings, found others")
+            raise ValueError(f"{command['corpus']}: expected finite numbers in the embeddings, got others")
         # The first column says which text it is; the batches have the texts in another order.
         np.save(command["file"], stacked[np.argsort(stacked[:, 0]), 1:].astype(np.float32))
         return {"texts": len(stacked)}

@@ -43,14 +43,14 @@ exit codes:
 def _numbers(text: str) -> tuple[int, ...]:
     numbers = tuple(int(part) for part in text.split(","))
     if not all(number >= 1 for number in numbers):
-        raise argparse.ArgumentTypeError(f"wanted numbers of at least 1, separated by commas, found '{text}'")
+        raise argparse.ArgumentTypeError(f"expected numbers of at least 1, separated by commas, got '{text}'")
     return numbers
 
 
 def _lengths(text: str) -> tuple[int, ...]:
     numbers = _numbers(text)
     if max(numbers) > LONGEST:
-        raise argparse.ArgumentTypeError(f"the models have {LONGEST} positions, found '{text}'")
+        raise argparse.ArgumentTypeError(f"the models have {LONGEST} positions, got '{text}'")
     return numbers
 
 
@@ -58,7 +58,7 @@ def _precisions(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in PRECISIONS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"wanted some of {', '.join(PRECISIONS)}, found '{unknown[0]}'")
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(PRECISIONS)}, got '{unknown[0]}'")
     return names
 
 
@@ -66,7 +66,7 @@ def _architectures(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in ARCHITECTURES]
     if unknown:
-        raise argparse.ArgumentTypeError(f"wanted some of {', '.join(ARCHITECTURES)}, found '{unknown[0]}'")
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(ARCHITECTURES)}, got '{unknown[0]}'")
     return names
 
 
@@ -174,11 +174,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     made = parser()
     options = made.parse_args(argv)
     if options.rounds is not None and options.rounds < 1:
-        made.error(f"--rounds must be at least 1, found {options.rounds}")
+        made.error(f"--rounds must be at least 1, got {options.rounds}")
     if options.accuracy and not MODELS[options.model].trained:
         made.error(f"--accuracy needs trained weights, and {options.model} has random ones; use --model minilm")
     if options.architectures and "int8" in (options.precision or ()):
-        made.error("--architectures takes the types of values fp32, bf16 and fp16, found int8")
+        made.error("--architectures takes the types of values fp32, bf16 and fp16, got int8")
     if options.latency and options.sequences and len(set(options.sequences)) < 2:
-        made.error(f"--latency draws lines and needs two sequence lengths, found {options.sequences[0]}")
+        made.error(f"--latency draws lines and needs two sequence lengths, got {options.sequences[0]}")
     return options

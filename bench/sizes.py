@@ -38,7 +38,7 @@ FLAT = 1.05  # memory after the second pass over that after the first
 def choose_sizes(count: int, largest: tuple[int, int]) -> list[tuple[int, int]]:
     """Different pairs of batch and sequence, the largest among them; small sizes are as likely as large ones."""
     if count > largest[0] * largest[1] // 2:
-        raise ValueError(f"wanted at most {largest[0] * largest[1] // 2} different sizes, found {count}")
+        raise ValueError(f"expected at most {largest[0] * largest[1] // 2} different sizes, got {count}")
     choose = random.Random(7)
     found = {largest: None}
     while len(found) < count:
@@ -143,7 +143,8 @@ def main() -> int:
     flat = second["plans_built"] == first["plans_built"] and second["resident_mb"] < FLAT * first["resident_mb"]
     if not flat or second["plans"] > MOST_PLANS:
         print(
-            f"bench: wanted at most {MOST_PLANS} plans, and no more plans or memory in the second pass", file=sys.stderr
+            f"bench: expected at most {MOST_PLANS} plans, and no more plans or memory in the second pass",
+            file=sys.stderr,
         )
         return 1
     return 0

@@ -4,7 +4,7 @@ include_guard()
 
 # Before anything is looked for: nothing else could be built with it either.
 if(THRESHER_BUILD_FUZZERS AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  message(FATAL_ERROR "THRESHER_BUILD_FUZZERS: wanted Clang, whose libFuzzer runs the targets; found "
+  message(FATAL_ERROR "THRESHER_BUILD_FUZZERS: expected Clang, whose libFuzzer runs the targets; got "
                       "${CMAKE_CXX_COMPILER_ID} (${CMAKE_CXX_COMPILER}). Configure an empty build folder with "
                       "-DCMAKE_CXX_COMPILER=clang++; `scripts/install_build_deps.sh --fuzz` installs it, and "
                       "`nox -s fuzz` does all of this.")

@@ -4,7 +4,7 @@
 include_guard()
 
 if(CMAKE_VERSION VERSION_LESS 3.31)
-  message(FATAL_ERROR "THRESHER_BUILD_CUDA: wanted CMake 3.31 or newer, which knows the folders of CUDA 13; found "
+  message(FATAL_ERROR "THRESHER_BUILD_CUDA: expected CMake 3.31 or newer, which knows the folders of CUDA 13; got "
                       "${CMAKE_VERSION}. `pip install 'cmake>=3.31'` brings it, and `nox -s build -- --platform cuda` "
                       "uses it by itself.")
 endif()
@@ -14,12 +14,12 @@ set(CMAKE_CUDA_ARCHITECTURES "80-real;89-real;90-real;100" CACHE STRING "What th
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  message(FATAL_ERROR "THRESHER_BUILD_CUDA: wanted nvcc of CUDA 13, found none. Set CUDACXX to it, or let "
+  message(FATAL_ERROR "THRESHER_BUILD_CUDA: expected nvcc of CUDA 13, got none. Set CUDACXX to it, or let "
                       "`nox -s build -- --platform cuda` install it (requirements/cuda.txt, docs/building.md).")
 endif()
 enable_language(CUDA)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13)
-  message(FATAL_ERROR "THRESHER_BUILD_CUDA: wanted nvcc of CUDA 13, found ${CMAKE_CUDA_COMPILER_VERSION} at "
+  message(FATAL_ERROR "THRESHER_BUILD_CUDA: expected nvcc of CUDA 13, got ${CMAKE_CUDA_COMPILER_VERSION} at "
                       "${CMAKE_CUDA_COMPILER}. Set CUDACXX to a newer one (docs/building.md).")
 endif()
 find_package(CUDAToolkit REQUIRED)

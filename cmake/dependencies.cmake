@@ -7,7 +7,7 @@ macro(thresher_find_package name target)
     find_package(${name} CONFIG QUIET)
   endif()
   if(NOT TARGET ${target})
-    message(FATAL_ERROR "Wanted the CMake package ${name} with the target ${target}; found none. `nox -s build` "
+    message(FATAL_ERROR "Expected the CMake package ${name} with the target ${target}; got none. `nox -s build` "
                         "installs it through Conan; for a build by hand run `nox -s deps` and configure with "
                         "`cmake --preset x86-release` (docs/building.md).")
   endif()

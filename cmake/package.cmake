@@ -36,7 +36,7 @@ endfunction()
 thresher_library_files(hwy::hwy highway_files)
 list(LENGTH highway_files count)
 if(NOT count EQUAL 1)
-  message(FATAL_ERROR "Wanted one library file behind hwy::hwy for the C++ package, found '${highway_files}'. Let "
+  message(FATAL_ERROR "Expected one library file behind hwy::hwy for the C++ package, got '${highway_files}'. Let "
                       "`nox -s deps` install Highway.")
 endif()
 

@@ -9,7 +9,7 @@ if(NOT nanobind_ROOT AND NOT nanobind_DIR)
 endif()
 find_package(nanobind CONFIG QUIET)
 if(NOT nanobind_FOUND)
-  message(FATAL_ERROR "Wanted nanobind for ${Python_EXECUTABLE}; found none. Install it with "
+  message(FATAL_ERROR "Expected nanobind for ${Python_EXECUTABLE}; got none. Install it with "
                       "`${Python_EXECUTABLE} -m pip install -r requirements/build.txt`, or let `nox -s build` do it.")
 endif()
 

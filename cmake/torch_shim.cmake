@@ -14,7 +14,7 @@ function(thresher_find_torch place result)
       OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   endif()
   if(NOT EXISTS "${folder}/include/kineto/libkineto.h")
-    message(FATAL_ERROR "THRESHER_TORCH_SHIMS: wanted a Python interpreter that has PyTorch 2.13 or newer, or the folder of "
+    message(FATAL_ERROR "THRESHER_TORCH_SHIMS: expected a Python interpreter that has PyTorch 2.13 or newer, or the folder of "
                         "the package torch; found '${place}', without include/kineto/libkineto.h. Name another one, or "
                         "leave THRESHER_TORCH_SHIMS empty to build without the shim.")
   endif()
@@ -25,7 +25,7 @@ endfunction()
 function(thresher_read_torch_version folder macro result)
   file(STRINGS "${folder}/include/torch/headeronly/version.h" line REGEX "#define ${macro} [0-9]+" LIMIT_COUNT 1)
   if(NOT line MATCHES "([0-9]+)$")
-    message(FATAL_ERROR "Wanted ${macro} in ${folder}/include/torch/headeronly/version.h; found '${line}'. Install "
+    message(FATAL_ERROR "Expected ${macro} in ${folder}/include/torch/headeronly/version.h; got '${line}'. Install "
                         "PyTorch again, or leave it out of THRESHER_TORCH_SHIMS.")
   endif()
   set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)

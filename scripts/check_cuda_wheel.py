@@ -12,7 +12,7 @@ path = thresher_cuda.library_path()
 library = ctypes.CDLL(path)
 library.thresher_device_get_api.restype = ctypes.c_void_p
 if not library.thresher_device_get_api():
-    sys.exit(f"Wanted a table of functions from {path}, found none.")
+    sys.exit(f"Expected a table of functions from {path}, got none.")
 print(f"{path} opens without a driver")
 
 if importlib.util.find_spec("thresher") is not None:

@@ -10,7 +10,7 @@ import thresher
 
 took_ms = (time.perf_counter() - start) * 1e3
 if "torch" in sys.modules:
-    sys.exit("Wanted `import thresher` to leave PyTorch alone; it imported torch.")
+    sys.exit("Expected `import thresher` to leave PyTorch alone; it imported torch.")
 from thresher import _engine
 
 print(f"thresher {thresher.__version__} imports in {took_ms:.0f} ms without torch; instruction set {_engine.isa()}")

@@ -32,7 +32,7 @@ CURE = (
 
 
 class HeadersError(Exception):
-    """The headers cannot be had; the message says what was wanted, what was found and what to do."""
+    """The headers cannot be had; the message says what was expected, what was found and what to do."""
 
 
 def fault(folder: Path, platform: Platform) -> str | None:
@@ -78,7 +78,7 @@ def collect(include: Path, platform: Platform, target: Path) -> None:
             shutil.copyfile(own, scratch / "pyconfig.h")
         if wrong := fault(scratch, platform):
             found = wrong.replace(str(scratch), str(include))
-            raise HeadersError(f"Wanted the headers of Python {VERSION} for {platform.machine}; {found}. {CURE}")
+            raise HeadersError(f"Expected the headers of Python {VERSION} for {platform.machine}; {found}. {CURE}")
         shutil.rmtree(target, ignore_errors=True)
         scratch.replace(target)
     finally:
@@ -94,7 +94,7 @@ def suite(os_release: str) -> str:
     entries = dict(line.partition("=")[::2] for line in os_release.splitlines())
     name, codename = (entries.get(key, "").strip('"') for key in ("ID", "VERSION_CODENAME"))
     if name != "debian" or not codename:
-        raise HeadersError(f"Wanted Debian, whose packages hold the headers; found '{name or 'unknown'}'. {CURE}")
+        raise HeadersError(f"Expected Debian, whose packages hold the headers; got '{name or 'unknown'}'. {CURE}")
     return codename
 
 
@@ -109,9 +109,9 @@ def download(platform: Platform, scratch: Path) -> Path:
     """
     release = suite(OS_RELEASE.read_text() if OS_RELEASE.is_file() else "")
     package = f"libpython{VERSION}-dev"
-    wanted = f"Wanted the package {package} for {platform.debian} from Debian {release}"
+    wanted = f"Expected the package {package} for {platform.debian} from Debian {release}"
     if not shutil.which("apt-get") or not KEYRING.is_file():
-        raise HeadersError(f"{wanted}; found no apt-get, or no {KEYRING} (package debian-archive-keyring). {CURE}")
+        raise HeadersError(f"{wanted}; got no apt-get, or no {KEYRING} (package debian-archive-keyring). {CURE}")
     mirror = debian_mirror(apt_index_targets())
     if mirror is None:
         raise HeadersError(f"{wanted}; apt on this machine has no Debian mirror. {CURE}")

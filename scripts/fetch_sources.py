@@ -86,7 +86,7 @@ def parse_archive(where: str, entry: Any) -> Archive:
         RecipeError: a key is missing, unknown or malformed.
     """
     if not isinstance(entry, dict):
-        raise RecipeError(f"{where}: wanted a mapping with filename, sha256 and url or debian; found {entry!r}.")
+        raise RecipeError(f"{where}: expected a mapping with filename, sha256 and url or debian; got {entry!r}.")
     unknown = set(entry) - {"filename", "sha256", "url", "debian"}
     if unknown:
         raise RecipeError(f"{where}: unknown key {sorted(unknown)[0]!r}; known: filename, sha256, url, debian.")
@@ -118,7 +118,7 @@ def read_recipes(recipes: Path) -> list[Dependency]:
         for version, entries in sources.items():
             where = f"{path}, version {version}"
             if not isinstance(entries, list) or not entries:
-                raise RecipeError(f"{where}: wanted a list of archives; found {entries!r}.")
+                raise RecipeError(f"{where}: expected a list of archives; got {entries!r}.")
             found.append(Dependency(name, str(version), tuple(parse_archive(where, entry) for entry in entries)))
     if not found:
         raise RecipeError(f"No conandata.yml with sources under {recipes}.")
@@ -185,7 +185,7 @@ class Fetcher:
     def _keep(self, file: Path, archive: Archive, origin: str) -> bool:
         found = sha256_of(file)
         if found != archive.sha256:
-            self.attempts.append(f"{origin}: wanted sha256 {archive.sha256}, found {found}")
+            self.attempts.append(f"{origin}: expected sha256 {archive.sha256}, got {found}")
             return False
         # A download that Conan gave up leaves a .dirty mark, and Conan deletes a marked file however good it is.
         (self.folder / f"{archive.sha256}.dirty").unlink(missing_ok=True)

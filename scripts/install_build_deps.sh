@@ -40,14 +40,14 @@ fail() {
 # family OS_RELEASE_FILE: prints "debian" or stops with the reason.
 family() {
   local file=$1 id='' like=''
-  [ -r "$file" ] || fail "wanted $file to tell the distribution; found none. Install by hand: $(roles)."
+  [ -r "$file" ] || fail "expected $file to tell the distribution; found none. Install by hand: $(roles)."
   # shellcheck disable=SC1090
   id=$(. "$file" && printf '%s' "${ID:-}")
   # shellcheck disable=SC1090
   like=$(. "$file" && printf '%s' "${ID_LIKE:-}")
   case " $id $like " in
     *' debian '* | *' ubuntu '*) printf 'debian\n' ;;
-    *) fail "wanted Debian or Ubuntu, found '${id:-unknown}'. Install by hand: $(roles)." ;;
+    *) fail "expected Debian or Ubuntu, got '${id:-unknown}'. Install by hand: $(roles)." ;;
   esac
 }
 
@@ -198,7 +198,7 @@ self_test() {
     if [ "$want" = "$got" ]; then
       printf 'ok: %s\n' "$what"
     else
-      printf 'FAILED: %s\n  wanted: %s\n  found:  %s\n' "$what" "$want" "$got"
+      printf 'FAILED: %s\n  expected: %s\n  got: %s\n' "$what" "$want" "$got"
       failures=$((failures + 1))
     fi
   }

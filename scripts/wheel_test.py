@@ -71,13 +71,13 @@ numbers = sorted(int(name[len("output_"):]) for name in expected.files if name.s
 wanted = [expected[f"output_{number}"] for number in numbers]
 found = list(thresher.load(file)(**inputs).values())
 if not wanted or [array.shape for array in found] != [array.shape for array in wanted]:
-    sys.exit(f"wanted outputs of shapes {[a.shape for a in wanted]}; found {[a.shape for a in found]}")
+    sys.exit(f"expected outputs of shapes {[a.shape for a in wanted]}; got {[a.shape for a in found]}")
 if not all(numpy.isfinite(array).all() for array in found):
-    sys.exit("wanted finite values; found others")
+    sys.exit("expected finite values; got others")
 error = max(float(abs(a - b).max() / max(1.0, abs(b).max())) for a, b in zip(found, wanted))
 print(json.dumps({"isa": thresher._engine.isa(), "error": error}))
 if error > tolerance:
-    sys.exit(f"wanted an error of at most {tolerance}; found {error}")
+    sys.exit(f"expected an error of at most {tolerance}; got {error}")
 """
 
 
@@ -181,7 +181,7 @@ def choose_processors(models: Sequence[str], under_qemu: bool) -> list[Processor
         StepError: models are named, but nothing emulates them.
     """
     if models and not under_qemu:
-        raise StepError(f"--cpu {models[0]}: wanted a process under qemu; found a real {platform.machine()}.")
+        raise StepError(f"--cpu {models[0]}: expected a process under qemu; got a real {platform.machine()}.")
     known = {processor.name: processor for processor in EMULATED}
     if models:
         return [known.get(model, emulated(model)) for model in models]
@@ -205,7 +205,7 @@ def find_wheel(place: Path) -> Path:
     found = sorted(place.glob(f"thresher-*-{tag}-*_{platform.machine()}.whl"))
     if len(found) != 1:
         raise StepError(
-            f"Wanted one wheel for {tag} and {platform.machine()} in {place}; found {[path.name for path in found]}. "
+            f"Expected one wheel for {tag} and {platform.machine()} in {place}; got {[path.name for path in found]}. "
             "Name the file."
         )
     return found[0]
@@ -460,9 +460,9 @@ class WheelTest:
         def read(text: str) -> str:
             found = answer(text)
             if processor.isa and found["isa"] != processor.isa:
-                raise StepError(f"wanted instruction set {processor.isa}; the engine chose {found['isa']}")
+                raise StepError(f"expected instruction set {processor.isa}; the engine chose {found['isa']}")
             if processor.vector_bytes and found["vector_bytes"] != processor.vector_bytes:
-                raise StepError(f"wanted vectors of {processor.vector_bytes} bytes; found {found['vector_bytes']}")
+                raise StepError(f"expected vectors of {processor.vector_bytes} bytes; got {found['vector_bytes']}")
             length = f", vectors of {found['vector_bytes']} bytes" if found["vector_bytes"] else ""
             return f"{found['version']}, {found['isa']} of {' '.join(found['isas'])}{length}"
 
@@ -585,7 +585,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         path: Path | None = getattr(options, name)
         if path is not None:
             if not path.exists():
-                parser.error(f"--{name.replace('_', '-')}: wanted {path}; it is not there")
+                parser.error(f"--{name.replace('_', '-')}: expected {path}; it is not there")
             setattr(options, name, path.resolve())
     return options
 

@@ -15,5 +15,5 @@ def library_path() -> str:
     """
     path = Path(__file__).resolve().parent / "libthresher_cuda.so"
     if not path.is_file():
-        raise FileNotFoundError(f"wanted {path}, found none; pip install --force-reinstall thresher-cuda")
+        raise FileNotFoundError(f"expected {path}, got none; pip install --force-reinstall thresher-cuda")
     return str(path)

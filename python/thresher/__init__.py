@@ -97,7 +97,7 @@ def __getattr__(name: str) -> Any:
             if error.name != "torch":
                 raise
             raise ImportError(
-                f"thresher.{name} wants PyTorch, found none in this environment; install torch 2.13 beside thresher "
+                f"thresher.{name} wants PyTorch, got none in this environment; install torch 2.13 beside thresher "
                 "(the engine itself, thresher.load, thresher.profiler and the command line work without)"
             ) from error
         return getattr(compiler, name)

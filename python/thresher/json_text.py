@@ -27,7 +27,7 @@ def number(value: object) -> float:
         TypeError: It is none, not finite, or beyond what any measurement gives.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
-        raise TypeError(f"wanted a number, found {_shown(value)}")
+        raise TypeError(f"expected a number, got {_shown(value)}")
     return value
 
 
@@ -38,7 +38,7 @@ def integer(value: object) -> int:
         TypeError: It is none.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not -_LARGEST < value < _LARGEST:
-        raise TypeError(f"wanted an integer, found {_shown(value)}")
+        raise TypeError(f"expected an integer, got {_shown(value)}")
     return value
 
 
@@ -49,7 +49,7 @@ def text(value: object) -> str:
         TypeError: It is none.
     """
     if not isinstance(value, str):
-        raise TypeError(f"wanted a text, found {_shown(value)}")
+        raise TypeError(f"expected a text, got {_shown(value)}")
     return value
 
 
@@ -60,7 +60,7 @@ def flag(value: object) -> bool:
         TypeError: It is neither.
     """
     if not isinstance(value, bool):
-        raise TypeError(f"wanted true or false, found {_shown(value)}")
+        raise TypeError(f"expected true or false, got {_shown(value)}")
     return value
 
 

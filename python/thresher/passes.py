@@ -61,13 +61,13 @@ class Pass:
         name: object = self.name
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(
-                f"wanted a name of at most 64 letters, digits and '_' for a pass, found {name!r}; "
+                f"expected a name of at most 64 letters, digits and '_' for a pass, got {name!r}; "
                 "write thresher.Pass('my_pass', function)"
             )
         if not callable(self.function):
-            raise TypeError(f"pass {name}: wanted a function from graph to graph, found {self.function!r}")
+            raise TypeError(f"pass {name}: expected a function from graph to graph, got {self.function!r}")
         if self.after is not None and not isinstance(self.after, str):
-            raise TypeError(f"pass {name}: wanted the name of a pass or None for after, found {self.after!r}")
+            raise TypeError(f"pass {name}: expected the name of a pass or None for after, got {self.after!r}")
 
     def __call__(self, graph: Graph) -> Graph:
         """Applies the pass."""
@@ -197,14 +197,14 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
         results = [made] if isinstance(made, int) else list(made)
         if len(results) != len(node.outputs):
             raise ValueError(
-                f"the rule gave {len(results)} results for {node.op}, wanted {len(node.outputs)}; "
+                f"the rule gave {len(results)} results for {node.op}, expected {len(node.outputs)}; "
                 "return None to keep a node"
             )
         for old, result in zip(node.outputs, results, strict=True):
             wanted = f"{graph.dtype(old)}{list(graph.shape(old))}"
             found = f"{new.graph.dtype(result)}{list(new.graph.shape(result))}"
             if wanted != found:
-                raise ValueError(f"the rule gave {found} for {node.op}, wanted {wanted}; reshape or cast the result")
+                raise ValueError(f"the rule gave {found} for {node.op}, expected {wanted}; reshape or cast the result")
             new.replace(old, result)
     return new.finish()
 

@@ -62,7 +62,7 @@ def ensure_base(engine: Engine, pins: Pins, architecture: str, origin: str = "au
 def _make_rootfs_image(engine: Engine, pins: Pins, architecture: str, tag: str) -> None:
     if shutil.which("mmdebstrap") is None:
         raise ToolchainError(
-            f"Wanted a base image for {architecture}: no registry gave one, and mmdebstrap, which makes one, is not "
+            f"Expected a base image for {architecture}: no registry gave one, and mmdebstrap, which makes one, is not "
             "installed. Run this line, then try again:\n  sudo apt-get install mmdebstrap\n"
         )
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="rootfs-") as scratch:
@@ -74,4 +74,4 @@ def _make_rootfs_image(engine: Engine, pins: Pins, architecture: str, tag: str) 
         root.unlink()
         engine.load(packed)
     if engine.image(tag) is None:
-        raise ToolchainError(f"Wanted the image {tag} after loading it into {engine.name}; it is not there.")
+        raise ToolchainError(f"Expected the image {tag} after loading it into {engine.name}; it is not there.")

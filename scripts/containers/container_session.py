@@ -28,7 +28,7 @@ def find_engine(wanted: str | None) -> Engine:
     if engine is None:
         lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
         raise ToolchainError(
-            f"Wanted a container engine; none works here:{lines}\nInstall one (sudo bash "
+            f"Expected a container engine; none works here:{lines}\nInstall one (sudo bash "
             f"{SCRIPTS / 'install_build_deps.sh'} -y --containers), or build without a container: --host.\n"
         )
     how = ", rootless" if engine.rootless else ""
@@ -52,7 +52,7 @@ class ContainerSession:
         try:
             BUILD.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ToolchainError(f"Wanted to write into {BUILD}; {error}. Make the folder writable.") from error
+            raise ToolchainError(f"Expected to write into {BUILD}; {error}. Make the folder writable.") from error
         self.engine = find_engine(options.engine)
         self.host: HostConfiguration = host_configuration(options.ca)
         self.origin: str = options.base

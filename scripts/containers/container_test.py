@@ -27,7 +27,7 @@ def newest_wheel(platform: Platform, folder: Path = DIST) -> Path:
     wheels = list(folder.glob(f"{platform.distribution.replace('-', '_')}-*_{platform.machine}.whl"))
     if not wheels:
         raise ToolchainError(
-            f"Wanted a wheel for {platform.machine} in {folder}; found none. "
+            f"Expected a wheel for {platform.machine} in {folder}; got none. "
             f"`nox -s build -- --platform {platform.name}` makes one."
         )
     return max(wheels, key=lambda path: path.stat().st_mtime)

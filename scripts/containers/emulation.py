@@ -45,7 +45,8 @@ def ensure_emulation(machine: str) -> None:
     if not registered(machine):
         lines = "\n".join(f"  sudo {' '.join(command)}" for command in commands)
         raise ToolchainError(
-            f"Wanted to run programs for {machine} on this {platform.machine()} machine; the kernel knows no emulator "
+            f"Expected to run programs for {machine} on this {platform.machine()} machine; the kernel knows no "
+            "emulator "
             "for them (binfmt_misc). Run this, then try again:\n"
             f"  sudo apt-get install qemu-user-static binfmt-support\n{lines}\n"
         )

@@ -481,7 +481,7 @@ def choose_engine(wanted: str | None = None) -> tuple[Engine | None, dict[str, s
     """
     wanted = wanted or os.environ.get("THRESHER_CONTAINER_ENGINE") or None
     if wanted and wanted not in ENGINES:
-        raise ToolchainError(f"Wanted one of {', '.join(ENGINES)} as the container engine; found {wanted!r}.")
+        raise ToolchainError(f"Expected one of {', '.join(ENGINES)} as the container engine; got {wanted!r}.")
     reasons: dict[str, str] = {}
     for name in (wanted,) if wanted else ENGINES:
         try:

@@ -72,7 +72,7 @@ def find_certificates(options: Mapping[str, str], chosen: Path | None = None) ->
     named = chosen or (Path(os.environ["THRESHER_CA_FILE"]) if os.environ.get("THRESHER_CA_FILE") else None)
     if named:
         if not named.is_file():
-            raise ToolchainError(f"Wanted a file of CA certificates; found none at {named}.")
+            raise ToolchainError(f"Expected a file of CA certificates; got none at {named}.")
         return named.resolve()
     for value in (options.get("cert", ""), *(os.environ.get(name, "") for name in CERTIFICATE_VARIABLES)):
         if value and Path(value).is_file():

@@ -98,7 +98,7 @@ def check_space(engine: Engine, platform_name: str) -> None:
     free = shutil.disk_usage(folder).free / 2**30
     if free < SPACE_GIB[platform_name]:
         raise ToolchainError(
-            f"Wanted {SPACE_GIB[platform_name]} GiB for images of {platform_name} in {folder}; found {free:.1f} GiB. "
+            f"Expected {SPACE_GIB[platform_name]} GiB for images of {platform_name} in {folder}; got {free:.1f} GiB. "
             f"`{engine.name} system prune` and `nox -s image -- --remove` free some."
         )
 
@@ -145,7 +145,7 @@ def build_image(
         )
     made = engine.image(spec.tag)
     if made is None:
-        raise ToolchainError(f"Wanted the image {spec.tag} after building it with {engine.name}; it is not there.")
+        raise ToolchainError(f"Expected the image {spec.tag} after building it with {engine.name}; it is not there.")
     size = f", {made.size / 2**20:.0f} MiB" if made.size else ""
     note(f"image {spec.tag} ({made.architecture}{size})")
     return made

@@ -90,7 +90,7 @@ def run_in_project(
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ToolchainError(f"Wanted to write into {folder}; {error}. Make the folder writable.") from error
+            raise ToolchainError(f"Expected to write into {folder}; {error}. Make the folder writable.") from error
     interactive = not command and sys.stdin.isatty()
     engine.run(
         RunRequest(

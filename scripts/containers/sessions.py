@@ -93,7 +93,7 @@ def build_images(options: argparse.Namespace) -> None:
         _list_images(engine, names, as_json=options.json)
         return
     if options.platform is None:
-        raise ToolchainError(f"Wanted a platform: {', '.join(PLATFORMS)}; found none. Example: nox -s image -- x86")
+        raise ToolchainError(f"Expected a platform: {', '.join(PLATFORMS)}; got none. Example: nox -s image -- x86")
     place = ContainerSession(options)
     place.image(options.platform, options.target, rebuild=options.rebuild)
 

@@ -88,7 +88,7 @@ class Runner:
                 errors="replace",
             )
         except OSError as error:
-            log.write_text(f"wanted to run {command[0]}; {error}\n", encoding="utf-8")
+            log.write_text(f"expected to run {command[0]}; {error}\n", encoding="utf-8")
             return 127
         killer = threading.Timer(limit_s, process.send_signal, (signal.SIGKILL,))
         killer.start()

@@ -13,7 +13,7 @@ _DONE = re.compile(r"(?:Done (\d+) runs in|stat::number_of_executed_units:\s+(\d
 _WRITTEN = re.compile(r"Test unit written to (.+)")
 # The first of these says most.
 _REASONS = (
-    re.compile(r"^(\S+: wanted .*)"),
+    re.compile(r"^(\S+: expected .*)"),
     re.compile(r"^(.*: runtime error: .*)"),
     re.compile(r"^\s*=+ Uncaught Python exception: =+$\n(.*)", re.MULTILINE),
     re.compile(r"^SUMMARY: (.*)"),

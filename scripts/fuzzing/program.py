@@ -109,7 +109,7 @@ def find_clang() -> Path:
         if attempt == 0:
             offer_fuzz_packages()
     raise ToolchainError(
-        "Wanted a Clang with libFuzzer and AddressSanitizer, found none. Run this line, then try again:\n"
+        "Expected a Clang with libFuzzer and AddressSanitizer, got none. Run this line, then try again:\n"
         "  sudo bash scripts/install_build_deps.sh -y --fuzz\n"
     )
 

@@ -62,7 +62,7 @@ def run_fuzz(
         ToolchainError: something was found, or could not be run.
     """
     if seconds < 1 or (jobs is not None and jobs < 1):
-        raise ToolchainError(f"--seconds, --jobs: wanted at least 1, found {seconds} and {jobs}.")
+        raise ToolchainError(f"--seconds, --jobs: expected at least 1, got {seconds} and {jobs}.")
     if self_check and names:
         raise ToolchainError("--self-check runs what is planted for it; leave --target out.")
     chosen = planted() if self_check else select(names)

@@ -92,7 +92,7 @@ def contents(path: Path) -> bytes:
     try:
         return bytes.fromhex(data.decode())
     except ValueError as error:
-        raise ToolchainError(f"{path}: wanted hexadecimal digits and white space; {error}.") from error
+        raise ToolchainError(f"{path}: expected hexadecimal digits and white space; {error}.") from error
 
 
 def targets() -> list[Target]:
@@ -117,5 +117,5 @@ def select(names: Sequence[str]) -> list[Target]:
     known = {target.name: target for target in targets()}
     for name in names:
         if name not in known:
-            raise ToolchainError(f"--target: wanted one of {', '.join(known)}; found {name!r}.")
+            raise ToolchainError(f"--target: expected one of {', '.join(known)}; got {name!r}.")
     return [known[name] for name in dict.fromkeys(names)] if names else list(known.values())

@@ -14,9 +14,9 @@ def percentile(samples: Sequence[float], fraction: float) -> float:
       ValueError: there are no samples, or fraction is outside [0, 1].
     """
     if not samples:
-        raise ValueError("percentile: at least one sample is needed, found none")
+        raise ValueError("percentile: at least one sample is needed, got none")
     if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"percentile: the fraction must lie in [0, 1], found {fraction}")
+        raise ValueError(f"percentile: the fraction must lie in [0, 1], got {fraction}")
     ordered = sorted(samples)
     position = fraction * (len(ordered) - 1)
     low = math.floor(position)

@@ -30,7 +30,7 @@ class Table:
           ValueError: the number of cells is not the number of columns.
         """
         if len(cells) != len(self.columns):
-            raise ValueError(f"table '{self.title}': a row needs {len(self.columns)} cells, found {len(cells)}")
+            raise ValueError(f"table '{self.title}': a row needs {len(self.columns)} cells, got {len(cells)}")
         if bad:
             self.bad_rows.add(len(self.rows))
         self.rows.append(cells)

@@ -25,11 +25,11 @@ def defines(module: str, name: str) -> bool:
 
 found = importlib.metadata.distribution("thresher").entry_points
 if not found:
-    sys.exit("Wanted entry points; the installed thresher has none.")
+    sys.exit("Expected entry points; the installed thresher has none.")
 for point in found:
     module, _, attribute = point.value.partition(":")
     try:
-        how = "loads" if callable(point.load()) else sys.exit(f"{point.name} = {point.value}: wanted a function.")
+        how = "loads" if callable(point.load()) else sys.exit(f"{point.name} = {point.value}: expected a function.")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -73,7 +73,7 @@ def carry_out(check: str, action: Callable[[], Verdict]) -> Finding:
 
 
 def table(findings: Sequence[Finding]) -> str:
-    """Returns the findings as lines: check, outcome, what was found; below a failed one wanted, found and cure."""
+    """Returns the findings as lines: check, outcome, what was found; below a failed one what is wrong and the cure."""
     name_width = max([len("check"), *(len(finding.check) for finding in findings)])
     outcome_width = max(len(outcome) for outcome in (OK, FAULT, ABSENT, SKIPPED))
     indent = name_width + outcome_width + 4
@@ -83,7 +83,7 @@ def table(findings: Sequence[Finding]) -> str:
         if finding.absent:
             texts.append(f"not here: {', '.join(finding.absent)}")
         for problem in finding.problems:
-            texts += [f"wanted: {problem.wanted}", f"found:  {problem.found}", f"cure:   {problem.cure}"]
+            texts += [f"expected: {problem.wanted}", f"got: {problem.found}", f"cure: {problem.cure}"]
         wrapped = [part for text in texts for part in _wrap(text)]
         lines.append(f"{finding.check:{name_width}}  {finding.outcome:{outcome_width}}  {wrapped[0]}".rstrip())
         lines += [" " * indent + part for part in wrapped[1:]]

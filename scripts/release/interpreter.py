@@ -44,7 +44,7 @@ def requested(text: str) -> tuple[list[str], bool]:
     chosen = [part.strip() for part in text.split(",")]
     odd = [part for part in chosen if part not in VERSIONS]
     if odd:
-        raise ToolchainError(f"--python: wanted `all` or some of {', '.join(VERSIONS)}; found {', '.join(odd)!r}.")
+        raise ToolchainError(f"--python: expected `all` or some of {', '.join(VERSIONS)}; got {', '.join(odd)!r}.")
     return list(dict.fromkeys(chosen)), True
 
 

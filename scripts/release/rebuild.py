@@ -170,7 +170,7 @@ def build(root: Path, place: Place, interpreter: Interpreter, platform: Platform
     )
     wheels = sorted(out.glob("*.whl"))
     if len(wheels) != 1:
-        raise ToolchainError(f"Wanted one wheel in {out}; found {[path.name for path in wheels]}.")
+        raise ToolchainError(f"Expected one wheel in {out}; got {[path.name for path in wheels]}.")
     return wheels[0]
 
 

@@ -58,7 +58,7 @@ def selected(text: str | None) -> set[str]:
         return set(CHECKS)
     chosen = {part.strip() for part in text.split(",")}
     if odd := sorted(chosen - set(CHECKS)):
-        raise ToolchainError(f"--only: wanted some of {', '.join(CHECKS)}; found {', '.join(odd)!r}.")
+        raise ToolchainError(f"--only: expected some of {', '.join(CHECKS)}; got {', '.join(odd)!r}.")
     return chosen
 
 
@@ -213,7 +213,7 @@ def carry_out_session(options: argparse.Namespace) -> None:
         ToolchainError: a check failed, or none was asked for.
     """
     if not options.check:
-        raise ToolchainError("Wanted --check; releasing itself is the workflow's (docs/releasing.md).")
+        raise ToolchainError("Expected --check; releasing itself is the workflow's (docs/releasing.md).")
     BUILD.mkdir(parents=True, exist_ok=True)
     check = Check(options)
     check.run()
@@ -231,5 +231,5 @@ def carry_out_session(options: argparse.Namespace) -> None:
     write_json(options.json, content_of)
     print(f"\n{table(check.findings)}\n", flush=True)
     if faulty:
-        raise ToolchainError(f"verdict: FAULT in {', '.join(faulty)}; wanted, found and cure are above.")
+        raise ToolchainError(f"verdict: FAULT in {', '.join(faulty)}; what was expected and found is above.")
     print(summary(check.findings), flush=True)

@@ -33,7 +33,7 @@ def project_version(root: Path) -> str:
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(r'^version = "([^"]+)"$', text, re.MULTILINE)
     if not match:
-        raise ToolchainError(f'{root / "pyproject.toml"}: wanted a line of the form version = "1.2.3"; found none.')
+        raise ToolchainError(f'{root / "pyproject.toml"}: expected a line of the form version = "1.2.3"; got none.')
     return match[1]
 
 
@@ -49,7 +49,7 @@ def cmake_version(root: Path, cmake: str | Path, scratch: Path) -> str:
     found = output([cmake, "-P", script])
     if found is None:
         raise ToolchainError(
-            f"Wanted CMake to read the version; `{cmake} -P {script}` fails. Mend cmake/version.cmake."
+            f"Expected CMake to read the version; `{cmake} -P {script}` fails. Mend cmake/version.cmake."
         )
     return found
 

@@ -77,7 +77,7 @@ class Sanitizer:
             path = output([compiler, f"-print-file-name={name}"]) or name
             if not Path(path).is_absolute() or not Path(path).is_file():
                 raise ToolchainError(
-                    f"Wanted {name} of {compiler}, to load it into Python; found none. Install the compiler's "
+                    f"Expected {name} of {compiler}, to load it into Python; got none. Install the compiler's "
                     "sanitizer libraries (with Debian's g++ they come along), or set CXX to another GCC."
                 )
             paths.append(str(Path(path).resolve()))

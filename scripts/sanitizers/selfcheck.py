@@ -41,7 +41,7 @@ def judge(sanitizer: Sanitizer, fault: str, said: str) -> str | None:
         return f"something was found where nothing is planted:\n{found}" if found else None
     if re.search(sanitizer.planted[fault], found):
         return None
-    return f"wanted a report that says {sanitizer.planted[fault]!r}; found:\n{said.strip() or '(nothing)'}"
+    return f"expected a report that says {sanitizer.planted[fault]!r}; got:\n{said.strip() or '(nothing)'}"
 
 
 def run(sanitizer: Sanitizer, objects: Path, python: Path) -> list[str]:

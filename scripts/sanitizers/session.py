@@ -74,7 +74,7 @@ def run_sanitizer(
     python = environments.install_wheel(SANITIZED, built)
     for binary in (flavour.objects / "thresher_tests", *SANITIZED.site_packages.glob("thresher/_*.so")):
         if not sanitizer.is_in(binary):
-            raise ToolchainError(f"{binary} was built without the {name} sanitizer: wanted {sanitizer.symbol} in it.")
+            raise ToolchainError(f"{binary} was built without the {name} sanitizer: expected {sanitizer.symbol} in it.")
     result: dict[str, object] = {"sanitizer": name, "selfcheck": selfcheck.run(sanitizer, flavour.objects, python)}
     if only != "python":
         left_out = [] if sanitizer.emulator else ["--exclude-regex", EMULATED_CPP]

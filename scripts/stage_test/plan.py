@@ -119,9 +119,9 @@ class Plan:
         for name in ("requests", "warmups", "block", "threads", "batch", "sequence"):
             value = getattr(self, name)
             if value < 1:
-                raise ValueError(f"--{name} must be at least 1, found {value}")
+                raise ValueError(f"--{name} must be at least 1, got {value}")
         if self.sequence > 128:
-            raise ValueError(f"--sequence must be at most 128, the length of the passages, found {self.sequence}")
+            raise ValueError(f"--sequence must be at most 128, the length of the passages, got {self.sequence}")
 
     def blocks(self) -> list[int]:
         """Timed requests of every round; their sum is `requests`."""

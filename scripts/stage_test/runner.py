@@ -57,7 +57,7 @@ def load_entry_points() -> list[str]:
                 loaded.append(f"{group}: {point.name} = {point.value}")
     if not any(line.startswith("torch_dynamo_backends: thresher") for line in loaded):
         raise RuntimeError(
-            f"wanted an entry point 'thresher' in the group torch_dynamo_backends, found {loaded or 'none'} in "
+            f"expected an entry point 'thresher' in the group torch_dynamo_backends, got {loaded or 'none'} in "
             f"{sys.prefix}; install Thresher's wheel there"
         )
     return loaded

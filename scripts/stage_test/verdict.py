@@ -128,12 +128,12 @@ def read_json(path: Path, wanted_format: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ResultError(f"{path}: wanted a result, found none ({error.strerror}); measure again") from None
+        raise ResultError(f"{path}: expected a result, got none ({error.strerror}); measure again") from None
     except ValueError as error:
         raise ResultError(f"{path}: is not complete JSON ({error}); the run was cut off, measure again") from None
     if not isinstance(value, dict) or value.get("format") != wanted_format:
         found = value.get("format") if isinstance(value, dict) else type(value).__name__
-        raise ResultError(f"{path}: wanted a file of the format '{wanted_format}', found {found!r}")
+        raise ResultError(f"{path}: expected a file of the format '{wanted_format}', got {found!r}")
     return value
 
 
@@ -144,10 +144,10 @@ def _checked_samples(path: Path, run: Mapping[str, Any]) -> list[float]:
     except (KeyError, TypeError, ValueError) as error:
         raise ResultError(f"{path}: the plan or the samples are missing or no numbers ({error!r})") from None
     if len(samples) != wanted:
-        raise ResultError(f"{path}: the plan wanted {wanted} samples, found {len(samples)}; measure again")
+        raise ResultError(f"{path}: the plan expected {wanted} samples, got {len(samples)}; measure again")
     for i, value in enumerate(samples):
         if not (math.isfinite(value) and value > 0):
-            raise ResultError(f"{path}: sample {i} must be a positive number of milliseconds, found {value}")
+            raise ResultError(f"{path}: sample {i} must be a positive number of milliseconds, got {value}")
     return samples
 
 
@@ -248,7 +248,7 @@ def read_attempt(folder: Path) -> Attempt:
         run = read_json(path, RUN_FORMAT)
         named = run.get("scenario", {}).get("id")
         if named != scenario.id:
-            raise ResultError(f"{path}: wanted the run of scenario {scenario.id}, found that of {named}")
+            raise ResultError(f"{path}: expected the run of scenario {scenario.id}, got that of {named}")
         summaries[scenario.id] = summarise(_checked_samples(path, run))
         runs[scenario.id] = run
     _require_comparable(folder, runs)
@@ -323,7 +323,7 @@ def judge(folder: Path) -> Verdict:
     folders = sorted(folder.glob("attempt-*"), key=lambda path: (len(path.name), path.name))
     if not folders:
         raise ResultError(
-            f"{folder}: wanted folders attempt-1, ... with results, found none; give the --output of a run"
+            f"{folder}: expected folders attempt-1, ... with results, got none; give the --output of a run"
         )
     attempts = [read_attempt(path) for path in folders]
     agreement, similarities = _read_agreement(folder / AGREEMENT_FILE, attempts[-1])

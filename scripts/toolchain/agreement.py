@@ -104,7 +104,7 @@ def check_archives(named: Sequence[Archive]) -> str:
     """
     here = [archive for archive in named if archive.path.is_file()]
     faults = [
-        f"{archive.path}: wanted sha256 {archive.sha256}, found {found}; remove it, the next build fetches it again."
+        f"{archive.path}: expected sha256 {archive.sha256}, got {found}; remove it, the next build fetches it again."
         for archive in here
         if (found := archives.sha256_of(archive.path)) != archive.sha256
     ]
@@ -125,7 +125,7 @@ def check_profiles() -> str:
     for name in sorted(committed & known):
         preset = native.Flavour(name, native.PROFILES[name]).name
         if preset not in names:
-            faults.append(f"CMakePresets.json: wanted the preset {preset} for the profile {name}; found none.")
+            faults.append(f"CMakePresets.json: expected the preset {preset} for the profile {name}; got none.")
         text = (CONAN / "config" / "profiles" / name).read_text(encoding="utf-8")
         flags = set(re.findall(r"-fsanitize=(\w+)", text))
         settings = set(re.findall(r"^compiler\.sanitizer=(\w+)$", text, re.M))
@@ -156,7 +156,7 @@ def check_licences(packages: Sequence[Package], named: Sequence[Archive]) -> str
         path = LICENCES / f"{package.name}.txt"
         if not path.is_file() or f"| {path.name} |" not in listing:
             faults.append(
-                f"{package.name} ({package.licence}): wanted its licence in licenses/{path.name} and a row in "
+                f"{package.name} ({package.licence}): expected its licence in licenses/{path.name} and a row in "
                 "licenses/README.md; it goes into the wheel."
             )
             continue
@@ -197,8 +197,8 @@ def check_documentation(packages: Sequence[Package]) -> str:
     rows = {f"{n}/{v}": licence for n, v, licence in re.findall(r"^\| (\S+) \| (\d\S*) \| ([^|]+) \|", text, re.M)}
     wanted = {f"{package.name}/{package.version}": package.licence for package in packages}
     faults = [
-        f"docs/building.md: wanted the row `| {name.replace('/', ' | ')} | {licence} | ... |` under Native dependencies"
-        + (f"; found the licence {rows[name]}." if name in rows else "; found none.")
+        f"docs/building.md: expected the row `| {name.replace('/', ' | ')} | {licence} | ... |` under Native "
+        "dependencies" + (f"; found the licence {rows[name]}." if name in rows else "; found none.")
         for name, licence in wanted.items()
         if rows.get(name) != licence
     ]

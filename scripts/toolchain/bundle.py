@@ -59,7 +59,9 @@ def pack(target: Path, flavour: Flavour, sets: Sequence[str]) -> None:
             _write(partial, files)
             partial.replace(target)
         except OSError as error:
-            raise ToolchainError(f"Wanted to write {target}; {error}. Free some space or name another file.") from error
+            raise ToolchainError(
+                f"Expected to write {target}; {error}. Free some space or name another file."
+            ) from error
         finally:
             partial.unlink(missing_ok=True)
     parts = ", ".join([*sets, "packages", "sources"])
@@ -109,7 +111,7 @@ def unpack(source: Path) -> None:
                 _extract(source, tar, name, sha256, Path(scratch))
             _place(Path(scratch))
     except (OSError, tarfile.TarError) as error:
-        raise ToolchainError(f"Wanted to unpack the bundle {source}; {error}.") from error
+        raise ToolchainError(f"Expected to unpack the bundle {source}; {error}.") from error
     note(f"restored {len(manifest['files'])} files from {source}; `nox -s build -- --offline` builds with them")
 
 
@@ -121,13 +123,13 @@ def _manifest(source: Path, tar: tarfile.TarFile) -> dict[str, Any]:
         manifest["files"].items()
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ToolchainError(
-            f"{source}: wanted a bundle of `nox -s deps -- --bundle`; found none ({error})."
+            f"{source}: expected a bundle of `nox -s deps -- --bundle`; got none ({error})."
         ) from error
     wanted = (FORMAT, PYTHON_TAG, platform.machine(), lock.entries_of(lock.read_lock()))
     for what, here, there in zip(("format", "Python", "machine", "lock file"), wanted, found, strict=True):
         if here != there:
             raise ToolchainError(
-                f"{source}: wanted a bundle for {what} {here}; found {there}. Pack it from this commit on a machine "
+                f"{source}: expected a bundle for {what} {here}; got {there}. Pack it from this commit on a machine "
                 "with the same Python version and architecture."
             )
     return manifest
@@ -160,7 +162,7 @@ def _extract(source: Path, tar: tarfile.TarFile, name: str, sha256: str, folder:
     except KeyError as error:
         raise ToolchainError(f"{source} is cut off: {error}. Copy it again.") from error
     if digest.hexdigest() != sha256:
-        raise ToolchainError(f"{source}: {name}: wanted sha256 {sha256}, found {digest.hexdigest()}. Copy it again.")
+        raise ToolchainError(f"{source}: {name}: expected sha256 {sha256}, got {digest.hexdigest()}. Copy it again.")
 
 
 def _place(scratch: Path) -> None:

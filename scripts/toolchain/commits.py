@@ -61,7 +61,7 @@ class Repository:
         try:
             done = subprocess.run(command, input=stdin, capture_output=True, check=False, env=variables)
         except OSError as error:
-            raise ToolchainError(f"Wanted git; {error}. Install it.") from error
+            raise ToolchainError(f"Expected git; {error}. Install it.") from error
         if done.returncode != 0:
             raise ToolchainError(f"`git {' '.join(arguments)}`: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout
@@ -82,13 +82,15 @@ class Repository:
         """
         base, dots, end = revisions.partition("..")
         if not dots or not base or end.startswith("."):
-            raise ToolchainError(f"--commits: wanted BASE..HEAD, as origin/main..HEAD; found {revisions!r}.")
+            raise ToolchainError(f"--commits: expected BASE..HEAD, as origin/main..HEAD; got {revisions!r}.")
         names = [self.line("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") for name in (base, end or "HEAD")]
         for name, found in zip((base, end), names, strict=True):
             if not found:
                 raise ToolchainError(f"--commits: git knows no commit {name!r}; `git fetch` may bring it.")
         if names[1] != self.line("rev-parse", "HEAD"):
-            raise ToolchainError(f"--commits: wanted a range that ends at HEAD; {end} is another commit. Check it out.")
+            raise ToolchainError(
+                f"--commits: expected a range that ends at HEAD; {end} is another commit. Check it out."
+            )
         exact = f"{names[0]}..{names[1]}"
         if self.line("merge-base", *names) != names[0]:
             raise ToolchainError(
@@ -204,7 +206,7 @@ class Repository:
             )
         if dirty := self.git("status", "--porcelain", "--untracked-files=no").decode(errors="replace").splitlines():
             found = f"{len(dirty)} files differ ({dirty[0][3:]})"
-            raise ToolchainError(f"--commits: wanted a clean tree; {found}. Commit or `git stash` them.")
+            raise ToolchainError(f"--commits: expected a clean tree; {found}. Commit or `git stash` them.")
         contained = ["for-each-ref", "--format=%(refname:short)", "--contains", commits[0].name, "refs/remotes"]
         if published := self.line(*contained).split():
             raise ToolchainError(

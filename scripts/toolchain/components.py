@@ -111,7 +111,7 @@ def evidence(objects: Path, targets: Sequence[str]) -> Evidence:
         elif compiled:
             found.headers.add(_absolute(objects, line.strip()))
     if not found.headers:
-        raise ToolchainError(f"Wanted the headers that {', '.join(targets)} were compiled with; found none. {hint}")
+        raise ToolchainError(f"Expected the headers that {', '.join(targets)} were compiled with; got none. {hint}")
     for target in targets:
         last = captured([*ninja, "commands", target], hint=hint).splitlines()[-1:]
         parts = shlex.split(last[0]) if last else []
@@ -263,7 +263,7 @@ def _search(path: Path, pattern: str) -> str:
     try:
         match = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError as error:
-        raise ToolchainError(f"Wanted to read a version from {path}; {error}.") from error
+        raise ToolchainError(f"Expected to read a version from {path}; {error}.") from error
     if not match:
-        raise ToolchainError(f"Wanted a version of the form {pattern} in {path}; found none. Mend {__name__}.")
+        raise ToolchainError(f"Expected a version of the form {pattern} in {path}; got none. Mend {__name__}.")
     return match[1]

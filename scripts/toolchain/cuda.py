@@ -61,7 +61,7 @@ def compiler() -> Path:
         release = release_of(Path(found)) if found else None
         if release is None or int(release.partition(".")[0]) < int(wanted.partition(".")[0]):
             raise ToolchainError(
-                f"CUDACXX: wanted an nvcc of CUDA {wanted} or newer, found {chosen!r} ({release or 'does not run'}). "
+                f"CUDACXX: expected an nvcc of CUDA {wanted} or newer, got {chosen!r} ({release or 'does not run'}). "
                 "Name another one, or unset the variable to have one installed."
             )
         return Path(str(found))
@@ -88,7 +88,7 @@ def complete_toolkit(folder: Path) -> Path:
         (folder / "lib64").symlink_to("lib")
     nvcc = folder / "bin" / "nvcc"
     if release_of(nvcc) is None:
-        raise ToolchainError(f"Wanted {nvcc} to run; it does not. Remove {CUDA_COMPILER.folder} and run this again.")
+        raise ToolchainError(f"Expected {nvcc} to run; it does not. Remove {CUDA_COMPILER.folder} and run this again.")
     return nvcc
 
 
@@ -133,7 +133,7 @@ def build_wheel(build_type: str = "Release") -> Path:
 def _repair(raw: Path, inside: components.Contents) -> Path:
     found = sorted(raw.glob("thresher_cuda-*.whl"))
     if len(found) != 1:
-        raise ToolchainError(f"Wanted one wheel in {raw}, found {[path.name for path in found]}.")
+        raise ToolchainError(f"Expected one wheel in {raw}, got {[path.name for path in found]}.")
     with scratch_folder() as scratch:
         run(
             [

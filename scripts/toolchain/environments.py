@@ -299,5 +299,5 @@ def script(environment: Environment, name: str) -> Path:
     """
     path = environment.folder / "bin" / name
     if not path.exists():
-        raise ToolchainError(f"Wanted {path}; it is not there. Remove {environment.folder} and run this again.")
+        raise ToolchainError(f"Expected {path}; it is not there. Remove {environment.folder} and run this again.")
     return path

@@ -33,7 +33,7 @@ def conan_home_lock() -> Iterator[Path]:
         with session_lock(home / "thresher-lock", f"the Conan home {home}"):
             yield home
     except OSError as error:
-        raise ToolchainError(f"Wanted to write into the Conan home {home}; {error}. {CURE}") from error
+        raise ToolchainError(f"Expected to write into the Conan home {home}; {error}. {CURE}") from error
     except ToolchainError as error:
         free = shutil.disk_usage(home).free // 2**20
         if free >= COMFORTABLE_MIB:

@@ -52,7 +52,7 @@ def build_lock() -> Iterator[None]:
             stack.enter_context(session_lock(BUILD / "lock", str(BUILD)))
         except OSError as error:
             raise ToolchainError(
-                f"Wanted to write into {BUILD}; {error}. Make room there or make it writable."
+                f"Expected to write into {BUILD}; {error}. Make room there or make it writable."
             ) from error
         shutil.rmtree(_SCRATCH, ignore_errors=True)
         yield

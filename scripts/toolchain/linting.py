@@ -72,7 +72,7 @@ def changed_since(revision: str) -> set[Path]:
     changed = output(["git", "-C", ROOT, "diff", "--name-only", "--diff-filter=d", revision, "--"])
     if changed is None:
         raise ToolchainError(
-            f"Wanted the files changed since {revision!r}, but git cannot tell: is this a clone that has that "
+            f"Expected the files changed since {revision!r}, but git cannot tell: is this a clone that has that "
             "revision? Without --since, every file is taken."
         )
     fresh = output(["git", "-C", ROOT, "ls-files", "--others", "--exclude-standard"]) or ""
@@ -181,7 +181,7 @@ def shellcheck() -> Path:
         if found := shutil.which("shellcheck"):
             return Path(found)
         raise ToolchainError(
-            "Wanted shellcheck; there is no wheel of it for this machine. Install the package."
+            "Expected shellcheck; there is no wheel of it for this machine. Install the package."
         ) from None
 
 

@@ -85,7 +85,7 @@ def entries_of(lock: Mapping[str, Any]) -> Entries:
             name, _, rest = str(entry).partition("%")[0].partition("/")
             if "#" not in rest:
                 raise ToolchainError(
-                    f"{LOCK}: wanted NAME/VERSION#REVISION; found {entry!r}. `{UPDATE}` writes it anew."
+                    f"{LOCK}: expected NAME/VERSION#REVISION; got {entry!r}. `{UPDATE}` writes it anew."
                 )
             found.setdefault(name, []).append(rest)
     return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
@@ -100,9 +100,9 @@ def read_lock() -> dict[str, Any]:
     try:
         content = json.loads(LOCK.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ToolchainError(f"Wanted the lock file {LOCK}; {error}. `{UPDATE}` writes it anew.") from error
+        raise ToolchainError(f"Expected the lock file {LOCK}; {error}. `{UPDATE}` writes it anew.") from error
     if not isinstance(content, dict):
-        raise ToolchainError(f"{LOCK}: wanted a lock file of Conan; found {content!r}. `{UPDATE}` writes it anew.")
+        raise ToolchainError(f"{LOCK}: expected a lock file of Conan; got {content!r}. `{UPDATE}` writes it anew.")
     return content
 
 

@@ -93,7 +93,7 @@ def parse_remotes(text: str) -> dict[str, str | None]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, equals, url = entry.partition("=")
         if not name or (equals and not url):
-            raise ToolchainError(f"THRESHER_CONAN_REMOTES: wanted NAME or NAME=ADDRESS,...; found {entry!r}.")
+            raise ToolchainError(f"THRESHER_CONAN_REMOTES: expected NAME or NAME=ADDRESS,...; got {entry!r}.")
         remotes[name] = url or None
     return remotes
 

@@ -61,7 +61,7 @@ def require(flavour: Flavour, chosen: Sequence[Environment], *, for_wheel: bool)
         lacking.append(f"wheels to prove the wheel with: {', '.join(wheelhouse.runtime_requirements())}")
     if lacking:
         items = "".join(f"  - {line}\n" for line in lacking)
-        raise ToolchainError(f"Without a network these are wanted and not here:\n{items}  {CURE}")
+        raise ToolchainError(f"Without a network these are needed and not here:\n{items}  {CURE}")
 
 
 def _lacking_environment(environment: Environment) -> str | None:

@@ -32,7 +32,7 @@ def version() -> str:
     """Returns the version that stands in pyproject.toml."""
     found = re.search(r'^version = "([^"]+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
-        raise ToolchainError('Wanted a line `version = "1.2.3"` in pyproject.toml; found none.')
+        raise ToolchainError('Expected a line `version = "1.2.3"` in pyproject.toml; got none.')
     return found[1]
 
 
@@ -44,7 +44,7 @@ def require(platform: Platform) -> None:
     """
     if platform is CUDA:
         raise ToolchainError(
-            "--package: wanted a platform whose programs need nothing beside the package; found cuda, whose kernels "
+            "--package: expected a platform whose programs need nothing beside the package; got cuda, whose kernels "
             "are a library that programs open at run time. Make the package with --platform x86, the wheel without it."
         )
 
@@ -66,7 +66,7 @@ def build_package(flavour: Flavour) -> Path:
         native.tool(["cmake", "--install", flavour.objects, "--component", "cpp", "--prefix", folder])
         missing = [path for path in CONTENT if not (folder / path).is_file()]
         if missing:
-            raise ToolchainError(f"Wanted {', '.join(missing)} in the C++ package; see cmake/package.cmake.")
+            raise ToolchainError(f"Expected {', '.join(missing)} in the C++ package; see cmake/package.cmake.")
         DIST.mkdir(parents=True, exist_ok=True)
         partial = DIST / f"{name}.tar.gz.partial"
         partial.write_bytes(archive(folder, int(source_date_epoch())))

@@ -115,7 +115,7 @@ def of_this_machine() -> Platform:
     for platform in (X86, ARM):
         if not platform.cross:
             return platform
-    raise ToolchainError(f"Wanted an x86_64 or aarch64 machine; this one is {host.machine()}.")
+    raise ToolchainError(f"Expected an x86_64 or aarch64 machine; this one is {host.machine()}.")
 
 
 def of_profile(profile: str) -> Platform:

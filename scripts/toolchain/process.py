@@ -19,7 +19,7 @@ GRACE_S = 3.0
 
 
 class ToolchainError(Exception):
-    """A build step failed; the message says what was wanted, what was found and what to do."""
+    """A build step failed; the message says what was expected, what was found and what to do."""
 
 
 def command_line(command: Sequence[str | Path]) -> list[str]:
@@ -57,7 +57,7 @@ def run(
                 orphans.end(orphans.MARK, GRACE_S)
                 raise
     except FileNotFoundError as error:
-        raise ToolchainError(f"Wanted to run {parts[0]}; it is not there ({error}). {hint}".strip()) from error
+        raise ToolchainError(f"Expected to run {parts[0]}; it is not there ({error}). {hint}".strip()) from error
     if code != 0:
         raise ToolchainError(f"{name or f'`{shlex.join(parts)}`'} ended with code {code}. {hint}".strip())
 
@@ -160,7 +160,7 @@ def write_json(path: Path | None, content: object) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ToolchainError(f"Wanted to write {path}; {error}.") from error
+        raise ToolchainError(f"Expected to write {path}; {error}.") from error
 
 
 def is_offline() -> bool:

@@ -111,7 +111,9 @@ def read(path: Path) -> list[Entry]:
     try:
         lines = path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     except (OSError, ValueError) as error:
-        raise ToolchainError(f"Wanted the lock {path}; {error}. `git checkout` or `{UPDATE}` brings it back.") from None
+        raise ToolchainError(
+            f"Expected the lock {path}; {error}. `git checkout` or `{UPDATE}` brings it back."
+        ) from None
     entries = []
     sources: tuple[str, ...] = ()
     for line in filter(None, map(str.strip, lines)):
@@ -127,7 +129,7 @@ def read(path: Path) -> list[Entry]:
         version = re.fullmatch(r"==([^,*\s]+)", str(wanted.specifier))
         if not version or not digests or any(not re.fullmatch(r"[0-9a-f]{64}", digest) for digest in digests):
             raise ToolchainError(
-                f"{path}: wanted NAME==VERSION and at least one --hash=sha256: of 64 digits; found {line[:120]!r}. "
+                f"{path}: expected NAME==VERSION and at least one --hash=sha256: of 64 digits; got {line[:120]!r}. "
                 f"`{UPDATE}` writes it anew."
             )
         marker = str(wanted.marker) if wanted.marker else ""
@@ -146,7 +148,7 @@ def inputs(path: Path) -> list[Requirement]:
         lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
         return [Requirement(line) for line in lines if line]
     except (OSError, InvalidRequirement) as error:
-        raise ToolchainError(f"{path}: wanted requirements, one a line; {error}.") from None
+        raise ToolchainError(f"{path}: expected requirements, one a line; {error}.") from None
 
 
 def versions_on(target: Target, entries: Iterable[Entry]) -> dict[str, set[str]]:

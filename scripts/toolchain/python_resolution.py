@@ -51,7 +51,7 @@ def faults() -> list[str]:
         found += python_lock.disagreements(environment.lock.name, wanted, entries)
         for file, requirement in wanted:
             if [specifier.operator for specifier in requirement.specifier] != ["=="]:
-                found.append(f"{file}: wanted NAME==VERSION; found {requirement}.")
+                found.append(f"{file}: expected NAME==VERSION; got {requirement}.")
     names = {environment.lock.name for environment in ALL} | {environments.lock_file(TORCH_CUDA).name}
     locks = REQUIREMENTS / "locks"
     found += [f"{path}: no environment has this lock; remove it." for path in locks.glob("*") if path.name not in names]

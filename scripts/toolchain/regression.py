@@ -68,6 +68,6 @@ def judge(python: Path, last: Path, now: Path) -> None:
         note(f"not judged, since the machines differ: {'; '.join(map(str, found['differences']))}")
         return
     raise ToolchainError(
-        f"Wanted times like those in {last}; `thresher check` ended with code {code}, its table is above. Mend what "
+        f"Expected times like those in {last}; `thresher check` ended with code {code}, its table is above. Mend what "
         f"became slower; if it is meant, remove {last}."
     )

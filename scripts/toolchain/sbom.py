@@ -129,7 +129,7 @@ def read(wheel: Path) -> dict[str, Any]:
             content: dict[str, Any] = json.loads(archive.read(member))
         except (KeyError, ValueError) as error:
             raise ToolchainError(
-                f"{wheel.name}: wanted a bill of materials, {member}; {error}. Build it anew."
+                f"{wheel.name}: expected a bill of materials, {member}; {error}. Build it anew."
             ) from error
     return content
 

@@ -26,19 +26,19 @@ def ensure_system_packages(platform: str) -> None:
         note(f"missing on this machine: {', '.join(missing)}")
         if os.geteuid() != 0 or is_offline():
             line = f"sudo bash {INSTALLER} -y --platform {platform}"
-            raise ToolchainError(f"Wanted {', '.join(missing)}; found none. Run this line, then try again:\n  {line}\n")
+            raise ToolchainError(f"Expected {', '.join(missing)}; got none. Run this line, then try again:\n  {line}\n")
         run(["bash", INSTALLER, "-y", "--platform", platform])
         missing = _missing(platform)
     if missing:
         raise ToolchainError(
-            f"Wanted {', '.join(missing)}; found none, not even after {INSTALLER.name} ran. If {sys.executable} is not "
+            f"Expected {', '.join(missing)}; got none, not even after {INSTALLER.name} ran. If {sys.executable} is not "
             "the distribution's Python, install its development files, or run nox with /usr/bin/python3."
         )
     version = output([os.environ.get("CXX", "g++"), "-dumpfullversion", "-dumpversion"]) or ""
     major = re.match(r"\d+", version)
     if major and int(major.group()) < OLDEST_COMPILER:
         raise ToolchainError(
-            f"Wanted g++ {OLDEST_COMPILER} or newer for C++20, found {version}. Install a newer one and set CXX to it."
+            f"Expected g++ {OLDEST_COMPILER} or newer for C++20, got {version}. Install a newer one and set CXX to it."
         )
 
 

@@ -50,7 +50,7 @@ def source_date_epoch() -> str:
     """
     chosen = os.environ.get("SOURCE_DATE_EPOCH", "")
     if chosen and not chosen.isdecimal():
-        raise ToolchainError(f"SOURCE_DATE_EPOCH: wanted seconds since 1970; found {chosen!r}. Unset it or mend it.")
+        raise ToolchainError(f"SOURCE_DATE_EPOCH: expected seconds since 1970; got {chosen!r}. Unset it or mend it.")
     return chosen or output(["git", "-C", ROOT, "log", "-1", "--format=%ct"]) or FALLBACK_EPOCH
 
 
@@ -179,11 +179,9 @@ def check_foreign_torch(places: Sequence[str], platform: Platform) -> None:
     """
     for place in places:
         library = Path(place) / "lib" / "libtorch_cpu.so"
-        wanted = f"--torch-shim: wanted the folder `torch` of a PyTorch for {platform.machine}"
+        wanted = f"--torch-shim: expected the folder `torch` of a PyTorch for {platform.machine}"
         if not library.is_file():
-            raise ToolchainError(
-                f"{wanted}; found {place}, without lib/libtorch_cpu.so. Unpack its wheel and name that."
-            )
+            raise ToolchainError(f"{wanted}; got {place}, without lib/libtorch_cpu.so. Unpack its wheel and name that.")
         with library.open("rb") as file:
             if elf.machine(file.read(elf.HEADER_SIZE)) != platform.elf_machine:
                 raise ToolchainError(f"{wanted}; {library} is for another machine. Name another folder, or `none`.")
@@ -192,7 +190,7 @@ def check_foreign_torch(places: Sequence[str], platform: Platform) -> None:
 def _only_wheel(folder: Path, platform: Platform) -> Path:
     wheels = sorted(folder.glob(f"{platform.distribution.replace('-', '_')}-*.whl"))
     if len(wheels) != 1:
-        raise ToolchainError(f"Wanted one wheel in {folder}, found {[path.name for path in wheels]}.")
+        raise ToolchainError(f"Expected one wheel in {folder}, got {[path.name for path in wheels]}.")
     return wheels[0]
 
 

@@ -29,7 +29,7 @@ def runtime_requirements() -> list[str]:
     """Returns what the wheel asks for at run time, as pyproject.toml says it."""
     match = re.search(r"^dependencies = \[(.*?)\]$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M | re.S)
     if not match:
-        raise ToolchainError("pyproject.toml: wanted `dependencies = [...]` under [project]; found none.")
+        raise ToolchainError("pyproject.toml: expected `dependencies = [...]` under [project]; got none.")
     return re.findall(r'"([^"]+)"', match.group(1))
 
 
@@ -53,7 +53,7 @@ def _additions(name: str, folder: Path) -> list[list[str | Path]]:
             )
             metadata = Parser().parsestr(archive.read(file).decode("utf-8"))
         return environments.additions(metadata.get_all("Requires-Dist") or [])
-    raise ToolchainError(f"Wanted a wheel of PyTorch in the set {name}; found {[p.name for p in folder.iterdir()]}.")
+    raise ToolchainError(f"Expected a wheel of PyTorch in the set {name}; got {[p.name for p in folder.iterdir()]}.")
 
 
 def digest(name: str) -> str:

@@ -22,11 +22,11 @@ def test_info(lab: Any) -> None:
 
 def test_an_index_that_is_not_there(lab: Any) -> None:
     if lab.is_cpu:
-        with pytest.raises(ValueError, match="wanted 0, the one CPU, found 1"):
+        with pytest.raises(ValueError, match="expected 0, the one CPU, got 1"):
             _engine.Device(index=1)
         return
     for index in (-1, 1000):
-        with pytest.raises(ValueError, match=rf"wanted a cuda device from 0 to \d+, found {index}"):
+        with pytest.raises(ValueError, match=rf"expected a cuda device from 0 to \d+, got {index}"):
             _engine.Device(lab.library, index)
 
 
@@ -57,11 +57,11 @@ def test_copies_and_fills_touch_their_range_only(lab: Any) -> None:
 def test_nothing_is_copied_beyond_a_buffer(lab: Any) -> None:
     buffer = lab.device.empty(16)
     assert buffer.nbytes == 16
-    with pytest.raises(ValueError, match="to: wanted 20 bytes from 0, found a buffer of 16"):
+    with pytest.raises(ValueError, match="to: expected 20 bytes from 0, got a buffer of 16"):
         lab.stream.copy_in(buffer, np.zeros(5, np.float32))
-    with pytest.raises(ValueError, match="wanted 8 bytes from 12"):
+    with pytest.raises(ValueError, match="expected 8 bytes from 12"):
         lab.stream.fill(buffer, 0, 8, offset=12)
-    with pytest.raises(ValueError, match="wanted -1 bytes"):
+    with pytest.raises(ValueError, match="expected -1 bytes"):
         lab.stream.fill(buffer, 0, -1)
     with pytest.raises(ValueError, match="row-major"):
         lab.stream.copy_out(np.zeros((4, 4), np.float32)[:, ::2], buffer)
@@ -72,10 +72,10 @@ def test_nothing_is_copied_beyond_a_buffer(lab: Any) -> None:
 @pytest.mark.gpu
 def test_what_is_another_device_s_is_refused(gpu: Any) -> None:
     cpu = _engine.Device()
-    with pytest.raises(ValueError, match="wanted a buffer of the stream's own device"):
+    with pytest.raises(ValueError, match="expected a buffer of the stream's own device"):
         cpu.stream().fill(gpu.device.empty(4), 0, 1)
     plan = gpu.plan(lambda graph: graph.add("softmax", [graph.input("x", "f32", (1,))]))
-    with pytest.raises(ValueError, match="stream: wanted one of the plan's own device"):
+    with pytest.raises(ValueError, match="stream: expected one of the plan's own device"):
         plan.launch(cpu.stream(), [], [])
 
 

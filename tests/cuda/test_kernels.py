@@ -196,8 +196,8 @@ def test_chain_of_nothing(lab: Any) -> None:
 def test_wrong_programs_are_refused(lab: Any) -> None:
     for program, message in (
         ("s0=frobnicate(in0)", "frobnicate"),
-        ("s0=neg(in1)", "wanted an argument below in1, found in1"),
-        ("s0=gt(in0,1.0)", "wanted the result as f32"),
+        ("s0=neg(in1)", "expected an argument below in1, got in1"),
+        ("s0=gt(in0,1.0)", "expected the result as f32"),
     ):
         with pytest.raises((ValueError, NotImplementedError), match=message):
             _pointwise(lab, program, [_random(16)])
@@ -206,18 +206,18 @@ def test_wrong_programs_are_refused(lab: Any) -> None:
 def test_buffers_that_do_not_fit_are_named(lab: Any) -> None:
     plan = lab.plan(lambda graph: graph.add("softmax", [graph.input("x", "f32", (4, 5))]))
     large, small = lab.device.empty(80), lab.device.empty(79)
-    with pytest.raises(ValueError, match="input 0: wanted 80 bytes from 0, found a buffer of 79"):
+    with pytest.raises(ValueError, match="input 0: expected 80 bytes from 0, got a buffer of 79"):
         plan.launch(lab.stream, [small], [large])
-    with pytest.raises(ValueError, match="output 0: wanted 80 bytes from 0, found a buffer of 79"):
+    with pytest.raises(ValueError, match="output 0: expected 80 bytes from 0, got a buffer of 79"):
         plan.launch(lab.stream, [large], [small])
-    with pytest.raises(ValueError, match="wanted 1 inputs and 1 outputs, found 2 and 0"):
+    with pytest.raises(ValueError, match="expected 1 inputs and 1 outputs, got 2 and 0"):
         plan.launch(lab.stream, [large, large], [])
     plan.launch(lab.stream, [large], [large])
 
 
 @pytest.mark.gpu
 def test_operators_without_a_kernel_are_named(gpu: Any) -> None:
-    with pytest.raises(NotImplementedError, match="matmul: wanted a kernel batched_product on this device, found copy"):
+    with pytest.raises(NotImplementedError, match="matmul: expected a kernel batched_product on this device, got copy"):
         gpu.node("matmul", _random((4, 4)), _random((4, 4)))
 
 

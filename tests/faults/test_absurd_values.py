@@ -26,7 +26,7 @@ print(float(model(np.ones((64, 128), np.float32))["output"].sum()), model.stats(
 def test_a_number_of_threads_that_cannot_be(wanted: str, python: Any, model_file: Path) -> None:
     done = python(LOAD, model_file, THRESHER_NUM_THREADS=wanted)
     assert done.returncode == 1
-    assert "THRESHER_NUM_THREADS: wanted an integer from 1 to 1024, found" in done.stderr.splitlines()[-1]
+    assert "THRESHER_NUM_THREADS: expected an integer from 1 to 1024, got" in done.stderr.splitlines()[-1]
 
 
 def test_far_more_threads_than_cores(python: Any, model_file: Path) -> None:
@@ -54,7 +54,7 @@ def test_fewer_threads_than_were_asked_for(python: Any, model_file: Path) -> Non
 def test_shapes_beyond_all_memory(shape: tuple[int, ...]) -> None:
     graph = _engine.Graph()
     x = graph.input("x", "f32", shape)
-    with pytest.raises(ValueError, match=r"relu: wanted tensors of at most \d+ bytes and no negative size, found the"):
+    with pytest.raises(ValueError, match=r"relu: expected tensors of at most \d+ bytes and no negative size, got the"):
         graph.add("relu", [x])
     small = graph.input("small", "f32", (1,))
     if -1 not in shape:  # which keeps the size that there is

@@ -84,7 +84,7 @@ def test_a_cache_that_is_no_folder(what: str, tmp_path: Path, python: Any, model
     else:
         place.write_text("mine")
     done = python(USE, model_file, THRESHER_CACHE_DIR=str(place / "deeper" if what == "below a file" else place))
-    without_a_cache(done, str(place), "wanted ", "THRESHER_CACHE_DIR")
+    without_a_cache(done, str(place), "expected ", "THRESHER_CACHE_DIR")
     assert place.is_symlink() or place.read_text() == "mine"
 
 
@@ -120,7 +120,7 @@ def test_no_home(model_file: Path) -> None:
             command, env={**clean, **environment}, capture_output=True, text=True, timeout=60, check=False
         )
 
-    without_a_cache(use([], HOME="/proc/no-home"), "wanted a folder that can be written")
+    without_a_cache(use([], HOME="/proc/no-home"), "expected a folder that can be written")
     if not able:
         pytest.skip("this machine lets nobody become a user that it does not know")
     without_a_cache(use(unknown), "home folder", "THRESHER_CACHE_DIR")
@@ -175,7 +175,7 @@ def test_a_trace_that_has_no_place(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises((OSError, ValueError), match=r"trace.*wanted .*found.*choose another"):
+    with pytest.raises((OSError, ValueError), match=r"trace.*expected .*got.*choose another"):
         profiler.start(trace=tmp_path / place)
     assert not profiler.is_enabled()
 

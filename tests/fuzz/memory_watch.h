@@ -48,7 +48,7 @@ class MemoryWatch {
     const long long held = held_ += static_cast<long long>(size);
     if (held <= limit_) return;
     watching_ = false;
-    std::fprintf(stderr, "memory: wanted at most %lld bytes at once for an input of %zu, found %lld\n",
+    std::fprintf(stderr, "memory: expected at most %lld bytes at once for an input of %zu, got %lld\n",
                  static_cast<long long>(limit_), static_cast<size_t>(input_), held);
     std::abort();
   }

@@ -40,7 +40,7 @@ inline void Replay(const Target& target, std::string_view bytes) {
 }
 
 [[noreturn]] inline void Fail(const char* file, int line, const char* condition, const std::string& found) {
-  std::fprintf(stderr, "%s:%d: wanted %s, found: %s\n", file, line, condition, found.c_str());
+  std::fprintf(stderr, "%s:%d: expected %s, got: %s\n", file, line, condition, found.c_str());
   std::abort();
 }
 

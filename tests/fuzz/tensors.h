@@ -59,7 +59,7 @@ inline const void* Contents(DType dtype) {
 
 // The sizes of parsed tensors have been checked, so that their product does not overflow.
 inline Result<Constant> Resolve(const ConstantRequest& request) {
-  if (NumElements(request.shape) > kMostElements) return InvalidArgument("wanted a small constant");
+  if (NumElements(request.shape) > kMostElements) return InvalidArgument("expected a small constant");
   return Constant{Contents(request.dtype), nullptr, request.is_weight};
 }
 

@@ -28,25 +28,25 @@ def violations(value: Any, schema: dict[str, Any], root: dict[str, Any] | None =
             found += violations(value, target, root, path)
         elif keyword == "type":
             if not any(_has_type(value, name) for name in ([wanted] if isinstance(wanted, str) else wanted)):
-                found.append(f"{path}: wanted {wanted}, found {value!r:.80}")
+                found.append(f"{path}: expected {wanted}, got {value!r:.80}")
         elif keyword == "const":
             if value != wanted:
-                found.append(f"{path}: wanted {wanted!r}, found {value!r:.80}")
+                found.append(f"{path}: expected {wanted!r}, got {value!r:.80}")
         elif keyword == "enum":
             if value not in wanted:
-                found.append(f"{path}: wanted one of {wanted}, found {value!r:.80}")
+                found.append(f"{path}: expected one of {wanted}, got {value!r:.80}")
         elif keyword == "minimum":
             if _is_number(value) and value < wanted:
-                found.append(f"{path}: wanted at least {wanted}, found {value}")
+                found.append(f"{path}: expected at least {wanted}, got {value}")
         elif keyword == "maximum":
             if _is_number(value) and value > wanted:
-                found.append(f"{path}: wanted at most {wanted}, found {value}")
+                found.append(f"{path}: expected at most {wanted}, got {value}")
         elif keyword == "minItems":
             if isinstance(value, list) and len(value) < wanted:
-                found.append(f"{path}: wanted at least {wanted} items, found {len(value)}")
+                found.append(f"{path}: expected at least {wanted} items, got {len(value)}")
         elif keyword == "maxItems":
             if isinstance(value, list) and len(value) > wanted:
-                found.append(f"{path}: wanted at most {wanted} items, found {len(value)}")
+                found.append(f"{path}: expected at most {wanted} items, got {len(value)}")
         elif keyword == "required":
             if isinstance(value, dict):
                 found += [f"{path}: {name} is missing" for name in wanted if name not in value]

@@ -43,7 +43,7 @@ def test_what_is_in_the_way_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage(broken))
     assert f"device library {broken} cannot be opened" in (thresher.Backend("cuda").obstacle() or "")
     monkeypatch.setitem(sys.modules, "thresher_cuda", FakePackage("libm.so.6"))
-    assert "wanted a device library of Thresher" in (thresher.Backend("cuda").obstacle() or "")
+    assert "expected a device library of Thresher" in (thresher.Backend("cuda").obstacle() or "")
     assert not thresher.Backend("cuda").available()
 
 
@@ -64,7 +64,7 @@ def test_gpus_are_usable_where_their_library_finds_one(
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="wanted one of cpu, cuda, found 'tpu'"):
+    with pytest.raises(ValueError, match="expected one of cpu, cuda, got 'tpu'"):
         thresher.Backend("tpu")
 
 
@@ -74,7 +74,7 @@ def test_a_wrong_variable_is_an_obstacle() -> None:
         [sys.executable, "-c", code], env={**_environment(), "THRESHER_ISA": "mmx"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("False THRESHER_ISA: wanted one of") and "mmx" in done.stdout
+    assert done.stdout.startswith("False THRESHER_ISA: expected one of") and "mmx" in done.stdout
 
 
 def _environment() -> dict[str, str]:
@@ -86,7 +86,7 @@ def _environment() -> dict[str, str]:
 def test_target(compiler: Any) -> None:
     with pytest.raises(compiler.UnavailableError, match=r"target=.cuda. is not available: .*; available: cpu"):
         compiler.compile(nn.Linear(2, 2), target="cuda")
-    with pytest.raises(compiler.ConfigError, match="wanted one of cpu, cuda, found 'tpu'"):
+    with pytest.raises(compiler.ConfigError, match="expected one of cpu, cuda, got 'tpu'"):
         compiler.compile(nn.Linear(2, 2), target="tpu")
 
 

@@ -105,7 +105,7 @@ def test_lee_is_read() -> None:
     assert corpus.texts == ["one", "two \x85 words", "three"]
     assert corpus.pairs.tolist() == [[0, 1], [0, 2], [1, 2]]
     assert corpus.ratings.tolist() == [0.5, 0.3, 0.2]
-    with pytest.raises(ValueError, match=r"wanted 2 x 2 ratings, found \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"expected 2 x 2 ratings, got \(3, 3\)"):
         corpora.lee("one\ntwo\n", "1 0 0\n0 1 0\n0 0 1\n")
 
 

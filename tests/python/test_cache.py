@@ -162,7 +162,7 @@ def test_a_read_only_folder(folder: Path) -> None:
 def test_a_file_system_that_refuses_even_root() -> None:
     cache.set_dir("/proc/thresher")
     assert cache.load("sums", KEY) is None
-    with pytest.warns(CacheWarning, match="wanted a folder that can be written"):
+    with pytest.warns(CacheWarning, match="expected a folder that can be written"):
         assert not cache.store("sums", KEY, 1)
     assert cache.entries() == []
 
@@ -330,9 +330,9 @@ def test_prune(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["", "../sums", "Sums", "a b", "/tmp"])
 def test_kinds_are_names(kind: str) -> None:
-    with pytest.raises(ValueError, match="wanted a kind"):
+    with pytest.raises(ValueError, match="expected a kind"):
         cache.store(kind, 1, 1)
-    with pytest.raises(ValueError, match="wanted a kind"):
+    with pytest.raises(ValueError, match="expected a kind"):
         cache.load(kind, 1)
 
 

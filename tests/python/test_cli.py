@@ -226,7 +226,7 @@ def test_profile_keeps_the_exit_code(tmp_path: Path, body: str, code: int, error
 def test_profile_of_nothing(tmp_path: Path) -> None:
     done = thresher("profile", tmp_path / "none.py")
     assert done.returncode == 1
-    assert "wanted a Python script" in done.stderr
+    assert "expected a Python script" in done.stderr
 
 
 @needs_engine
@@ -252,5 +252,5 @@ def test_draw(tmp_path: Path) -> None:
     assert "made by this pass" in thresher("draw", "--before", before, text).stdout
     text.write_text("no graph")
     wrong = thresher("draw", text)
-    assert wrong.returncode == 1 and "line 1: wanted 'graph 1'" in wrong.stderr
+    assert wrong.returncode == 1 and "line 1: expected 'graph 1'" in wrong.stderr
     assert thresher("draw", tmp_path / "absent.txt").returncode == 1

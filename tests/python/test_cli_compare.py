@@ -119,7 +119,7 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert "wanted the module that makes pages" in done.stderr and "Traceback" not in done.stderr
+    assert "expected the module that makes pages" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "x.html").exists()
 
 
@@ -138,12 +138,12 @@ def test_report_of_a_run_that_was_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("x.thrtrace", b"THRTRACE", "wanted"),
+        ("x.thrtrace", b"THRTRACE", "expected"),
         ("x.thrtrace", b"", "empty"),
         ("x.json", b'{"traceEvents": []}', "traceEvents"),
         ("x.json", b'{"hello": 1}', "traceEvents"),
-        ("x.json.gz", b"\x1f\x8b\x08\x00broken", "wanted"),
-        ("x.pftrace", b"\x0a\x10binary", "wanted"),
+        ("x.json.gz", b"\x1f\x8b\x08\x00broken", "expected"),
+        ("x.pftrace", b"\x0a\x10binary", "expected"),
     ],
 )
 def test_report_of_what_is_no_trace(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -156,7 +156,7 @@ def test_report_of_what_is_no_trace(tmp_path: Path, name: str, content: bytes, s
 
 def test_report_bad_outputs(trace: Path, tmp_path: Path) -> None:
     suffix = thresher("report", trace, "--chrome", tmp_path / "x.pftrace")
-    assert suffix.returncode == 1 and "wanted a name that ends in .json or .json.gz" in suffix.stderr
+    assert suffix.returncode == 1 and "expected a name that ends in .json or .json.gz" in suffix.stderr
     full = tmp_path / "full.json"
     full.symlink_to("/dev/full")
     disk = thresher("report", trace, "--chrome", full)
@@ -204,7 +204,7 @@ def test_diff_of_different_machines(tmp_path: Path) -> None:
     forced = thresher("diff", a, b, "--force")
     assert forced.returncode == 0 and "not alike: processor" in forced.stdout
     wrong = thresher("diff", a, b, "--accept", "gpu")
-    assert wrong.returncode == 2 and "wanted one of cpu, isa" in wrong.stderr
+    assert wrong.returncode == 2 and "expected one of cpu, isa" in wrong.stderr
 
 
 def test_diff_of_a_missing_file(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_check_reads_operator_reports() -> None:
     [
         (["{old}"], "--against"),
         (["{old}", "--against"], "requires an argument"),
-        (["{old}", "--against", "{old}", "--max-slowdown", "fast"], "wanted a percentage such as 5%, found 'fast'"),
+        (["{old}", "--against", "{old}", "--max-slowdown", "fast"], "expected a percentage such as 5%, got 'fast'"),
         (["{old}", "--against", "{old}", "--max-slowdown", "-3"], "--max-slowdown"),
         (["{old}", "--against", "{old}", "--limit", "linear"], "such as linear=3%"),
         (["{old}", "--against", "{old}", "--limit", "liner=3%"], "no run has such an operator"),

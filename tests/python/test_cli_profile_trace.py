@@ -81,7 +81,7 @@ def test_native_trace(tmp_path: Path) -> None:
     assert (meta["script"], meta["arguments"], meta["exit_code"]) == ("script.py", ["--trace", "x", "-o"], 7)
     assert meta["python"] == ".".join(map(str, sys.version_info[:3]))
     assert meta["energy"]["joules"] is None or meta["energy"]["joules"] > 0
-    assert meta["energy"]["joules"] is not None or "wanted" in meta["energy"]["reason"]
+    assert meta["energy"]["joules"] is not None or "expected" in meta["energy"]["reason"]
     assert "thresher peaks" in meta["peaks"]["reason"], "there is no cache, and --no-peaks measures nothing"
     report = thresher("report", "run.thrtrace", cwd=tmp_path)
     assert report.returncode == 0 and "linear" in report.stdout
@@ -174,7 +174,7 @@ def test_existing_file_is_kept_and_the_script_does_not_run(tmp_path: Path, name:
     option = "--html" if name.endswith("html") else "--trace"
     done = profile(tmp_path, option, name)
     assert done.returncode == 1
-    assert "found one that exists" in done.stderr and "--force" in done.stderr
+    assert "got one that exists" in done.stderr and "--force" in done.stderr
     assert (tmp_path / name).read_text() == "precious"
     assert not (tmp_path / "ran").exists()
 
@@ -189,8 +189,8 @@ def test_force_writes_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--trace", "run.xml"), "wanted a name that ends in one of .thrtrace, .json, .json.gz, .pftrace"),
-        (("--trace", "."), "wanted a name that ends in"),
+        (("--trace", "run.xml"), "expected a name that ends in one of .thrtrace, .json, .json.gz, .pftrace"),
+        (("--trace", "."), "expected a name that ends in"),
         (("--html", "."), "found a folder"),
         (("--trace", "script.py/run.json"), "found the file script.py"),
     ],
@@ -228,7 +228,7 @@ main()
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1
-    assert "wanted PyTorch's profiler with Thresher in it" in done.stderr and "Traceback" not in done.stderr
+    assert "expected PyTorch's profiler with Thresher in it" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "ran").exists()
 
 

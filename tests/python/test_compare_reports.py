@@ -280,12 +280,12 @@ def test_operator_report_and_trace_of_one_machine_know_different_versions(tmp_pa
     ("text", "said"),
     [
         ('{"format": "thresher-profile-diff"}', "found a thresher-profile-diff; give the run's own file"),
-        ('{"format": "thresher-profile", "format_version": 2}', "wanted format version 1, found 2"),
+        ('{"format": "thresher-profile", "format_version": 2}', "expected format version 1, got 2"),
         ('{"format": "thresher-profile", "format_version": 1}', "without machine, operators, overview"),
         ('{"format": "thresher-profile", "format_ver', "found a damaged file"),
         ('{"format": "thresher-op-report", "format_version": 1}', "damaged"),
         ("", "empty"),
-        ("hello", "wanted"),
+        ("hello", "expected"),
     ],
 )
 def test_load_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:

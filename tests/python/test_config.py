@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
     ("changes", "wanted"),
     [
         ({"optimization_level": "O4"}, r"O0, O1, O2, O3.*'O4'"),
-        ({"optimization_level": 2}, "wanted one of"),
+        ({"optimization_level": 2}, "expected one of"),
         ({"fallback": "errors"}, "did you mean 'error'"),
         ({"plan_cache_size": 0}, "at least 1"),
         ({"plan_sizes": "two"}, "many, one"),
@@ -27,7 +27,7 @@ from torch import nn  # noqa: E402
         ({"extra_passes": ("dead_cod",)}, "did you mean 'dead_code'"),
         ({"extra_passes": "dead_code"}, "tuple"),
         ({"dump_dir": 3}, "path"),
-        ({"dump_dir": __file__}, "wanted a folder"),
+        ({"dump_dir": __file__}, "expected a folder"),
     ],
 )
 def test_unusable_values(compiler: Any, changes: dict[str, Any], wanted: str) -> None:
@@ -57,7 +57,7 @@ def test_options_of_torch_compile(compiler: Any) -> None:
     assert config_from_options({"fusion": False}).fusion is False
     config = compiler.CompilerConfig(plan_cache_size=3)
     assert config_from_options({"config": config, "fallback": "error"}) == config.replace(fallback="error")
-    with pytest.raises(compiler.ConfigError, match="found dict"):
+    with pytest.raises(compiler.ConfigError, match="got dict"):
         config_from_options({"config": {}})
     with pytest.raises(Exception, match="did you mean 'fallback'"):
         torch.compile(lambda x: x + 1, backend=compiler.thresher_backend, options={"fallbck": "x"})(torch.ones(2))

@@ -433,7 +433,7 @@ def test_too_little_space_stops_before_anything_is_built(monkeypatch, tmp_path):
     made = podman()
     made.folder = tmp_path
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(100, 99, 2**30))
-    with pytest.raises(ToolchainError, match=r"Wanted 4 GiB(.|\n)*found 1.0 GiB(.|\n)*--remove"):
+    with pytest.raises(ToolchainError, match=r"Expected 4 GiB(.|\n)*got 1.0 GiB(.|\n)*--remove"):
         images.check_space(made, "x86")
 
 
@@ -534,7 +534,7 @@ def test_the_sessions_refuse_nonsense(arguments, message):
 
 def test_an_image_needs_a_platform():
     options = argparse.Namespace(update_pins=False, list=False, remove=False, platform=None)
-    with pytest.raises(ToolchainError, match="Wanted a platform: x86, arm, cuda"):
+    with pytest.raises(ToolchainError, match="Expected a platform: x86, arm, cuda"):
         sessions.build_images(options)
 
 

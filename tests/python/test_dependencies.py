@@ -344,11 +344,11 @@ class TestLock:
         assert status == 1
         assert "verdict: FAULT in lock, archives, profiles, licences, documentation, Conan home" in text
         assert "thing  recipe  1.0#" in text
-        assert "wanted sha256" in text
+        assert "expected sha256" in text
         assert "conan/config/profiles/new: no session knows it" in text
         assert "-fsanitize=address, but compiler.sanitizer=none" in text
         assert "licenses/thing.txt" in text
-        assert "wanted the row `| thing | 1.0 | MIT | ... |`" in text and "thing/0.9 is no dependency" in text
+        assert "expected the row `| thing | 1.0 | MIT | ... |`" in text and "thing/0.9 is no dependency" in text
 
     def test_versions_without_archives_are_named(self, project: Project) -> None:
         config = project.root / "conan" / "recipes" / "thing" / "config.yml"
@@ -474,19 +474,19 @@ class TestOffline:
         good = file.read_bytes()
 
         file.write_bytes(good.replace(b'"python": "cp3', b'"python": "cp2'))
-        assert "wanted a bundle for Python cp3" in filled.fail(restore)
+        assert "expected a bundle for Python cp3" in filled.fail(restore)
         file.write_bytes(good.replace(b"thing/1.0", b"thing/2.0").replace(b'"thing": "1.0#', b'"thing": "2.0#'))
-        assert "wanted a bundle for lock file" in filled.fail(restore)
+        assert "expected a bundle for lock file" in filled.fail(restore)
         source = filled.cached[0].read_bytes()
         assert source in good
         file.write_bytes(good.replace(source, source[:-1] + b"?"))
-        assert "wanted sha256" in filled.fail(restore)
+        assert "expected sha256" in filled.fail(restore)
         file.write_bytes(good[: good.index(source) + 9])
-        assert "Wanted to unpack the bundle" in filled.fail(restore)
+        assert "Expected to unpack the bundle" in filled.fail(restore)
         file.write_bytes(good.replace(b'"conan.tgz"', b'"../an.tgz"'))
         assert "does not belong into a bundle" in filled.fail(restore)
         file.write_bytes(b"no bundle")
-        assert "Wanted to unpack the bundle" in filled.fail(restore)
+        assert "Expected to unpack the bundle" in filled.fail(restore)
 
 
 @pytest.mark.thorough
@@ -523,7 +523,7 @@ class TestHome:
     def test_a_home_that_cannot_be_written_is_named_and_heals(self, project: Project) -> None:
         text = self.in_small_home(project, "size=64m,ro", f"{INSTALL}", "mount -o remount,rw $HOME_FOLDER")
         first, second = text.split("status=", 2)[:2]
-        assert "Wanted to write into the Conan home" in first and "THRESHER_CONAN_HOME" in first
+        assert "Expected to write into the Conan home" in first and "THRESHER_CONAN_HOME" in first
         assert second.startswith("1") and text.rstrip().endswith("status=0"), text
 
     @staticmethod

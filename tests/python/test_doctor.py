@@ -60,7 +60,7 @@ def test_every_problem_has_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         checks.check_instructions(FakeEngine(isa="sse2")),
         checks.check_threads(FakeEngine(num_threads=64)),
         checks.check_variables(FakeEngine(check_env=["THRESHER_X: no such variable"])),
-        checks.check_variables(FakeEngine(initialize="THRESHER_ISA: wanted this, found that")),
+        checks.check_variables(FakeEngine(initialize="THRESHER_ISA: expected this, got that")),
     ]
     for finding in findings:
         assert finding.level is not Level.OK, finding
@@ -106,8 +106,8 @@ def test_engine_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_variables() -> None:
     assert checks.check_variables(FakeEngine()).found == "THRESHER_LOG=debug"
-    wrong = checks.check_variables(FakeEngine(initialize="THRESHER_ISA: wanted this, found that"))
-    assert (wrong.level, wrong.found) == (Level.FAIL, "THRESHER_ISA: wanted this, found that")
+    wrong = checks.check_variables(FakeEngine(initialize="THRESHER_ISA: expected this, got that"))
+    assert (wrong.level, wrong.found) == (Level.FAIL, "THRESHER_ISA: expected this, got that")
 
 
 def test_instruction_set() -> None:

@@ -58,12 +58,12 @@ def test_parse() -> None:
     ("text", "message"),
     [
         ("", "return"),
-        ("hello\n", "line 1: wanted 'graph 1'"),
-        ("graph 1\nreturn %0\n", "line 2: wanted a value defined above, found %0"),
-        ("graph 1\n%1 = relu(%0)\nreturn %1\n", "line 2: wanted a value defined above"),
-        ("graph 1\ninput %0\nreturn %0\n", "line 2: wanted input, const"),
+        ("hello\n", "line 1: expected 'graph 1'"),
+        ("graph 1\nreturn %0\n", "line 2: expected a value defined above, got %0"),
+        ("graph 1\n%1 = relu(%0)\nreturn %1\n", "line 2: expected a value defined above"),
+        ("graph 1\ninput %0\nreturn %0\n", "line 2: expected input, const"),
         ("graph 1\ninput %0 : f32[1]\n", "cut off"),
-        ("graph 1\nreturn\nreturn\n", "line 3: wanted nothing after return"),
+        ("graph 1\nreturn\nreturn\n", "line 3: expected nothing after return"),
     ],
 )
 def test_what_is_no_graph(text: str, message: str) -> None:

@@ -91,7 +91,7 @@ def test_start_begins_anew_and_stop_twice_gives_no_number(tmp_path: Path) -> Non
     [
         (lambda folder: None, "No such file"),
         (lambda folder: folder.mkdir(), "found none; load the kernel module"),
-        (lambda folder: domain(folder, "intel-rapl:0", "psys", 0), "wanted one of the domains package, dram"),
+        (lambda folder: domain(folder, "intel-rapl:0", "psys", 0), "expected one of the domains package, dram"),
         (lambda folder: domain(folder, "intel-rapl:0", "package-0", 0).write_text("many"), "found 'many'"),
         (lambda folder: (domain(folder, "x:0", "package-0", 0).parent / "max_energy_range_uj").unlink(), "No such"),
     ],
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_a_reason_and_never_zero(tmp_path: Path, prepare:
     assert found["joules"] is None
     assert found["domains"] == []
     assert reason in found["reason"]
-    assert found["reason"].startswith("wanted")
+    assert found["reason"].startswith("expected")
 
 
 def test_no_permission_names_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_constants_of_every_type_come_back(dtype: Any) -> None:
 def test_an_attribute_of_no_known_type_is_named() -> None:
     graph = _engine.Graph()
     x = graph.input("x", "f32", [2])
-    with pytest.raises(TypeError, match="attribute 'dim': wanted bool, int, float, str or a list of ints"):
+    with pytest.raises(TypeError, match="attribute 'dim': expected bool, int, float, str or a list of ints"):
         graph.add("softmax", [x], {"dim": {}})
 
 
@@ -42,7 +42,7 @@ def test_a_plan_says_what_it_takes_and_gives() -> None:
 def test_tensors_of_too_many_dimensions_are_refused() -> None:
     plan = _engine.Plan.build(relu(), _engine.WeightStore())
     deep = np.zeros((1,) * 9, np.float32)
-    with pytest.raises(ValueError, match="wanted a tensor of at most 8 dimensions, found 9"):
+    with pytest.raises(ValueError, match="expected a tensor of at most 8 dimensions, got 9"):
         plan.run([deep], [np.zeros((2, 3), np.float32)])
 
 
@@ -63,5 +63,5 @@ def test_settings_are_read_by_their_type(monkeypatch: pytest.MonkeyPatch) -> Non
     assert _engine.env_value("THRESHER_NUM_THREADS") == 3
     assert _engine.env_value("THRESHER_PROFILE") is True
     assert _engine.env_value("THRESHER_LOG") == "debug"
-    with pytest.raises(ValueError, match="THRESHER_THREADS: wanted a variable that env_vars"):
+    with pytest.raises(ValueError, match="THRESHER_THREADS: expected a variable that env_vars"):
         _engine.env_value("THRESHER_THREADS")

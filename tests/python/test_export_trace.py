@@ -372,14 +372,14 @@ def test_varint(value: int, wanted: bytes) -> None:
 
 
 def test_other_suffix_is_refused(trace: Trace, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"wanted a name that ends in one of .json, .json.gz, .pftrace"):
+    with pytest.raises(ValueError, match=r"expected a name that ends in one of .json, .json.gz, .pftrace"):
         write_trace(trace, tmp_path / "run.xml")
 
 
 def test_existing_file_is_kept_without_force(trace: Trace, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text("precious")
-    with pytest.raises(OutputError, match=r"found one that exists.*--force"):
+    with pytest.raises(OutputError, match=r"got one that exists.*--force"):
         write_trace(trace, path)
     assert path.read_text() == "precious"
     write_trace(trace, path, force=True)
@@ -388,9 +388,9 @@ def test_existing_file_is_kept_without_force(trace: Trace, tmp_path: Path) -> No
 
 def test_unwritable_places(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="wanted a folder, found the file"):
+    with pytest.raises(OutputError, match="expected a folder, got the file"):
         check_output(tmp_path / "file" / "deeper" / "x.json")
-    with pytest.raises(OutputError, match="found a folder; name a file in it"):
+    with pytest.raises(OutputError, match="got a folder; name a file in it"):
         check_output(tmp_path)
     check_output(tmp_path / "new" / "folders" / "x.json")
     assert not (tmp_path / "new").exists(), "checking leaves nothing behind"
@@ -399,7 +399,7 @@ def test_unwritable_places(tmp_path: Path) -> None:
 @needs_root_to_be_denied
 def test_no_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="found no permission in"):
+    with pytest.raises(OutputError, match="got no permission in"):
         check_output(tmp_path / "x.json")
 
 
@@ -407,7 +407,7 @@ def test_no_permission(tmp_path: Path) -> None:
 def test_full_disk(trace: Trace, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"full{suffix}"
     path.symlink_to("/dev/full")
-    with pytest.raises(OutputError, match="found: No space left on device; make room or choose another disk"):
+    with pytest.raises(OutputError, match="got: No space left on device; make room or choose another disk"):
         write_trace(trace, path)
     assert path.is_symlink() and Path("/dev/full").is_char_device(), "a device is written, never replaced"
 

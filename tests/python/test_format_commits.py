@@ -194,11 +194,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("revisions", "words"),
         [
-            ("main", "wanted BASE..HEAD"),
-            ("..HEAD", "wanted BASE..HEAD"),
-            ("main~1...HEAD", "wanted BASE..HEAD"),
+            ("main", "expected BASE..HEAD"),
+            ("..HEAD", "expected BASE..HEAD"),
+            ("main~1...HEAD", "expected BASE..HEAD"),
             ("nothing..HEAD", "git knows no commit 'nothing'"),
-            ("main~1..main~1", "wanted a range that ends at HEAD"),
+            ("main~1..main~1", "expected a range that ends at HEAD"),
             ("other..HEAD", "other is no ancestor of HEAD"),
         ],
     )

@@ -137,7 +137,7 @@ def test_mixed_types_in_one_call() -> None:
 def test_float64_is_left_to_pytorch_with_the_reason() -> None:
     model = torch.nn.Linear(8, 8).double().eval()
     x = torch.randn(3, 8, dtype=torch.float64)
-    with torch.no_grad(), pytest.warns(UserWarning, match="has dtype float64, wanted one of float32, bfloat16"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="has dtype float64, expected one of float32, bfloat16"):
         found = thresher.compile(model)(x)
         assert torch.equal(found, model(x))
 

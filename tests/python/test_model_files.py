@@ -196,7 +196,7 @@ def test_several_shapes_by_name(mlp: Mlp, tmp_path: Path) -> None:
         x = torch.randn(n, 16)
         agree(model(x=x.numpy())["output"], mlp(x))
     with pytest.raises(
-        ValueError, match=r"wanted inputs \(x: f32\[1, 16\]\) or \(x: f32\[4, 16\]\), found \(f32\[2, 16\]\)"
+        ValueError, match=r"expected inputs \(x: f32\[1, 16\]\) or \(x: f32\[4, 16\]\), got \(f32\[2, 16\]\)"
     ):
         model(np.zeros((2, 16), np.float32))
 
@@ -228,11 +228,11 @@ def test_inputs_that_do_not_fit_are_named(mlp: Mlp, tmp_path: Path) -> None:
         ((x,), {"x": x}, "x twice"),
         ((), {"y": x}, "'y'"),
     ]:
-        with pytest.raises(TypeError, match=f"wanted the inputs x, found {found}"):
+        with pytest.raises(TypeError, match=f"expected the inputs x, got {found}"):
             model(*args, **kwargs)
-    with pytest.raises(ValueError, match=r"wanted inputs \(x: f32\[3, 16\]\), found \(i64\[3, 16\]\)"):
+    with pytest.raises(ValueError, match=r"expected inputs \(x: f32\[3, 16\]\), got \(i64\[3, 16\]\)"):
         model(x.astype(np.int64))
-    with pytest.raises(TypeError, match="found float64; convert it first"):
+    with pytest.raises(TypeError, match="got float64; convert it first"):
         model(x.astype(np.float64))
 
 
@@ -280,16 +280,16 @@ def test_what_cannot_be_captured_says_so(mlp: Mlp, tmp_path: Path) -> None:
     x = torch.zeros(3, 16)
     for model, args, found in [
         (Branch(), (x,), "torch.export cannot capture this model"),
-        (Number(), (x,), "output_1: wanted tensors as results, found 7"),
-        (torch.relu, (x,), "wanted a torch.nn.Module"),
-        (mlp, (torch.zeros(0, 16),), "wanted tensors with elements"),
+        (Number(), (x,), "output_1: expected tensors as results, got 7"),
+        (torch.relu, (x,), "expected a torch.nn.Module"),
+        (mlp, (torch.zeros(0, 16),), "expected tensors with elements"),
         (mlp, x, "write \\(x,\\) for one argument"),
         (mlp, [x], "write \\(x,\\) for one argument"),
         (mlp, [(x,), (x,)], r"\(x: f32\[3, 16\]\) twice"),
     ]:
         with pytest.raises(thresher.ExportError, match=found):
             thresher.export(model, args, tmp_path / "none")
-    with pytest.raises(thresher.ConfigError, match="precision: wanted one of"):
+    with pytest.raises(thresher.ConfigError, match="precision: expected one of"):
         thresher.export(mlp, (x,), tmp_path / "none", precision="int7")
     with pytest.raises(thresher.ExportError, match="nothing was written; name a file that can be written"):
         thresher.export(mlp, (x,), tmp_path / "no" / "folder")
@@ -326,13 +326,13 @@ def test_damaged_files_are_refused_at_every_section_and_byte(mlp: Mlp, tmp_path:
                 thresher.load(path)
         for at in range(offset, offset + size, max(1, size // 5)):
             path.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
-            with pytest.raises(ValueError, match=rf"model file {path}: .*wanted contents of digest"):
+            with pytest.raises(ValueError, match=rf"model file {path}: .*expected contents of digest"):
                 thresher.load(path)
     path.write_bytes(b"PK" + good[2:])
     with pytest.raises(ValueError, match=r"name a file that thresher.export wrote"):
         thresher.load(path)
     path.write_bytes(good[:8] + struct.pack("<I", 7) + good[12:])
-    with pytest.raises(NotImplementedError, match=r"wanted format version 2, found 7"):
+    with pytest.raises(NotImplementedError, match=r"expected format version 2, got 7"):
         thresher.load(path)
     with pytest.raises(FileNotFoundError, match=r"thresher.export writes one"):
         thresher.load(tmp_path / "none")
@@ -346,7 +346,7 @@ def test_settings_of_load_are_checked(mlp: Mlp, tmp_path: Path) -> None:
     assert thresher.load(path, precision="fp32").stats().precision == "fp32"
     assert thresher.load(path, threads=1).stats().threads == 1
     for settings, message in [
-        ({"precision": "int7"}, "wanted one of model, fp32, bf16"),
+        ({"precision": "int7"}, "expected one of model, fp32, bf16"),
         ({"optimization_level": "O9"}, "O9"),
         ({"optimization_level": "O0"}, "multiplies weights as they are stored"),
         ({"threads": -1}, "threads: expected an integer from 1 to 1024, got -1"),
@@ -397,12 +397,12 @@ def test_thresher_run_names_what_is_wrong(mlp: Mlp, tmp_path: Path) -> None:
     path = str(thresher.export(mlp, (torch.zeros(3, 16),), tmp_path / "mlp.thrmodel"))
     np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
     for arguments, message in [
-        ([str(tmp_path / "none")], "wanted a model file, found no "),
-        ([path, "--input", "x"], "wanted NAME=FILE.npy"),
+        ([str(tmp_path / "none")], "expected a model file, got no "),
+        ([path, "--input", "x"], "expected NAME=FILE.npy"),
         ([path, "--input", f"y={tmp_path / 'y.npy'}"], "found 'y'"),
         ([path, "--input", f"x={tmp_path / 'y.npy'}"], "found (f32[2, 2])"),
-        ([path, "--shape", "4"], "wanted at most 0"),
-        ([path, "--output", str(tmp_path / "y.npy" / "out.npz")], "wanted a folder, found the file"),
+        ([path, "--shape", "4"], "expected at most 0"),
+        ([path, "--output", str(tmp_path / "y.npy" / "out.npz")], "expected a folder, got the file"),
     ]:
         done = CliRunner().invoke(app, ["run", *arguments])
         assert done.exit_code == 1 and message in done.stderr, done.stderr
@@ -455,7 +455,7 @@ def test_one_file_serves_every_size(sized_file: tuple[Any, Path], precision: str
             assert np.abs(found["states"] - exact).mean() < 0.3 * np.abs(exact).mean()
     with pytest.raises(ValueError, match="batch 2 to 16, length 2 to 96"):
         loaded(np.zeros((17, 4), np.int64), np.zeros(17, np.float32))
-    with pytest.raises(ValueError, match="wanted inputs"):
+    with pytest.raises(ValueError, match="expected inputs"):
         loaded(np.zeros((4, 4), np.int64), np.zeros(5, np.float32))
 
 
@@ -490,7 +490,7 @@ def test_sizes_on_the_command_line(sized_file: tuple[Any, Path]) -> None:
         assert json.loads(done.stdout)["inputs"][0]["shape"] == shape
     for size in ("batch=17", "width=3", "batch", "batch=-1"):
         done = subprocess.run([*command, f"--size={size}"], capture_output=True, text=True, timeout=100)
-        assert done.returncode != 0 and re.search("expected|wanted", done.stderr), done.stderr
+        assert done.returncode != 0 and re.search("expected|expected", done.stderr), done.stderr
         assert "Traceback" not in done.stderr
 
 

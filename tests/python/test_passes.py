@@ -55,9 +55,9 @@ def test_what_a_pass_can_ask_of_a_graph() -> None:
     constant = mul.inputs[1]
     assert constant is not None and graph.is_constant(constant) and not graph.is_weight(constant)
     assert graph.contents(constant).tolist() == 2.0
-    with pytest.raises(ValueError, match="wanted a constant"):
+    with pytest.raises(ValueError, match="expected a constant"):
         graph.contents(y)
-    with pytest.raises(ValueError, match="wanted a constant"):
+    with pytest.raises(ValueError, match="expected a constant"):
         Graph().adopt(graph, y)
     with pytest.raises(IndexError):
         graph.name(99)
@@ -127,10 +127,10 @@ def more_inputs(graph: Graph) -> Graph:
 
 
 WRONG = [
-    (no_outputs, "wanted 1 outputs, found 0; a pass keeps"),
-    (other_shape, r"wanted number 0 of the outputs as f32\[2, 4\], found f32\[8\]"),
-    (other_type, r"wanted number 0 of the outputs as f32\[2, 4\], found i64\[2, 4\]"),
-    (more_inputs, "wanted 1 inputs, found 2"),
+    (no_outputs, "expected 1 outputs, got 0; a pass keeps"),
+    (other_shape, r"expected number 0 of the outputs as f32\[2, 4\], got f32\[8\]"),
+    (other_type, r"expected number 0 of the outputs as f32\[2, 4\], got i64\[2, 4\]"),
+    (more_inputs, "expected 1 inputs, got 2"),
 ]
 
 
@@ -141,7 +141,7 @@ def test_a_result_that_cannot_stand_for_the_graph(function: Any, message: str) -
 
 
 def test_a_result_that_is_no_graph() -> None:
-    with pytest.raises(TypeError, match="pass none: wanted a Graph as its result, found NoneType"):
+    with pytest.raises(TypeError, match="pass none: expected a Graph as its result, got NoneType"):
         run(Graph.parse(GELU), ("none", lambda graph: None), x=np.zeros((2, 4), np.float32))
 
 
@@ -156,9 +156,9 @@ def test_what_a_pass_leaves_dead_is_dropped() -> None:
 
 def test_rules_are_checked() -> None:
     graph = Graph.parse(GELU)
-    with pytest.raises(ValueError, match="gave 2 results for mul, wanted 1"):
+    with pytest.raises(ValueError, match="gave 2 results for mul, expected 1"):
         passes.rewrite(graph, lambda new, node, inputs: (0, 0))
-    with pytest.raises(ValueError, match=r"gave f32\[8\] for mul, wanted f32\[2, 4\]"):
+    with pytest.raises(ValueError, match=r"gave f32\[8\] for mul, expected f32\[2, 4\]"):
         passes.rewrite(graph, lambda new, node, inputs: new.add("reshape", [inputs[0]], {"shape": [8]}))
     with pytest.raises(ValueError, match="unknown attribute"):
         passes.rewrite(graph, lambda new, node, inputs: new.add("neg", [inputs[0]], {"shape": [8]}))
@@ -167,7 +167,7 @@ def test_rules_are_checked() -> None:
 def test_names_and_places_of_passes() -> None:
     with pytest.raises(ValueError, match="letters, digits"):
         Pass("my pass", no_outputs)
-    with pytest.raises(TypeError, match="wanted a function"):
+    with pytest.raises(TypeError, match="expected a function"):
         Pass("mine", 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="for after"):
         Pass("mine", no_outputs, after=3)  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def test_order_in_a_configuration(compiler: Any) -> None:
         ((Pass("input", no_outputs),), "uses already"),
         ((no_outputs, no_outputs), "found 2"),
         ((Pass("mine", no_outputs, after="dead_cod"),), "did you mean 'dead_code'"),
-        ((3,), "wanted a tuple of pass names, functions"),
+        ((3,), "expected a tuple of pass names, functions"),
     ],
     ids=lambda value: "" if isinstance(value, tuple) else value,
 )
@@ -216,7 +216,7 @@ def test_passes_that_a_configuration_refuses(compiler: Any, extra: Any, message:
 
 
 def test_a_place_that_these_settings_leave_out(compiler: Any) -> None:
-    with pytest.raises(compiler.ConfigError, match="wants to run after 'epilogue_fusion', found no such pass"):
+    with pytest.raises(compiler.ConfigError, match="wants to run after 'epilogue_fusion', got no such pass"):
         compiler.CompilerConfig(fusion=False, extra_passes=(Pass("mine", no_outputs, after="epilogue_fusion"),))
 
 

@@ -39,13 +39,13 @@ def test_precisions_that_the_build_lacks(compiler: Any, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision_exclude": "fc.*"}, "wanted a tuple of patterns"),
-        ({"precision_exclude": (3,)}, "wanted a tuple of patterns"),
-        ({"precision_exclude": ("",)}, "wanted a tuple of patterns"),
-        ({"max_weight_error": -1}, "wanted a number of at least 0"),
-        ({"max_weight_error": True}, "wanted a number of at least 0"),
-        ({"max_weight_error": float("nan")}, "wanted a number of at least 0"),
-        ({"max_weight_error": "1 %"}, "wanted a number of at least 0"),
+        ({"precision_exclude": "fc.*"}, "expected a tuple of patterns"),
+        ({"precision_exclude": (3,)}, "expected a tuple of patterns"),
+        ({"precision_exclude": ("",)}, "expected a tuple of patterns"),
+        ({"max_weight_error": -1}, "expected a number of at least 0"),
+        ({"max_weight_error": True}, "expected a number of at least 0"),
+        ({"max_weight_error": float("nan")}, "expected a number of at least 0"),
+        ({"max_weight_error": "1 %"}, "expected a number of at least 0"),
     ],
     ids=str,
 )
@@ -56,7 +56,7 @@ def test_settings_that_are_refused(compiler: Any, changes: dict[str, Any], messa
 
 def test_levels_without_the_pass_refuse(compiler: Any) -> None:
     for level in ("O0", "O1"):
-        with pytest.raises(compiler.ConfigError, match="wanted optimization_level 'O2' or 'O3' for 'bf16'"):
+        with pytest.raises(compiler.ConfigError, match="expected optimization_level 'O2' or 'O3' for 'bf16'"):
             compiler.CompilerConfig(optimization_level=level, precision="bf16")
         compiler.CompilerConfig(optimization_level=level)
 

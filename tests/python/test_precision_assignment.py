@@ -46,5 +46,5 @@ def test_a_limit_on_the_error() -> None:
 
 
 def test_unknown_precision() -> None:
-    with pytest.raises(ValueError, match=r"wanted a precision of model fp32 bf16 .*found 'int3'"):
+    with pytest.raises(ValueError, match=r"expected a precision of model fp32 bf16 .*got 'int3'"):
         build(precision="int3")

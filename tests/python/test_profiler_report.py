@@ -116,7 +116,7 @@ def test_rows_are_sorted_and_add_up(report: OpReport) -> None:
         assert round(sum(shares), 9) == 100
     phase = report.phase("inference")
     assert phase.rows_ns + phase.gap_ns == phase.wall_ns == 12_500_000
-    with pytest.raises(KeyError, match=r"wanted one of \['inference'\], found 'decode'"):
+    with pytest.raises(KeyError, match=r"expected one of \['inference'\], got 'decode'"):
         report.phase("decode")
 
 
@@ -174,10 +174,10 @@ def test_json_round_trip(report: OpReport) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rank opname", "wanted JSON"),
+        ("rank opname", "expected JSON"),
         ("[]", "found a list"),
         ('{"traceEvents": []}', "traceEvents"),
-        ('{"format": "thresher-op-report", "format_version": 99}', "wanted format version 1, found 99"),
+        ('{"format": "thresher-op-report", "format_version": 99}', "expected format version 1, got 99"),
         ('{"format": "thresher-op-report", "format_version": 1}', "damaged"),
     ],
 )
@@ -247,7 +247,7 @@ def test_rich_shows_every_row(report: OpReport) -> None:
 
 
 def test_unknown_format_lists_the_known(report: OpReport) -> None:
-    with pytest.raises(ValueError, match="wanted one of text, json, csv, rich, found 'xml'"):
+    with pytest.raises(ValueError, match="expected one of text, json, csv, rich, got 'xml'"):
         render(report, "xml")
 
 
@@ -329,9 +329,9 @@ def test_profile_block_leaves_a_running_profiler_alone() -> None:
 def test_wrong_records_are_refused() -> None:
     from thresher import _engine
 
-    with pytest.raises(ValueError, match="wanted an end after the start"):
+    with pytest.raises(ValueError, match="expected an end after the start"):
         _engine.profile_record("forward", "x", 2, 1)
-    with pytest.raises(ValueError, match='found "forwards"'):
+    with pytest.raises(ValueError, match='got "forwards"'):
         _engine.profile_record("forwards", "x", 1, 2)
 
 

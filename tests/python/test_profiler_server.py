@@ -81,11 +81,11 @@ def test_what_cannot_be_done_is_said(server: Any) -> None:
     assert "POST /start" in answer["error"]
     code, answer = ask_json(f"{server.url}/start")
     assert code == 405
-    assert answer["error"] == "wanted POST /start; found GET /start"
+    assert answer["error"] == "expected POST /start; got GET /start"
     assert not profiler.is_enabled(), "reading changes nothing"
     code, answer = ask_json(f"{server.url}/report?format=poem")
     assert code == 409
-    assert "wanted one of text, json, csv" in answer["error"]
+    assert "expected one of text, json, csv" in answer["error"]
     assert ask_json(f"{server.url}/start?trace=1", "POST")[0] == 200
     code, answer = ask_json(f"{server.url}/start?trace=1", "POST")
     assert code == 409

@@ -65,12 +65,12 @@ class TestReading:
     def test_a_line_without_version_or_hash_is_refused(self, locks: ModuleType, tmp_path: Path, line: str) -> None:
         path = tmp_path / "a.txt"
         path.write_text(f"{line}\n")
-        with pytest.raises(Exception, match=r"wanted NAME==VERSION and at least one --hash") as error:
+        with pytest.raises(Exception, match=r"expected NAME==VERSION and at least one --hash") as error:
             locks.read(path)
         assert "nox -s deps -- --update python" in str(error.value)
 
     def test_a_missing_lock_says_how_to_get_it(self, locks: ModuleType, tmp_path: Path) -> None:
-        with pytest.raises(Exception, match=r"Wanted the lock .*none\.txt.*`git checkout` or"):
+        with pytest.raises(Exception, match=r"Expected the lock .*none\.txt.*`git checkout` or"):
             locks.read(tmp_path / "none.txt")
 
 
@@ -130,7 +130,7 @@ class TestAgreement:
         top.write_text(top.read_text().replace("shared==1", "shared==2"))
         assert pins.faults() == ["top.txt: shared is there in the versions 1 and 2."]
         top.unlink()
-        assert "Wanted the lock" in pins.faults()[0]
+        assert "Expected the lock" in pins.faults()[0]
         (self.folder / "locks" / "stale.txt").write_text("")
         (self.folder / "loose.txt").write_text("loose>=1\n")
         text = "\n".join(pins.faults())

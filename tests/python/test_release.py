@@ -162,7 +162,7 @@ class TestVersion:
     @pytest.mark.parametrize(
         ("changes", "tag", "message"),
         [
-            ({"changelog": RELEASED}, "v0.2.0", "wanted the tag v0.1.0"),
+            ({"changelog": RELEASED}, "v0.2.0", "expected the tag v0.1.0"),
             ({}, "v0.1.0", "the newest section of CHANGELOG.md to be `## 0.1.0"),
             ({"changelog": "## 0.1.0\n\n- A thing.\n"}, None, "no date | add the date"),
             ({"changelog": "## 0.1.0 - soon\n\n- A thing.\n"}, None, "soon | add the date"),
@@ -180,7 +180,7 @@ class TestVersion:
         self, tmp_path: Path, cmake: Path, changes: dict[str, str], tag: str | None, message: str
     ) -> None:
         found = words(version.check(clone(tmp_path / "c", **changes), tag, cmake, tmp_path))
-        assert message.removeprefix("wanted ") in found, found
+        assert message.removeprefix("expected ") in found, found
 
     def test_another_version_in_cmake_is_named(self, tmp_path: Path, cmake: Path) -> None:
         folder = clone(tmp_path / "c")
@@ -606,7 +606,7 @@ class TestInterpreters:
     def test_what_was_asked_for_by_name_has_to_be_there(self) -> None:
         assert interpreter.requested("3.12, 3.10") == (["3.12", "3.10"], True)
         assert interpreter.requested("all") == (list(interpreter.VERSIONS), False)
-        with pytest.raises(ToolchainError, match=r"wanted `all` or some of 3\.10.*'2\.7'"):
+        with pytest.raises(ToolchainError, match=r"expected `all` or some of 3\.10.*'2\.7'"):
             interpreter.requested("2.7")
 
     def test_a_missing_version_is_not_here_and_never_ok(self, good: WheelFile) -> None:
@@ -708,7 +708,7 @@ class TestSession:
         report = tmp_path / "report.json"
         done = run_main("--check", "--only", "version", "--tag", "v9.9.9", "--json", str(report))
         assert done.returncode == 1
-        assert "wanted: the tag v0." in done.stdout and "found:  v9.9.9" in done.stdout and "cure:" in done.stdout
+        assert "expected: the tag v0." in done.stdout and "got: v9.9.9" in done.stdout and "cure:" in done.stdout
         assert "verdict: FAULT in version" in done.stderr
         content = json.loads(report.read_text())
         assert content["ok"] is False and content["findings"][0]["problems"][0]["found"] == "v9.9.9"
@@ -731,7 +731,7 @@ class TestSession:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((), "Wanted --check"),
+            ((), "Expected --check"),
             (("--check", "--only", "sizes"), "found 'sizes'"),
             (("--check", "--python", "2.7"), "found '2.7'"),
         ],
@@ -753,7 +753,7 @@ class TestSession:
     def test_the_table_tells_wanted_found_and_cure(self) -> None:
         problem = Problem("this", "that", "those")
         lines = finding.table([finding.carry_out("size", lambda: Verdict("x", [problem]))]).splitlines()
-        assert [line.strip() for line in lines[-3:]] == ["wanted: this", "found:  that", "cure:   those"]
+        assert [line.strip() for line in lines[-3:]] == ["expected: this", "got: that", "cure: those"]
 
 
 @pytest.mark.parametrize("action", [lambda: 1 / 0])

@@ -279,11 +279,11 @@ def no_samples(run: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (drop_sample, "samples, found"),
+        (drop_sample, "samples, got"),
         (spoil_sample, "sample 3 must be a positive number"),
         (other_torch, "torch is"),
         (other_threads, "plan is"),
-        (other_scenario, "wanted the run of scenario 3-off, found that of 1-on"),
+        (other_scenario, "expected the run of scenario 3-off, got that of 1-on"),
         (other_format, "something else"),
         (no_samples, "samples_ms"),
     ],
@@ -392,9 +392,9 @@ def test_statistics() -> None:
     summary = summarise([1.0, 2.0, 3.0, 4.0])
     assert summary.mean == 2.5
     assert summary.mean_error == pytest.approx(math.sqrt(5 / 3 / 4) / 2.5)
-    with pytest.raises(ValueError, match="found none"):
+    with pytest.raises(ValueError, match="got none"):
         percentile([], 0.5)
-    with pytest.raises(ValueError, match=r"found 1\.5"):
+    with pytest.raises(ValueError, match=r"got 1\.5"):
         percentile([1.0], 1.5)
 
 
@@ -409,7 +409,7 @@ def test_table_text_and_markdown() -> None:
         "| a\\|b | 1.0 |",
         "| c | 10.0 |",
     ]
-    with pytest.raises(ValueError, match="needs 2 cells, found 1"):
+    with pytest.raises(ValueError, match="needs 2 cells, got 1"):
         table.add("alone")
 
 

@@ -79,7 +79,7 @@ def test_no_files_import_each_other_in_a_circle(folder: str) -> None:
     graph = imports(files)
     assert sum(map(len, graph.values())) >= len(files) // 2 > 0, "the imports were not found"
     if way := circle(graph):
-        pytest.fail(f"wanted no circle of imports in {folder}, found:{described(graph, way)}")
+        pytest.fail(f"expected no circle of imports in {folder}, got:{described(graph, way)}")
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_folders_use_what_the_table_says() -> None:
     for folder, names in may.items():
         assert folder not in names, f"by the table {folder} may use itself through others: a circle"
     if wrong := forbidden(may):
-        pytest.fail("wanted includes as docs/architecture.md allows, found:\n  " + "\n  ".join(wrong))
+        pytest.fail("expected includes as docs/architecture.md allows, got:\n  " + "\n  ".join(wrong))
 
 
 def test_an_include_that_the_table_lacks_is_found() -> None:

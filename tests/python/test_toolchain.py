@@ -81,7 +81,7 @@ class TestRecipes:
             (f"{{filename: a.tgz, sha256: '{'0' * 64}'}}", "neither url nor debian"),
             (f"{{filename: a.tgz, sha256: '{'0' * 64}', urls: x}}", "unknown key 'urls'"),
             (f"{{filename: a.tgz, sha256: '{'0' * 64}', debian: {{source: a}}}}", "source and suite"),
-            ("just text", "wanted a mapping"),
+            ("just text", "expected a mapping"),
         ],
     )
     def test_a_malformed_entry_is_named(
@@ -215,7 +215,7 @@ class TestSystemPackages:
     def test_dry_run_prints_commands(self) -> None:
         done = run_script("--dry-run", "-y")
         if done.returncode == 2:
-            assert "wanted Debian or Ubuntu" in done.stderr or "needs an x86_64 machine" in done.stderr
+            assert "expected Debian or Ubuntu" in done.stderr or "needs an x86_64 machine" in done.stderr
             return
         lines = done.stdout.splitlines()
         assert lines[0] == "apt-get update"
@@ -326,7 +326,7 @@ class TestNative:
             "mine": "https://x.test/y=z",
         }
         for wrong in ("=https://x.test", "mine="):
-            with pytest.raises(ToolchainError, match="wanted NAME or NAME=ADDRESS"):
+            with pytest.raises(ToolchainError, match="expected NAME or NAME=ADDRESS"):
                 parse_remotes(wrong)
 
     def test_every_profile_is_committed_and_has_a_preset(self) -> None:
@@ -362,7 +362,7 @@ class TestChecks:
 
         with pytest.raises(ToolchainError, match=r"ended with code 3\. Do this\."):
             run([sys.executable, "-c", "raise SystemExit(3)"], hint="Do this.")
-        with pytest.raises(ToolchainError, match="Wanted to run /no/such/program"):
+        with pytest.raises(ToolchainError, match="Expected to run /no/such/program"):
             run(["/no/such/program"])
 
 

@@ -62,7 +62,7 @@ def test_a_place_without_pytorch_is_named_with_its_cure(tmp_path: Path, place: s
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     message = " ".join(done.stderr.split())
-    assert f"found '{where}'" in message
+    assert f"got '{where}'" in message
     assert "THRESHER_TORCH_SHIMS empty" in message
 
 

@@ -142,7 +142,7 @@ class TestCompiler:
 
         nvcc = fake_nvcc(tmp_path / "nvcc", release) if release else tmp_path / "none"
         monkeypatch.setenv("CUDACXX", str(nvcc))
-        with pytest.raises(ToolchainError, match=rf"of CUDA {cuda.pinned_release()} or newer, found .*{nvcc.name}"):
+        with pytest.raises(ToolchainError, match=rf"of CUDA {cuda.pinned_release()} or newer, got .*{nvcc.name}"):
             cuda.compiler()
 
     def test_an_installed_one_of_the_pinned_release_saves_a_download(

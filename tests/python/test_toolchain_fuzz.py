@@ -91,7 +91,7 @@ def test_targets_of_the_repository() -> None:
         assert len(item.about) > 10, item.name
         assert item.dictionary is None or item.dictionary.is_file()
     assert {item.name for item in target.planted()} == set(selfcheck.EXPECTED)
-    with pytest.raises(ToolchainError, match=r"wanted one of .*graph_text.*found 'graph'"):
+    with pytest.raises(ToolchainError, match=r"expected one of .*graph_text.*got 'graph'"):
         target.select(["graph"])
 
 
@@ -113,7 +113,7 @@ def test_seeds_are_bytes(fake: Path) -> None:
         "regressions-bytes": b"\x00\xff\x10",
     }
     (fake / "fuzz" / "corpus" / "good" / "bad.hex").write_text("0g")
-    with pytest.raises(ToolchainError, match="wanted hexadecimal digits"):
+    with pytest.raises(ToolchainError, match="expected hexadecimal digits"):
         one("good").make_seeds()
 
 
@@ -200,7 +200,7 @@ class TestSelfCheck:
         assert "begins with b'grain'" in selfcheck.judge(other, runner(fake, "crash").run(other, 1))
         result = runner(fake, "crash").run(self.overflow, 1)
         result.reasons = ["something else"]
-        assert "wanted a message with 'heap-buffer-overflow'" in selfcheck.judge(self.overflow, result)
+        assert "expected a message with 'heap-buffer-overflow'" in selfcheck.judge(self.overflow, result)
 
     def test_nothing_planted_fails(self, fake: Path) -> None:
         with pytest.raises(ToolchainError, match="no planted target could be run"):
@@ -210,8 +210,11 @@ class TestSelfCheck:
 @pytest.mark.parametrize(
     ("log", "reason"),
     [
-        ("x\nmemory: wanted at most 9 bytes, found 99\nSUMMARY: libFuzzer: deadly signal", "memory: wanted at most 9"),
-        ("a.cc:3: wanted again.ok(), found: no\n==1== ERROR: libFuzzer", "a.cc:3: wanted again.ok()"),
+        (
+            "x\nmemory: expected at most 9 bytes, got 99\nSUMMARY: libFuzzer: deadly signal",
+            "memory: expected at most 9",
+        ),
+        ("a.cc:3: expected again.ok(), got: no\n==1== ERROR: libFuzzer", "a.cc:3: expected again.ok()"),
         ("a.h:9:4: runtime error: overflow\nSUMMARY: UndefinedBehaviorSanitizer", "a.h:9:4: runtime error"),
         (" === Uncaught Python exception: ===\nLookupError: planted\nTraceback", "LookupError: planted"),
         ("==3== ERROR: libFuzzer: timeout after 10 s\nSUMMARY: libFuzzer: timeout", "libFuzzer: timeout"),
@@ -266,4 +269,4 @@ def test_the_option_needs_clang(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     message = " ".join(done.stderr.split())
-    assert "wanted Clang" in message and "install_build_deps.sh --fuzz" in message
+    assert "expected Clang" in message and "install_build_deps.sh --fuzz" in message

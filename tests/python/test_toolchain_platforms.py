@@ -65,7 +65,7 @@ class TestPlatforms:
         with pytest.raises(ToolchainError, match=r"built on x86_64 machines; this one is aarch64.*can: arm\."):
             platforms.select("x86")
         on_machine("riscv64")
-        with pytest.raises(ToolchainError, match="Wanted an x86_64 or aarch64 machine; this one is riscv64"):
+        with pytest.raises(ToolchainError, match="Expected an x86_64 or aarch64 machine; this one is riscv64"):
             platforms.of_this_machine()
 
     def test_an_unknown_or_later_platform_names_the_available_ones(self) -> None:

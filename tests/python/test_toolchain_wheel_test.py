@@ -48,7 +48,7 @@ class TestProcessors:
             ("cortex-a57", "neon"),
             ("neoverse-n1", None),
         ]
-        with pytest.raises(wheel_test.StepError, match="--cpu cortex-a57: wanted a process under qemu"):
+        with pytest.raises(wheel_test.StepError, match="--cpu cortex-a57: expected a process under qemu"):
             wheel_test.choose_processors(["cortex-a57"], under_qemu=False)
 
     def test_kernels_run_on_all_and_other_tests_on_one(self, wheel_test: ModuleType) -> None:
@@ -142,7 +142,7 @@ def test_the_wheel_of_this_machine_is_found(wheel_test: ModuleType, tmp_path: Pa
     assert found.name == f"thresher-0.1.0-{TAG}-{TAG}-manylinux_2_34_{platform.machine()}.whl"
     assert wheel_test.find_wheel(found) == found
     (tmp_path / f"thresher-0.2.0-{TAG}-{TAG}-manylinux_2_34_{platform.machine()}.whl").write_text("")
-    with pytest.raises(wheel_test.StepError, match="Wanted one wheel"):
+    with pytest.raises(wheel_test.StepError, match="Expected one wheel"):
         wheel_test.find_wheel(tmp_path)
 
 
@@ -228,8 +228,8 @@ class TestSteps:
     @pytest.mark.parametrize(
         ("found", "message"),
         [
-            ({"isa": "neon", "vector_bytes": 32}, "wanted instruction set sve2; the engine chose neon"),
-            ({"isa": "sve2", "vector_bytes": 16}, "wanted vectors of 32 bytes; found 16"),
+            ({"isa": "neon", "vector_bytes": 32}, "expected instruction set sve2; the engine chose neon"),
+            ({"isa": "sve2", "vector_bytes": 16}, "expected vectors of 32 bytes; got 16"),
         ],
     )
     def test_the_engine_must_choose_what_the_processor_has(
@@ -263,9 +263,9 @@ def test_a_wheel_that_does_not_install_blocks_the_rest(
     ("factor", "reason"),
     [
         (2.0, None),
-        (2.001, "wanted an error of at most 0.0001"),
-        (float("nan"), "wanted finite values"),
-        (None, "wanted outputs of shapes"),
+        (2.001, "expected an error of at most 0.0001"),
+        (float("nan"), "expected finite values"),
+        (None, "expected outputs of shapes"),
     ],
 )
 def test_a_model_file_is_judged_by_its_outputs(
@@ -289,7 +289,7 @@ def test_a_model_file_is_judged_by_its_outputs(
 def test_paths_that_are_not_there_are_named(wheel_test: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         wheel_test.main(["--wheel", "/no/such/wheel", "--work", "/tmp"])
-    assert "--wheel: wanted /no/such/wheel" in capsys.readouterr().err
+    assert "--wheel: expected /no/such/wheel" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         wheel_test.main(["--wheel", "/tmp", "--work", "/tmp", "--model-file", "/tmp"])
     assert "go together" in capsys.readouterr().err

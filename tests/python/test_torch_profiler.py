@@ -388,7 +388,7 @@ class TestPyTorchWithTheNamedBackend:
         assert torch.accelerator.device_count() == 0
 
     def test_pinned_memory_says_what_is_missing(self) -> None:
-        with pytest.raises(RuntimeError, match="wanted an accelerator, found none"):
+        with pytest.raises(RuntimeError, match="expected an accelerator, got none"):
             torch.zeros(2).pin_memory()
 
     @pytest.mark.filterwarnings("ignore:.*pin_memory.*")

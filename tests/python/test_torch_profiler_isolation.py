@@ -81,7 +81,7 @@ print(json.dumps([t.status().connected, messages]))
     connected, messages = run_for_json(MODEL + code)
     assert not connected
     assert len(messages) == 1
-    assert "found it taken by 'npu'" in messages[0]
+    assert "got it taken by 'npu'" in messages[0]
 
 
 def test_another_accelerator_is_in_use() -> None:
@@ -112,7 +112,7 @@ print(json.dumps([t.status().connected, t.status().reason, loaded, len(caught), 
     connected, reason, loaded, warned, name = run_for_json(MODEL + code)
     assert not connected and not loaded and warned == 1
     assert name == "privateuseone", "a name without a profiler would only be in the way"
-    assert f"wanted the connection to the profiler of PyTorch {version[:4]}" in reason
+    assert f"expected the connection to the profiler of PyTorch {version[:4]}" in reason
     assert "2.13" in reason and "pip install 'torch==2.13.*'" in reason
 
 
@@ -133,7 +133,7 @@ def test_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     (tmp_path / "_torch_shim_9_9.cpython-01-other.so").write_text("another Python's")
     monkeypatch.setattr("thresher.__path__", [str(tmp_path)])
     assert library.available() == ["9.8"]
-    with pytest.raises(library.ShimError, match=r"wanted to load thresher\._torch_shim_9_8 into PyTorch 9\.8\.1"):
+    with pytest.raises(library.ShimError, match=r"expected to load thresher\._torch_shim_9_8 into PyTorch 9\.8\.1"):
         library.load("9.8.1", cxx11_abi=True)
     with pytest.raises(library.ShimError, match="without"):
         library.load("9.8.1", cxx11_abi=False)

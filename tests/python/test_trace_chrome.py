@@ -213,7 +213,7 @@ def test_cut_anywhere_all_before_is_good(tmp_path: Path, compress: bool) -> None
             trace = read_trace(cut)
         except TraceError as error:
             assert compress or length < head
-            assert "wanted" in str(error)
+            assert "expected" in str(error)
             continue
         seen.add(len(trace.events))
         assert trace.meta["truncated"] and not trace.meta["complete"]
@@ -235,7 +235,7 @@ def test_damage_in_the_middle_ends_the_trace_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b'{"a": 1, "b": [2]}', "wanted an object with \"traceEvents\", found the keys ['a', 'b']"),
+        (b'{"a": 1, "b": [2]}', "expected an object with \"traceEvents\", got the keys ['a', 'b']"),
         (b'{"traceEvents": {"a": 1}}', "found the keys ['traceEvents']"),
         (b"{}", "found the keys []"),
         (b"[1, 2, 3]", "found 3 elements without them"),
@@ -255,12 +255,12 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, found: str)
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(TraceError, match=re.escape(found)) as error:
         read_trace(tmp_path / "a.json")
-    assert "wanted" in str(error.value) and "give the file" in str(error.value)
+    assert "expected" in str(error.value) and "give the file" in str(error.value)
 
 
 def test_a_report_is_no_trace(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"format": "thresher-op-report", "phases": []}))
-    with pytest.raises(TraceError, match="found the keys \\['format', 'phases'\\]"):
+    with pytest.raises(TraceError, match="got the keys \\['format', 'phases'\\]"):
         read_trace(tmp_path / "a.json")
 
 

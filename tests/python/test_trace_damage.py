@@ -82,7 +82,7 @@ def is_read(file: Path, data: bytes) -> bool:
     try:
         trace = read_trace(file)
     except TraceError as error:
-        assert "wanted" in str(error)
+        assert "expected" in str(error)
         return False
     report = build_report(trace)
     total = report["overview"]["total"]
@@ -101,5 +101,5 @@ def test_compressed_data_is_not_kept_without_bounds(tmp_path: Path) -> None:
             file.write(f'"m{number}": "{"x" * (8 << 20)}", ')
         file.write('"traceEvents": []}')
     assert path.stat().st_size < 100_000
-    with pytest.raises(TraceError, match=r"wanted at most \d+ characters beside 'traceEvents'"):
+    with pytest.raises(TraceError, match=r"expected at most \d+ characters beside 'traceEvents'"):
         read_trace(path)

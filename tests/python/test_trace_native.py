@@ -177,8 +177,8 @@ def test_a_damaged_block_ends_the_trace(tmp_path: Path) -> None:
     [
         (b"", "an empty file"),
         (b"THRT", "found b'THRT'"),
-        (b"THRTRACE" + struct.pack("<II", 2, 64), "wanted format version 1, found 2"),
-        (b"THRTRACE" + struct.pack("<II", 1, 72), "wanted records of 64 bytes, found 72"),
+        (b"THRTRACE" + struct.pack("<II", 2, 64), "expected format version 1, got 2"),
+        (b"THRTRACE" + struct.pack("<II", 1, 72), "expected records of 64 bytes, got 72"),
         (b"THRTRACE" + struct.pack("<II", 1, 64), "killed before it had recorded anything"),
         (b"THRTRACE" + struct.pack("<II", 1, 64) + b"\xff" * 64, "killed before it had recorded anything"),
         (b"\x7fELF" + bytes(range(256)), "found a file that begins with"),
@@ -190,7 +190,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, found: str)
     (tmp_path / "a.thrtrace").write_bytes(content)
     with pytest.raises(TraceError, match=re.escape(found)) as error:
         read_trace(tmp_path / "a.thrtrace")
-    assert "wanted" in str(error.value) and "a.thrtrace" in str(error.value)
+    assert "expected" in str(error.value) and "a.thrtrace" in str(error.value)
 
 
 @pytest.mark.parametrize("payload", [b"not JSON", b"[1, 2]", b'"text"', b"\xff\xfe"])
@@ -202,7 +202,7 @@ def test_a_head_that_is_no_object_is_refused(tmp_path: Path, payload: bytes) -> 
 
 
 def test_folders_and_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="found a folder"):
+    with pytest.raises(TraceError, match="got a folder"):
         read_trace(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_trace(tmp_path / "missing")

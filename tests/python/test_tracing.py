@@ -116,13 +116,13 @@ def test_a_trace_of_marks(tmp_path: Path) -> None:
 def test_starting_twice_and_stopping_without_a_start(tmp_path: Path) -> None:
     profiler.stop()
     profiler.start(trace=tmp_path / "a")
-    with pytest.raises(ValueError, match="wanted to start one, found one running into"):
+    with pytest.raises(ValueError, match="expected to start one, got one running into"):
         profiler.start(trace=tmp_path / "b")
     profiler.stop()
     profiler.stop()
-    with pytest.raises(ValueError, match="wanted a new file"):
+    with pytest.raises(ValueError, match="expected a new file"):
         profiler.start(trace=tmp_path / "a")
-    with pytest.raises(ValueError, match="wanted one that runs"):
+    with pytest.raises(ValueError, match="expected one that runs"):
         profiler.annotate({})
     assert Trace(tmp_path / "a").tail is not None
 
@@ -320,7 +320,7 @@ def test_a_block_is_exported_in_every_form(tmp_path: Path, suffix: str) -> None:
             assert "work" in read_trace(path).names
     else:
         assert path.read_text().lower().startswith("<!doctype html>")
-    with pytest.raises((OSError, ValueError), match="wanted a new file"):
+    with pytest.raises((OSError, ValueError), match="expected a new file"):
         block.export(path)
     with pytest.raises(ValueError, match="ends in one of"):
         profiler.export_trace(tmp_path / "run.docx")

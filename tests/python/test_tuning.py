@@ -140,7 +140,7 @@ def test_the_engine_refuses_wrong_products() -> None:
         ("m", 0, "at least 1"),
         ("m", "3", "another type"),
         ("choice", {**vars(Choice()), "split": "columns"}, "split"),
-        ("choice", {**vars(Choice()), "panel_kib": 65}, "panel_kib: wanted 0 or 1 to 64, found 65"),
+        ("choice", {**vars(Choice()), "panel_kib": 65}, "panel_kib: expected 0 or 1 to 64, got 65"),
         ("choice", {}, '"split"'),
     ):
         with pytest.raises(ValueError, match=wanted):
@@ -251,7 +251,7 @@ def test_tune_a_model(layer: Any) -> None:
     assert again.products[0].from_cache
     other = thresher.tune(model, torch.ones(5, 48), precision="fp32", config=config, num_threads=1)
     assert other.products[0].product == replace(product(m=5), num_threads=1)
-    with pytest.raises(thresher.ThresherError, match="found no such product"):
+    with pytest.raises(thresher.ThresherError, match="got no such product"):
         thresher.tune(torch.nn.ReLU(), torch.ones(3))
 
 
@@ -319,7 +319,7 @@ def test_command_refuses(tmp_path: Path) -> None:
     for arguments, wanted in (
         ((), "found neither"),
         (("--shape", "1x1x1", empty), "found both"),
-        (("--shape", "1x2"), "such as 128x384x1536, found '1x2'"),
+        (("--shape", "1x2"), "such as 128x384x1536, got '1x2'"),
         (("--shape", "0x2x3"), "sizes from 1"),
         (("--shape", "1x2x3", "--precision", "fp8"), "precision"),
         ((tmp_path / "none.py",), "found nothing at"),

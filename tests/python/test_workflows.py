@@ -90,7 +90,7 @@ def faults(name: str, workflow: dict[Any, Any], parsers: Parsers) -> list[str]:
     """Lists what breaks a rule in a workflow."""
     found = []
     if workflow.get("permissions") != {"contents": "read"}:
-        found.append(f"permissions: wanted contents: read for the whole; found {workflow.get('permissions')}")
+        found.append(f"permissions: expected contents: read for the whole; got {workflow.get('permissions')}")
     if "concurrency" not in workflow:
         found.append("concurrency is missing")
     for job_name, job in workflow["jobs"].items():
@@ -137,7 +137,7 @@ def call_faults(line: str, parsers: Parsers) -> list[str]:
         return [f"more than a nox call: {line}"]
     session, rest = parts[2], parts[3:]
     if rest[:1] not in ([], ["--"]):
-        return [f"wanted `--` before the options of a session: {line}"]
+        return [f"expected `--` before the options of a session: {line}"]
     known = parsers(session)
     if known is None:
         return [f"there is no session {session}"]
@@ -224,7 +224,7 @@ def on_job(**content: Any) -> Callable[[dict[Any, Any]], None]:
         (step(run="cmake --build build"), "neither the bootstrap nor one nox call"),
         (step(run="pip install thing"), "neither the bootstrap nor one nox call"),
         (step(run=".venv/bin/nox -s build\nmake"), "neither the bootstrap nor one nox call"),
-        (step(run=".venv/bin/nox -s build make"), "wanted `--`"),
+        (step(run=".venv/bin/nox -s build make"), "expected `--`"),
         (step(run=".venv/bin/nox -s build && make"), "more than a nox call"),
         (step(run=".venv/bin/nox -s build -- --host; make"), "more than a nox call"),
         (step(run=".venv/bin/nox -s biuld"), "there is no session biuld"),

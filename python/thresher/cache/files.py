@@ -45,7 +45,7 @@ def load(kind: str, key: Any) -> Any | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        _warn(base, f"wanted files that can be read, found: {error.strerror or error} ({path}); {_CURE}")
+        _warn(base, f"expected files that can be read, got: {error.strerror or error} ({path}); {_CURE}")
         return None
     except DamagedError as error:
         _warn(path, f"this file is not used, since {error}; it is replaced when the result is stored again")
@@ -78,7 +78,7 @@ def store(kind: str, key: Any, value: Any) -> bool:
     except OSError as error:
         _warn(
             base,
-            f"wanted a folder that can be written, found: {error.strerror or error}; {_CURE}",
+            f"expected a folder that can be written, got: {error.strerror or error}; {_CURE}",
         )
         return False
     return True
@@ -125,7 +125,7 @@ def clear(kind: str | None = None) -> int:
 
 def _checked(kind: str) -> str:
     if not KIND_NAME.fullmatch(kind):
-        raise ValueError(f"cache: wanted a kind like 'peaks', found {kind!r}")
+        raise ValueError(f"cache: expected a kind like 'peaks', got {kind!r}")
     return kind
 
 
@@ -136,7 +136,7 @@ def _usable_folder() -> Path | None:
     if base is None:
         location.warn_once(
             "folder",
-            "cache: wanted a home folder to keep results in, found none; results are not kept. "
+            "cache: expected a home folder to keep results in, got none; results are not kept. "
             "Set THRESHER_CACHE_DIR, or THRESHER_CACHE=0 to do without",
         )
     return base

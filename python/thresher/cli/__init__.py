@@ -13,7 +13,7 @@ def main() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f"thresher: the command line wants {' and '.join(_NEEDED)}, found no {' and no '.join(missing)}; "
+            f"thresher: the command line wants {' and '.join(_NEEDED)}, got no {' and no '.join(missing)}; "
             f"run: {sys.executable} -m pip install {' '.join(missing)}",
             file=sys.stderr,
         )

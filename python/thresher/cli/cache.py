@@ -121,7 +121,7 @@ def _path(json_file: JsonFile = None) -> None:
     if write_json(json_file, {"path": None if folder is None else str(folder), "enabled": enabled}):
         return
     if folder is None:
-        fail("cache: wanted a home folder, found none; set THRESHER_CACHE_DIR")
+        fail("cache: expected a home folder, got none; set THRESHER_CACHE_DIR")
     typer.echo(folder)
 
 

@@ -130,14 +130,14 @@ def _percent(option: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e6:
-        _end(f"{option}: wanted a percentage such as 5%, found {text!r}")
+        _end(f"{option}: expected a percentage such as 5%, got {text!r}")
     return value
 
 
 def _limit(text: str) -> tuple[str, float]:
     name, sign, value = text.rpartition("=")
     if not sign or not name:
-        _end(f"--limit: wanted the name of an operator and a percentage, such as linear=3%, found {text!r}")
+        _end(f"--limit: expected the name of an operator and a percentage, such as linear=3%, got {text!r}")
     return name, _percent("--limit", value)
 
 

@@ -95,7 +95,7 @@ def checked_names(names: list[str]) -> set[str]:
 
     for name in names:
         if name not in CIRCUMSTANCES:
-            typer.echo(f"thresher: --accept: wanted one of {', '.join(CIRCUMSTANCES)}, found {name!r}", err=True)
+            typer.echo(f"thresher: --accept: expected one of {', '.join(CIRCUMSTANCES)}, got {name!r}", err=True)
             raise typer.Exit(2)
     return set(names)
 
@@ -107,7 +107,7 @@ def load_or_end(path: Path) -> dict[str, Any]:
     try:
         return load_report(path)
     except OSError as error:
-        message = f"{path}: wanted a file that can be read, found: {error.strerror or error}; check the path"
+        message = f"{path}: expected a file that can be read, got: {error.strerror or error}; check the path"
     except ValueError as error:
         message = str(error) if str(path) in str(error) else f"{path}: {error}"
     typer.echo(f"thresher: {message}", err=True)

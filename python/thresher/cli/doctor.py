@@ -75,7 +75,7 @@ def _print_variables(json_file: str | None) -> None:
     for name in ("value", "default", "meaning"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        meaning = f"{row['doc']} Wanted: {row['wanted']}."
+        meaning = f"{row['doc']} Expected: {row['wanted']}."
         table.add_row(*(Text(text) for text in (row["name"], row["value"], row["default"], meaning)))
     screen = console()
     screen.print(table)

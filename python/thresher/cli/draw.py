@@ -62,7 +62,7 @@ def _read(file: Path) -> GraphText:
     try:
         return parse(file.read_text(encoding="utf-8"))
     except OSError as error:
-        fail(f"{file}: wanted a file that can be read, found: {error.strerror or error}; check the path")
+        fail(f"{file}: expected a file that can be read, got: {error.strerror or error}; check the path")
     except (GraphTextError, UnicodeDecodeError) as error:
         fail(f"{file}: {error}")
 

@@ -89,7 +89,7 @@ def _profile(
     try:
         recording.start()
     except ImportError as error:
-        fail(f"--torch: wanted PyTorch's profiler with Thresher in it, found: {error}; install thresher[torch]")
+        fail(f"--torch: expected PyTorch's profiler with Thresher in it, got: {error}; install thresher[torch]")
     except (OSError, ValueError) as error:
         fail(str(error))
 

@@ -56,7 +56,7 @@ class RecordingOptions:
         suffixes = (NATIVE_SUFFIX, *CHROME_SUFFIXES, *PERFETTO_SUFFIXES)
         if self.trace is not None and not self.trace.name.endswith(suffixes):
             raise ValueError(
-                f"--trace {self.trace}: wanted a name that ends in one of {', '.join(suffixes)}; choose another name"
+                f"--trace {self.trace}: expected a name that ends in one of {', '.join(suffixes)}; choose another name"
             )
         for path in (self.trace, self.html):
             if path is not None:
@@ -66,7 +66,7 @@ class RecordingOptions:
             return
         if native.exists() and not self.force:
             raise OutputError(
-                f"{native}: wanted no such file, found what an earlier recording left that was killed; "
+                f"{native}: expected no such file, got what an earlier recording left that was killed; "
                 f"`thresher report {native}` shows it; remove it or add --force"
             )
         check_output(native, force=self.force)
@@ -286,7 +286,7 @@ def _add_member(source: Path, target: Path, name: str, value: Any) -> None:
     with source.open("rb") as old, writing(target) as new:
         old.seek(-min(64, source.stat().st_size), os.SEEK_END)
         if not old.read().rstrip().endswith(b"}"):
-            raise OSError(f"{target}: wanted PyTorch's whole trace, found a part of it; make room and record again")
+            raise OSError(f"{target}: expected PyTorch's whole trace, got a part of it; make room and record again")
         old.seek(0)
         begin = old.read(1 << 16)
         brace = begin.index(b"{") + 1

@@ -62,7 +62,7 @@ def _report(
     from thresher.profiler.compare.load import OP_REPORT_FORMAT, REPORT_FORMAT, format_of, load_report
 
     if (json_file == STDOUT) + as_csv + rich > 1:
-        fail("report: wanted one of --json, --csv and --rich, found several; choose one")
+        fail("report: expected one of --json, --csv and --rich, got several; choose one")
     outputs = {"--html": html, "--chrome": chrome, "--perfetto": perfetto}
     wanted = [name for name, path in outputs.items() if path is not None]
     try:
@@ -71,13 +71,13 @@ def _report(
             if wanted or by_shape or by_module:
                 options = [*wanted, *(["--by-shape"] if by_shape else []), *(["--module"] if by_module else [])]
                 fail(
-                    f"{file}: wanted a trace for {', '.join(options)}, found an operator report, which has only sums; "
+                    f"{file}: expected a trace for {', '.join(options)}, got an operator report, which has only sums; "
                     "record one with `thresher profile --trace FILE script.py`"
                 )
             _print_op_report(file, "rich" if rich else "csv" if as_csv else "text", json_file)
             return
         if format == REPORT_FORMAT and (chrome or perfetto):
-            fail(f"{file}: wanted a trace, found a report of one, which lacks events; give the trace itself")
+            fail(f"{file}: expected a trace, got a report of one, which lacks events; give the trace itself")
         _check_outputs(outputs, force=force)
         if format is None:
             trace, report = _read(file)
@@ -125,7 +125,7 @@ def page_renderer() -> Any:
     try:
         from thresher.profiler.html import render
     except ImportError as error:
-        fail(f"--html: wanted the module that makes pages, found: {error}; install Thresher anew, or leave --html out")
+        fail(f"--html: expected the module that makes pages, got: {error}; install Thresher anew, or leave --html out")
     return render
 
 
@@ -150,7 +150,7 @@ def _read(file: Path) -> tuple[Any, dict[str, Any]]:
     trace = read_trace(file)
     if not trace.total_events and trace.meta.get("format") != "native":
         raise ValueError(
-            "wanted a trace, an operator report or a report, found traceEvents without any event; "
+            "expected a trace, an operator report or a report, got traceEvents without any event; "
             "was the profiler on during the run?"
         )
     return trace, build_report(trace)
@@ -165,7 +165,7 @@ def _check_outputs(outputs: dict[str, Path | None], *, force: bool) -> None:
             continue
         wanted = suffixes.get(name, ())
         if wanted and path.exists() <= path.is_file() and not path.name.endswith(wanted):
-            raise ValueError(f"{name} {path}: wanted a name that ends in {' or '.join(wanted)}; choose another name")
+            raise ValueError(f"{name} {path}: expected a name that ends in {' or '.join(wanted)}; choose another name")
         check_output(path, force=force)
     if outputs["--html"] is not None:
         page_renderer()
@@ -197,4 +197,4 @@ def _message(file: Path, error: OSError) -> str:
 
     if isinstance(error, OutputError):
         return str(error)
-    return f"{file}: wanted a file that can be read, found: {error.strerror or error}; check the path"
+    return f"{file}: expected a file that can be read, got: {error.strerror or error}; check the path"

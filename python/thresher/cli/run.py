@@ -95,12 +95,12 @@ def _inputs(model: Model, given: list[str], shape: int, sizes: dict[str, int]) -
     import numpy as np
 
     if shape >= len(model.shapes):
-        fail(f"--shape: wanted at most {len(model.shapes) - 1}, found {shape}; the file holds {len(model.shapes)}")
+        fail(f"--shape: expected at most {len(model.shapes) - 1}, got {shape}; the file holds {len(model.shapes)}")
     arrays: dict[str, npt.NDArray[Any]] = {}
     for entry in given:
         name, equals, path = entry.partition("=")
         if not equals or not path or name in arrays:
-            fail(f"--input: wanted NAME=FILE.npy, each name once, found {entry!r}")
+            fail(f"--input: expected NAME=FILE.npy, each name once, got {entry!r}")
         arrays[name] = read_array(Path(path))
     fitting = [ports for ports, _ in model.shapes if _fits(ports, arrays)]
     ports = model.shapes[shape][0] if not arrays or not fitting else fitting[0]
@@ -134,10 +134,10 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     except OSError:
         raise
     except Exception as error:  # what numpy raises for damaged files is not documented
-        raise ValueError(f"--input: wanted a file that numpy.save wrote, found in {path}: {error}") from error
+        raise ValueError(f"--input: expected a file that numpy.save wrote, got in {path}: {error}") from error
     if not isinstance(mapped, np.ndarray):
         mapped.close()
-        raise ValueError(f"--input: wanted a file with one array, found several in {path}; save it with numpy.save")
+        raise ValueError(f"--input: expected a file with one array, got several in {path}; save it with numpy.save")
     return np.array(mapped)
 
 

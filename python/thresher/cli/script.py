@@ -16,7 +16,7 @@ from thresher.cli.common import fail
 def check_script(command: str, script: Path) -> None:
     """Ends the command with a message where there is no such script."""
     if not script.is_file():
-        fail(f"{command}: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
+        fail(f"{command}: expected a Python script, got {'a folder' if script.is_dir() else 'nothing'} at {script}")
 
 
 def run_script(script: Path, arguments: list[str]) -> int:

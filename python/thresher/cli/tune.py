@@ -68,7 +68,7 @@ def _tune(
             if threads is not None:
                 set_num_threads(threads)
             if (script is None) == (not shapes):
-                fail("tune: wanted a script or --shape MxKxN, found " + ("neither" if script is None else "both"))
+                fail("tune: expected a script or --shape MxKxN, got " + ("neither" if script is None else "both"))
             products: Iterable[Product] = [_product(shape, precision, get_num_threads()) for shape in shapes or ()]
             if script is not None:
                 products, code = _products_of(script, context.args)
@@ -87,7 +87,7 @@ def _product(shape: str, precision: str, threads: int) -> Product:
 
     match = _SHAPE.fullmatch(shape.lower())
     if match is None:
-        raise ValueError(f"--shape: wanted rows x inputs x outputs such as 128x384x1536, found {shape!r}")
+        raise ValueError(f"--shape: expected rows x inputs x outputs such as 128x384x1536, got {shape!r}")
     m, k, n = (int(size) for size in match.groups())
     return Product(precision, m, n, k, threads)
 
@@ -98,14 +98,14 @@ def _products_of(script: Path, arguments: list[str]) -> tuple[Iterable[Product],
     from thresher.tuning.collect import collected
 
     if not script.is_file():
-        fail(f"tune: wanted a Python script, found {'a folder' if script.is_dir() else 'nothing'} at {script}")
+        fail(f"tune: expected a Python script, got {'a folder' if script.is_dir() else 'nothing'} at {script}")
     with collected() as found:
         code = run_script(script, arguments)
     sys.stdout.flush()
     if not found:
         fail(
-            "tune: wanted a script that runs a model compiled with thresher.compile or "
-            'torch.compile(backend="thresher"), found no matrix product in the engine'
+            "tune: expected a script that runs a model compiled with thresher.compile or "
+            'torch.compile(backend="thresher"), got no matrix product in the engine'
         )
     return found, code
 

@@ -127,7 +127,7 @@ def compile(
     if config is None:
         config = CompilerConfig()
     elif not isinstance(config, CompilerConfig):
-        raise ConfigError(f"config: wanted a thresher.CompilerConfig or None, found {type(config).__name__}")
+        raise ConfigError(f"config: expected a thresher.CompilerConfig or None, got {type(config).__name__}")
     if not isinstance(fullgraph, bool):
         raise ConfigError(f"fullgraph: expected True or False, got {fullgraph!r}; pass a bool")
     check_mode(mode)
@@ -158,7 +158,7 @@ def compile(
 def _check_target(target: str) -> None:
     known = [backend.name for backend in backends()]
     if target not in known:
-        raise ConfigError(f"target: wanted one of {', '.join(known)}, found {target!r}")
+        raise ConfigError(f"target: expected one of {', '.join(known)}, got {target!r}")
     obstacle = Backend(target).obstacle()
     if obstacle is None and target != "cpu":
         obstacle = "its kernels can be used, but models do not run on them yet"

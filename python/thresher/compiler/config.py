@@ -105,10 +105,10 @@ class CompilerConfig:
         for name in ("fusion", "constant_folding", "dead_code", "memory_planning", "freeze_parameters", "use_tuning"):
             value = getattr(self, name)
             if not isinstance(value, bool):
-                raise ConfigError(f"{name}: wanted True or False, found {value!r}; pass a bool")
+                raise ConfigError(f"{name}: expected True or False, got {value!r}; pass a bool")
         size = self.plan_cache_size
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ConfigError(f"plan_cache_size: wanted an integer of at least 1, found {size!r}; the default is 32")
+            raise ConfigError(f"plan_cache_size: expected an integer of at least 1, got {size!r}; the default is 32")
         if self.threads is not None:
             try:
                 threads.checked("threads", self.threads)
@@ -118,10 +118,10 @@ class CompilerConfig:
         self._check_precision()
         if self.dump_dir is not None:
             if not isinstance(self.dump_dir, (str, os.PathLike)):
-                raise ConfigError(f"dump_dir: wanted a path or None, found {self.dump_dir!r}")
+                raise ConfigError(f"dump_dir: expected a path or None, got {self.dump_dir!r}")
             path = Path(self.dump_dir)
             if path.exists() and not path.is_dir():
-                raise ConfigError(f"dump_dir: wanted a folder, found the file {path}; name another path")
+                raise ConfigError(f"dump_dir: expected a folder, got the file {path}; name another path")
 
     def replace(self, **changes: Any) -> CompilerConfig:
         """A copy with some settings changed.
@@ -148,7 +148,7 @@ class CompilerConfig:
                 continue
             if own.after != INPUT and own.after not in names:
                 raise ConfigError(
-                    f"extra_passes: {own.name!r} wants to run after {own.after!r}, found no such pass among those that "
+                    f"extra_passes: {own.name!r} wants to run after {own.after!r}, got no such pass among those that "
                     f"these settings run{_nearest(own.after, [INPUT, *dict.fromkeys(names)])}"
                 )
             place = 0 if own.after == INPUT else names.index(own.after) + 1
@@ -186,13 +186,13 @@ class CompilerConfig:
 
             if PRECISION_PASS not in _engine.passes(self.optimization_level):
                 raise ConfigError(
-                    f"precision: wanted optimization_level 'O2' or 'O3' for {self.precision!r}, found "
+                    f"precision: expected optimization_level 'O2' or 'O3' for {self.precision!r}, got "
                     f"{self.optimization_level!r}, which multiplies weights as they are stored; raise the level"
                 )
         exclude: object = self.precision_exclude
         if not isinstance(exclude, (tuple, list)) or not all(isinstance(p, str) and p for p in exclude):
             raise ConfigError(
-                f"precision_exclude: wanted a tuple of patterns on module paths, found {exclude!r}; "
+                f"precision_exclude: expected a tuple of patterns on module paths, got {exclude!r}; "
                 "write ('encoder.layer.0',) for one"
             )
         object.__setattr__(self, "precision_exclude", tuple(exclude))
@@ -200,7 +200,7 @@ class CompilerConfig:
         if limit is not None:
             if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not 0 <= limit < math.inf:
                 raise ConfigError(
-                    f"max_weight_error: wanted a number of at least 0 or None, found {limit!r}; 0.01 allows 1 %"
+                    f"max_weight_error: expected a number of at least 0 or None, got {limit!r}; 0.01 allows 1 %"
                 )
             object.__setattr__(self, "max_weight_error", float(limit))
 
@@ -208,8 +208,8 @@ class CompilerConfig:
         extra: object = self.extra_passes
         if not isinstance(extra, (tuple, list)) or not all(isinstance(e, str) or callable(e) for e in extra):
             raise ConfigError(
-                "extra_passes: wanted a tuple of pass names, functions from graph to graph and thresher.Pass objects, "
-                f"found {extra!r}; write ('name',) or (function,) for one pass"
+                "extra_passes: expected a tuple of pass names, functions of graphs and thresher.Pass objects, "
+                f"got {extra!r}; write ('name',) or (function,) for one pass"
             )
         object.__setattr__(self, "extra_passes", tuple(extra))
         if not extra:
@@ -230,7 +230,7 @@ class CompilerConfig:
                 )
             if names.count(name) > 1:
                 raise ConfigError(
-                    f"extra_passes: wanted one pass called {name!r}, found {names.count(name)}; "
+                    f"extra_passes: expected one pass called {name!r}, got {names.count(name)}; "
                     "tell them apart with thresher.Pass('another_name', function)"
                 )
         self.pass_names()
@@ -277,7 +277,7 @@ def config_from_options(options: Mapping[str, Any] | None) -> CompilerConfig:
     if config is None:
         config = CompilerConfig()
     if not isinstance(config, CompilerConfig):
-        raise ConfigError(f"config: wanted a thresher.CompilerConfig or None, found {type(config).__name__}")
+        raise ConfigError(f"config: expected a thresher.CompilerConfig or None, got {type(config).__name__}")
     return config.replace(**rest) if rest else config
 
 
@@ -298,7 +298,7 @@ def _guarded(own: Pass) -> Callable[[Graph], Graph]:
             raise PassError(f"pass {own.name}: {type(error).__name__}: {error}") from error
         if not isinstance(made, Graph):
             raise PassError(
-                f"pass {own.name}: wanted a Graph as its result, found {type(made).__name__}; "
+                f"pass {own.name}: expected a Graph as its result, got {type(made).__name__}; "
                 "return the graph, changed or not"
             )
         return made
@@ -309,7 +309,7 @@ def _guarded(own: Pass) -> Callable[[Graph], Graph]:
 def _want_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         near = _nearest(value, choices) if isinstance(value, str) else f"; known: {', '.join(choices)}"
-        raise ConfigError(f"{name}: wanted one of {', '.join(choices)}, found {value!r}{near}")
+        raise ConfigError(f"{name}: expected one of {', '.join(choices)}, got {value!r}{near}")
 
 
 def _want_available(name: str, value: str, choices: tuple[str, ...]) -> None:

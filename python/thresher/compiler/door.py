@@ -224,7 +224,7 @@ class Door:
             return None
         tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
         if any(t.requires_grad for t in tensors) or any(p.requires_grad for p in self._model.parameters()):
-            return "gradients are wanted; call it inside torch.no_grad() or torch.inference_mode()"
+            return "gradients are needed; call it inside torch.no_grad() or torch.inference_mode()"
         return None
 
     def _whole(self, kind: object, sizes: object) -> Call:

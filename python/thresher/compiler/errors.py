@@ -1,4 +1,4 @@
-"""Exceptions of the compiler. Every message says what was wanted, what was found and what to do."""
+"""Exceptions of the compiler. Every message says what was expected, what was found and what to do."""
 
 from __future__ import annotations
 

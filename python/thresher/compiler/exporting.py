@@ -88,7 +88,7 @@ def export(
       ConfigError: an unknown precision, or one that cannot work.
     """
     if not isinstance(model, torch.nn.Module):
-        raise ExportError(f"model: wanted a torch.nn.Module, found {type(model).__name__}; wrap functions in a module")
+        raise ExportError(f"model: expected a torch.nn.Module, got {type(model).__name__}; wrap functions in a module")
     config = CompilerConfig(precision=precision, precision_exclude=precision_exclude, max_weight_error=max_weight_error)
     startup.initialize()
     warn_unmatched(config.precision_exclude, (name for name, _ in model.named_modules()))
@@ -130,8 +130,8 @@ def _calls(args: Any, kwargs: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]
         or not several_args
     ):
         raise ExportError(
-            "args, kwargs: wanted a tuple and a mapping, or two lists of them of equal length for several shapes; "
-            f"found {type(args).__name__} and {type(kwargs).__name__}; write (x,) for one argument"
+            "args, kwargs: expected a tuple and a mapping, or two lists of them of equal length for several shapes; "
+            f"got {type(args).__name__} and {type(kwargs).__name__}; write (x,) for one argument"
         )
     return [(entry, dict(named)) for entry, named in zip(several_args, several_kwargs, strict=True)]
 
@@ -157,10 +157,10 @@ class _Program:
                 names.append(name)
             elif output.value is not None:
                 raise ExportError(
-                    f"{name}: wanted tensors as results, found {output.value!r}; return it as a tensor or not at all"
+                    f"{name}: expected tensors as results, got {output.value!r}; return it as a tensor or not at all"
                 )
         if not names:
-            raise ExportError("wanted a model that returns tensors, found none among its results")
+            raise ExportError("expected a model that returns tensors, got none among its results")
         return names
 
 
@@ -172,7 +172,7 @@ def _import(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     except UnsupportedNode as error:
         raise UnsupportedOperatorError(f"the engine cannot hold this model: {error}") from error
     except EmptyTensor:
-        raise ExportError("wanted tensors with elements, found one without at these shapes") from None
+        raise ExportError("expected tensors with elements, got one without at these shapes") from None
     return imported.builder.graph, program.names(imported)
 
 
@@ -321,7 +321,7 @@ def _capture(
     ]
     if changed:
         mode = "call model.eval() first" if model.training else "return what changes as a result instead"
-        raise ExportError(f"wanted a model that changes nothing, found that it changes {', '.join(changed)}; {mode}")
+        raise ExportError(f"expected a model that changes nothing, got that it changes {', '.join(changed)}; {mode}")
     return program
 
 

@@ -80,7 +80,7 @@ class Sizes:
                     name = placeholders[argument].meta.get("thresher_name", placeholders[argument].name)
                     self.places[name if dimension < 0 else f"{name}[{dimension}]"] = _Place(argument, dimension)
         if not 1 <= len(self._symbols) <= MAX_SIZES:
-            raise NoExtent(f"wanted 1 to {MAX_SIZES} sizes that change, found {len(self._symbols)}")
+            raise NoExtent(f"expected 1 to {MAX_SIZES} sizes that change, got {len(self._symbols)}")
         guards, ranges = _guards_of(module)
         self._guards = [guard for guard in guards if guard.free_symbols and guard.free_symbols <= set(self._symbols)]
         self._bounds = [_upper(ranges.get(symbol)) for symbol in self._symbols]

@@ -221,12 +221,12 @@ def attribute(module: fx.GraphModule, node: fx.Node) -> torch.Tensor:
 def foreign_reason(tensor: torch.Tensor) -> str | None:
     """Why the engine cannot hold a tensor, or None."""
     if tensor.layout != torch.strided:
-        return f"has layout {str(tensor.layout).removeprefix('torch.')}, wanted strided"
+        return f"has layout {str(tensor.layout).removeprefix('torch.')}, expected strided"
     if tensor.device.type != "cpu":
-        return f"is on {tensor.device}, wanted cpu"
+        return f"is on {tensor.device}, expected cpu"
     if tensor.dtype not in ENGINE_DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ENGINE_DTYPES)
-        return f"has dtype {str(tensor.dtype).removeprefix('torch.')}, wanted one of {known}"
+        return f"has dtype {str(tensor.dtype).removeprefix('torch.')}, expected one of {known}"
     if tensor.dim() > 8:
         return f"has {tensor.dim()} dimensions, at most 8 are supported"
     return None
@@ -261,10 +261,10 @@ def _check_placement(bound: SimpleNamespace) -> None:
     """Refuses an explicit device, layout or memory format that is not the plain one."""
     device = getattr(bound, "device", None)
     if device is not None and torch.device(device).type != "cpu":
-        raise UnsupportedNode(f"the result is on {device}, wanted cpu")
+        raise UnsupportedNode(f"the result is on {device}, expected cpu")
     layout = getattr(bound, "layout", None)
     if layout not in (None, torch.strided):
-        raise UnsupportedNode(f"the result has layout {layout}, wanted strided")
+        raise UnsupportedNode(f"the result has layout {layout}, expected strided")
 
 
 def _outputs(

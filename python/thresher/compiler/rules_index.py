@@ -47,7 +47,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     given = [(axis, index) for axis, index in enumerate(a.indices) if index is not None]
     for _, index in given:
         if index.dtype not in (torch.int64, torch.int32):
-            raise UnsupportedNode(f"an index of {str(index.dtype).removeprefix('torch.')}, wanted int64 or int32")
+            raise UnsupportedNode(f"an index of {str(index.dtype).removeprefix('torch.')}, expected int64 or int32")
     axes = [axis for axis, _ in given]
     if not axes:
         return x
@@ -70,7 +70,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
         return _fill_where(b, x, *given[0], b.reshape(a.values, ()))
     for _, index in given:
         if index.dtype not in (torch.int64, torch.int32):
-            raise UnsupportedNode(f"an index of {str(index.dtype).removeprefix('torch.')}, wanted int64 or int32")
+            raise UnsupportedNode(f"an index of {str(index.dtype).removeprefix('torch.')}, expected int64 or int32")
     axes = [axis for axis, _ in given]
     if axes != list(range(len(axes))) or not axes:
         raise UnsupportedNode("indices of other than the first dimensions")
@@ -257,7 +257,7 @@ def _norm(b: Builder, x: Value, order: float, axes: Sequence[int] | int | None, 
         return b.reduce("sum", b.unary("abs", x), dims, keepdim)
     if order == math.inf:
         return b.reduce("amax", b.unary("abs", x), dims, keepdim)
-    raise UnsupportedNode(f"a norm of order {order}, wanted 1, 2 or inf")
+    raise UnsupportedNode(f"a norm of order {order}, expected 1, 2 or inf")
 
 
 # ---- tensors made from nothing ----

@@ -77,7 +77,7 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
     if not query.rank == key.rank == value.rank == 4:
         raise UnsupportedNode(f"query, key and value of ranks {query.rank}, {key.rank} and {value.rank}")
     if mask is not None and mask.dtype != torch.bool and not mask.dtype.is_floating_point:
-        raise UnsupportedNode(f"a mask of {str(mask.dtype).removeprefix('torch.')}, wanted a float or bool")
+        raise UnsupportedNode(f"a mask of {str(mask.dtype).removeprefix('torch.')}, expected a float or bool")
     scale = 1.0 / math.sqrt(query.shape[-1]) if a.scale is None else a.scale
     return b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(a.is_causal)), None
 
@@ -151,7 +151,9 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value]:
 @rule(aten._grouped_mm.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     if a.offs is None or a.self.rank != 2 or a.mat2.rank != 3:
-        raise UnsupportedNode(f"ranks {a.self.rank} and {a.mat2.rank}, wanted rows with ends, and a batch of matrices")
+        raise UnsupportedNode(
+            f"ranks {a.self.rank} and {a.mat2.rank}, expected rows with ends, and a batch of matrices"
+        )
     if a.bias is not None:
         raise UnsupportedNode("a bias")
     return _grouped(b, a.self, a.mat2, a.offs)

@@ -227,7 +227,7 @@ def _want_divisor(y: Value | Scalar, dtype: torch.dtype) -> None:
     """Refuses integer divisors that may be 0: PyTorch raises an error that depends on the data."""
     known = y.scalar if isinstance(y, Value) else y
     if not dtype.is_floating_point and not known:
-        raise UnsupportedNode("an integer divisor that may be 0, wanted one that is known")
+        raise UnsupportedNode("an integer divisor that may be 0, expected one that is known")
 
 
 def _rest(op: str) -> Callable[[Builder, SimpleNamespace], Value]:

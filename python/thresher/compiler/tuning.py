@@ -53,7 +53,7 @@ def tune(
         compile(original, config=settings, precision=precision)(*inputs, **(kwargs or {}))
     if not found:
         raise ThresherError(
-            "tune: wanted a model with linear layers that the engine runs, found no such product; "
+            "tune: expected a model with linear layers that the engine runs, got no such product; "
             "see thresher.compilation_stats().unsupported for what runs in PyTorch"
         )
     wanted = found if num_threads is None else [replace(product, num_threads=num_threads) for product in found]

@@ -208,7 +208,7 @@ def check_torch_profiler() -> Finding:
     if minor in found:
         return Finding("torch profiler", Level.OK, f"`import thresher.torch_profiler` connects to PyTorch {minor}")
     cure = f"pip install 'torch=={found[-1]}.*'" if found else "install the wheel, or build it with `nox -s build`"
-    return Finding("torch profiler", Level.WARN, f"{has}, found PyTorch {minor}", f"{cure}; {other}")
+    return Finding("torch profiler", Level.WARN, f"{has}, got PyTorch {minor}", f"{cure}; {other}")
 
 
 def check_cache() -> Finding:

@@ -199,7 +199,7 @@ def _stiffness(cells: list[_Cell], upper: int, lower: int) -> float:
 
 
 def _spread(row: list[int], cells: list[_Cell], wanted: list[float], weights: list[float], xs: list[float]) -> None:
-    """The places nearest to the wanted ones (least squares) that keep the order and the gaps: isotonic regression."""
+    """The places nearest to the expected ones (least squares) that keep the order and the gaps: isotonic regression."""
     offset = 0.0
     offsets = []
     groups: list[list[float]] = []  # sum of weight * place, sum of weights, members

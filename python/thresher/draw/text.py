@@ -83,7 +83,7 @@ def parse(text: str) -> GraphText:
       GraphTextError: a line that the text form does not have, or a value that is not defined.
     """
     if len(text) > MAX_TEXT:
-        raise GraphTextError(f"wanted a text of at most {MAX_TEXT} characters, found {len(text)}")
+        raise GraphTextError(f"expected a text of at most {MAX_TEXT} characters, got {len(text)}")
     inputs: list[tuple[str, str, str]] = []
     constants: dict[str, ConstantText] = {}
     nodes: list[NodeText] = []
@@ -93,7 +93,7 @@ def parse(text: str) -> GraphText:
     def use(names: tuple[str, ...], number: int) -> tuple[str, ...]:
         for name in names:
             if name != "_" and name not in known:
-                raise GraphTextError(f"line {number}: wanted a value defined above, found %{name}")
+                raise GraphTextError(f"line {number}: expected a value defined above, got %{name}")
         return names
 
     started = False
@@ -103,10 +103,10 @@ def parse(text: str) -> GraphText:
             continue
         if not started:
             if not _HEAD.fullmatch(line):
-                raise GraphTextError(f"line {number}: wanted 'graph 1', found {_shown(line)}; this is no graph's text")
+                raise GraphTextError(f"line {number}: expected 'graph 1', got {_shown(line)}; this is no graph's text")
             started = True
         elif outputs is not None:
-            raise GraphTextError(f"line {number}: wanted nothing after return, found {_shown(line)}")
+            raise GraphTextError(f"line {number}: expected nothing after return, got {_shown(line)}")
         elif declared := _declaration(line):
             kind, value, label, type_ = declared
             known.add(value)
@@ -122,10 +122,10 @@ def parse(text: str) -> GraphText:
             outputs = use(_names(returned[1]), number)
         else:
             raise GraphTextError(
-                f"line {number}: wanted input, const, weight, return or '%y = op(%x)', found {_shown(line)}"
+                f"line {number}: expected input, const, weight, return or '%y = op(%x)', got {_shown(line)}"
             )
     if outputs is None:
-        raise GraphTextError("wanted a line 'return ...' at the end, found none; the text was cut off")
+        raise GraphTextError("expected a line 'return ...' at the end, got none; the text was cut off")
     return GraphText(tuple(inputs), constants, tuple(nodes), outputs)
 
 

@@ -26,7 +26,7 @@ class Backend:
 
     def __post_init__(self) -> None:
         if self.name not in _OBSTACLES:
-            raise ValueError(f"backend: wanted one of {', '.join(_OBSTACLES)}, found {self.name!r}")
+            raise ValueError(f"backend: expected one of {', '.join(_OBSTACLES)}, got {self.name!r}")
 
     def available(self) -> bool:
         """Whether kernels can run there now, with what is installed on this machine. Models run on "cpu" so far."""

@@ -142,9 +142,9 @@ class Peaks:
             found = cls(**{**data, "by_threads": by_threads})
             _check_types(found)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"wanted what Peaks.to_dict gives, found something else: {error}") from error
+            raise ValueError(f"expected what Peaks.to_dict gives, got something else: {error}") from error
         if not by_threads:
-            raise ValueError("wanted what Peaks.to_dict gives, found no number of threads")
+            raise ValueError("expected what Peaks.to_dict gives, got no number of threads")
         return found
 
 
@@ -179,7 +179,7 @@ def _identity(num_threads: int | None) -> tuple[list[int], dict[str, Any], tuple
     machine: dict[str, Any] = _engine.machine()
     counts = sorted({1, num_threads if num_threads is not None else int(machine["usable_cores"])})
     if counts[0] < 1 or counts[-1] > 1024:
-        raise ValueError(f"peaks: wanted 1 to 1024 threads, found {num_threads}")
+        raise ValueError(f"peaks: expected 1 to 1024 threads, got {num_threads}")
     return counts, {"num_threads": counts}, (*counts, *machine.items())
 
 
@@ -246,4 +246,4 @@ def _check_types(found: Rate | ThreadPeaks | Peaks) -> None:
         elif not isinstance(value, Rate) and (
             field.type == "Rate" or (field.type == "Rate | None" and value is not None)
         ):
-            raise TypeError(f"{field.name}: wanted a rate, found {type(value).__name__}")
+            raise TypeError(f"{field.name}: expected a rate, got {type(value).__name__}")

@@ -169,19 +169,19 @@ class Model:
         return f"<thresher.Model {self.name}: ({inputs}) -> ({outputs}){more}>"
 
     def _in_order(self, args: tuple[npt.ArrayLike, ...], kwargs: dict[str, npt.ArrayLike]) -> list[npt.ArrayLike]:
-        wanted = f"model {self.name}: wanted the inputs {', '.join(self._names) or 'none'}"
+        wanted = f"model {self.name}: expected the inputs {', '.join(self._names) or 'none'}"
         if len(args) > len(self._names):
-            raise TypeError(f"{wanted}, found {len(args)} without a name")
+            raise TypeError(f"{wanted}, got {len(args)} without a name")
         given = dict(zip(self._names, args, strict=False))
         for name, value in kwargs.items():
             if name not in self._names:
-                raise TypeError(f"{wanted}, found {name!r}")
+                raise TypeError(f"{wanted}, got {name!r}")
             if name in given:
-                raise TypeError(f"{wanted}, found {name} twice")
+                raise TypeError(f"{wanted}, got {name} twice")
             given[name] = value
         missing = [name for name in self._names if name not in given]
         if missing:
-            raise TypeError(f"{wanted}, found no {' and no '.join(missing)}")
+            raise TypeError(f"{wanted}, got no {' and no '.join(missing)}")
         return [given[name] for name in self._names]
 
 
@@ -221,7 +221,7 @@ def load(
     tuning.apply(number)
     name = os.fspath(path)
     if not os.path.exists(name):
-        raise FileNotFoundError(f"wanted a model file, found no {name}; thresher.export writes one")
+        raise FileNotFoundError(f"expected a model file, got no {name}; thresher.export writes one")
     engine = _engine.Model.load(
         name,
         level=optimization_level,

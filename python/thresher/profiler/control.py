@@ -81,7 +81,7 @@ def _place(path: Path) -> Path:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"trace {target}: wanted a folder to write into, found: {error.strerror or error}; choose another place",
+            f"trace {target}: expected a folder to write into, got: {error.strerror or error}; choose another place",
         ) from error
     return target
 
@@ -231,7 +231,7 @@ def render(report: OpReport, format: str = "text") -> Any:
         ImportError: "rich" was asked for and is not installed.
     """
     if format not in _FORMATTERS:
-        raise ValueError(f"op_report format: wanted one of {', '.join(_FORMATTERS)}, found {format!r}")
+        raise ValueError(f"op_report format: expected one of {', '.join(_FORMATTERS)}, got {format!r}")
     return _FORMATTERS[format](report)
 
 

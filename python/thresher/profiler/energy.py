@@ -75,7 +75,7 @@ class EnergyMeter:
         measured = self._thread is not None
         self._halt()
         if self._reason is None and not measured:
-            self._reason = "wanted start() before stop(), found no start; call start() first"
+            self._reason = "expected start() before stop(), got no start; call start() first"
         if self._reason is None:
             self._read()
         if self._reason is not None:
@@ -120,12 +120,12 @@ def _find(sysfs: Path) -> list[_Domain]:
         folders = sorted(folder for folder in sysfs.iterdir() if (folder / "energy_uj").exists())
     except OSError as error:
         raise _Unreadable(
-            f"wanted the counters in {sysfs}, found: {error.strerror or error}; virtual machines and "
+            f"expected the counters in {sysfs}, got: {error.strerror or error}; virtual machines and "
             "containers have none as a rule: measure on the machine itself, with the kernel module intel_rapl_common"
         ) from error
     if not folders:
         raise _Unreadable(
-            f"wanted counters in {sysfs}, found none; load the kernel module intel_rapl_msr "
+            f"expected counters in {sysfs}, got none; load the kernel module intel_rapl_msr "
             "(modprobe intel_rapl_msr), or use a processor that has them"
         )
     domains: dict[str, _Domain] = {}
@@ -146,8 +146,8 @@ def _find(sysfs: Path) -> list[_Domain]:
         domains[label] = _Domain(label, file, _number(folder / "max_energy_range_uj"), _number(file))
     if not domains:
         raise _Unreadable(
-            f"wanted one of the domains {', '.join(_WANTED)} in {sysfs}, found {', '.join(names)}; "
-            "this processor does not count what is wanted"
+            f"expected one of the domains {', '.join(_WANTED)} in {sysfs}, got {', '.join(names)}; "
+            "this processor does not count what is needed"
         )
     return list(domains.values())
 
@@ -172,7 +172,7 @@ def _number(file: Path) -> int:
         return int(text)
     except ValueError:
         raise _Unreadable(
-            f"wanted a number in {file}, found {text[:40]!r}; the kernel's driver is not known to Thresher"
+            f"expected a number in {file}, got {text[:40]!r}; the kernel's driver is not known to Thresher"
         ) from None
 
 
@@ -180,7 +180,7 @@ def _unreadable(file: Path, error: OSError) -> _Unreadable:
     if isinstance(error, PermissionError):
         who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
         return _Unreadable(
-            f"wanted to read {file}, found: permission denied for {who}; run as root, or let everybody read "
+            f"expected to read {file}, got: permission denied for {who}; run as root, or let everybody read "
             f"it until the next start: sudo chmod a+r {file}"
         )
-    return _Unreadable(f"wanted to read {file}, found: {error.strerror or error}; see dmesg for the driver")
+    return _Unreadable(f"expected to read {file}, got: {error.strerror or error}; see dmesg for the driver")

@@ -172,7 +172,7 @@ class OpReport:
             KeyError: There are no records of such a phase; the message lists those there are.
         """
         if name not in self._by_phase:
-            raise KeyError(f"phase: wanted one of {sorted(self._by_phase)}, found {name!r}")
+            raise KeyError(f"phase: expected one of {sorted(self._by_phase)}, got {name!r}")
         return self._by_phase[name]
 
     @classmethod
@@ -259,12 +259,12 @@ class OpReport:
         """
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise ValueError(
-                "operator report: wanted the JSON that `thresher profile -o FILE` or THRESHER_PROFILE_OUTPUT writes, "
-                f"found {_describe(data)}"
+                "operator report: expected the JSON that `thresher profile -o FILE` or THRESHER_PROFILE_OUTPUT writes, "
+                f"got {_describe(data)}"
             )
         if data.get("format_version") != _FORMAT_VERSION:
             raise ValueError(
-                f"operator report: wanted format version {_FORMAT_VERSION}, found {data.get('format_version')}; "
+                f"operator report: expected format version {_FORMAT_VERSION}, got {data.get('format_version')}; "
                 "read it with the version of Thresher that wrote it"
             )
         try:
@@ -304,7 +304,7 @@ class OpReport:
         try:
             data = parse(text)
         except ValueError as error:
-            raise ValueError(f"operator report: wanted JSON, found something else: {error}") from error
+            raise ValueError(f"operator report: expected JSON, got something else: {error}") from error
         return cls.from_dict(data)
 
 
@@ -423,7 +423,7 @@ def _row_to_dict(row: Row) -> dict[str, Any]:
 def _row_from_dict(row: Mapping[str, Any]) -> Row:
     count, bound = integer(row["count"]), row.get("bound")
     if count < 1:
-        raise TypeError(f"wanted runs of an operator, found {count}")
+        raise TypeError(f"expected runs of an operator, got {count}")
     return Row(
         rank=integer(row["rank"]),
         opname=text(row["opname"]),

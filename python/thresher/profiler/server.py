@@ -76,10 +76,10 @@ def serve(port: int = 0, *, host: str = "127.0.0.1") -> ProfilerServer:
         OSError: The port is taken or may not be used.
     """
     if not 0 <= port <= 65535:
-        raise ValueError(f"profiler server: wanted a port from 0 to 65535, found {port}")
+        raise ValueError(f"profiler server: expected a port from 0 to 65535, got {port}")
     if host not in LOOPBACK:
         warnings.warn(
-            f"the profiler answers whoever reaches {host}; wanted {LOOPBACK[0]} for this machine", stacklevel=2
+            f"the profiler answers whoever reaches {host}; expected {LOOPBACK[0]} for this machine", stacklevel=2
         )
     return ProfilerServer(host, port)
 
@@ -94,7 +94,7 @@ def _status(_: Query) -> Answer:
 def _report(query: Query) -> Answer:
     format = query.get("format", "text")
     if format not in _TYPES:
-        raise ValueError(f"format: wanted one of {', '.join(_TYPES)}, found {format!r}")
+        raise ValueError(f"format: expected one of {', '.join(_TYPES)}, got {format!r}")
     return _TYPES[format], str(control.render(control.collect(), format)).encode()
 
 
@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length") or "0"
         if not _LENGTH.fullmatch(length):
             self.close_connection = True  # where the next request begins is not known
-            self._send(400, *_json({"error": f"wanted a Content-Length in bytes, found {length[:20]!r}"}))
+            self._send(400, *_json({"error": f"expected a Content-Length in bytes, got {length[:20]!r}"}))
             return
         # A body says nothing, but the client wants it read.
         self.rfile.read(min(int(length), 1 << 16))
@@ -168,17 +168,17 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             parts = urlsplit(self.path)
         except ValueError as error:
-            self._send(400, *_json({"error": f"wanted the address of a page, found {self.path[:80]!r}: {error}"}))
+            self._send(400, *_json({"error": f"expected the address of a page, got {self.path[:80]!r}: {error}"}))
             return
         route = ROUTES.get((method, parts.path))
         if route is None:
             known = [m for m, path in ROUTES if path == parts.path]
             wanted = f"{known[0]} {parts.path}" if known else ", ".join(f"{m} {path}" for m, path in ROUTES)
-            self._send(405 if known else 404, *_json({"error": f"wanted {wanted}; found {method} {parts.path}"}))
+            self._send(405 if known else 404, *_json({"error": f"expected {wanted}; got {method} {parts.path}"}))
             return
         # A page in a browser must not reach the profiler of its reader's machine.
         if self.headers.get("Origin") or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            self._send(403, *_json({"error": "wanted a request that no other web page has made"}))
+            self._send(403, *_json({"error": "expected a request that no other web page has made"}))
             return
         query = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         try:

@@ -75,19 +75,21 @@ def _connect() -> None:
     owner = torch._C._get_privateuse1_backend_name()
     if owner not in (UNNAMED_BACKEND, BACKEND):
         raise ShimError(
-            f"wanted PyTorch's slot for further backends (PrivateUse1), found it taken by {owner!r}. Profile without "
+            f"expected PyTorch's slot for further backends (PrivateUse1), got it taken by {owner!r}. Profile without "
             "importing that package"
         )
     if torch.accelerator.is_available():
         # A named backend takes precedence over it, and autograd would no longer follow its streams.
         raise ShimError(
-            f"wanted a process without other accelerators, found {torch.accelerator.current_accelerator()}: PyTorch "
+            f"expected a process without other accelerators, got {torch.accelerator.current_accelerator()}: PyTorch "
             "serves one at a time. Hide it (CUDA_VISIBLE_DEVICES= for CUDA)"
         )
     try:
         shim.install(_engine.pti_api(PTI_VERSION))
     except RuntimeError as error:
-        raise ShimError(f"wanted to register with PyTorch's profiler; {error}. Profile without that package") from error
+        raise ShimError(
+            f"expected to register with PyTorch's profiler; {error}. Profile without that package"
+        ) from error
     if owner == UNNAMED_BACKEND:
         rename_privateuse1_backend(BACKEND)
     if not hasattr(torch, BACKEND):

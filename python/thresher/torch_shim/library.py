@@ -13,7 +13,7 @@ _loaded: list[ModuleType] = []
 
 
 class ShimError(RuntimeError):
-    """There is no library for this PyTorch, or it does not load. Says what was wanted, what was found and the cure."""
+    """There is no library for this PyTorch, or it does not load. Says what was expected and found, and the cure."""
 
 
 def minor_of(version: str) -> str:
@@ -54,17 +54,17 @@ def find(torch_version: str, *, cxx11_abi: bool) -> ModuleType:
     minor, found = minor_of(torch_version), available()
     if not found:
         raise ShimError(
-            f"wanted the connection to the profiler of PyTorch {minor}; this build of Thresher has none for any "
+            f"expected the connection to the profiler of PyTorch {minor}; this build of Thresher has none for any "
             "PyTorch. Install the wheel, or build it with `nox -s build`"
         )
     if minor not in found:
         raise ShimError(
-            f"wanted the connection to the profiler of PyTorch {minor}; this wheel has those for "
+            f"expected the connection to the profiler of PyTorch {minor}; this wheel has those for "
             f"{', '.join(found)}. Install one: pip install 'torch=={found[-1]}.*'"
         )
     if not cxx11_abi:
         raise ShimError(
-            f"wanted a PyTorch {minor} with the C++11 ABI, found one without. Install the wheel that PyTorch's "
+            f"expected a PyTorch {minor} with the C++11 ABI, got one without. Install the wheel that PyTorch's "
             "project publishes"
         )
     name = f"thresher._torch_shim_{minor.replace('.', '_')}"
@@ -72,7 +72,7 @@ def find(torch_version: str, *, cxx11_abi: bool) -> ModuleType:
         module = importlib.import_module(name)
     except ImportError as error:
         raise ShimError(
-            f"wanted to load {name} into PyTorch {torch_version}; {error}. Install the wheels of Thresher and of "
+            f"expected to load {name} into PyTorch {torch_version}; {error}. Install the wheels of Thresher and of "
             "PyTorch again"
         ) from error
     return module

@@ -58,7 +58,7 @@ def _forms(values: list[Any]) -> bytes | None:
     return None
 
 
-# Where the elements of tensors lie, their types, sizes and strides, and whether gradients are wanted. Of each, in words
+# Where the elements of tensors lie, their types, sizes and strides, and whether gradients are needed. Of each, in words
 # of 64 bits: the address, one whose lowest 8 bits are the rank, sizes, strides.
 places: Callable[[list[torch.Tensor]], bytes] = _places
 # Their places, with how often each was changed in place.

@@ -115,13 +115,13 @@ class TunedProduct:
                 from_cache=flag(data["from_cache"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"wanted what TunedProduct.to_dict gives, found something else: {error}") from error
+            raise ValueError(f"expected what TunedProduct.to_dict gives, got something else: {error}") from error
 
 
 def _three(values: Any) -> tuple[float, float, float]:
     lower, median, upper = (float(number(value)) for value in values)
     if median <= 0:
-        raise TypeError(f"wanted a time, found {median}")
+        raise TypeError(f"expected a time, got {median}")
     return lower, median, upper
 
 

@@ -148,6 +148,6 @@ def _read_spec(path: str) -> list[dict[str, Any]]:
 
 def _wrong_spec(path: str, found: str) -> ValueError:
     return ValueError(
-        f"{SPEC}={path}: wanted a file that `thresher tune -o FILE` wrote, found {found}. "
+        f"{SPEC}={path}: expected a file that `thresher tune -o FILE` wrote, got {found}. "
         "Name another file, set the variable to nothing to use no tuned choices, or unset it for the kept ones."
     )

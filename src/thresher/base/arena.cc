@@ -26,7 +26,7 @@ Result<Arena> Arena::Allocate(size_t bytes) {
   if (bytes == 0) return Arena();
   void* data = bytes <= PTRDIFF_MAX - kAlignment ? std::aligned_alloc(kAlignment, AlignUp(bytes)) : nullptr;
   if (data == nullptr) {
-    return ResourceExhausted("memory: wanted a block of " + std::to_string(bytes) +
+    return ResourceExhausted("memory: expected a block of " + std::to_string(bytes) +
                              " bytes, the system gave none; use smaller batches or shorter sequences");
   }
   return Arena(static_cast<std::byte*>(data), bytes);

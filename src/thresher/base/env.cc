@@ -95,7 +95,7 @@ std::string Lower(std::string_view text) {
 }
 
 Status Invalid(const Variable& variable, const std::string& found) {
-  return InvalidArgument(std::string(variable.name) + ": wanted " + Wanted(variable) + ", found \"" + found +
+  return InvalidArgument(std::string(variable.name) + ": expected " + Wanted(variable) + ", got \"" + found +
                          "\". Correct it or unset the variable.");
 }
 

@@ -97,7 +97,7 @@ Status Force(std::string_view name) {
     if (row.name == name) wanted = row.isa;
   }
   if (!wanted) {
-    return InvalidArgument("THRESHER_ISA: wanted one of " + Join(known) + ", found \"" + std::string(name) +
+    return InvalidArgument("THRESHER_ISA: expected one of " + Join(known) + ", got \"" + std::string(name) +
                            "\". This machine can run " + Join(Available()) + "; unset the variable to get the best.");
   }
   if (!Contains(Compiled(), *wanted)) {

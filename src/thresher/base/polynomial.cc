@@ -70,7 +70,7 @@ Result<PolynomialFitter> PolynomialFitter::Make(Monomials monomials, std::vector
       if (best == samples.size() || std::abs(left[s][column]) > std::abs(left[best][column])) best = s;
     }
     if (best == samples.size() || std::abs(left[best][column]) < kLeastPivot) {
-      return InvalidArgument("wanted samples that tell " + std::to_string(n) + " products of sizes apart, found " +
+      return InvalidArgument("expected samples that tell " + std::to_string(n) + " products of sizes apart, got " +
                              std::to_string(samples.size()) + " that do not");
     }
     fitter.chosen_.push_back(best);

@@ -18,7 +18,7 @@ DType DTypeOf(nb::dlpack::dtype dtype) {
   static constexpr const char* kNames[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   const std::string name = dtype.code < 7 ? kNames[dtype.code] : "type " + std::to_string(dtype.code);
   throw nb::type_error(
-      ("wanted a tensor of float32, bfloat16 (from numpy its bits as uint16), float16, int64, int32 or bool, found " +
+      ("expected a tensor of float32, bfloat16 (from numpy its bits as uint16), float16, int64, int32 or bool, got " +
        name + std::to_string(static_cast<int>(dtype.bits)) + "; convert it first")
           .c_str());
 }
@@ -53,7 +53,7 @@ View ViewOf(const A& array) {
   View view;
   view.dtype = DTypeOf(array.dtype());
   if (array.ndim() > static_cast<size_t>(kMaxRank)) {
-    throw nb::value_error(("wanted a tensor of at most " + std::to_string(kMaxRank) + " dimensions, found " +
+    throw nb::value_error(("expected a tensor of at most " + std::to_string(kMaxRank) + " dimensions, got " +
                            std::to_string(array.ndim()))
                               .c_str());
   }
@@ -72,7 +72,7 @@ template View ViewOf(const MutableArray&);
 std::span<const uint8_t> BytesOf(const Array& array) {
   const nb::dlpack::dtype type = array.dtype();
   if (type.bits != 8 || type.lanes != 1 || array.ndim() != 1 || (array.shape(0) > 1 && array.stride(0) != 1)) {
-    throw nb::value_error("wanted bytes: uint8 of one dimension without gaps");
+    throw nb::value_error("expected bytes: uint8 of one dimension without gaps");
   }
   return {static_cast<const uint8_t*>(static_cast<const void*>(array.data())), array.shape(0)};
 }
@@ -81,7 +81,7 @@ Encoding WantEncoding(const std::string& name) {
   if (const std::optional<Encoding> encoding = ParseEncoding(name)) return *encoding;
   std::string known;
   for (const std::string_view each : kEncodingNames) known += (known.empty() ? "" : ", ") + std::string(each);
-  throw nb::value_error(("wanted an encoding of " + known + ", found '" + name + "'").c_str());
+  throw nb::value_error(("expected an encoding of " + known + ", got '" + name + "'").c_str());
 }
 
 Attrs AttrsFrom(const nb::dict& dict) {
@@ -99,7 +99,7 @@ Attrs AttrsFrom(const nb::dict& dict) {
     } else if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
       attrs[name] = nb::cast<std::vector<int64_t>>(value);
     } else {
-      throw nb::type_error(("attribute '" + name + "': wanted bool, int, float, str or a list of ints").c_str());
+      throw nb::type_error(("attribute '" + name + "': expected bool, int, float, str or a list of ints").c_str());
     }
   }
   return attrs;

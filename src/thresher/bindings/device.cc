@@ -32,7 +32,7 @@ void Do(Function&& function) {
 [[noreturn]] void Refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
 
 void CheckContiguous(const View& view) {
-  if (!view.contiguous()) Refuse("array: wanted a row-major one without holes; numpy.ascontiguousarray makes it so");
+  if (!view.contiguous()) Refuse("array: expected a row-major one without holes; numpy.ascontiguousarray makes it so");
 }
 
 nb::dict ToPython(const DeviceInfo& info) {
@@ -63,7 +63,7 @@ nb::dict LibraryDevices(const std::string& path) {
 
 std::shared_ptr<Device> OpenDevice(const std::optional<std::string>& library, int index) {
   if (library) return Unwrap(Unwrap(DeviceLibrary::Open(*library))->OpenDevice(index));
-  if (index != 0) Refuse("index: wanted 0, the one CPU, found " + std::to_string(index));
+  if (index != 0) Refuse("index: expected 0, the one CPU, got " + std::to_string(index));
   return CpuDevice();
 }
 
@@ -71,11 +71,11 @@ std::shared_ptr<Device> OpenDevice(const std::optional<std::string>& library, in
 
 std::byte* Part(const HeldStream& stream, const HeldBuffer& buffer, int64_t offset, int64_t bytes,
                 const std::string& name) {
-  if (buffer.device != stream.device) Refuse(name + ": wanted a buffer of the stream's own device");
+  if (buffer.device != stream.device) Refuse(name + ": expected a buffer of the stream's own device");
   if (offset < 0 || bytes < 0 || offset > static_cast<int64_t>(buffer.memory.size()) ||
       bytes > static_cast<int64_t>(buffer.memory.size()) - offset) {
-    Refuse(name + ": wanted " + std::to_string(bytes) + " bytes from " + std::to_string(offset) +
-           ", found a buffer of " + std::to_string(buffer.memory.size()));
+    Refuse(name + ": expected " + std::to_string(bytes) + " bytes from " + std::to_string(offset) +
+           ", got a buffer of " + std::to_string(buffer.memory.size()));
   }
   return buffer.memory.data() + offset;
 }
@@ -94,7 +94,7 @@ void BindDevice(nb::module_& m) {
       .def(
           "ns_since",
           [](HeldEvent& event, HeldEvent& earlier) {
-            if (event.device != earlier.device) Refuse("earlier: wanted an event of the same device");
+            if (event.device != earlier.device) Refuse("earlier: expected an event of the same device");
             return Unwrap(event.event->NsSince(*earlier.event));
           },
           nb::arg("earlier"), "Nanoseconds from an earlier event; both are done.");
@@ -140,14 +140,14 @@ void BindDevice(nb::module_& m) {
       .def(
           "record",
           [](HeldStream& stream, HeldEvent& event) {
-            if (event.device != stream.device) Refuse("event: wanted one of the stream's own device");
+            if (event.device != stream.device) Refuse("event: expected one of the stream's own device");
             Do([&] { return stream.stream->Record(*event.event); });
           },
           nb::arg("event"))
       .def(
           "wait",
           [](HeldStream& stream, HeldEvent& event) {
-            if (event.device != stream.device) Refuse("event: wanted one of the stream's own device");
+            if (event.device != stream.device) Refuse("event: expected one of the stream's own device");
             Do([&] { return stream.stream->Wait(*event.event); });
           },
           nb::arg("event"), "What is asked of this stream from now on waits for the event.")
@@ -162,7 +162,7 @@ void BindDevice(nb::module_& m) {
       .def(
           "empty",
           [](const std::shared_ptr<Device>& device, int64_t nbytes) {
-            if (nbytes < 0) Refuse("nbytes: wanted at least 0, found " + std::to_string(nbytes));
+            if (nbytes < 0) Refuse("nbytes: expected at least 0, got " + std::to_string(nbytes));
             return std::make_unique<HeldBuffer>(
                 HeldBuffer{device, Unwrap(device->Allocate(static_cast<size_t>(nbytes)))});
           },

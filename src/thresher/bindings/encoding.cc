@@ -36,7 +36,7 @@ nb::object Decode(const std::string& name, const Array& array) {
   const std::span<const uint8_t> bytes = BytesOf(array);
   const auto block = static_cast<size_t>(BlockBytes(encoding));
   if (bytes.size() % block != 0) {
-    throw nb::value_error(("wanted blocks of " + std::to_string(block) + " bytes of " + name + ", found " +
+    throw nb::value_error(("expected blocks of " + std::to_string(block) + " bytes of " + name + ", got " +
                            std::to_string(bytes.size()) + " bytes")
                               .c_str());
   }
@@ -53,7 +53,7 @@ nb::object Encode(const std::string& name, const Array& array, int64_t group) {
   const Encoding encoding = WantEncoding(name);
   const View view = ViewOf(array);
   if (view.dtype != DType::kF32 || view.rank != 1 || !view.contiguous()) {
-    throw nb::value_error("wanted float32 of one dimension without gaps");
+    throw nb::value_error("expected float32 of one dimension without gaps");
   }
   std::vector<uint8_t> blocks(static_cast<size_t>(EncodedBytes(encoding, view.size())));
   Status status = Status::Ok();

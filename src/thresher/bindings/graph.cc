@@ -17,7 +17,7 @@ namespace {
 
 DType WantDType(const std::string& name) {
   const std::optional<DType> dtype = ParseDType(name);
-  if (!dtype) throw nb::value_error(("wanted dtype f32, i64, i32 or bool, found '" + name + "'").c_str());
+  if (!dtype) throw nb::value_error(("expected dtype f32, i64, i32 or bool, got '" + name + "'").c_str());
   return *dtype;
 }
 
@@ -55,18 +55,18 @@ ValueId AddWeight(Graph& graph, std::string name, const std::string& encoding_na
   }
   int64_t room = kMaxTensorBytes / 4;
   for (const int64_t size : shape) {
-    if (size < 0 || size > room) throw nb::value_error(("wanted sizes of a tensor, found " + ToString(shape)).c_str());
+    if (size < 0 || size > room) throw nb::value_error(("expected sizes of a tensor, got " + ToString(shape)).c_str());
     if (size > 0) room /= size;
   }
   const int64_t wanted = EncodedBytes(encoding, NumElements(shape));
   if (static_cast<int64_t>(bytes.size()) != wanted) {
-    throw nb::value_error((name + ": wanted " + std::to_string(wanted) + " bytes for " + encoding_name +
-                           ToString(shape) + ", found " + std::to_string(bytes.size()))
+    throw nb::value_error((name + ": expected " + std::to_string(wanted) + " bytes for " + encoding_name +
+                           ToString(shape) + ", got " + std::to_string(bytes.size()))
                               .c_str());
   }
   if (!IsBlocked(encoding) && reinterpret_cast<uintptr_t>(bytes.data()) % SizeOf(dtype) != 0) {
     throw nb::value_error(
-        (name + ": wanted bytes at a multiple of " + std::to_string(SizeOf(dtype)) + "; copy them first").c_str());
+        (name + ": expected bytes at a multiple of " + std::to_string(SizeOf(dtype)) + "; copy them first").c_str());
   }
   constant.data = bytes.data();
   constant.owner = std::make_shared<Array>(array);
@@ -109,7 +109,7 @@ nb::list Nodes(const Graph& graph) {
 ValueId AdoptConstant(Graph& graph, const Graph& source, ValueId id) {
   const Value value = ValueAt(source, id);  // a copy: `source` may be `graph`
   if (value.kind != Value::Kind::kConstant) {
-    throw nb::value_error(("wanted a constant, found value " + std::to_string(id) +
+    throw nb::value_error(("expected a constant, got value " + std::to_string(id) +
                            ", which is an input or the result of a node; map those yourself")
                               .c_str());
   }
@@ -142,7 +142,7 @@ nb::object Contents(const Graph& graph, ValueId id) {
   const Value& value = ValueAt(graph, id);
   if (value.kind != Value::Kind::kConstant) {
     throw nb::value_error(
-        ("wanted a constant, found value " + std::to_string(id) + ", which has no contents before the plan runs")
+        ("expected a constant, got value " + std::to_string(id) + ", which has no contents before the plan runs")
             .c_str());
   }
   using Owner = std::shared_ptr<const void>;

@@ -29,7 +29,7 @@ Result<Graph> CallPass(const std::string& name, const nb::callable& function, co
   const GilAcquire lock;
   const nb::object made = function(nb::cast(graph, nb::rv_policy::copy));
   if (nb::isinstance<Graph>(made)) return nb::cast<Graph>(made);
-  throw nb::type_error(("pass " + name + ": wanted a Graph as its result, found " +
+  throw nb::type_error(("pass " + name + ": expected a Graph as its result, got " +
                         nb::cast<std::string>(made.type().attr("__name__")) + "; return the graph, changed or not")
                            .c_str());
 }
@@ -165,7 +165,7 @@ std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& 
   size_t next = 0;
   const auto read = [&] {
     int64_t word = 0;
-    if (next >= count) throw nb::value_error("places: wanted an entry for each input and output of the plan");
+    if (next >= count) throw nb::value_error("places: expected an entry for each input and output of the plan");
     std::memcpy(&word, words + sizeof(word) * next++, sizeof(word));
     return word;
   };
@@ -180,7 +180,7 @@ std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& 
     for (int d = 0; d < view.rank; ++d) view.strides[d] = read();
   }
   if (next != count)
-    throw nb::value_error("places: wanted no more than an entry for each input and output of the plan");
+    throw nb::value_error("places: expected no more than an entry for each input and output of the plan");
   return views;
 }
 
@@ -202,7 +202,7 @@ std::vector<View> ViewsOn(const HeldStream& stream, const std::vector<const Held
   std::vector<View> views;
   for (size_t i = 0; i < buffers.size(); ++i) {
     const std::string name = kind + (" " + std::to_string(i));
-    if (buffers[i] == nullptr) throw nb::value_error((name + ": wanted a buffer, found None").c_str());
+    if (buffers[i] == nullptr) throw nb::value_error((name + ": expected a buffer, got None").c_str());
     View view;
     if (i < ports.size()) {  // where there are too many the plan says so
       view = MakeView(nullptr, ports[i].dtype, ports[i].shape);
@@ -215,7 +215,7 @@ std::vector<View> ViewsOn(const HeldStream& stream, const std::vector<const Held
 
 void Launch(Session& session, HeldStream& stream, const std::vector<const HeldBuffer*>& inputs,
             const std::vector<const HeldBuffer*>& outputs, const Dims& sizes) {
-  if (session.device() != stream.device) throw nb::value_error("stream: wanted one of the plan's own device");
+  if (session.device() != stream.device) throw nb::value_error("stream: expected one of the plan's own device");
   const bool many = session.plan().extent != nullptr;
   const std::optional<Plan> sized = many ? std::optional(Unwrap(PlanAt(session.plan(), sizes))) : std::nullopt;
   const Plan& plan = many ? *sized : session.plan();

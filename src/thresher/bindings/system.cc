@@ -49,7 +49,7 @@ nb::object EnvValue(const std::string& name) {
         return nb::cast(Unwrap(env::GetString(name)));
     }
   }
-  throw nb::value_error((name + ": wanted a variable that env_vars() lists, found no such name").c_str());
+  throw nb::value_error((name + ": expected a variable that env_vars() lists, got no such name").c_str());
 }
 
 nb::dict Machine() {
@@ -84,7 +84,7 @@ void BindSystem(nb::module_& m) {
   m.def(
       "set_num_threads",
       [](int n) {
-        if (n < 1 || n > 1024) throw nb::value_error("wanted 1 to 1024 threads");
+        if (n < 1 || n > 1024) throw nb::value_error("expected 1 to 1024 threads");
         const GilRelease release;
         ThreadPool::SetGlobalSize(n);
       },

@@ -34,12 +34,12 @@ namespace {
 template <class T>
 T Field(const nb::mapping& entry, const char* name) {
   if (!entry.contains(name)) {
-    throw nb::value_error((std::string("a tuned product: wanted the field \"") + name + "\", found none").c_str());
+    throw nb::value_error((std::string("a tuned product: expected the field \"") + name + "\", got none").c_str());
   }
   T value{};
   const nb::object found = entry[name];
   if (!nb::try_cast<T>(found, value)) {
-    throw nb::value_error((std::string("a tuned product: wanted another type of \"") + name + "\", found " +
+    throw nb::value_error((std::string("a tuned product: expected another type of \"") + name + "\", got " +
                            nb::cast<std::string>(nb::repr(found)))
                               .c_str());
   }
@@ -49,7 +49,7 @@ T Field(const nb::mapping& entry, const char* name) {
 template <class T>
 T Known(std::optional<T> parsed, const char* name, const std::string& found) {
   if (parsed) return *parsed;
-  throw nb::value_error((std::string("a tuned product: wanted a known ") + name + ", found \"" + found + "\"").c_str());
+  throw nb::value_error((std::string("a tuned product: expected a known ") + name + ", got \"" + found + "\"").c_str());
 }
 
 std::optional<isa::Isa> ParseIsa(const std::string& name) {
@@ -83,7 +83,7 @@ void SetTuned(const nb::iterable& products) {
   std::vector<TunedProduct> entries;
   for (const nb::handle product : products) {
     nb::mapping entry;
-    if (!nb::try_cast(product, entry)) throw nb::value_error("a tuned product: wanted a dict");
+    if (!nb::try_cast(product, entry)) throw nb::value_error("a tuned product: expected a dict");
     entries.push_back(ProductFrom(entry));
   }
   Check(TuningTable::Global().Replace(entries));

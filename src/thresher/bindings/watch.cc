@@ -77,7 +77,7 @@ class Holders {
   // attributes, their values).
   explicit Holders(nb::tuple entries) : owned_(std::move(entries)) {
     for (const nb::handle entry : owned_) {
-      if (!PyTuple_Check(entry.ptr()) || PyTuple_GET_SIZE(entry.ptr()) != 3) throw nb::value_error("wanted triples");
+      if (!PyTuple_Check(entry.ptr()) || PyTuple_GET_SIZE(entry.ptr()) != 3) throw nb::value_error("expected triples");
       PyObject* owner = PyTuple_GET_ITEM(entry.ptr(), 0);
       PyObject* holder = PyTuple_GET_ITEM(entry.ptr(), 1);
       PyObject* saved = PyTuple_GET_ITEM(entry.ptr(), 2);
@@ -85,7 +85,7 @@ class Holders {
           PyTuple_Check(holder) && PyTuple_Check(saved) && PyTuple_GET_SIZE(holder) == PyTuple_GET_SIZE(saved);
       const bool ordered = (PyDict_Check(holder) || PyList_Check(holder)) && PyTuple_Check(saved);
       if (!names && !ordered && !PyAnySet_Check(holder)) {
-        throw nb::type_error("wanted dicts, lists or names of attributes with a tuple each, or sets");
+        throw nb::type_error("expected dicts, lists or names of attributes with a tuple each, or sets");
       }
       entries_.push_back({owner == Py_None ? nullptr : owner, holder, saved, 0});
     }
@@ -153,7 +153,7 @@ bool SameWords(const nb::bytes& addresses, const nb::bytes& words) {
   const auto* at = static_cast<const uint64_t*>(addresses.data());
   const auto* saved = static_cast<const uint32_t*>(words.data());
   const size_t count = words.size() / sizeof(uint32_t);
-  if (addresses.size() != count * sizeof(uint64_t)) throw nb::value_error("wanted an address for each word");
+  if (addresses.size() != count * sizeof(uint64_t)) throw nb::value_error("expected an address for each word");
   for (size_t i = 0; i < count; ++i) {
     if (*reinterpret_cast<const volatile uint32_t*>(at[i]) != saved[i]) return false;
   }

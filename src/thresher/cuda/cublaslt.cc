@@ -53,7 +53,7 @@ const CublasLt* Load(std::string& problem) {
     const auto find = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
       if (function == nullptr && error.empty()) {
-        error = std::string(kLibrary) + ": wanted the function " + name + ", found none; install nvidia-cublas 13";
+        error = std::string(kLibrary) + ": expected the function " + name + ", got none; install nvidia-cublas 13";
       }
     };
     find(functions.create, "cublasLtCreate");

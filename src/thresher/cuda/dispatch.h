@@ -47,15 +47,15 @@ inline Verdict Check(const Call& call) {
   const auto fits = [&](size_t params_bytes, int32_t num_views) {
     if (call.params_bytes == params_bytes && call.num_views == num_views) return Verdict{};
     return Verdict{THRESHER_DEVICE_INVALID_ARGUMENT,
-                   std::string(Name(call.kernel())) + ": wanted " + std::to_string(params_bytes) +
-                       " bytes of parameters and " + std::to_string(num_views) + " operands, found " +
+                   std::string(Name(call.kernel())) + ": expected " + std::to_string(params_bytes) +
+                       " bytes of parameters and " + std::to_string(num_views) + " operands, got " +
                        std::to_string(call.params_bytes) + " and " + std::to_string(call.num_views) +
                        "; the engine is of another release"};
   };
   const auto all_f32 = [&] {
     for (int i = 0; i < call.num_views; ++i) {
       if (!has_type(i, DType::kF32)) {
-        return unsupported(std::string(Name(call.kernel())) + ": wanted operands of f32 on this device, found " +
+        return unsupported(std::string(Name(call.kernel())) + ": expected operands of f32 on this device, got " +
                            std::string(Name(call.views[i].dtype)));
       }
     }
@@ -68,7 +68,7 @@ inline Verdict Check(const Call& call) {
     case KernelId::kCast:
       verdict = fits(sizeof(NoParams), 2);
       if (verdict.result != THRESHER_DEVICE_OK || CanCast(call.views[0].dtype, call.views[1].dtype)) return verdict;
-      return unsupported("cast: wanted f32 to bf16 or back on this device, found " +
+      return unsupported("cast: expected f32 to bf16 or back on this device, got " +
                          std::string(Name(call.views[0].dtype)) + " to " + std::string(Name(call.views[1].dtype)));
     case KernelId::kUnary:
       verdict = fits(sizeof(kernels::UnaryParams), 2);
@@ -92,7 +92,7 @@ inline Verdict Check(const Call& call) {
       const DType a = call.views[0].dtype;
       const bool known = (a == DType::kF32 || a == DType::kBF16) && has_type(1, a);
       if (known && has_type(2, DType::kF32) && has_type(3, DType::kF32)) return verdict;
-      return unsupported("product: wanted factors of f32 or bf16, and bias and result of f32, found " +
+      return unsupported("product: expected factors of f32 or bf16, and bias and result of f32, got " +
                          std::string(Name(a)) + ", " + std::string(Name(call.views[1].dtype)) + ", " +
                          std::string(Name(call.views[2].dtype)) + " and " + std::string(Name(call.views[3].dtype)));
     }
@@ -101,7 +101,7 @@ inline Verdict Check(const Call& call) {
       for (const KernelId kernel : kKernels) found += (found.empty() ? "" : ", ") + std::string(Name(kernel));
       const std::string name =
           call.number < kKernelNames.size() ? std::string(Name(call.kernel())) : std::to_string(call.number);
-      return unsupported("wanted a kernel " + name + " on this device, found " + found + "; run the model on the CPU");
+      return unsupported("expected a kernel " + name + " on this device, got " + found + "; run the model on the CPU");
     }
   }
 }

@@ -55,7 +55,7 @@ inline GemmLayout LayoutOf(const Gemm& g) {
 // What is wrong with the arguments; empty if nothing is.
 inline std::string CheckGemm(const Gemm& g) {
   const auto wanted = [](const char* name, int64_t least, int64_t found) {
-    return std::string("product: wanted ") + name + " of at least " + std::to_string(least) + ", found " +
+    return std::string("product: expected ") + name + " of at least " + std::to_string(least) + ", got " +
            std::to_string(found);
   };
   if (g.m <= 0) return wanted("m", 1, g.m);

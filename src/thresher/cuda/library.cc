@@ -75,7 +75,7 @@ thresher_device_result Count(int32_t* count) {
     if (*count > 0) return THRESHER_DEVICE_OK;
     if (all == 0) return Check(cudaErrorNoDevice, "looking for devices");
     return Fail(THRESHER_DEVICE_UNAVAILABLE,
-                "wanted a GPU of compute capability 8.0 or newer (A100, RTX 30 and later), found an older one; put a "
+                "expected a GPU of compute capability 8.0 or newer (A100, RTX 30 and later), got an older one; put a "
                 "newer one first with CUDA_VISIBLE_DEVICES");
   });
 }
@@ -101,7 +101,7 @@ thresher_device_result Open(int32_t index, thresher_device** device) {
     THRESHER_DEVICE_TRY(Count(&count));
     if (index < 0 || index >= count) {
       return Fail(THRESHER_DEVICE_INVALID_ARGUMENT,
-                  "wanted a CUDA device from 0 to " + std::to_string(count - 1) + ", found " + std::to_string(index));
+                  "expected a CUDA device from 0 to " + std::to_string(count - 1) + ", got " + std::to_string(index));
     }
     auto* const opened = new thresher_device;
     opened->index = index;

@@ -13,11 +13,11 @@ thresher_device_result Check(cudaError_t error, const char* what) {
       return Fail(THRESHER_DEVICE_NO_MEMORY, found + "; free memory of the device, or use smaller batches");
     case cudaErrorInsufficientDriver:
       return Fail(THRESHER_DEVICE_UNAVAILABLE,
-                  "wanted an NVIDIA driver for CUDA 13 (release 580 or newer), found none or an older one; install it, "
+                  "expected an NVIDIA driver for CUDA 13 (release 580 or newer), got none or an older one; install it, "
                   "or start the container with access to the GPU");
     case cudaErrorNoDevice:
       return Fail(THRESHER_DEVICE_UNAVAILABLE,
-                  "wanted a GPU, the driver shows none; look at nvidia-smi and at CUDA_VISIBLE_DEVICES");
+                  "expected a GPU, the driver shows none; look at nvidia-smi and at CUDA_VISIBLE_DEVICES");
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:
       return Fail(THRESHER_DEVICE_UNAVAILABLE,

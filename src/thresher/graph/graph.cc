@@ -53,16 +53,16 @@ Status CheckAttrs(const OpDef& op, Attrs& attrs) {
     const auto it = attrs.find(std::string(spec.name));
     if (it == attrs.end()) {
       if (!spec.required) continue;
-      return InvalidArgument(std::string(op.name) + ": wanted attribute " + Quote(spec.name) + " (" +
-                             std::string(TypeName(spec.type)) + "), found none");
+      return InvalidArgument(std::string(op.name) + ": expected attribute " + Quote(spec.name) + " (" +
+                             std::string(TypeName(spec.type)) + "), got none");
     }
     Attr& attr = it->second;
     if (spec.type == AttrType::kFloat && std::holds_alternative<int64_t>(attr)) {
       attr = static_cast<double>(std::get<int64_t>(attr));
     }
     if (static_cast<size_t>(spec.type) != attr.index()) {
-      return InvalidArgument(std::string(op.name) + ": wanted attribute " + Quote(spec.name) + " as " +
-                             std::string(TypeName(spec.type)) + ", found " + std::string(TypeName(attr)));
+      return InvalidArgument(std::string(op.name) + ": expected attribute " + Quote(spec.name) + " as " +
+                             std::string(TypeName(spec.type)) + ", got " + std::string(TypeName(attr)));
     }
   }
   for (const auto& [name, attr] : attrs) {
@@ -82,8 +82,8 @@ Status CheckSize(const std::string& op, const char* role, DType dtype, const Dim
   int64_t room = kMaxTensorBytes / static_cast<int64_t>(SizeOf(dtype));
   for (const int64_t size : shape) {
     if (size < 0 || size > room) {
-      return InvalidArgument(op + ": wanted tensors of at most " + std::to_string(kMaxTensorBytes) +
-                             " bytes and no negative size, found the " + role + " " + ToString(dtype, shape));
+      return InvalidArgument(op + ": expected tensors of at most " + std::to_string(kMaxTensorBytes) +
+                             " bytes and no negative size, got the " + role + " " + ToString(dtype, shape));
     }
     if (size > 0) room /= size;  // zeros shrink the tensor, not the limit on the other sizes
   }
@@ -94,10 +94,10 @@ Status CheckSize(const std::string& op, const char* role, DType dtype, const Dim
 
 Status CheckBlocks(DType dtype, const Dims& shape, Encoding blocks) {
   const int64_t numbers = BlockNumbers(blocks);
-  if (!IsBlocked(blocks)) return InvalidArgument("wanted a format of blocks, found " + std::string(Name(blocks)));
+  if (!IsBlocked(blocks)) return InvalidArgument("expected a format of blocks, got " + std::string(Name(blocks)));
   if (dtype == DType::kF32 && shape.size() == 2 && shape[1] % numbers == 0) return Status::Ok();
-  return InvalidArgument("wanted f32[rows, a multiple of " + std::to_string(numbers) + "] in " +
-                         std::string(Name(blocks)) + ", found " + ToString(dtype, shape));
+  return InvalidArgument("expected f32[rows, a multiple of " + std::to_string(numbers) + "] in " +
+                         std::string(Name(blocks)) + ", got " + ToString(dtype, shape));
 }
 
 Result<std::shared_ptr<const void>> Hold(const Constant& constant) {
@@ -145,8 +145,8 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
   }
   while (inputs.size() < declared && !variadic) inputs.push_back(kNoValue);
   if (inputs.size() < required || (!variadic && inputs.size() > declared)) {
-    return InvalidArgument(op_name + ": wanted " + std::to_string(required) +
-                           (variadic ? " or more" : " to " + std::to_string(declared)) + " operands, found " +
+    return InvalidArgument(op_name + ": expected " + std::to_string(required) +
+                           (variadic ? " or more" : " to " + std::to_string(declared)) + " operands, got " +
                            std::to_string(inputs.size()));
   }
   std::vector<OperandType> types(inputs.size());
@@ -154,7 +154,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
     const OperandSpec spec = ParseOperand(op->operands[std::min(i, declared - 1)]);
     if (inputs[i] == kNoValue) {
       if (spec.optional) continue;
-      return InvalidArgument(op_name + ": operand " + Quote(spec.name) + " is required, found none");
+      return InvalidArgument(op_name + ": operand " + Quote(spec.name) + " is required, got none");
     }
     if (inputs[i] < 0 || static_cast<size_t>(inputs[i]) >= values_.size()) {
       return InvalidArgument(op_name + ": operand " + Quote(spec.name) + " names value " + std::to_string(inputs[i]) +
@@ -173,7 +173,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
       const auto [first, last] =
           op->blocked == nullptr ? std::pair<size_t, size_t>(0, 0) : op->blocked(attrs, inputs.size());
       if (i < first || i >= last) {
-        return Unsupported(op_name + ": wanted numbers one by one as operand " + Quote(spec.name) + ", found " +
+        return Unsupported(op_name + ": expected numbers one by one as operand " + Quote(spec.name) + ", got " +
                            std::string(Name(*types[i].blocks)) +
                            "; only weights of products and tables of embedding are read in blocks: dequantise it");
       }
@@ -195,7 +195,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
   node.module = std::move(module);
   for (TensorType& type : inferred.value()) {
     if (static_cast<int>(type.shape.size()) > kMaxRank) {
-      return Unsupported(op_name + ": wanted at most " + std::to_string(kMaxRank) + " dimensions, found " +
+      return Unsupported(op_name + ": expected at most " + std::to_string(kMaxRank) + " dimensions, got " +
                          ToString(type.shape));
     }
     THRESHER_TRY(CheckSize(op_name, "result", type.dtype, type.shape));

@@ -85,19 +85,19 @@ Result<GraphFamily> GraphFamily::Fit(std::vector<std::string> names, int degree,
   Rules rules;
   const size_t sizes = names.size();
   if (sizes == 0 || sizes > kMaxSizes) {
-    return InvalidArgument("wanted 1 to " + std::to_string(kMaxSizes) + " sizes, found " + std::to_string(sizes));
+    return InvalidArgument("expected 1 to " + std::to_string(kMaxSizes) + " sizes, got " + std::to_string(sizes));
   }
   std::vector<Dims> points;
   for (const Sample& sample : samples) {
     if (sample.sizes.size() != sizes) {
-      return InvalidArgument("wanted " + std::to_string(sizes) + " sizes in a sample, found " +
+      return InvalidArgument("expected " + std::to_string(sizes) + " sizes in a sample, got " +
                              std::to_string(sample.sizes.size()));
     }
     points.push_back(sample.sizes);
   }
   Monomials monomials(sizes, degree, kMostFactors);
   if (samples.size() <= monomials.count()) {
-    return InvalidArgument("wanted more than " + std::to_string(monomials.count()) + " samples, found " +
+    return InvalidArgument("expected more than " + std::to_string(monomials.count()) + " samples, got " +
                            std::to_string(samples.size()));
   }
   THRESHER_ASSIGN(const PolynomialFitter fitter, PolynomialFitter::Make(monomials, std::move(points)));
@@ -153,12 +153,12 @@ Result<GraphFamily> GraphFamily::Fit(std::vector<std::string> names, int degree,
 Result<GraphFamily> GraphFamily::Make(Graph graph, Rules rules, std::span<const int64_t> largest) {
   const size_t sizes = rules.names.size();
   if (sizes == 0 || sizes > kMaxSizes || largest.size() != sizes || rules.degree < 1 || rules.degree > kMaxDegree) {
-    return InvalidArgument("wanted 1 to " + std::to_string(kMaxSizes) + " sizes and a degree of 1 to " +
-                           std::to_string(kMaxDegree) + ", found " + std::to_string(sizes) + " and " +
+    return InvalidArgument("expected 1 to " + std::to_string(kMaxSizes) + " sizes and a degree of 1 to " +
+                           std::to_string(kMaxDegree) + ", got " + std::to_string(sizes) + " and " +
                            std::to_string(rules.degree));
   }
   for (size_t v = 0; v < sizes; ++v) {
-    if (largest[v] < 1) return InvalidArgument("size " + rules.names[v] + ": wanted a largest one of at least 1");
+    if (largest[v] < 1) return InvalidArgument("size " + rules.names[v] + ": expected a largest one of at least 1");
   }
   Monomials monomials(sizes, rules.degree, kMostFactors);
   const auto legal = [&](const Polynomial& polynomial) {
@@ -179,11 +179,11 @@ Result<GraphFamily> GraphFamily::Make(Graph graph, Rules rules, std::span<const 
               legal(number.value);
     }
   }
-  if (!fits) return InvalidArgument("wanted numbers that follow the sizes of the graph, found others");
+  if (!fits) return InvalidArgument("expected numbers that follow the sizes of the graph, got others");
   GraphFamily family(std::move(graph), std::move(rules), std::move(monomials));
   for (size_t v = 0; v < sizes; ++v) {
     if (!family.PlaceOf(v)) {
-      return InvalidArgument("size " + family.names()[v] + ": wanted it as a dimension of an input, found it nowhere");
+      return InvalidArgument("size " + family.names()[v] + ": expected it as a dimension of an input, got it nowhere");
     }
   }
   return family;
@@ -249,7 +249,7 @@ std::optional<Dims> GraphFamily::SizesOf(std::span<const View> inputs, std::span
 
 Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
   if (sizes.size() != names().size()) {
-    return InvalidArgument("wanted " + std::to_string(names().size()) + " sizes, found " +
+    return InvalidArgument("expected " + std::to_string(names().size()) + " sizes, got " +
                            std::to_string(sizes.size()));
   }
   std::vector<int64_t> monomials(monomials_.count());
@@ -264,8 +264,8 @@ Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
     int64_t room = kMaxTensorBytes / static_cast<int64_t>(SizeOf(input.dtype));
     for (const int64_t size : shape) {
       if (size < 1 || size > room) {
-        return InvalidArgument("input " + input.name + ": wanted sizes of at least 1, and at most " +
-                               std::to_string(kMaxTensorBytes) + " bytes, found " + ToString(input.dtype, shape));
+        return InvalidArgument("input " + input.name + ": expected sizes of at least 1, and at most " +
+                               std::to_string(kMaxTensorBytes) + " bytes, got " + ToString(input.dtype, shape));
       }
       room /= size;
     }

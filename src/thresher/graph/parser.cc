@@ -74,7 +74,7 @@ class Lexer {
       const size_t begin = at_;
       while (at_ < text_.size() && IsWordChar(text_[at_])) ++at_;
       token.text = std::string(text_.substr(begin, at_ - begin));
-      if (token.text.empty()) return Error(token, "wanted a value name after '%'");
+      if (token.text.empty()) return Error(token, "expected a value name after '%'");
       if (token.text.size() > kMaxStringLength) return Error(token, TooLong("word"));
       return token;
     }
@@ -125,7 +125,7 @@ class Lexer {
           const std::string_view digits = text_.substr(at_ + 1, 2);
           const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
           if (digits.size() != 2 || result.ptr != digits.data() + 2)
-            return Error(token, "wanted two hex digits after \\x");
+            return Error(token, "expected two hex digits after \\x");
           c = static_cast<char>(byte);
           at_ += 2;
         } else if (c != '"' && c != '\\') {
@@ -185,7 +185,7 @@ class Parser {
     return Status::Ok();
   }
   Status Wanted(const std::string& what) const {
-    return Error(token_, "wanted " + what + ", found " + Describe(token_));
+    return Error(token_, "expected " + what + ", got " + Describe(token_));
   }
   bool Is(char symbol) const { return token_.kind == TokenKind::kSymbol && token_.text[0] == symbol; }
   Status Symbol(char symbol) {
@@ -231,7 +231,7 @@ class Parser {
       const Token at = token_;
       int64_t size = 0;
       THRESHER_TRY(Number("a size", &size));
-      if (size < 0) return Error(at, "wanted a size of 0 or more, found " + std::to_string(size));
+      if (size < 0) return Error(at, "expected a size of 0 or more, got " + std::to_string(size));
       if (size > room) return Error(at, "the tensor is larger than " + std::to_string(kMaxTensorBytes) + " bytes");
       if (size > 0) room /= size;  // zeros shrink the tensor, not the limit on the other sizes
       if (type->shape.size() == kMaxRank) return Error(at, "more than " + std::to_string(kMaxRank) + " dimensions");
@@ -295,8 +295,8 @@ class Parser {
       if (is_weight) return Error(token_, "the contents of a weight do not stand in the text: use 'const'");
       const int64_t elements = NumElements(type.shape);
       if (elements > kMaxInlineElements) {
-        return Error(token_, "wanted at most " + std::to_string(kMaxInlineElements) +
-                                 " elements in the text, found a shape of " + std::to_string(elements));
+        return Error(token_, "expected at most " + std::to_string(kMaxInlineElements) +
+                                 " elements in the text, got a shape of " + std::to_string(elements));
       }
       THRESHER_TRY(Advance());
       std::string bytes;
@@ -325,7 +325,7 @@ class Parser {
     if (digest) {
       const Digest actual = HashConstant(graph_.value(value));
       if (actual != *digest) {
-        return Error(id, "constant '" + name + "': wanted contents of digest " + ToHex(*digest) + ", found " +
+        return Error(id, "constant '" + name + "': expected contents of digest " + ToHex(*digest) + ", got " +
                              ToHex(actual) + "; the graph was written with other weights");
       }
     }
@@ -395,7 +395,7 @@ class Parser {
       return Element(dtype, bytes);
     }));
     if (found != count) {
-      return Error(at, "wanted " + std::to_string(count) + " elements, found " + std::to_string(found));
+      return Error(at, "expected " + std::to_string(count) + " elements, got " + std::to_string(found));
     }
     return Status::Ok();
   }
@@ -485,7 +485,7 @@ class Parser {
     if (!added.ok()) return Error(op, added.status().message());
     const std::vector<ValueId>& outputs = added.value();
     if (outputs.size() != names.size() || (!types.empty() && types.size() != names.size())) {
-      return Error(op, op.text + " has " + std::to_string(outputs.size()) + " outputs, found " +
+      return Error(op, op.text + " has " + std::to_string(outputs.size()) + " outputs, got " +
                            std::to_string(names.size()) + " names and " + std::to_string(types.size()) + " types");
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -526,7 +526,7 @@ class Parser {
 
 Result<Graph> ParseGraph(std::string_view text, const ConstantResolver& resolver) {
   if (text.size() > kMaxGraphText) {
-    return InvalidArgument("graph text: wanted at most " + std::to_string(kMaxGraphText) + " bytes, found " +
+    return InvalidArgument("graph text: expected at most " + std::to_string(kMaxGraphText) + " bytes, got " +
                            std::to_string(text.size()));
   }
   return Parser(text, resolver).Run();

@@ -7,7 +7,7 @@
 namespace thresher {
 namespace {
 
-constexpr std::string_view kForm = "wanted steps such as 's0=mul(in0,in1); s1=add(s0,0.5)', found ";
+constexpr std::string_view kForm = "expected steps such as 's0=mul(in0,in1); s1=add(s0,0.5)', got ";
 
 std::string WithoutBlanks(std::string_view text) {
   std::string kept;
@@ -61,7 +61,7 @@ Result<ProgramStep> ParseStep(std::string_view text, size_t index) {
   step.op = Cut(rest, '(');
   if (!number || step.op.empty() || !rest.ends_with(')')) return bad();
   if (static_cast<size_t>(*number) != index) {
-    return InvalidArgument("wanted step s" + std::to_string(index) + ", found '" + std::string(text) +
+    return InvalidArgument("expected step s" + std::to_string(index) + ", got '" + std::string(text) +
                            "'; number the steps from 0");
   }
   rest.remove_suffix(1);
@@ -70,7 +70,7 @@ Result<ProgramStep> ParseStep(std::string_view text, size_t index) {
     const std::optional<ProgramArg> arg = ParseArg(Cut(rest, ','));
     if (!arg || (more && rest.empty())) return bad();
     if (arg->kind == ProgramArg::Kind::kStep && static_cast<size_t>(arg->index) >= index) {
-      return InvalidArgument(StepName(index, step) + "wanted earlier steps as arguments, found s" +
+      return InvalidArgument(StepName(index, step) + "expected earlier steps as arguments, got s" +
                              std::to_string(arg->index));
     }
     step.args.push_back(*arg);

@@ -221,10 +221,10 @@ void DecodeNumbers(Encoding encoding, const void* blocks, int64_t numbers, float
 Status EncodeNumbers(Encoding encoding, const float* x, int64_t numbers, int64_t group, void* blocks) {
   const Writable to = WritableOf(encoding);
   if (to.most == 0) {
-    return Unsupported("wanted to quantise to q8_0, q4_0, q4_1, q5_0 or q5_1, found " + std::string(Name(encoding)));
+    return Unsupported("expected to quantise to q8_0, q4_0, q4_1, q5_0 or q5_1, got " + std::string(Name(encoding)));
   }
   if (group <= 0 || group % kGroupNumbers != 0 || numbers % group != 0) {
-    return InvalidArgument("wanted groups of a multiple of 32 numbers and whole groups in every row, found " +
+    return InvalidArgument("expected groups of a multiple of 32 numbers and whole groups in every row, got " +
                            std::to_string(numbers) + " numbers in groups of " + std::to_string(group));
   }
   auto* block = static_cast<uint8_t*>(blocks);
@@ -233,7 +233,7 @@ Status EncodeNumbers(Encoding encoding, const float* x, int64_t numbers, int64_t
     float low = all[0], high = all[0], far = 0;
     for (int64_t i = 0; i < group; ++i) {
       if (!std::isfinite(all[i])) {
-        return InvalidArgument("wanted finite numbers, found " + std::to_string(all[i]) + " at " +
+        return InvalidArgument("expected finite numbers, got " + std::to_string(all[i]) + " at " +
                                std::to_string(begin + i));
       }
       low = std::min(low, all[i]);
@@ -247,7 +247,7 @@ Status EncodeNumbers(Encoding encoding, const float* x, int64_t numbers, int64_t
     const float inverse = scale == 0 ? 0 : 1 / scale;
     const F16 stored = ToF16(scale), offset = ToF16(low);
     if (!std::isfinite(ToFloat(stored)) || (to.offset && !std::isfinite(ToFloat(offset)))) {
-      return InvalidArgument("wanted numbers that a scale in f16 reaches, found " + std::to_string(far) + " at " +
+      return InvalidArgument("expected numbers that a scale in f16 reaches, got " + std::to_string(far) + " at " +
                              std::to_string(begin) + " or behind");
     }
     for (int64_t g = 0; g < group; g += kGroupNumbers, block += BlockBytes(encoding)) {

@@ -35,11 +35,11 @@ std::optional<Variant> ParseVariant(std::string_view name) { return Parse<Varian
 
 Status CheckBlocking(const Blocking& blocking) {
   if (blocking.panel_kib != 0 && (blocking.panel_kib < kLeastPanelKib || blocking.panel_kib > kMostPanelKib)) {
-    return InvalidArgument("panel_kib: wanted 0 or " + std::to_string(kLeastPanelKib) + " to " +
-                           std::to_string(kMostPanelKib) + ", found " + std::to_string(blocking.panel_kib));
+    return InvalidArgument("panel_kib: expected 0 or " + std::to_string(kLeastPanelKib) + " to " +
+                           std::to_string(kMostPanelKib) + ", got " + std::to_string(blocking.panel_kib));
   }
   if (blocking.most_rows < 0 || blocking.most_rows > kMostBlockRows) {
-    return InvalidArgument("most_rows: wanted 0 to " + std::to_string(kMostBlockRows) + ", found " +
+    return InvalidArgument("most_rows: expected 0 to " + std::to_string(kMostBlockRows) + ", got " +
                            std::to_string(blocking.most_rows));
   }
   return Status::Ok();

@@ -402,7 +402,7 @@ class Bench {
 
   Status status() const {
     if (pages_->data() != nullptr) return Status::Ok();
-    return ResourceExhausted("peaks: wanted " + std::to_string(share_ * laps_.size()) +
+    return ResourceExhausted("peaks: expected " + std::to_string(share_ * laps_.size()) +
                              " bytes to measure memory with, the system gave none; measure with fewer threads");
   }
 
@@ -506,11 +506,11 @@ class Bench {
 Status Validate(const PeaksOptions& options) {
   for (const int threads : options.num_threads) {
     if (threads < 1 || threads > 1024) {
-      return InvalidArgument("peaks: wanted 1 to 1024 threads, found " + std::to_string(threads));
+      return InvalidArgument("peaks: expected 1 to 1024 threads, got " + std::to_string(threads));
     }
   }
   if (options.num_threads.empty() || options.rounds < 1 || options.sample_ns < 1 || options.most_dram_bytes < 1) {
-    return InvalidArgument("peaks: wanted a number of threads, a round, a sample's time and a buffer, found one empty");
+    return InvalidArgument("peaks: expected a number of threads, a round, a sample's time and a buffer, got one empty");
   }
   return Status::Ok();
 }

@@ -13,7 +13,7 @@ Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
   for (size_t i = 0; i < 3; ++i) {
     THRESHER_TRY(ops::WantFloatLike0(c, i, kNames[i]));
     if (c.inputs[i].shape.size() != 4) {
-      return InvalidArgument(std::string("wanted ") + kNames[i] + " [batch, heads, sequence, head size], found " +
+      return InvalidArgument(std::string("expected ") + kNames[i] + " [batch, heads, sequence, head size], got " +
                              ToString(c.inputs[i].shape));
     }
   }
@@ -22,23 +22,23 @@ Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
   const Dims& v = c.inputs[2].shape;
   if (q[0] != k[0] || q[0] != v[0] || k[1] != v[1] || k[2] != v[2] || q[3] != k[3] || k[1] == 0 || q[1] % k[1] != 0) {
     return InvalidArgument(
-        "wanted q [B, Hq, Sq, D], k [B, Hkv, Skv, D], v [B, Hkv, Skv, Dv] with Hq a multiple of Hkv, "
-        "found " +
+        "expected q [B, Hq, Sq, D], k [B, Hkv, Skv, D], v [B, Hkv, Skv, Dv] with Hq a multiple of Hkv, "
+        "got " +
         ToString(q) + ", " + ToString(k) + ", " + ToString(v));
   }
   const std::string precision = GetAttr<std::string>(c.attrs, "precision", "fp32");
   if (precision != Name(Precision::kFp32) && precision != Name(Precision::kBf16)) {
-    return InvalidArgument("wanted precision fp32 or bf16, found \"" + precision + "\"");
+    return InvalidArgument("expected precision fp32 or bf16, got \"" + precision + "\"");
   }
   const OperandType& mask = c.inputs[3];
   if (mask.present) {
     if (!IsFloat(mask.dtype) && mask.dtype != DType::kBool) {
-      return Unsupported("wanted a mask of a float type or bool, found " + ops::ToString(mask));
+      return Unsupported("expected a mask of a float type or bool, got " + ops::ToString(mask));
     }
     const Dims scores{q[0], q[1], q[2], k[2]};
     const Result<Dims> together = ops::Broadcast(mask.shape, scores);
     if (!together.ok() || together.value() != scores) {
-      return InvalidArgument("wanted a mask that broadcasts to the scores " + ToString(scores) + ", found " +
+      return InvalidArgument("expected a mask that broadcasts to the scores " + ToString(scores) + ", got " +
                              ToString(mask.shape));
     }
   }

@@ -12,7 +12,7 @@ Result<Dims> Broadcast(const Dims& a, const Dims& b) {
     const int64_t da = i < a.size() ? a[a.size() - 1 - i] : 1;
     const int64_t db = i < b.size() ? b[b.size() - 1 - i] : 1;
     if (da != db && da != 1 && db != 1) {
-      return InvalidArgument("wanted shapes that broadcast together, found " + thresher::ToString(a) + " and " +
+      return InvalidArgument("expected shapes that broadcast together, got " + thresher::ToString(a) + " and " +
                              thresher::ToString(b));
     }
     out[out.size() - 1 - i] = da == 1 ? db : da;
@@ -23,8 +23,8 @@ Result<Dims> Broadcast(const Dims& a, const Dims& b) {
 Result<int> NormalizeDim(int64_t dim, int rank, const char* what) {
   const int64_t limit = std::max(rank, 1);
   if (dim < -limit || dim >= limit) {
-    return InvalidArgument(std::string("wanted ") + what + " in [" + std::to_string(-limit) + ", " +
-                           std::to_string(limit) + "), found " + std::to_string(dim));
+    return InvalidArgument(std::string("expected ") + what + " in [" + std::to_string(-limit) + ", " +
+                           std::to_string(limit) + "), got " + std::to_string(dim));
   }
   return static_cast<int>(dim < 0 ? dim + limit : dim);
 }
@@ -92,12 +92,12 @@ Cost MoveCost(const InferContext&, std::span<const TensorType> outputs) {
 
 Status WantF32(const InferContext& c, size_t index, const char* name) {
   if (index >= c.inputs.size() || !c.inputs[index].present || c.inputs[index].dtype == DType::kF32) return Status::Ok();
-  return Unsupported(std::string("wanted ") + name + " as f32, found " + ToString(c.inputs[index]));
+  return Unsupported(std::string("expected ") + name + " as f32, got " + ToString(c.inputs[index]));
 }
 
 Status WantFloat(const InferContext& c, size_t index, const char* name) {
   if (index >= c.inputs.size() || !c.inputs[index].present || IsFloat(c.inputs[index].dtype)) return Status::Ok();
-  return Unsupported(std::string("wanted ") + name + " as f32, bf16 or f16, found " + ToString(c.inputs[index]));
+  return Unsupported(std::string("expected ") + name + " as f32, bf16 or f16, got " + ToString(c.inputs[index]));
 }
 
 Status WantFloatLike0(const InferContext& c, size_t index, const char* name) {
@@ -105,8 +105,8 @@ Status WantFloatLike0(const InferContext& c, size_t index, const char* name) {
   if (index >= c.inputs.size() || !c.inputs[index].present || c.inputs[index].dtype == c.inputs[0].dtype) {
     return Status::Ok();
   }
-  return InvalidArgument(std::string("wanted ") + name + " as " + std::string(Name(c.inputs[0].dtype)) +
-                         ", the type of the first operand, found " + ToString(c.inputs[index]) + "; insert a cast");
+  return InvalidArgument(std::string("expected ") + name + " as " + std::string(Name(c.inputs[0].dtype)) +
+                         ", the type of the first operand, got " + ToString(c.inputs[index]) + "; insert a cast");
 }
 
 }  // namespace thresher::ops

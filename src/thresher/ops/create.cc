@@ -13,7 +13,7 @@ constexpr int64_t kMaxElements = int64_t{1} << 40;
 Result<DType> WantDType(const Attrs& attrs) {
   const std::string name = GetAttr<std::string>(attrs, "dtype", "f32");
   const std::optional<DType> dtype = ParseDType(name);
-  if (!dtype) return Unsupported("wanted dtype f32, bf16, f16, i64, i32 or bool, found \"" + name + "\"");
+  if (!dtype) return Unsupported("expected dtype f32, bf16, f16, i64, i32 or bool, got \"" + name + "\"");
   return *dtype;
 }
 
@@ -21,13 +21,13 @@ Result<DType> WantDType(const Attrs& attrs) {
 
 Result<std::vector<TensorType>> InferArange(const InferContext& c) {
   THRESHER_ASSIGN(const DType dtype, WantDType(c.attrs));
-  if (dtype == DType::kBool) return Unsupported("wanted a float or an integer type, found bool");
+  if (dtype == DType::kBool) return Unsupported("expected a float or an integer type, got bool");
   const double start = GetAttr<double>(c.attrs, "start", 0);
   const double end = GetAttr<double>(c.attrs, "end", 0);
   const double step = GetAttr<double>(c.attrs, "step", 1);
   const double count = std::ceil((end - start) / step);
   if (step == 0 || !(count >= 0) || count > static_cast<double>(kMaxElements)) {
-    return InvalidArgument("wanted a finite range whose step leads from start to end, found start " +
+    return InvalidArgument("expected a finite range whose step leads from start to end, got start " +
                            std::to_string(start) + ", end " + std::to_string(end) + ", step " + std::to_string(step));
   }
   return ops::One(dtype, {static_cast<int64_t>(count)});
@@ -62,8 +62,8 @@ Result<std::vector<TensorType>> InferFull(const InferContext& c) {
   int64_t left = kMaxElements;
   for (const int64_t d : shape) {
     if (d < 0 || d > left) {
-      return InvalidArgument("wanted sizes of 0 or more and at most " + std::to_string(kMaxElements) +
-                             " elements, found " + ToString(shape));
+      return InvalidArgument("expected sizes of 0 or more and at most " + std::to_string(kMaxElements) +
+                             " elements, got " + ToString(shape));
     }
     if (d > 0) left /= d;
   }

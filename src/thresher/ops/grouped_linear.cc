@@ -17,30 +17,30 @@ bool IsNk(const Attrs& attrs) { return GetAttr<std::string>(attrs, "layout", "nk
 
 Result<std::vector<TensorType>> InferGroupedLinear(const InferContext& c) {
   if (const std::string layout = GetAttr<std::string>(c.attrs, "layout", "nk"); layout != "nk" && layout != "kn") {
-    return InvalidArgument("wanted layout \"nk\" ([out, in], torch's) or \"kn\", found \"" + layout + "\"");
+    return InvalidArgument("expected layout \"nk\" ([out, in], torch's) or \"kn\", got \"" + layout + "\"");
   }
   THRESHER_TRY(ops::WantFloat(c, kX, "x"));
   const Dims& x = c.inputs[kX].shape;
   const OperandType& ends = c.inputs[kEnds];
   const size_t groups = c.inputs.size() - kWeights;
   if (x.size() != 2 || groups == 0) {
-    return InvalidArgument("wanted x [rows, K] and at least one weight, found x " + ToString(x) + " and " +
+    return InvalidArgument("expected x [rows, K] and at least one weight, got x " + ToString(x) + " and " +
                            std::to_string(groups) + " weights");
   }
   if ((ends.dtype != DType::kI32 && ends.dtype != DType::kI64) || ends.shape != Dims{static_cast<int64_t>(groups)}) {
-    return InvalidArgument("wanted ends i32 or i64 [" + std::to_string(groups) + "], one a weight, found " +
+    return InvalidArgument("expected ends i32 or i64 [" + std::to_string(groups) + "], one a weight, got " +
                            ops::ToString(ends));
   }
   const bool nk = IsNk(c.attrs);
   for (size_t i = kWeights; i < c.inputs.size(); ++i) {
     THRESHER_TRY(ops::WantFloat(c, i, "every weight"));
     if (c.inputs[i].blocks != c.inputs[kWeights].blocks || (c.inputs[i].blocks && !nk)) {
-      return Unsupported("wanted weights in blocks with layout \"nk\" and all of one format");
+      return Unsupported("expected weights in blocks with layout \"nk\" and all of one format");
     }
     const Dims& w = c.inputs[i].shape;
     if (w.size() != 2 || w != c.inputs[kWeights].shape || w[nk ? 1 : 0] != x[1]) {
-      return InvalidArgument("wanted weights of one shape " + std::string(nk ? "[N, K]" : "[K, N]") + " for x " +
-                             ToString(x) + ", found " + ToString(w));
+      return InvalidArgument("expected weights of one shape " + std::string(nk ? "[N, K]" : "[K, N]") + " for x " +
+                             ToString(x) + ", got " + ToString(w));
     }
   }
   return ops::One(c.inputs[kX].dtype, {x[0], c.inputs[kWeights].shape[nk ? 0 : 1]});
@@ -118,8 +118,8 @@ Status GroupedStep(const StepContext& c) {
   for (int g = 0; g < p.groups; ++g) {
     const int64_t end = EndAt(c.in(kEnds), g);
     if (end < begin || end > p.rows) {
-      return OutOfRange("grouped_linear: wanted ends that do not fall, from 0 to " + std::to_string(p.rows) +
-                        ", found " + std::to_string(end) + " for group " + std::to_string(g) + " after " +
+      return OutOfRange("grouped_linear: expected ends that do not fall, from 0 to " + std::to_string(p.rows) +
+                        ", got " + std::to_string(end) + " for group " + std::to_string(g) + " after " +
                         std::to_string(begin));
     }
     if (end > begin) MultiplyGroup(c, g, begin, end);

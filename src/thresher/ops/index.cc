@@ -10,7 +10,7 @@ namespace {
 
 Status WantIndices(const OperandType& indices) {
   if (indices.dtype == DType::kI64 || indices.dtype == DType::kI32) return Status::Ok();
-  return Unsupported("wanted indices of i64 or i32, found " + ops::ToString(indices));
+  return Unsupported("expected indices of i64 or i32, got " + ops::ToString(indices));
 }
 
 // What is read is what is written, besides the indices.
@@ -25,7 +25,7 @@ Cost CostIndex(const InferContext& c, std::span<const TensorType> outputs) {
 Result<std::vector<TensorType>> InferEmbedding(const InferContext& c) {
   THRESHER_TRY(WantIndices(c.inputs[1]));
   const Dims& table = c.inputs[0].shape;
-  if (table.size() != 2) return InvalidArgument("wanted a table [rows, width], found " + ToString(table));
+  if (table.size() != 2) return InvalidArgument("expected a table [rows, width], got " + ToString(table));
   Dims shape = c.inputs[1].shape;
   shape.push_back(table[1]);
   return ops::One(c.inputs[0].dtype, std::move(shape));
@@ -47,7 +47,7 @@ Status LowerEmbedding(const Graph& graph, const Node& node, Lowering& lowering) 
   if (ops::Empty(out)) return Status::Ok();
   const std::optional<Encoding> blocks = graph.value(node.inputs[0]).constant.blocks;
   if (blocks && !lowering.target().packs_weights()) {
-    return Unsupported("wanted a table whose numbers lie one by one on this device, found " +
+    return Unsupported("expected a table whose numbers lie one by one on this device, got " +
                        std::string(Name(*blocks)) + "; dequantise it first");
   }
   lowering.AddStep(KernelId::kEmbedding, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out},
@@ -65,8 +65,8 @@ Result<std::vector<TensorType>> InferGather(const InferContext& c) {
   bool fits = x.size() == indices.size();
   for (size_t i = 0; fits && i < x.size(); ++i) fits = static_cast<int>(i) == dim || indices[i] <= x[i];
   if (!fits) {
-    return InvalidArgument("wanted indices of x's rank and no larger than x but in dim " + std::to_string(dim) +
-                           ", found x " + ToString(x) + " and indices " + ToString(indices));
+    return InvalidArgument("expected indices of x's rank and no larger than x but in dim " + std::to_string(dim) +
+                           ", got x " + ToString(x) + " and indices " + ToString(indices));
   }
   return ops::One(c.inputs[0].dtype, indices);
 }
@@ -105,8 +105,8 @@ Result<std::vector<TensorType>> InferIndex(const InferContext& c) {
   const Dims& x = c.inputs[0].shape;
   const size_t n = c.inputs.size() - 1;
   if (n == 0 || n > x.size()) {
-    return InvalidArgument("wanted 1 to " + std::to_string(x.size()) + " index tensors for x " + ToString(x) +
-                           ", found " + std::to_string(n));
+    return InvalidArgument("expected 1 to " + std::to_string(x.size()) + " index tensors for x " + ToString(x) +
+                           ", got " + std::to_string(n));
   }
   THRESHER_ASSIGN(Dims shape, BroadcastIndices(c.inputs.subspan(1)));
   shape.insert(shape.end(), x.begin() + static_cast<std::ptrdiff_t>(n), x.end());
@@ -139,18 +139,18 @@ Result<std::vector<TensorType>> InferIndexPut(const InferContext& c) {
   const OperandType& values = c.inputs[1];
   const size_t n = c.inputs.size() - 2;
   if (n == 0 || n > x.shape.size()) {
-    return InvalidArgument("wanted 1 to " + std::to_string(x.shape.size()) + " index tensors for x " +
-                           ToString(x.shape) + ", found " + std::to_string(n));
+    return InvalidArgument("expected 1 to " + std::to_string(x.shape.size()) + " index tensors for x " +
+                           ToString(x.shape) + ", got " + std::to_string(n));
   }
   THRESHER_ASSIGN(Dims shape, BroadcastIndices(c.inputs.subspan(2)));
   shape.insert(shape.end(), x.shape.begin() + static_cast<std::ptrdiff_t>(n), x.shape.end());
   THRESHER_ASSIGN(const Dims both, ops::Broadcast(shape, values.shape));
   if (values.dtype != x.dtype || both != shape) {
-    return InvalidArgument("wanted values of type " + std::string(Name(x.dtype)) + " that broadcast to " +
-                           ToString(shape) + ", found " + ops::ToString(values));
+    return InvalidArgument("expected values of type " + std::string(Name(x.dtype)) + " that broadcast to " +
+                           ToString(shape) + ", got " + ops::ToString(values));
   }
   if (x.dtype == DType::kBool && GetAttr<bool>(c.attrs, "accumulate", false)) {
-    return Unsupported("wanted numbers where values are accumulated, found " + ops::ToString(x));
+    return Unsupported("expected numbers where values are accumulated, got " + ops::ToString(x));
   }
   return ops::One(x.dtype, x.shape);
 }

@@ -46,7 +46,7 @@ Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
   THRESHER_ASSIGN(TensorType out, ops::ProductType(c.attrs, c.inputs[kX], c.inputs[kWeight], c.inputs[kBias]));
   if (c.inputs[kResidual].present && c.inputs[kResidual].shape != out.shape) {
-    return InvalidArgument("wanted residual of the output's shape " + ToString(out.shape) + ", found " +
+    return InvalidArgument("expected residual of the output's shape " + ToString(out.shape) + ", got " +
                            ToString(c.inputs[kResidual].shape));
   }
   return One(out.dtype, std::move(out.shape));
@@ -186,7 +186,7 @@ Result<std::vector<TensorType>> InferMatmul(const InferContext& c) {
   const Dims& a = c.inputs[0].shape;
   const Dims& b = c.inputs[1].shape;
   if (a.size() < 2 || b.size() < 2 || a.back() != b[b.size() - 2]) {
-    return InvalidArgument("wanted a [..., M, K] and b [..., K, N], found " + ToString(a) + " and " + ToString(b));
+    return InvalidArgument("expected a [..., M, K] and b [..., K, N], got " + ToString(a) + " and " + ToString(b));
   }
   THRESHER_ASSIGN(Dims out, ops::Broadcast(Dims(a.begin(), a.end() - 2), Dims(b.begin(), b.end() - 2)));
   out.push_back(a[a.size() - 2]);
@@ -311,7 +311,7 @@ const std::vector<AttrSpec>& ProductAttrs() {
 Status CheckProductAttrs(const Attrs& attrs) {
   const std::string layout = GetAttr<std::string>(attrs, "layout", "nk");
   if (layout != "nk" && layout != "kn") {
-    return InvalidArgument("wanted layout \"nk\" ([out, in], torch's) or \"kn\", found \"" + layout + "\"");
+    return InvalidArgument("expected layout \"nk\" ([out, in], torch's) or \"kn\", got \"" + layout + "\"");
   }
   const std::string activation = GetAttr<std::string>(attrs, "activation", "none");
   if (!kernels::ParseActivation(activation)) return Unsupported("activation \"" + activation + "\" is not known");
@@ -335,17 +335,17 @@ Result<TensorType> ProductType(const Attrs& attrs, const OperandType& x, const O
   const Dims& w = weight.shape;
   const bool nk = GetAttr<std::string>(attrs, "layout", "nk") == "nk";
   if (w.size() != 2 || x.shape.empty() || x.shape.back() != (nk ? w[1] : w[0])) {
-    return InvalidArgument("wanted x [..., K] and weight " + std::string(nk ? "[N, K]" : "[K, N]") + ", found x " +
+    return InvalidArgument("expected x [..., K] and weight " + std::string(nk ? "[N, K]" : "[K, N]") + ", got x " +
                            thresher::ToString(x.shape) + " and weight " + thresher::ToString(w));
   }
   if (weight.blocks && (!nk || attrs.count("precision") > 0)) {
-    return Unsupported("wanted layout \"nk\" and no precision for a weight in " + std::string(Name(*weight.blocks)) +
-                       ", which is multiplied as it is stored, found " + (nk ? "a precision" : "\"kn\""));
+    return Unsupported("expected layout \"nk\" and no precision for a weight in " + std::string(Name(*weight.blocks)) +
+                       ", which is multiplied as it is stored, got " + (nk ? "a precision" : "\"kn\""));
   }
   TensorType out{x.dtype, x.shape};
   out.shape.back() = nk ? w[0] : w[1];
   if (bias.present && bias.shape != Dims{out.shape.back()}) {
-    return InvalidArgument("wanted bias [" + std::to_string(out.shape.back()) + "], found " +
+    return InvalidArgument("expected bias [" + std::to_string(out.shape.back()) + "], got " +
                            thresher::ToString(bias.shape));
   }
   return out;

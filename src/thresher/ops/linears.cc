@@ -11,7 +11,7 @@ Result<std::vector<TensorType>> InferLinears(const InferContext& c) {
   const int64_t weights = GetAttr<int64_t>(c.attrs, "weights", 0);
   const int64_t others = static_cast<int64_t>(c.inputs.size()) - 1;
   if (weights < 1 || (others != weights && others != 2 * weights)) {
-    return InvalidArgument("wanted x, weights, and as many biases or none, found " + std::to_string(others) +
+    return InvalidArgument("expected x, weights, and as many biases or none, got " + std::to_string(others) +
                            " operands behind x, of which weights = " + std::to_string(weights));
   }
   const size_t count = static_cast<size_t>(weights);

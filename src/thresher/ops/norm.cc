@@ -26,21 +26,21 @@ Result<std::vector<TensorType>> InferNorm(const InferContext& c) {
   const Dims& x = c.inputs[0].shape;
   const int64_t dims = GetAttr<int64_t>(c.attrs, "dims", 1);
   if (dims < 1 || dims > static_cast<int64_t>(x.size())) {
-    return InvalidArgument("wanted dims in [1, " + std::to_string(x.size()) + "], found " + std::to_string(dims));
+    return InvalidArgument("expected dims in [1, " + std::to_string(x.size()) + "], got " + std::to_string(dims));
   }
   const Dims tail(x.end() - dims, x.end());
   for (size_t i = 1; i < kResidual<kRms>; ++i) {
     if (c.inputs[i].present && c.inputs[i].shape != tail) {
-      return InvalidArgument("wanted weight and bias " + ToString(tail) + ", found " + ToString(c.inputs[i].shape));
+      return InvalidArgument("expected weight and bias " + ToString(tail) + ", got " + ToString(c.inputs[i].shape));
     }
   }
   const OperandType& residual = c.inputs[kResidual<kRms>];
   if (residual.present && residual.shape != x) {
-    return InvalidArgument("wanted residual of the shape of x, " + ToString(x) + ", found " + ToString(residual.shape));
+    return InvalidArgument("expected residual of the shape of x, " + ToString(x) + ", got " + ToString(residual.shape));
   }
   std::vector<TensorType> outputs(GetAttr<bool>(c.attrs, "sum", false) ? 2 : 1, TensorType{c.inputs[0].dtype, x});
   if (outputs.size() > 1 && !residual.present) {
-    return InvalidArgument("wanted a residual where the sum with it is asked for, found none");
+    return InvalidArgument("expected a residual where the sum with it is asked for, got none");
   }
   return outputs;
 }

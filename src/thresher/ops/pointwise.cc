@@ -21,7 +21,7 @@ Status WantSupported(Op op, const OperandType& operand) {
     if (kernels::Supports(op, ComputeType(static_cast<DType>(i))))
       known += " " + std::string(Name(static_cast<DType>(i)));
   }
-  return Unsupported("wanted one of" + known + ", found " + ops::ToString(operand));
+  return Unsupported("expected one of" + known + ", got " + ops::ToString(operand));
 }
 
 // The window of an operand, broadcast to the output.
@@ -86,7 +86,7 @@ Status BinaryStep(const StepContext& c) {
 template <BinaryOp op>
 Result<std::vector<TensorType>> InferBinary(const InferContext& c) {
   if (c.inputs[0].dtype != c.inputs[1].dtype) {
-    return InvalidArgument("wanted two operands of one type, found " + ops::ToString(c.inputs[0]) + " and " +
+    return InvalidArgument("expected two operands of one type, got " + ops::ToString(c.inputs[0]) + " and " +
                            ops::ToString(c.inputs[1]) + "; insert a cast");
   }
   THRESHER_TRY(WantSupported(op, c.inputs[0]));
@@ -126,10 +126,10 @@ OpDef BinaryRow() {
 
 Result<std::vector<TensorType>> InferWhere(const InferContext& c) {
   if (c.inputs[0].dtype != DType::kBool) {
-    return InvalidArgument("wanted the condition as bool, found " + ops::ToString(c.inputs[0]));
+    return InvalidArgument("expected the condition as bool, got " + ops::ToString(c.inputs[0]));
   }
   if (c.inputs[1].dtype != c.inputs[2].dtype) {
-    return InvalidArgument("wanted two branches of one type, found " + ops::ToString(c.inputs[1]) + " and " +
+    return InvalidArgument("expected two branches of one type, got " + ops::ToString(c.inputs[1]) + " and " +
                            ops::ToString(c.inputs[2]) + "; insert a cast");
   }
   THRESHER_ASSIGN(const Dims branches, ops::Broadcast(c.inputs[1].shape, c.inputs[2].shape));
@@ -158,7 +158,7 @@ Status LowerWhere(const Graph& graph, const Node& node, Lowering& lowering) {
 Result<std::vector<TensorType>> InferCast(const InferContext& c) {
   const std::string name = GetAttr<std::string>(c.attrs, "dtype", "");
   const std::optional<DType> dtype = ParseDType(name);
-  if (!dtype) return Unsupported("wanted dtype f32, bf16, f16, i64, i32 or bool, found \"" + name + "\"");
+  if (!dtype) return Unsupported("expected dtype f32, bf16, f16, i64, i32 or bool, got \"" + name + "\"");
   return ops::One(*dtype, c.inputs[0].shape);
 }
 

@@ -41,16 +41,16 @@ bool IsChainOp(const std::string& op) {
 }
 
 Status CheckArgs(const ProgramStep& step, size_t num_operands) {
-  if (!IsChainOp(step.op)) return Unsupported("wanted an element-wise operator; `thresher ops` lists them");
+  if (!IsChainOp(step.op)) return Unsupported("expected an element-wise operator; `thresher ops` lists them");
   const size_t wanted = FindOp(step.op)->operands.size();
   if (step.args.size() != wanted) {
-    return InvalidArgument("wanted " + std::to_string(wanted) + " arguments, found " +
+    return InvalidArgument("expected " + std::to_string(wanted) + " arguments, got " +
                            std::to_string(step.args.size()));
   }
   size_t numbers = 0;
   for (const ProgramArg& arg : step.args) {
     if (arg.kind == Kind::kOperand && static_cast<size_t>(arg.index) >= num_operands) {
-      return InvalidArgument("wanted an argument below in" + std::to_string(num_operands) + ", found in" +
+      return InvalidArgument("expected an argument below in" + std::to_string(num_operands) + ", got in" +
                              std::to_string(arg.index));
     }
     numbers += arg.kind == Kind::kNumber;
@@ -58,7 +58,7 @@ Status CheckArgs(const ProgramStep& step, size_t num_operands) {
   const bool first_is_tensor = step.op == "where" || step.op == "pow" || wanted == 1;
   if (numbers > 1 || (first_is_tensor && step.args[0].kind == Kind::kNumber)) {
     return InvalidArgument(
-        "wanted at most one number, none as condition, base of a power or single argument; pass it as an operand of "
+        "expected at most one number, none as condition, base of a power or single argument; pass it as an operand of "
         "shape []");
   }
   return Status::Ok();
@@ -84,19 +84,19 @@ Result<std::vector<TensorType>> InferPointwise(const InferContext& c) {
   THRESHER_ASSIGN(const Program program, ProgramOf(c.attrs));
   if (program.size() > static_cast<size_t>(kernels::kMaxChainSteps) ||
       c.inputs.size() > static_cast<size_t>(kernels::kMaxChainOperands)) {
-    return InvalidArgument("wanted at most " + std::to_string(kernels::kMaxChainSteps) + " steps and " +
-                           std::to_string(kernels::kMaxChainOperands) + " operands, found " +
+    return InvalidArgument("expected at most " + std::to_string(kernels::kMaxChainSteps) + " steps and " +
+                           std::to_string(kernels::kMaxChainOperands) + " operands, got " +
                            std::to_string(program.size()) + " and " + std::to_string(c.inputs.size()) +
                            "; use several operators");
   }
   for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantFloat(c, i, "every operand"));
   const std::string name = GetAttr<std::string>(c.attrs, "dtype", "f32");
   const std::optional<DType> dtype = ParseDType(name);
-  if (!dtype || !IsFloat(*dtype)) return Unsupported("wanted dtype f32, bf16 or f16, found \"" + name + "\"");
+  if (!dtype || !IsFloat(*dtype)) return Unsupported("expected dtype f32, bf16 or f16, got \"" + name + "\"");
   THRESHER_ASSIGN(std::vector<TensorType> results, InferSteps(program, Widened(c.inputs)));
   TensorType& result = results.back();
   if (result.dtype != DType::kF32) {
-    return Unsupported(StepName(program.size() - 1, program.back()) + "wanted the result as f32, found " +
+    return Unsupported(StepName(program.size() - 1, program.back()) + "expected the result as f32, got " +
                        ops::ToString(result));
   }
   std::vector<bool> operand_read(c.inputs.size(), false);
@@ -110,14 +110,15 @@ Result<std::vector<TensorType>> InferPointwise(const InferContext& c) {
   }
   for (size_t s = 0; s < program.size(); ++s) {
     if (results[s].shape != result.shape) {
-      return InvalidArgument(StepName(s, program[s]) + "wanted the shape of the last step, " + ToString(result.shape) +
-                             ", found " + ToString(results[s].shape) + "; compute it by an operator of its own");
+      return InvalidArgument(StepName(s, program[s]) + "expected the shape of the last step, " +
+                             ToString(result.shape) + ", got " + ToString(results[s].shape) +
+                             "; compute it by an operator of its own");
     }
-    if (!step_read[s]) return InvalidArgument(StepName(s, program[s]) + "wanted a later step to read it, found none");
+    if (!step_read[s]) return InvalidArgument(StepName(s, program[s]) + "expected a later step to read it, got none");
   }
   const auto unread = std::find(operand_read.begin(), operand_read.end(), false);
   if (unread != operand_read.end()) {
-    return InvalidArgument("wanted every operand to be read, found none for in" +
+    return InvalidArgument("expected every operand to be read, got none for in" +
                            std::to_string(unread - operand_read.begin()));
   }
   return ops::One(*dtype, std::move(result.shape));

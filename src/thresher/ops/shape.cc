@@ -38,8 +38,8 @@ Result<std::vector<TensorType>> InferReshape(const InferContext& c) {
     }
   }
   if (!legal || known != total) {
-    return InvalidArgument("wanted a shape of " + std::to_string(total) + " elements for x " +
-                           ToString(c.inputs[0].shape) + ", found " +
+    return InvalidArgument("expected a shape of " + std::to_string(total) + " elements for x " +
+                           ToString(c.inputs[0].shape) + ", got " +
                            ToString(GetAttr<std::vector<int64_t>>(c.attrs, "shape", {})));
   }
   return One(c.inputs[0].dtype, std::move(shape));
@@ -116,7 +116,7 @@ Result<std::vector<TensorType>> InferPermute(const InferContext& c) {
     shape[i] = x[static_cast<size_t>(dim.value())];
   }
   if (!legal) {
-    return InvalidArgument("wanted each dimension of x " + ToString(x) + " once, found " + ToString(dims));
+    return InvalidArgument("expected each dimension of x " + ToString(x) + " once, got " + ToString(dims));
   }
   return One(c.inputs[0].dtype, std::move(shape));
 }
@@ -176,7 +176,7 @@ Result<SliceRange> RangeOf(const Attrs& attrs, const Dims& shape) {
   range.start = clamp(GetAttr<int64_t>(attrs, "start", 0));
   const int64_t end = clamp(GetAttr<int64_t>(attrs, "end", size));
   range.step = GetAttr<int64_t>(attrs, "step", 1);
-  if (range.step < 1) return InvalidArgument("wanted a step of 1 or more, found " + std::to_string(range.step));
+  if (range.step < 1) return InvalidArgument("expected a step of 1 or more, got " + std::to_string(range.step));
   range.size = end > range.start ? (end - range.start - 1) / range.step + 1 : 0;
   return range;
 }
@@ -243,7 +243,7 @@ Status LowerBarrier(const Graph&, const Node& node, Lowering& lowering) {
 // ---- cat ----
 
 Result<std::vector<TensorType>> InferCat(const InferContext& c) {
-  if (c.inputs.empty()) return InvalidArgument("wanted at least one tensor, found none");
+  if (c.inputs.empty()) return InvalidArgument("expected at least one tensor, got none");
   Dims shape = c.inputs[0].shape;
   THRESHER_ASSIGN(const int dim, ops::NormalizeDim(GetAttr<int64_t>(c.attrs, "dim", 0), ops::Rank(c.inputs[0]), "dim"));
   if (shape.empty()) return InvalidArgument("scalars cannot be concatenated");
@@ -251,7 +251,7 @@ Result<std::vector<TensorType>> InferCat(const InferContext& c) {
     Dims expected = c.inputs[i].shape;
     if (expected.size() == shape.size()) expected[static_cast<size_t>(dim)] = shape[static_cast<size_t>(dim)];
     if (expected != shape || c.inputs[i].dtype != c.inputs[0].dtype) {
-      return InvalidArgument("wanted tensors of one type that agree but in dim " + std::to_string(dim) + ", found " +
+      return InvalidArgument("expected tensors of one type that agree but in dim " + std::to_string(dim) + ", got " +
                              ops::ToString(c.inputs[0]) + " and " + ops::ToString(c.inputs[i]));
     }
     shape[static_cast<size_t>(dim)] += c.inputs[i].shape[static_cast<size_t>(dim)];

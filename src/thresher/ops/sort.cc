@@ -23,13 +23,13 @@ Result<std::vector<TensorType>> InferSort(const InferContext& c) {
   const int64_t size = x.shape.empty() ? 1 : x.shape[static_cast<size_t>(dim)];
   const int64_t kept = GetAttr<int64_t>(c.attrs, "k", size);
   if (kept < 0 || kept > size) {
-    return InvalidArgument("wanted k in [0, " + std::to_string(size) + "], found " + std::to_string(kept));
+    return InvalidArgument("expected k in [0, " + std::to_string(size) + "], got " + std::to_string(kept));
   }
   Dims shape = x.shape;
   if (!shape.empty()) {
     shape[static_cast<size_t>(dim)] = kept;
   } else if (kept == 0) {
-    return InvalidArgument("wanted k 1 for a scalar, found 0");
+    return InvalidArgument("expected k 1 for a scalar, got 0");
   }
   return std::vector<TensorType>{{x.dtype, shape}, {DType::kI64, shape}};
 }

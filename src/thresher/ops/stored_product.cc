@@ -23,7 +23,7 @@ using kernels::UnaryOp;
 Result<DType> StoredAs(Precision precision) {
   if (precision == Precision::kFp32) return DType::kF32;
   if (precision == Precision::kBf16) return DType::kBF16;
-  return Unsupported("wanted a precision of fp32 or bf16 on this device, found " + std::string(Name(precision)));
+  return Unsupported("expected a precision of fp32 or bf16 on this device, got " + std::string(Name(precision)));
 }
 
 // The rows of x as `dtype`, no closer to each other than they are long.
@@ -63,7 +63,7 @@ Result<TensorRef> InBf16(const Value& weight, Lowering& lowering) {
 Result<TensorRef> WeightAs(ValueId id, bool nk, DType dtype, StoredProductParams& p, Lowering& lowering) {
   const Value& value = lowering.graph().value(id);
   if (value.constant.blocks) {
-    return Unsupported("wanted a weight of " + std::string(Name(dtype)) + " on this device, found " +
+    return Unsupported("expected a weight of " + std::string(Name(dtype)) + " on this device, got " +
                        std::string(Name(*value.constant.blocks)) + "; dequantise it first");
   }
   TensorRef weight;
@@ -72,7 +72,7 @@ Result<TensorRef> WeightAs(ValueId id, bool nk, DType dtype, StoredProductParams
   } else if (value.dtype == DType::kF32 && dtype == DType::kBF16) {
     THRESHER_ASSIGN(weight, InBf16(value, lowering));
   } else {
-    return Unsupported("wanted a weight of " + std::string(Name(dtype)) + " on this device, found " +
+    return Unsupported("expected a weight of " + std::string(Name(dtype)) + " on this device, got " +
                        std::string(Name(value.dtype)));
   }
   const auto row_major = [](const View& v, int row, int col) {
@@ -142,7 +142,7 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
   StoredProductParams p{};
   p.n = graph.value(product.weights[0]).shape[nk ? 0 : 1];
   p.k = graph.value(product.x).shape.back();
-  if (p.k == 0) return Unsupported("wanted K of at least 1 on this device, found 0");
+  if (p.k == 0) return Unsupported("expected K of at least 1 on this device, got 0");
   p.ldc = p.n;
   p.allow_tf32 = lowering.allow_tf32();
   THRESHER_ASSIGN(const DType dtype, StoredAs(PrecisionOf(product, attrs, graph)));

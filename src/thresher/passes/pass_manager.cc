@@ -50,15 +50,15 @@ Status CheckPorts(const char* what, const Graph& before, const std::vector<Value
   const std::string cure =
       std::string("; a pass keeps the number, the order and the types of ") + what + ", rewrite what stands between";
   if (wanted.size() != found.size()) {
-    return InvalidArgument("wanted " + std::to_string(wanted.size()) + " " + what + ", found " +
+    return InvalidArgument("expected " + std::to_string(wanted.size()) + " " + what + ", got " +
                            std::to_string(found.size()) + cure);
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Value& want = before.value(wanted[i]);
     const Value& have = after.value(found[i]);
     if (want.dtype == have.dtype && want.shape == have.shape) continue;
-    return InvalidArgument("wanted number " + std::to_string(i) + " of the " + what + " as " + TypeText(want) +
-                           ", found " + TypeText(have) + cure);
+    return InvalidArgument("expected number " + std::to_string(i) + " of the " + what + " as " + TypeText(want) +
+                           ", got " + TypeText(have) + cure);
   }
   return Status::Ok();
 }
@@ -84,7 +84,7 @@ Result<Level> ParseLevel(std::string_view name) {
   for (size_t i = 0; i < std::size(kLevels); ++i) {
     if (kLevels[i] == name) return static_cast<Level>(i);
   }
-  return InvalidArgument("wanted an optimisation level O0, O1, O2 or O3, found '" + std::string(name) + "'");
+  return InvalidArgument("expected an optimisation level O0, O1, O2 or O3, got '" + std::string(name) + "'");
 }
 
 std::vector<std::string> PassesForLevel(Level level) {

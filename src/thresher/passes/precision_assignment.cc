@@ -107,12 +107,12 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
   const bool as_stored = options.precision == kModelPrecision;
   const std::optional<Precision> wanted = as_stored ? Precision::kFp32 : ParsePrecision(options.precision);
   if (!wanted) {
-    std::string message = "wanted a precision of " + std::string(kModelPrecision);
+    std::string message = "expected a precision of " + std::string(kModelPrecision);
     for (const std::string_view name : kPrecisionNames) message += " " + std::string(name);
-    return InvalidArgument(message + ", found '" + options.precision + "'");
+    return InvalidArgument(message + ", got '" + options.precision + "'");
   }
   if (options.max_weight_error && !(*options.max_weight_error >= 0)) {
-    return InvalidArgument("wanted a max_weight_error of 0 (no limit) or more, found " +
+    return InvalidArgument("expected a max_weight_error of 0 (no limit) or more, got " +
                            std::to_string(*options.max_weight_error));
   }
   const auto concerned = [&](const Node& node) {

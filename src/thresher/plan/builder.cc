@@ -119,7 +119,7 @@ Status WantWide(const Graph& graph, const Node& node) {
   };
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (refused(node.inputs[i]) && !IsConstantWeight(graph, node, i)) {
-      return Unsupported("wanted operand " + std::to_string(i) + " as f32, found " +
+      return Unsupported("expected operand " + std::to_string(i) + " as f32, got " +
                          std::string(Name(graph.value(node.inputs[i]).dtype)) + "; run the pass value_widening first");
     }
   }
@@ -153,7 +153,7 @@ class PlanBuilder {
     std::vector<TensorRef> outputs;
     for (const ValueId id : graph.outputs()) {
       if (graph.value(id).constant.blocks) {
-        return Unsupported("wanted results whose numbers lie one by one, found the constant '" + graph.value(id).name +
+        return Unsupported("expected results whose numbers lie one by one, got the constant '" + graph.value(id).name +
                            "' in " + std::string(Name(*graph.value(id).constant.blocks)) + "; dequantise it");
       }
       if (graph.is_state(id)) {

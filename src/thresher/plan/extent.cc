@@ -280,13 +280,13 @@ void SetKey(ProductKey& key, uint32_t which, int64_t value) {
 
 Status CheckRange(const Extent& extent, std::span<const int64_t> sizes) {
   if (sizes.size() != extent.names.size()) {
-    return InvalidArgument("wanted " + std::to_string(extent.names.size()) + " sizes, found " +
+    return InvalidArgument("expected " + std::to_string(extent.names.size()) + " sizes, got " +
                            std::to_string(sizes.size()));
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] >= extent.least[i] && sizes[i] <= extent.capacity[i]) continue;
-    return InvalidArgument("size " + extent.names[i] + ": wanted " + std::to_string(extent.least[i]) + " to " +
-                           std::to_string(extent.capacity[i]) + ", which the plan is for, found " +
+    return InvalidArgument("size " + extent.names[i] + ": expected " + std::to_string(extent.least[i]) + " to " +
+                           std::to_string(extent.capacity[i]) + ", which the plan is for, got " +
                            std::to_string(sizes[i]));
   }
   return Status::Ok();
@@ -347,8 +347,8 @@ Result<std::shared_ptr<Plan>> FitPlan(std::vector<std::string> names, Dims least
   auto extent = std::make_shared<Extent>();
   extent->monomials = Monomials(names.size(), 2, 3);
   if (samples.size() < extent->monomials.count() + kMoreSamples) {
-    return InvalidArgument("wanted at least " + std::to_string(extent->monomials.count() + kMoreSamples) +
-                           " plans of one structure, found " + std::to_string(samples.size()));
+    return InvalidArgument("expected at least " + std::to_string(extent->monomials.count() + kMoreSamples) +
+                           " plans of one structure, got " + std::to_string(samples.size()));
   }
   const Plan& first = *samples[0].plan;
   std::vector<Dims> points;

@@ -201,7 +201,7 @@ class Bench {
   }
 
   static Status NoMemory(const std::string& wanted) {
-    return ResourceExhausted("tune: wanted memory for a product with " + wanted +
+    return ResourceExhausted("tune: expected memory for a product with " + wanted +
                              ", the system has less; tune a smaller one or free memory");
   }
 
@@ -283,16 +283,16 @@ size_t Best(const std::vector<std::vector<double>>& samples) {
 Status CheckKey(const ProductKey& key) {
   constexpr int64_t kMost = int64_t{1} << 28;
   if (key.isa != isa::Current()) {
-    return InvalidArgument("tune: wanted the instruction set in use, " + std::string(isa::Name(isa::Current())) +
-                           ", found " + std::string(isa::Name(key.isa)));
+    return InvalidArgument("tune: expected the instruction set in use, " + std::string(isa::Name(isa::Current())) +
+                           ", got " + std::string(isa::Name(key.isa)));
   }
   for (const int64_t size : {key.m, key.n, key.k}) {
     if (size < 1 || size > kMost) {
-      return InvalidArgument("tune: wanted sizes from 1 to 2^28, found " + std::to_string(size));
+      return InvalidArgument("tune: expected sizes from 1 to 2^28, got " + std::to_string(size));
     }
   }
   if (key.num_threads < 1 || key.num_threads > 1024) {
-    return InvalidArgument("tune: wanted 1 to 1024 threads, found " + std::to_string(key.num_threads));
+    return InvalidArgument("tune: expected 1 to 1024 threads, got " + std::to_string(key.num_threads));
   }
   return Status::Ok();
 }

@@ -22,7 +22,7 @@ Status TuningTable::Replace(const std::vector<TunedProduct>& products) {
   for (const TunedProduct& product : products) {
     const ProductKey& key = product.key;
     if (key.m < 1 || key.n < 1 || key.k < 1 || key.num_threads < 1) {
-      return InvalidArgument("a tuned product: wanted m, n, k and num_threads of at least 1, found " +
+      return InvalidArgument("a tuned product: expected m, n, k and num_threads of at least 1, got " +
                              std::to_string(key.m) + ", " + std::to_string(key.n) + ", " + std::to_string(key.k) +
                              " and " + std::to_string(key.num_threads));
     }

@@ -355,7 +355,7 @@ void AddStamped(const Record& record) {
 
 Status AddInterval(std::string_view section, std::string_view name, int64_t start_ns, int64_t end_ns) {
   if (end_ns < start_ns) {
-    return InvalidArgument("profile record \"" + std::string(name) + "\": wanted an end after the start, found " +
+    return InvalidArgument("profile record \"" + std::string(name) + "\": expected an end after the start, got " +
                            std::to_string(end_ns) + " after " + std::to_string(start_ns));
   }
   for (size_t i = 0; i < kSectionNames.size(); ++i) {
@@ -381,7 +381,7 @@ Status AddInterval(std::string_view section, std::string_view name, int64_t star
     return Status::Ok();
   }
   return InvalidArgument("profile record \"" + std::string(name) +
-                         "\": wanted the section forward, reshape, alloc or call, found \"" + std::string(section) +
+                         "\": expected the section forward, reshape, alloc or call, got \"" + std::string(section) +
                          "\"");
 }
 

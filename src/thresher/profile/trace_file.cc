@@ -181,9 +181,9 @@ int OpenNew(const std::string& path) { return open(path.c_str(), O_RDWR | O_CREA
 
 Status CannotOpen(const std::string& path, int error) {
   if (error == EEXIST) {
-    return InvalidArgument("trace: wanted a new file, found one at " + path + "; remove it or choose another name");
+    return InvalidArgument("trace: expected a new file, got one at " + path + "; remove it or choose another name");
   }
-  return InvalidArgument("trace: wanted a file that can be written, found: " + Problem(path, error) +
+  return InvalidArgument("trace: expected a file that can be written, got: " + Problem(path, error) +
                          "; choose another place");
 }
 
@@ -216,7 +216,7 @@ Status StartTrace(const TraceOptions& options) {
   LeaveParentsTrace(state);
   if (state.running) {
     const std::string& path = state.trace->options.path;
-    return InvalidArgument("trace: wanted to start one, found one running" + (path.empty() ? "" : " into " + path) +
+    return InvalidArgument("trace: expected to start one, got one running" + (path.empty() ? "" : " into " + path) +
                            "; stop it first");
   }
   const int fd = options.path.empty() ? memfd_create("thresher-trace", MFD_CLOEXEC) : OpenNew(options.path);
@@ -265,7 +265,7 @@ Status AnnotateTrace(const std::string& json_object) {
   State& state = GetState();
   const std::lock_guard lock(state.mutex);
   LeaveParentsTrace(state);
-  if (!state.running) return InvalidArgument("trace: wanted one that runs, to annotate it; found none");
+  if (!state.running) return InvalidArgument("trace: expected one that runs, to annotate it; got none");
   Trace& trace = *state.trace;
   const std::lock_guard trace_lock(trace.mutex);
   if (const int error = trace.writer.Append("DATA", json_object); error != 0) trace.Fail(error);
@@ -277,7 +277,7 @@ Status SaveTrace(const std::string& path) {
   const std::lock_guard lock(state.mutex);
   LeaveParentsTrace(state);
   if (state.trace == nullptr) {
-    return InvalidArgument("trace: wanted one to save, found none; start one with thresher.profiler.start(trace=True)");
+    return InvalidArgument("trace: expected one to save, got none; start one with thresher.profiler.start(trace=True)");
   }
   if (access(path.c_str(), F_OK) == 0) return CannotOpen(path, EEXIST);  // before the work; Commit() asks again
   if (state.running) Deliver();

@@ -120,7 +120,7 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
   const profile::RuntimeInterval interval(profile::kCompileGraphEvent, options.plan.name);
   const size_t n = family.names().size();
   if (seed.size() != n || capacity.size() != n) {
-    return InvalidArgument("wanted " + std::to_string(n) + " sizes, found " + std::to_string(seed.size()) + " and " +
+    return InvalidArgument("expected " + std::to_string(n) + " sizes, got " + std::to_string(seed.size()) + " and " +
                            std::to_string(capacity.size()));
   }
   CompileOptions own = options;

@@ -3,7 +3,7 @@
 namespace thresher {
 
 Result<DeviceMemory> Device::Allocate(size_t bytes) {
-  if (bytes == 0) return InvalidArgument("device memory: wanted at least 1 byte, found 0");
+  if (bytes == 0) return InvalidArgument("device memory: expected at least 1 byte, got 0");
   THRESHER_ASSIGN(void* const address, AllocateBytes(bytes));
   return DeviceMemory(shared_from_this(), address, bytes);
 }

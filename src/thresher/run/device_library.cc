@@ -332,7 +332,7 @@ Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::Open(const std::string& pa
   }
   using GetApi = const thresher_device_api* (*)();
   const auto get = reinterpret_cast<GetApi>(dlsym(library, "thresher_device_get_api"));
-  if (get == nullptr) return InvalidArgument(path + ": wanted a device library of Thresher, found another library");
+  if (get == nullptr) return InvalidArgument(path + ": expected a device library of Thresher, got another library");
   return FromTable(*get(), path);
 }
 
@@ -340,7 +340,7 @@ Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::FromTable(const thresher_d
                                                                 const std::string& origin) {
   if (std::string_view(api.engine_version) != kVersion) {
     const std::string package = std::string("thresher-") + api.kind;
-    return Unsupported(origin + ": wanted " + package + " " + kVersion + ", found " + api.engine_version +
+    return Unsupported(origin + ": expected " + package + " " + kVersion + ", got " + api.engine_version +
                        "; pip install " + package + "==" + kVersion);
   }
   return std::shared_ptr<DeviceLibrary>(new DeviceLibrary(api));
@@ -355,8 +355,8 @@ Result<int> DeviceLibrary::Count() const {
 Result<DeviceInfo> DeviceLibrary::Info(int index) const {
   THRESHER_ASSIGN(const int count, Count());
   if (index < 0 || index >= count) {
-    return InvalidArgument("wanted a " + std::string(api_.kind) + " device from 0 to " + std::to_string(count - 1) +
-                           ", found " + std::to_string(index));
+    return InvalidArgument("expected a " + std::string(api_.kind) + " device from 0 to " + std::to_string(count - 1) +
+                           ", got " + std::to_string(index));
   }
   thresher_device_info found{};
   THRESHER_TRY(ToStatus(api_, api_.info(index, &found)));

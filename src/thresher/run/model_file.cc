@@ -43,19 +43,19 @@ Result<CompileOptions> MakeOptions(const ModelContents& model, const LoadOptions
   if (precision != kModelPrecision && !ParsePrecision(precision)) {
     std::string known(kModelPrecision);
     for (const std::string_view name : kPrecisionNames) known += ", " + std::string(name);
-    return InvalidArgument("precision: wanted one of " + known + ", found '" + precision + "'");
+    return InvalidArgument("precision: expected one of " + known + ", got '" + precision + "'");
   }
   THRESHER_ASSIGN(const Level level, ParseLevel(options.level));
   const std::vector<std::string> passes = PassesForLevel(level);
   if (precision != kModelPrecision && precision != Name(Precision::kFp32) &&
       std::find(passes.begin(), passes.end(), kPrecisionPass) == passes.end()) {
-    return InvalidArgument("precision: wanted optimization level O2 or O3 for '" + precision + "', found " +
+    return InvalidArgument("precision: expected optimization level O2 or O3 for '" + precision + "', got " +
                            options.level +
                            ", which multiplies weights as they are stored; raise the level or choose "
                            "model");
   }
   if (chosen.num_threads < 0 || chosen.num_threads > 1024) {
-    return InvalidArgument("num_threads: wanted 0 to 1024, found " + std::to_string(chosen.num_threads));
+    return InvalidArgument("num_threads: expected 0 to 1024, got " + std::to_string(chosen.num_threads));
   }
   options.plan.num_threads = chosen.num_threads > 0 ? chosen.num_threads : ThreadPool::Global().num_threads();
   options.plan.tuning = chosen.use_tuning ? &TuningTable::Global() : nullptr;
@@ -147,7 +147,7 @@ Result<Model::Call> Model::Find(std::span<const View> found) const {
   for (const View& view : found) {
     given += (given.empty() ? "" : ", ") + ToString(view.dtype, Dims(view.shape, view.shape + view.rank));
   }
-  return InvalidArgument("model " + name() + ": wanted inputs " + known + ", found (" + given +
+  return InvalidArgument("model " + name() + ": expected inputs " + known + ", got (" + given +
                          "); a file holds the shapes it was exported with: export it with these too");
 }
 
@@ -181,7 +181,7 @@ Result<std::vector<PortType>> Model::InputsOf(const Call& call) const {
     fits = call.sizes[i] >= shape.sizes[i].least && call.sizes[i] <= shape.sizes[i].largest;
   }
   if (!fits) {
-    return InvalidArgument("model " + name() + ": wanted the sizes " + ToString(shape.sizes) + ", found " +
+    return InvalidArgument("model " + name() + ": expected the sizes " + ToString(shape.sizes) + ", got " +
                            ToString(call.sizes));
   }
   std::vector<PortType> ports = inputs(call.shape);

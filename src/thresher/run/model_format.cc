@@ -20,7 +20,7 @@ Status CheckNames(const char* what, const std::vector<std::string>& names) {
   std::set<std::string> seen;
   for (const std::string& name : names) {
     if (!seen.insert(name).second) {
-      return InvalidArgument(std::string("wanted names of ") + what + "s that differ, found '" + name + "' twice");
+      return InvalidArgument(std::string("expected names of ") + what + "s that differ, got '" + name + "' twice");
     }
   }
   return Status::Ok();
@@ -35,7 +35,7 @@ std::vector<std::string> InputNames(const Graph& graph) {
 }  // namespace
 
 Status CheckModel(const ModelContents& model) {
-  if (model.graphs.empty()) return InvalidArgument("wanted a graph, found none");
+  if (model.graphs.empty()) return InvalidArgument("expected a graph, got none");
   const ModelGraph& first = model.graphs.front();
   THRESHER_TRY(CheckNames("input", InputNames(first.graph)));
   THRESHER_TRY(CheckNames("output", first.output_names));
@@ -43,19 +43,19 @@ Status CheckModel(const ModelContents& model) {
   for (const ModelGraph& entry : model.graphs) {
     const size_t outputs = entry.graph.outputs().size();
     if (outputs == 0 || outputs != entry.output_names.size()) {
-      return InvalidArgument("wanted one name for each output, found " + std::to_string(outputs) + " outputs and " +
+      return InvalidArgument("expected one name for each output, got " + std::to_string(outputs) + " outputs and " +
                              std::to_string(entry.output_names.size()) + " names");
     }
     if (InputNames(entry.graph) != InputNames(first.graph) || entry.output_names != first.output_names) {
-      return InvalidArgument("wanted the same inputs and outputs in every graph, found (" + Signature(first.graph) +
+      return InvalidArgument("expected the same inputs and outputs in every graph, got (" + Signature(first.graph) +
                              ") and (" + Signature(entry.graph) + ")");
     }
     if (entry.family && entry.capacity.size() != entry.family->names().size()) {
-      return InvalidArgument("wanted a largest one of each size, found " + std::to_string(entry.capacity.size()));
+      return InvalidArgument("expected a largest one of each size, got " + std::to_string(entry.capacity.size()));
     }
     const std::string signature = Signature(entry.graph);
     if (!signatures.insert(signature).second) {
-      return InvalidArgument("wanted graphs of different input shapes, found (" + signature + ") twice");
+      return InvalidArgument("expected graphs of different input shapes, got (" + signature + ") twice");
     }
   }
   return Status::Ok();

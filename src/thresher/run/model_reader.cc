@@ -67,7 +67,8 @@ class FileStorage final : public Storage {
   size_t size() const override { return file_->size(); }
   Result<std::span<const std::byte>> Get(uint64_t offset, size_t bytes) override {
     std::byte* const read = read_.emplace_back(new (std::nothrow) std::byte[bytes]).get();
-    if (read == nullptr) return ResourceExhausted("wanted memory for a section of " + std::to_string(bytes) + " bytes");
+    if (read == nullptr)
+      return ResourceExhausted("expected memory for a section of " + std::to_string(bytes) + " bytes");
     THRESHER_TRY(file_->Read(offset, read, bytes));
     return std::span<const std::byte>(read, bytes);
   }
@@ -126,19 +127,19 @@ class Decoder {
   Status ReadCount(size_t least, uint32_t* count) {
     THRESHER_TRY(Read(count));
     if (*count > bytes_.size() / least) {
-      return InvalidArgument(what_ + ": wanted at most " + std::to_string(bytes_.size() / least) +
-                             " entries in what is left of it, found " + std::to_string(*count) + kDamagedFile);
+      return InvalidArgument(what_ + ": expected at most " + std::to_string(bytes_.size() / least) +
+                             " entries in what is left of it, got " + std::to_string(*count) + kDamagedFile);
     }
     return Status::Ok();
   }
   Status End() const {
     if (bytes_.empty()) return Status::Ok();
-    return InvalidArgument(what_ + ": wanted its end, found " + std::to_string(bytes_.size()) + " more bytes" +
+    return InvalidArgument(what_ + ": expected its end, got " + std::to_string(bytes_.size()) + " more bytes" +
                            kDamagedFile);
   }
 
  private:
-  Status TooShort() const { return InvalidArgument(what_ + ": wanted more than its section holds" + kDamagedFile); }
+  Status TooShort() const { return InvalidArgument(what_ + ": expected more than its section holds" + kDamagedFile); }
 
   std::span<const std::byte> bytes_;
   std::string what_;
@@ -171,27 +172,27 @@ class Reader {
  private:
   Status ReadHeader() {
     if (size_ < sizeof(header_)) {
-      return InvalidArgument("wanted a header of " + std::to_string(sizeof(header_)) + " bytes, found a file of " +
+      return InvalidArgument("expected a header of " + std::to_string(sizeof(header_)) + " bytes, got a file of " +
                              std::to_string(size_) + kDamagedFile);
     }
     THRESHER_ASSIGN(const std::span<const std::byte> bytes, storage_.Get(0, sizeof(header_)));
     std::memcpy(&header_, bytes.data(), sizeof(header_));
     if (std::string_view(header_.magic, sizeof(header_.magic)) != kModelMagic) {
-      return InvalidArgument("wanted a model file, which begins with " + std::string(kModelMagic) +
-                             ", found other bytes; name a file that thresher.export wrote");
+      return InvalidArgument("expected a model file, which begins with " + std::string(kModelMagic) +
+                             ", got other bytes; name a file that thresher.export wrote");
     }
     header_.engine[sizeof(header_.engine) - 1] = '\0';
     for (const char& c : header_.engine) {
       if (c != '\0' && (c < 0x20 || c > 0x7e))
-        return InvalidArgument(std::string("wanted a readable header") + kDamagedFile);
+        return InvalidArgument(std::string("expected a readable header") + kDamagedFile);
     }
     model_.engine = header_.engine;
     if (header_.version != kModelVersion) {
-      return Unsupported("wanted format version " + std::to_string(kModelVersion) + ", found " +
+      return Unsupported("expected format version " + std::to_string(kModelVersion) + ", got " +
                          std::to_string(header_.version) + WrittenBy() + "; install that version or a newer one");
     }
     if (header_.file_bytes != size_) {
-      return InvalidArgument("wanted " + std::to_string(header_.file_bytes) + " bytes, found " + std::to_string(size_) +
+      return InvalidArgument("expected " + std::to_string(header_.file_bytes) + " bytes, got " + std::to_string(size_) +
                              "; the file is incomplete: copy or export it again");
     }
     return Status::Ok();
@@ -200,8 +201,8 @@ class Reader {
   Status ReadTable() {
     const size_t room = (size_ - sizeof(FileHeader)) / sizeof(SectionEntry);
     if (header_.num_sections > kMaxModelSections || header_.num_sections > room) {
-      return InvalidArgument("wanted at most " + std::to_string(std::min<size_t>(kMaxModelSections, room)) +
-                             " sections, found " + std::to_string(header_.num_sections) + kDamagedFile);
+      return InvalidArgument("expected at most " + std::to_string(std::min<size_t>(kMaxModelSections, room)) +
+                             " sections, got " + std::to_string(header_.num_sections) + kDamagedFile);
     }
     const size_t size = sizeof(FileHeader) + header_.num_sections * sizeof(SectionEntry);
     THRESHER_ASSIGN(const std::span<const std::byte> start_bytes, storage_.Get(0, size));
@@ -215,11 +216,11 @@ class Reader {
     for (const SectionEntry& entry : table_) {
       const auto kind = static_cast<uint32_t>(entry.kind);
       if (kind < static_cast<uint32_t>(SectionKind::kInfo) || kind > static_cast<uint32_t>(SectionKind::kWeights)) {
-        return InvalidArgument("wanted sections of kinds 1 to 4, found " + std::to_string(kind) + kDamagedFile);
+        return InvalidArgument("expected sections of kinds 1 to 4, got " + std::to_string(kind) + kDamagedFile);
       }
       if (entry.offset < size || entry.offset > size_ || entry.bytes > size_ - entry.offset ||
           entry.offset % kWeightAlignment != 0) {
-        return InvalidArgument("wanted sections inside the file's " + std::to_string(size_) + " bytes, found " +
+        return InvalidArgument("expected sections inside the file's " + std::to_string(size_) + " bytes, got " +
                                std::to_string(entry.bytes) + " bytes at " + std::to_string(entry.offset) +
                                kDamagedFile);
       }
@@ -264,8 +265,8 @@ class Reader {
       dtype &= 0xFF;
       if (blocks != 0) tensor.blocks = static_cast<Encoding>(std::min<uint32_t>(blocks, kNumEncodings));
       if (dtype >= kNumDTypes || rank > kMaxRank || blocks >= kNumEncodings) {
-        return InvalidArgument(what + ": wanted a dtype below " + std::to_string(kNumDTypes) + " and at most " +
-                               std::to_string(kMaxRank) + " dimensions, found " + std::to_string(dtype) + " and " +
+        return InvalidArgument(what + ": expected a dtype below " + std::to_string(kNumDTypes) + " and at most " +
+                               std::to_string(kMaxRank) + " dimensions, got " + std::to_string(dtype) + " and " +
                                std::to_string(rank) + kDamagedFile);
       }
       tensor.dtype = static_cast<DType>(dtype);
@@ -276,8 +277,8 @@ class Reader {
         int64_t length = 0;
         THRESHER_TRY(decoder.Read(&length));
         if (length < 1 || size > most / static_cast<uint64_t>(length)) {
-          return InvalidArgument(what + ": wanted a size that fits into " + std::to_string(weights.bytes) +
-                                 " bytes of weights, found dimension " + std::to_string(length) + kDamagedFile);
+          return InvalidArgument(what + ": expected a size that fits into " + std::to_string(weights.bytes) +
+                                 " bytes of weights, got dimension " + std::to_string(length) + kDamagedFile);
         }
         size *= static_cast<uint64_t>(length);
         tensor.shape.push_back(length);
@@ -291,8 +292,8 @@ class Reader {
       THRESHER_TRY(decoder.Read(&offset));
       THRESHER_TRY(decoder.Read(&digest));
       if (offset > weights.bytes || size > weights.bytes - offset || offset % kWeightAlignment != 0) {
-        return InvalidArgument(what + ": wanted a place inside " + std::to_string(weights.bytes) +
-                               " bytes of weights, found " + std::to_string(size) + " bytes at " +
+        return InvalidArgument(what + ": expected a place inside " + std::to_string(weights.bytes) +
+                               " bytes of weights, got " + std::to_string(size) + " bytes at " +
                                std::to_string(offset) + kDamagedFile);
       }
       THRESHER_ASSIGN(tensor.constant, storage_.GetTensor(what, weights.offset + offset, size, digest));
@@ -316,11 +317,11 @@ class Reader {
     size_t used = 0;
     const auto resolve = [&](const ConstantRequest& request) -> Result<Constant> {
       if (used == numbers.size() || numbers[used] >= tensors_.size()) {
-        return InvalidArgument("wanted a tensor of the file, found none" + std::string(kDamagedFile));
+        return InvalidArgument("expected a tensor of the file, got none" + std::string(kDamagedFile));
       }
       const Tensor& tensor = tensors_[numbers[used++]];
       if (tensor.dtype != request.dtype || tensor.shape != request.shape || tensor.blocks != request.blocks) {
-        return InvalidArgument("wanted " + ToString(request.dtype, request.shape) + ", found '" + tensor.name +
+        return InvalidArgument("expected " + ToString(request.dtype, request.shape) + ", got '" + tensor.name +
                                "' of " + ToString(tensor.dtype, tensor.shape) + kDamagedFile);
       }
       Constant constant = tensor.constant;
@@ -400,7 +401,7 @@ class Reader {
       ++count;
     }
     if (count == 1) return *found;
-    return InvalidArgument("wanted one section of kind " + std::to_string(static_cast<uint32_t>(kind)) + ", found " +
+    return InvalidArgument("expected one section of kind " + std::to_string(static_cast<uint32_t>(kind)) + ", got " +
                            std::to_string(count) + kDamagedFile);
   }
 

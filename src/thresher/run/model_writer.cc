@@ -166,7 +166,7 @@ void PadTo(NewFile& file, uint64_t offset) {
 Status CannotWrite(const std::string& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   const std::string found = error == EINVAL ? "no regular file" : std::generic_category().message(error);
-  return InvalidArgument("model file " + path + ": wanted to write it, found: " + found + "; nothing was written; " +
+  return InvalidArgument("model file " + path + ": expected to write it, got: " + found + "; nothing was written; " +
                          (full ? "make room or name another disk" : "name a file that can be written"));
 }
 
@@ -194,8 +194,8 @@ Status WriteModelFile(const std::string& path, const ModelContents& model) {
   for (const ModelGraph& graph : model.graphs) sections.emplace_back(SectionKind::kGraph, EncodeGraph(graph, tensors));
   sections.emplace_back(SectionKind::kTensors, tensors.Encode());
   if (sections.size() >= kMaxModelSections) {
-    return InvalidArgument("model file " + path + ": wanted at most " + std::to_string(kMaxModelSections - 3) +
-                           " combinations of shapes, found " + std::to_string(model.graphs.size()));
+    return InvalidArgument("model file " + path + ": expected at most " + std::to_string(kMaxModelSections - 3) +
+                           " combinations of shapes, got " + std::to_string(model.graphs.size()));
   }
 
   std::vector<SectionEntry> table;

@@ -31,8 +31,8 @@ bool Fits(const PortType& port, const View& view) {
 
 Status CheckPorts(const SizedPlan& plan, std::span<const View> inputs, std::span<const View> outputs) {
   if (inputs.size() != plan.inputs.size() || outputs.size() != plan.outputs.size()) {
-    return InvalidArgument("wanted " + std::to_string(plan.inputs.size()) + " inputs and " +
-                           std::to_string(plan.outputs.size()) + " outputs, found " + std::to_string(inputs.size()) +
+    return InvalidArgument("expected " + std::to_string(plan.inputs.size()) + " inputs and " +
+                           std::to_string(plan.outputs.size()) + " outputs, got " + std::to_string(inputs.size()) +
                            " and " + std::to_string(outputs.size()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -41,15 +41,16 @@ Status CheckPorts(const SizedPlan& plan, std::span<const View> inputs, std::span
                              "): expected a row-major tensor, since runs write to it, got one with gaps");
     }
     if (Fits(plan.inputs[i], inputs[i])) continue;
-    return InvalidArgument("input " + std::to_string(i) + " (" + plan.inputs[i].name + "): wanted " +
-                           Describe(plan.inputs[i]) + ", found " + Describe(inputs[i]));
+    return InvalidArgument("input " + std::to_string(i) + " (" + plan.inputs[i].name + "): expected " +
+                           Describe(plan.inputs[i]) + ", got " + Describe(inputs[i]));
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!Fits(plan.outputs[i], outputs[i])) {
-      return InvalidArgument("output " + std::to_string(i) + ": wanted " + Describe(plan.outputs[i]) + ", found " +
+      return InvalidArgument("output " + std::to_string(i) + ": expected " + Describe(plan.outputs[i]) + ", got " +
                              Describe(outputs[i]));
     }
-    if (!outputs[i].contiguous()) return InvalidArgument("output " + std::to_string(i) + ": wanted a row-major tensor");
+    if (!outputs[i].contiguous())
+      return InvalidArgument("output " + std::to_string(i) + ": expected a row-major tensor");
   }
   return Status::Ok();
 }
@@ -98,8 +99,8 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device,
                        "; states of other devices are not supported yet");
   }
   if (plan->target != device->target()) {
-    return InvalidArgument("wanted a plan made for this device, " + device->target()->variant() +
-                           ", found one made for " + plan->target->variant());
+    return InvalidArgument("expected a plan made for this device, " + device->target()->variant() +
+                           ", got one made for " + plan->target->variant());
   }
   std::unique_ptr<Session> session(new Session(std::move(device), std::move(plan), std::move(decisions)));
   if (!session->device_->is_host()) THRESHER_TRY(session->CopyConstants());
@@ -248,7 +249,7 @@ Status Session::With(std::span<const View> inputs, std::span<const View> outputs
                      Body&& body) {
   const size_t wanted = plan_->extent == nullptr ? 0 : plan_->extent->names.size();
   if (sizes.size() != wanted) {
-    return InvalidArgument("wanted " + std::to_string(wanted) + " sizes, found " + std::to_string(sizes.size()));
+    return InvalidArgument("expected " + std::to_string(wanted) + " sizes, got " + std::to_string(sizes.size()));
   }
   const bool profiled = plan_->recorded && profile::Enabled();
   if (profiled) profile::PrepareThread();
@@ -290,7 +291,7 @@ Status Session::Launch(DeviceStream& stream, std::span<const View> inputs, std::
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].contiguous()) {
         return InvalidArgument("input " + std::to_string(i) + " (" + plan_->inputs[i].name +
-                               "): wanted a row-major tensor");
+                               "): expected a row-major tensor");
       }
       context.inputs[i] = inputs[i].as<std::byte>();
     }

@@ -23,7 +23,7 @@ size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * u
 size_t PageSize() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 Status Unreadable(const std::string& found) {
-  return InvalidArgument("wanted a model file of thresher.export, found: " + found);
+  return InvalidArgument("expected a model file of thresher.export, got: " + found);
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ Status Unreadable(const std::string& found) {
 Status CheckDigest(const std::string& what, const Digest& wanted, const void* data, size_t size) {
   const Digest found = HashBytes(data, size);
   if (found == wanted) return Status::Ok();
-  return InvalidArgument(what + ": wanted contents of digest " + ToHex(wanted) + ", found " + ToHex(found) +
+  return InvalidArgument(what + ": expected contents of digest " + ToHex(wanted) + ", got " + ToHex(found) +
                          kDamagedFile);
 }
 
@@ -64,9 +64,8 @@ Status TensorFile::Read(uint64_t offset, void* to, size_t bytes) const {
     if (read < 0 && errno == EINTR) continue;
     if (read < 0) return Unreadable(std::generic_category().message(errno));
     if (read == 0) {
-      return InvalidArgument(
-          "wanted " + std::to_string(bytes) + " more bytes at " + std::to_string(offset) +
-          ", found the end of the file; it was cut short while it was used: copy or export it again");
+      return InvalidArgument("expected " + std::to_string(bytes) + " more bytes at " + std::to_string(offset) +
+                             ", got the end of the file; it was cut short while it was used: copy or export it again");
     }
     at += read;
     offset += static_cast<uint64_t>(read);
@@ -86,8 +85,8 @@ Result<const std::byte*> TensorFile::Add(std::string what, uint64_t offset, size
   tensor->reserved =
       mmap(nullptr, tensor->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (tensor->reserved == MAP_FAILED) {
-    return ResourceExhausted(tensor->what + ": wanted an address for " + std::to_string(bytes) + " bytes, found: " +
-                             std::generic_category().message(errno) + "; raise the process's limits");
+    return ResourceExhausted(tensor->what + ": expected an address for " + std::to_string(bytes) +
+                             " bytes, got: " + std::generic_category().message(errno) + "; raise the process's limits");
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor->reserved);
   auto* const data = static_cast<std::byte*>(tensor->reserved) + (RoundUp(address, alignment) - address);
@@ -100,8 +99,8 @@ Result<const std::byte*> TensorFile::Add(std::string what, uint64_t offset, size
 Status TensorFile::Load(std::byte* data, const Tensor& tensor) const {
   const size_t pages = RoundUp(tensor.bytes, PageSize());
   if (mprotect(data, pages, PROT_READ | PROT_WRITE) != 0) {
-    return ResourceExhausted(tensor.what + ": wanted memory for " + std::to_string(tensor.bytes) +
-                             " bytes, found: " + std::generic_category().message(errno));
+    return ResourceExhausted(tensor.what + ": expected memory for " + std::to_string(tensor.bytes) +
+                             " bytes, got: " + std::generic_category().message(errno));
   }
   const size_t most_parts = std::max<size_t>(tensor.bytes / kLeastShare, 1);
   std::atomic<bool> failed{false};
@@ -132,7 +131,7 @@ void TensorFile::Drop(std::byte* data, const Tensor& tensor) {
 
 Result<std::shared_ptr<const void>> TensorFile::Hold(const void* data) {
   const auto after = tensors_.upper_bound(static_cast<std::byte*>(const_cast<void*>(data)));
-  if (after == tensors_.begin()) return Internal("wanted a tensor of the file, found another address");
+  if (after == tensors_.begin()) return Internal("expected a tensor of the file, got another address");
   const auto found = std::prev(after);
   std::byte* const begin = found->first;
   Tensor& tensor = *found->second;

@@ -21,7 +21,7 @@ class NoDeviceHooks final : public at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return false; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return false; }
   c10::Allocator* getPinnedMemoryAllocator() const override {
-    TORCH_CHECK(false, "Cannot pin memory: wanted an accelerator, found none (thresher computes on the CPU)");
+    TORCH_CHECK(false, "Cannot pin memory: expected an accelerator, got none (thresher computes on the CPU)");
   }
 };
 

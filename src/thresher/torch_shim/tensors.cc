@@ -124,14 +124,14 @@ bool ForEach(PyObject* tensors, Sink& sink, Add add) {
   PyTypeObject* type = TensorType();
   if (type == nullptr) return false;
   if (!PyList_Check(tensors)) {
-    PyErr_SetString(PyExc_TypeError, "wanted a list of tensors");
+    PyErr_SetString(PyExc_TypeError, "expected a list of tensors");
     return false;
   }
   try {
     for (Py_ssize_t i = 0, count = PyList_GET_SIZE(tensors); i < count && sink.goes_on(); ++i) {
       PyObject* item = PyList_GET_ITEM(tensors, i);
       if (Py_TYPE(item) != type && !PyObject_TypeCheck(item, type)) {
-        PyErr_SetString(PyExc_TypeError, "wanted a list of tensors");
+        PyErr_SetString(PyExc_TypeError, "expected a list of tensors");
         return false;
       }
       add(sink, *THPVariable_Unpack(item).unsafeGetTensorImpl());
@@ -182,7 +182,7 @@ PyObject* States(PyObject*, PyObject* tensors) {
 
 PyObject* SameStates(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyBytes_Check(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "wanted a list of tensors and bytes");
+    PyErr_SetString(PyExc_TypeError, "expected a list of tensors and bytes");
     return nullptr;
   }
   Compared words(PyBytes_AS_STRING(args[1]), PyBytes_GET_SIZE(args[1]));
@@ -192,7 +192,7 @@ PyObject* SameStates(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyObject* Empty(PyObject*, PyObject* places) {
   if (!PyBytes_Check(places)) {
-    PyErr_SetString(PyExc_TypeError, "wanted the places of tensors");
+    PyErr_SetString(PyExc_TypeError, "expected the places of tensors");
     return nullptr;
   }
   std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(places)) / sizeof(int64_t));
@@ -202,7 +202,7 @@ PyObject* Empty(PyObject*, PyObject* places) {
     const size_t left = words.size() - i;
     const size_t needed = left < 2 ? 3 : 2 + 2 * static_cast<size_t>(words[i + 1] & kRankMask);
     if (needed > left) {
-      PyErr_SetString(PyExc_ValueError, "wanted the places of tensors, found bytes that end too early");
+      PyErr_SetString(PyExc_ValueError, "expected the places of tensors, got bytes that end too early");
       return nullptr;
     }
     i += needed;
@@ -219,7 +219,7 @@ PyObject* Forms(PyObject*, PyObject* values) {
   PyTypeObject* type = TensorType();
   if (type == nullptr) return nullptr;
   if (!PyList_Check(values)) {
-    PyErr_SetString(PyExc_TypeError, "wanted a list");
+    PyErr_SetString(PyExc_TypeError, "expected a list");
     return nullptr;
   }
   const Py_ssize_t count = PyList_GET_SIZE(values);

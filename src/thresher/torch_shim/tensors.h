@@ -5,7 +5,7 @@
 
 namespace thresher::torch_shim {
 
-// Of a list of tensors: where their elements lie, with type, sizes, strides and whether gradients are wanted, as bytes
+// Of a list of tensors: where their elements lie, with type, sizes, strides and whether gradients are needed, as bytes
 // that are equal where all of these are. Of each, in words of 64 bits: the address, one whose lowest 8 bits are the
 // rank, sizes, strides. Null with an exception set where an item is no tensor with memory of its own.
 PyObject* Places(PyObject* module, PyObject* tensors);

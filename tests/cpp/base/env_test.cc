@@ -55,7 +55,7 @@ TEST(Env, InvalidValuesSayWhatWasWantedAndFound) {
     const Status status = GetSwitch("THRESHER_PROFILE").status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_EQ(status.message(),
-              "THRESHER_PROFILE: wanted ON or OFF (or 1 or 0), found \"maybe\". Correct it or unset the variable.");
+              "THRESHER_PROFILE: expected ON or OFF (or 1 or 0), got \"maybe\". Correct it or unset the variable.");
   }
   for (const char* number : {"0", "-1", "two", "3x", " 3", "1025", "99999999999999999999"}) {
     const Scoped scoped("THRESHER_NUM_THREADS", number);

@@ -115,7 +115,7 @@ TEST(ChainKernel, EveryUnaryOperatorAgreesWithFloat64) {
       const float w = type == DType::kBool ? want.view.as<uint8_t>()[i] : want.view.as<float>()[i];
       const float v = x.view.as<float>()[i];
       ASSERT_TRUE(kernels::Close(g, w, tolerance.relative, tolerance.absolute + (gelu ? 3e-7 * std::fabs(v) : 0)))
-          << "of " << v << ": " << g << ", wanted " << w;
+          << "of " << v << ": " << g << ", expected " << w;
     }
   }
 }
@@ -141,7 +141,7 @@ TEST(ChainKernel, EveryBinaryOperatorAgreesWithFloat64) {
     for (int64_t i = 0; i < 3000; ++i) {
       const float g = out.view.as<float>()[i];
       const float w = type == DType::kBool ? want.view.as<uint8_t>()[i] : want.view.as<float>()[i];
-      ASSERT_TRUE(kernels::Close(g, w, 1e-6, 1e-37)) << i << ": " << g << ", wanted " << w;
+      ASSERT_TRUE(kernels::Close(g, w, 1e-6, 1e-37)) << i << ": " << g << ", expected " << w;
     }
   }
 }

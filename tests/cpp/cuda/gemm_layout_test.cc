@@ -79,10 +79,10 @@ TEST(GemmLayout, WrongArgumentsAreNamed) {
     change(changed);
     return CheckGemm(changed);
   };
-  EXPECT_THAT(with([](Gemm& c) { c.k = 0; }), HasSubstr("wanted k of at least 1, found 0"));
-  EXPECT_THAT(with([](Gemm& c) { c.lda = 3; }), HasSubstr("wanted lda of at least 4, found 3"));
-  EXPECT_THAT(with([](Gemm& c) { c.transpose_b = true; }), HasSubstr("wanted ldb of at least 4, found 3"));
-  EXPECT_THAT(with([](Gemm& c) { c.ldc = 2; }), HasSubstr("wanted ldc of at least 3, found 2"));
+  EXPECT_THAT(with([](Gemm& c) { c.k = 0; }), HasSubstr("expected k of at least 1, got 0"));
+  EXPECT_THAT(with([](Gemm& c) { c.lda = 3; }), HasSubstr("expected lda of at least 4, got 3"));
+  EXPECT_THAT(with([](Gemm& c) { c.transpose_b = true; }), HasSubstr("expected ldb of at least 4, got 3"));
+  EXPECT_THAT(with([](Gemm& c) { c.ldc = 2; }), HasSubstr("expected ldc of at least 3, got 2"));
 }
 
 TEST(GemmLayout, Alignment) {

@@ -57,7 +57,7 @@ TEST_P(FuzzReplay, SeedsAndFindings) {
   if (!fs::is_directory(THRESHER_TEST_DATA)) GTEST_SKIP() << "the clone it was built from is not on this machine";
   const Target& target = GetParam();
   const std::vector<fs::path> seeds = FilesIn(kFolder / "corpus" / target.name);
-  ASSERT_FALSE(seeds.empty()) << "wanted seeds in " << kFolder / "corpus" / target.name;
+  ASSERT_FALSE(seeds.empty()) << "expected seeds in " << kFolder / "corpus" / target.name;
   std::vector<fs::path> files = FilesIn(kFolder / "regressions" / target.name);
   files.insert(files.end(), seeds.begin(), seeds.end());
   for (const fs::path& file : files) {

@@ -41,33 +41,33 @@ TEST(ParseGraph, ReadsHandWrittenText) {
 
 TEST(ParseGraph, ErrorsNameThePlaceWantedAndFound) {
   EXPECT_EQ(ErrorOf("graph 1\ninput %x : f32[2\nreturn %x\n"),
-            "graph text, line 3, column 1: wanted ',', found 'return'");
+            "graph text, line 3, column 1: expected ',', got 'return'");
   EXPECT_EQ(ErrorOf("graph 1\ninput %x : f64[2]\nreturn %x\n"),
-            "graph text, line 2, column 12: wanted a type such as f32[2, 3] (f32, i64, i32 or bool), found 'f64'");
+            "graph text, line 2, column 12: expected a type such as f32[2, 3] (f32, i64, i32 or bool), got 'f64'");
   EXPECT_EQ(ErrorOf("graph 1\nreturn %x\n"), "graph text, line 2, column 8: %x is used before it is defined");
   EXPECT_EQ(ErrorOf("graph 1\ninput %x : f32[]\ninput %x : f32[]\nreturn\n"),
             "graph text, line 3, column 7: %x is defined twice");
   EXPECT_EQ(ErrorOf("graph 2\nreturn\n"),
-            "graph text, line 1, column 7: wanted format version 1, the only one there is, found '2'");
+            "graph text, line 1, column 7: expected format version 1, the only one there is, got '2'");
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = relu(%x) : f32[3]\nreturn %y\n")
                 .find("relu gives f32[2], but the text says f32[3]"),
             std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = nonsense(%x)\nreturn %y\n")
                 .find("line 3, column 6: operator 'nonsense'"),
             std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\nconst %c : f32[2] = [1]\nreturn %c\n").find("wanted 2 elements, found 1"),
+  EXPECT_NE(ErrorOf("graph 1\nconst %c : f32[2] = [1]\nreturn %c\n").find("expected 2 elements, got 1"),
             std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = relu(%x) in fc\nreturn %y\n")
-                .find("line 3, column 18: wanted the module as a string, found 'fc'"),
+                .find("line 3, column 18: expected the module as a string, got 'fc'"),
             std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x \"name\nreturn\n").find("no closing quote"), std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y = softmax(%x) {dim = 0, dim = -1}\nreturn %y\n")
                 .find("line 3, column 28: attribute 'dim' stands twice"),
             std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[2]\n%y, %z = relu(%x)\nreturn %y\n")
-                .find("relu has 1 outputs, found 2 names and 0 types"),
+                .find("relu has 1 outputs, got 2 names and 0 types"),
             std::string::npos);
-  EXPECT_NE(ErrorOf(std::string(kSample) + "input %w : f32[]\n").find("wanted the end of the text, found 'input'"),
+  EXPECT_NE(ErrorOf(std::string(kSample) + "input %w : f32[]\n").find("expected the end of the text, got 'input'"),
             std::string::npos);
 }
 
@@ -104,7 +104,7 @@ TEST(ParseGraph, ConstantsOutsideTheTextNeedAResolver) {
   const Result<Graph> other = ParseGraph(
       "graph 1\nweight %w \"fc.weight\" : f32[2, 2] digest " + std::string(32, '0') + "\nreturn %w\n", resolver);
   ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.status().message().find("found " + digest + "; the graph was written with other weights"),
+  EXPECT_NE(other.status().message().find("got " + digest + "; the graph was written with other weights"),
             std::string::npos);
 }
 
@@ -116,23 +116,23 @@ TEST(ParseGraph, RefusesWhatIsTooLarge) {
   EXPECT_NE(
       ErrorOf("graph 1\ninput %x : f32[0, 9000000000000000000, 9000000000000000000]\nreturn\n").find("larger than"),
       std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[-1]\nreturn\n").find("wanted a size of 0 or more"), std::string::npos);
-  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[99999999999999999999]\nreturn\n").find("wanted a size"),
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[-1]\nreturn\n").find("expected a size of 0 or more"), std::string::npos);
+  EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[99999999999999999999]\nreturn\n").find("expected a size"),
             std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\nconst %x : f32[17] = [1]\nreturn\n").find("at most 16 elements"), std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x : f32[1]\n%y = expand(%x) {shape = [70368744177664, 70368744177664]}\nreturn\n")
-                .find("wanted tensors of at most"),
+                .find("expected tensors of at most"),
             std::string::npos);
   EXPECT_NE(
       ErrorOf("graph 1\ninput %x : f32[0]\n%y = reshape(%x) {shape = [1099511627776, 1099511627776, 0]}\nreturn\n")
-          .find("wanted a shape of 0 elements"),
+          .find("expected a shape of 0 elements"),
       std::string::npos);
   std::string many = "graph 1\ninput %x : f32[1]\n%y = cat(%x";
   for (int i = 0; i < 5000; ++i) many += ", %x";
   EXPECT_NE(ErrorOf(many + ")\nreturn %y\n").find("more than 4096 operands"), std::string::npos);
   EXPECT_NE(ErrorOf("graph 1\ninput %x \"" + std::string(5000, 'n') + "\" : f32[]\nreturn\n").find("longer than 4096"),
             std::string::npos);
-  EXPECT_NE(ErrorOf(std::string(kMaxGraphText + 1, ' ')).find("wanted at most 67108864 bytes, found 67108865"),
+  EXPECT_NE(ErrorOf(std::string(kMaxGraphText + 1, ' ')).find("expected at most 67108864 bytes, got 67108865"),
             std::string::npos);
 }
 

@@ -53,8 +53,8 @@ TEST(Program, ErrorsNameTheStep) {
   ExpectError("s0=mul(in0,1.5.2)", "found 's0=mul(in0,1.5.2)'");
   ExpectError("s0=(in0)", "found 's0=(in0)'");
   ExpectError("s0=neg(in0);;s1=neg(s0)", "found ''");
-  ExpectError("s1=neg(in0)", "wanted step s0, found 's1=neg(in0)'");
-  ExpectError("s0=neg(in0); s1=add(s0,s1)", "step 1 (add): wanted earlier steps as arguments, found s1");
+  ExpectError("s1=neg(in0)", "expected step s0, got 's1=neg(in0)'");
+  ExpectError("s0=neg(in0); s1=add(s0,s1)", "step 1 (add): expected earlier steps as arguments, got s1");
 }
 
 }  // namespace

@@ -68,9 +68,9 @@ TEST(BlockingTest, WhatIsOutOfBoundsIsNamed) {
   EXPECT_TRUE(CheckBlocking({}).ok());
   EXPECT_TRUE(CheckBlocking({kMostPanelKib, kMostBlockRows}).ok());
   const Status panel = CheckBlocking({.panel_kib = kMostPanelKib + 1});
-  EXPECT_NE(panel.message().find("panel_kib: wanted 0 or 1 to 64, found 65"), std::string::npos) << panel.message();
+  EXPECT_NE(panel.message().find("panel_kib: expected 0 or 1 to 64, got 65"), std::string::npos) << panel.message();
   const Status rows = CheckBlocking({.most_rows = -1});
-  EXPECT_NE(rows.message().find("most_rows: wanted 0 to 288, found -1"), std::string::npos) << rows.message();
+  EXPECT_NE(rows.message().find("most_rows: expected 0 to 288, got -1"), std::string::npos) << rows.message();
 }
 
 TEST(BlockingTest, SplitDecidesWhatThePartsShare) {

@@ -23,7 +23,7 @@ inline ::testing::AssertionResult SameBits(const Tensor& got, const Tensor& want
     const float g = got.view.as<float>()[i];
     const float w = want.view.as<float>()[i];
     if (std::memcmp(&g, &w, sizeof(float)) == 0 || (std::isnan(g) && std::isnan(w))) continue;
-    return ::testing::AssertionFailure() << "element " << i << " is " << g << ", wanted " << w;
+    return ::testing::AssertionFailure() << "element " << i << " is " << g << ", expected " << w;
   }
   return ::testing::AssertionSuccess();
 }

@@ -63,11 +63,11 @@ inline void ExpectClose(const std::vector<float>& actual, const std::vector<floa
     const float a = actual[i];
     const float e = expected[i];
     if (std::isnan(e) || std::isinf(e)) {
-      ASSERT_TRUE(std::isnan(e) ? std::isnan(a) : a == e) << "element " << i << ": expected " << e << ", found " << a;
+      ASSERT_TRUE(std::isnan(e) ? std::isnan(a) : a == e) << "element " << i << ": expected " << e << ", got " << a;
     } else {
       ASSERT_LE(std::abs(a - e), absolute + relative * std::abs(e))
-          << "element " << i << ": expected " << e << ", found " << a;
-      ASSERT_FALSE(std::isnan(a)) << "element " << i << ": expected " << e << ", found NaN";
+          << "element " << i << ": expected " << e << ", got " << a;
+      ASSERT_FALSE(std::isnan(a)) << "element " << i << ": expected " << e << ", got NaN";
     }
   }
 }

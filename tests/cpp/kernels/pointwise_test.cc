@@ -340,7 +340,7 @@ TEST(Pointwise, SineAndCosineKeepTheirDigits) {
       Unary(op, x, MakeView(got.data(), DType::kF32, {n}));
       for (size_t i = 0; i < got.size(); ++i) {
         EXPECT_TRUE(Close(got[i], want[i], 2e-7, 0))
-            << Name(op) << "(" << angles[i] << ") is " << got[i] << ", wanted " << want[i];
+            << Name(op) << "(" << angles[i] << ") is " << got[i] << ", expected " << want[i];
       }
     }
   });

@@ -20,7 +20,7 @@ class Scratch {
   }
   ~Scratch() {
     for (size_t i = 0; i < kGuards; ++i)
-      EXPECT_EQ(floats_.data()[size_ + i], kGuard) << "wanted " << size_ << " floats";
+      EXPECT_EQ(floats_.data()[size_ + i], kGuard) << "expected " << size_ << " floats";
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

@@ -167,7 +167,7 @@ inline ::testing::AssertionResult Same(const Tensor& got, const Tensor& want, do
       const float g = FloatAt(got.view, i);
       const float w = FloatAt(want.view, i);
       if (Close(g, w, relative, absolute)) continue;
-      return ::testing::AssertionFailure() << "element " << i << " is " << g << ", wanted " << w;
+      return ::testing::AssertionFailure() << "element " << i << " is " << g << ", expected " << w;
     }
     const size_t size = SizeOf(want.view.dtype);
     const size_t at = static_cast<size_t>(i) * size;

@@ -66,7 +66,7 @@ TEST(Weight, EveryNumberIsWidenedExactly) {
                   ASSERT_TRUE(std::isnan(found)) << Name(precision) << " " << i << ", " << j;
                 } else {
                   ASSERT_EQ(std::bit_cast<uint32_t>(found), std::bit_cast<uint32_t>(expected))
-                      << Name(precision) << " " << i << ", " << j << ": " << found << ", wanted " << expected;
+                      << Name(precision) << " " << i << ", " << j << ": " << found << ", expected " << expected;
                 }
               }
             }

@@ -133,18 +133,18 @@ TEST(Ops, WrongOperandsOfProductsAreExplained) {
   const ValueId x = Filled(g, {2, 3});
   const ValueId w = Filled(g, {5, 3});
   const ValueId v = Filled(g, {4});
-  ExpectContains(ErrorOf(g, "linear", {x, w, v}), "wanted bias [5], found [4]");
-  ExpectContains(ErrorOf(g, "linear", {x, w, kNoValue, v}), "wanted residual of the output's shape [2, 5], found [4]");
-  ExpectContains(ErrorOf(g, "linear", {x, w}, {{"layout", std::string("km")}}), "or \"kn\", found \"km\"");
+  ExpectContains(ErrorOf(g, "linear", {x, w, v}), "expected bias [5], got [4]");
+  ExpectContains(ErrorOf(g, "linear", {x, w, kNoValue, v}), "expected residual of the output's shape [2, 5], got [4]");
+  ExpectContains(ErrorOf(g, "linear", {x, w}, {{"layout", std::string("km")}}), "or \"kn\", got \"km\"");
   ExpectContains(ErrorOf(g, "linear", {x, w}, {{"activation", std::string("mish")}}), "activation \"mish\"");
   ExpectContains(ErrorOf(g, "linear", {x, w}, {{"precision", std::string("fp8")}}), "precision \"fp8\"");
   ExpectContains(ErrorOf(g, "linears", {x, w, w, Filled(g, {5}), v}, {{"weights", int64_t{2}}}),
-                 "wanted bias [5], found [4]");
-  ExpectContains(ErrorOf(g, "matmul", {x, w}), "b [..., K, N], found [2, 3] and [5, 3]");
+                 "expected bias [5], got [4]");
+  ExpectContains(ErrorOf(g, "matmul", {x, w}), "b [..., K, N], got [2, 3] and [5, 3]");
   const ValueId ends = Filled(g, {2}, "i32");
-  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends, w}), "wanted ends i32 or i64 [1], one a weight, found i32[2]");
-  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends, w, Filled(g, {5, 4})}), "one shape [N, K] for x [2, 3], found");
-  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends}), "at least one weight, found x [2, 3] and 0 weights");
+  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends, w}), "expected ends i32 or i64 [1], one a weight, got i32[2]");
+  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends, w, Filled(g, {5, 4})}), "one shape [N, K] for x [2, 3], got");
+  ExpectContains(ErrorOf(g, "grouped_linear", {x, ends}), "at least one weight, got x [2, 3] and 0 weights");
 }
 
 TEST(Ops, WrongOperandsOfAttentionAreExplained) {
@@ -154,13 +154,13 @@ TEST(Ops, WrongOperandsOfAttentionAreExplained) {
     return ErrorOf(g, "sdpa", {q, k, v, mask}, scale);
   };
   const ValueId q = Filled(g, {1, 4, 6, 8});
-  ExpectContains(with(q, Filled(g, {4, 6, 8}), q, kNoValue), "wanted k [batch, heads, sequence, head size]");
+  ExpectContains(with(q, Filled(g, {4, 6, 8}), q, kNoValue), "expected k [batch, heads, sequence, head size]");
   ExpectContains(with(q, Filled(g, {1, 3, 6, 8}), Filled(g, {1, 3, 6, 8}), kNoValue), "Hq a multiple of Hkv");
-  ExpectContains(with(q, q, q, Filled(g, {6}, "i64")), "wanted a mask of a float type or bool, found i64[6]");
-  ExpectContains(with(q, q, q, Filled(g, {5})), "broadcasts to the scores [1, 4, 6, 6], found [5]");
-  ExpectContains(with(q, q, q, Filled(g, {2, 1, 6, 6})), "broadcasts to the scores [1, 4, 6, 6], found [2, 1, 6, 6]");
+  ExpectContains(with(q, q, q, Filled(g, {6}, "i64")), "expected a mask of a float type or bool, got i64[6]");
+  ExpectContains(with(q, q, q, Filled(g, {5})), "broadcasts to the scores [1, 4, 6, 6], got [5]");
+  ExpectContains(with(q, q, q, Filled(g, {2, 1, 6, 6})), "broadcasts to the scores [1, 4, 6, 6], got [2, 1, 6, 6]");
   ExpectContains(ErrorOf(g, "sdpa", {q, q, q}, {{"scale", 0.5}, {"precision", std::string("int8")}}),
-                 "wanted precision fp32 or bf16, found \"int8\"");
+                 "expected precision fp32 or bf16, got \"int8\"");
 }
 
 TEST(Ops, WrongOperandsOfOtherOperatorsAreExplained) {
@@ -168,18 +168,18 @@ TEST(Ops, WrongOperandsOfOtherOperatorsAreExplained) {
   const ValueId x = Filled(g, {2, 3});
   const ValueId i = Filled(g, {2}, "i64");
   const ValueId b = Filled(g, {2}, "bool");
-  ExpectContains(ErrorOf(g, "embedding", {x, x}), "wanted indices of i64 or i32, found f32[2, 3]");
-  ExpectContains(ErrorOf(g, "gather", {x, i}, {{"dim", int64_t{0}}}), "wanted indices of x's rank");
+  ExpectContains(ErrorOf(g, "embedding", {x, x}), "expected indices of i64 or i32, got f32[2, 3]");
+  ExpectContains(ErrorOf(g, "gather", {x, i}, {{"dim", int64_t{0}}}), "expected indices of x's rank");
   ExpectContains(ErrorOf(g, "gather", {x, Filled(g, {1, 4}, "i64")}, {{"dim", int64_t{0}}}), "indices [1, 4]");
-  ExpectContains(ErrorOf(g, "index", {x}), "wanted 1 to 2 index tensors for x [2, 3], found 0");
-  ExpectContains(ErrorOf(g, "index", {x, i, i, i}), "found 3");
-  ExpectContains(ErrorOf(g, "layer_norm", {x}, {{"dims", int64_t{3}}}), "wanted dims in [1, 2], found 3");
-  ExpectContains(ErrorOf(g, "where", {b, i, Filled(g, {2})}), "found i64[2] and f32[2]; insert a cast");
+  ExpectContains(ErrorOf(g, "index", {x}), "expected 1 to 2 index tensors for x [2, 3], got 0");
+  ExpectContains(ErrorOf(g, "index", {x, i, i, i}), "got 3");
+  ExpectContains(ErrorOf(g, "layer_norm", {x}, {{"dims", int64_t{3}}}), "expected dims in [1, 2], got 3");
+  ExpectContains(ErrorOf(g, "where", {b, i, Filled(g, {2})}), "got i64[2] and f32[2]; insert a cast");
   ExpectContains(ErrorOf(g, "mean", {i}), "type i64 is not supported; cast first");
   ExpectContains(ErrorOf(g, "cumsum", {b}, {{"dim", int64_t{0}}}), "type bool is not supported; cast first");
-  ExpectContains(ErrorOf(g, "cat", {x, Filled(g, {2})}), "found f32[2, 3] and f32[2]");
-  ExpectContains(ErrorOf(g, "cat", {x, Filled(g, {2, 3}, "i64")}), "found f32[2, 3] and i64[2, 3]");
-  ExpectContains(ErrorOf(g, "full", {}, {{"shape", Ints(9, 1)}}), "wanted at most 8 dimensions");
+  ExpectContains(ErrorOf(g, "cat", {x, Filled(g, {2})}), "got f32[2, 3] and f32[2]");
+  ExpectContains(ErrorOf(g, "cat", {x, Filled(g, {2, 3}, "i64")}), "got f32[2, 3] and i64[2, 3]");
+  ExpectContains(ErrorOf(g, "full", {}, {{"shape", Ints(9, 1)}}), "expected at most 8 dimensions");
 }
 
 TEST(Ops, WrongCallsAreExplained) {
@@ -187,19 +187,19 @@ TEST(Ops, WrongCallsAreExplained) {
   const ValueId x = AddF32(g, "x", {2, 3}, Iota(6));
   const ValueId y = AddF32(g, "y", {4}, Iota(4));
   ExpectContains(ErrorOf(g, "frobnicate", {x}), "'frobnicate' is not one of this engine's");
-  ExpectContains(ErrorOf(g, "add", {x}), "operand 'b' is required, found none");
-  ExpectContains(ErrorOf(g, "add", {x, x, x}), "found 3");
+  ExpectContains(ErrorOf(g, "add", {x}), "operand 'b' is required, got none");
+  ExpectContains(ErrorOf(g, "add", {x, x, x}), "got 3");
   ExpectContains(ErrorOf(g, "add", {x, 99}), "names value 99");
-  ExpectContains(ErrorOf(g, "add", {x, y}), "found [2, 3] and [4]");
-  ExpectContains(ErrorOf(g, "linear", {x, y}), "found x [2, 3] and weight [4]");
-  ExpectContains(ErrorOf(g, "permute", {x}), "wanted attribute 'dims'");
+  ExpectContains(ErrorOf(g, "add", {x, y}), "got [2, 3] and [4]");
+  ExpectContains(ErrorOf(g, "linear", {x, y}), "got x [2, 3] and weight [4]");
+  ExpectContains(ErrorOf(g, "permute", {x}), "expected attribute 'dims'");
   ExpectContains(ErrorOf(g, "permute", {x}, {{"dims", Ints{0, 0}}}), "each dimension of x [2, 3] once");
   ExpectContains(ErrorOf(g, "permute", {x}, {{"dims", int64_t{1}}}),
-                 "wanted attribute 'dims' as list of ints, found int");
+                 "expected attribute 'dims' as list of ints, got int");
   ExpectContains(ErrorOf(g, "softmax", {x}, {{"dimm", int64_t{1}}}), "unknown attribute 'dimm'; known are dim");
-  ExpectContains(ErrorOf(g, "softmax", {x}, {{"dim", int64_t{2}}}), "in [-2, 2), found 2");
+  ExpectContains(ErrorOf(g, "softmax", {x}, {{"dim", int64_t{2}}}), "in [-2, 2), got 2");
   ExpectContains(ErrorOf(g, "reshape", {x}, {{"shape", Ints{4, -1}}}), "6 elements");
-  ExpectContains(ErrorOf(g, "reshape", {x}, {{"shape", Ints{-1, -1}}}), "found [-1, -1]");
+  ExpectContains(ErrorOf(g, "reshape", {x}, {{"shape", Ints{-1, -1}}}), "got [-1, -1]");
   ExpectContains(ErrorOf(g, "reshape", {x}, {{"shape", Ints{int64_t{1} << 62, 4}}}), "6 elements");
   ExpectContains(ErrorOf(g, "full", {}, {{"shape", Ints{int64_t{1} << 40, int64_t{1} << 40}}}), "at most");
   ExpectContains(ErrorOf(g, "arange", {}, {{"end", 5.0}, {"step", 0.0}}), "step 0");
@@ -419,12 +419,12 @@ TEST(Ops, SortArgmaxIndexPut) {
   EXPECT_EQ(Elements<int64_t>(out[2]), (std::vector<int64_t>{0, 1, 1}));
   EXPECT_EQ(Elements<int64_t>(out[3]), (std::vector<int64_t>{1, 0}));
   EXPECT_EQ(Elements<float>(out[4]), (std::vector<float>{3, 1, 2, 0, 6, 6}));
-  ExpectContains(ErrorOf(g, "sort", {x}, {{"k", int64_t{4}}}), "wanted k in [0, 3], found 4");
-  ExpectContains(ErrorOf(g, "sort", {x}, {{"dim", int64_t{2}}}), "wanted dim in [-2, 2), found 2");
+  ExpectContains(ErrorOf(g, "sort", {x}, {{"k", int64_t{4}}}), "expected k in [0, 3], got 4");
+  ExpectContains(ErrorOf(g, "sort", {x}, {{"dim", int64_t{2}}}), "expected dim in [-2, 2), got 2");
   ExpectContains(ErrorOf(g, "argmax", {Filled(g, {0, 3})}, {{"dim", int64_t{0}}}), "cannot reduce over dimension 0");
   ExpectContains(ErrorOf(g, "index_put", {x, Filled(g, {2}), row}),
-                 "wanted shapes that broadcast together, found [1, 3] and [2]");
-  ExpectContains(ErrorOf(g, "index_put", {x, x, Filled(g, {1})}), "wanted indices of i64 or i32");
+                 "expected shapes that broadcast together, got [1, 3] and [2]");
+  ExpectContains(ErrorOf(g, "index_put", {x, x, Filled(g, {1})}), "expected indices of i64 or i32");
 }
 
 TEST(Ops, GroupedLinearIsOneProductAGroup) {
@@ -465,7 +465,7 @@ TEST(Ops, GroupedLinearIsOneProductAGroup) {
                                                  g.AddOwnedConstant("ends", DType::kI64, {2}, bad.data()), w, w}))});
     const auto out = Evaluate(g);
     ASSERT_FALSE(out.ok());
-    ExpectContains(out.status().message(), "wanted ends that do not fall, from 0 to 23");
+    ExpectContains(out.status().message(), "expected ends that do not fall, from 0 to 23");
   }
 }
 

@@ -49,10 +49,10 @@ TEST(Norm, RefusesOtherOperands) {
         ParseGraph("graph 1\ninput %x : f32[4, 8]\ninput %w : f32[8]\n" + node + "\nreturn %x\n");
     return graph.ok() ? std::string() : graph.status().message();
   };
-  EXPECT_NE(error("%y = rms_norm(%x, %x)").find("wanted weight and bias [8], found [4, 8]"), std::string::npos);
-  EXPECT_NE(error("%y = rms_norm(%x, %w, %w)").find("wanted residual of the shape of x, [4, 8], found [8]"),
+  EXPECT_NE(error("%y = rms_norm(%x, %x)").find("expected weight and bias [8], got [4, 8]"), std::string::npos);
+  EXPECT_NE(error("%y = rms_norm(%x, %w, %w)").find("expected residual of the shape of x, [4, 8], got [8]"),
             std::string::npos);
-  EXPECT_NE(error("%y = layer_norm(%x) {sum = true}").find("wanted a residual"), std::string::npos);
+  EXPECT_NE(error("%y = layer_norm(%x) {sum = true}").find("expected a residual"), std::string::npos);
   EXPECT_EQ(error("%y, %s = layer_norm(%x, %w, %w, %x) {sum = true}"), "");
 }
 

@@ -31,7 +31,7 @@ TEST(PassManager, NamesAreUniqueAndLevelsNameThem) {
 TEST(PassManager, LevelsHaveNames) {
   EXPECT_EQ(ParseLevel("O0").value(), Level::kO0);
   EXPECT_EQ(ParseLevel("O3").value(), Level::kO3);
-  EXPECT_EQ(ParseLevel("fast").status().message(), "wanted an optimisation level O0, O1, O2 or O3, found 'fast'");
+  EXPECT_EQ(ParseLevel("fast").status().message(), "expected an optimisation level O0, O1, O2 or O3, got 'fast'");
 }
 
 TEST(PassManager, DumpSeesEveryPass) {
@@ -81,14 +81,14 @@ TEST(PassManager, CustomPassKeepsInputsAndOutputs) {
   });
   EXPECT_EQ(
       outputs.status().message(),
-      "pass mine: wanted 1 outputs, found 0; a pass keeps the number, the order and the types of outputs, rewrite "
+      "pass mine: expected 1 outputs, got 0; a pass keeps the number, the order and the types of outputs, rewrite "
       "what stands between");
   const Result<Graph> inputs = RunCustom([](const Graph&) -> Result<Graph> {
     Graph after;
     after.AddInput("x", DType::kF32, {3});
     return after;
   });
-  EXPECT_NE(inputs.status().message().find("wanted number 0 of the inputs as f32[2], found f32[3]"), std::string::npos)
+  EXPECT_NE(inputs.status().message().find("expected number 0 of the inputs as f32[2], got f32[3]"), std::string::npos)
       << inputs.status().message();
   const Result<Graph> failed = RunCustom([](const Graph&) -> Result<Graph> { return Unsupported("not today"); });
   EXPECT_EQ(failed.status().code(), Code::kUnsupported);

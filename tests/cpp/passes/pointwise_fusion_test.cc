@@ -185,26 +185,26 @@ TEST(Pointwise, ErrorsNameTheStep) {
     return "%y = pointwise(" + inputs + ") {program = \"" + program + "\"}";
   };
   EXPECT_EQ(ErrorOf("input %x : f32[2, 3]\n" + node("%x", "s0=neg(in0)") + "\nreturn %y\n"), "");
-  ExpectError("%y = pointwise(%x)", "wanted attribute 'program'");
+  ExpectError("%y = pointwise(%x)", "expected attribute 'program'");
   ExpectError(node("%x", ""), "found none");
-  ExpectError(node("%x", "s0=neg(in0); s1=frob(s0)"), "step 1 (frob): wanted an element-wise operator");
-  ExpectError(node("%x", "s0=softmax(in0)"), "step 0 (softmax): wanted an element-wise operator");
-  ExpectError(node("%x", "s0=add(in0)"), "step 0 (add): wanted 2 arguments, found 1");
-  ExpectError(node("%x", "s0=neg(in0); s1=add(s0,in1)"), "step 1 (add): wanted an argument below in1, found in1");
-  ExpectError(node("%x", "s0=neg(1)"), "step 0 (neg): wanted at most one number");
-  ExpectError(node("%x", "s0=pow(2,in0)"), "step 0 (pow): wanted at most one number, none as condition, base");
-  ExpectError(node("%x", "s0=gt(in0,0); s1=where(s0,1,2)"), "step 1 (where): wanted at most one number");
-  ExpectError(node("%x", "s0=bitwise_not(in0)"), "step 0 (bitwise_not): wanted one of i64 i32 bool, found f32[2, 3]");
-  ExpectError(node("%x", "s0=where(in0,in0,1)"), "step 0 (where): wanted the condition as bool");
-  ExpectError(node("%x", "s0=gt(in0,1)"), "step 0 (gt): wanted the result as f32, found bool[2, 3]");
+  ExpectError(node("%x", "s0=neg(in0); s1=frob(s0)"), "step 1 (frob): expected an element-wise operator");
+  ExpectError(node("%x", "s0=softmax(in0)"), "step 0 (softmax): expected an element-wise operator");
+  ExpectError(node("%x", "s0=add(in0)"), "step 0 (add): expected 2 arguments, got 1");
+  ExpectError(node("%x", "s0=neg(in0); s1=add(s0,in1)"), "step 1 (add): expected an argument below in1, got in1");
+  ExpectError(node("%x", "s0=neg(1)"), "step 0 (neg): expected at most one number");
+  ExpectError(node("%x", "s0=pow(2,in0)"), "step 0 (pow): expected at most one number, none as condition, base");
+  ExpectError(node("%x", "s0=gt(in0,0); s1=where(s0,1,2)"), "step 1 (where): expected at most one number");
+  ExpectError(node("%x", "s0=bitwise_not(in0)"), "step 0 (bitwise_not): expected one of i64 i32 bool, got f32[2, 3]");
+  ExpectError(node("%x", "s0=where(in0,in0,1)"), "step 0 (where): expected the condition as bool");
+  ExpectError(node("%x", "s0=gt(in0,1)"), "step 0 (gt): expected the result as f32, got bool[2, 3]");
   ExpectError(node("%x, %r", "s0=neg(in1); s1=add(in0,s0)"),
-              "step 0 (neg): wanted the shape of the last step, [2, 3], found [3]");
-  ExpectError(node("%x", "s0=neg(in0); s1=exp(in0)"), "step 0 (neg): wanted a later step to read it");
-  ExpectError(node("%x, %r", "s0=neg(in0)"), "wanted every operand to be read, found none for in1");
-  ExpectError(node("%x, %m", "s0=where(in1,in0,0)"), "wanted every operand as f32, bf16 or f16, found bool[2, 3]");
+              "step 0 (neg): expected the shape of the last step, [2, 3], got [3]");
+  ExpectError(node("%x", "s0=neg(in0); s1=exp(in0)"), "step 0 (neg): expected a later step to read it");
+  ExpectError(node("%x, %r", "s0=neg(in0)"), "expected every operand to be read, got none for in1");
+  ExpectError(node("%x, %m", "s0=where(in1,in0,0)"), "expected every operand as f32, bf16 or f16, got bool[2, 3]");
   std::string steps = "s0=neg(in0)";
   for (int i = 1; i < 17; ++i) steps += "; s" + std::to_string(i) + "=neg(s" + std::to_string(i - 1) + ")";
-  ExpectError(node("%x", steps), "wanted at most 16 steps and 8 operands, found 17 and 1");
+  ExpectError(node("%x", steps), "expected at most 16 steps and 8 operands, got 17 and 1");
 }
 
 TEST(PointwiseFusion, ValuesOfSixteenBitsAreReadAndStoredAsTheyAre) {

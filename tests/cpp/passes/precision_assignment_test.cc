@@ -166,7 +166,7 @@ TEST(PrecisionAssignment, RefusesWhatItDoesNotKnow) {
   const Result<Graph> unknown = RunPasses(before, passes, context);
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().message(),
-            "pass precision_assignment: wanted a precision of model fp32 bf16 fp16 int8 int8_weight int4_weight, found "
+            "pass precision_assignment: expected a precision of model fp32 bf16 fp16 int8 int8_weight int4_weight, got "
             "'int7'");
   context.precision = {"int8", {}, -1.0};
   EXPECT_FALSE(RunPasses(before, passes, context).ok());

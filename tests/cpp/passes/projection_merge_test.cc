@@ -155,8 +155,8 @@ TEST(Linears, RefusesOtherOperands) {
   expect("%a = linears(%x) {weights = 0}", "found 0 operands behind x");
   expect("%a = linears(%x, %w) {weights = -1}", "of which weights = -1");
   expect("%a = linears(%x, %w)", "weights");
-  expect("%a = linears(%x, %w) {layout = \"kn\", weights = 1}", "weight [K, N], found x [4, 8]");
-  expect("%a, %c = linears(%x, %w, %b) {weights = 2}", "weight [N, K], found x [4, 8] and weight [5]");
+  expect("%a = linears(%x, %w) {layout = \"kn\", weights = 1}", "weight [K, N], got x [4, 8]");
+  expect("%a, %c = linears(%x, %w, %b) {weights = 2}", "weight [N, K], got x [4, 8] and weight [5]");
   expect("%a, %c = linears(%x, %w, %w, %b, %b) {precision = \"q\", weights = 2}", "\"q\" is not known");
   EXPECT_EQ(error("%a, %c = linears(%x, %w, %w, %b, %b) {weights = 2}"), "");
 }

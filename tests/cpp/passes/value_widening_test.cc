@@ -118,7 +118,7 @@ TEST(ValueWidening, PlansRefuseWhatWasNotWidened) {
   WeightStore weights;
   const auto plan = BuildPlan(graph, weights, {});
   ASSERT_FALSE(plan.ok());
-  EXPECT_NE(plan.status().message().find("exp: wanted operand 0 as f32, found bf16; run the pass value_widening first"),
+  EXPECT_NE(plan.status().message().find("exp: expected operand 0 as f32, got bf16; run the pass value_widening first"),
             std::string::npos)
       << plan.status().message();
 }

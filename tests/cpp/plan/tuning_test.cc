@@ -60,7 +60,7 @@ TEST(TuningTableTest, RefusesWhatNoKernelTakes) {
   for (const TunedProduct& wrong : std::vector<TunedProduct>{{Key(0), {}}, {Key(1, -1), {}}, {Key(1), {-1, 0}}}) {
     const Status status = table.Replace({{Key(5), {}}, wrong});
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_NE(status.message().find("wanted"), std::string::npos);
+    EXPECT_NE(status.message().find("expected"), std::string::npos);
   }
   ASSERT_EQ(table.Entries().size(), 1u) << "a refused table must leave the old one";
   EXPECT_EQ(table.Entries()[0].blocking.most_rows, 9);
@@ -120,7 +120,7 @@ TEST(TunerTest, RefusesWhatCannotBeMeasured) {
   ProductKey other = Key(1);
   other.isa = isa::Current() == isa::Isa::kSve ? isa::Isa::kSse2 : isa::Isa::kSve;
   const auto result = TuneProduct(other, Quick(), nothing);
-  EXPECT_NE(result.status().message().find("wanted the instruction set in use"), std::string::npos);
+  EXPECT_NE(result.status().message().find("expected the instruction set in use"), std::string::npos);
   const auto huge = TuneProduct(Key(1 << 20, 1 << 20, 1 << 20), Quick(), [](double) {});
   EXPECT_EQ(huge.status().code(), Code::kResourceExhausted);
 }

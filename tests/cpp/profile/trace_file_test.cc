@@ -170,12 +170,12 @@ TEST_F(TraceFile, RefusesWhatItCannotDo) {
   EXPECT_FALSE(StopTrace().running) << "stopping without a start changes nothing";
   EXPECT_EQ(AnnotateTrace("{}").code(), Code::kInvalidArgument);
   std::ofstream(Path("there")) << "mine";
-  EXPECT_NE(StartTrace({.path = Path("there")}).message().find("wanted a new file"), std::string::npos);
+  EXPECT_NE(StartTrace({.path = Path("there")}).message().find("expected a new file"), std::string::npos);
   EXPECT_NE(StartTrace({.path = Path("no folder/a")}).message().find("No such file"), std::string::npos);
   EXPECT_EQ(std::filesystem::file_size(Path("there")), 4u);
   ASSERT_TRUE(StartTrace({.path = Path("a")}).ok());
   const Status twice = StartTrace({.path = Path("b")});
-  EXPECT_NE(twice.message().find("found one running into " + Path("a")), std::string::npos) << twice.message();
+  EXPECT_NE(twice.message().find("got one running into " + Path("a")), std::string::npos) << twice.message();
   EXPECT_FALSE(std::filesystem::exists(Path("b")));
 }
 

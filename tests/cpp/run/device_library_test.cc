@@ -75,7 +75,7 @@ TEST(DeviceLibrary, Info) {
   EXPECT_EQ(info.kind, "cuda");
   EXPECT_EQ(info.index, 1);
   EXPECT_EQ(info.compute_capability, "9.0");
-  EXPECT_THAT(library->OpenDevice(2).status().message(), HasSubstr("wanted a cuda device from 0 to 1, found 2"));
+  EXPECT_THAT(library->OpenDevice(2).status().message(), HasSubstr("expected a cuda device from 0 to 1, got 2"));
 }
 
 TEST(DeviceLibrary, AnotherVersionIsRefused) {
@@ -83,9 +83,9 @@ TEST(DeviceLibrary, AnotherVersionIsRefused) {
   other.engine_version = "0.0.7";
   const Status status = DeviceLibrary::FromTable(other, "lib.so").status();
   EXPECT_EQ(status.code(), Code::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("found 0.0.7; pip install thresher-cuda=="));
+  EXPECT_THAT(status.message(), HasSubstr("got 0.0.7; pip install thresher-cuda=="));
   EXPECT_THAT(DeviceLibrary::Open("/nonexistent.so").status().message(), HasSubstr("cannot be opened"));
-  EXPECT_THAT(DeviceLibrary::Open("libm.so.6").status().message(), HasSubstr("found another library"));
+  EXPECT_THAT(DeviceLibrary::Open("libm.so.6").status().message(), HasSubstr("got another library"));
 }
 
 TEST(DeviceLibrary, ErrorsAreTheLibrarysOwnWords) {

@@ -200,11 +200,11 @@ TEST(DevicePlan, KernelsThatAreMissingAreNamed) {
     return status.message();
   };
   const std::string rest =
-      " on this device, found copy, cast, unary, binary, pointwise, layer_norm, rms_norm, softmax, stored_product";
-  EXPECT_THAT(refusal("matmul", {2, 4, 4}, 2), HasSubstr("matmul: wanted a kernel batched_product" + rest));
-  EXPECT_THAT(refusal("sdpa", {1, 2, 4, 8}, 3, {{"scale", 1.0}}), HasSubstr("sdpa: wanted a kernel sdpa" + rest));
+      " on this device, got copy, cast, unary, binary, pointwise, layer_norm, rms_norm, softmax, stored_product";
+  EXPECT_THAT(refusal("matmul", {2, 4, 4}, 2), HasSubstr("matmul: expected a kernel batched_product" + rest));
+  EXPECT_THAT(refusal("sdpa", {1, 2, 4, 8}, 3, {{"scale", 1.0}}), HasSubstr("sdpa: expected a kernel sdpa" + rest));
   EXPECT_THAT(refusal("cast", {4}, 1, {{"dtype", std::string("f16")}}),
-              HasSubstr("wanted f32 to bf16 or back on this device, found f32 to f16"));
+              HasSubstr("expected f32 to bf16 or back on this device, got f32 to f16"));
   Graph g;
   const ValueId x = g.AddInput("x", DType::kF32, {4, 32});
   const ValueId w = AddF32(g, "w", {8, 32}, RandomFloats(256, 1));
@@ -213,14 +213,14 @@ TEST(DevicePlan, KernelsThatAreMissingAreNamed) {
   CompileOptions options;
   options.device = EmulatedDevice();
   EXPECT_THAT(Compile(g, weights, options).status().message(),
-              HasSubstr("linear: wanted a precision of fp32 or bf16 on this device, found int8"));
+              HasSubstr("linear: expected a precision of fp32 or bf16 on this device, got int8"));
 }
 
 TEST(DevicePlan, APlanRunsOnTheDeviceItWasMadeForOnly) {
   const std::shared_ptr<Device> device = EmulatedDevice();
   const auto session = MakeSession(MakeBlock(), device);
   const auto plan = std::make_shared<const Plan>(session->plan());
-  EXPECT_THAT(Session::Create(CpuDevice(), plan).status().message(), HasSubstr("found one made for cuda sm_90"));
+  EXPECT_THAT(Session::Create(CpuDevice(), plan).status().message(), HasSubstr("got one made for cuda sm_90"));
   EXPECT_FALSE(Session::Create(EmulatedDevice(1), plan).ok());
   EXPECT_TRUE(Session::Create(device, plan).ok());
 }
@@ -246,7 +246,7 @@ TEST(DevicePlan, LaunchTakesMemoryOfTheDevice) {
   EXPECT_EQ(first, second);
   const auto stream = Must(device->CreateStream());
   inputs[0].strides[0] = 1, inputs[0].strides[1] = 3;
-  EXPECT_THAT(session->Launch(*stream, inputs, outputs).message(), HasSubstr("wanted a row-major tensor"));
+  EXPECT_THAT(session->Launch(*stream, inputs, outputs).message(), HasSubstr("expected a row-major tensor"));
 }
 
 TEST(DevicePlan, AFaultOnTheDeviceFailsThatCallOnly) {

@@ -106,7 +106,7 @@ TEST(Extent, OtherSizesAreRefused) {
     EXPECT_FALSE(PlanAt(plan, sizes).ok());
     EXPECT_EQ(session->Run({}, {}, sizes).code(), Code::kInvalidArgument);
   }
-  EXPECT_NE(CheckSizes(plan, Dims{33, 8}).message().find("size batch: wanted 2 to 32"), std::string::npos);
+  EXPECT_NE(CheckSizes(plan, Dims{33, 8}).message().find("size batch: expected 2 to 32"), std::string::npos);
   // Inputs that do not have the sizes said.
   std::vector<float> x(6 * 10 * kWidth);
   const Status status =
@@ -115,7 +115,7 @@ TEST(Extent, OtherSizesAreRefused) {
   const std::vector<View> outputs(4, MakeView(x.data(), DType::kF32, {1}));
   const Status shape =
       session->Run(std::vector<View>{MakeView(x.data(), DType::kF32, {6, 10, kWidth})}, outputs, Dims{6, 11});
-  EXPECT_NE(shape.message().find("wanted f32[6, 11, 32], found f32[6, 10, 32]"), std::string::npos) << shape.message();
+  EXPECT_NE(shape.message().find("expected f32[6, 11, 32], got f32[6, 10, 32]"), std::string::npos) << shape.message();
 }
 
 TEST(Extent, FewRowsOfInt4HaveAPlanOfTheirOwn) {

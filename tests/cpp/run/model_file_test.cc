@@ -200,8 +200,8 @@ TEST_F(ModelFile, SeveralShapesArePickedByTheInputs) {
   Inputs other(7);
   const Result<Model::Call> none = model.Find(other.views());
   ASSERT_FALSE(none.ok());
-  EXPECT_THAT(none.status().message(), HasSubstr("wanted inputs (ids: i64[5], scale: f32[5, 1]) or (ids: i64[6], "));
-  EXPECT_THAT(none.status().message(), HasSubstr("found (i64[7], f32[7, 1])"));
+  EXPECT_THAT(none.status().message(), HasSubstr("expected inputs (ids: i64[5], scale: f32[5, 1]) or (ids: i64[6], "));
+  EXPECT_THAT(none.status().message(), HasSubstr("got (i64[7], f32[7, 1])"));
   EXPECT_FALSE(model.Run(std::vector<View>{}).ok());
 }
 
@@ -280,7 +280,7 @@ TEST_F(ModelFile, RulesThatFitNoGraphAreRefused) {
            error([](auto& rules, auto&) { rules.nodes.back().numbers.push_back({"dims", 1, {{{0, 5}}}}); }),
        }) {
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("wanted"));
+    EXPECT_THAT(status.message(), HasSubstr("expected"));
   }
   GraphFamily::Rules rules = good.graphs[0].family->rules();
   rules.inputs[1][0] = {{{1, 1}, {0, -30}}};
@@ -335,11 +335,11 @@ TEST_F(ModelFile, SettingsThatCannotWorkAreRefused) {
   Written();
   LoadOptions options;
   options.precision = "int7";
-  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("wanted one of model, fp32, bf16"));
+  EXPECT_THAT(LoadModel(path_, options).status().message(), HasSubstr("expected one of model, fp32, bf16"));
   options.precision = "bf16";
   options.optimization_level = "O1";
   EXPECT_THAT(LoadModel(path_, options).status().message(),
-              HasSubstr("found O1, which multiplies weights as they are stored"));
+              HasSubstr("got O1, which multiplies weights as they are stored"));
   options = {};
   options.optimization_level = "O9";
   EXPECT_FALSE(LoadModel(path_, options).ok());
@@ -357,7 +357,7 @@ TEST_F(ModelFile, TooManyShapesAreNotWritten) {
     g.SetOutputs({Must(g.Add1("relu", {x}))});
     model.graphs.push_back({std::move(g), {"y"}});
   }
-  EXPECT_THAT(WriteModelFile(path_, model).message(), HasSubstr("wanted at most 1021 combinations of shapes"));
+  EXPECT_THAT(WriteModelFile(path_, model).message(), HasSubstr("expected at most 1021 combinations of shapes"));
   EXPECT_TRUE(fs::is_empty(folder_));
   model.graphs.resize(kMaxModelSections - 3);
   Written(model);
@@ -369,8 +369,8 @@ TEST_F(ModelFile, WhatIsNoModelFileIsNamed) {
   EXPECT_THAT(ReadModelFile(folder_).status().message(), HasSubstr("no regular file"));
   std::ofstream(folder_ / "empty").flush();
   EXPECT_THAT(ReadModelFile(folder_ / "empty").status().message(), HasSubstr("an empty file"));
-  EXPECT_THAT(ErrorOf("THRMODEL"), HasSubstr("found a file of 8;"));
-  EXPECT_THAT(ErrorOf(std::string(500, 'x')), HasSubstr("found other bytes"));
+  EXPECT_THAT(ErrorOf("THRMODEL"), HasSubstr("got a file of 8;"));
+  EXPECT_THAT(ErrorOf(std::string(500, 'x')), HasSubstr("got other bytes"));
 }
 
 TEST_F(ModelFile, ANewerFormatNamesItsEngine) {
@@ -379,7 +379,7 @@ TEST_F(ModelFile, ANewerFormatNamesItsEngine) {
   std::strcpy(HeaderOf(bytes)->engine, "9.8.7");
   const Status status = Read(bytes).status();
   EXPECT_EQ(status.code(), Code::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("wanted format version 2, found 3; thresher 9.8.7 wrote the file"));
+  EXPECT_THAT(status.message(), HasSubstr("expected format version 2, got 3; thresher 9.8.7 wrote the file"));
 }
 
 // What is read when it is wanted: a matrix of 256 KiB that is packed, and one of 128 KiB whose rows are taken.
@@ -458,7 +458,7 @@ TEST_F(ModelFile, AFileThatIsWrittenToIsAnErrorWhereItIsReadNext) {
   }
   file.close();
   WeightStore weights;
-  EXPECT_THAT(Compile(read.graphs[0].graph, weights, {}).status().message(), HasSubstr("wanted contents of digest"));
+  EXPECT_THAT(Compile(read.graphs[0].graph, weights, {}).status().message(), HasSubstr("expected contents of digest"));
 }
 
 TEST_F(ModelFile, WhatBecomesOfItsFileIsNothingToALoadedModel) {
@@ -479,7 +479,7 @@ TEST_F(ModelFile, ErrorsNameTheFile) {
   const std::string bytes = Written();
   fs::resize_file(path_, bytes.size() - 1);
   const std::string message = LoadModel(path_).status().message();
-  EXPECT_THAT(message, HasSubstr("model file " + path_.string() + ": wanted " + std::to_string(bytes.size())));
+  EXPECT_THAT(message, HasSubstr("model file " + path_.string() + ": expected " + std::to_string(bytes.size())));
 }
 
 TEST_F(ModelFile, EveryTruncationIsAnError) {
@@ -501,7 +501,7 @@ TEST_F(ModelFile, EveryTruncationIsAnError) {
       std::string signed_ = bytes.substr(0, size);
       HeaderOf(signed_)->file_bytes = size;
       Sign(signed_);
-      EXPECT_THAT(ErrorOf(signed_), HasSubstr("wanted sections inside the file's"));
+      EXPECT_THAT(ErrorOf(signed_), HasSubstr("expected sections inside the file's"));
     }
   }
   EXPECT_THAT(ErrorOf(bytes + "x"), HasSubstr("incomplete"));
@@ -534,22 +534,22 @@ TEST_F(ModelFile, SizesBeyondTheFileAreRefused) {
   const std::string good = Written();
   constexpr uint32_t kHuge = 0xffffffff;
   EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, 0, kHuge)), HasSubstr("entries in what is left"));
-  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, 4, kHuge)), HasSubstr("wanted more than its section"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, 4, kHuge)), HasSubstr("expected more than its section"));
   EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kGraph, 0, kHuge)), HasSubstr("entries in what is left"));
-  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kGraph, 4, kHuge)), HasSubstr("wanted more than its section"));
-  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kInfo, 0, kHuge)), HasSubstr("wanted more than its section"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kGraph, 4, kHuge)), HasSubstr("expected more than its section"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kInfo, 0, kHuge)), HasSubstr("expected more than its section"));
   // The first tensor: 4 bytes of count, 4 + 5 of its name "table".
   constexpr size_t kType = 13, kRank = 17, kDim = 21, kPlace = 37, kDigest = 45;
-  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kType, 99u)), HasSubstr("wanted a dtype below"));
+  EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kType, 99u)), HasSubstr("expected a dtype below"));
   EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kRank, 9u)), HasSubstr("at most 8 dimensions"));
   for (const int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 62, INT64_MAX, INT64_MIN}) {
-    EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kDim, size)), HasSubstr("'table': wanted a size"));
+    EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kDim, size)), HasSubstr("'table': expected a size"));
   }
   for (const uint64_t place : {uint64_t{1}, uint64_t{1} << 40, ~uint64_t{63}}) {
-    EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kPlace, place)), HasSubstr("'table': wanted a place"));
+    EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kPlace, place)), HasSubstr("'table': expected a place"));
   }
   EXPECT_THAT(ErrorOf(Patched(good, SectionKind::kTensors, kDigest, uint64_t{1})),
-              HasSubstr("'table': wanted contents"));
+              HasSubstr("'table': expected contents"));
 
   const auto with_entry = [&](auto change) {
     std::string bytes = good;
@@ -557,20 +557,20 @@ TEST_F(ModelFile, SizesBeyondTheFileAreRefused) {
     Sign(bytes);
     return ErrorOf(bytes);
   };
-  EXPECT_THAT(with_entry([](SectionEntry& e) { e.bytes = ~uint64_t{0}; }), HasSubstr("wanted sections inside"));
-  EXPECT_THAT(with_entry([](SectionEntry& e) { e.offset = ~uint64_t{63}; }), HasSubstr("wanted sections inside"));
-  EXPECT_THAT(with_entry([](SectionEntry& e) { e.offset = 0; }), HasSubstr("wanted sections inside"));
-  EXPECT_THAT(with_entry([](SectionEntry& e) { e.bytes -= 64; }), HasSubstr("wanted a place inside"));
-  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind{7}; }), HasSubstr("found 7"));
-  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind::kInfo; }), HasSubstr("of kind 1, found 2"));
-  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind::kGraph; }), HasSubstr("of kind 4, found 0"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.bytes = ~uint64_t{0}; }), HasSubstr("expected sections inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.offset = ~uint64_t{63}; }), HasSubstr("expected sections inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.offset = 0; }), HasSubstr("expected sections inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.bytes -= 64; }), HasSubstr("expected a place inside"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind{7}; }), HasSubstr("got 7"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind::kInfo; }), HasSubstr("of kind 1, got 2"));
+  EXPECT_THAT(with_entry([](SectionEntry& e) { e.kind = SectionKind::kGraph; }), HasSubstr("of kind 4, got 0"));
 
   std::string bytes = good;
   HeaderOf(bytes)->num_sections = kHuge;
-  EXPECT_THAT(ErrorOf(bytes), HasSubstr("sections, found 4294967295"));
+  EXPECT_THAT(ErrorOf(bytes), HasSubstr("sections, got 4294967295"));
   HeaderOf(bytes)->num_sections = 0;
   Sign(bytes);
-  EXPECT_THAT(ErrorOf(bytes), HasSubstr("of kind 1, found 0"));
+  EXPECT_THAT(ErrorOf(bytes), HasSubstr("of kind 1, got 0"));
 }
 
 TEST_F(ModelFile, BytesAfterTheEndOfASectionAreRefused) {
@@ -591,7 +591,7 @@ TEST_F(ModelFile, BytesAfterTheEndOfASectionAreRefused) {
       if (more == 0) {
         EXPECT_TRUE(Read(bytes).ok()) << Read(bytes).status().message();
       } else {
-        EXPECT_THAT(ErrorOf(bytes), HasSubstr(name + "wanted its end, found " + std::to_string(more) + " more bytes"));
+        EXPECT_THAT(ErrorOf(bytes), HasSubstr(name + "expected its end, got " + std::to_string(more) + " more bytes"));
       }
     }
   }
@@ -634,7 +634,7 @@ TEST_F(ModelFile, AGraphThatDoesNotFitItsNamesIsNotWritten) {
     EXPECT_FALSE(fs::exists(path_));
     return status.message();
   };
-  EXPECT_THAT(message({}), HasSubstr("wanted a graph"));
+  EXPECT_THAT(message({}), HasSubstr("expected a graph"));
   ModelContents model = Contents();
   model.graphs[0].output_names = {"states"};
   EXPECT_THAT(message(model), HasSubstr("one name for each output"));

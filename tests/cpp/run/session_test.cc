@@ -256,18 +256,18 @@ TEST(Session, WrongInputsAreNamed) {
   const std::vector<View> short_input = {MakeView(call.ids.data(), DType::kI64, {1, kRows})};
   const Status shape = session->Run(short_input, call.outputs);
   EXPECT_EQ(shape.code(), Code::kInvalidArgument);
-  EXPECT_NE(shape.message().find("wanted i64[2, 48], found i64[1, 48]"), std::string::npos) << shape.message();
+  EXPECT_NE(shape.message().find("expected i64[2, 48], got i64[1, 48]"), std::string::npos) << shape.message();
   const std::vector<View> floats = {MakeView(call.hidden.data(), DType::kF32, {2, kRows})};
-  EXPECT_NE(session->Run(floats, call.outputs).message().find("found f32[2, 48]"), std::string::npos);
+  EXPECT_NE(session->Run(floats, call.outputs).message().find("got f32[2, 48]"), std::string::npos);
   EXPECT_EQ(session->Run({}, call.outputs).code(), Code::kInvalidArgument);
   EXPECT_EQ(session->Run(call.inputs, {}).code(), Code::kInvalidArgument);
   std::vector<View> outputs = call.outputs;
   outputs[1] = MakeView(call.mean.data(), DType::kF32, {kWidth, 2});
-  EXPECT_NE(session->Run(call.inputs, outputs).message().find("output 1: wanted f32[2, 64], found f32[64, 2]"),
+  EXPECT_NE(session->Run(call.inputs, outputs).message().find("output 1: expected f32[2, 64], got f32[64, 2]"),
             std::string::npos);
   std::swap(outputs[1].shape[0], outputs[1].shape[1]);
   outputs[1].strides[0] = 1, outputs[1].strides[1] = 2;
-  EXPECT_NE(session->Run(call.inputs, outputs).message().find("output 1: wanted a row-major tensor"),
+  EXPECT_NE(session->Run(call.inputs, outputs).message().find("output 1: expected a row-major tensor"),
             std::string::npos);
 }
 

@@ -43,10 +43,10 @@ def load_report(path: Path) -> dict[str, Any]:
         try:
             data = parse(path.read_bytes())
         except ValueError as error:
-            raise ValueError(f"{path}: wanted JSON, found a damaged file: {error}; write the report again") from error
+            raise ValueError(f"{path}: expected JSON, got a damaged file: {error}; write the report again") from error
         return _checked(path, data)
     if format is not None and format.startswith("thresher-"):
-        raise ValueError(f"{path}: wanted a trace or the report of a run, found a {format}; give the run's own file")
+        raise ValueError(f"{path}: expected a trace or the report of a run, got a {format}; give the run's own file")
     from thresher.profiler.analysis import build_report
     from thresher.profiler.trace import read_trace
 
@@ -58,17 +58,17 @@ def _checked(path: Path, data: Any) -> dict[str, Any]:
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != REPORT_VERSION:
         raise ValueError(
-            f"{path}: wanted format version {REPORT_VERSION}, found {version}; read it with the version of Thresher "
+            f"{path}: expected format version {REPORT_VERSION}, got {version}; read it with the version of Thresher "
             "that wrote it"
         )
     wanted = {"source", "machine", "versions", "overview", "operators"}
     if missing := sorted(wanted - data.keys()):
-        raise ValueError(f"{path}: wanted a report, found one without {', '.join(missing)}; the file is damaged")
+        raise ValueError(f"{path}: expected a report, got one without {', '.join(missing)}; the file is damaged")
     try:
         _check_content(data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path}: wanted a report, found a damaged one: {type(error).__name__} {error}; write the report again"
+            f"{path}: expected a report, got a damaged one: {type(error).__name__} {error}; write the report again"
         ) from error
     found: dict[str, Any] = data
     return found
@@ -98,7 +98,7 @@ def _check_content(data: dict[str, Any]) -> None:
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise TypeError(f"wanted a list, found {type(value).__name__}")
+        raise TypeError(f"expected a list, got {type(value).__name__}")
     return value
 
 

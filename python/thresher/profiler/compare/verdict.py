@@ -115,7 +115,7 @@ def check_reports(
         if run.wall_ns <= 0
     ]
     if empty:
-        result["reason"] = f"wanted runs with calls of a compiled model, found none in {', '.join(map(str, empty))}"
+        result["reason"] = f"expected runs with calls of a compiled model, got none in {', '.join(map(str, empty))}"
         return result
     result["wall"] = _wall(base_runs, new_runs, limits)
     result["operators"] = _operators(base_runs, new_runs, limits)

@@ -40,7 +40,7 @@ def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
         write_perfetto(trace, path, force=force)
     else:
         wanted = ", ".join((*CHROME_SUFFIXES, *PERFETTO_SUFFIXES))
-        raise ValueError(f"{path}: wanted a name that ends in one of {wanted}, found {path.name!r}; choose one of them")
+        raise ValueError(f"{path}: expected a name that ends in one of {wanted}, got {path.name!r}; choose one of them")
 
 
 __all__ = [

@@ -17,7 +17,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class OutputError(OSError):
-    """A file cannot be written; the message says what was wanted, what was found and what to do."""
+    """A file cannot be written; the message says what was expected, what was found and what to do."""
 
 
 def check_output(path: Path, *, force: bool = False) -> None:
@@ -38,21 +38,21 @@ def check_output(path: Path, *, force: bool = False) -> None:
         raise _error(path, error) from error
     if mode is not None:
         if stat.S_ISDIR(mode):
-            raise OutputError(f"{path}: wanted the name of a file, found a folder; name a file in it")
+            raise OutputError(f"{path}: expected the name of a file, got a folder; name a file in it")
         if stat.S_ISREG(mode) and not force:
-            raise OutputError(f"{path}: wanted a new file, found one that exists; choose another name or add --force")
+            raise OutputError(f"{path}: expected a new file, got one that exists; choose another name or add --force")
         if not os.access(path, os.W_OK):
-            raise OutputError(f"{path}: wanted a file that can be written, found no permission; choose another place")
+            raise OutputError(f"{path}: expected a file that can be written, got no permission; choose another place")
         if not stat.S_ISREG(mode):
             return
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
-        raise OutputError(f"{path}: wanted a folder, found the file {folder}; choose another place")
+        raise OutputError(f"{path}: expected a folder, got the file {folder}; choose another place")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OutputError(
-            f"{path}: wanted a folder that can be written, found no permission in {folder}; choose another place"
+            f"{path}: expected a folder that can be written, got no permission in {folder}; choose another place"
         )
 
 
@@ -104,4 +104,4 @@ def _opened(path: Path) -> AbstractContextManager[BinaryIO]:
 def _error(path: Path, error: OSError) -> OutputError:
     found = error.strerror or str(error)
     cure = "make room or choose another disk" if error.errno in _FULL else "choose another place"
-    return OutputError(f"{path}: wanted a file that can be written, found: {found}; {cure}")
+    return OutputError(f"{path}: expected a file that can be written, got: {found}; {cure}")

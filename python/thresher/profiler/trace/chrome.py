@@ -177,13 +177,13 @@ class _Reader:
         stream = self._stream
         if not stream.found_array:
             raise TraceError(
-                f'trace {self._path}: wanted an object with "traceEvents", '
-                f"found the keys {sorted(stream.members)[:8]}; "
+                f'trace {self._path}: expected an object with "traceEvents", '
+                f"got the keys {sorted(stream.members)[:8]}; "
                 "give the file that torch.profiler's export_chrome_trace or thresher has written"
             )
         if not self._pieces.count and self._malformed:
             raise TraceError(
-                f"trace {self._path}: wanted events with ph, ts and dur, found {self._malformed} elements without "
+                f"trace {self._path}: expected events with ph, ts and dur, got {self._malformed} elements without "
                 "them; "
                 "give the file that torch.profiler's export_chrome_trace or thresher has written"
             )

@@ -99,7 +99,7 @@ class JsonStream:
             self._members_left -= len(key) + self._length
             if self._members_left < 0:
                 raise TraceError(
-                    f"trace {self.path}: wanted at most {_MAX_VALUE} characters beside {self._array!r}, found more; "
+                    f"trace {self.path}: expected at most {_MAX_VALUE} characters beside {self._array!r}, got more; "
                     "give the file that the profiler has written"
                 )
             self.members[key] = value
@@ -176,7 +176,7 @@ class JsonStream:
 
     def _too_deep(self) -> TraceError:
         return TraceError(
-            f"trace {self.path}: wanted a trace, found JSON that is nested too deeply; "
+            f"trace {self.path}: expected a trace, got JSON that is nested too deeply; "
             "give the file that the profiler has written"
         )
 
@@ -184,7 +184,7 @@ class JsonStream:
         what = f"{self._buffer[self._position : self._position + 24]!r}" if found else "nothing"
         inside = "compressed data that begins" if self._compressed else "a file that begins"
         return TraceError(
-            f"trace {self.path}: wanted a trace (*.thrtrace, or Chrome JSON as torch.profiler's export_chrome_trace "
+            f"trace {self.path}: expected a trace (*.thrtrace, or Chrome JSON as torch.profiler's export_chrome_trace "
             "writes "
-            f"it, .json or .json.gz), found {inside} with {what}; give the file that the profiler has written"
+            f"it, .json or .json.gz), got {inside} with {what}; give the file that the profiler has written"
         )

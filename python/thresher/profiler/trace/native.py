@@ -115,7 +115,7 @@ class _Reader:
         self._finish_chunk()
         if not saw_head and not self._total_events:
             raise TraceError(
-                f"trace {self._file.path}: wanted a description of the run, found none (the file ends after "
+                f"trace {self._file.path}: expected a description of the run, got none (the file ends after "
                 f"{self._file.size} bytes); the process was killed before it had recorded anything: record it again"
             )
         return self._finish()
@@ -128,13 +128,13 @@ class _Reader:
             data = json_text.parse(payload)
         except ValueError as error:
             raise TraceError(
-                f"trace {self._file.path}: wanted JSON in the block {tag}, found something else: {error}; "
+                f"trace {self._file.path}: expected JSON in the block {tag}, got something else: {error}; "
                 "the file is damaged: record it again"
             ) from error
         if not isinstance(data, wanted):
             raise TraceError(
-                f"trace {self._file.path}: wanted {'a list' if wanted is list else 'an object'} in the block {tag}, "
-                f"found {type(data).__name__}; the file is damaged: record it again"
+                f"trace {self._file.path}: expected {'a list' if wanted is list else 'an object'} in the block {tag}, "
+                f"got {type(data).__name__}; the file is damaged: record it again"
             )
         return data
 

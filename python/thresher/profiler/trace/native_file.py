@@ -92,18 +92,18 @@ class NativeFile:
         head = self._file.read(_HEADER.size)
         if len(head) < _HEADER.size or head[:8] != MAGIC:
             raise TraceError(
-                f"trace {self.path}: wanted a file that begins with {MAGIC.decode()!r}, found {head[:8]!r}; "
+                f"trace {self.path}: expected a file that begins with {MAGIC.decode()!r}, got {head[:8]!r}; "
                 "give a file that thresher.profiler.start(trace=...) has written"
             )
         _, version, record_bytes = _HEADER.unpack(head)
         if version != FORMAT_VERSION:
             raise TraceError(
-                f"trace {self.path}: wanted format version {FORMAT_VERSION}, found {version}; "
+                f"trace {self.path}: expected format version {FORMAT_VERSION}, got {version}; "
                 "read it with the version of Thresher that wrote it"
             )
         if record_bytes != RECORD.itemsize:
             raise TraceError(
-                f"trace {self.path}: wanted records of {RECORD.itemsize} bytes, found {record_bytes}; "
+                f"trace {self.path}: expected records of {RECORD.itemsize} bytes, got {record_bytes}; "
                 "the file is damaged: record it again"
             )
 
@@ -151,7 +151,7 @@ class NativeFile:
             read = os.preadv(self._file.fileno(), [view[position : position + length]], offset)
             if read != length:
                 raise TraceError(
-                    f"trace {self.path}: wanted {length} bytes at {offset}, found {read}; the file has shrunk"
+                    f"trace {self.path}: expected {length} bytes at {offset}, got {read}; the file has shrunk"
                 )
             position += length
         return result

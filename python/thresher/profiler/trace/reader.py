@@ -30,13 +30,13 @@ def read_trace(path: str | os.PathLike[str], *, limit: int = DEFAULT_LIMIT) -> T
     """
     file = Path(path)
     if limit < 1:
-        raise ValueError(f"read_trace: wanted a limit of at least 1 event, found {limit}")
+        raise ValueError(f"read_trace: expected a limit of at least 1 event, got {limit}")
     if file.is_dir():
-        raise TraceError(f"trace {file}: wanted a file, found a folder; name one of the files in it")
+        raise TraceError(f"trace {file}: expected a file, got a folder; name one of the files in it")
     with file.open("rb") as opened:
         begin = opened.read(len(MAGIC))
     if not begin:
-        raise TraceError(f"trace {file}: wanted a trace, found an empty file; was the recording stopped?")
+        raise TraceError(f"trace {file}: expected a trace, got an empty file; was the recording stopped?")
     if begin == MAGIC or (len(begin) >= 4 and MAGIC.startswith(begin)):
         return read_native(file, limit=limit)
     return read_chrome(file, limit=limit)
