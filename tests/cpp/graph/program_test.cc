@@ -44,15 +44,15 @@ TEST(Program, NumbersKeepTheirBits) {
 }
 
 TEST(Program, ErrorsNameTheStep) {
-  ExpectError("", "found none");
-  ExpectError("mul(in0,in1)", "found 'mul(in0,in1)'");
-  ExpectError("s0=mul(in0,in1", "found 's0=mul(in0,in1'");
-  ExpectError("s0=mul(in0,)", "found 's0=mul(in0,)'");
-  ExpectError("s0=mul(in0,x)", "found 's0=mul(in0,x)'");
-  ExpectError("s0=mul(in0,in-1)", "found 's0=mul(in0,in-1)'");
-  ExpectError("s0=mul(in0,1.5.2)", "found 's0=mul(in0,1.5.2)'");
-  ExpectError("s0=(in0)", "found 's0=(in0)'");
-  ExpectError("s0=neg(in0);;s1=neg(s0)", "found ''");
+  ExpectError("", "got none");
+  ExpectError("mul(in0,in1)", "got 'mul(in0,in1)'");
+  ExpectError("s0=mul(in0,in1", "got 's0=mul(in0,in1'");
+  ExpectError("s0=mul(in0,)", "got 's0=mul(in0,)'");
+  ExpectError("s0=mul(in0,x)", "got 's0=mul(in0,x)'");
+  ExpectError("s0=mul(in0,in-1)", "got 's0=mul(in0,in-1)'");
+  ExpectError("s0=mul(in0,1.5.2)", "got 's0=mul(in0,1.5.2)'");
+  ExpectError("s0=(in0)", "got 's0=(in0)'");
+  ExpectError("s0=neg(in0);;s1=neg(s0)", "got ''");
   ExpectError("s1=neg(in0)", "expected step s0, got 's1=neg(in0)'");
   ExpectError("s0=neg(in0); s1=add(s0,s1)", "step 1 (add): expected earlier steps as arguments, got s1");
 }

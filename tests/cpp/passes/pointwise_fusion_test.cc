@@ -186,7 +186,7 @@ TEST(Pointwise, ErrorsNameTheStep) {
   };
   EXPECT_EQ(ErrorOf("input %x : f32[2, 3]\n" + node("%x", "s0=neg(in0)") + "\nreturn %y\n"), "");
   ExpectError("%y = pointwise(%x)", "expected attribute 'program'");
-  ExpectError(node("%x", ""), "found none");
+  ExpectError(node("%x", ""), "got none");
   ExpectError(node("%x", "s0=neg(in0); s1=frob(s0)"), "step 1 (frob): expected an element-wise operator");
   ExpectError(node("%x", "s0=softmax(in0)"), "step 0 (softmax): expected an element-wise operator");
   ExpectError(node("%x", "s0=add(in0)"), "step 0 (add): expected 2 arguments, got 1");

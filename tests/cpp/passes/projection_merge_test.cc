@@ -151,8 +151,8 @@ TEST(Linears, RefusesOtherOperands) {
   const auto expect = [&](const std::string& node, const std::string& message) {
     EXPECT_NE(error(node).find(message), std::string::npos) << error(node);
   };
-  expect("%a, %c = linears(%x, %w, %w, %b) {weights = 2}", "found 3 operands behind x, of which weights = 2");
-  expect("%a = linears(%x) {weights = 0}", "found 0 operands behind x");
+  expect("%a, %c = linears(%x, %w, %w, %b) {weights = 2}", "got 3 operands behind x, of which weights = 2");
+  expect("%a = linears(%x) {weights = 0}", "got 0 operands behind x");
   expect("%a = linears(%x, %w) {weights = -1}", "of which weights = -1");
   expect("%a = linears(%x, %w)", "weights");
   expect("%a = linears(%x, %w) {layout = \"kn\", weights = 1}", "weight [K, N], got x [4, 8]");
