@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,7 +87,6 @@ class Runner:
         layer_bytes = pages * page_bytes(decoder, cache) // config.num_layers
         self._states = [np.empty(layer_bytes + _ALIGNMENT, np.uint8) for _ in range(config.num_layers)]
         shape = (pages, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
-        self._state_ports = [(-(-s.ctypes.data // _ALIGNMENT) * _ALIGNMENT, shape) for s in self._states]
         self._tokens = np.zeros(max_tokens, np.int32)
         self._positions = np.zeros(max_tokens, np.int32)
         self._slots = np.zeros(max_tokens, np.int32)
@@ -93,12 +94,12 @@ class Runner:
         self._lengths = np.zeros(max_batch, np.int32)
         self._tables = np.zeros((max_batch, self._width), np.int32)
         self._table_of: list[list[int]] = [[] for _ in range(max_batch)]
-        self._fixed_ports = [
-            (self._starts.ctypes.data, self._starts.shape),
-            (self._lengths.ctypes.data, self._lengths.shape),
-            (self._tables.ctypes.data, self._tables.shape),
-            *self._state_ports,
-        ]
+        self._fixed_places = b"".join(
+            [
+                *(_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, self._tables)),
+                *(_place(-(-s.ctypes.data // _ALIGNMENT) * _ALIGNMENT, shape) for s in self._states),
+            ]
+        )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
         self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
         self._rows = np.empty((max_batch, config.hidden_size), np.float32)
@@ -159,9 +160,8 @@ class Runner:
         self._starts[len(work) + 1 :] = start
         hidden, rows, logits = self._addresses
         config = self._decoder.config
-        inputs: list[tuple[object, ...]] = [(address, (start,)) for address in self._token_addresses]
-        inputs += self._fixed_ports
-        self._body.run(start, inputs, [(hidden, (start, config.hidden_size))])
+        inputs = b"".join([*(_place(address, (start,)) for address in self._token_addresses), self._fixed_places])
+        self._body.run(start, inputs, _place(hidden, (start, config.hidden_size)))
         count = len(wanted)
         if not count:
             return self._logits[:0]
@@ -169,7 +169,7 @@ class Runner:
             rows = hidden
         else:
             np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
-        self._head.run(count, [(rows, (count, config.hidden_size))], [(logits, (count, config.vocab_size))])
+        self._head.run(count, _place(rows, (count, config.hidden_size)), _place(logits, (count, config.vocab_size)))
         return self._logits[:count]
 
     def _body_graph(self, tokens: int) -> _engine.Graph:
@@ -196,7 +196,7 @@ class _Plans:
         self._family: _engine.GraphFamily | None = None
         self._chosen: dict[int, tuple[_engine.Plan, tuple[int, ...]]] = {}
 
-    def run(self, rows: int, inputs: list[tuple[object, ...]], outputs: list[tuple[object, ...]]) -> None:
+    def run(self, rows: int, inputs: bytes, outputs: bytes) -> None:
         plan, sizes = self._chosen.get(rows) or self.at(rows)
         plan.run_at(inputs, outputs, sizes)
 
@@ -232,3 +232,9 @@ class _Plans:
         plan = _engine.Plan.build(self._build(rows), self._store, name=f"{self._name}.{self._part}", **self._options)
         self._exact[rows] = plan
         return plan, ()
+
+
+def _place(address: int, shape: tuple[int, ...]) -> bytes:
+    """A row-major tensor, as Plan.run_at() takes it."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return struct.pack(f"={2 + 2 * len(shape)}q", address, len(shape), *shape, *strides)
