@@ -20,7 +20,7 @@ SOURCE = ROOT / "python"
 PAGE = ROOT / "docs" / "api.md"
 
 # What has a section; of each module, what its __all__ names and is neither a module nor in an earlier section.
-MODULES = ("thresher", "thresher.profiler", "thresher.passes", "thresher.cache", "thresher.tuning")
+MODULES = ("thresher", "thresher.profiler", "thresher.passes", "thresher.cache", "thresher.tuning", "thresher.llm")
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises):")
 ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, [\w.]+)*): (.*)")
 

@@ -40,7 +40,7 @@ fail() {
 # family OS_RELEASE_FILE: prints "debian" or stops with the reason.
 family() {
   local file=$1 id='' like=''
-  [ -r "$file" ] || fail "expected $file to tell the distribution; found none. Install by hand: $(roles)."
+  [ -r "$file" ] || fail "expected $file to tell the distribution; got none. Install by hand: $(roles)."
   # shellcheck disable=SC1090
   id=$(. "$file" && printf '%s' "${ID:-}")
   # shellcheck disable=SC1090

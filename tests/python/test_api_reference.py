@@ -30,13 +30,15 @@ def test_the_page_is_up_to_date(page: str) -> None:
 
 def test_every_public_name_is_there(page: str) -> None:
     import thresher
-    from thresher import profiler
+    from thresher import llm, profiler
 
-    modules = {"cache", "model", "passes", "profiler", "tuning"}
+    modules = {"cache", "llm", "model", "passes", "profiler", "tuning"}
     for name in {*thresher.__all__} - modules - {"__version__"}:
         assert f"### `thresher.{name}`\n" in page
     for name in profiler.__all__:
         assert f"### `thresher.profiler.{name}`\n" in page
+    for name in llm.__all__:
+        assert f"### `thresher.llm.{name}`\n" in page
 
 
 def test_what_a_reader_wants_to_know(page: str) -> None:

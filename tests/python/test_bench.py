@@ -256,7 +256,7 @@ def test_larger_models_get_fewer_rounds() -> None:
         (["--threads", "0"], "at least 1"),
         (["--batches", "two"], "invalid"),
         (["--sequences", "513"], "512 positions"),
-        (["--precision", "int8,int4"], "found 'int4'"),
+        (["--precision", "int8,int4"], "got 'int4'"),
         (["--model", "gpt"], "invalid choice"),
         (["--latency", "--accuracy"], "not allowed with"),
         (["--latency", "--sequences", "32"], "two sequence lengths"),

@@ -95,7 +95,7 @@ def test_report_writes_traces_for_other_tools(trace: Path, tmp_path: Path) -> No
     assert len(json.loads(gzip.decompress(chrome.read_bytes()))["traceEvents"]) > 30
     assert perfetto.stat().st_size > 500
     again = thresher("report", trace, "--chrome", chrome)
-    assert again.returncode == 1 and "found one that exists" in again.stderr and "--force" in again.stderr
+    assert again.returncode == 1 and "got one that exists" in again.stderr and "--force" in again.stderr
     assert thresher("report", trace, "--chrome", chrome, "--force").returncode == 0
     from_chrome = thresher("report", chrome)
     assert from_chrome.returncode == 0, from_chrome.stderr
@@ -162,7 +162,7 @@ def test_report_bad_outputs(trace: Path, tmp_path: Path) -> None:
     disk = thresher("report", trace, "--chrome", full)
     assert disk.returncode == 1 and "No space left on device" in disk.stderr and "Traceback" not in disk.stderr
     folder = thresher("report", trace, "--perfetto", tmp_path)
-    assert folder.returncode == 1 and "found a folder" in folder.stderr
+    assert folder.returncode == 1 and "got a folder" in folder.stderr
     of_sums = thresher("report", GOLDEN / "op_report.json", "--chrome", tmp_path / "x.json")
     assert of_sums.returncode == 1 and "only sums" in of_sums.stderr and "--trace" in of_sums.stderr
     pipe = thresher("report", trace, "--chrome", "/dev/stdout")
@@ -272,7 +272,7 @@ def test_check_reads_operator_reports() -> None:
         (["{old}", "--against", "{old}", "--limit", "linear"], "such as linear=3%"),
         (["{old}", "--against", "{old}", "--limit", "liner=3%"], "no run has such an operator"),
         (["{old}", "--against", "none.thrtrace"], "No such file"),
-        (["{old}", "--against", "{old}", "--json={old}"], "found one that exists"),
+        (["{old}", "--against", "{old}", "--json={old}"], "got one that exists"),
         (["{old}", "--against", "{old}", "--json={full}"], "No space left on device"),
     ],
 )

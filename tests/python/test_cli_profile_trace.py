@@ -191,8 +191,8 @@ def test_force_writes_over(tmp_path: Path) -> None:
     [
         (("--trace", "run.xml"), "expected a name that ends in one of .thrtrace, .json, .json.gz, .pftrace"),
         (("--trace", "."), "expected a name that ends in"),
-        (("--html", "."), "found a folder"),
-        (("--trace", "script.py/run.json"), "found the file script.py"),
+        (("--html", "."), "got a folder"),
+        (("--trace", "script.py/run.json"), "got the file script.py"),
     ],
 )
 def test_bad_output_is_found_before_the_script_runs(tmp_path: Path, options: tuple[str, ...], said: str) -> None:

@@ -248,7 +248,7 @@ def test_run_without_calls_cannot_be_compared() -> None:
     for step in nothing["overview"]["steps"]:
         step["wall_ns"] = 0
     found = check_reports([report()], [nothing])
-    assert found["exit_code"] == 2 and "found none in nothing" in found["reason"]
+    assert found["exit_code"] == 2 and "got none in nothing" in found["reason"]
 
 
 def test_load_traces_reports_and_operator_reports(tmp_path: Path) -> None:
@@ -279,10 +279,10 @@ def test_operator_report_and_trace_of_one_machine_know_different_versions(tmp_pa
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"format": "thresher-profile-diff"}', "found a thresher-profile-diff; give the run's own file"),
+        ('{"format": "thresher-profile-diff"}', "got a thresher-profile-diff; give the run's own file"),
         ('{"format": "thresher-profile", "format_version": 2}', "expected format version 1, got 2"),
         ('{"format": "thresher-profile", "format_version": 1}', "without machine, operators, overview"),
-        ('{"format": "thresher-profile", "format_ver', "found a damaged file"),
+        ('{"format": "thresher-profile", "format_ver', "got a damaged file"),
         ('{"format": "thresher-op-report", "format_version": 1}', "damaged"),
         ("", "empty"),
         ("hello", "expected"),

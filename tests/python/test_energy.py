@@ -90,9 +90,9 @@ def test_start_begins_anew_and_stop_twice_gives_no_number(tmp_path: Path) -> Non
     ("prepare", "reason"),
     [
         (lambda folder: None, "No such file"),
-        (lambda folder: folder.mkdir(), "found none; load the kernel module"),
+        (lambda folder: folder.mkdir(), "got none; load the kernel module"),
         (lambda folder: domain(folder, "intel-rapl:0", "psys", 0), "expected one of the domains package, dram"),
-        (lambda folder: domain(folder, "intel-rapl:0", "package-0", 0).write_text("many"), "found 'many'"),
+        (lambda folder: domain(folder, "intel-rapl:0", "package-0", 0).write_text("many"), "got 'many'"),
         (lambda folder: (domain(folder, "x:0", "package-0", 0).parent / "max_energy_range_uj").unlink(), "No such"),
     ],
 )

@@ -227,11 +227,11 @@ class TestRefusals:
 
 
 def test_which_files_are_formatted(tool: ModuleType) -> None:
-    from toolchain import checks
+    from toolchain import linting
 
     for path in ("src/thresher/a.cc", "tests/cpp/a.h", "bench/x.cu", "noxfile.py", "python/thresher/_engine.pyi"):
-        assert checks.is_formatted(path), path
+        assert linting.is_formatted(path), path
     for path in ("docs/a.py", "src/a.py.in", "README.md", "setup.py", "scripts/a.cc"):
-        assert not checks.is_formatted(path), path
-    every = {path.relative_to(ROOT).as_posix() for path in (*checks.cpp_files(), *checks.python_files())}
-    assert all(checks.is_formatted(path) for path in every)
+        assert not linting.is_formatted(path), path
+    every = {path.relative_to(ROOT).as_posix() for path in (*linting.cpp_files(), *linting.python_files())}
+    assert all(linting.is_formatted(path) for path in every)

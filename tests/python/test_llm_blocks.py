@@ -179,15 +179,15 @@ def bad(build: Any) -> _engine.Graph:
 @pytest.mark.parametrize(("build", "error", "message"), [
     (lambda g, x, w, d: g.add("add", [x, w]), NotImplementedError, "add: .* operand 'b', got q4_0"),
     (lambda g, x, w, d: g.add("linear", [w, w]), NotImplementedError, "operand 'x', got q4_0"),
-    (lambda g, x, w, d: g.add("reshape", [w], {"shape": [-1]}), NotImplementedError, "found q4_0"),
+    (lambda g, x, w, d: g.add("reshape", [w], {"shape": [-1]}), NotImplementedError, "got q4_0"),
     (lambda g, x, w, d: g.add("linear", [x, w], {"layout": "kn"}), NotImplementedError, "expected layout \"nk\""),
-    (lambda g, x, w, d: g.add("linear", [x, w], {"precision": "int8"}), NotImplementedError, "found a precision"),
+    (lambda g, x, w, d: g.add("linear", [x, w], {"precision": "int8"}), NotImplementedError, "got a precision"),
     (lambda g, x, w, d: g.weight("v", "q4_0", [64, 65], d), ValueError, "a multiple of 32"),
     (lambda g, x, w, d: g.weight("v", "q4_0", [64], d), ValueError, "a multiple of 32"),
     (lambda g, x, w, d: g.weight("v", "q4_0", [64, 64], d[1:]), ValueError, "expected 2304 bytes for q4_0"),
     (lambda g, x, w, d: g.weight("v", "q4_0", [64, 64], d.view(np.float16)), ValueError, "expected bytes"),
     (lambda g, x, w, d: g.weight("v", "q4_0", [-32, -32], d), ValueError, "sizes of a tensor"),
-    (lambda g, x, w, d: g.weight("v", "q3_k", [64, 64], d), ValueError, "expected an encoding of f32, .* found 'q3_k'"),
+    (lambda g, x, w, d: g.weight("v", "q3_k", [64, 64], d), ValueError, "expected an encoding of f32, .* got 'q3_k'"),
     (lambda g, x, w, d: g.weight("v", "f32", [1], d[1:5]), ValueError, "multiple of 4"),
 ])  # fmt: skip
 def test_what_blocks_are_not_for(build: Any, error: type[Exception], message: str) -> None:

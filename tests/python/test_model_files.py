@@ -399,8 +399,8 @@ def test_thresher_run_names_what_is_wrong(mlp: Mlp, tmp_path: Path) -> None:
     for arguments, message in [
         ([str(tmp_path / "none")], "expected a model file, got no "),
         ([path, "--input", "x"], "expected NAME=FILE.npy"),
-        ([path, "--input", f"y={tmp_path / 'y.npy'}"], "found 'y'"),
-        ([path, "--input", f"x={tmp_path / 'y.npy'}"], "found (f32[2, 2])"),
+        ([path, "--input", f"y={tmp_path / 'y.npy'}"], "got 'y'"),
+        ([path, "--input", f"x={tmp_path / 'y.npy'}"], "got (f32[2, 2])"),
         ([path, "--shape", "4"], "expected at most 0"),
         ([path, "--output", str(tmp_path / "y.npy" / "out.npz")], "expected a folder, got the file"),
     ]:

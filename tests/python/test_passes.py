@@ -204,7 +204,7 @@ def test_order_in_a_configuration(compiler: Any) -> None:
         ((lambda graph: graph,), "letters, digits"),
         ((Pass("dead_code", no_outputs),), "uses already"),
         ((Pass("input", no_outputs),), "uses already"),
-        ((no_outputs, no_outputs), "found 2"),
+        ((no_outputs, no_outputs), "got 2"),
         ((Pass("mine", no_outputs, after="dead_cod"),), "did you mean 'dead_code'"),
         ((3,), "expected a tuple of pass names, functions"),
     ],

@@ -175,7 +175,7 @@ def test_json_round_trip(report: OpReport) -> None:
     ("text", "message"),
     [
         ("rank opname", "expected JSON"),
-        ("[]", "found a list"),
+        ("[]", "got a list"),
         ('{"traceEvents": []}', "traceEvents"),
         ('{"format": "thresher-op-report", "format_version": 99}', "expected format version 1, got 99"),
         ('{"format": "thresher-op-report", "format_version": 1}', "damaged"),

@@ -89,7 +89,7 @@ def test_what_cannot_be_done_is_said(server: Any) -> None:
     assert ask_json(f"{server.url}/start?trace=1", "POST")[0] == 200
     code, answer = ask_json(f"{server.url}/start?trace=1", "POST")
     assert code == 409
-    assert "found one running" in answer["error"]
+    assert "got one running" in answer["error"]
     code, listed = ask_json(f"{server.url}/")
     assert set(listed) >= {"GET /report", "POST /start", "POST /stop", "GET /page"}
 

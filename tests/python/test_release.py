@@ -732,8 +732,8 @@ class TestSession:
         ("arguments", "message"),
         [
             ((), "Expected --check"),
-            (("--check", "--only", "sizes"), "found 'sizes'"),
-            (("--check", "--python", "2.7"), "found '2.7'"),
+            (("--check", "--only", "sizes"), "got 'sizes'"),
+            (("--check", "--python", "2.7"), "got '2.7'"),
         ],
     )
     def test_a_wrong_option_is_named(self, arguments: tuple[str, ...], message: str) -> None:

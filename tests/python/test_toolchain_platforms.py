@@ -259,9 +259,9 @@ class TestHeaders:
         release = tmp_path / "os-release"
         monkeypatch.setattr(fetch_python_headers, "OS_RELEASE", release)
         for text, message in (
-            ("ID=fedora\nVERSION_CODENAME=x\n", "found 'fedora'"),
-            ("", "found 'unknown'"),
-            ('ID=debian\nVERSION_CODENAME="bookworm"\n', "found no apt-get"),
+            ("ID=fedora\nVERSION_CODENAME=x\n", "got 'fedora'"),
+            ("", "got 'unknown'"),
+            ('ID=debian\nVERSION_CODENAME="bookworm"\n', "got no apt-get"),
         ):
             release.write_text(text)
             monkeypatch.setattr(fetch_python_headers.shutil, "which", lambda name: None)

@@ -94,7 +94,7 @@ print(json.dumps([t.status().connected, t.status().reason, torch._C._get_private
 """
     connected, reason, name = run_for_json(MODEL + code)
     assert not connected
-    assert "found cuda" in reason and "CUDA_VISIBLE_DEVICES" in reason
+    assert "got cuda" in reason and "CUDA_VISIBLE_DEVICES" in reason
     assert name == "privateuseone", "PyTorch's own accelerator keeps its precedence"
 
 

@@ -176,14 +176,14 @@ def test_a_damaged_block_ends_the_trace(tmp_path: Path) -> None:
     ("content", "found"),
     [
         (b"", "an empty file"),
-        (b"THRT", "found b'THRT'"),
+        (b"THRT", "got b'THRT'"),
         (b"THRTRACE" + struct.pack("<II", 2, 64), "expected format version 1, got 2"),
         (b"THRTRACE" + struct.pack("<II", 1, 72), "expected records of 64 bytes, got 72"),
         (b"THRTRACE" + struct.pack("<II", 1, 64), "killed before it had recorded anything"),
         (b"THRTRACE" + struct.pack("<II", 1, 64) + b"\xff" * 64, "killed before it had recorded anything"),
-        (b"\x7fELF" + bytes(range(256)), "found a file that begins with"),
-        (b"\x00" * 4096, "found a file that begins with"),
-        (b"PK\x03\x04 a zip file", "found a file that begins with"),
+        (b"\x7fELF" + bytes(range(256)), "got a file that begins with"),
+        (b"\x00" * 4096, "got a file that begins with"),
+        (b"PK\x03\x04 a zip file", "got a file that begins with"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, found: str) -> None:

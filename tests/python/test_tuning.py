@@ -317,13 +317,13 @@ def test_command_refuses(tmp_path: Path) -> None:
     empty = tmp_path / "empty.py"
     empty.write_text("")
     for arguments, wanted in (
-        ((), "found neither"),
-        (("--shape", "1x1x1", empty), "found both"),
+        ((), "got neither"),
+        (("--shape", "1x1x1", empty), "got both"),
         (("--shape", "1x2"), "such as 128x384x1536, got '1x2'"),
         (("--shape", "0x2x3"), "sizes from 1"),
         (("--shape", "1x2x3", "--precision", "fp8"), "precision"),
-        ((tmp_path / "none.py",), "found nothing at"),
-        ((empty,), "found no matrix product"),
+        ((tmp_path / "none.py",), "got nothing at"),
+        ((empty,), "got no matrix product"),
     ):
         done = command(*arguments)
         assert done.returncode == 1, arguments
