@@ -15,7 +15,7 @@ function(thresher_find_torch place result)
   endif()
   if(NOT EXISTS "${folder}/include/kineto/libkineto.h")
     message(FATAL_ERROR "THRESHER_TORCH_SHIMS: expected a Python interpreter that has PyTorch 2.13 or newer, or the folder of "
-                        "the package torch; found '${place}', without include/kineto/libkineto.h. Name another one, or "
+                        "the package torch; got '${place}', without include/kineto/libkineto.h. Name another one, or "
                         "leave THRESHER_TORCH_SHIMS empty to build without the shim.")
   endif()
   set(${result} "${folder}" PARENT_SCOPE)

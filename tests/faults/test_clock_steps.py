@@ -113,7 +113,7 @@ def test_threads_that_wait_for_work_wake(stepping: Any, model_file: Path) -> Non
 import numpy as np, thresher
 from thresher import _engine
 _engine.set_num_threads(2)
-model = thresher.load(sys.argv[1], num_threads=2)
+model = thresher.load(sys.argv[1], threads=2)
 x = np.ones((64, 128), np.float32)
 wanted = model(x)["output"]
 for seconds in (-YEAR, HOUR, -HOUR, 2 * YEAR):

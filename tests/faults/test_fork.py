@@ -17,7 +17,7 @@ import json, os, signal, sys, threading, time
 import numpy as np, thresher
 from thresher import _engine, profiler
 _engine.set_num_threads(2)
-model = thresher.load(sys.argv[1], num_threads=2)
+model = thresher.load(sys.argv[1], threads=2)
 x = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
 wanted = model(x)["output"]
 
@@ -179,7 +179,7 @@ from thresher import profiler
 
 def work(seed):
     x = np.random.default_rng(seed).standard_normal((64, 128)).astype(np.float32)
-    return thresher.load(sys.argv[1], num_threads=2)(x)["output"]
+    return thresher.load(sys.argv[1], threads=2)(x)["output"]
 
 if __name__ == "__main__":
     profiler.start(trace=sys.argv[3])

@@ -22,7 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of 
 import numpy as np, thresher
 from thresher import _engine, profiler
 _engine.set_num_threads(2)
-model = thresher.load(sys.argv[1], num_threads=2)
+model = thresher.load(sys.argv[1], threads=2)
 x = np.ones((64, 128), np.float32)
 wanted = model(x)["output"]
 

@@ -191,7 +191,7 @@ class TestSelfCheck:
 
     def test_silence_fails(self, fake: Path) -> None:
         result = runner(fake, "good").run(self.overflow, 1)
-        assert "found nothing" in selfcheck.judge(self.overflow, result)
+        assert "got nothing" in selfcheck.judge(self.overflow, result)
         with pytest.raises(ToolchainError, match="self-check failed"):
             selfcheck.check(runner(fake, "good"), [self.overflow], 1)
 

@@ -29,7 +29,8 @@ thread_local bool inside_work = false;
 std::atomic<const OpenMp*> open_mp{nullptr};
 thread_local bool borrowing = false;
 
-// Address space that threads must leave: under a limit on memory their stacks would else take what their work needs.
+// Address space that threads must leave: under a limit on memory their stacks would else take what their work needs,
+// and the C library's heaps, of which threads may take several with 64 MiB each.
 class Room {
  public:
   Room() = default;
@@ -40,7 +41,7 @@ class Room {
   }
 
  private:
-  static constexpr size_t kBytes = size_t{64} << 20;
+  static constexpr size_t kBytes = size_t{256} << 20;
   void* start_ = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 };
 
