@@ -44,7 +44,7 @@ ENDINGS = {
     "exception": "raise RuntimeError('meant')",
     "interrupt": "raise KeyboardInterrupt",
     "os._exit": "sys.stdout.flush(); os._exit(3)",
-    "atexit calls the model": "atexit.register(lambda: print((model(x)['output'] == expected).all()))",
+    "atexit calls the model": "atexit.register(lambda: print((model(x)['output'] == wanted).all()))",
 }
 CODES = {"sys.exit": 3, "exception": 1, "interrupt": 130, "os._exit": 3}
 
