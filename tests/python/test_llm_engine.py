@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -340,6 +342,30 @@ def test_close_ends_what_is_open(folder):
     with pytest.raises(EngineClosedError):
         made.generate([1])
     made.close()
+
+
+@pytest.mark.release_build
+@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.thorough)])
+def test_memory_stays_flat_over_different_prompts(folder, count):
+    random = np.random.default_rng(7)
+
+    def anonymous():
+        status = Path("/proc/self/status").read_text()
+        return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1])
+
+    def answer(made, count):
+        for first in range(0, count, 50):
+            lengths = random.integers(1, 120, 50)
+            prompts = [random.integers(2, 280, length).tolist() for length in lengths]
+            made.generate(prompts, max_tokens=4, seed=first, ignore_eos=True)
+
+    with LLM(folder, precision="fp32", max_length=200, max_batch=8, max_step_tokens=64, kv_cache_bytes=1 << 20) as made:
+        answer(made, 200)  # every page has been written once, and plans are made
+        begin = anonymous()
+        answer(made, count)
+        grown = anonymous() - begin
+        assert made.stats().finished == 200 + count
+    assert grown < 4096, f"{grown} kB more after {count} prompts"
 
 
 def test_what_cannot_be_loaded_is_named(folder, tmp_path):
