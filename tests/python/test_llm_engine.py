@@ -21,6 +21,7 @@ from thresher.llm import (
     SamplingParams,
     UnsupportedModelError,
 )
+from thresher.llm.speculation import NGramDrafts
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -133,6 +134,92 @@ def test_a_mixed_batch_with_cancels_is_what_each_is_alone(llm):
                 assert completion.token_ids == expected
     stats = llm.stats()
     assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
+
+
+def _repetitive(count, seed=0):
+    numbers = np.random.default_rng(seed)
+    phrases = [numbers.integers(2, 280, 7).tolist() for _ in range(3)]
+    return [[t for i in numbers.integers(0, 3, length) for t in phrases[i]] for length in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("draft_tokens", [1, 4, 7])
+def test_guesses_change_no_token(folder, llm, draft_tokens):
+    prompts = _repetitive(8) + _prompts(8)
+    options = [
+        {"temperature": 0},
+        {"temperature": 0, "repetition_penalty": 1.1, "stop_token_ids": [7, 30, 120]},
+        {"temperature": 0.2, "seed": 3, "logit_bias": {40: 20.0, 41: 20.0}},
+        {"temperature": 0, "logit_bias": dict.fromkeys(range(50, 54), 1000.0), "frequency_penalty": 300.0},
+    ]
+    params = [SamplingParams(max_tokens=40 + i, ignore_eos=True, **options[i % 4]) for i in range(len(prompts))]
+    expected = [llm.generate(p, o)[0].completions[0].token_ids for p, o in zip(prompts, params, strict=True)]
+    with LLM(
+        folder,
+        precision="fp32",
+        max_length=200,
+        max_batch=6,
+        kv_cache_bytes=40 * 16384,
+        speculation="ngram",
+        draft_tokens=draft_tokens,
+    ) as guessing:
+        for _ in range(2):
+            streams = [guessing.stream(p, o) for p, o in zip(prompts, params, strict=True)]
+            streams[3].cancel()
+            for number, (stream, tokens) in enumerate(zip(streams, expected, strict=True)):
+                found = stream.result().completions[0].token_ids
+                assert found == (tokens[: len(found)] if number == 3 else tokens)
+        stats = guessing.stats()
+        assert 0 < stats.accepted_tokens <= stats.drafted_tokens
+        assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
+        alone = guessing.generate(prompts[4], params[4])[0]
+        assert alone.completions[0].token_ids == expected[4]
+        assert 0 <= alone.stats.accepted_tokens <= alone.stats.drafted_tokens
+    assert llm.stats().drafted_tokens == 0
+
+
+def test_guesses_stop_where_they_do_not_pay():
+    tokens = [1, 2, 3] * 5
+    drafts = NGramDrafts(4)
+    assert drafts.propose(tokens, 9, 0.3) == [1, 2, 3] and drafts.propose(tokens, 2, 0.3) == [1, 2]
+    for _ in range(3):
+        drafts.judge(4, 0)
+    tried = [bool(drafts.propose(tokens, 4, 0.3)) for _ in range(200)]
+    assert 0 < sum(tried) < 6 and not any(tried[:8])  # now and then, ever less often
+    for _ in range(6):
+        drafts.judge(4, 4)
+    assert drafts.propose(tokens, 4, 0.3) and not drafts.propose(tokens, 4, 1.1)
+
+
+def test_prompt_logprobs_are_those_of_the_model(llm, reference):
+    prompts = [p for p in _prompts(14) if len(p) < 100]
+    outputs = llm.generate(prompts, temperature=0, max_tokens=3, ignore_eos=True, prompt_logprobs=2, n=2)
+    plain = llm.generate(prompts, temperature=0, max_tokens=3, ignore_eos=True)
+    for prompt, output, other in zip(prompts, outputs, plain, strict=True):
+        with torch.no_grad():
+            expected = torch.log_softmax(reference(torch.tensor([prompt])).logits[0], -1).numpy()
+        assert [c.token_ids for c in output.completions] == [other.completions[0].token_ids] * 2
+        assert len(output.prompt_logprobs) == len(prompt) - 1 and other.prompt_logprobs == []
+        for row, (token, found) in enumerate(zip(prompt[1:], output.prompt_logprobs, strict=True)):
+            assert found.token_id == token
+            assert found.logprob == pytest.approx(expected[row, token], abs=1e-4)
+            assert [t for t, _ in found.top] == np.argsort(-expected[row])[:2].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_run_of_tokens_comes_twice(llm, reference, size):
+    prompt = [5, 6, 7, 5, 9, 6, 7]
+    found = llm.generate(prompt, temperature=0, max_tokens=60, ignore_eos=True, no_repeat_ngram_size=size)[0]
+    tokens = found.completions[0].token_ids
+    with torch.no_grad():
+        made = reference.generate(
+            torch.tensor([prompt]),
+            max_new_tokens=60,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+            no_repeat_ngram_size=size,
+        )
+    assert tokens == made[0, len(prompt) :].tolist()
 
 
 def test_a_pool_that_is_too_small_for_all_is_enough_for_each(folder, reference):
@@ -279,6 +366,8 @@ def test_asyncio(llm):
         ([1], {"logit_bias": {99999: 1.0}}, "logit_bias: expected tokens from 0 to"),
         ([1], {"stop": [""]}, "stop: expected texts that are not empty"),
         ([1], {"logprobs": 1000}, "logprobs: expected 0 to 64"),
+        ([1], {"prompt_logprobs": -1}, "prompt_logprobs: expected 0 to 64"),
+        ([1], {"no_repeat_ngram_size": -1}, "no_repeat_ngram_size: expected 0"),
     ],
 )
 def test_what_is_not_legal_is_refused_alone(llm, prompt, options, text):
@@ -381,6 +470,8 @@ def test_what_cannot_be_loaded_is_named(folder, tmp_path):
         LLM(folder, kv_cache="int3")
     with pytest.raises(ValueError, match="max_length: expected at most 512"):
         LLM(folder, max_length=4096)
+    with pytest.raises(ValueError, match="speculation: expected 'ngram' or None, got 'guess'"):
+        LLM(folder, speculation="guess")
     with pytest.raises(ValueError, match="kv_cache_bytes: expected at least"):
         LLM(folder, kv_cache_bytes=10)
 

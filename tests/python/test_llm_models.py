@@ -124,23 +124,23 @@ def test_scores_are_those_of_pytorch(name, tmp_path):
             assert np.abs(row - e).max() < 2e-5 * scale + 1e-5
 
     # The first in two chunks, the others beside them; then all decode.
-    none = runner.run([Work(prompts[0][:40], 0, pages[0], False)])
+    none = runner.run([Work(prompts[0][:40], 0, pages[0], 0)])
     assert none.shape == (0, 120)
     check(
         runner.run(
             [
-                Work(prompts[0][40:], 40, pages[0], True),
-                Work(prompts[1], 0, pages[1], True),
-                Work(prompts[2], 0, pages[2], False),
+                Work(prompts[0][40:], 40, pages[0], 1),
+                Work(prompts[1], 0, pages[1], 1),
+                Work(prompts[2], 0, pages[2], 0),
             ]
         ),
         [expected[0][99], expected[1][0]],
     )
     check(
-        runner.run([Work([5], len(prompt), own, True) for prompt, own in zip(prompts, pages, strict=True)]),
+        runner.run([Work([5], len(prompt), own, 1) for prompt, own in zip(prompts, pages, strict=True)]),
         [e[len(prompt)] for e, prompt in zip(expected, prompts, strict=True)],
     )
-    check(runner.run([Work([6], 101, pages[0], True)]), [expected[0][101]])
+    check(runner.run([Work([6], 101, pages[0], 1)]), [expected[0][101]])
 
 
 @pytest.mark.parametrize("cache", ["bf16", "f16"])
@@ -149,7 +149,7 @@ def test_pages_of_16_bits(cache, tmp_path):
     runner = _runner(model, tmp_path, cache=cache)
     prompt = np.random.default_rng(2).integers(1, 120, 60).tolist()
     expected = _reference(model, prompt)[-1]
-    actual = runner.run([Work(prompt, 0, [3, 4], True)])[0]
+    actual = runner.run([Work(prompt, 0, [3, 4], 1)])[0]
     assert np.abs(actual - expected).max() < (0.03 if cache == "bf16" else 0.004) * np.abs(expected).max()
     assert np.abs(actual - expected).max() > 0
 
@@ -160,7 +160,7 @@ def test_one_plan_serves_many_sizes(tmp_path):
     prompt = np.random.default_rng(3).integers(1, 120, 128).tolist()
     expected = _reference(model, prompt)
     for count in (2, 3, 8, 9, 50, 77, 128):
-        actual = runner.run([Work(prompt[:count], 0, [1, 2, 3, 4], True)])[0]
+        actual = runner.run([Work(prompt[:count], 0, [1, 2, 3, 4], 1)])[0]
         assert np.abs(actual - expected[count - 1]).max() < 2e-5 * np.abs(expected).max()
     assert len(runner._body._many) == 1 and not runner._body._exact
 

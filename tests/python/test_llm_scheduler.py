@@ -13,6 +13,7 @@ from thresher.llm.cache import PagePool
 from thresher.llm.request import Request, Sequence, State
 from thresher.llm.sampling import SamplingParams
 from thresher.llm.scheduler import Scheduler, _shares
+from thresher.llm.speculation import NGramDrafts
 
 _SIZE = 4  # tokens of a page
 _PAGES = 8
@@ -24,25 +25,46 @@ class _History(RuleBasedStateMachine):
     """Requests come, are computed, end or are cancelled; what a page holds is remembered as the tokens up to there."""
 
     @initialize(
-        batch=st.integers(1, 4), tokens=st.integers(1, 12), prefix=st.booleans(), ttl=st.sampled_from([None, 5])
+        batch=st.integers(1, 4),
+        tokens=st.integers(1, 12),
+        more=st.integers(0, 6),
+        prefix=st.booleans(),
+        ttl=st.sampled_from([None, 5]),
     )
-    def begin(self, batch, tokens, prefix, ttl):
+    def begin(self, batch, tokens, more, prefix, ttl):
         self.now = 0.0
         self.pool = PagePool(_PAGES, _SIZE, ttl, lambda: self.now)
-        self.scheduler = Scheduler(self.pool, max_batch=batch, max_tokens=max(batch, tokens), prefix_cache=prefix)
+        self.most_scored = batch + more
+        self.scheduler = Scheduler(
+            self.pool,
+            max_batch=batch,
+            max_tokens=max(batch, tokens),
+            max_scored=self.most_scored,
+            prefix_cache=prefix,
+        )
         self.held: dict[tuple[int, int], tuple[int, ...]] = {}  # (page, offset): all tokens up to that one
         self.open: list[Sequence] = []
         self.number = 0
         self.idle = 0
 
-    @rule(length=_LENGTHS, more=_LENGTHS, base=st.integers(0, 2), priority=st.integers(0, 1), chunk=st.integers(1, 12))
-    def submit(self, length, more, base, priority, chunk):
+    @rule(
+        length=_LENGTHS,
+        more=_LENGTHS,
+        base=st.integers(0, 2),
+        priority=st.integers(0, 1),
+        chunk=st.integers(1, 12),
+        scored=st.booleans(),
+        drafts=st.booleans(),
+    )
+    def submit(self, length, more, base, priority, chunk, scored, drafts):
         self.scheduler.chunk = chunk
         prompt = [(base if i < 9 else i % 3) for i in range(length)]  # many begin alike
         room = _PAGES * _SIZE - length
-        request = Request(self.number, prompt, SamplingParams(), min(more, room), lambda _: None, priority)
+        params = SamplingParams(prompt_logprobs=0 if scored else None)
+        request = Request(self.number, prompt, params, min(more, room), lambda _: None, priority)
         self.number += 1
         sequence = Sequence(request, 0, None)
+        sequence.drafts = NGramDrafts(3) if drafts else None
         self.open.append(sequence)
         self.scheduler.add(sequence)
 
@@ -72,6 +94,7 @@ class _History(RuleBasedStateMachine):
         self.idle = 0
         assert 1 <= len(step.work) <= self.scheduler.max_batch
         assert step.tokens <= self.scheduler.max_tokens
+        assert sum(work.scored for work in step.work) <= self.most_scored
         written = set()
         for sequence, work in zip(step.sequences, step.work, strict=True):
             assert sequence.state is State.RUNNING
@@ -85,17 +108,34 @@ class _History(RuleBasedStateMachine):
                 assert place not in written  # nobody else writes there
                 assert self.pool._page[place[0]].users == 1
                 written.add(place)
-                assert sequence.tokens[position] == token
-                self.held[place] = tuple(sequence.tokens[: position + 1])
+                if position < len(sequence.tokens):
+                    assert sequence.tokens[position] == token
+                self.held[place] = (*sequence.tokens, *work.tokens[-work.drafted or len(work.tokens) :])[: position + 1]
         self.scheduler.done(step)
         for sequence, work in zip(step.sequences, step.work, strict=True):
-            assert work.wants_logits == (sequence.computed == len(sequence.tokens))
-            if not work.wants_logits:
+            request = sequence.request
+            scores = work.scored
+            position = work.position + len(work.tokens) - scores
+            while scores and position < len(request.prompt) - 1:
+                assert position == len(request.prompt_logprobs)  # each token of the prompt once, whatever happens
+                request.prompt_logprobs.append(None)
+                position, scores = position + 1, scores - 1
+            assert (scores > 0) == (sequence.computed == len(sequence.tokens))
+            if not scores:
                 continue
-            sequence.tokens.append(len(sequence.tokens) % 3)
-            if sequence.generated >= sequence.request.max_tokens:
-                self.scheduler.finish(sequence)
-                self.open.remove(sequence)
+            assert scores == 1 + work.drafted
+            known = 0 if request.params.prompt_logprobs is None else len(request.prompt) - 1
+            assert len(request.prompt_logprobs) == known
+            for guess in [*work.tokens[len(work.tokens) - work.drafted :], None]:
+                token = len(sequence.tokens) % 3
+                sequence.tokens.append(token)
+                if sequence.generated >= request.max_tokens:
+                    assert guess is None
+                    self.scheduler.finish(sequence)
+                    self.open.remove(sequence)
+                if token != guess:
+                    break
+                self.scheduler.accept(sequence)
 
     @invariant()
     def accounts_add_up(self):
@@ -140,7 +180,7 @@ def test_a_full_pool_makes_the_last_in_order_begin_again():
     while first.generated < 8:
         scheduler.done(step)
         for sequence, work in zip(step.sequences, step.work, strict=True):
-            if work.wants_logits:
+            if work.scored:
                 sequence.tokens.append(9)
         step = scheduler.next_step()
     assert first.request.stats.preemptions == 0

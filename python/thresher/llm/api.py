@@ -25,6 +25,7 @@ from thresher.llm.tokenizer import Message, Tokenizer
 Prompt = str | Sequence[int]
 
 _DEFAULT_LENGTH = 8192
+_MORE_SCORES = 32  # of a step, for guesses and for tokens of prompts
 
 
 @dataclasses.dataclass(slots=True)
@@ -59,11 +60,13 @@ class Output:
       prompt_token_ids: its tokens.
       completions: the answers, params.n of them.
       stats: times and numbers of tokens.
+      prompt_logprobs: one a token of the prompt from the second on, where they were asked for.
     """
 
     prompt_token_ids: list[int]
     completions: list[Completion]
     stats: RequestStats
+    prompt_logprobs: list[Logprobs] = dataclasses.field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -93,6 +96,8 @@ class LLM:
         max_waiting: int = 1024,
         prefix_cache: bool = True,
         prefix_cache_ttl_s: float | None = None,
+        speculation: str | None = None,
+        draft_tokens: int = 4,
         num_threads: int = 0,
     ) -> None:
         """Loads a model.
@@ -111,6 +116,9 @@ class LLM:
           max_waiting: how many answers may wait; more are refused.
           prefix_cache: beginnings that prompts share are computed once.
           prefix_cache_ttl_s: for how long they are kept; default: until the room is wanted.
+          speculation: "ngram" guesses how an answer goes on from what stands in it and its prompt already, and checks
+            several tokens in a step: the same tokens, sooner, in texts that repeat; None: one token after the other.
+          draft_tokens: how many are guessed at a time.
           num_threads: default: as many as the engine has.
 
         Raises:
@@ -122,6 +130,9 @@ class LLM:
         if cache not in CACHE_BYTES:
             raise ValueError(f"kv_cache: expected one of {', '.join(CACHE_BYTES)}, got {cache!r}")
         _at_least_one(max_batch=max_batch, max_step_tokens=max_step_tokens, max_waiting=max_waiting)
+        if speculation not in (None, "ngram"):
+            raise ValueError(f"speculation: expected 'ngram' or None, got {speculation!r}")
+        _at_least_one(draft_tokens=draft_tokens)
         _engine.initialize()
         loaded = loading.load(Path(path))
         self.config = loaded.config
@@ -146,6 +157,7 @@ class LLM:
             pages=pages,
             max_batch=max_batch,
             max_tokens=max(max_step_tokens, max_batch),
+            max_scored=max_batch + _MORE_SCORES,
             cache=cache,
             precision=precision,
             num_threads=num_threads,
@@ -162,6 +174,7 @@ class LLM:
             tokenizer=self.tokenizer,
             max_waiting=max_waiting,
             prefix_cache=prefix_cache,
+            draft_tokens=draft_tokens if speculation else 0,
         )
 
     # ---- generation ----
@@ -339,7 +352,7 @@ class _Pending:
         self._done.wait()
         if self._error is not None:
             raise self._error
-        return Output(self.request.prompt, self._completions, self.request.stats)
+        return _output(self.request, self._completions)
 
 
 class Stream(Iterator[Delta]):
@@ -371,11 +384,15 @@ class Stream(Iterator[Delta]):
         """
         for _ in self:
             pass
-        return Output(self.request.prompt, self._completions, self.request.stats)
+        return _output(self.request, self._completions)
 
     def cancel(self) -> None:
         """Ends the request; what is still under way comes with finish_reason "cancel"."""
         self._engine.cancel(self.request)
+
+
+def _output(request: Request, completions: list[Completion]) -> Output:
+    return Output(request.prompt, completions, request.stats, request.prompt_logprobs)
 
 
 def _params(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:

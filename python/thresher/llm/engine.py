@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from thresher.llm.cache import PagePool
 from thresher.llm.request import Delta, Request, State
 from thresher.llm.request import Sequence as Answer
-from thresher.llm.runner import Runner
-from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
+from thresher.llm.runner import Runner, Work
+from thresher.llm.sampling import Floats, Logprobs, Sampler, SamplingParams, report
 from thresher.llm.scheduler import Scheduler, Step
+from thresher.llm.speculation import NGramDrafts
 from thresher.llm.tokenizer import TextStream, Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class EngineStats:
       steps: how many were computed.
       step_s: the time of all steps.
       preemptions: answers that had to begin again because pages ran out.
+      drafted_tokens: guesses that were computed.
+      accepted_tokens: of those, that came true.
       finished, failed, cancelled: requests.
     """
 
@@ -64,6 +67,8 @@ class EngineStats:
     steps: int
     step_s: float
     preemptions: int
+    drafted_tokens: int
+    accepted_tokens: int
     finished: int
     failed: int
     cancelled: int
@@ -83,6 +88,7 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         max_waiting: int = 1024,
         prefix_cache: bool = True,
+        draft_tokens: int = 0,
     ) -> None:
         """Starts the engine's thread.
 
@@ -95,13 +101,19 @@ class Engine:
           tokenizer: makes text; None: answers are tokens alone.
           max_waiting: answers in the queue beyond which requests are refused.
           prefix_cache: beginnings of prompts are computed once.
+          draft_tokens: how many are guessed at a time; 0: none.
         """
         self.max_length = min(max_length, pool.pages * pool.page_tokens)
         self._runner = runner
         self._pool = pool
         self._scheduler = Scheduler(
-            pool, max_batch=runner.max_batch, max_tokens=runner.max_tokens, prefix_cache=prefix_cache
+            pool,
+            max_batch=runner.max_batch,
+            max_tokens=runner.max_tokens,
+            max_scored=runner.max_scored,
+            prefix_cache=prefix_cache,
         )
+        self._draft_tokens = draft_tokens
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_token_ids)
         self._tokenizer = tokenizer
@@ -114,6 +126,8 @@ class Engine:
         self._number = 0
         self._closed = False
         self._decode_s = self._token_s = 0.0  # a step of decoding, and a token of a prompt in it
+        self._draft_s = 0.0  # a guess in it
+        self._drafted = self._accepted = 0
         self._prompt_tokens = self._computed = self._output = self._steps = self._preemptions = 0
         self._finished = self._failed = self._cancels = 0
         self._step_s = 0.0
@@ -187,6 +201,8 @@ class Engine:
             steps=self._steps,
             step_s=self._step_s,
             preemptions=self._preemptions,
+            drafted_tokens=self._drafted,
+            accepted_tokens=self._accepted,
             finished=self._finished,
             failed=self._failed,
             cancelled=self._cancels,
@@ -235,6 +251,8 @@ class Engine:
             for index in range(request.params.n):
                 sampler = Sampler(request.params, request.prompt, self._vocab_size, index)
                 answer = Answer(request, index, sampler)
+                if self._draft_tokens:
+                    answer.drafts = NGramDrafts(self._draft_tokens)
                 if self._tokenizer is not None:
                     answer.text = TextStream(self._tokenizer, tuple(request.params.stop))
                 answers.append(answer)
@@ -265,23 +283,49 @@ class Engine:
         self._scheduler.done(step)
         row = 0
         for answer, item in zip(step.sequences, step.work, strict=True):
-            if not item.wants_logits:
-                continue
             try:
-                self._extend(answer, logits[row])
+                self._take(answer, item, logits[row : row + item.scored])
             except Exception as error:
                 _log.exception("an answer failed")
                 self._end(answer, "error", error)
-            row += 1
+            row += item.scored
         self._note(step, time.monotonic() - start)
 
-    def _extend(self, answer: Answer, logits: object) -> None:
+    def _take(self, answer: Answer, item: Work, logits: Floats) -> None:
+        """Takes the scores of a step: of tokens of the prompt, of the last token and of guesses behind it."""
+        request = answer.request
+        rows = list(logits)
+        position = item.position + len(item.tokens) - len(rows)
+        while rows and position < len(request.prompt) - 1:
+            count = request.params.prompt_logprobs or 0
+            request.prompt_logprobs.append(report(rows.pop(0), request.prompt[position + 1], count))
+            position += 1
+        if not rows:
+            return
+        accepted = 0
+        draft = item.tokens[len(item.tokens) - item.drafted :]
+        for row, guess in zip(rows, [*draft, None], strict=True):
+            token = self._extend(answer, row)
+            if token != guess:
+                break
+            accepted += 1
+            if answer.state is State.FINISHED:
+                break
+            self._scheduler.accept(answer)
+        if draft and answer.drafts is not None:
+            answer.drafts.judge(len(draft), accepted)
+            request.stats.drafted_tokens += len(draft)
+            request.stats.accepted_tokens += accepted
+            self._drafted += len(draft)
+            self._accepted += accepted
+
+    def _extend(self, answer: Answer, logits: Floats) -> int:
         """Adds the next token to an answer, and ends it where it is its last."""
         request, params = answer.request, answer.request.params
         few = answer.generated < params.min_tokens
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else self._eos)
         banned = [token for token in ends if 0 <= token < self._vocab_size] if few else ()
-        token, logprobs = answer.sampler.choose(logits, banned)  # type: ignore[arg-type]
+        token, logprobs = answer.sampler.choose(logits, banned)
         answer.tokens.append(token)
         stats = request.stats
         if not stats.first_token:
@@ -304,6 +348,7 @@ class Engine:
             self._end(answer, reason, None, (token,), text, (logprobs,) if logprobs else ())
         else:
             self._deliver(request, Delta(answer.index, (token,), text, (logprobs,) if logprobs else ()))
+        return token
 
     def _end(
         self,
@@ -345,6 +390,13 @@ class Engine:
         self._computed += tokens
         self._steps += 1
         self._step_s += time_s
+        drafted = step.drafted
+        if drafted:
+            if self._decode_s and tokens == decoding + drafted:
+                guess_s = max(time_s - self._decode_s, 0.0) / drafted
+                self._draft_s += (guess_s - self._draft_s) * (_SMOOTHING if self._draft_s else 1.0)
+                self._scheduler.draft_price = self._draft_s / self._decode_s
+            return
         if tokens == decoding:
             self._decode_s += (time_s - self._decode_s) * (_SMOOTHING if self._decode_s else 1.0)
         else:

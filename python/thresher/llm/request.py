@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
+from thresher.llm.speculation import NGramDrafts
 
 
 class State(enum.Enum):
@@ -52,6 +53,8 @@ class RequestStats:
     cached_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
+    drafted_tokens: int = 0  # guesses that were computed
+    accepted_tokens: int = 0  # of those, that came true
 
     @property
     def queue_s(self) -> float:
@@ -83,11 +86,21 @@ class Sequence:
         self.pages: list[int] = []
         self.registered = 0  # of pages
         self.text: Any = None  # turns tokens into text; None: nobody wants it
+        self.drafts: NGramDrafts | None = None
 
     @property
     def generated(self) -> int:
         """How many tokens the answer has."""
         return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def scores_from(self) -> int:
+        """From which token on the scores behind it are wanted."""
+        request = self.request
+        known = len(request.prompt_logprobs)
+        if self.index or request.params.prompt_logprobs is None or known == len(request.prompt) - 1:
+            return len(self.tokens) - 1
+        return known
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -124,5 +137,6 @@ class Request:
         self.deliver = deliver
         self.priority = priority
         self.stats = RequestStats(arrived=time.monotonic(), prompt_tokens=len(prompt))
+        self.prompt_logprobs: list[Logprobs] = []  # one a token from the second on, where they were asked for
         self.open = params.n  # answers that are not finished
         self.cancelled = False

@@ -30,13 +30,15 @@ class Work:
       tokens: the tokens themselves.
       position: of the first of them; keys and values of those before are in the pages.
       pages: of the sequence, in order.
-      wants_logits: the scores behind the last token are wanted.
+      scored: behind how many of the last tokens scores are wanted.
+      drafted: how many of the last tokens are guesses.
     """
 
     tokens: Sequence[int]
     position: int
     pages: Sequence[int]
-    wants_logits: bool
+    scored: int
+    drafted: int = 0
 
 
 def page_bytes(decoder: Decoder, cache: str) -> int:
@@ -55,6 +57,7 @@ class Runner:
         pages: int,
         max_batch: int,
         max_tokens: int,
+        max_scored: int | None = None,
         cache: str = "f32",
         precision: str = "model",
         num_threads: int = 0,
@@ -67,6 +70,7 @@ class Runner:
           pages: how many there are.
           max_batch: sequences of one step.
           max_tokens: tokens of one step, of all sequences together.
+          max_scored: scores of one step, of all sequences together; default: one a sequence.
           cache: the type of keys and values in the pages.
           precision: of products with weights, as in the compiler's configuration.
           num_threads: 0: as many as the engine has.
@@ -76,6 +80,7 @@ class Runner:
           MemoryError: there is no room for the pages.
         """
         self.max_batch, self.max_tokens = max_batch, max_tokens
+        self.max_scored = max(max_batch, min(max_scored or max_batch, max_tokens))
         self._decoder = decoder
         self._pages = pages
         self._cache = cache
@@ -102,11 +107,11 @@ class Runner:
         )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
         self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
-        self._rows = np.empty((max_batch, config.hidden_size), np.float32)
-        self._logits = np.empty((max_batch, config.vocab_size), np.float32)
+        self._rows = np.empty((self.max_scored, config.hidden_size), np.float32)
+        self._logits = np.empty((self.max_scored, config.vocab_size), np.float32)
         self._addresses = (self._hidden.ctypes.data, self._rows.ctypes.data, self._logits.ctypes.data)
         self._body = _Plans("body", self._body_graph, max_tokens, self._store, name, self._options)
-        self._head = _Plans("head", decoder.head, max_batch, self._store, name, self._options)
+        self._head = _Plans("head", decoder.head, self.max_scored, self._store, name, self._options)
 
     @property
     def weight_bytes(self) -> int:
@@ -129,13 +134,15 @@ class Runner:
         """Computes one step.
 
         Args:
-          work: of at most max_batch sequences, at most max_tokens tokens and at least one each.
+          work: of at most max_batch sequences, at most max_tokens tokens and at least one each; at most max_scored
+            scores are wanted.
 
         Returns:
-          Scores, f32 [sequences that want them, vocabulary], in the order of `work`; good until the next step.
+          Scores, f32 [tokens behind which they are wanted, vocabulary], in the order of `work`; good until the next
+          step.
         """
         start = 0
-        wanted = []
+        wanted: list[int] = []
         for number, item in enumerate(work):
             count = len(item.tokens)
             end = start + count
@@ -154,8 +161,7 @@ class Runner:
                 self._slots[start:end] = table[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
             self._starts[number + 1] = end
             self._lengths[number] = item.position + count
-            if item.wants_logits:
-                wanted.append(end - 1)
+            wanted.extend(range(end - item.scored, end))
             start = end
         self._starts[len(work) + 1 :] = start
         hidden, rows, logits = self._addresses

@@ -33,6 +33,8 @@ class SamplingParams:
       stop_token_ids: tokens that end it, beside those of the model.
       ignore_eos: the model's own do not.
       logprobs: how many of the most likely tokens are reported with each token; None: nothing is, 0: the token itself.
+      prompt_logprobs: the same with each token of the prompt from the second on; all of it is computed then.
+      no_repeat_ngram_size: no run of so many tokens comes twice in prompt and text; 0: any may.
       n: how many answers.
     """
 
@@ -51,6 +53,8 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    no_repeat_ngram_size: int = 0
     n: int = 1
 
     def __post_init__(self) -> None:
@@ -68,8 +72,10 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             _want(name, getattr(self, name), math.isfinite(getattr(self, name)), "a finite number")
         _want("n", self.n, 1 <= self.n <= 128, "1 to 128")
-        most = self.logprobs is None or 0 <= self.logprobs <= _MOST_LOGPROBS
-        _want("logprobs", self.logprobs, most, f"0 to {_MOST_LOGPROBS}, or None")
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            _want(name, count, count is None or 0 <= count <= _MOST_LOGPROBS, f"0 to {_MOST_LOGPROBS}, or None")
+        _want("no_repeat_ngram_size", self.no_repeat_ngram_size, self.no_repeat_ngram_size >= 0, "0 (any) or more")
         _want("stop", self.stop, all(isinstance(s, str) and s for s in self.stop), "texts that are not empty")
         for token, bias in self.logit_bias.items():
             _want("logit_bias", {token: bias}, isinstance(token, int) and not math.isnan(bias), "numbers of tokens")
@@ -126,6 +132,9 @@ class Sampler:
         if params.presence_penalty or params.frequency_penalty:
             self._counts = np.zeros(vocab_size, np.float32)
         self._plain = not (params.logit_bias or self._seen is not None or self._counts is not None)
+        self._repeats: _Repeats | None = None
+        if params.no_repeat_ngram_size:
+            self._repeats = _Repeats(params.no_repeat_ngram_size, prompt)
 
     def choose(self, logits: Floats, banned: Sequence[int] = ()) -> tuple[int, Logprobs | None]:
         """The next token.
@@ -141,6 +150,8 @@ class Sampler:
         logprobs = None if params.logprobs is None else logits - _log_sum_exp(logits)
         if not self._plain:
             self._adjust(logits)
+        if self._repeats is not None:
+            banned = [*banned, *self._repeats.banned()]
         if len(banned):
             logits[list(banned)] = -np.inf
         token = int(np.argmax(logits)) if params.temperature == 0 else self._draw(logits)
@@ -150,6 +161,8 @@ class Sampler:
             self._seen[token] = True
         if self._counts is not None:
             self._counts[token] += 1
+        if self._repeats is not None:
+            self._repeats.add(token)
         return token, None if logprobs is None else _report(logprobs, token, params.logprobs or 0)
 
     def _adjust(self, logits: Floats) -> None:
@@ -187,6 +200,30 @@ class Sampler:
         chosen = int(np.searchsorted(sums, position * sums[-1], side="right"))
         chosen = min(chosen, int(np.flatnonzero(weights)[-1]))
         return chosen if order is None else int(order[chosen])
+
+
+class _Repeats:
+    """Which tokens would make a run of `size` tokens come a second time."""
+
+    def __init__(self, size: int, tokens: Sequence[int]) -> None:
+        self._size = size
+        self._last: tuple[int, ...] = ()
+        self._next: dict[tuple[int, ...], list[int]] = {}
+        for token in tokens:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        if len(self._last) == self._size - 1:
+            self._next.setdefault(self._last, []).append(token)
+        self._last = (*self._last, token)[-(self._size - 1) :] if self._size > 1 else ()
+
+    def banned(self) -> Sequence[int]:
+        return self._next.get(self._last, ()) if len(self._last) == self._size - 1 else ()
+
+
+def report(logits: Floats, token: int, count: int) -> Logprobs:
+    """The logarithms of probabilities behind scores: of `token`, and of the `count` most likely ones."""
+    return _report(logits - _log_sum_exp(logits), token, count)
 
 
 def _log_sum_exp(logits: Floats) -> np.float32:

@@ -32,22 +32,38 @@ class Step:
         """How many sequences compute a single token behind their prompt."""
         return sum(1 for s, w in zip(self.sequences, self.work, strict=True) if w.position >= len(s.request.prompt))
 
+    @property
+    def drafted(self) -> int:
+        """How many tokens are guesses."""
+        return sum(item.drafted for item in self.work)
+
 
 class Scheduler:
     """Holds all sequences that are not finished. Belongs to one thread."""
 
-    def __init__(self, pool: PagePool, *, max_batch: int, max_tokens: int, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        pool: PagePool,
+        *,
+        max_batch: int,
+        max_tokens: int,
+        max_scored: int | None = None,
+        prefix_cache: bool = True,
+    ) -> None:
         """Begins without sequences.
 
         Args:
           pool: where pages come from.
           max_batch: sequences of one step.
           max_tokens: tokens of one step.
+          max_scored: scores of one step; default: one a sequence.
           prefix_cache: beginnings of prompts that are in pages already are not computed again.
         """
         self.pool = pool
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.chunk = max_tokens  # of prompts, where others decode at the same time
+        self.draft_price = 0.0  # the time of a guess in a step, as a share of the step's
+        self._spare = (max_scored or max_batch) - max_batch  # scores beside one of each sequence
         self._prefix_cache = prefix_cache
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -72,16 +88,26 @@ class Scheduler:
         self.running.sort(key=lambda s: s.order)
         work: dict[int, tuple[Sequence, int]] = {}  # by id: how many tokens
         room = self.max_tokens
+        spare = self._spare
         for sequence in [s for s in self.running if len(s.tokens) - s.computed == 1]:
             if room == 0:
                 break
             if sequence.state is State.RUNNING and self._grow(sequence, 1, work):
                 work[id(sequence)] = (sequence, 1)
                 room -= 1
+        drafts = self._drafts([s for s, _ in work.values()], min(room, spare))
+        room -= sum(map(len, drafts.values()))
+        spare -= sum(map(len, drafts.values()))
         limit = min(room, self.chunk) if work else room
         self._admit(limit)
         prompts = [s for s in self.running if id(s) not in work and len(s.tokens) - s.computed > 0]
-        shares = _shares([len(s.tokens) - s.computed for s in prompts], limit)
+        wanted = []
+        for sequence in prompts:
+            unscored = max(sequence.scores_from - sequence.computed, 0)
+            count = min(len(sequence.tokens) - sequence.computed, unscored + 1 + spare)
+            spare -= max(count - unscored - 1, 0)
+            wanted.append(count)
+        shares = _shares(wanted, limit)
         for sequence, share in zip(prompts, shares, strict=True):
             if share and sequence.state is State.RUNNING and self._grow(sequence, share, work):
                 work[id(sequence)] = (sequence, share)
@@ -92,7 +118,10 @@ class Scheduler:
         for sequence, count in chosen:
             first, last = sequence.computed, sequence.computed + count
             step.sequences.append(sequence)
-            step.work.append(Work(sequence.tokens[first:last], first, sequence.pages, last == len(sequence.tokens)))
+            scored = max(0, last - max(first, sequence.scores_from))
+            draft = drafts.get(id(sequence), [])
+            tokens = sequence.tokens[first:last] + draft
+            step.work.append(Work(tokens, first, sequence.pages, scored + len(draft), len(draft)))
         return step
 
     def done(self, step: Step) -> None:
@@ -100,17 +129,39 @@ class Scheduler:
         for sequence, item in zip(step.sequences, step.work, strict=True):
             if sequence.state is not State.RUNNING:
                 continue
-            sequence.computed += len(item.tokens)
-            full = sequence.computed // self.pool.page_tokens
-            if self._prefix_cache and full > sequence.registered:
-                self.pool.register(sequence.pages, sequence.tokens, sequence.registered, full)
-                sequence.registered = full
+            self._advance(sequence, len(item.tokens) - item.drafted)
+
+    def accept(self, sequence: Sequence) -> None:
+        """A guess of the step came true: the sequence has it as its last token, and it is computed."""
+        self._advance(sequence, 1)
+
+    def _advance(self, sequence: Sequence, count: int) -> None:
+        sequence.computed += count
+        full = sequence.computed // self.pool.page_tokens
+        if self._prefix_cache and full > sequence.registered:
+            self.pool.register(sequence.pages, sequence.tokens, sequence.registered, full)
+            sequence.registered = full
+
+    def _drafts(self, decoding: list[Sequence], most: int) -> dict[int, list[int]]:
+        """Guesses for sequences that decode, by id; they take no pages from anybody."""
+        drafts: dict[int, list[int]] = {}
+        for sequence in decoding:
+            if sequence.drafts is None or most < 1 or sequence.state is not State.RUNNING:
+                continue
+            in_pages = len(sequence.pages) * self.pool.page_tokens - sequence.computed - 1
+            useful = sequence.request.max_tokens - sequence.generated - 1
+            room = min(most, in_pages, useful)
+            draft = sequence.drafts.propose(sequence.tokens, room, self.draft_price * len(decoding))
+            if draft:
+                drafts[id(sequence)] = draft
+                most -= len(draft)
+        return drafts
 
     def _admit(self, limit: int) -> None:
         """Begins sequences of the queue while there is room for a first chunk of each."""
         while self.waiting and len(self.running) < self.max_batch and limit > 0:
             sequence = self.waiting[0]
-            most = len(sequence.tokens) - 1  # the last one is computed for its scores
+            most = sequence.scores_from  # what is scored is computed
             found = self.pool.match(sequence.tokens, most) if self._prefix_cache else []
             size = self.pool.page_tokens
             needed = -(-len(sequence.tokens) // size) - len(found)
