@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from thresher.llm.cache import PagePool
+from thresher.llm.constraints import Guides
 from thresher.llm.request import Delta, Request, State
 from thresher.llm.request import Sequence as Answer
 from thresher.llm.runner import Runner, Work
@@ -117,6 +118,7 @@ class Engine:
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_token_ids)
         self._tokenizer = tokenizer
+        self._guides = None if tokenizer is None else Guides(tokenizer, vocab_size, eos_token_ids)
         self._max_waiting = max_waiting
         self._lock = threading.Condition()
         self._arrived: deque[Request] = deque()
@@ -146,7 +148,9 @@ class Engine:
           priority: the lowest goes first.
 
         Raises:
-          ValueError: the prompt is empty or too long, or has tokens that the model does not know.
+          ValueError: the prompt is empty or too long, or has tokens that the model does not know; or nothing keeps to
+            the form that is asked for.
+          ModuleNotFoundError: a form is asked for, and llguidance is not installed.
           QueueFullError: too many requests wait.
           EngineClosedError: close() was called.
         """
@@ -166,6 +170,11 @@ class Engine:
                 raise ValueError(f"logit_bias: expected tokens from 0 to {self._vocab_size - 1}, got {token}")
         if params.stop and self._tokenizer is None:
             raise ValueError("stop: expected a model with a tokenizer, got none; use stop_token_ids")
+        guide = None
+        if params.form is not None:
+            if self._guides is None:
+                raise ValueError("expected a model with a tokenizer for answers of a form, got none")
+            guide = self._guides.make(params.form)
         room = self.max_length - len(tokens)
         with self._lock:
             if self._closed:
@@ -174,6 +183,7 @@ class Engine:
                 raise QueueFullError(f"expected at most {self._max_waiting} answers in the queue; try again later")
             self._queued += params.n
             request = Request(self._number, tokens, params, min(params.max_tokens or room, room), deliver, priority)
+            request.guide = guide
             self._number += 1
             self._arrived.append(request)
             self._lock.notify()
@@ -249,7 +259,8 @@ class Engine:
         try:
             answers = []
             for index in range(request.params.n):
-                sampler = Sampler(request.params, request.prompt, self._vocab_size, index)
+                guide = None if request.guide is None else request.guide.copy()
+                sampler = Sampler(request.params, request.prompt, self._vocab_size, index, guide)
                 answer = Answer(request, index, sampler)
                 if self._draft_tokens:
                     answer.drafts = NGramDrafts(self._draft_tokens)
@@ -333,17 +344,21 @@ class Engine:
         stats.output_tokens += 1
         self._output += 1
         reason = None
-        text = ""
+        text, stopped = "", False
         if token in ends:
             reason = "stop"
         elif answer.text is not None:
             text, stopped = answer.text.add(token)
-            if stopped and not few:
+            stopped = stopped and not few
+            if stopped:
                 reason = "stop"
+        guide = answer.sampler.guide
+        if reason is None and guide is not None and guide.whole:
+            reason = "stop"
         if reason is None and answer.generated >= request.max_tokens:
             reason = "length"
         if reason is not None:
-            if answer.text is not None and not (reason == "stop" and token not in ends):
+            if answer.text is not None and not stopped:
                 text += answer.text.finish()
             self._end(answer, reason, None, (token,), text, (logprobs,) if logprobs else ())
         else:

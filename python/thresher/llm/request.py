@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from thresher.llm.constraints import Guide
 from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
 from thresher.llm.speculation import NGramDrafts
 
@@ -138,5 +139,6 @@ class Request:
         self.priority = priority
         self.stats = RequestStats(arrived=time.monotonic(), prompt_tokens=len(prompt))
         self.prompt_logprobs: list[Logprobs] = []  # one a token from the second on, where they were asked for
+        self.guide: Guide | None = None  # of an answer that has not begun
         self.open = params.n  # answers that are not finished
         self.cancelled = False

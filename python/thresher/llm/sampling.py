@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from thresher.llm.constraints import Form, Guide
 
 Floats = npt.NDArray[np.float32]
 _MOST_LOGPROBS = 64
@@ -35,6 +38,8 @@ class SamplingParams:
       logprobs: how many of the most likely tokens are reported with each token; None: nothing is, 0: the token itself.
       prompt_logprobs: the same with each token of the prompt from the second on; all of it is computed then.
       no_repeat_ngram_size: no run of so many tokens comes twice in prompt and text; 0: any may.
+      regex, choice, json_schema, grammar: the form of the answer, at most one of them; see Form. An answer that
+        max_tokens ends may be cut short.
       n: how many answers.
     """
 
@@ -55,6 +60,10 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     no_repeat_ngram_size: int = 0
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    json_schema: Mapping[str, Any] | bool | str | None = None
+    grammar: str | None = None
     n: int = 1
 
     def __post_init__(self) -> None:
@@ -79,6 +88,14 @@ class SamplingParams:
         _want("stop", self.stop, all(isinstance(s, str) and s for s in self.stop), "texts that are not empty")
         for token, bias in self.logit_bias.items():
             _want("logit_bias", {token: bias}, isinstance(token, int) and not math.isnan(bias), "numbers of tokens")
+        if self.form is not None:
+            self.form.check()
+
+    @property
+    def form(self) -> Form | None:
+        """What the answer has to keep to."""
+        form = Form(self.regex, self.choice, self.json_schema, self.grammar)
+        return None if form == Form() else form
 
 
 def _want(name: str, value: object, holds: bool, wanted: str) -> None:
@@ -104,7 +121,14 @@ class Logprobs:
 class Sampler:
     """Chooses the tokens of one answer; its numbers depend on nothing but its seed and how often it was asked."""
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int, index: int = 0) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        vocab_size: int,
+        index: int = 0,
+        guide: Guide | None = None,
+    ) -> None:
         """Prepares for one answer.
 
         Args:
@@ -112,12 +136,14 @@ class Sampler:
           prompt: its tokens.
           vocab_size: how many tokens there are.
           index: which of the n answers.
+          guide: watches the form of this answer.
 
         Raises:
           ValueError: a token of logit_bias is not one of the model's.
         """
         self._params = params
         self._vocab_size = vocab_size
+        self.guide = guide
         for token in params.logit_bias:
             _want("logit_bias", token, 0 <= token < vocab_size, f"tokens from 0 to {vocab_size - 1}")
         entropy = None if params.seed is None else [params.seed & (2**64 - 1), index]
@@ -154,9 +180,13 @@ class Sampler:
             banned = [*banned, *self._repeats.banned()]
         if len(banned):
             logits[list(banned)] = -np.inf
+        if self.guide is not None:
+            self.guide.forbid(logits)
         token = int(np.argmax(logits)) if params.temperature == 0 else self._draw(logits)
         if not math.isfinite(logits[token]):
             raise ValueError(f"expected finite scores, got {logits[token]}; the model computed nothing to choose by")
+        if self.guide is not None:
+            self.guide.take(token)
         if self._seen is not None:
             self._seen[token] = True
         if self._counts is not None:
