@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from thresher.llm import LLM, loading
-from thresher.llm.formats import StoredTensor, read_gguf
+from thresher.llm import LLM
+from thresher.llm.formats import read_gguf
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -96,24 +95,8 @@ def reference(weights):
     return model.eval()
 
 
-@pytest.fixture
-def dequantized(weights, monkeypatch):
-    """The file as it is, but each weight as the numbers that its blocks stand for."""
-    load = loading.load
-
-    def as_numbers(path):
-        loaded = load(path)
-        tensors = {
-            name: StoredTensor("f32", t.shape, np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8))
-            for name, t in loaded.tensors.items()
-        }
-        return dataclasses.replace(loaded, tensors=tensors)
-
-    monkeypatch.setattr(loading, "load", as_numbers)
-
-
 def _same_greedy_tokens(reference, prompts, count):
-    with LLM(_gguf(), precision="fp32", max_length=256, max_batch=8) as llm:
+    with LLM(_gguf(), precision="fp32", weights="fp32", max_length=256, max_batch=8) as llm:
         ids = [llm.encode(prompt) for prompt in prompts]
         outputs = llm.generate(ids, temperature=0, max_tokens=count, ignore_eos=True)
     for prompt, tokens, output in zip(prompts, ids, outputs, strict=True):
@@ -124,12 +107,12 @@ def _same_greedy_tokens(reference, prompts, count):
         assert output.completions[0].token_ids == made[0, len(tokens) :].tolist(), prompt
 
 
-def test_greedy_tokens_are_those_of_transformers(reference, dequantized):
+def test_greedy_tokens_are_those_of_transformers(reference):
     _same_greedy_tokens(reference, _PROMPTS[:3], 16)
 
 
 @pytest.mark.thorough
-def test_64_greedy_tokens_of_20_prompts_are_those_of_transformers(reference, dequantized):
+def test_64_greedy_tokens_of_20_prompts_are_those_of_transformers(reference):
     _same_greedy_tokens(reference, _PROMPTS, 64)
 
 

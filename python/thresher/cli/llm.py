@@ -31,6 +31,12 @@ Examples:
 - `thresher llm bench model` measures one request at a time
 - `thresher llm bench model --batch 1 --batch 8 --prompt 512 --output 64 --json` several at a time, for programs
 """
+_QUANTIZE_EPILOG = """
+Examples:
+
+- `thresher llm quantize-report model` compares every encoding with fp32 on a short text
+- `thresher llm quantize-report model --text news.txt --encoding q8_0 --json` one of them, on a text of yours
+"""
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A Hugging Face folder or a GGUF file.")]
 Precision = Annotated[
@@ -54,6 +60,7 @@ def add_to(app: typer.Typer) -> None:
     group.command(name="run", epilog=_RUN_EPILOG)(_run)
     group.command(name="chat", epilog=_CHAT_EPILOG)(_chat)
     group.command(name="bench", epilog=_BENCH_EPILOG)(_bench)
+    group.command(name="quantize-report", epilog=_QUANTIZE_EPILOG)(_quantize_report)
     app.add_typer(group)
 
 
@@ -147,6 +154,58 @@ def _bench(
         typer.echo(json.dumps(data, indent=2))
         return
     _print_bench(data)
+
+
+def _quantize_report(
+    model: Model,
+    text: Annotated[
+        Path | None, typer.Option("--text", metavar="FILE", help="What is predicted; default: four short paragraphs.")
+    ] = None,
+    encoding: Annotated[
+        list[str] | None, typer.Option("--encoding", metavar="NAME", help="One of them; may be repeated. Default: all.")
+    ] = None,
+    window: Annotated[int, typer.Option("--window", metavar="N", min=2, help="Tokens predicted together.")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    threads: Threads = 0,
+) -> None:
+    """Compare encodings of a model's weights with fp32: perplexity, and how often the same token is the likeliest."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from thresher.cli.common import engine
+
+    engine()
+    try:
+        from thresher.llm.quantize_report import ENCODINGS, TEXT, quantize_report
+
+        results = quantize_report(
+            model,
+            TEXT if text is None else text.read_text(encoding="utf-8"),
+            encoding or tuple(ENCODINGS),
+            window=window,
+            num_threads=threads,
+            progress=lambda name: typer.echo(f"{name} ...", err=True),
+        )
+    except (OSError, ValueError, NotImplementedError, MemoryError) as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"expected the module {error.name}, got none; pip install 'thresher[llm]'")
+    if as_json:
+        typer.echo(json.dumps({"model": str(model), "results": [result.to_dict() for result in results]}, indent=2))
+        return
+    table = Table(title=f"{model}, {results[0].tokens} tokens", title_justify="left")
+    table.add_column("encoding")
+    for column in ("weights MB", "perplexity", "to fp32", "same token"):
+        table.add_column(column, justify="right")
+    for result in results:
+        table.add_row(
+            result.name,
+            f"{result.weight_bytes / 1e6:.0f}",
+            f"{result.perplexity:.2f}",
+            f"{100 * (result.perplexity / results[0].perplexity - 1):+.2f} %",
+            f"{100 * result.agreement:.1f} %",
+        )
+    Console().print(table)
 
 
 def _print_bench(data: dict[str, Any]) -> None:

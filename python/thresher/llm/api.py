@@ -88,6 +88,7 @@ class LLM:
         path: str | os.PathLike[str],
         *,
         precision: str = "model",
+        weights: str = "model",
         kv_cache: str | None = None,
         kv_cache_bytes: int | None = None,
         max_batch: int = 32,
@@ -106,6 +107,8 @@ class LLM:
           path: a Hugging Face folder (config.json, *.safetensors, tokenizer.json) or a GGUF file.
           precision: of products with weights: "model" (as they are stored), "fp32", "bf16", "fp16", "int8",
             "int8_weight" or "int4_weight".
+          weights: how matrices are kept: "model" (as they are stored), "fp32", or quantised while they are loaded to
+            "q8_0", "q5_1", "q5_0", "q4_1" or "q4_0".
           kv_cache: how keys and values are kept: "f32", "bf16" or "f16". Default: "f32" with precision "fp32", else
             "bf16".
           kv_cache_bytes: memory for them. Default: enough for max_batch sequences of max_length, but at most a quarter
@@ -134,7 +137,7 @@ class LLM:
             raise ValueError(f"speculation: expected 'ngram' or None, got {speculation!r}")
         _at_least_one(draft_tokens=draft_tokens)
         _engine.initialize()
-        loaded = loading.load(Path(path))
+        loaded = loading.load(Path(path), weights)
         self.config = loaded.config
         self.tokenizer: Tokenizer | None = loaded.tokenizer
         most = self.config.max_positions

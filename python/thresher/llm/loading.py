@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from thresher.llm.formats import StoredTensor, read_gguf, read_safetensors
+import numpy as np
+
+from thresher.llm.formats import StoredTensor, quantize, read_gguf, read_safetensors
 from thresher.llm.models import ModelConfig, gguf
 from thresher.llm.tokenizer import Tokenizer
 
+WEIGHTS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what matrices are quantised to when they are loaded
+_BLOCK = 32  # numbers of a block of each
 _ENDS_OF_TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")  # beside what a GGUF file says
 
 
@@ -32,8 +36,12 @@ class Loaded:
     eos_token_ids: tuple[int, ...]
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, weights: str = "model") -> Loaded:
     """Reads a model: a Hugging Face folder or a GGUF file.
+
+    Args:
+      path: of the model.
+      weights: how matrices are kept: "model" (as they are stored), "fp32" or a format of WEIGHTS.
 
     Raises:
       FileNotFoundError: the path, or a file that is wanted there, does not exist.
@@ -41,7 +49,21 @@ def load(path: Path) -> Loaded:
     """
     if not path.exists():
         raise FileNotFoundError(f"expected a model at {path}, got nothing there")
-    return _folder(path) if path.is_dir() else _gguf(path)
+    if weights not in ("model", "fp32", *WEIGHTS):
+        raise ValueError(f"weights: expected one of model, fp32, {', '.join(WEIGHTS)}, got {weights!r}")
+    loaded = _folder(path) if path.is_dir() else _gguf(path)
+    if weights == "model":
+        return loaded
+    return dataclasses.replace(loaded, tensors={n: _encoded(t, weights) for n, t in loaded.tensors.items()})
+
+
+def _encoded(tensor: StoredTensor, weights: str) -> StoredTensor:
+    if weights == "fp32":
+        numbers = tensor.dequantized()
+        return StoredTensor("f32", tensor.shape, np.ascontiguousarray(numbers).reshape(-1).view(np.uint8))
+    if len(tensor.shape) != 2 or tensor.shape[-1] % _BLOCK:
+        return tensor
+    return quantize(tensor, weights)
 
 
 def _folder(path: Path) -> Loaded:
