@@ -194,7 +194,7 @@ def _import_sizes(
                 name: {at: dim for at, dim in dims.items() if dim.__name__ not in ones}
                 for name, dims in changing.items()
             }
-            own = inspect.BoundArguments(bound.signature, small)  # type: ignore[arg-type]
+            own = inspect.BoundArguments(bound.signature, small)
             try:
                 if count == len(names):
                     graphs.append(_import(model, own.args, own.kwargs))

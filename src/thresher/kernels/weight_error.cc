@@ -122,7 +122,8 @@ float RoundBf16(float x) {
   return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000);
 }
 
-// To a multiple of 2^(exponent - 10), and of 2^-24 where numbers are subnormal. What is far beyond fp16 becomes anything.
+// To a multiple of 2^(exponent - 10), and of 2^-24 where numbers are subnormal. What is far beyond fp16 becomes
+// anything.
 float RoundFp16(float x) {
   const int32_t exponent = std::max(std::bit_cast<int32_t>(x) & kInfinityBits, (127 - 14) << 23);
   const float magic = std::bit_cast<float>((static_cast<uint32_t>(exponent) + (13u << 23)) | 0x400000u);

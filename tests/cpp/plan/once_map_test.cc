@@ -1,3 +1,5 @@
+#include "thresher/plan/once_map.h"
+
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,8 +8,6 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
-
-#include "thresher/plan/once_map.h"
 
 namespace thresher {
 namespace {
