@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import logging
 import threading
@@ -37,6 +38,11 @@ MOST_ROUTES = 4096
 
 # Graphs of one model, for modes, dtypes, structures of arguments and sizes of 1, beyond which TorchDynamo gives up.
 MOST_CAPTURES = 64
+
+# The argument of torch.compile that sets the limit of one function; PyTorch before 2.13 knows that of the process alone.
+_RECOMPILE_LIMIT: dict[str, Any] = (
+    {"recompile_limit": MOST_CAPTURES} if "recompile_limit" in inspect.signature(torch.compile).parameters else {}
+)
 
 # A model whose objects change this often, each time within as many calls, is left to TorchDynamo's guards.
 MOST_CHANGES = 16
@@ -243,15 +249,13 @@ class Door:
         # TorchDynamo keeps what it captured with the code, so code of our own shares nothing with other models.
         function = types.FunctionType(_call.__code__.replace(co_name=_call.__name__), globals())
         options: dict[str, Any] = {"config": self._config, MODEL_CHECKED: True, OBSERVER: self._observe}
-        compiled: Call = torch.compile(  # type: ignore[call-overload]  # the overloads lack recompile_limit
-            function,
-            backend=thresher_backend,
-            fullgraph=True,
-            dynamic=dynamic,
-            options=options,
-            recompile_limit=MOST_CAPTURES,
+        compiled: Call = torch.compile(
+            function, backend=thresher_backend, fullgraph=True, dynamic=dynamic, options=options, **_RECOMPILE_LIMIT
         )
-        return compiled
+        if _RECOMPILE_LIMIT:
+            return compiled
+        limited: Call = torch._dynamo.config.patch(recompile_limit=MOST_CAPTURES)(compiled)
+        return limited
 
     def _observe(self, gm: fx.GraphModule, boxed: Boxed, plain: bool) -> Call:
         """The compiled graph as TorchDynamo is to call it, so that its calls are seen."""
