@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "thresher/cuda/call.h"
 #include "thresher/cuda/elements.h"
 #include "thresher/cuda/pointwise_kernel.h"
 #include "thresher/cuda/rows.h"
+#include "thresher/kernels/kernel_params.h"
 #include "thresher/kernels/pointwise_chain.h"
 #include "thresher/kernels/row_source.h"
 
@@ -165,5 +167,48 @@ auto LaunchChain(Launch&& launch, const Chain& chain, const View* operands, cons
     return launch(shape, MakeChainKernel<kOneDimension, Index>(elements, chain, operands, out));
   });
 }
+
+// One operator as a chain of its own.
+inline Chain AloneOf(const Call& call) {
+  Chain chain;
+  chain.num_steps = 1;
+  ChainStep& step = chain.steps[0];
+  if (call.kernel() == KernelId::kUnary) {
+    chain.num_operands = 1;
+    step.unary = call.as<kernels::UnaryParams>().op;
+  } else {
+    chain.num_operands = 2;
+    step.kind = ChainStep::Kind::kBinary;
+    step.binary = call.as<kernels::BinaryParams>().op;
+    step.args[1].index = 1;
+  }
+  return chain;
+}
+
+struct ChainFamily : NoScratch {
+  static constexpr KernelId kKernels[] = {KernelId::kUnary, KernelId::kBinary, KernelId::kPointwise};
+
+  static Verdict Check(const Call& call) {
+    Verdict verdict;
+    switch (call.kernel()) {
+      case KernelId::kUnary:
+        verdict = Fits(call, sizeof(kernels::UnaryParams), 2);
+        break;
+      case KernelId::kBinary:
+        verdict = Fits(call, sizeof(kernels::BinaryParams), 3);
+        break;
+      default:
+        verdict = Fits(call, sizeof(Chain), call.params_bytes == sizeof(Chain) ? call.as<Chain>().num_operands + 1 : 0);
+    }
+    return verdict.ok() ? AllF32(call) : verdict;
+  }
+
+  template <class Launcher>
+  static auto Launch(Launcher&& launch, const Call& call) {
+    if (call.last().size() == 0) return launch.Nothing();
+    const Chain chain = call.kernel() == KernelId::kPointwise ? call.as<Chain>() : AloneOf(call);
+    return LaunchChain(launch, chain, call.views, call.last());
+  }
+};
 
 }  // namespace thresher::cuda

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "thresher/base/view.h"
+#include "thresher/cuda/call.h"
 #include "thresher/cuda/elements.h"
 #include "thresher/cuda/pointwise_kernel.h"
 #include "thresher/cuda/rows.h"
+#include "thresher/kernels/kernel_params.h"
 
 namespace thresher::cuda {
 
@@ -97,5 +100,24 @@ auto LaunchCast(Launch&& launch, const View& from, const View& to) {
   if (to.dtype == DType::kBF16) return LaunchCopy<RoundToBf16>(launch, from, to);
   return LaunchCopy<WidenBf16>(launch, from, to);
 }
+
+struct CopyFamily : NoScratch {
+  static constexpr KernelId kKernels[] = {KernelId::kCopy, KernelId::kCast};
+
+  static Verdict Check(const Call& call) {
+    Verdict verdict = Fits(call, sizeof(NoParams), 2);
+    if (!verdict.ok() || call.kernel() == KernelId::kCopy) return verdict;
+    if (CanCast(call.views[0].dtype, call.views[1].dtype)) return {};
+    return Unsupported("cast: expected f32 to bf16 or back on this device, got " +
+                       std::string(Name(call.views[0].dtype)) + " to " + std::string(Name(call.views[1].dtype)));
+  }
+
+  template <class Launcher>
+  static auto Launch(Launcher&& launch, const Call& call) {
+    if (call.last().size() == 0) return launch.Nothing();
+    if (call.kernel() == KernelId::kCopy) return LaunchCopy(launch, call.views[0], call.views[1]);
+    return LaunchCast(launch, call.views[0], call.views[1]);
+  }
+};
 
 }  // namespace thresher::cuda

@@ -10,6 +10,7 @@ namespace thresher::cuda {
 struct Call;
 
 // A kernel of this library's own: none of cuBLASLt's.
-thresher_device_result LaunchKernel(cudaStream_t stream, const Call& call);
+template <class Family>
+thresher_device_result LaunchOn(cudaStream_t stream, const Call& call);
 
 }  // namespace thresher::cuda

@@ -209,9 +209,9 @@ Call CallOf(uint32_t kernel, const void* params, size_t params_bytes, const thre
 thresher_device_result Query(thresher_device*, uint32_t kernel, const void* params, size_t params_bytes,
                              const thresher_view* views, int32_t num_views, size_t* scratch_bytes) {
   return Guard([&] {
-    const Verdict verdict = Check(CallOf(kernel, params, params_bytes, views, num_views));
-    if (verdict.result != THRESHER_DEVICE_OK) return Fail(verdict.result, verdict.problem);
-    *scratch_bytes = kernel == static_cast<uint32_t>(KernelId::kStoredProduct) ? kWorkspaceBytes : 0;
+    const Call call = CallOf(kernel, params, params_bytes, views, num_views);
+    if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
+    *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? kWorkspaceBytes : ScratchBytes(call);
     return THRESHER_DEVICE_OK;
   });
 }
@@ -219,12 +219,14 @@ thresher_device_result Query(thresher_device*, uint32_t kernel, const void* para
 thresher_device_result Launch(thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
                               const thresher_view* views, int32_t num_views, void* scratch) {
   return Guard([&] {
-    const Call call = CallOf(kernel, params, params_bytes, views, num_views);
-    if (const Verdict verdict = Check(call); verdict.result != THRESHER_DEVICE_OK) {
-      return Fail(verdict.result, verdict.problem);
-    }
+    Call call = CallOf(kernel, params, params_bytes, views, num_views);
+    if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
+    call.scratch = scratch;
     THRESHER_DEVICE_TRY(Use(*stream->device));
-    if (call.kernel() != KernelId::kStoredProduct) return LaunchKernel(stream->stream, call);
+    if (call.kernel() != KernelId::kStoredProduct) {
+      const auto launch = [&]<class Family>() { return LaunchOn<Family>(stream->stream, call); };
+      return Dispatch(call, launch, THRESHER_DEVICE_OK);
+    }
     const Gemm gemm = GemmOf(call.as<kernels::StoredProductParams>(), call.views);
     return stream->device->products.Run(stream->stream, scratch, kWorkspaceBytes, gemm);
   });

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "thresher/cuda/call.h"
 #include "thresher/cuda/rows.h"
+#include "thresher/kernels/kernel_params.h"
 #include "thresher/kernels/norm.h"
 
 namespace thresher::cuda {
@@ -127,5 +129,21 @@ template <class Launch>
 auto LaunchNorm(Launch&& launch, const NormArgs& norm, bool rms) {
   return LaunchRows<NormKernel>(launch, norm.rows, norm.cols, norm, rms);
 }
+
+struct NormFamily : NoScratch {
+  static constexpr KernelId kKernels[] = {KernelId::kLayerNorm, KernelId::kRmsNorm};
+
+  static Verdict Check(const Call& call) {
+    const Verdict verdict = Fits(call, sizeof(kernels::NormParams), 6);
+    return verdict.ok() ? AllF32(call) : verdict;
+  }
+
+  template <class Launcher>
+  static auto Launch(Launcher&& launch, const Call& call) {
+    const NormArgs args = kernels::ArgsOf(call.as<kernels::NormParams>(), call.views);
+    if (args.rows == 0 || args.cols == 0) return launch.Nothing();
+    return LaunchNorm(launch, args, call.kernel() == KernelId::kRmsNorm);
+  }
+};
 
 }  // namespace thresher::cuda

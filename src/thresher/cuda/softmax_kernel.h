@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "thresher/cuda/call.h"
 #include "thresher/cuda/rows.h"
+#include "thresher/kernels/kernel_params.h"
 
 namespace thresher::cuda {
 
@@ -146,5 +148,22 @@ auto LaunchSoftmax(Launch&& launch, const SoftmaxArgs& softmax) {
   shape.shared_floats = kWarp * SoftmaxColumnKernel::kHeight;
   return launch(shape, SoftmaxColumnKernel{softmax});
 }
+
+struct SoftmaxFamily : NoScratch {
+  static constexpr KernelId kKernels[] = {KernelId::kSoftmax};
+
+  static Verdict Check(const Call& call) {
+    const Verdict verdict = Fits(call, sizeof(kernels::SoftmaxParams), 2);
+    return verdict.ok() ? AllF32(call) : verdict;
+  }
+
+  template <class Launcher>
+  static auto Launch(Launcher&& launch, const Call& call) {
+    if (call.last().size() == 0) return launch.Nothing();
+    const auto& p = call.as<kernels::SoftmaxParams>();
+    const auto* x = call.views[0].as<const float>();
+    return LaunchSoftmax(launch, SoftmaxArgs{x, call.views[1].as<float>(), p.outer, p.dim, p.inner, p.log});
+  }
+};
 
 }  // namespace thresher::cuda

@@ -1,5 +1,5 @@
 // What a kernel sees of the device. A kernel is a struct of parameters whose operator() takes the thread as an
-// argument, so that one source runs on a GPU (Thread below, launched by kernels.cu) and, in the tests, on the CPU
+// argument, so that one source runs on a GPU (Thread below, launched by launcher.cuh) and, in the tests, on the CPU
 // (tests/cpp/cuda/emulator.h), where every barrier, shuffle and access to shared memory is checked.
 //
 // A thread has

@@ -133,18 +133,19 @@ constexpr thresher_device_api Table() {
   };
   api.query = [](thresher_device*, uint32_t kernel, const void* params, size_t params_bytes, const thresher_view* views,
                  int32_t num_views, size_t* scratch_bytes) {
-    const Verdict verdict = Check({kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views});
-    if (verdict.result != THRESHER_DEVICE_OK) return Fail(verdict.result, verdict.problem);
-    *scratch_bytes = kernel == static_cast<uint32_t>(KernelId::kStoredProduct) ? kProductScratch : 0;
+    const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
+    if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
+    *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? kProductScratch : ScratchBytes(call);
     return THRESHER_DEVICE_OK;
   };
   api.launch = [](thresher_stream*, uint32_t kernel, const void* params, size_t params_bytes,
                   const thresher_view* views, int32_t num_views, void* scratch) {
-    const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
-    if (const Verdict verdict = Check(call); verdict.result != THRESHER_DEVICE_OK) {
-      return Fail(verdict.result, verdict.problem);
+    const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views, scratch};
+    if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
+    if (call.kernel() != KernelId::kStoredProduct) {
+      const auto launch = [&]<class Family>() { return Family::Launch(Launcher{}, call); };
+      return Done(Dispatch(call, launch, std::string()));
     }
-    if (call.kernel() != KernelId::kStoredProduct) return Done(Dispatch(call, Launcher{}, std::string()));
     return Multiply(GemmOf(call.as<kernels::StoredProductParams>(), call.views), scratch);
   };
   return api;

@@ -84,6 +84,7 @@ struct Launcher {
     if (shape.width * shape.height > Kernel::kMostThreads) return "more threads than the kernel says";
     return RunBlocks(shape, sizeof kernel, order, [&](Thread& thread) { kernel(thread); });
   }
+  std::string Nothing() const { return {}; }
 };
 
 }  // namespace thresher::cuda::testing

@@ -1,11 +1,14 @@
+// How kernels are launched on a device. Each family's .cu file instantiates LaunchOn<Family>() (kernels.h); nothing is
+// in an unnamed namespace there: nvcc names those after the path of the file, and two builds would differ.
+#pragma once
+
 #include <string>
 
-#include "thresher/cuda/dispatch.h"
+#include "thresher/cuda/call.h"
 #include "thresher/cuda/kernels.h"
 #include "thresher/cuda/runtime.h"
 #include "thresher/cuda/thread.h"
 
-// Nothing is in an unnamed namespace here: nvcc names those after the path of the file, and two builds would differ.
 namespace thresher::cuda {
 
 // Parameters travel in constant memory, of which a kernel has 4 KiB on every device.
@@ -31,10 +34,12 @@ struct Launcher {
     if (error == cudaSuccess) return THRESHER_DEVICE_OK;
     return Check(error, ("launching " + std::string(Name(kernel))).c_str());
   }
+  thresher_device_result Nothing() const { return THRESHER_DEVICE_OK; }
 };
 
-thresher_device_result LaunchKernel(cudaStream_t stream, const Call& call) {
-  return Dispatch(call, Launcher{stream, call.kernel()}, THRESHER_DEVICE_OK);
+template <class Family>
+thresher_device_result LaunchOn(cudaStream_t stream, const Call& call) {
+  return Family::Launch(Launcher{stream, call.kernel()}, call);
 }
 
 }  // namespace thresher::cuda
