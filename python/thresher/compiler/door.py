@@ -39,7 +39,7 @@ MOST_ROUTES = 4096
 # Graphs of one model, for modes, dtypes, structures of arguments and sizes of 1, beyond which TorchDynamo gives up.
 MOST_CAPTURES = 64
 
-# The argument of torch.compile that sets the limit of one function; PyTorch before 2.13 knows that of the process alone.
+# The argument of torch.compile that sets the limit of one function; before PyTorch 2.13 there is that of the process.
 _RECOMPILE_LIMIT: dict[str, Any] = (
     {"recompile_limit": MOST_CAPTURES} if "recompile_limit" in inspect.signature(torch.compile).parameters else {}
 )
