@@ -1,9 +1,11 @@
 #include "thresher/base/isa.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <optional>
 
+#include "thresher/base/amx.h"
 #include "thresher/base/env.h"
 
 // The longest list of targets that any kernel is compiled for.
@@ -28,6 +30,7 @@ constexpr Row kRows[] = {
     {Isa::kAvx512, "avx512", HWY_AVX3},
     {Isa::kAvx512Vnni, "avx512_vnni", HWY_AVX3_DL},
     {Isa::kAvx512Bf16, "avx512_bf16", HWY_AVX3_ZEN4},
+    {Isa::kAmx, "amx", HWY_AVX3_ZEN4},
 #if HWY_ARCH_ARM && !defined(__ARM_FEATURE_AES)
     {Isa::kNeon, "neon", HWY_NEON_WITHOUT_AES},
 #else
@@ -52,13 +55,26 @@ int64_t DetectedTargets() {
   return targets;
 }
 
-std::vector<Isa> Filter(int64_t targets) {
+std::vector<Isa> Filter(int64_t targets, bool tiles) {
   std::vector<Isa> found;
   for (const Row& row : kRows) {
-    if (row.target & targets) found.push_back(row.isa);
+    if ((row.target & targets) != 0 && (tiles || row.isa != Isa::kAmx)) found.push_back(row.isa);
   }
   return found;
 }
+
+// Highway knows no target with tiles: kernels of kAvx512Bf16 ask for them.
+std::atomic<Tiles> g_tiles = Tiles::kNone;
+
+// Kernels run what is compiled for `targets`.
+void Use(int64_t targets, Tiles tiles) {
+  hwy::SetSupportedTargetsForTest(targets);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  g_tiles.store(tiles, std::memory_order_relaxed);
+}
+
+// Everything from a target downwards, because a source may lack the one that is wanted.
+int64_t TargetsUpTo(Isa isa) { return DetectedTargets() & ~(Find(isa).target - 1); }
 
 template <class Rows>
 std::string Join(const Rows& isas) {
@@ -74,19 +90,18 @@ bool Contains(const std::vector<Isa>& isas, Isa isa) { return std::find(isas.beg
 std::string_view Name(Isa isa) { return Find(isa).name; }
 
 const std::vector<Isa>& Compiled() {
-  static const std::vector<Isa> compiled = Filter(HWY_TARGETS);
+  static const std::vector<Isa> compiled = Filter(HWY_TARGETS, true);
   return compiled;
 }
 
 const std::vector<Isa>& Available() {
-  static const std::vector<Isa> available = Filter(HWY_TARGETS & DetectedTargets());
+  static const std::vector<Isa> available = Filter(HWY_TARGETS & DetectedTargets(), DetectAmx().usable);
   return available;
 }
 
 Isa Current() {
   DetectedTargets();
-  const std::vector<Isa> running = Filter(HWY_TARGETS & hwy::SupportedTargets());
-  return running.back();
+  return Filter(HWY_TARGETS & hwy::SupportedTargets(), CurrentTiles() != Tiles::kNone).back();
 }
 
 Status Force(std::string_view name) {
@@ -108,15 +123,18 @@ Status Force(std::string_view name) {
     return InvalidArgument("THRESHER_ISA=" + std::string(name) + ": this CPU lacks " + std::string(name) + "; it has " +
                            Join(Available()) + ". Choose one of these or unset the variable.");
   }
-  // Everything from the wanted target downwards, because a source may lack the wanted one.
-  hwy::SetSupportedTargetsForTest(DetectedTargets() & ~(Find(*wanted).target - 1));
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  Use(TargetsUpTo(*wanted), *wanted == Isa::kAmx ? Tiles::kInstructions : Tiles::kNone);
   return Status::Ok();
 }
 
-void UseBest() {
-  hwy::SetSupportedTargetsForTest(DetectedTargets());
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+void UseBest() { Use(DetectedTargets(), Contains(Available(), Isa::kAmx) ? Tiles::kInstructions : Tiles::kNone); }
+
+Tiles CurrentTiles() { return g_tiles.load(std::memory_order_relaxed); }
+
+bool ForcePlainTiles() {
+  if (!Contains(Available(), Isa::kAvx512Bf16)) return false;
+  Use(TargetsUpTo(Isa::kAmx), Tiles::kPlain);
+  return true;
 }
 
 Result<Isa> Select() {

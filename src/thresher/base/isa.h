@@ -11,10 +11,10 @@
 namespace thresher::isa {
 
 // Within one architecture, later is better.
-enum class Isa : uint8_t { kSse2, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kNeon, kNeonBf16, kSve, kSve2 };
+enum class Isa : uint8_t { kSse2, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx, kNeon, kNeonBf16, kSve, kSve2 };
 
-// The name that THRESHER_ISA takes: "sse2", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "neon", "neon_bf16",
-// "sve", "sve2".
+// The name that THRESHER_ISA takes: "sse2", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx", "neon",
+// "neon_bf16", "sve", "sve2".
 std::string_view Name(Isa isa);
 
 // Those this build has kernels for, worst first.
@@ -37,5 +37,15 @@ Status Force(std::string_view name);
 
 // Undoes Force: the best available instruction set.
 void UseBest();
+
+// kAmx is kAvx512Bf16 with tiles (base/amx.h), which kernels use where they pay. Packed weights are the same.
+enum class Tiles : uint8_t { kNone, kInstructions, kPlain };
+
+// What multiplies tiles now: kNone unless Current() is kAmx.
+Tiles CurrentTiles();
+
+// Force("amx") with plain code in place of the tile instructions, for tests; until the next Force(), Select() or
+// UseBest(). False, and nothing happens, where this CPU or build lacks kAvx512Bf16.
+bool ForcePlainTiles();
 
 }  // namespace thresher::isa

@@ -17,6 +17,7 @@
 // foreach_target.h must come first.
 #include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
+#include "thresher/kernels/amx_tile-inl.h"
 #include "thresher/kernels/dot_tile-inl.h"
 #include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/int4_tile-inl.h"
@@ -41,6 +42,7 @@ size_t RowStride(RowForm form, size_t k) {
   if (form == RowForm::kInt16) return Int4Rows::Bytes(k);
   const size_t bytes = form == RowForm::kBF16 ? RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t)
                                               : RoundUp(k, Int8Dot::kStep) * Int8Dot::kRowBytes;
+  if (UnitInUse() != isa::Tiles::kNone) return UnitRowStride(bytes);
   const size_t stride = RoundUp(bytes, 16);
   // So that the rows of a tile do not all lie in the same few sets of L1.
   return stride % 2048 == 0 ? stride + 64 : stride;
@@ -54,6 +56,8 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
     RowToBf16(args.x + i * static_cast<size_t>(args.ldx), k, reinterpret_cast<hwy::bfloat16_t*>(row));
+    const size_t used = RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t);
+    std::memset(row + used, 0, stride - used);
   }
 }
 
@@ -195,9 +199,34 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
 
 // ---- products ----
 
+// What multiplies a tile of rows by a panel: up to kMostRows rows, while an object of this type lives.
+template <class DotType>
+struct VectorTiles {
+  using Dot = DotType;
+  static constexpr size_t kMostRows = Dot::kMostRows;
+  static constexpr size_t kSteps = 2;  // that belong together
+  static constexpr int kCacheRows = kTileRows;
+  explicit VectorTiles(size_t) {}
+  static void Run(const DotTileArgs& tile, size_t rows) { DotTileForRows<Dot>(rows)(tile); }
+};
+
+#if THRESHER_UNIT_TARGET
+template <class Unit, class DotType>
+struct UnitTiles {
+  using Dot = DotType;
+  static constexpr size_t kMostRows = kUnitBlockRows;
+  static constexpr size_t kSteps = kUnitSteps;
+  static constexpr int kCacheRows = static_cast<int>(kUnitBlockRows);
+  explicit UnitTiles(size_t rows) : tiles(rows) {}
+  static void Run(const DotTileArgs& tile, size_t rows) { RunUnitTile<Unit, Dot>(tile, rows); }
+  ConfiguredTiles<Unit> tiles;
+};
+#endif
+
 // Rows [row_begin, row_end) of panels [panel_begin, panel_end).
-template <class Dot>
+template <class Tiles>
 void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  using Dot = typename Tiles::Dot;
   using Sum = typename Dot::Sum;
   constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
   const size_t n = static_cast<size_t>(args.n);
@@ -212,7 +241,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
 
   const size_t most_rows = BlockRows(args.blocking, lda);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
-  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / step_bytes, 1);
+  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, Tiles::kCacheRows) / step_bytes, 1);
 
   Sum* const strip = static_cast<Sum*>(scratch);  // sums that wait
   alignas(64) float padded_bias[kMaxPanelWidth];
@@ -220,11 +249,11 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
-    const RowTiles tiles(block_end - block_begin, static_cast<size_t>(Dot::kMostRows));
+    const RowTiles tiles(block_end - block_begin, Tiles::kMostRows);
+    const Tiles in_use(tiles.Height(tiles.count - 1));
     const size_t most_steps = tiles.count == 1 ? std::max<size_t>(steps, 1) : panel_steps;
     const size_t blocks = std::max<size_t>(1, (steps + most_steps - 1) / most_steps);
-    // Even, since two steps may belong together.
-    const size_t block_steps = RoundUp((steps + blocks - 1) / blocks, 2);
+    const size_t block_steps = RoundUp((steps + blocks - 1) / blocks, Tiles::kSteps);
 
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
@@ -265,7 +294,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
           tile.fetch = tiles.count == 1 ? FetchAlone(height, 1, tile.b, block_bytes, turns, next_b)
                                         : FetchShare(tiles, t, tile.b, block_bytes, turns, next_b);
           if (last) FetchResult(to);
-          DotTileForRows<Dot>(height)(tile);
+          Tiles::Run(tile, height);
           if (last && !direct) {
             FinishArgs finished{};
             finished.sums = wait;
@@ -319,9 +348,18 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
 
 bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 
+template <class Dot>
+void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+#if THRESHER_UNIT_TARGET
+  if (UnitInUse() == isa::Tiles::kInstructions) return GemmDotRange<UnitTiles<AmxUnit, Dot>>(args, scratch, range);
+  if (UnitInUse() == isa::Tiles::kPlain) return GemmDotRange<UnitTiles<PlainUnit, Dot>>(args, scratch, range);
+#endif
+  GemmDotRange<VectorTiles<Dot>>(args, scratch, range);
+}
+
 void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   if (args.form == RowForm::kInt16) return GemmInt4Range(args, range);
-  (args.form == RowForm::kBF16 ? &GemmDotRange<Bf16Dot> : &GemmDotRange<Int8Dot>)(args, scratch, range);
+  (args.form == RowForm::kBF16 ? &MultiplyRange<Bf16Dot> : &MultiplyRange<Int8Dot>)(args, scratch, range);
 }
 
 // ---- packing int8 ----

@@ -70,14 +70,14 @@ TEST_F(IsaTest, UnknownNameListsTheKnownOnes) {
   const Status status = Select().status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   for (const char* part :
-       {"\"avx3\"", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, neon, neon_bf16, sve, sve2", "unset"}) {
+       {"\"avx3\"", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, amx, neon, neon_bf16, sve, sve2", "unset"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
   EXPECT_EQ(Current(), before);
 }
 
 TEST_F(IsaTest, OneThatIsMissingIsNamedWithWhatThereIs) {
-  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kNeon,
+  for (const Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512Bf16, Isa::kAmx, Isa::kNeon,
                         Isa::kNeonBf16, Isa::kSve, Isa::kSve2}) {
     if (std::find(Available().begin(), Available().end(), isa) != Available().end()) continue;
     const Status status = Force(Name(isa));

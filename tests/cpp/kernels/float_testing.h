@@ -16,6 +16,7 @@
 namespace thresher::kernels::testing {
 
 using kernels::ForEachIsa;
+using kernels::ForEachIsaAndPlainTiles;
 
 inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float low = -1.0f, float high = 1.0f) {
   std::mt19937 generator(seed);

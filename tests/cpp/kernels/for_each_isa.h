@@ -25,4 +25,18 @@ void ForEachIsa(Body&& body) {
   ASSERT_TRUE(isa::Select().ok());
 }
 
+// ForEachIsa, and once more with plain code for the tile instructions, on machines that could run all else of kAmx.
+template <class Body>
+void ForEachIsaAndPlainTiles(Body&& body) {
+  ForEachIsa(body);
+  const char* only = std::getenv("THRESHER_ISA");
+  if (::testing::Test::HasFatalFailure() || (only != nullptr && *only != '\0' && std::string(only) != "amx")) return;
+  if (!isa::ForcePlainTiles()) return;
+  {
+    SCOPED_TRACE("plain tiles");
+    body();
+  }
+  ASSERT_TRUE(isa::Select().ok());
+}
+
 }  // namespace thresher::kernels

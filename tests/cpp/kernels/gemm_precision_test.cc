@@ -19,7 +19,7 @@ namespace {
 
 using testing::AlignedFloats;
 using testing::ExpectClose;
-using testing::ForEachIsa;
+using testing::ForEachIsaAndPlainTiles;
 using testing::Multiply;
 using testing::RandomFloats;
 
@@ -146,7 +146,7 @@ void CheckProduct(const Case& c, Precision precision, RowForm form) {
 }
 
 void Check(const Case& c) {
-  ForEachIsa([&] {
+  ForEachIsaAndPlainTiles([&] {
     for (const Precision precision : kAll) {
       if (precision == Precision::kInt8) {
         CheckProduct(c, precision, RowForm::kInt8);
@@ -236,7 +236,7 @@ TEST(GemmPrecisionTest, LayoutsAndParts) {
 TEST(GemmPrecisionTest, PackedNumbersAreTheNearestOnes) {
   const int64_t k = 71, n = 45;
   const std::vector<float> b = RandomFloats(static_cast<size_t>(k * n), 5);
-  ForEachIsa([&] {
+  ForEachIsaAndPlainTiles([&] {
     for (const Precision precision : kAll) {
       SCOPED_TRACE(Name(precision));
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
@@ -305,7 +305,7 @@ TEST(GemmPrecisionTest, SumsOfTheLargestCodesAreExact) {
             b[static_cast<size_t>(i * n + j)] = sign * weight * (j % 3 == 0 ? 1.0f : 0.9f);
           }
         }
-        ForEachIsa([&] {
+        ForEachIsaAndPlainTiles([&] {
           AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kInt8, k, n)) / sizeof(float) + 16);
           PackWeight(Precision::kInt8, DenseWeight(b.data(), k, n, false), packed.data());
           std::vector<float> restored_b(b.size()), restored_a(a.size()), c(static_cast<size_t>(m * n));
@@ -337,7 +337,7 @@ TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {
     std::vector<float> x = RandomFloats(static_cast<size_t>(3 * k), 6);
     for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(k + j)] = std::abs(x[static_cast<size_t>(k + j)]) + 3.0f;
     for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(2 * k + j)] = 0.0f;
-    ForEachIsa([&] {
+    ForEachIsaAndPlainTiles([&] {
       for (const RowForm form : {RowForm::kBF16, RowForm::kInt8, RowForm::kInt16}) {
         const Rows rows(form, 3, k, x.data(), k);
         std::vector<float> restored(static_cast<size_t>(3 * k));
@@ -368,7 +368,7 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
   const std::vector<float> b = RandomFloats(static_cast<size_t>(n * k), 2);
   a[static_cast<size_t>(k + 3)] = std::numeric_limits<float>::quiet_NaN();
   a[static_cast<size_t>(3 * k + 36)] = std::numeric_limits<float>::infinity();
-  ForEachIsa([&] {
+  ForEachIsaAndPlainTiles([&] {
     for (const RowForm form : {RowForm::kBF16, RowForm::kInt8, RowForm::kInt16}) {
       const Precision precision = form == RowForm::kBF16   ? Precision::kBf16
                                   : form == RowForm::kInt8 ? Precision::kInt8
