@@ -66,7 +66,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Row Measure(const Shape& s, Precision precision, kernels::Activation activation, double budget_ns) {
+Row Measure(const Shape& s, Precision precision, kernels::Activation activation, double budget_ns,
+            const kernels::Blocking& blocking) {
   const auto a = Aligned<float>(s.m * s.k * 4);
   const auto b = Aligned<float>(s.n * s.k * 4);
   const auto c = Aligned<float>(s.m * s.n * 4);
@@ -109,6 +110,7 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   dot.rows = rows.get(), dot.scale = scale.data(), dot.zero = zero.data();
   dot.c = c.get(), dot.ldc = s.n;
   dot.bias = bias.get(), dot.activation = activation;
+  gemm.blocking = dot.blocking = blocking;
 
   const auto scratch = Aligned<std::byte>(static_cast<int64_t>(kernels::kMostGemmScratchBytes));
   std::vector<double> times, converts;
@@ -209,10 +211,11 @@ bool WriteJson(const std::string& path, const std::vector<Row>& rows, const Roof
 
 int Usage() {
   std::fprintf(stderr,
-               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [M N K]\n"
+               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [--panel-kib N] [--rows N] [M N K]\n"
                "  gemm_bench                       the table of docs/performance.md\n"
                "  gemm_bench --isa avx2 128 384 384\n"
-               "  gemm_bench --blocks 1 4864 896   weights in blocks only\n");
+               "  gemm_bench --blocks 1 4864 896   weights in blocks only\n"
+               "  gemm_bench --panel-kib 16        blocks of a panel of so many KiB; --rows: rows of a block\n");
   return 2;
 }
 
@@ -220,6 +223,7 @@ int Main(int argc, char** argv) {
   std::string json;
   std::string wanted;
   bool quick = false, blocks = false;
+  kernels::Blocking blocking;
   std::vector<int64_t> numbers;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
@@ -229,6 +233,8 @@ int Main(int argc, char** argv) {
       blocks = true;
     } else if ((arg == "--isa" || arg == "--json") && i + 1 < argc) {
       (arg == "--isa" ? wanted : json) = argv[++i];
+    } else if ((arg == "--panel-kib" || arg == "--rows") && i + 1 < argc) {
+      (arg == "--rows" ? blocking.most_rows : blocking.panel_kib) = std::atoi(argv[++i]);
     } else if (const int64_t number = std::atoll(arg.c_str()); number > 0) {
       numbers.push_back(number);
     } else {
@@ -236,7 +242,8 @@ int Main(int argc, char** argv) {
     }
   }
   if (numbers.size() != 0 && numbers.size() != 3) return Usage();
-  const Status status = wanted.empty() ? isa::Select().status() : isa::Force(wanted);
+  Status status = wanted.empty() ? isa::Select().status() : isa::Force(wanted);
+  if (status.ok()) status = kernels::CheckBlocking(blocking);
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.message().c_str());
     return 1;
@@ -278,19 +285,19 @@ int Main(int argc, char** argv) {
   std::vector<Row> rows;
   for (const Shape& shape : many) {
     for (const Precision precision : of_many) {
-      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns));
+      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns, blocking));
     }
   }
   if (numbers.empty() && !blocks) {
     for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8}) {
-      rows.push_back(Measure({128, 1536, 384}, precision, kernels::Activation::kGelu, budget_ns));
+      rows.push_back(Measure({128, 1536, 384}, precision, kernels::Activation::kGelu, budget_ns, blocking));
     }
   }
   if (!roofs.Measure()) return 1;
   for (const Shape& shape : few) {
     for (const Precision precision : of_few) {
       if (IsBlocked(precision) && shape.k % BlockNumbers(EncodingOf(precision)) != 0) continue;
-      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns));
+      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns, blocking));
     }
   }
   if (!roofs.Measure()) return 1;

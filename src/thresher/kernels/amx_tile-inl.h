@@ -53,6 +53,17 @@ constexpr size_t UnitRowStride(size_t bytes) {
   return ((bytes + kUnitRowBytes - 1) / kUnitRowBytes | 1) * kUnitRowBytes;
 }
 
+// What multiplies a tile of rows by a panel: up to kMostRows rows, while an object of this type lives.
+template <class DotType>
+struct VectorTiles {
+  using Dot = DotType;
+  static constexpr size_t kMostRows = Dot::kMostRows;
+  static constexpr size_t kSteps = 2;  // that belong together
+  static constexpr int kCacheRows = kTileRows;
+  explicit VectorTiles(size_t) {}
+  static void Run(const DotTileArgs& tile, size_t rows) { DotTileForRows<Dot>(rows)(tile); }
+};
+
 #if THRESHER_UNIT_TARGET
 
 // Tiles configured for products of `rows` rows, or of 16 to 32 at a time, as long as this lives. Only then does the
@@ -173,6 +184,17 @@ template <class Unit, class Dot>
 HWY_INLINE void RunUnitTile(const DotTileArgs& args, size_t rows) {
   (rows <= kUnitRows ? &MultiplyUnitTile<Unit, Dot, false> : &MultiplyUnitTile<Unit, Dot, true>)(args, rows);
 }
+
+template <class Unit, class DotType>
+struct UnitTiles {
+  using Dot = DotType;
+  static constexpr size_t kMostRows = kUnitBlockRows;
+  static constexpr size_t kSteps = kUnitSteps;
+  static constexpr int kCacheRows = static_cast<int>(kUnitBlockRows);
+  explicit UnitTiles(size_t rows) : tiles(rows) {}
+  static void Run(const DotTileArgs& tile, size_t rows) { RunUnitTile<Unit, Dot>(tile, rows); }
+  ConfiguredTiles<Unit> tiles;
+};
 
 #endif  // THRESHER_UNIT_TARGET
 

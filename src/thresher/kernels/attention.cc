@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // foreach_target.h must come first.
 #include "hwy/highway.h"
+#include "thresher/kernels/amx_tile-inl.h"
 #include "thresher/kernels/dot_tile-inl.h"
 #include "thresher/kernels/math-inl.h"
 #include "thresher/kernels/pack-inl.h"
@@ -46,7 +48,8 @@ struct Layout {
     const size_t key_blocks = std::max<size_t>(1, (keys + kMostKeys - 1) / kMostKeys);
     key_step = RoundUp((keys + key_blocks - 1) / key_blocks, width);
     acc_ld = RoundUp(out_depth, width);
-    const size_t tile = static_cast<size_t>(kTileRows);
+    const bool on_unit = args.bf16 && UnitInUse() != isa::Tiles::kNone;
+    const size_t tile = on_unit ? kUnitBlockRows : static_cast<size_t>(kTileRows);
     const size_t tiles = kScoreBytes / (sizeof(float) * std::max<size_t>(key_step, 1) * tile);
     query_step = std::clamp<size_t>(tiles, 1, kMostTiles) * tile;
     // Equal blocks, so that no part ends up with a sliver.
@@ -70,11 +73,17 @@ struct Layout {
     v_panel = halved(keys) * width;
     packed_k = reserve(RoundUp(keys, width) / width * k_panel);
     packed_v = reserve(acc_ld / width * v_panel);
-    row_q = halved(depth);
-    row_scores = halved(key_step);
+    // A unit wants rows in whole tiles, and those of one tile in different sets of L1.
+    const auto row = [&](size_t count) {
+      return on_unit ? UnitRowStride(count * sizeof(uint16_t)) / sizeof(float) : halved(count);
+    };
+    row_q = row(depth);
+    row_scores = row(key_step);
+    scores_ld = on_unit ? UnitRowStride(key_step * sizeof(float)) / sizeof(float) : key_step;
+    last_zeros = on_unit ? 2 * kUnitSteps : 1;
     bf16_q = reserve(args.bf16 ? query_step * row_q : 0);
     bf16_scores = reserve(args.bf16 ? query_step * row_scores : 0);
-    scores = reserve(query_step * key_step);
+    scores = reserve(query_step * scores_ld);
     acc = reserve(query_step * acc_ld);
     mask = reserve(mask_rows * key_step);
     row_max = reserve(query_step);
@@ -91,6 +100,8 @@ struct Layout {
   size_t mask_rows;
   size_t k_panel, v_panel;   // of all rows of k or v, in floats
   size_t row_q, row_scores;  // a row of bf16, in floats
+  size_t scores_ld;          // of a row of floats
+  size_t last_zeros;         // rows of bf16 are filled with zeros up to a multiple of so many elements
   size_t packed_k, packed_v, bf16_q, bf16_scores, scores, acc, mask, row_max, row_sum;
   size_t floats;
 };
@@ -210,10 +221,11 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
 }
 
 // The same with rows and panels of bf16; `a` has rows of lda floats, each two elements.
+template <class Tiles>
 void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float* panels, size_t panel_stride,
                   size_t num_panels, bool accumulate, float* out, size_t out_ld) {
   const size_t width = PanelWidth();
-  const RowTiles tiles(rows);
+  const RowTiles tiles(rows, Tiles::kMostRows);
   DotTileArgs tile{};
   tile.lda = lda * sizeof(float);
   tile.steps = (k + 1) / 2;
@@ -230,7 +242,7 @@ void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float
       tile.out = tile_out;
       tile.init = accumulate ? tile_out : nullptr;
       tile.fetch = {next, 1, MayFetchIntoL1(height)};
-      DotTileForRows<Bf16Dot>(height)(tile);
+      Tiles::Run(tile, height);
       row += height;
     }
   }
@@ -307,7 +319,8 @@ void PackHead(const SdpaArgs& args, const Layout& layout, size_t batch, size_t k
   }
 }
 
-// Queries [begin, end) of one head, whose keys and values are packed.
+// Queries [begin, end) of one head, whose keys and values are packed; Tiles multiply bf16.
+template <class Tiles>
 void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_t head, size_t begin, size_t end,
                  float* scratch) {
   const size_t width = PanelWidth();
@@ -323,10 +336,15 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
   std::fill_n(row_max, rows, kNoKey);
   std::fill_n(row_sum, rows, 0.0f);
   const bool masked = args.mask.data != nullptr;
+  const RowTiles bf16_tiles(rows, Tiles::kMostRows);
+  const Tiles in_use(bf16_tiles.Height(bf16_tiles.count - 1));
   if (args.bf16) {
+    const size_t filled = RoundUp(layout.depth, 2);
+    const size_t zeros = RoundUp(filled, layout.last_zeros) - filled;
     for (size_t i = 0; i < rows; ++i) {
-      RowToBf16(q + static_cast<int64_t>(i) * args.q.strides[2], layout.depth,
-                reinterpret_cast<hwy::bfloat16_t*>(scratch + layout.bf16_q + i * layout.row_q));
+      auto* row = reinterpret_cast<hwy::bfloat16_t*>(scratch + layout.bf16_q + i * layout.row_q);
+      RowToBf16(q + static_cast<int64_t>(i) * args.q.strides[2], layout.depth, row);
+      std::memset(row + filled, 0, zeros * sizeof(hwy::bfloat16_t));
     }
   }
 
@@ -334,11 +352,11 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     const size_t count = std::min(layout.key_step, limit - key);
     const float* keys = scratch + layout.packed_k + key / width * layout.k_panel;
     if (args.bf16) {
-      MultiplyBf16(scratch + layout.bf16_q, layout.row_q, rows, layout.depth, keys, layout.k_panel,
-                   (count + width - 1) / width, false, scores, layout.key_step);
+      MultiplyBf16<Tiles>(scratch + layout.bf16_q, layout.row_q, rows, layout.depth, keys, layout.k_panel,
+                   (count + width - 1) / width, false, scores, layout.scores_ld);
     } else {
       Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth, keys, layout.k_panel,
-               (count + width - 1) / width, false, scores, layout.key_step);
+               (count + width - 1) / width, false, scores, layout.scores_ld);
     }
     if (layout.converts_mask) {
       ConvertMask(args, batch, head, begin, layout.mask_rows == 1 ? 1 : rows, key, count, mask_rows, layout.key_step);
@@ -348,7 +366,7 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
       return visible <= key ? size_t{0} : std::min(count, visible - key);
     };
     for (size_t i = 0; i < rows; ++i) {
-      float* s = scores + i * layout.key_step;
+      float* s = scores + i * layout.scores_ld;
       float max;
       if (!masked) {
         max = RowMax<false>(s, valid(i), nullptr, args.scale);
@@ -371,23 +389,24 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
       }
     }
     float* weights = scratch + layout.bf16_scores;
+    const size_t total = args.bf16 ? RoundUp(count, layout.last_zeros) : count;
     for (size_t i = 0; i < rows; ++i) {
-      float* s = scores + i * layout.key_step;
+      float* s = scores + i * layout.scores_ld;
       // No key seen yet: subtract 0 rather than -infinity, and every exponential is 0.
       const float base = row_max[i] == kNoKey ? 0.0f : row_max[i];
       const auto exponentials = [&](auto* to) HWY_ATTR {
-        return masked ? RowExp<true>(s, valid(i), count, base, args.scale, to)
-                      : RowExp<false>(s, valid(i), count, base, args.scale, to);
+        return masked ? RowExp<true>(s, valid(i), total, base, args.scale, to)
+                      : RowExp<false>(s, valid(i), total, base, args.scale, to);
       };
       row_sum[i] += args.bf16 ? exponentials(reinterpret_cast<hwy::bfloat16_t*>(weights + i * layout.row_scores))
                               : exponentials(s);
     }
     if (args.bf16) {
       // Keys begin at an even one, so half the rows of floats lie before it.
-      MultiplyBf16(weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width, layout.v_panel,
+      MultiplyBf16<Tiles>(weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width, layout.v_panel,
                    layout.acc_ld / width, key != 0, acc, layout.acc_ld);
     } else {
-      Multiply(scores, layout.key_step, rows, count, scratch + layout.packed_v + key * width, layout.v_panel,
+      Multiply(scores, layout.scores_ld, rows, count, scratch + layout.packed_v + key * width, layout.v_panel,
                layout.acc_ld / width, key != 0, acc, layout.acc_ld);
     }
   }
@@ -406,7 +425,8 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
 
 size_t SdpaScratchFloats(const SdpaArgs& args) { return Layout(args).floats; }
 
-void SdpaPart(const SdpaArgs& args, float* scratch, size_t part, size_t num_parts) {
+template <class Tiles>
+void SdpaRange(const SdpaArgs& args, float* scratch, size_t part, size_t num_parts) {
   const Layout layout(args);
   const size_t heads = static_cast<size_t>(args.q.shape[1]);
   const size_t kv_heads = static_cast<size_t>(args.k.shape[1]);
@@ -423,8 +443,20 @@ void SdpaPart(const SdpaArgs& args, float* scratch, size_t part, size_t num_part
       PackHead(args, layout, batch, kv_head, scratch);
     }
     const size_t begin = block * layout.query_step;
-    AttendBlock(args, layout, batch, head, begin, std::min(layout.queries, begin + layout.query_step), scratch);
+    AttendBlock<Tiles>(args, layout, batch, head, begin, std::min(layout.queries, begin + layout.query_step), scratch);
   }
+}
+
+void SdpaPart(const SdpaArgs& args, float* scratch, size_t part, size_t num_parts) {
+#if THRESHER_UNIT_TARGET
+  if (args.bf16 && UnitInUse() == isa::Tiles::kInstructions) {
+    return SdpaRange<UnitTiles<AmxUnit, Bf16Dot>>(args, scratch, part, num_parts);
+  }
+  if (args.bf16 && UnitInUse() == isa::Tiles::kPlain) {
+    return SdpaRange<UnitTiles<PlainUnit, Bf16Dot>>(args, scratch, part, num_parts);
+  }
+#endif
+  SdpaRange<VectorTiles<Bf16Dot>>(args, scratch, part, num_parts);
 }
 
 }  // namespace

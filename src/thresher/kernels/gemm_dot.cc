@@ -199,30 +199,6 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
 
 // ---- products ----
 
-// What multiplies a tile of rows by a panel: up to kMostRows rows, while an object of this type lives.
-template <class DotType>
-struct VectorTiles {
-  using Dot = DotType;
-  static constexpr size_t kMostRows = Dot::kMostRows;
-  static constexpr size_t kSteps = 2;  // that belong together
-  static constexpr int kCacheRows = kTileRows;
-  explicit VectorTiles(size_t) {}
-  static void Run(const DotTileArgs& tile, size_t rows) { DotTileForRows<Dot>(rows)(tile); }
-};
-
-#if THRESHER_UNIT_TARGET
-template <class Unit, class DotType>
-struct UnitTiles {
-  using Dot = DotType;
-  static constexpr size_t kMostRows = kUnitBlockRows;
-  static constexpr size_t kSteps = kUnitSteps;
-  static constexpr int kCacheRows = static_cast<int>(kUnitBlockRows);
-  explicit UnitTiles(size_t rows) : tiles(rows) {}
-  static void Run(const DotTileArgs& tile, size_t rows) { RunUnitTile<Unit, Dot>(tile, rows); }
-  ConfiguredTiles<Unit> tiles;
-};
-#endif
-
 // Rows [row_begin, row_end) of panels [panel_begin, panel_end).
 template <class Tiles>
 void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {

@@ -24,6 +24,7 @@
 // foreach_target.h must come first.
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "thresher/kernels/amx_tile-inl.h"
 
 #ifndef THRESHER_KERNELS_PEAKS_LOOP
 #define THRESHER_KERNELS_PEAKS_LOOP
@@ -115,7 +116,35 @@ int64_t MultiplyAdds(const LoopArgs& args) {
   return steps * static_cast<int64_t>(kChains * 2 * hn::Lanes(d));
 }
 
+#if THRESHER_UNIT_TARGET
+// Four tiles of sums, as in products. Any bits are numbers enough: no product of tiles takes longer than another.
+template <class Dot>
+int64_t TileProducts(const LoopArgs& args) {
+  static_assert(kGrain == 4 * kUnitTileBytes);
+  const ConfiguredTiles<AmxUnit> tiles(kUnitRows);
+  AmxUnit::Load<4>(args.data, kUnitRowBytes);
+  AmxUnit::Load<5>(args.data + kUnitTileBytes, kUnitRowBytes);
+  AmxUnit::Load<6>(args.data + 2 * kUnitTileBytes, kUnitRowBytes);
+  AmxUnit::Load<7>(args.data + 3 * kUnitTileBytes, kUnitRowBytes);
+  AmxUnit::Zero<0>();
+  AmxUnit::Zero<1>();
+  AmxUnit::Zero<2>();
+  AmxUnit::Zero<3>();
+  const int64_t steps = args.repeats * kStepsPerRepeat / 10;
+  for (int64_t i = 0; i < steps; ++i) {
+    UnitDot<AmxUnit, Dot, 0, 4, 6>();
+    UnitDot<AmxUnit, Dot, 1, 4, 7>();
+    UnitDot<AmxUnit, Dot, 2, 5, 6>();
+    UnitDot<AmxUnit, Dot, 3, 5, 7>();
+  }
+  return steps * 4 * 2 * static_cast<int64_t>(kUnitRows * kUnitRows * kUnitSteps * Dot::kStep);
+}
+#endif
+
 int64_t Bf16Products(const LoopArgs& args) {
+#if THRESHER_UNIT_TARGET
+  if (UnitInUse() == isa::Tiles::kInstructions) return TileProducts<Bf16Dot>(args);
+#endif
 #if THRESHER_NATIVE_DOT_BF16
   const hn::ScalableTag<float> d;
   const hn::Repartition<hwy::bfloat16_t, decltype(d)> d16;
@@ -135,6 +164,9 @@ int64_t Bf16Products(const LoopArgs& args) {
 }
 
 int64_t Int8Products(const LoopArgs& args) {
+#if THRESHER_UNIT_TARGET
+  if (UnitInUse() == isa::Tiles::kInstructions) return TileProducts<Int8Dot>(args);
+#endif
   const hn::ScalableTag<int32_t> d;
   int32_t* values = reinterpret_cast<int32_t*>(args.data);
   const int64_t steps = args.repeats * kStepsPerRepeat;
@@ -261,6 +293,7 @@ int64_t Copy(const LoopArgs& args) {
 const char* RunningTarget() { return hwy::TargetName(HWY_TARGET); }
 bool HasBf16Dots() { return THRESHER_NATIVE_DOT_BF16; }
 const char* Int8By() {
+  if (UnitInUse() == isa::Tiles::kInstructions) return "tiles of int8";
   if (THRESHER_INT8_QUADS) return "quads of int8";
   return THRESHER_INT8_SHORT_SUMS ? "pairs of int8" : "pairs of int16";
 }

@@ -35,7 +35,7 @@ struct ThreadPeaks {
 
 struct Peaks {
   std::string target;   // Highway's name of the code that ran, which may know more than the instruction set's name says
-  std::string int8_by;  // "quads of int8", "pairs of int8" (sums in int16 first) or "pairs of int16"
+  std::string int8_by;  // "tiles of int8", "quads of int8", "pairs of int8" (sums in int16 first) or "pairs of int16"
   std::vector<ThreadPeaks> by_threads;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 using testing::AlignedFloats;
 using testing::ExpectClose;
-using testing::ForEachIsa;
+using testing::ForEachIsaAndPlainTiles;
 using testing::RandomFloats;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -67,7 +67,7 @@ void Check(Case c, const View& mask = {}) {
     }
     ExpectClose(actual, wanted, tolerance);
   };
-  ForEachIsa([&] { run(args, expected, 3e-6f); });
+  ForEachIsaAndPlainTiles([&] { run(args, expected, 3e-6f); });
 
   // In bf16, against the reference on rounded operands: what is left is the rounding of the weights, 2^-9 of each, and
   // they add up to 1 and multiply numbers up to 1.
@@ -77,7 +77,7 @@ void Check(Case c, const View& mask = {}) {
   SdpaReference(args);
   SdpaArgs halved = args;
   halved.bf16 = true;
-  ForEachIsa([&] { run(halved, expected, 4e-3f); });
+  ForEachIsaAndPlainTiles([&] { run(halved, expected, 4e-3f); });
 }
 
 View Broadcast(void* data, DType dtype, int64_t b, int64_t h, int64_t sq, int64_t skv, std::vector<int64_t> strides) {
