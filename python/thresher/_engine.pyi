@@ -157,10 +157,16 @@ def passes(level: str = "O2") -> list[str]:
 def all_passes() -> list[dict[str, str]]:
     """One dict per pass: name and doc."""
 
+def plan_obstacle(graph: Graph, device: Device, level: str = "O2", passes: Sequence[str] | None = None) -> str:
+    """Why there can be no plan of the graph for the device; empty where there can be one."""
+
 class WeightStore:
     """Packed weights, shared between the plans of one model."""
 
     def __init__(self) -> None: ...
+    def add_placed(self, device: Device, host: int, nbytes: int, address: int, owner: object) -> None:
+        """What lies at the address `host` lies at `address` in the device's memory as well, while `owner` lives."""
+
     @property
     def bytes(self) -> int: ...
 
@@ -179,7 +185,7 @@ class PlanAtSizes:
     """A plan for many sizes at some of them."""
 
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
-    def run_at(self, inputs: bytes, outputs: bytes) -> None: ...
+    def run_at(self, inputs: bytes, outputs: bytes, stream: int | None = None) -> None: ...
     @property
     def outputs(self) -> list[tuple[str, tuple[int, ...]]]: ...
     @property
@@ -234,7 +240,9 @@ class Plan:
         """A plan for all sizes up to `capacity` at which it looks as it does at `seed`."""
 
     def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) -> None: ...
-    def run_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = ()) -> None:
+    def run_at(
+        self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = (), stream: int | None = None
+    ) -> None:
         """As run(), of memory whose elements have the plan's types.
 
         Of each input and output, as words of 64 bits: address, a number whose lowest 8 bits are the rank, sizes,

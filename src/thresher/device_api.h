@@ -33,6 +33,7 @@ typedef enum thresher_device_result {
 typedef struct thresher_device thresher_device;
 typedef struct thresher_stream thresher_stream;
 typedef struct thresher_event thresher_event;
+typedef struct thresher_graph thresher_graph; /* work of a stream that was recorded instead of done */
 
 typedef struct thresher_device_info {
   int32_t compute_major;
@@ -71,10 +72,27 @@ typedef struct thresher_device_api {
   thresher_device_result (*allocate)(thresher_device* device, size_t bytes, void** address); /* bytes > 0 */
   thresher_device_result (*release)(thresher_device* device, void* address);                 /* waits for the device */
 
+  /* Host memory from which and to which copies need not wait for a copy in between. */
+  thresher_device_result (*allocate_host)(thresher_device* device, size_t bytes, void** address); /* bytes > 0 */
+  thresher_device_result (*release_host)(thresher_device* device, void* address);
+
   thresher_device_result (*stream_create)(thresher_device* device, thresher_stream** stream);
+  /* A stream that another library of the process made for this device, by its handle (a cudaStream_t, which may be
+   * null). It stays that library's. */
+  thresher_device_result (*stream_wrap)(thresher_device* device, void* handle, thresher_stream** stream);
   thresher_device_result (*stream_destroy)(thresher_stream* stream); /* after its work is done */
   thresher_device_result (*stream_synchronize)(thresher_stream* stream);
   thresher_device_result (*stream_wait)(thresher_stream* stream, thresher_event* event);
+
+  /* Whether what the stream is asked for is recorded, by whomever. */
+  thresher_device_result (*stream_capturing)(thresher_stream* stream, int32_t* capturing);
+  /* What one thread asks of the stream between the two is recorded; copies, fills, launches, waits and records only. No
+   * graph where that fails. A graph may be launched any number of times, on any stream of the device, one after the
+   * other. */
+  thresher_device_result (*capture_begin)(thresher_stream* stream);
+  thresher_device_result (*capture_end)(thresher_stream* stream, thresher_graph** graph);
+  thresher_device_result (*graph_launch)(thresher_graph* graph, thresher_stream* stream);
+  void (*graph_destroy)(thresher_graph* graph); /* after its launches are done */
 
   thresher_device_result (*event_create)(thresher_device* device, thresher_event** event);
   void (*event_destroy)(thresher_event* event);

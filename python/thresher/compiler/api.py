@@ -11,9 +11,8 @@ import torch
 from thresher.compiler.backend import MODEL_CHECKED, thresher_backend
 from thresher.compiler.compiled import CompiledModule
 from thresher.compiler.config import CompilerConfig, check_mode
-from thresher.compiler.errors import ConfigError, UnavailableError
+from thresher.compiler.errors import ConfigError
 from thresher.compiler.precision import Precision, warn_unmatched
-from thresher.machine import Backend, backends
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -23,7 +22,7 @@ _R = TypeVar("_R")
 def compile(
     model: torch.nn.Module,
     *,
-    target: Literal["cpu", "cuda"] = ...,
+    target: Literal["cpu", "cuda"] | None = ...,
     optimization_level: Literal["O0", "O1", "O2", "O3"] | None = ...,
     precision: Precision | None = ...,
     precision_exclude: tuple[str, ...] | None = ...,
@@ -40,7 +39,7 @@ def compile(
 def compile(
     model: Callable[_P, _R],
     *,
-    target: Literal["cpu", "cuda"] = ...,
+    target: Literal["cpu", "cuda"] | None = ...,
     optimization_level: Literal["O0", "O1", "O2", "O3"] | None = ...,
     precision: Precision | None = ...,
     precision_exclude: tuple[str, ...] | None = ...,
@@ -57,7 +56,7 @@ def compile(
 def compile(
     model: None = None,
     *,
-    target: Literal["cpu", "cuda"] = ...,
+    target: Literal["cpu", "cuda"] | None = ...,
     optimization_level: Literal["O0", "O1", "O2", "O3"] | None = ...,
     precision: Precision | None = ...,
     precision_exclude: tuple[str, ...] | None = ...,
@@ -73,7 +72,7 @@ def compile(
 def compile(
     model: Any = None,
     *,
-    target: Literal["cpu", "cuda"] = "cpu",
+    target: Literal["cpu", "cuda"] | None = None,
     optimization_level: Literal["O0", "O1", "O2", "O3"] | None = None,
     precision: Precision | None = None,
     precision_exclude: tuple[str, ...] | None = None,
@@ -89,7 +88,9 @@ def compile(
     Args:
       model: the model; its parameters are shared with the result, not copied. Or a function of tensors, or a method
         of a model such as ``model.encode``, whose calls TorchDynamo's guards watch. None: the result is a decorator.
-      target: where to run; this build has "cpu".
+      target: where to run: "cpu"; "cuda", an NVIDIA GPU, with the package thresher-cuda; None takes that of `config`,
+        whose default is the device where the model's tensors are. With "cuda" a model whose tensors are the host's
+        runs on the first GPU, to which its inputs and from which its results are copied.
       optimization_level: "O0" to "O3"; None takes that of `config`, whose default is "O2".
       precision: how weights are stored and multiplied; None takes that of `config`, whose default is "model": as the
         model stores them, a model in bfloat16 or float16 in 16 bits. Sums and what lies between operators are fp32
@@ -131,8 +132,8 @@ def compile(
     if not isinstance(fullgraph, bool):
         raise ConfigError(f"fullgraph: expected True or False, got {fullgraph!r}; pass a bool")
     check_mode(mode)
-    _check_target(target)
     given = {
+        "target": target,
         "optimization_level": optimization_level,
         "precision": precision,
         "precision_exclude": precision_exclude,
@@ -141,7 +142,7 @@ def compile(
     }
     config = config.replace(**{name: value for name, value in given.items() if value is not None})
     if model is None:
-        return functools.partial(compile, target=target, config=config, dynamic=dynamic, fullgraph=fullgraph)
+        return functools.partial(compile, config=config, dynamic=dynamic, fullgraph=fullgraph)
     if isinstance(model, torch.nn.Module):
         warn_unmatched(config.precision_exclude, (path for path, _ in model.named_modules()))
         options: dict[str, Any] = {"config": config, MODEL_CHECKED: True}
@@ -153,15 +154,3 @@ def compile(
         raise ConfigError(f"model: expected a torch.nn.Module or a function, got {found}; pass an object to call")
     settings: dict[str, Any] = {"config": config}
     return torch.compile(model, backend=thresher_backend, options=settings, dynamic=dynamic, fullgraph=fullgraph)
-
-
-def _check_target(target: str) -> None:
-    known = [backend.name for backend in backends()]
-    if target not in known:
-        raise ConfigError(f"target: expected one of {', '.join(known)}, got {target!r}")
-    obstacle = Backend(target).obstacle()
-    if obstacle is None and target != "cpu":
-        obstacle = "its kernels can be used, but models do not run on them yet"
-    if obstacle is not None:
-        usable = "cpu" if Backend("cpu").available() else "none"
-        raise UnavailableError(f"target={target!r} is not available: {obstacle}; available: {usable}")

@@ -24,6 +24,7 @@ from thresher.compiler.decompositions import DECOMPOSITIONS
 from thresher.compiler.errors import UnsupportedOperatorError
 from thresher.compiler.origin import module_path
 from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
+from thresher.compiler.placement import placement_of
 from thresher.compiler.precision import MODEL_PRECISION, warn_unmatched
 from thresher.compiler.runtime import CompiledGraph, Mixed
 from thresher.compiler.stats import RECORDER, UnsupportedOperator, count_of, lacking, list_of
@@ -137,7 +138,9 @@ def compile_aten(
       A function of one list of arguments, which it empties.
     """
     start = time.perf_counter()
-    failed = find_unsupported(module)
+    placement = placement_of(module, config.target)
+    frozen = static if config.freeze_parameters else frozenset()
+    failed = find_unsupported(module, placement, frozen, config.optimization_level)
     listed = merge_descriptions(failed)
     total = sum(node.op == "call_function" for node in module.graph.nodes)
     if listed and config.fallback == "error":
@@ -145,14 +148,14 @@ def compile_aten(
         return _refuse(listed)
     if listed:
         _announce(listed, total)
-    cut = split(module, set(failed))
+    cut = split(module, set(failed), placement)
     if parts is not None:
         parts.append(len(cut.parts))
     placeholders = {node: i for i, node in enumerate(n for n in cut.outer.graph.nodes if n.op == "placeholder")}
     graphs = {}
     for part in cut.parts:
         own = frozenset(i for i, node in enumerate(part.inputs) if placeholders.get(node, -1) in static)
-        graphs[part.name] = CompiledGraph(part.module, own, config)
+        graphs[part.name] = CompiledGraph(part.module, own, config, placement)
     boxed = _direct(cut, placeholders, graphs) or _mixed(cut, graphs)
     RECORDER.graph(len(cut.parts), cut.inside, listed, time.perf_counter() - start)
     return boxed

@@ -13,6 +13,7 @@ from torch import fx
 
 from thresher import _engine
 from thresher.compiler.errors import UnsupportedNode
+from thresher.compiler.placement import Placement
 
 ENGINE_DTYPES: dict[torch.dtype, str] = {
     torch.float32: "f32",
@@ -81,8 +82,9 @@ class Value:
 class Builder:
     """Adds nodes to an engine graph. Equal nodes are made once."""
 
-    def __init__(self) -> None:
+    def __init__(self, placement: Placement = Placement()) -> None:  # noqa: B008 (frozen)
         self.graph = _engine.Graph()
+        self.placement = placement
         self.source = ""
         self.module = ""
         self.node: fx.Node | None = None

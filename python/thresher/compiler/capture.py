@@ -13,6 +13,7 @@ from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from thresher.compiler.attention import Interpreter
 from thresher.compiler.decompositions import DECOMPOSITIONS
 from thresher.compiler.origin import argument_name, module_path
 
@@ -40,7 +41,7 @@ def capture_inference(
     try:
         # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
         with torch.no_grad(), fx.traceback.preserve_node_meta(), enable_python_dispatcher(), context.fake_mode:
-            traced = make_fx(fx.Interpreter(gm).run, decomposition_table=DECOMPOSITIONS)(*inputs)
+            traced = make_fx(Interpreter(gm).run, decomposition_table=DECOMPOSITIONS)(*inputs)
     except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
         log.debug("a graph goes through AOTAutograd after all", exc_info=True)
         return None
@@ -79,7 +80,7 @@ def _is_static(placeholder: fx.Node) -> bool:
 
 
 def _is_plain(gm: fx.GraphModule, inputs: Sequence[object]) -> bool:
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return False
     grad = torch.is_grad_enabled()
     for value in inputs:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from thresher import threads
 from thresher.compiler.errors import ConfigError, PassError, UnavailableError
 from thresher.compiler.precision import MODEL_PRECISION, PRECISIONS, Precision, available
+from thresher.machine import Backend, backends
 from thresher.passes import INPUT, Graph, Pass
 
 EnginePass: TypeAlias = "str | tuple[str, Callable[[Graph], Graph]]"
@@ -49,6 +50,8 @@ class CompilerConfig:
     """Settings of one compilation. Checked when made; changes nothing outside itself.
 
     Attributes:
+      target: what runs the model: "cpu", "cuda" (an NVIDIA GPU; tensors of the host are copied to the first one and
+        back), or None for the device where its tensors are.
       optimization_level: "O0" (no passes) to "O3" (all of them).
       fusion: join linear, bias, activation and residual, projections of one tensor, norms, element-wise operators;
         recognise attention.
@@ -81,6 +84,7 @@ class CompilerConfig:
       UnavailableError: a precision that this build lacks.
     """
 
+    target: Literal["cpu", "cuda"] | None = None
     optimization_level: Literal["O0", "O1", "O2", "O3"] = "O2"
     fusion: bool = True
     constant_folding: bool = True
@@ -99,6 +103,7 @@ class CompilerConfig:
     dump_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
+        self._check_target()
         _want_choice("optimization_level", self.optimization_level, LEVELS)
         _want_choice("fallback", self.fallback, FALLBACKS)
         _want_choice("plan_sizes", self.plan_sizes, PLAN_SIZES)
@@ -177,6 +182,16 @@ class CompilerConfig:
             "exclude": list(self.precision_exclude),
             "max_weight_error": self.max_weight_error,
         }
+
+    def _check_target(self) -> None:
+        if self.target is None:
+            return
+        known = tuple(backend.name for backend in backends())
+        _want_choice("target", self.target, known)
+        obstacle = Backend(self.target).obstacle()
+        if obstacle is not None:
+            usable = "cpu" if Backend("cpu").available() else "none"
+            raise UnavailableError(f"target={self.target!r} is not available: {obstacle}; available: {usable}")
 
     def _check_precision(self) -> None:
         _want_choice("precision", self.precision, (MODEL_PRECISION, *PRECISIONS))

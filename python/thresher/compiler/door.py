@@ -224,7 +224,7 @@ class Door:
 
     def _obstacle(self, leaves: list[Any]) -> str | None:
         """Why a call with these arguments needs TorchDynamo's guards."""
-        if torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             return "autocast"
         if not torch.is_grad_enabled():
             return None
@@ -351,6 +351,7 @@ def _mode() -> tuple[object, ...]:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
     )

@@ -15,6 +15,7 @@ from torch import fx
 from thresher import _engine
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.importer import EmptyTensor, Imported, import_graph
+from thresher.compiler.placement import Placement
 
 log = logging.getLogger("thresher.compiler")
 
@@ -139,6 +140,7 @@ def fit_family(
     *,
     names: Sequence[str] | None = None,
     whole: bool = False,
+    placement: Placement = Placement(),  # noqa: B008 (frozen)
 ) -> tuple[_engine.GraphFamily, Imported]:
     """Imports the graph at a few sizes and tells from them what it is at all.
 
@@ -150,6 +152,7 @@ def fit_family(
       frozen: positions of tensors that become constants.
       names: of the sizes that are not always 1; by default those of their places.
       whole: as import_graph wants it.
+      placement: likewise.
 
     Returns:
       The family, and the graph at one sample for what all have in common.
@@ -167,7 +170,9 @@ def fit_family(
             rest = iter(key)
             full = [1 if i in ones else next(rest) for i in range(len(sizes.places))]
             try:
-                imported[key] = import_graph(module, sizes.arguments(args, full), frozen, whole=whole)
+                imported[key] = import_graph(
+                    module, sizes.arguments(args, full), frozen, whole=whole, placement=placement
+                )
             except EmptyTensor:
                 raise NoExtent(f"a tensor would be empty at {key}") from None
             except (UnsupportedNode, ValueError, NotImplementedError) as error:

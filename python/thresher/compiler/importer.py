@@ -18,6 +18,7 @@ from torch import fx
 from thresher.compiler import rules_index, rules_linear, rules_pointwise, rules_shape, rules_sym
 from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Value, engine_dtype
 from thresher.compiler.errors import UnsupportedNode
+from thresher.compiler.placement import Placement
 from thresher.compiler.origin import module_of, source_of
 
 BATCH_NORMS = {
@@ -83,22 +84,29 @@ class Imported:
 
 
 def import_graph(
-    module: fx.GraphModule, args: Sequence[object], frozen: frozenset[int], *, whole: bool = False
+    module: fx.GraphModule,
+    args: Sequence[object],
+    frozen: frozenset[int],
+    *,
+    whole: bool = False,
+    placement: Placement = Placement(),  # noqa: B008 (frozen)
 ) -> Imported:
     """Imports a graph whose operators are all supported.
 
     Args:
       module: aten graph; every node carries meta["val"].
-      args: one for each placeholder: tensors (only their shape and dtype matter, but for `frozen` ones) and numbers.
+      args: one for each placeholder: tensors (only their shape and dtype matter, but for `frozen` ones, which are the
+        host's) and numbers.
       frozen: positions of tensors that become constants.
       whole: the graph will stand alone: inputs that nothing uses stay inputs, and every tensor among the results is
         an output of the engine, row-major, even where it is an argument.
+      placement: where the graph's tensors lie.
 
     Raises:
       UnsupportedNode: something cannot be imported at these shapes; the text names the operator.
       EmptyTensor: a tensor of the graph has no elements, and more is done with it than joining it to others.
     """
-    builder = Builder()
+    builder = Builder(placement)
     values: dict[fx.Node, Any] = {}
     used: list[int] = []
     position = 0
@@ -125,7 +133,7 @@ def import_graph(
             if tensor.numel() == 0:
                 raise EmptyTensor
             weight = tensor.numel() > SMALL_CONSTANT
-            values[node] = builder.constant(node.name, tensor.contiguous(), weight=weight)
+            values[node] = builder.constant(node.name, tensor.contiguous().cpu(), weight=weight)
         elif node.op == "output":
             outputs, engine = _outputs(builder, node, values, whole)
             builder.graph.set_outputs(engine)
@@ -199,7 +207,7 @@ def import_node(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> 
         for item in arg if isinstance(arg, (list, tuple)) else (arg,):
             if isinstance(item, Foreign):
                 raise UnsupportedNode(f"{name} {item.reason}")
-    _check_placement(bound)
+    _check_placement(bound, builder.placement)
     return function(builder, bound)
 
 
@@ -218,12 +226,12 @@ def attribute(module: fx.GraphModule, node: fx.Node) -> torch.Tensor:
     return found
 
 
-def foreign_reason(tensor: torch.Tensor) -> str | None:
+def foreign_reason(tensor: torch.Tensor, placement: Placement) -> str | None:
     """Why the engine cannot hold a tensor, or None."""
     if tensor.layout != torch.strided:
         return f"has layout {str(tensor.layout).removeprefix('torch.')}, expected strided"
-    if tensor.device.type != "cpu":
-        return f"is on {tensor.device}, expected cpu"
+    if tensor.device != placement.tensors:
+        return f"is on {tensor.device}, expected {placement.tensors}{placement.obstacle}"
     if tensor.dtype not in ENGINE_DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in ENGINE_DTYPES)
         return f"has dtype {str(tensor.dtype).removeprefix('torch.')}, expected one of {known}"
@@ -257,11 +265,11 @@ def _bind(target: Any, args: list[Any], kwargs: dict[str, Any]) -> SimpleNamespa
     return bound
 
 
-def _check_placement(bound: SimpleNamespace) -> None:
+def _check_placement(bound: SimpleNamespace, placement: Placement) -> None:
     """Refuses an explicit device, layout or memory format that is not the plain one."""
     device = getattr(bound, "device", None)
-    if device is not None and torch.device(device).type != "cpu":
-        raise UnsupportedNode(f"the result is on {device}, expected cpu")
+    if device is not None and torch.device(device) != placement.tensors:
+        raise UnsupportedNode(f"the result is on {device}, expected {placement.tensors}{placement.obstacle}")
     layout = getattr(bound, "layout", None)
     if layout not in (None, torch.strided):
         raise UnsupportedNode(f"the result has layout {layout}, expected strided")

@@ -12,9 +12,11 @@ from torch import fx
 
 from thresher import _engine
 from thresher.compiler import importer, rules_sym
-from thresher.compiler.builder import Builder
+from thresher.compiler.attention import ATTENTION
+from thresher.compiler.builder import Builder, Value
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.importer import Foreign, foreign_reason, hint, hint_value, import_node, source_of
+from thresher.compiler.placement import Placement, obstacle_of
 from thresher.compiler.stats import UnsupportedOperator
 
 aten: Any = torch.ops.aten
@@ -61,6 +63,8 @@ CREATIONS = {
     aten.arange.start_step,
 }
 NUMBERS = {aten.sym_size.int, aten.sym_size.default, aten.sym_numel.default} | rules_sym.NUMBER_FUNCTIONS
+# What needs no kernel of a device, or no other than a copy.
+NEVER_KERNELS = VIEWS | NUMBERS
 LIGHT = VIEWS | CREATIONS | NUMBERS | {aten.clone.default, aten.copy.default, aten.lift_fresh_copy.default}
 # One of these is worth a call of the engine: packed weights, fused steps, no copies of rows.
 HEAVY = {
@@ -72,6 +76,7 @@ HEAVY = {
     aten.matmul.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten.scaled_dot_product_attention.default,
+    ATTENTION,
     aten.native_layer_norm.default,
     aten.layer_norm.default,
     aten._softmax.default,
@@ -85,6 +90,10 @@ HEAVY = {
 CROSSING_US = 80.0
 DISPATCH_US = 4.0
 BYTES_PER_US = 40e3
+# The same where tensors stay on their device: nothing waits for it, and an operator costs PyTorch a launch.
+DEVICE_CROSSING_US = 30.0
+DEVICE_DISPATCH_US = 8.0
+DEVICE_BYTES_PER_US = 1e6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,20 +127,34 @@ class Split:
     inside: int
 
 
-def find_unsupported(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOperator | None]:
-    """Tries the import of every node at the shapes the graph was traced with.
+def find_unsupported(
+    module: fx.GraphModule,
+    placement: Placement = Placement(),  # noqa: B008 (frozen)
+    static: frozenset[int] = frozenset(),
+    level: str = "O2",
+) -> dict[fx.Node, UnsupportedOperator | None]:
+    """Tries the import of every node at the shapes the graph was traced with, and asks the device for its kernels.
+
+    Args:
+      module: aten graph; every node carries meta["val"].
+      placement: where its tensors lie and what runs its parts.
+      static: positions of inputs that will be constants.
+      level: optimisation level.
 
     Returns:
       The nodes that cannot be imported, described; None for those that only unpack or feed such a node.
     """
-    builder = Builder()
+    builder = Builder(placement)
     values: dict[fx.Node, Any] = {}
+    constants: set[fx.Node] = set()
     failed: dict[fx.Node, UnsupportedOperator | None] = {}
     for node in module.graph.nodes:
         if node.op == "output":
             break
         val = node.meta.get("val")
         if node.op == "placeholder":
+            if len(values) in static:
+                constants.add(node)
             values[node] = _stand_in(builder, node, val)
             continue
         if node.op == "get_attr":
@@ -148,8 +171,12 @@ def find_unsupported(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOperato
             continue
         try:
             value = import_node(builder, node, values)
-            _want_engine_types(val)
+            _want_engine_types(val, placement)
+            if placement.engine is not None and node.target not in NEVER_KERNELS:
+                _want_kernels(placement, node, values, constants, level)
             values[node] = value
+            if node.target in VIEWS and constants.issuperset(node.all_input_nodes):
+                constants.add(node)
         except UnsupportedNode as error:
             failed[node] = _describe(node, str(error))
             values[node] = _stand_in(builder, node, val)
@@ -165,7 +192,11 @@ def merge_descriptions(failed: dict[fx.Node, UnsupportedOperator | None]) -> tup
     return tuple(dataclasses.replace(entry, count=count) for entry, count in counts.items())
 
 
-def split(module: fx.GraphModule, failed: set[fx.Node]) -> Split:
+def split(
+    module: fx.GraphModule,
+    failed: set[fx.Node],
+    placement: Placement = Placement(),  # noqa: B008 (frozen)
+) -> Split:
     """Cuts a graph so that the engine's parts are few and large.
 
     A node's level counts how often a path from the inputs enters the engine. Supported nodes of one level form one
@@ -182,7 +213,7 @@ def split(module: fx.GraphModule, failed: set[fx.Node]) -> Split:
             if node not in free and node not in outside:
                 parts.setdefault(levels[node], []).append(node)
         everything = len(parts) == 1 and not failed
-        dropped = [members for members in parts.values() if not _worth(members, everything)]
+        dropped = [members for members in parts.values() if not _worth(members, everything, placement)]
         if not dropped:
             break
         outside.update(node for members in dropped for node in members)
@@ -193,7 +224,7 @@ def split(module: fx.GraphModule, failed: set[fx.Node]) -> Split:
 
 def _stand_in(builder: Builder, node: fx.Node, val: Any) -> Any:
     if isinstance(val, torch.Tensor):
-        reason = foreign_reason(val)
+        reason = foreign_reason(val, builder.placement)
         if reason is not None:
             return Foreign(reason)
         return builder.input(node.name, val.dtype, [hint(size) for size in val.shape], -1)
@@ -202,9 +233,59 @@ def _stand_in(builder: Builder, node: fx.Node, val: Any) -> Any:
     return hint_value(val)
 
 
-def _want_engine_types(val: Any) -> None:
+def _want_kernels(
+    placement: Placement, node: fx.Node, values: dict[fx.Node, Any], constants: set[fx.Node], level: str
+) -> None:
+    """Asks the device whether it can run one operator alone."""
+    assert placement.engine is not None
+    arguments = node.all_input_nodes
+    number = {arg: f"%{i}" for i, arg in enumerate(arguments)}
+    described = tuple(_description(values[arg], arg in constants) for arg in arguments)
+    key = (str(node.target), repr(fx.map_arg((node.args, node.kwargs), number.__getitem__)), described)
+    used = tuple(sorted(str(user.args[1]) for user in node.users if user.target is operator.getitem))
+
+    def build() -> _engine.Graph:
+        builder = Builder(placement)
+        own = {arg: _alone(builder, values[arg], arg in constants) for arg in arguments}
+        found = import_node(builder, node, own)
+        results = [one for one in (found if isinstance(found, tuple) else (found,)) if isinstance(one, Value)]
+        builder.graph.set_outputs([one.id for one in results])
+        return builder.graph
+
+    reason = obstacle_of(placement.engine, (*key, used), level, build)
+    if reason:
+        raise UnsupportedNode(reason)
+
+
+def _description(value: Any, constant: bool) -> object:
+    """What decides about how an operator takes an argument."""
+    if isinstance(value, Value):
+        transposed = value.transposed is not None
+        return str(value.dtype), value.shape, repr(value.scalar), transposed, constant
+    if isinstance(value, (tuple, list)):
+        return tuple(_description(item, constant) for item in value)
+    return repr(value)
+
+
+def _alone(builder: Builder, value: Any, constant: bool) -> Any:
+    """A stand-in for an argument in a graph of one operator."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_alone(builder, item, constant) for item in value)
+    if not isinstance(value, Value):
+        return value
+    if value.scalar is not None:
+        return builder.full(value.shape, value.scalar, value.dtype)
+    if value.transposed is not None:
+        turned = _alone(builder, value.transposed, constant)
+        return builder.permute(turned, (*range(value.rank - 2), value.rank - 1, value.rank - 2))
+    if constant:  # whose numbers nobody looks at
+        return builder.constant("w", torch.empty(value.shape, dtype=value.dtype), weight=True)
+    return builder.input("x", value.dtype, value.shape, -1)
+
+
+def _want_engine_types(val: Any, placement: Placement) -> None:
     if isinstance(val, torch.Tensor):
-        reason = foreign_reason(val)
+        reason = foreign_reason(val, placement)
         if reason is not None:
             raise UnsupportedNode(f"the result {reason}")
 
@@ -266,7 +347,7 @@ def _ordered(node: fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in tags or node.is_impure()
 
 
-def _worth(members: list[fx.Node], everything: bool) -> bool:
+def _worth(members: list[fx.Node], everything: bool, placement: Placement) -> bool:
     """Whether the engine gains more by a part than the crossing costs.
 
     PyTorch calls every operator and moves its operands and result through the caches; the engine fuses element-wise
@@ -274,7 +355,10 @@ def _worth(members: list[fx.Node], everything: bool) -> bool:
     """
     inside = set(members)
     entering: set[fx.Node] = set()
-    rate = BYTES_PER_US * _engine.num_threads()
+    if placement.in_place:
+        crossing, dispatch, rate = DEVICE_CROSSING_US, DEVICE_DISPATCH_US, DEVICE_BYTES_PER_US
+    else:
+        crossing, dispatch, rate = CROSSING_US, DISPATCH_US, BYTES_PER_US * _engine.num_threads()
     gain = computed = 0.0
     for node in members:
         if node.target in HEAVY:
@@ -285,13 +369,13 @@ def _worth(members: list[fx.Node], everything: bool) -> bool:
         if value is None or not (everything or value.dtype.is_floating_point):
             continue
         computed += 1
-        gain += DISPATCH_US + (_bytes(node) + sum(_bytes(arg) for arg in node.all_input_nodes)) / rate
+        gain += dispatch + (_bytes(node) + sum(_bytes(arg) for arg in node.all_input_nodes)) / rate
         entering.update(arg for arg in node.all_input_nodes if arg not in inside)
         if any(user not in inside for user in node.users):
             gain -= _bytes(node) / rate
     if everything:
         return computed > 0
-    return gain - sum(_bytes(node) for node in entering) / rate > CROSSING_US
+    return gain - sum(_bytes(node) for node in entering) / rate > crossing
 
 
 def _first_tensor(node: fx.Node) -> torch.Tensor | None:

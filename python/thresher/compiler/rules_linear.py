@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from thresher.compiler.attention import ATTENTION
 from thresher.compiler.builder import Builder, Value, dim, rule
 from thresher.compiler.errors import UnsupportedNode
 
@@ -71,6 +72,10 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
         raise UnsupportedNode("the log-sum-exp output, which only training needs, is not offered")
     if a.dropout_p:
         raise UnsupportedNode(f"dropout with probability {a.dropout_p}")
+    return _attend(b, a), None
+
+
+def _attend(b: Builder, a: SimpleNamespace) -> Value:
     query, key, value, mask = a.query, a.key, a.value, a.attn_mask
     if a.is_causal and mask is not None:
         raise UnsupportedNode("a mask together with is_causal")
@@ -79,7 +84,14 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
     if mask is not None and mask.dtype != torch.bool and not mask.dtype.is_floating_point:
         raise UnsupportedNode(f"a mask of {str(mask.dtype).removeprefix('torch.')}, expected a float or bool")
     scale = 1.0 / math.sqrt(query.shape[-1]) if a.scale is None else a.scale
-    return b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(a.is_causal)), None
+    return b.emit("sdpa", [query, key, value, mask], scale=float(scale), causal=bool(a.is_causal))
+
+
+@rule(ATTENTION)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    if a.dropout_p:
+        raise UnsupportedNode(f"dropout with probability {a.dropout_p}")
+    return _attend(b, a)
 
 
 @rule(aten.native_layer_norm.default)

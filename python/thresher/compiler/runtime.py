@@ -22,6 +22,7 @@ from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOper
 from thresher.compiler.extents import NoExtent, Sizes, fit_family, memory_bytes
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph, stored
 from thresher.compiler.openmp import borrow_threads, give_back
+from thresher.compiler.placement import Placement
 from thresher.compiler.stats import RECORDER, describe
 from thresher.compiler.weights import Snapshot, Store
 from thresher.fork_lock import ForkLock
@@ -60,7 +61,7 @@ ATTEMPTS = 4
 class Entry:
     """What one combination of shapes runs: a plan, one for many sizes at some, or the aten graph in PyTorch."""
 
-    __slots__ = ("_arguments", "_graph", "_outputs", "_plain", "_results", "plan", "used")
+    __slots__ = ("_arguments", "_graph", "_outputs", "_placement", "_plain", "_results", "plan", "used")
 
     def __init__(
         self, imported: Imported | None, plan: _engine.Plan | _engine.PlanAtSizes | None, graph: CompiledGraph
@@ -76,6 +77,7 @@ class Entry:
                 if output.engine >= 0:
                     made[output.engine] = torch.empty(output.shape, dtype=output.dtype, device="meta")
             self._outputs = shim.places([made[i] for i in range(len(made))])
+            self._placement = graph.placement
             # Whether the plan's outputs are the graph's.
             self._plain = all(found.engine == i and found.order is None for i, found in enumerate(self._results))
 
@@ -88,7 +90,7 @@ class Entry:
         """Runs it with the graph's arguments."""
         if self.plan is None:
             return self._graph.run_eager(args)
-        outputs, places = shim.empty(self._outputs)
+        outputs, places = shim.empty(self._outputs, self._placement.index)
         return self._run(args, outputs, places)
 
     def run_profiled(self, args: Sequence[Any], start: int) -> list[Any]:
@@ -99,7 +101,7 @@ class Entry:
             _engine.profile_event(_FALLBACK, _PYTORCH, begin)
             return results
         begin = _engine.profile_now_ns()
-        outputs, places = shim.empty(self._outputs)
+        outputs, places = shim.empty(self._outputs, self._placement.index)
         _engine.profile_event(_MALLOC, _OUTPUTS, begin)
         _engine.profile_event(_LAUNCH, self._graph.site, start)
         return self._run(args, outputs, places)
@@ -110,7 +112,11 @@ class Entry:
         if any(map(torch.Tensor.is_neg, inputs)):  # memory holds the opposite of such a tensor's elements
             inputs = list(map(torch.Tensor.resolve_neg, inputs))
         # The plan was built for these types; naming the memory itself takes a tenth of what DLPack does.
-        self.plan.run_at(shim.places(inputs), places)
+        if self._placement.in_place:
+            inputs = list(map(torch.Tensor.contiguous, inputs))
+            self.plan.run_at(shim.places(inputs), places, stream=self._placement.stream())
+        else:
+            self.plan.run_at(shim.places(inputs), places)
         return outputs if self._plain else [_result(output, outputs, args) for output in self._results]
 
 
@@ -270,10 +276,18 @@ class CompiledGraph:
       module: aten graph in which every operator is supported.
       static: positions of arguments that are parameters or buffers.
       config: settings.
+      placement: where its tensors lie and what runs it.
     """
 
-    def __init__(self, module: fx.GraphModule, static: frozenset[int], config: CompilerConfig) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        static: frozenset[int],
+        config: CompilerConfig,
+        placement: Placement = Placement(),  # noqa: B008 (frozen)
+    ) -> None:
         self.config = config
+        self.placement = placement
         self.name = f"graph_{next(_serial)}"
         self.site = _engine.profile_site(self.name)
         self.mixed: Mixed | None = None  # the call it is a part of
@@ -316,7 +330,7 @@ class CompiledGraph:
           IndexError: an index in the data is out of range.
           UnsupportedOperatorError: the engine refuses these shapes and the configuration forbids PyTorch.
         """
-        if self.mixed is None or _engine.num_threads() == 1:
+        if self.mixed is None or _engine.num_threads() == 1 or self.placement.engine is not None:
             return self._run(args, entry)
         if not borrow_threads():
             return self._run(args, entry)
@@ -439,7 +453,10 @@ class CompiledGraph:
             tensors = [args[i] for i in frozen]
             constants = {i: stored(self._placeholders[i], tensor) for i, tensor in zip(frozen, tensors, strict=True)}
             snapshot = Snapshot.take(tensors)
-            self.generation = _Generation(frozen, constants, snapshot, snapshot.store(), {})
+            store = snapshot.store()
+            if self.placement.in_place:
+                constants = {i: store.on_host(tensor, self.placement.engine) for i, tensor in constants.items()}
+            self.generation = _Generation(frozen, constants, snapshot, store, {})
             return self.generation
 
     def _build(self, generation: _Generation, key: object, args: Sequence[Any]) -> Entry:
@@ -527,7 +544,7 @@ class CompiledGraph:
                 known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
                 frozen = frozenset(generation.frozen)
                 with tracing.importing(self.site):
-                    family.program, family.imported = fit_family(self._module, self._sizes, family.ones, known, frozen)
+                    family.program, family.imported = fit_family(self._module, self._sizes, family.ones, known, frozen, placement=self.placement)
             plan = self._build_extent(generation, family.program, own, roomy)
             if plan.arena_bytes > memory_bytes() // MEMORY_SHARE:
                 capacity = self._sizes.capacity(wanted, family.ones, roomy=False)
@@ -575,6 +592,7 @@ class CompiledGraph:
             "num_threads": threads.reserve(self.config.threads),
             "use_tuning": self.config.use_tuning,
             "name": self.name,
+            "device": self.placement.engine,
             **self.config.precision_arguments(),
         }
 
@@ -582,7 +600,9 @@ class CompiledGraph:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
             with tracing.importing(self.site):
-                imported = import_graph(self._module, known, frozenset(generation.frozen))
+                imported = import_graph(
+                    self._module, known, frozenset(generation.frozen), placement=self.placement
+                )
             dump = self._dump(len(generation.entries), "plan")
             try:
                 plan = _engine.Plan.build(

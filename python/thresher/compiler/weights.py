@@ -23,10 +23,21 @@ _WORD = 4  # bytes read at a time
 class Store:
     """A WeightStore that weak references can point at."""
 
-    __slots__ = ("__weakref__", "engine")
+    __slots__ = ("__weakref__", "_host", "engine")
 
     def __init__(self) -> None:
         self.engine = _engine.WeightStore()
+        self._host: dict[object, torch.Tensor] = {}
+
+    def on_host(self, tensor: torch.Tensor, device: _engine.Device) -> torch.Tensor:
+        """A copy of a tensor of `device` in the host's memory, for plans whose kernels read the tensor itself."""
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if key not in self._host:
+            copy = tensor.detach().cpu()
+            assert copy.stride() == tensor.stride()
+            self.engine.add_placed(device, copy.data_ptr(), copy.nbytes, tensor.data_ptr(), tensor.detach())
+            self._host[key] = copy
+        return self._host[key]
 
     @property
     def bytes(self) -> int:
@@ -63,8 +74,8 @@ class Snapshot:
 
     @staticmethod
     def take(tensors: list[torch.Tensor]) -> Snapshot:
-        """Describes `tensors` as they are now. All are on the CPU and strided."""
-        words = sorted({word for tensor in tensors for word in _sampled_words(tensor)})
+        """Describes `tensors` as they are now. All are strided. Of those of a device no elements are compared."""
+        words = sorted({word for tensor in tensors if tensor.is_cpu for word in _sampled_words(tensor)})
         samples = b"".join(ctypes.string_at(word, _WORD) for word in words)
         held = tuple(tensor.detach() for tensor in tensors)
         sampled = struct.pack(f"{len(words)}Q", *words)

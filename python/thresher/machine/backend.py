@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
+
+
+_MISSING = "the kernels for NVIDIA GPUs are not installed; pip install thresher-cuda, of the version of thresher"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Backend:
             raise ValueError(f"backend: expected one of {', '.join(_OBSTACLES)}, got {self.name!r}")
 
     def available(self) -> bool:
-        """Whether kernels can run there now, with what is installed on this machine. Models run on "cpu" so far."""
+        """Whether kernels can run there now, with what is installed on this machine."""
         return self.obstacle() is None
 
     def obstacle(self) -> str | None:
@@ -53,9 +57,7 @@ def _cuda() -> str | None:
     try:
         path = cuda_library()
         if path is None:
-            return (
-                "the kernels for NVIDIA GPUs are not installed; pip install thresher-cuda, of the version of thresher"
-            )
+            return _MISSING
         from thresher import _engine
 
         _engine.library_devices(path)
@@ -75,6 +77,32 @@ def cuda_library() -> str | None:
     except ModuleNotFoundError:
         return None
     return str(package.library_path())
+
+
+_opened: dict[tuple[str, int, int], Any] = {}
+
+
+def open_device(name: str, index: int) -> Any:
+    """The device of a backend that all models of this process share.
+
+    Args:
+      name: "cuda".
+      index: among the devices of that kind, as PyTorch counts them.
+
+    Raises:
+      NotImplementedError: the package or the driver is missing, or of another version.
+      RuntimeError: the device cannot be used.
+      ValueError: there is no device of this index.
+    """
+    from thresher import _engine
+
+    key = (name, index, os.getpid())  # what a parent process opened is of no use to a child
+    if key not in _opened:
+        path = cuda_library()
+        if path is None:
+            raise NotImplementedError(_MISSING)
+        _opened[key] = _engine.Device(path, index)
+    return _opened[key]
 
 
 _OBSTACLES: dict[str, Callable[[], str | None]] = {"cpu": _cpu, "cuda": _cuda}

@@ -16,6 +16,7 @@ from thresher.torch_shim import library
 _DTYPES = tuple({value for value in vars(torch).values() if isinstance(value, torch.dtype)})
 _NUMBER_OF = {dtype: number for number, dtype in enumerate(_DTYPES)}
 _RANK_MASK = 0xFF
+_DEVICE_SHIFT = 9
 _TYPE_SHIFT = 16
 
 
@@ -25,7 +26,8 @@ def count_of_changes(tensor: torch.Tensor) -> int:
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, ...]:
-    form = _NUMBER_OF[tensor.dtype] << _TYPE_SHIFT | tensor.requires_grad << 8 | tensor.dim()
+    place = tensor.device.index + 1 if tensor.is_cuda else 0
+    form = _NUMBER_OF[tensor.dtype] << _TYPE_SHIFT | place << _DEVICE_SHIFT | tensor.requires_grad << 8 | tensor.dim()
     return tensor.data_ptr(), form, *tensor.shape, *tensor.stride()
 
 
@@ -42,14 +44,15 @@ def _same_states(tensors: list[torch.Tensor], states: bytes) -> bool:
     return _states(tensors) == states
 
 
-def _empty(places: bytes) -> tuple[list[torch.Tensor], bytes]:
+def _empty(places: bytes, device: int = -1) -> tuple[list[torch.Tensor], bytes]:
     words = array("q", places)
     tensors = []
     start = 0
+    where = "cpu" if device < 0 else f"cuda:{device}"
     while start < len(words):
         rank = words[start + 1] & _RANK_MASK
         shape, dtype = words[start + 2 : start + 2 + rank], _DTYPES[words[start + 1] >> _TYPE_SHIFT]
-        tensors.append(torch.empty(tuple(shape), dtype=dtype, device="cpu"))
+        tensors.append(torch.empty(tuple(shape), dtype=dtype, device=where))
         start += 2 + 2 * rank
     return tensors, _places(tensors)
 
@@ -65,8 +68,9 @@ places: Callable[[list[torch.Tensor]], bytes] = _places
 states: Callable[[list[torch.Tensor]], bytes] = _states
 # Whether tensors are in the states that were told of them.
 same_states: Callable[[list[torch.Tensor], bytes], bool] = _same_states
-# New row-major tensors of the types and sizes of others, by these' places; and their own places.
-empty: Callable[[bytes], tuple[list[torch.Tensor], bytes]] = _empty
+# New row-major tensors of the types and sizes of others, by these' places, on the CPU or a CUDA device of this number;
+# and their own places.
+empty: Callable[..., tuple[list[torch.Tensor], bytes]] = _empty
 # What tells arguments apart for captures, and the settings of PyTorch. None where it takes more to say it: arguments
 # are not all tensors, say, or a mode stands between the program and PyTorch's operators.
 forms: Callable[[list[Any]], bytes | None] = _forms

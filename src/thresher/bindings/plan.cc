@@ -87,6 +87,19 @@ Session* Build(const Graph& graph, WeightStore& weights, const std::string& leve
   return Unwrap(std::move(session)).release();
 }
 
+// Why a graph can have no plan for a device; empty where it can.
+std::string PlanObstacle(const Graph& graph, std::shared_ptr<Device> device, const std::string& level,
+                         std::optional<std::vector<std::string>> passes) {
+  CompileOptions options;
+  options.device = std::move(device);
+  options.level = level;
+  options.passes = std::move(passes);
+  options.plan.recorded = false;
+  WeightStore weights;
+  const GilRelease release;
+  return CompilePlan(graph, weights, options).status().message();
+}
+
 GraphFamily FitFamily(std::vector<std::string> names, int degree,
                       const std::vector<std::pair<Dims, const Graph*>>& samples) {
   std::vector<GraphFamily::Sample> given;
@@ -185,13 +198,14 @@ std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& 
 }
 
 // As Run, of memory that the caller knows to hold elements of the plan's types.
-void RunAt(Session& session, const nb::bytes& inputs, const nb::bytes& outputs, const Dims& sizes) {
+void RunAt(Session& session, const nb::bytes& inputs, const nb::bytes& outputs, const Dims& sizes,
+           std::optional<uintptr_t> stream) {
   const std::vector<View> in = ViewsAt(inputs, session.plan().inputs);
   const std::vector<View> out = ViewsAt(outputs, session.plan().outputs);
   Status status;
   {
     const GilRelease release;
-    status = session.Run(in, out, sizes);
+    status = stream ? session.LaunchOn(reinterpret_cast<void*>(*stream), in, out, sizes) : session.Run(in, out, sizes);
   }
   Check(status);
 }
@@ -304,8 +318,26 @@ nb::list ToPython(const std::vector<PortType>& outputs) {
 }  // namespace
 
 void BindPlan(nb::module_& m) {
+  m.def("plan_obstacle", &PlanObstacle, nb::arg("graph"), nb::arg("device"), nb::arg("level") = "O2",
+        nb::arg("passes") = nb::none(),
+        "Why there can be no plan of the graph for the device; empty where there can be one.");
   nb::class_<WeightStore>(m, "WeightStore", "Packed weights, shared between the plans of one model.")
       .def(nb::init<>())
+      .def(
+          "add_placed",
+          [](WeightStore& store, const Device& device, uintptr_t host, int64_t nbytes, uintptr_t address,
+             nb::object owner) {
+            // Whoever is last to let go of the owner may not hold the interpreter's lock.
+            auto* const held = new nb::object(std::move(owner));
+            const auto release = [held](const void*) {
+              const GilAcquire lock;
+              delete held;
+            };
+            store.AddPlaced(&device, reinterpret_cast<const void*>(host), nbytes,
+                            std::shared_ptr<const void>(reinterpret_cast<const void*>(address), release));
+          },
+          nb::arg("device"), nb::arg("host"), nb::arg("nbytes"), nb::arg("address"), nb::arg("owner"),
+          "What lies at the address `host` lies at `address` in the device's memory as well, while `owner` lives.")
       .def_prop_ro("bytes", &WeightStore::bytes);
   nb::class_<GraphFamily>(m, "GraphFamily", "One program for many sizes, told from its graphs at a few of them.")
       .def_static("fit", &FitFamily, nb::arg("names"), nb::arg("degree"), nb::arg("samples"),
@@ -325,10 +357,10 @@ void BindPlan(nb::module_& m) {
           nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None"))
       .def(
           "run_at",
-          [](const PlanAtSizes& self, const nb::bytes& inputs, const nb::bytes& outputs) {
-            RunAt(*self.session, inputs, outputs, self.sizes);
-          },
-          nb::arg("inputs"), nb::arg("outputs"), nb::sig("def run_at(self, inputs: bytes, outputs: bytes) -> None"))
+          [](const PlanAtSizes& self, const nb::bytes& inputs, const nb::bytes& outputs,
+             std::optional<uintptr_t> stream) { RunAt(*self.session, inputs, outputs, self.sizes, stream); },
+          nb::arg("inputs"), nb::arg("outputs"), nb::arg("stream") = nb::none(),
+          nb::sig("def run_at(self, inputs: bytes, outputs: bytes, stream: int | None = None) -> None"))
       .def_prop_ro(
           "outputs", [](const PlanAtSizes& self) { return ToPython(OutputsAt(self.session->plan(), self.sizes)); },
           nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
@@ -387,9 +419,12 @@ void BindPlan(nb::module_& m) {
           nb::sig("def extent(self) -> dict[str, tuple[int, int]] | None"),
           "The least and the largest of each size that the plan is for; None: one shape of each input.")
       .def("run_at", &RunAt, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
-           nb::sig("def run_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = ()) -> None"),
+           nb::arg("stream") = nb::none(),
+           nb::sig("def run_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = (), "
+                   "stream: int | None = None) -> None"),
            "As run(), of memory whose elements have the plan's types. Of each input and output, as words of 64 bits: "
-           "address, a number whose lowest 8 bits are the rank, sizes, strides in elements.")
+           "address, a number whose lowest 8 bits are the rank, sizes, strides in elements. With the handle of a "
+           "stream of the plan's device, of row-major tensors there; returns before they are done.")
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
       .def("precision_decisions", &PrecisionDecisions,
            nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),

@@ -23,11 +23,17 @@ struct thresher_device {
 struct thresher_stream {
   thresher_device* device = nullptr;
   cudaStream_t stream = nullptr;
+  bool owned = true;
 };
 
 struct thresher_event {
   thresher_device* device = nullptr;
   cudaEvent_t event = nullptr;
+};
+
+struct thresher_graph {
+  thresher_device* device = nullptr;
+  cudaGraphExec_t graph = nullptr;
 };
 
 namespace thresher::cuda {
@@ -49,10 +55,28 @@ thresher_device_result Guard(Body&& body) {
   }
 }
 
-// The runtime's current device is a thread's; every call that uses it sets it.
-thresher_device_result Use(const thresher_device& device) {
-  return Check(cudaSetDevice(device.index), "choosing the device");
-}
+// The runtime's current device is a thread's, and others in the process use it, too: every call that wants it sets it,
+// and sets it back.
+class Used {
+ public:
+  explicit Used(const thresher_device& device) {
+    result_ = Check(cudaGetDevice(&before_), "asking for the current device");
+    if (result_ != THRESHER_DEVICE_OK || before_ == device.index) return;
+    result_ = Check(cudaSetDevice(device.index), "choosing the device");
+    changed_ = result_ == THRESHER_DEVICE_OK;
+  }
+  ~Used() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  Used(const Used&) = delete;
+  Used& operator=(const Used&) = delete;
+  thresher_device_result result() const { return result_; }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  thresher_device_result result_ = THRESHER_DEVICE_OK;
+};
 
 thresher_device_result CountAll(int& count) { return Check(cudaGetDeviceCount(&count), "looking for devices"); }
 
@@ -114,22 +138,40 @@ void Close(thresher_device* device) { delete device; }
 
 thresher_device_result Allocate(thresher_device* device, size_t bytes, void** address) {
   return Guard([&] {
-    THRESHER_DEVICE_TRY(Use(*device));
+    const Used used(*device);
+    THRESHER_DEVICE_TRY(used.result());
     return Check(cudaMalloc(address, bytes), ("allocating " + std::to_string(bytes) + " bytes").c_str());
   });
 }
 
 thresher_device_result Release(thresher_device* device, void* address) {
-  THRESHER_DEVICE_TRY(Use(*device));
+  const Used used(*device);
+  THRESHER_DEVICE_TRY(used.result());
   return Check(cudaFree(address), "releasing memory");
+}
+
+thresher_device_result AllocateHost(thresher_device* device, size_t bytes, void** address) {
+  return Guard([&] {
+    const Used used(*device);
+    THRESHER_DEVICE_TRY(used.result());
+    return Check(cudaHostAlloc(address, bytes, cudaHostAllocDefault),
+                 ("allocating " + std::to_string(bytes) + " bytes of pinned host memory").c_str());
+  });
+}
+
+thresher_device_result ReleaseHost(thresher_device* device, void* address) {
+  const Used used(*device);
+  THRESHER_DEVICE_TRY(used.result());
+  return Check(cudaFreeHost(address), "releasing pinned host memory");
 }
 
 thresher_device_result StreamCreate(thresher_device* device, thresher_stream** stream) {
   return Guard([&] {
-    THRESHER_DEVICE_TRY(Use(*device));
+    const Used used(*device);
+    THRESHER_DEVICE_TRY(used.result());
     cudaStream_t made = nullptr;
     THRESHER_DEVICE_TRY(Check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream"));
-    *stream = new (std::nothrow) thresher_stream{device, made};
+    *stream = new (std::nothrow) thresher_stream{device, made, true};
     if (*stream != nullptr) return THRESHER_DEVICE_OK;
     cudaStreamDestroy(made);
     return Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
@@ -137,11 +179,21 @@ thresher_device_result StreamCreate(thresher_device* device, thresher_stream** s
 }
 
 thresher_device_result StreamSynchronize(thresher_stream* stream) {
-  THRESHER_DEVICE_TRY(Use(*stream->device));
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
   return Check(cudaStreamSynchronize(stream->stream), "waiting for a stream");
 }
 
+thresher_device_result StreamWrap(thresher_device* device, void* handle, thresher_stream** stream) {
+  *stream = new (std::nothrow) thresher_stream{device, static_cast<cudaStream_t>(handle), false};
+  return *stream != nullptr ? THRESHER_DEVICE_OK : Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
+}
+
 thresher_device_result StreamDestroy(thresher_stream* stream) {
+  if (!stream->owned) {
+    delete stream;
+    return THRESHER_DEVICE_OK;
+  }
   const thresher_device_result waited = StreamSynchronize(stream);
   cudaStreamDestroy(stream->stream);
   delete stream;
@@ -149,13 +201,59 @@ thresher_device_result StreamDestroy(thresher_stream* stream) {
 }
 
 thresher_device_result StreamWait(thresher_stream* stream, thresher_event* event) {
-  THRESHER_DEVICE_TRY(Use(*stream->device));
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
   return Check(cudaStreamWaitEvent(stream->stream, event->event, 0), "making a stream wait");
+}
+
+thresher_device_result StreamCapturing(thresher_stream* stream, int32_t* capturing) {
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream->stream, &status), "asking whether a stream is captured"));
+  *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
+  return THRESHER_DEVICE_OK;
+}
+
+thresher_device_result CaptureBegin(thresher_stream* stream) {
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
+  // Other threads may allocate meanwhile.
+  return Check(cudaStreamBeginCapture(stream->stream, cudaStreamCaptureModeThreadLocal), "capturing a graph");
+}
+
+thresher_device_result CaptureEnd(thresher_stream* stream, thresher_graph** graph) {
+  return Guard([&] {
+    const Used used(*stream->device);
+    THRESHER_DEVICE_TRY(used.result());
+    cudaGraph_t captured = nullptr;
+    THRESHER_DEVICE_TRY(Check(cudaStreamEndCapture(stream->stream, &captured), "capturing a graph"));
+    cudaGraphExec_t made = nullptr;
+    const thresher_device_result result = Check(cudaGraphInstantiate(&made, captured, 0), "making a graph executable");
+    cudaGraphDestroy(captured);
+    THRESHER_DEVICE_TRY(result);
+    *graph = new (std::nothrow) thresher_graph{stream->device, made};
+    if (*graph != nullptr) return THRESHER_DEVICE_OK;
+    cudaGraphExecDestroy(made);
+    return Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
+  });
+}
+
+thresher_device_result GraphLaunch(thresher_graph* graph, thresher_stream* stream) {
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
+  return Check(cudaGraphLaunch(graph->graph, stream->stream), "launching a graph");
+}
+
+void GraphDestroy(thresher_graph* graph) {
+  cudaGraphExecDestroy(graph->graph);
+  delete graph;
 }
 
 thresher_device_result EventCreate(thresher_device* device, thresher_event** event) {
   return Guard([&] {
-    THRESHER_DEVICE_TRY(Use(*device));
+    const Used used(*device);
+    THRESHER_DEVICE_TRY(used.result());
     cudaEvent_t made = nullptr;
     THRESHER_DEVICE_TRY(Check(cudaEventCreate(&made), "making an event"));
     *event = new (std::nothrow) thresher_event{device, made};
@@ -171,17 +269,20 @@ void EventDestroy(thresher_event* event) {
 }
 
 thresher_device_result EventRecord(thresher_event* event, thresher_stream* stream) {
-  THRESHER_DEVICE_TRY(Use(*stream->device));
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
   return Check(cudaEventRecord(event->event, stream->stream), "recording an event");
 }
 
 thresher_device_result EventSynchronize(thresher_event* event) {
-  THRESHER_DEVICE_TRY(Use(*event->device));
+  const Used used(*event->device);
+  THRESHER_DEVICE_TRY(used.result());
   return Check(cudaEventSynchronize(event->event), "waiting for an event");
 }
 
 thresher_device_result EventElapsed(thresher_event* start, thresher_event* end, double* nanoseconds) {
-  THRESHER_DEVICE_TRY(Use(*end->device));
+  const Used used(*end->device);
+  THRESHER_DEVICE_TRY(used.result());
   float milliseconds = 0;
   THRESHER_DEVICE_TRY(Check(cudaEventElapsedTime(&milliseconds, start->event, end->event), "reading the time"));
   *nanoseconds = static_cast<double>(milliseconds) * 1e6;
@@ -192,13 +293,15 @@ thresher_device_result Copy(thresher_stream* stream, uint32_t direction, void* t
   constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
   if (direction > THRESHER_COPY_ON_DEVICE) return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "copy: unknown direction");
   if (bytes == 0) return THRESHER_DEVICE_OK;
-  THRESHER_DEVICE_TRY(Use(*stream->device));
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
   return Check(cudaMemcpyAsync(to, from, bytes, kKinds[direction], stream->stream), "copying");
 }
 
 thresher_device_result Fill(thresher_stream* stream, void* to, uint8_t value, size_t bytes) {
   if (bytes == 0) return THRESHER_DEVICE_OK;
-  THRESHER_DEVICE_TRY(Use(*stream->device));
+  const Used used(*stream->device);
+  THRESHER_DEVICE_TRY(used.result());
   return Check(cudaMemsetAsync(to, value, bytes, stream->stream), "filling memory");
 }
 
@@ -222,7 +325,8 @@ thresher_device_result Launch(thresher_stream* stream, uint32_t kernel, const vo
     Call call = CallOf(kernel, params, params_bytes, views, num_views);
     if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
     call.scratch = scratch;
-    THRESHER_DEVICE_TRY(Use(*stream->device));
+    const Used used(*stream->device);
+    THRESHER_DEVICE_TRY(used.result());
     if (call.kernel() != KernelId::kStoredProduct) {
       const auto launch = [&]<class Family>() { return LaunchOn<Family>(stream->stream, call); };
       return Dispatch(call, launch, THRESHER_DEVICE_OK);
@@ -243,10 +347,18 @@ constexpr thresher_device_api kApi = {
     .close = &Close,
     .allocate = &Allocate,
     .release = &Release,
+    .allocate_host = &AllocateHost,
+    .release_host = &ReleaseHost,
     .stream_create = &StreamCreate,
+    .stream_wrap = &StreamWrap,
     .stream_destroy = &StreamDestroy,
     .stream_synchronize = &StreamSynchronize,
     .stream_wait = &StreamWait,
+    .stream_capturing = &StreamCapturing,
+    .capture_begin = &CaptureBegin,
+    .capture_end = &CaptureEnd,
+    .graph_launch = &GraphLaunch,
+    .graph_destroy = &GraphDestroy,
     .event_create = &EventCreate,
     .event_destroy = &EventDestroy,
     .event_record = &EventRecord,

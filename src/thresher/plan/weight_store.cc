@@ -91,6 +91,38 @@ Result<WeightError> WeightStore::GetError(const Matrix& matrix, int64_t k, bool 
   return entry.error;
 }
 
+Result<std::shared_ptr<const void>> WeightStore::GetPlaced(
+    const Buffer& constant, const void* device, FunctionRef<Result<std::shared_ptr<const void>>()> copy) {
+  const auto* const data = static_cast<const std::byte*>(constant.data);
+  {
+    const std::lock_guard lock(mutex_);
+    // The last that begins at or before the constant.
+    auto found = given_.upper_bound({device, data});
+    if (found != given_.begin() && (--found)->first.first == device) {
+      const auto offset = data - found->first.second;
+      if (offset + constant.bytes <= found->second.bytes) {
+        const auto* const placed = static_cast<const std::byte*>(found->second.memory.get());
+        return std::shared_ptr<const void>(found->second.memory, placed + offset);
+      }
+    }
+  }
+  const bool weight = constant.origin == Buffer::Origin::kCaller;
+  const PlacedKey key{device, weight ? constant.data : nullptr,
+                      weight ? Digest{} : HashBytes(constant.data, static_cast<size_t>(constant.bytes)),
+                      constant.bytes};
+  const auto place = [&]() -> Result<PlacedEntry> {
+    THRESHER_ASSIGN(std::shared_ptr<const void> memory, copy());
+    return PlacedEntry{std::move(memory), weight ? constant.owner : nullptr};
+  };
+  THRESHER_ASSIGN(const PlacedEntry entry, placed_.Get(key, place));
+  return entry.memory;
+}
+
+void WeightStore::AddPlaced(const void* device, const void* host, int64_t bytes, std::shared_ptr<const void> placed) {
+  const std::lock_guard lock(mutex_);
+  given_[{device, static_cast<const std::byte*>(host)}] = {bytes, std::move(placed)};
+}
+
 int64_t WeightStore::bytes() const {
   int64_t total = 0;
   entries_.ForEach([&](const Entry& entry) { total += entry.packed.bytes; });

@@ -1,7 +1,9 @@
 // Packed weights, shared between all plans of one model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,12 +12,14 @@
 #include <vector>
 
 #include "thresher/base/fork_mutex.h"
+#include "thresher/base/function_ref.h"
 #include "thresher/base/precision.h"
 #include "thresher/graph/graph.h"
 #include "thresher/graph/hash.h"
 #include "thresher/kernels/weight.h"
 #include "thresher/plan/once_map.h"
 #include "thresher/plan/packed_memory.h"
+#include "thresher/plan/plan.h"
 
 namespace thresher {
 
@@ -51,6 +55,14 @@ class WeightStore {
   Result<WeightError> GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,
                                int num_threads = 1);
 
+  // Where a plan's constant is in the memory of `device`: with `copy` copied there on first use, once for all constants
+  // of the same bytes. The memory lives as long as what is given here, or the store.
+  Result<std::shared_ptr<const void>> GetPlaced(
+      const Buffer& constant, const void* device, FunctionRef<Result<std::shared_ptr<const void>>()> copy);
+  // What lies at `host` lies at `placed` in the device's memory as well, as long as the store or a plan lives: the
+  // caller keeps it there.
+  void AddPlaced(const void* device, const void* host, int64_t bytes, std::shared_ptr<const void> placed);
+
   // Bytes of all packed weights.
   int64_t bytes() const;
 
@@ -70,10 +82,22 @@ class WeightStore {
     WeightError error;
     std::shared_ptr<const void> source;
   };
+  // By device, address or digest, and bytes.
+  using PlacedKey = std::tuple<const void*, const void*, Digest, int64_t>;
+  struct PlacedEntry {
+    std::shared_ptr<const void> memory;
+    std::shared_ptr<const void> source;  // so that its address is not reused for other data
+  };
+  struct GivenRange {
+    int64_t bytes = 0;
+    std::shared_ptr<const void> memory;
+  };
   mutable ForkMutex mutex_{LockRank::kWeights};
   PackedMemory memory_;
   OnceMap<Key, Entry> entries_{mutex_};
   OnceMap<ErrorKey, ErrorEntry> errors_{mutex_};
+  OnceMap<PlacedKey, PlacedEntry> placed_{mutex_};
+  std::map<std::pair<const void*, const std::byte*>, GivenRange> given_;  // by device and where it begins
 };
 
 }  // namespace thresher

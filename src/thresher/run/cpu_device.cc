@@ -102,6 +102,8 @@ class CpuStream : public DeviceStream {
  public:
   Status CopyToDevice(void* to, const void* host, size_t bytes) override { return Copy("HtoD", to, host, bytes); }
   Status CopyToHost(void* host, const void* from, size_t bytes) override { return Copy("DtoH", host, from, bytes); }
+  Status SendToDevice(void* to, const void* host, size_t bytes) override { return Copy("HtoD", to, host, bytes); }
+  Status SendToHost(void* host, const void* from, size_t bytes) override { return Copy("DtoH", host, from, bytes); }
   Status CopyOnDevice(void* to, const void* from, size_t bytes) override { return Copy("DtoD", to, from, bytes); }
 
   Status Fill(void* to, uint8_t value, size_t bytes) override {
@@ -179,6 +181,11 @@ class CpuStream : public DeviceStream {
   }
   Status Wait(DeviceEvent&) override { return Status::Ok(); }
   Status Synchronize() override { return Status::Ok(); }
+  Result<bool> IsCapturing() override { return false; }
+  Result<std::unique_ptr<DeviceGraph>> Capture(FunctionRef<Status()>) override {
+    return Unsupported("the CPU has no graphs");
+  }
+  Status Launch(DeviceGraph&) override { return Unsupported("the CPU has no graphs"); }
 
  private:
   static Status Copy(const char* direction, void* to, const void* from, size_t bytes) {
@@ -199,6 +206,9 @@ class Cpu : public Device {
   Result<std::unique_ptr<DeviceStream>> CreateStream() override {
     return std::unique_ptr<DeviceStream>(std::make_unique<CpuStream>());
   }
+  Result<std::unique_ptr<DeviceStream>> WrapStream(void*) override {
+    return Unsupported("expected a device with streams that have handles, got the CPU");
+  }
   Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<CpuEvent>());
   }
@@ -213,6 +223,8 @@ class Cpu : public Device {
     profile::NoteRelease(address, static_cast<int64_t>(bytes));
     Arena::Adopt(address, bytes);
   }
+  Result<void*> AllocateHostBytes(size_t bytes) override { return AllocateBytes(bytes); }
+  void ReleaseHostBytes(void* address, size_t bytes) override { ReleaseBytes(address, bytes); }
 };
 
 }  // namespace

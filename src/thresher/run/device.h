@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "thresher/base/function_ref.h"
 #include "thresher/base/status.h"
 #include "thresher/plan/target.h"
 
@@ -41,6 +42,12 @@ class DeviceEvent {
   virtual Result<double> NsSince(DeviceEvent& earlier) = 0;
 };
 
+// Work of a stream that was recorded, with every address as it was then; destroyed when it has been done.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
 // Work in order. Kernels, fills and copies on the device may return before they are done; errors in what they do then
 // show at the next Synchronize. One thread at a time. Addresses are the device's unless said otherwise.
 class DeviceStream {
@@ -50,6 +57,9 @@ class DeviceStream {
   // Return when the copy is done; host memory is the caller's again.
   virtual Status CopyToDevice(void* to, const void* host, size_t bytes) = 0;
   virtual Status CopyToHost(void* host, const void* from, size_t bytes) = 0;
+  // The same, but with host memory of Device::AllocateHost(), which stays as it is until the stream is synchronised.
+  virtual Status SendToDevice(void* to, const void* host, size_t bytes) = 0;
+  virtual Status SendToHost(void* host, const void* from, size_t bytes) = 0;
   // The ranges do not overlap.
   virtual Status CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual Status Fill(void* to, uint8_t value, size_t bytes) = 0;
@@ -62,6 +72,13 @@ class DeviceStream {
   // What is asked of this stream from now on waits for what was asked of another one before the event.
   virtual Status Wait(DeviceEvent& event) = 0;
   virtual Status Synchronize() = 0;
+
+  // Whether what the stream is asked for is recorded instead of done, be it the program's wish or that of Capture().
+  virtual Result<bool> IsCapturing() = 0;
+  // What `work` asks of the stream, as a graph, which Launch() does any number of times. Nothing of it is done here.
+  // Errors: the device records no such work, whatever `work` says.
+  virtual Result<std::unique_ptr<DeviceGraph>> Capture(FunctionRef<Status()> work) = 0;
+  virtual Status Launch(DeviceGraph& graph) = 0;
 };
 
 class DeviceMemory;
@@ -79,7 +96,11 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // Aligned for every kernel; the content is undefined. InvalidArgument for 0 bytes, ResourceExhausted.
   Result<DeviceMemory> Allocate(size_t bytes);
+  // Host memory that copies from and to the device need not copy once more: pinned.
+  Result<DeviceMemory> AllocateHost(size_t bytes);
   virtual Result<std::unique_ptr<DeviceStream>> CreateStream() = 0;
+  // A stream of this device that another library of the process made and keeps, by its handle: a cudaStream_t, say.
+  virtual Result<std::unique_ptr<DeviceStream>> WrapStream(void* handle) = 0;
   virtual Result<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
 
  protected:
@@ -89,11 +110,13 @@ class Device : public std::enable_shared_from_this<Device> {
   friend class DeviceMemory;
   virtual Result<void*> AllocateBytes(size_t bytes) = 0;
   virtual void ReleaseBytes(void* address, size_t bytes) = 0;
+  virtual Result<void*> AllocateHostBytes(size_t bytes) = 0;
+  virtual void ReleaseHostBytes(void* address, size_t bytes) = 0;
 
   const DeviceInfo info_;
 };
 
-// Memory of a device, which it keeps alive.
+// Memory of a device, or of the host for it, which it keeps alive.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -101,11 +124,13 @@ class DeviceMemory {
   DeviceMemory(DeviceMemory&& other) noexcept
       : device_(std::move(other.device_)),
         data_(std::exchange(other.data_, nullptr)),
-        size_(std::exchange(other.size_, 0)) {}
+        size_(std::exchange(other.size_, 0)),
+        host_(std::exchange(other.host_, false)) {}
   DeviceMemory& operator=(DeviceMemory&& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(host_, other.host_);
     return *this;
   }
 
@@ -114,12 +139,13 @@ class DeviceMemory {
 
  private:
   friend class Device;
-  DeviceMemory(std::shared_ptr<Device> device, void* data, size_t size)
-      : device_(std::move(device)), data_(data), size_(size) {}
+  DeviceMemory(std::shared_ptr<Device> device, void* data, size_t size, bool host)
+      : device_(std::move(device)), data_(data), size_(size), host_(host) {}
 
   std::shared_ptr<Device> device_;
   void* data_ = nullptr;
   size_t size_ = 0;
+  bool host_ = false;  // it is the host's
 };
 
 }  // namespace thresher

@@ -61,6 +61,17 @@ class Event : public DeviceEvent {
   thresher_event* const event_;
 };
 
+class GraphOfLibrary : public DeviceGraph {
+ public:
+  GraphOfLibrary(const Api& api, thresher_graph* graph) : api_(api), graph_(graph) {}
+  ~GraphOfLibrary() override { api_.graph_destroy(graph_); }
+  thresher_graph* get() const { return graph_; }
+
+ private:
+  const Api& api_;
+  thresher_graph* const graph_;
+};
+
 // A moment that the device's and the profiler's clock share.
 struct Epoch {
   std::unique_ptr<Event> event;
@@ -100,6 +111,7 @@ class LibraryDevice : public Device, public Target {
   }
 
   Result<std::unique_ptr<DeviceStream>> CreateStream() override;
+  Result<std::unique_ptr<DeviceStream>> WrapStream(void* handle) override;
   Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
     THRESHER_ASSIGN(std::unique_ptr<Event> event, NewEvent());
     return std::unique_ptr<DeviceEvent>(std::move(event));
@@ -156,6 +168,16 @@ class LibraryDevice : public Device, public Target {
     profile::NoteRelease(address, static_cast<int64_t>(bytes), number_);
     api_.release(device_, address);  // after a fault in a kernel it fails, and there is nothing left to release
   }
+  Result<void*> AllocateHostBytes(size_t bytes) override {
+    void* address = nullptr;
+    THRESHER_TRY(ToStatus(api_, api_.allocate_host(device_, bytes, &address)));
+    profile::NoteAllocation(address, static_cast<int64_t>(bytes));
+    return address;
+  }
+  void ReleaseHostBytes(void* address, size_t bytes) override {
+    profile::NoteRelease(address, static_cast<int64_t>(bytes));
+    api_.release_host(device_, address);
+  }
 
   const Api& api_;
   thresher_device* const device_;
@@ -183,12 +205,18 @@ class Stream : public DeviceStream {
   }
 
   Status CopyToDevice(void* to, const void* host, size_t bytes) override {
-    THRESHER_TRY(Copy(THRESHER_COPY_TO_DEVICE, "Memcpy HtoD", profile::kTransferToDeviceEvent, to, host, bytes));
+    THRESHER_TRY(SendToDevice(to, host, bytes));
     return Synchronize();
   }
   Status CopyToHost(void* host, const void* from, size_t bytes) override {
-    THRESHER_TRY(Copy(THRESHER_COPY_TO_HOST, "Memcpy DtoH", profile::kTransferToHostEvent, host, from, bytes));
+    THRESHER_TRY(SendToHost(host, from, bytes));
     return Synchronize();
+  }
+  Status SendToDevice(void* to, const void* host, size_t bytes) override {
+    return Copy(THRESHER_COPY_TO_DEVICE, "Memcpy HtoD", profile::kTransferToDeviceEvent, to, host, bytes);
+  }
+  Status SendToHost(void* host, const void* from, size_t bytes) override {
+    return Copy(THRESHER_COPY_TO_HOST, "Memcpy DtoH", profile::kTransferToHostEvent, host, from, bytes);
   }
   Status CopyOnDevice(void* to, const void* from, size_t bytes) override {
     return Copy(THRESHER_COPY_ON_DEVICE, "Memcpy DtoD", profile::kLaunchStreamEvent, to, from, bytes);
@@ -228,6 +256,25 @@ class Stream : public DeviceStream {
   Status Synchronize() override {
     THRESHER_TRY(ToStatus(api_, api_.stream_synchronize(stream_)));
     return Resolve();
+  }
+
+  Result<bool> IsCapturing() override {
+    int32_t capturing = 0;
+    THRESHER_TRY(ToStatus(api_, api_.stream_capturing(stream_, &capturing)));
+    return capturing != 0;
+  }
+  Result<std::unique_ptr<DeviceGraph>> Capture(FunctionRef<Status()> work) override {
+    THRESHER_TRY(ToStatus(api_, api_.capture_begin(stream_)));
+    const Status status = work();
+    thresher_graph* graph = nullptr;
+    const Status ended = ToStatus(api_, api_.capture_end(stream_, &graph));
+    std::unique_ptr<DeviceGraph> made = graph == nullptr ? nullptr : std::make_unique<GraphOfLibrary>(api_, graph);
+    THRESHER_TRY(status);
+    THRESHER_TRY(ended);
+    return made;
+  }
+  Status Launch(DeviceGraph& graph) override {
+    return ToStatus(api_, api_.graph_launch(static_cast<GraphOfLibrary&>(graph).get(), stream_));
   }
 
  private:
@@ -317,6 +364,14 @@ class Stream : public DeviceStream {
 Result<std::unique_ptr<DeviceStream>> LibraryDevice::CreateStream() {
   thresher_stream* stream = nullptr;
   THRESHER_TRY(ToStatus(api_, api_.stream_create(device_, &stream)));
+  const std::lock_guard lock(clock_mutex_);
+  return std::unique_ptr<DeviceStream>(
+      std::make_unique<Stream>(api_, std::static_pointer_cast<LibraryDevice>(shared_from_this()), stream, ++streams_));
+}
+
+Result<std::unique_ptr<DeviceStream>> LibraryDevice::WrapStream(void* handle) {
+  thresher_stream* stream = nullptr;
+  THRESHER_TRY(ToStatus(api_, api_.stream_wrap(device_, handle, &stream)));
   const std::lock_guard lock(clock_mutex_);
   return std::unique_ptr<DeviceStream>(
       std::make_unique<Stream>(api_, std::static_pointer_cast<LibraryDevice>(shared_from_this()), stream, ++streams_));

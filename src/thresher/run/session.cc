@@ -66,6 +66,8 @@ struct Session::Context : RunContext {
   using RunContext::RunContext;
 
   std::unique_ptr<DeviceStream> stream;  // of runs on the host's memory
+  std::unique_ptr<DeviceStream> foreign;  // the stream of LaunchOn() that it ran on last, and its handle
+  void* foreign_handle = nullptr;
   std::unique_ptr<DeviceEvent> done;     // the end of the last run; null where that is when the call returns
   std::vector<Fixup> fixups;
   std::vector<uint8_t> reads;               // per input: whether any step does
@@ -92,7 +94,7 @@ Session::Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> pla
 Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
-                                                 std::vector<PrecisionDecision> decisions) {
+                                                 WeightStore& weights, std::vector<PrecisionDecision> decisions) {
   const bool stateful = std::any_of(plan->inputs.begin(), plan->inputs.end(), [](const auto& p) { return p.state; });
   if (stateful && !device->is_host()) {
     return Unsupported("expected the CPU for a plan with state, got " + device->target()->variant() +
@@ -103,22 +105,27 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device,
                            ", got one made for " + plan->target->variant());
   }
   std::unique_ptr<Session> session(new Session(std::move(device), std::move(plan), std::move(decisions)));
-  if (!session->device_->is_host()) THRESHER_TRY(session->CopyConstants());
+  if (!session->device_->is_host()) THRESHER_TRY(session->PlaceConstants(weights));
   return session;
 }
 
-// Plans do not share what they copy here: no model has more than one on a device yet.
-Status Session::CopyConstants() {
+Status Session::PlaceConstants(WeightStore& weights) {
   std::unique_ptr<DeviceStream> stream;
   constants_.resize(plan_->buffers.size());
   for (size_t b = 0; b < plan_->buffers.size(); ++b) {
     const Buffer& buffer = plan_->buffers[b];
     if (buffer.kind != Buffer::Kind::kConstant || buffer.data == nullptr || buffer.bytes == 0) continue;
-    if (stream == nullptr) {
-      THRESHER_ASSIGN(stream, device_->CreateStream());
-    }
-    THRESHER_ASSIGN(constants_[b], device_->Allocate(static_cast<size_t>(buffer.bytes)));
-    THRESHER_TRY(stream->CopyToDevice(constants_[b].data(), buffer.data, static_cast<size_t>(buffer.bytes)));
+    const auto copy = [&]() -> Result<std::shared_ptr<const void>> {
+      if (stream == nullptr) {
+        THRESHER_ASSIGN(stream, device_->CreateStream());
+      }
+      const auto bytes = static_cast<size_t>(buffer.bytes);
+      THRESHER_ASSIGN(DeviceMemory memory, device_->Allocate(bytes));
+      THRESHER_TRY(stream->CopyToDevice(memory.data(), buffer.data, bytes));
+      const auto held = std::make_shared<DeviceMemory>(std::move(memory));
+      return std::shared_ptr<const void>(held, held->data());
+    };
+    THRESHER_ASSIGN(constants_[b], weights.GetPlaced(buffer, device_.get(), copy));
   }
   return Status::Ok();
 }
@@ -209,7 +216,9 @@ void Session::Bind(Context& context) const {
       } else if (buffer.kind == Buffer::Kind::kConstant) {
         // Kernels take one kind of view for what they read and write; nothing writes to a constant.
         auto* const host = const_cast<std::byte*>(static_cast<const std::byte*>(buffer.data));
-        view.data = (device_->is_host() ? host : constants_[static_cast<size_t>(ref.buffer)].data()) + offset;
+        auto* const placed = device_->is_host() ? host : const_cast<std::byte*>(static_cast<const std::byte*>(
+                                                             constants_[static_cast<size_t>(ref.buffer)].get()));
+        view.data = placed + offset;
       }
     }
   }
@@ -287,17 +296,32 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs,
 
 Status Session::Launch(DeviceStream& stream, std::span<const View> inputs, std::span<const View> outputs,
                        std::span<const int64_t> sizes) {
-  return With(inputs, outputs, sizes, [&](Context& context) {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].contiguous()) {
-        return InvalidArgument("input " + std::to_string(i) + " (" + plan_->inputs[i].name +
-                               "): expected a row-major tensor");
-      }
-      context.inputs[i] = inputs[i].as<std::byte>();
+  return With(inputs, outputs, sizes,
+              [&](Context& context) { return LaunchIn(context, stream, inputs, outputs); });
+}
+
+Status Session::LaunchOn(void* stream, std::span<const View> inputs, std::span<const View> outputs,
+                         std::span<const int64_t> sizes) {
+  return With(inputs, outputs, sizes, [&](Context& context) -> Status {
+    if (context.foreign == nullptr || context.foreign_handle != stream) {
+      THRESHER_ASSIGN(context.foreign, device_->WrapStream(stream));
+      context.foreign_handle = stream;
     }
-    for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
-    return RunOn(stream, context);
+    return LaunchIn(context, *context.foreign, inputs, outputs);
   });
+}
+
+Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const View> inputs,
+                         std::span<const View> outputs) const {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].contiguous()) {
+      return InvalidArgument("input " + std::to_string(i) + " (" + plan_->inputs[i].name +
+                             "): expected a row-major tensor");
+    }
+    context.inputs[i] = inputs[i].as<std::byte>();
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
+  return RunOn(stream, context);
 }
 
 Status Session::RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {

@@ -12,6 +12,7 @@
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/plan/plan.h"
+#include "thresher/plan/weight_store.h"
 #include "thresher/run/device.h"
 
 namespace thresher {
@@ -24,8 +25,9 @@ class Session {
   explicit Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions = {});
   ~Session();
   // On any device; copies the plan's constants there. Errors: the plan was made for another one, no memory.
+  // `weights` shares them with the other plans of the model.
   static Result<std::unique_ptr<Session>> Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
-                                                 std::vector<PrecisionDecision> decisions = {});
+                                                 WeightStore& weights, std::vector<PrecisionDecision> decisions = {});
 
   // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error. All are
   // the host's memory. `sizes` are those of the call, where the plan is for many.
@@ -37,6 +39,10 @@ class Session {
   Status Launch(DeviceStream& stream, std::span<const View> inputs, std::span<const View> outputs,
                 std::span<const int64_t> sizes = {});
 
+  // The same on a stream that another library of the process made for the session's device, by its handle.
+  Status LaunchOn(void* stream, std::span<const View> inputs, std::span<const View> outputs,
+                  std::span<const int64_t> sizes = {});
+
   const Plan& plan() const { return *plan_; }
   const std::shared_ptr<Device>& device() const { return device_; }
   // What precision_assignment decided for the plan's products; empty in fp32.
@@ -46,7 +52,7 @@ class Session {
   struct Context;
 
   Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions);
-  Status CopyConstants();
+  Status PlaceConstants(WeightStore& weights);
   // A context, if possible one that has run at these sizes last.
   Result<std::unique_ptr<Context>> Acquire(std::span<const int64_t> sizes);
   void Release(std::unique_ptr<Context> context);
@@ -63,6 +69,8 @@ class Session {
   // What each of them does with its context.
   Status RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
   Status RunStaged(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
+  Status LaunchIn(Context& context, DeviceStream& stream, std::span<const View> inputs,
+                  std::span<const View> outputs) const;
   Status RunOn(DeviceStream& stream, Context& context) const;
   // The input, or a row-major copy of it in the host's memory.
   Result<const std::byte*> RowMajor(Context& context, size_t input, const View& view) const;
@@ -70,7 +78,7 @@ class Session {
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<const Plan> plan_;
   const std::vector<PrecisionDecision> decisions_;
-  std::vector<DeviceMemory> constants_;  // per buffer, where the device has memory of its own
+  std::vector<std::shared_ptr<const void>> constants_;  // per buffer, where the device has memory of its own
   ForkMutex mutex_{LockRank::kSession};
   std::vector<std::unique_ptr<Context>> free_;
   std::map<Dims, std::vector<uint32_t>> sites_;  // by the sizes that were profiled

@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cuda/emulator.h"
 #include "thresher/base/clock.h"
@@ -19,6 +22,11 @@ struct thresher_device {
 };
 struct thresher_stream {
   thresher_device* device;
+  thresher_graph* recording;  // what is asked of it goes there instead of being done
+};
+struct thresher_graph {
+  std::vector<std::function<thresher_device_result()>> work;
+  bool spoilt;  // something was asked of the device that no graph can hold
 };
 struct thresher_event {
   double time_ns;
@@ -31,6 +39,22 @@ constexpr size_t kProductScratch = 256;
 
 std::atomic<int> objects{0};
 std::atomic<bool> fail_next{false};
+thread_local thresher_graph* recorded = nullptr;
+
+// What a device refuses to a thread while it records work of a stream.
+thresher_device_result Refused(const char* what) {
+  if (recorded == nullptr) return THRESHER_DEVICE_OK;
+  recorded->spoilt = true;
+  return Fail(THRESHER_DEVICE_FAILED, std::string("the emulator found: ") + what + " while a graph is captured");
+}
+
+// Does the work, or leaves it to the graph that the stream records.
+template <class Work>
+thresher_device_result DoOrRecord(thresher_stream* stream, Work&& work) {
+  if (stream->recording == nullptr) return work();
+  stream->recording->work.emplace_back(std::forward<Work>(work));
+  return THRESHER_DEVICE_OK;
+}
 
 thresher_device_result Done(const std::string& problem) {
   if (fail_next.exchange(false)) return Fail(THRESHER_DEVICE_FAILED, "a planted fault");
@@ -73,7 +97,18 @@ thresher_device_result Multiply(const Gemm& g, void* scratch) {
   return Done({});
 }
 
-constexpr thresher_device_api Table() {
+thresher_device_result Run(uint32_t kernel, const void* params, size_t params_bytes, const View* views,
+                           int32_t num_views, void* scratch) {
+  const Call call{kernel, params, params_bytes, views, num_views, scratch};
+  if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
+  if (call.kernel() != KernelId::kStoredProduct) {
+    const auto launch = [&]<class Family>() { return Family::Launch(Launcher{}, call); };
+    return Done(Dispatch(call, launch, std::string()));
+  }
+  return Multiply(GemmOf(call.as<kernels::StoredProductParams>(), call.views), scratch);
+}
+
+thresher_device_api Table() {
   thresher_device_api api{};
   api.kind = "cuda";
   api.architectures = "emulator";
@@ -94,6 +129,7 @@ constexpr thresher_device_api Table() {
   api.open = [](int32_t index, thresher_device** device) { return Make(device, index); };
   api.close = [](thresher_device* device) { Delete(device); };
   api.allocate = [](thresher_device*, size_t bytes, void** address) {
+    THRESHER_DEVICE_TRY(Refused("an allocation"));
     if (bytes > size_t{1} << 30) return Fail(THRESHER_DEVICE_NO_MEMORY, "the emulator has 1 GiB");
     // Exactly as much, so that AddressSanitizer sees what lies beyond.
     *address = std::malloc(bytes);
@@ -105,48 +141,99 @@ constexpr thresher_device_api Table() {
     --objects;
     return THRESHER_DEVICE_OK;
   };
-  api.stream_create = [](thresher_device* device, thresher_stream** stream) { return Make(stream, device); };
+  api.allocate_host = [](thresher_device*, size_t bytes, void** address) {
+    THRESHER_DEVICE_TRY(Refused("an allocation"));
+    *address = std::malloc(bytes);
+    ++objects;
+    return THRESHER_DEVICE_OK;
+  };
+  api.release_host = api.release;
+  api.stream_create = [](thresher_device* device, thresher_stream** stream) {
+    return Make(stream, device, static_cast<thresher_graph*>(nullptr));
+  };
+  // Work is done when it is asked for, so that all streams are alike.
+  api.stream_wrap = [](thresher_device* device, void*, thresher_stream** stream) {
+    return Make(stream, device, static_cast<thresher_graph*>(nullptr));
+  };
   api.stream_destroy = [](thresher_stream* stream) {
     Delete(stream);
     return THRESHER_DEVICE_OK;
   };
-  api.stream_synchronize = [](thresher_stream*) { return THRESHER_DEVICE_OK; };
+  api.stream_synchronize = [](thresher_stream*) { return Refused("a synchronisation"); };
   api.stream_wait = [](thresher_stream*, thresher_event*) { return THRESHER_DEVICE_OK; };
+  api.stream_capturing = [](thresher_stream* stream, int32_t* capturing) {
+    *capturing = stream->recording != nullptr ? 1 : 0;
+    return THRESHER_DEVICE_OK;
+  };
+  api.capture_begin = [](thresher_stream* stream) {
+    THRESHER_DEVICE_TRY(Refused("another capture"));
+    const thresher_device_result made = Make(&stream->recording);
+    recorded = stream->recording;
+    return made;
+  };
+  api.capture_end = [](thresher_stream* stream, thresher_graph** graph) {
+    thresher_graph* const made = std::exchange(stream->recording, nullptr);
+    if (made == nullptr) return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "the stream captures nothing");
+    recorded = nullptr;
+    if (!made->spoilt) {
+      *graph = made;
+      return THRESHER_DEVICE_OK;
+    }
+    Delete(made);
+    return Fail(THRESHER_DEVICE_FAILED, "the emulator found: a graph that was spoilt while it was captured");
+  };
+  api.graph_launch = [](thresher_graph* graph, thresher_stream* stream) {
+    return DoOrRecord(stream, [graph] {
+      for (const auto& work : graph->work) THRESHER_DEVICE_TRY(work());
+      return THRESHER_DEVICE_OK;
+    });
+  };
+  api.graph_destroy = [](thresher_graph* graph) { Delete(graph); };
   api.event_create = [](thresher_device*, thresher_event** event) { return Make(event, 0.0); };
   api.event_destroy = [](thresher_event* event) { Delete(event); };
   api.event_record = [](thresher_event* event, thresher_stream*) {
     event->time_ns = static_cast<double>(NowNs()) + kClockOffsetNs;
     return THRESHER_DEVICE_OK;
   };
-  api.event_synchronize = [](thresher_event*) { return THRESHER_DEVICE_OK; };
+  api.event_synchronize = [](thresher_event*) { return Refused("a synchronisation"); };
   api.event_elapsed = [](thresher_event* start, thresher_event* end, double* ns) {
     *ns = end->time_ns - start->time_ns;
     return THRESHER_DEVICE_OK;
   };
-  api.copy = [](thresher_stream*, uint32_t, void* to, const void* from, size_t bytes) {
-    std::memcpy(to, from, bytes);
-    return Done({});
+  api.copy = [](thresher_stream* stream, uint32_t, void* to, const void* from, size_t bytes) {
+    return DoOrRecord(stream, [=] {
+      std::memcpy(to, from, bytes);
+      return Done({});
+    });
   };
-  api.fill = [](thresher_stream*, void* to, uint8_t value, size_t bytes) {
-    std::memset(to, value, bytes);
-    return Done({});
+  api.fill = [](thresher_stream* stream, void* to, uint8_t value, size_t bytes) {
+    return DoOrRecord(stream, [=] {
+      std::memset(to, value, bytes);
+      return Done({});
+    });
   };
   api.query = [](thresher_device*, uint32_t kernel, const void* params, size_t params_bytes, const thresher_view* views,
                  int32_t num_views, size_t* scratch_bytes) {
+    THRESHER_DEVICE_TRY(Refused("a query"));
     const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
     if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
     *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? kProductScratch : ScratchBytes(call);
     return THRESHER_DEVICE_OK;
   };
-  api.launch = [](thresher_stream*, uint32_t kernel, const void* params, size_t params_bytes,
+  api.launch = [](thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
                   const thresher_view* views, int32_t num_views, void* scratch) {
-    const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views, scratch};
-    if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
-    if (call.kernel() != KernelId::kStoredProduct) {
-      const auto launch = [&]<class Family>() { return Family::Launch(Launcher{}, call); };
-      return Done(Dispatch(call, launch, std::string()));
+    if (stream->recording != nullptr) {
+      // What the call points at is gone when the graph is launched.
+      const auto* const bytes = static_cast<const std::byte*>(params);
+      const auto* const operands = reinterpret_cast<const View*>(views);
+      const std::vector<std::byte> kept_params(bytes, bytes + params_bytes);
+      const std::vector<View> kept_views(operands, operands + num_views);
+      stream->recording->work.emplace_back([=] {
+        return Run(kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch);
+      });
+      return THRESHER_DEVICE_OK;
     }
-    return Multiply(GemmOf(call.as<kernels::StoredProductParams>(), call.views), scratch);
+    return Run(kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views, scratch);
   };
   return api;
 }

@@ -220,9 +220,9 @@ TEST(DevicePlan, APlanRunsOnTheDeviceItWasMadeForOnly) {
   const std::shared_ptr<Device> device = EmulatedDevice();
   const auto session = MakeSession(MakeBlock(), device);
   const auto plan = std::make_shared<const Plan>(session->plan());
-  EXPECT_THAT(Session::Create(CpuDevice(), plan).status().message(), HasSubstr("got one made for cuda sm_90"));
-  EXPECT_FALSE(Session::Create(EmulatedDevice(1), plan).ok());
-  EXPECT_TRUE(Session::Create(device, plan).ok());
+  EXPECT_THAT(Session::Create(CpuDevice(), plan, weights).status().message(), HasSubstr("got one made for cuda sm_90"));
+  EXPECT_FALSE(Session::Create(EmulatedDevice(1), plan, weights).ok());
+  EXPECT_TRUE(Session::Create(device, plan, weights).ok());
 }
 
 TEST(DevicePlan, LaunchTakesMemoryOfTheDevice) {
