@@ -261,20 +261,18 @@ def _description(value: Any, constant: bool) -> object:
     """What decides about how an operator takes an argument."""
     if isinstance(value, Value):
         transposed = value.transposed is not None
-        return str(value.dtype), value.shape, repr(value.scalar), transposed, constant
+        return str(value.dtype), value.shape, transposed, constant
     if isinstance(value, (tuple, list)):
         return tuple(_description(item, constant) for item in value)
     return repr(value)
 
 
 def _alone(builder: Builder, value: Any, constant: bool) -> Any:
-    """A stand-in for an argument in a graph of one operator."""
+    """A stand-in for an argument in a graph of one operator, which may be in another part than what makes it."""
     if isinstance(value, (tuple, list)):
         return tuple(_alone(builder, item, constant) for item in value)
     if not isinstance(value, Value):
         return value
-    if value.scalar is not None:
-        return builder.full(value.shape, value.scalar, value.dtype)
     if value.transposed is not None:
         turned = _alone(builder, value.transposed, constant)
         return builder.permute(turned, (*range(value.rank - 2), value.rank - 1, value.rank - 2))
