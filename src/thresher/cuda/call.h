@@ -64,6 +64,17 @@ inline Verdict AllF32(const Call& call) {
   return {};
 }
 
+// All operands are floats; absent ones pass.
+inline Verdict AllFloats(const Call& call) {
+  for (int i = 0; i < call.num_views; ++i) {
+    if (IsFloat(call.views[i].dtype)) continue;
+    return Unsupported(std::string(Name(call.kernel())) +
+                       ": expected operands of f32, bf16 or f16 on this device, got " +
+                       std::string(Name(call.views[i].dtype)));
+  }
+  return {};
+}
+
 struct NoScratch {
   static size_t ScratchBytes(const Call&) { return 0; }
 };

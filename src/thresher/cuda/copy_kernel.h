@@ -1,122 +1,178 @@
-// Copies between any strides, and casts between floats of 32 and of 16 bits (bf16).
+// Copies between any strides, of elements of any type, and tensors joined along one dimension: several copies at once.
+// What is moved is the largest unit that divides every row on both sides, of 1 to 16 bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "thresher/base/view.h"
 #include "thresher/cuda/call.h"
 #include "thresher/cuda/elements.h"
-#include "thresher/cuda/pointwise_kernel.h"
 #include "thresher/cuda/rows.h"
+#include "thresher/cuda/stored.h"
 #include "thresher/kernels/kernel_params.h"
 
 namespace thresher::cuda {
 
-// The bits of an element.
-template <class Bits>
-struct Same {
-  using From = Bits;
-  using To = Bits;
-  THRESHER_DEVICE static To Of(From bits) { return bits; }
-};
-
-struct WidenBf16 {
-  using From = uint16_t;
-  using To = uint32_t;
-  THRESHER_DEVICE static To Of(From bits) { return static_cast<To>(bits) << 16; }
-};
-
-// As ToBF16 of base/half.h.
-struct RoundToBf16 {
-  using From = uint32_t;
-  using To = uint16_t;
-  THRESHER_DEVICE static To Of(From bits) {
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<To>((bits >> 16) | 0x40u);
-    return static_cast<To>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-  }
-};
-
 inline constexpr int kCopyWidth = 256;
+inline constexpr int kCopyItems = 4;  // units that a thread has on their way
+// So many copies share a launch.
+inline constexpr int kMostParts = 8;
 
-// kOneDimension, Index: as Elements::OffsetOf wants them.
-template <class Convert, bool kOneDimension, class Index>
+// A unit of so many bytes.
+template <int kBytes>
+struct UnitOf {
+  using Type = Words<kBytes / 4>;
+};
+template <>
+struct UnitOf<2> {
+  using Type = uint16_t;
+};
+template <>
+struct UnitOf<1> {
+  using Type = uint8_t;
+};
+
+struct CopyPart {
+  Elements<2> elements;  // operand 0: from, operand 1: to; in units
+  const void* from;
+  void* to;
+  int64_t end;  // the block behind its last one
+};
+
+template <int kBytes, bool kWide>
 struct CopyKernel {
+  using Unit = typename UnitOf<kBytes>::Type;
   static constexpr int kMostThreads = kCopyWidth;
-  Elements<2> elements;
-  const typename Convert::From* from;
-  typename Convert::To* to;
+  int32_t num_parts;
+  CopyPart parts[kMostParts];
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
-    const int64_t tile = int64_t{t.width()} * kItems;
-    for (int64_t base = t.block() * tile; base < elements.size; base += t.num_blocks() * tile) {
+    const int64_t tile = int64_t{t.width()} * kCopyItems;
+    for (int64_t block = t.block(); block < parts[num_parts - 1].end; block += t.num_blocks()) {
+      int p = 0;
+      while (block >= parts[p].end) ++p;
+      const CopyPart& part = parts[p];
+      const int64_t base = (block - (p == 0 ? 0 : parts[p - 1].end)) * tile + t.x();
+      Unit units[kCopyItems];
       THRESHER_UNROLL
-      for (int i = 0; i < kItems; ++i) {
-        const int64_t at = base + int64_t{i} * t.width() + t.x();
-        if (at >= elements.size) continue;
-        to[elements.template OffsetOf<kOneDimension, Index>(at, 1)] =
-            Convert::Of(from[elements.template OffsetOf<kOneDimension, Index>(at, 0)]);
+      for (int i = 0; i < kCopyItems; ++i) {
+        const int64_t at = base + int64_t{i} * t.width();
+        if (at >= part.elements.size) continue;
+        units[i] = static_cast<const Unit*>(part.from)[part.elements.template OffsetOf<kWide>(at, 0)];
+      }
+      THRESHER_UNROLL
+      for (int i = 0; i < kCopyItems; ++i) {
+        const int64_t at = base + int64_t{i} * t.width();
+        if (at >= part.elements.size) continue;
+        static_cast<Unit*>(part.to)[part.elements.template OffsetOf<kWide>(at, 1)] = units[i];
       }
     }
   }
 };
 
-// to = from, which is not empty: one shape, any strides on both sides, no overlap.
-template <class Convert, class Launch>
-auto LaunchCopy(Launch&& launch, const View& from, const View& to) {
-  const View operands[] = {from, to};
-  const Elements<2> elements = ElementsOf<2>(operands, 2);
+// from and to as windows on units of `bytes`; false where rows or addresses do not allow it.
+inline bool InUnits(int bytes, const View& from, const View& to, CopyPart& part) {
+  const auto size = static_cast<int64_t>(SizeOf(from.dtype));
+  if (size > bytes) return false;
+  const View* const views[] = {&from, &to};
+  kernels::Loop<2> loop;
+  for (int d = 0; d < from.rank; ++d) {
+    const int64_t strides[] = {from.strides[d], to.strides[d]};
+    loop.Push(from.shape[d], strides);
+  }
+  loop.Collapse();
+  const int last = loop.rank - 1;
+  const int64_t count = bytes / size;
+  if (count > 1) {
+    if (loop.shape[last] % count != 0) return false;
+    for (int i = 0; i < 2; ++i) {
+      if (loop.strides[i][last] != 1 || reinterpret_cast<uintptr_t>(views[i]->data) % static_cast<uint64_t>(bytes) != 0)
+        return false;
+      for (int d = 0; d < last; ++d) {
+        if (loop.strides[i][d] % count != 0) return false;
+        loop.strides[i][d] /= count;
+      }
+    }
+    loop.shape[last] /= count;
+  }
+  part.elements = ElementsOf(loop);
+  part.from = from.data;
+  part.to = to.data;
+  return true;
+}
+
+template <int kBytes, class Launch>
+auto LaunchCopyUnits(Launch&& launch, CopyPart* parts, int count) {
   Shape shape;
   shape.width = kCopyWidth;
-  shape.blocks = AtMostBlocks(DivideUp(elements.size, int64_t{shape.width} * kItems));
-  return ForLayout(elements, [&]<bool kOneDimension, class Index>() {
-    return launch(shape, CopyKernel<Convert, kOneDimension, Index>{elements, from.as<const typename Convert::From>(),
-                                                                   to.as<typename Convert::To>()});
-  });
+  bool wide = false;
+  int64_t blocks = 0;
+  for (int p = 0; p < count; ++p) {
+    blocks += DivideUp(parts[p].elements.size, int64_t{shape.width} * kCopyItems);
+    parts[p].end = blocks;
+    wide = wide || parts[p].elements.size > kMostNarrowRuns;
+  }
+  shape.blocks = AtMostBlocks(blocks);
+  const auto start = [&](auto kernel) {
+    kernel.num_parts = count;
+    std::copy_n(parts, count, kernel.parts);
+    return launch(shape, kernel);
+  };
+  return wide ? start(CopyKernel<kBytes, true>{}) : start(CopyKernel<kBytes, false>{});
 }
 
-// The same with elements of any type; both have one.
+// to[i] = from[i] for up to kMostParts pairs, none of which is empty: one type, one shape in a pair, any strides on
+// both sides, no overlap.
+template <class Launch>
+auto LaunchCopies(Launch&& launch, const View* from, const View* to, int count) {
+  CopyPart parts[kMostParts];
+  const auto in_units = [&](int bytes) {
+    for (int p = 0; p < count; ++p) {
+      if (!InUnits(bytes, from[p], to[p], parts[p])) return false;
+    }
+    return true;
+  };
+  if (in_units(16)) return LaunchCopyUnits<16>(launch, parts, count);
+  if (in_units(8)) return LaunchCopyUnits<8>(launch, parts, count);
+  if (in_units(4)) return LaunchCopyUnits<4>(launch, parts, count);
+  if (in_units(2)) return LaunchCopyUnits<2>(launch, parts, count);
+  in_units(1);
+  return LaunchCopyUnits<1>(launch, parts, count);
+}
+
 template <class Launch>
 auto LaunchCopy(Launch&& launch, const View& from, const View& to) {
-  switch (SizeOf(from.dtype)) {
-    case 1:
-      return LaunchCopy<Same<uint8_t>>(launch, from, to);
-    case 2:
-      return LaunchCopy<Same<uint16_t>>(launch, from, to);
-    case 4:
-      return LaunchCopy<Same<uint32_t>>(launch, from, to);
-    default:
-      return LaunchCopy<Same<uint64_t>>(launch, from, to);
-  }
-}
-
-inline bool CanCast(DType from, DType to) {
-  return (from == DType::kF32 && to == DType::kBF16) || (from == DType::kBF16 && to == DType::kF32);
-}
-
-template <class Launch>
-auto LaunchCast(Launch&& launch, const View& from, const View& to) {
-  if (to.dtype == DType::kBF16) return LaunchCopy<RoundToBf16>(launch, from, to);
-  return LaunchCopy<WidenBf16>(launch, from, to);
+  return LaunchCopies(launch, &from, &to, 1);
 }
 
 struct CopyFamily : NoScratch {
-  static constexpr KernelId kKernels[] = {KernelId::kCopy, KernelId::kCast};
+  static constexpr KernelId kKernels[] = {KernelId::kCopy, KernelId::kCat};
 
   static Verdict Check(const Call& call) {
-    Verdict verdict = Fits(call, sizeof(NoParams), 2);
-    if (!verdict.ok() || call.kernel() == KernelId::kCopy) return verdict;
-    if (CanCast(call.views[0].dtype, call.views[1].dtype)) return {};
-    return Unsupported("cast: expected f32 to bf16 or back on this device, got " +
-                       std::string(Name(call.views[0].dtype)) + " to " + std::string(Name(call.views[1].dtype)));
+    if (call.kernel() == KernelId::kCopy) return Fits(call, sizeof(NoParams), 2);
+    return Fits(call, sizeof(NoParams), std::max(call.num_views / 2 * 2, 2));
   }
 
   template <class Launcher>
   static auto Launch(Launcher&& launch, const Call& call) {
-    if (call.last().size() == 0) return launch.Nothing();
-    if (call.kernel() == KernelId::kCopy) return LaunchCopy(launch, call.views[0], call.views[1]);
-    return LaunchCast(launch, call.views[0], call.views[1]);
+    View from[kMostParts], to[kMostParts];
+    auto result = launch.Nothing();
+    int count = 0;
+    const int parts = call.num_views / 2;
+    for (int p = 0; p < parts; ++p) {
+      if (call.views[p].size() != 0) {
+        from[count] = call.views[p];
+        to[count] = call.views[parts + p];
+        ++count;
+      }
+      if (count < kMostParts && !(count > 0 && p + 1 == parts)) continue;
+      result = LaunchCopies(launch, from, to, count);
+      if (result != launch.Nothing()) return result;
+      count = 0;
+    }
+    return result;
   }
 };
 

@@ -1,47 +1,35 @@
-// The arithmetic of element-wise operators on floats; bool is 0 or 1. What each operator does is told by
-// kernels/pointwise.h.
+// The arithmetic of element-wise operators, on floats (bool is 0 or 1) and on integers. What each operator does is told
+// by kernels/pointwise.h.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
+#include "thresher/cuda/stored.h"
 #include "thresher/cuda/thread.h"
 #include "thresher/kernels/pointwise.h"
 
 namespace thresher::cuda {
 
 // Elements that a thread works on at the same time: what it costs to find out which operator comes next is shared.
-inline constexpr int kItems = 4;
+inline constexpr int kItems = 8;
 
-template <class F>
-THRESHER_DEVICE void Map(F f, const float* a, float* out) {
+template <class F, class V>
+THRESHER_DEVICE void Map(F f, const V* a, V* out) {
   THRESHER_UNROLL
   for (int i = 0; i < kItems; ++i) out[i] = f(a[i]);
 }
 
-template <class F>
-THRESHER_DEVICE void Map(F f, const float* a, const float* b, float* out) {
+template <class F, class V>
+THRESHER_DEVICE void Map(F f, const V* a, const V* b, V* out) {
   THRESHER_UNROLL
   for (int i = 0; i < kItems; ++i) out[i] = f(a[i], b[i]);
-}
-
-THRESHER_DEVICE uint32_t BitsOf(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof(bits));
-  return bits;
-}
-
-THRESHER_DEVICE float FloatOf(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof(x));
-  return x;
 }
 
 THRESHER_DEVICE float Truth(bool truth) { return truth ? 1.0f : 0.0f; }
 
 // out may be x.
-THRESHER_DEVICE void ApplyUnary(kernels::UnaryOp op, const float* x, float* out) {
+THRESHER_DEVICE void ApplyUnary(kernels::UnaryOp op, bool, const float* x, float* out) {
   using Op = kernels::UnaryOp;
   switch (op) {
     case Op::kNeg:
@@ -201,7 +189,112 @@ THRESHER_DEVICE void ApplyBinary(kernels::BinaryOp op, bool boolean, const float
   }
 }
 
-THRESHER_DEVICE void ApplyWhere(const float* condition, const float* a, const float* b, float* out) {
+// a + factor * b, wrapping around.
+THRESHER_DEVICE int64_t Wrapped(int64_t a, int64_t factor, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(factor) * static_cast<uint64_t>(b));
+}
+
+// Integers wrap around. `boolean`: x is bool.
+THRESHER_DEVICE void ApplyUnary(kernels::UnaryOp op, bool boolean, const int64_t* x, int64_t* out) {
+  using Op = kernels::UnaryOp;
+  switch (op) {
+    case Op::kNeg:
+      return Map([](int64_t v) { return Wrapped(0, -1, v); }, x, out);
+    case Op::kAbs:
+      return Map([](int64_t v) { return v < 0 ? Wrapped(0, -1, v) : v; }, x, out);
+    case Op::kSign:
+      return Map([](int64_t v) { return static_cast<int64_t>((v > 0) - (v < 0)); }, x, out);
+    case Op::kRelu:
+      return Map([](int64_t v) { return v < 0 ? 0 : v; }, x, out);
+    case Op::kIsNan:
+    case Op::kIsInf:
+      return Map([](int64_t) { return int64_t{0}; }, x, out);
+    case Op::kLogicalNot:
+      return Map([](int64_t v) { return static_cast<int64_t>(v == 0); }, x, out);
+    case Op::kBitwiseNot:
+      return Map([boolean](int64_t v) { return boolean ? static_cast<int64_t>(v == 0) : ~v; }, x, out);
+    default:  // floor, ceil, round, trunc
+      return Map([](int64_t v) { return v; }, x, out);
+  }
+}
+
+THRESHER_DEVICE int64_t IntegerPower(int64_t base, int64_t exponent) {
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 == 0 ? 1 : -1) : 0;
+  int64_t result = 1;
+  for (; exponent != 0; exponent >>= 1) {
+    if ((exponent & 1) != 0) result = Wrapped(0, result, base);
+    base = Wrapped(0, base, base);
+  }
+  return result;
+}
+
+// The quotient's remainder with the sign of the dividend; 0 of the divisors whose quotient may not fit, or is none.
+THRESHER_DEVICE int64_t IntegerRest(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+
+THRESHER_DEVICE int64_t IntegerFloorDivide(int64_t a, int64_t b) {
+  if (b == 0) return 0;
+  if (b == -1) return Wrapped(0, -1, a);
+  return a / b - static_cast<int64_t>(a % b != 0 && (a < 0) != (b < 0));
+}
+
+// i32 is computed in 64 bits, of which the lower ones are kept: the same as if it had wrapped around in 32.
+THRESHER_DEVICE void ApplyBinary(kernels::BinaryOp op, bool, const int64_t* a, const int64_t* b, int64_t* out) {
+  using Op = kernels::BinaryOp;
+  switch (op) {
+    case Op::kAdd:
+      return Map([](int64_t x, int64_t y) { return Wrapped(x, 1, y); }, a, b, out);
+    case Op::kSub:
+      return Map([](int64_t x, int64_t y) { return Wrapped(x, -1, y); }, a, b, out);
+    case Op::kMul:
+      return Map([](int64_t x, int64_t y) { return Wrapped(0, x, y); }, a, b, out);
+    case Op::kDiv:  // floats alone have it
+      return;
+    case Op::kMaximum:
+      return Map([](int64_t x, int64_t y) { return x > y ? x : y; }, a, b, out);
+    case Op::kMinimum:
+      return Map([](int64_t x, int64_t y) { return x < y ? x : y; }, a, b, out);
+    case Op::kPow:
+      return Map([](int64_t x, int64_t y) { return IntegerPower(x, y); }, a, b, out);
+    case Op::kEq:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x == y); }, a, b, out);
+    case Op::kNe:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x != y); }, a, b, out);
+    case Op::kLt:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x < y); }, a, b, out);
+    case Op::kLe:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x <= y); }, a, b, out);
+    case Op::kGt:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x > y); }, a, b, out);
+    case Op::kGe:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x >= y); }, a, b, out);
+    case Op::kBitwiseAnd:
+      return Map([](int64_t x, int64_t y) { return x & y; }, a, b, out);
+    case Op::kBitwiseOr:
+      return Map([](int64_t x, int64_t y) { return x | y; }, a, b, out);
+    case Op::kBitwiseXor:
+      return Map([](int64_t x, int64_t y) { return x ^ y; }, a, b, out);
+    case Op::kLogicalAnd:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x != 0 && y != 0); }, a, b, out);
+    case Op::kLogicalOr:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>(x != 0 || y != 0); }, a, b, out);
+    case Op::kLogicalXor:
+      return Map([](int64_t x, int64_t y) { return static_cast<int64_t>((x != 0) != (y != 0)); }, a, b, out);
+    case Op::kFloorDivide:
+      return Map([](int64_t x, int64_t y) { return IntegerFloorDivide(x, y); }, a, b, out);
+    case Op::kRemainder:
+      return Map(
+          [](int64_t x, int64_t y) {
+            const int64_t rest = IntegerRest(x, y);
+            return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+          },
+          a, b, out);
+    case Op::kFmod:
+      return Map([](int64_t x, int64_t y) { return IntegerRest(x, y); }, a, b, out);
+  }
+}
+
+template <class V>
+THRESHER_DEVICE void ApplyWhere(const V* condition, const V* a, const V* b, V* out) {
   THRESHER_UNROLL
   for (int i = 0; i < kItems; ++i) out[i] = condition[i] != 0 ? a[i] : b[i];
 }

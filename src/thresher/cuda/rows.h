@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "thresher/cuda/elements.h"
 #include "thresher/cuda/reduce.h"
 #include "thresher/cuda/thread.h"
 
@@ -16,7 +17,6 @@ inline constexpr int64_t kLongestHeldRow = 16 * kMaxThreads;
 template <bool kOneWarp>
 inline constexpr int kMostRowThreads = kOneWarp ? kWarp * kRowsPerBlock : kMaxThreads;
 
-constexpr int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t AtMostBlocks(int64_t blocks) { return blocks < kMaxBlocks ? blocks : kMaxBlocks; }
 
 struct RowShape {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -13,6 +14,7 @@
 #include "cuda/emulator.h"
 #include "kernels/chain_testing.h"
 #include "kernels/tensor_testing.h"
+#include "thresher/base/half.h"
 
 namespace thresher::cuda::testing {
 namespace {
@@ -265,6 +267,224 @@ TEST(ChainKernel, OperandsKnowTheirLayout) {
   EXPECT_EQ(elements.size, 20);
   EXPECT_EQ(elements.strides[1][0], 0);
   EXPECT_EQ(elements.strides[3][1], 4);
+}
+
+// One operator as a step of a plan calls it, in both orders.
+template <class Params>
+void RunStep(KernelId kernel, const Params& params, std::vector<View> views, Tensor& out) {
+  const auto run = [&](Order order, const View& to) {
+    views.push_back(to);
+    const Call call{static_cast<uint32_t>(kernel), &params, sizeof params, views.data(),
+                    static_cast<int32_t>(views.size())};
+    EXPECT_EQ(ChainFamily::Check(call).problem, "");
+    EXPECT_EQ(ChainFamily::Launch(Launcher{order}, call), "");
+    views.pop_back();
+  };
+  Tensor again(out.view.dtype, Dims(out.view.shape, out.view.shape + out.view.rank));
+  run(Order::kForward, out.view);
+  run(Order::kBackward, again.view);
+  EXPECT_TRUE(out.GuardIntact());
+  ASSERT_EQ(std::memcmp(out.memory<std::byte>(), again.memory<std::byte>(), out.num_bytes()), 0);
+}
+
+constexpr DType kAllTypes[] = {DType::kF32, DType::kI64, DType::kI32, DType::kBool, DType::kBF16, DType::kF16};
+
+void ExpectSameElements(const Tensor& found, const Tensor& wanted, double tolerance) {
+  ASSERT_EQ(found.view.dtype, wanted.view.dtype);
+  for (int64_t i = 0; i < found.view.size(); ++i) {
+    switch (found.view.dtype) {
+      case DType::kF32:
+        ASSERT_TRUE(kernels::Close(found.view.as<float>()[i], wanted.view.as<float>()[i], tolerance, 1e-37)) << i;
+        break;
+      case DType::kI64:
+        ASSERT_EQ(found.view.as<int64_t>()[i], wanted.view.as<int64_t>()[i]) << i;
+        break;
+      case DType::kI32:
+        ASSERT_EQ(found.view.as<int32_t>()[i], wanted.view.as<int32_t>()[i]) << i;
+        break;
+      case DType::kBool:
+        ASSERT_EQ(found.view.as<uint8_t>()[i] != 0, wanted.view.as<uint8_t>()[i] != 0) << i;
+        break;
+      case DType::kBF16:
+        ASSERT_TRUE(kernels::Close(ToFloat(found.view.as<BF16>()[i]), ToFloat(wanted.view.as<BF16>()[i]), 0, 0)) << i;
+        break;
+      case DType::kF16:
+        ASSERT_TRUE(kernels::Close(ToFloat(found.view.as<F16>()[i]), ToFloat(wanted.view.as<F16>()[i]), 0, 0)) << i;
+        break;
+    }
+  }
+}
+
+struct ShapeCase {
+  Dims shape;
+  kernels::Layout layout;
+};
+const ShapeCase kShapes[] = {
+    {{2048}, {}}, {{37, 61}, {}}, {{40, 64}, {}}, {{40, 64}, {.order = {1, 0}}}, {{1024}, {.offset = 1}}};
+
+TEST(ChainKernel, OperatorsOnIntegersAndBool) {
+  std::mt19937 random(6);
+  int checked = 0;
+  for (const DType dtype : {DType::kI64, DType::kI32, DType::kBool}) {
+    for (const ShapeCase& c : kShapes) {
+      Tensor a(dtype, c.shape), b(dtype, c.shape, c.layout);
+      FillRandom(a, random);
+      FillRandom(b, random);
+      for (const kernels::UnaryOp op : kernels::AllUnaryOps()) {
+        if (!Supports(op, dtype)) continue;
+        SCOPED_TRACE(std::string(Name(op)) + " " + std::string(Name(dtype)) + ToString(c.shape));
+        Tensor out(ResultType(op, dtype), c.shape), want(ResultType(op, dtype), c.shape);
+        RunStep(KernelId::kUnary, kernels::UnaryParams{op}, {b.view}, out);
+        UnaryReference(op, b.view, want.view);
+        ExpectSameElements(out, want, 0);
+        ++checked;
+      }
+      for (const kernels::BinaryOp op : kernels::AllBinaryOps()) {
+        if (!Supports(op, dtype)) continue;
+        SCOPED_TRACE(std::string(Name(op)) + " " + std::string(Name(dtype)) + ToString(c.shape));
+        Tensor out(ResultType(op, dtype), c.shape), want(ResultType(op, dtype), c.shape);
+        RunStep(KernelId::kBinary, kernels::BinaryParams{op}, {a.view, b.view}, out);
+        BinaryReference(op, a.view, b.view, want.view);
+        ExpectSameElements(out, want, 0);
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 250);
+}
+
+TEST(ChainKernel, ComparisonsOfFloatsGiveBool) {
+  std::mt19937 random(7);
+  for (const ShapeCase& c : kShapes) {
+    Tensor a(DType::kF32, c.shape), b(DType::kF32, c.shape, c.layout);
+    FillRandom(a, random);
+    FillRandom(b, random);
+    for (const kernels::BinaryOp op :
+         {kernels::BinaryOp::kLe, kernels::BinaryOp::kNe, kernels::BinaryOp::kLogicalXor}) {
+      Tensor out(DType::kBool, c.shape), want(DType::kBool, c.shape);
+      RunStep(KernelId::kBinary, kernels::BinaryParams{op}, {a.view, b.view}, out);
+      BinaryReference(op, a.view, b.view, want.view);
+      ExpectSameElements(out, want, 0);
+    }
+    Tensor out(DType::kBool, c.shape), want(DType::kBool, c.shape);
+    RunStep(KernelId::kUnary, kernels::UnaryParams{kernels::UnaryOp::kIsNan}, {b.view}, out);
+    UnaryReference(kernels::UnaryOp::kIsNan, b.view, want.view);
+    ExpectSameElements(out, want, 0);
+  }
+}
+
+TEST(ChainKernel, ChoosesElementsOfEveryType) {
+  std::mt19937 random(8);
+  for (const DType dtype : kAllTypes) {
+    for (const ShapeCase& c : kShapes) {
+      SCOPED_TRACE(std::string(Name(dtype)) + ToString(c.shape));
+      Tensor cond(DType::kBool, c.shape, c.layout), a(dtype, c.shape), b(dtype, c.shape, {.broadcast = 1});
+      for (Tensor* tensor : {&cond, &a, &b}) FillRandom(*tensor, random);
+      Tensor out(dtype, c.shape), want(dtype, c.shape);
+      RunStep(KernelId::kWhere, NoParams{}, {cond.view, a.view, b.view}, out);
+      kernels::WhereReference(cond.view, a.view, b.view, want.view);
+      ExpectSameElements(out, want, 0);
+    }
+  }
+}
+
+TEST(ChainKernel, CastsBetweenAllTypes) {
+  std::mt19937 random(9);
+  for (const DType from : kAllTypes) {
+    for (const DType to : kAllTypes) {
+      for (const ShapeCase& c : kShapes) {
+        SCOPED_TRACE(std::string(Name(from)) + " to " + std::string(Name(to)) + ToString(c.shape));
+        Tensor x(from, c.shape, c.layout), out(to, c.shape), want(to, c.shape);
+        FillRandom(x, random);
+        RunStep(KernelId::kCast, NoParams{}, {x.view}, out);
+        kernels::CastReference(x.view, want.view);
+        ExpectSameElements(out, want, 0);
+      }
+    }
+  }
+}
+
+TEST(ChainKernel, RoundsToSixteenBitsAsTheCpuDoes) {
+  std::vector<float> x;
+  for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 0x6789)
+    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  for (uint32_t upper = 0; upper < 0x10000u; upper += 37) {  // ties, and their neighbours
+    for (const uint32_t lower : {0x7fffu, 0x8000u, 0x8001u, 0xfffu, 0x1000u, 0x1001u}) {
+      x.push_back(std::bit_cast<float>(upper << 16 | lower));
+    }
+  }
+  x.resize(x.size() / 8 * 8);
+  const Dims shape = {static_cast<int64_t>(x.size())};
+  Tensor from(DType::kF32, shape);
+  std::copy(x.begin(), x.end(), from.memory<float>());
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    Tensor rounded(dtype, shape), want(dtype, shape), wide(DType::kF32, shape);
+    RunStep(KernelId::kCast, NoParams{}, {from.view}, rounded);
+    RunStep(KernelId::kCast, NoParams{}, {rounded.view}, wide);
+    kernels::Cast(from.view, want.view);
+    EXPECT_EQ(std::memcmp(rounded.memory<uint8_t>(), want.memory<uint8_t>(), want.num_bytes()), 0);
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_TRUE(kernels::Close(wide.memory<float>()[i], Rounded(x[i], dtype), 0, 0));
+  }
+}
+
+// Every operand as any float, the result too: as if they had been widened before and rounded behind.
+TEST(ChainKernel, FloatsOfSixteenBits) {
+  std::mt19937 random(10);
+  const DType floats[] = {DType::kF32, DType::kBF16, DType::kF16};
+  for (const Dims& shape : {Dims{6, 88}, Dims{5, 33}, Dims{3, 4, 24}}) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::unique_ptr<Tensor>> tensors, wide;
+      std::vector<View> operands, wide_operands;
+      for (int i = 0; i < 4; ++i) {
+        const kernels::Layout layout{.broadcast = i == 1 ? 1u : i == 2 ? 7u : 0u, .offset = i == 3 ? round % 2 : 0};
+        tensors.push_back(std::make_unique<Tensor>(floats[random() % 3], shape, layout));
+        FillRandom(*tensors.back(), random);
+        operands.push_back(tensors.back()->view);
+        wide.push_back(std::make_unique<Tensor>(DType::kF32, shape));
+        kernels::Cast(operands.back(), wide.back()->view);
+        wide_operands.push_back(wide.back()->view);
+      }
+      const Chain chain = kernels::ChainMaker(4, random).Make(6);
+      const DType type = floats[random() % 3];
+      Tensor out(type, shape), plain(DType::kF32, shape), want(type, shape);
+      RunStep(KernelId::kPointwise, chain, operands, out);
+      RunOnDevice(chain, wide_operands, plain);
+      kernels::Cast(plain.view, want.view);
+      ExpectSameElements(out, want, 0);
+    }
+  }
+}
+
+// What more than 2^31 elements take, tried with few.
+TEST(ChainKernel, WideIndicesGiveTheSame) {
+  std::mt19937 random(11);
+  Tensor a(DType::kF32, {7, 5, 33}, {.order = {2, 0, 1}}), b(DType::kF32, {7, 5, 33}, {.broadcast = 2});
+  FillRandom(a, random);
+  FillRandom(b, random);
+  const View all[] = {a.view, b.view, Tensor(DType::kF32, {7, 5, 33}).view};
+  const Chain chain = kernels::ChainMaker(2, random).Make(5);
+  Tensor narrow(DType::kF32, {7, 5, 33}), wide(DType::kF32, {7, 5, 33});
+  RunOnDevice(chain, {a.view, b.view}, narrow);
+  const auto elements = ElementsOf<kMaxChainOperands + 1>(all, 3);
+  Shape shape;
+  shape.width = kChainWidth;
+  shape.shared_floats = chain.num_late_slots * kItems * shape.width;
+  ASSERT_EQ(Launcher{}(shape, MakeChainKernel<Floats, 1, true>(elements, chain, all, wide.view)), "");
+  EXPECT_TRUE(SameBits(narrow, wide));
+}
+
+TEST(Divisor, DividesWhatItSays) {
+  std::mt19937 random(12);
+  for (int i = 0; i < 100000; ++i) {
+    const uint32_t bits = random() % 31 + 1;
+    const uint32_t divisor =
+        std::max<uint32_t>(1, static_cast<uint32_t>(random() & ((uint64_t{1} << bits) - 1)) & 0x7fffffffu);
+    const uint32_t number =
+        i % 3 == 0 ? divisor * (random() % 3) & 0x7fffffffu : static_cast<uint32_t>(random()) & 0x7fffffffu;
+    ASSERT_EQ(Divisor::By(divisor).Quotient(number), number / divisor) << number << " / " << divisor;
+    ASSERT_EQ(Divisor::By(divisor).Quotient(0x7fffffffu), 0x7fffffffu / divisor) << divisor;
+  }
 }
 
 // The last step stores what it has, whatever its slot says; those before it keep what is wanted late only.

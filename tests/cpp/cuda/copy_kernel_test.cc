@@ -1,17 +1,16 @@
-// The device's copies and casts, on the emulator, against the CPU's.
+// The device's copies, on the emulator, against the CPU's.
 #include "thresher/cuda/copy_kernel.h"
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "cuda/emulator.h"
 #include "kernels/tensor_testing.h"
-#include "thresher/base/half.h"
 #include "thresher/kernels/copy.h"
 
 namespace thresher::cuda::testing {
@@ -32,6 +31,7 @@ TEST(CopyKernel, CopiesEveryTypeBetweenAnyStrides) {
       {{}, {}, {}},
       {{1025}, {}, {}},
       {{3000}, {.step = 2}, {}},
+      {{5, 64}, {.order = {1, 0}}, {.order = {1, 0}}},
       {{40, 33}, {.order = {1, 0}}, {}},
       {{40, 33}, {}, {.order = {1, 0}}},
       {{7, 130}, {.broadcast = 1}, {}},
@@ -56,30 +56,40 @@ TEST(CopyKernel, CopiesEveryTypeBetweenAnyStrides) {
   }
 }
 
-TEST(CopyKernel, RoundsToBf16AsTheCpuDoes) {
-  std::vector<float> x;
-  for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 0x6789)
-    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
-  for (uint32_t upper = 0; upper < 0x10000u; upper += 37) {  // ties, and their neighbours
-    for (const uint32_t lower : {0x7fffu, 0x8000u, 0x8001u}) x.push_back(std::bit_cast<float>(upper << 16 | lower));
+TEST(CopyKernel, JoinsSeveralTensors) {
+  std::mt19937 random(2);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI64, DType::kBool}) {
+    // More than one launch takes, some of them empty, some that allow larger units than others.
+    std::vector<std::unique_ptr<Tensor>> parts;
+    std::vector<View> views;
+    const int64_t widths[] = {16, 1, 0, 8, 3, 64, 32, 16, 5, 16, 0};
+    int64_t total = 0;
+    for (const int64_t width : widths) total += width;
+    Tensor got(dtype, {6, total}), want(dtype, {6, total});
+    std::vector<View> windows;
+    int64_t at = 0;
+    for (const int64_t width : widths) {
+      parts.push_back(std::make_unique<Tensor>(dtype, Dims{6, width}));
+      if (width != 0) FillRandom(*parts.back(), random);
+      views.push_back(parts.back()->view);
+      for (Tensor* to : {&got, &want}) {
+        View window = to->view;
+        window.data = window.as<std::byte>() + at * static_cast<int64_t>(SizeOf(dtype));
+        window.shape[1] = width;
+        (to == &got ? windows : views).push_back(window);
+      }
+      kernels::Copy(parts.back()->view, views.back());
+      views.pop_back();
+      at += width;
+    }
+    views.insert(views.end(), windows.begin(), windows.end());
+    const Call call{static_cast<uint32_t>(KernelId::kCat), nullptr, sizeof(NoParams), views.data(),
+                    static_cast<int32_t>(views.size())};
+    ASSERT_TRUE(CopyFamily::Check(call).ok());
+    ASSERT_EQ(CopyFamily::Launch(Launcher{}, call), "");
+    EXPECT_TRUE(got.GuardIntact());
+    EXPECT_EQ(std::memcmp(got.memory<std::byte>(), want.memory<std::byte>(), got.num_bytes()), 0);
   }
-  const Dims shape = {static_cast<int64_t>(x.size())};
-  std::vector<BF16> rounded(x.size());
-  std::vector<float> wide(x.size());
-  const View from = MakeView(x.data(), DType::kF32, shape);
-  const View to = MakeView(rounded.data(), DType::kBF16, shape);
-  ASSERT_TRUE(CanCast(from.dtype, to.dtype) && CanCast(to.dtype, from.dtype));
-  ASSERT_EQ(LaunchCast(Launcher{}, from, to), "");
-  ASSERT_EQ(LaunchCast(Launcher{}, to, MakeView(wide.data(), DType::kF32, shape)), "");
-  for (size_t i = 0; i < x.size(); ++i) {
-    ASSERT_EQ(rounded[i].bits, ToBF16(x[i]).bits) << x[i];
-    ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), static_cast<uint32_t>(rounded[i].bits) << 16);
-  }
-}
-
-TEST(CopyKernel, OtherCastsAreRefused) {
-  EXPECT_FALSE(CanCast(DType::kF32, DType::kF16));
-  EXPECT_FALSE(CanCast(DType::kI64, DType::kF32));
 }
 
 }  // namespace
