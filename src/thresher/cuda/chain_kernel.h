@@ -40,6 +40,7 @@ struct ChainKernel {
   using Value = typename Numbers::Value;
   using Raw = typename Numbers::Raw;
   static constexpr int kMostThreads = kChainWidth;
+  static constexpr int kLeastBlocks = std::is_same_v<Numbers, Floats> ? (kRun == 4 ? 4 : kWide ? 2 : 3) : 2;
   static constexpr int kRuns = kItems / kRun;  // that a thread works on at the same time
   Elements<kMaxChainOperands + 1> elements;    // the last one is the result
   ChainOperand operands[kMaxChainOperands];
@@ -142,14 +143,15 @@ struct ChainKernel {
       for (int i = 0; i < kItems; ++i) to[i] = previous[i];
       return;
     }
-    const DType dtype = operands[arg.index].dtype;
-    THRESHER_UNROLL
-    for (int h = 0; h < kHeldOperands; ++h) {
-      if (arg.index == h) return WidenAll(dtype, held[h], to);
-    }
+    // Values are selected here, not arrays: those would have to lie in memory.
     Raw raw[kItems];
-    Fetch(t, base, arg.index, raw);
-    WidenAll(dtype, raw, to);
+    if (arg.index < kHeldOperands) {
+      THRESHER_UNROLL
+      for (int i = 0; i < kItems; ++i) raw[i] = arg.index == 0 ? held[0][i] : held[1][i];
+    } else {
+      Fetch(t, base, arg.index, raw);
+    }
+    WidenAll(operands[arg.index].dtype, raw, to);
   }
 
   // What lies behind the end computes something that nobody stores.

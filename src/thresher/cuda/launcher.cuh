@@ -14,8 +14,16 @@ namespace thresher::cuda {
 // Parameters travel in constant memory, of which a kernel has 4 KiB on every device.
 constexpr size_t kMostParameterBytes = 4096;
 
+// Blocks that a multiprocessor shall hold at the same time, which bounds registers; 0: as many as fit.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kMostThreads) Run(const __grid_constant__ Kernel kernel) {
+constexpr int LeastBlocks() {
+  if constexpr (requires { Kernel::kLeastBlocks; }) return Kernel::kLeastBlocks;
+  return 0;
+}
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kMostThreads, LeastBlocks<Kernel>())
+    Run(const __grid_constant__ Kernel kernel) {
   Thread thread;
   kernel(thread);
 }

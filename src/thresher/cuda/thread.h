@@ -9,7 +9,7 @@
 //   ShuffleXor(v, mask)     v of the thread of this warp whose number differs by `mask`; the whole warp calls it
 //   shared()                the floats that the launch asked for, uninitialised
 // A kernel says in kMostThreads how many threads its blocks have at most, so that the compiler knows how many registers
-// each may take.
+// each may take, and may say in kLeastBlocks how many blocks a multiprocessor shall hold.
 //
 // Threads with the same y() and neighbouring x() form a warp: width() is a multiple of 32.
 #pragma once
