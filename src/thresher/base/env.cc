@@ -26,6 +26,12 @@ const std::vector<Variable>& Table() {
       {"THRESHER_CACHE", Type::kSwitch, "ON", "Whether results that take long to make are kept in files."},
       {"THRESHER_CACHE_DIR", Type::kPath, "",
        "Folder of these files; by default thresher in XDG_CACHE_HOME, else in ~/.cache."},
+      {"THRESHER_CUDA_PRODUCTS",
+       Type::kChoice,
+       "measured",
+       "How algorithms of cuBLASLt are chosen: by timing some at the first product of a shape, or the first that it "
+       "proposes, which is the same in every process.",
+       {"measured", "first"}},
       {"THRESHER_ISA",
        Type::kChoice,
        "",

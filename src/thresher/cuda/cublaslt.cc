@@ -2,11 +2,18 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "thresher/cuda/cublaslt_constants.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/gemm_layout.h"
+#include "thresher/cuda/gemv_kernel.h"
+#include "thresher/cuda/product_launch.h"
+#include "thresher/cuda/runtime.h"
 
 namespace thresher::cuda {
 
@@ -21,6 +28,7 @@ struct CublasLt {
   int (*matmul_desc_set)(void* desc, int attribute, const void* value, size_t bytes);
   int (*layout_create)(void** layout, int type, uint64_t rows, uint64_t cols, int64_t ld);
   int (*layout_destroy)(void* layout);
+  int (*layout_set)(void* layout, int attribute, const void* value, size_t bytes);
   int (*preference_create)(void** preference);
   int (*preference_destroy)(void* preference);
   int (*preference_set)(void* preference, int attribute, const void* value, size_t bytes);
@@ -35,7 +43,15 @@ struct CublasLt {
 namespace {
 
 constexpr const char* kLibrary = "libcublasLt.so.13";
-constexpr size_t kMostAlgorithms = 1024;
+constexpr size_t kMostKnown = 4096;
+constexpr int kMostCandidates = 8;
+constexpr int kTimedLaunches = 10;
+constexpr int kTimedRounds = 3;
+// One that is not the library's own choice must be so much faster: what differs by less differs from run to run, and
+// algorithms differ in the last bits.
+constexpr float kClearlyFaster = 0.95f;
+// Results that are written while algorithms are timed. Where they are larger, the library's choice is good enough.
+constexpr size_t kMostTimedBytes = size_t{512} << 20;
 
 // The library stays open until the process ends.
 const CublasLt* Load(std::string& problem) {
@@ -63,6 +79,7 @@ const CublasLt* Load(std::string& problem) {
     find(functions.matmul_desc_set, "cublasLtMatmulDescSetAttribute");
     find(functions.layout_create, "cublasLtMatrixLayoutCreate");
     find(functions.layout_destroy, "cublasLtMatrixLayoutDestroy");
+    find(functions.layout_set, "cublasLtMatrixLayoutSetAttribute");
     find(functions.preference_create, "cublasLtMatmulPreferenceCreate");
     find(functions.preference_destroy, "cublasLtMatmulPreferenceDestroy");
     find(functions.preference_set, "cublasLtMatmulPreferenceSetAttribute");
@@ -75,79 +92,128 @@ const CublasLt* Load(std::string& problem) {
   return loaded ? &functions : nullptr;
 }
 
-// Descriptors of one product, destroyed at the end of their scope.
-class Descriptors {
- public:
-  explicit Descriptors(const CublasLt& library) : library_(library) {}
-  ~Descriptors() {
-    if (operation != nullptr) library_.matmul_desc_destroy(operation);
-    for (void* layout : {first, second, result}) {
-      if (layout != nullptr) library_.layout_destroy(layout);
+int TypeOf(DType dtype) {
+  if (dtype == DType::kBF16) return kTypeBf16;
+  return dtype == DType::kF16 ? kTypeF16 : kTypeF32;
+}
+
+std::string Describe(const Gemm& g) {
+  return (g.batch > 1 ? std::to_string(g.batch) + " products" : std::string("product")) + " in " +
+         std::string(Name(g.type)) + " of " + std::to_string(g.m) + "x" + std::to_string(g.k) + " and " +
+         std::to_string(g.k) + "x" + std::to_string(g.n);
+}
+
+// An event and a graph that live for a scope.
+struct Events {
+  ~Events() {
+    for (cudaEvent_t event : {start, end}) {
+      if (event != nullptr) cudaEventDestroy(event);
     }
-    if (preference != nullptr) library_.preference_destroy(preference);
+    if (instance != nullptr) cudaGraphExecDestroy(instance);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (stream != nullptr) cudaStreamDestroy(stream);
+    if (memory != nullptr) cudaFree(memory);
   }
-  Descriptors(const Descriptors&) = delete;
-  Descriptors& operator=(const Descriptors&) = delete;
+  void Forget() {
+    if (instance != nullptr) cudaGraphExecDestroy(std::exchange(instance, nullptr));
+    if (graph != nullptr) cudaGraphDestroy(std::exchange(graph, nullptr));
+  }
+
+  cudaEvent_t start = nullptr;
+  cudaEvent_t end = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t instance = nullptr;
+  cudaStream_t stream = nullptr;
+  void* memory = nullptr;
+};
+
+}  // namespace
+
+struct Products::Known {
+  explicit Known(const CublasLt& functions) : library(functions) {}
+  ~Known() { Forget(); }
+  Known(const Known&) = delete;
+  Known& operator=(const Known&) = delete;
+
+  void Forget() {
+    if (operation != nullptr) library.matmul_desc_destroy(std::exchange(operation, nullptr));
+    for (void** layout : {&first, &second, &result, &residual}) {
+      if (*layout != nullptr) library.layout_destroy(std::exchange(*layout, nullptr));
+    }
+    if (preference != nullptr) library.preference_destroy(std::exchange(preference, nullptr));
+  }
 
   // The first status that is not success, 0 if all went well.
-  int Make(const Gemm& g) {
+  int Make(const Gemm& g, const Epilogue& wanted) {
+    Forget();
+    epilogue = wanted;
     const GemmLayout layout = LayoutOf(g);
-    const int type = g.bf16 ? kTypeBf16 : kTypeF32;
-    const int compute = g.allow_tf32 ? kComputeTf32 : kComputeF32;
-    int status = library_.matmul_desc_create(&operation, compute, kTypeF32);
-    const auto then = [&](int next) {
-      if (status == 0) status = next;
+    const int type = TypeOf(g.type), c_type = TypeOf(g.c_type);
+    const int compute = g.allow_tf32 && g.type == DType::kF32 ? kComputeTf32 : kComputeF32;
+    int status = library.matmul_desc_create(&operation, compute, kTypeF32);
+    const auto then = [&](auto next) {
+      if (status == 0) status = next();
     };
-    if (status == 0) then(Set(kDescTransposeA, layout.transpose_first ? kTranspose : kNoTranspose));
-    if (status == 0) then(Set(kDescTransposeB, kNoTranspose));
-    if (status == 0 && g.bias != nullptr) {
-      then(Set(kDescEpilogue, kEpilogueBias));
-      then(library_.matmul_desc_set(operation, kDescBiasPointer, &g.bias, sizeof g.bias));
-    }
-    if (status == 0) then(Layout(&first, type, layout.first));
-    if (status == 0) then(Layout(&second, type, layout.second));
-    if (status == 0) then(Layout(&result, kTypeF32, layout.result));
+    then([&] { return Set(kDescTransposeA, layout.transpose_first ? kTranspose : kNoTranspose); });
+    then([&] { return Set(kDescTransposeB, layout.transpose_second ? kTranspose : kNoTranspose); });
+    then([&] { return Set(kDescEpilogue, epilogue.bits); });
+    then([&] { return SetBias(g.bias); });
+    then([&] { return Layout(&first, type, layout.first, g.batch, g.stride_b); });
+    then([&] { return Layout(&second, type, layout.second, g.batch, g.stride_a); });
+    then([&] { return Layout(&result, c_type, layout.result, g.batch, g.stride_c); });
+    then([&] {
+      return Layout(&residual, c_type, epilogue.adds_residual ? layout.residual : layout.result, g.batch, g.stride_c);
+    });
     return status;
   }
 
-  int MakePreference(uint64_t workspace_bytes, const uint32_t (&alignments)[3]) {
-    int status = library_.preference_create(&preference);
+  int MakePreference(uint64_t workspace_bytes, const uint32_t (&alignments)[4]) {
+    int status = library.preference_create(&preference);
     if (status == 0) {
-      status = library_.preference_set(preference, kPreferWorkspace, &workspace_bytes, sizeof workspace_bytes);
+      status = library.preference_set(preference, kPreferWorkspace, &workspace_bytes, sizeof workspace_bytes);
     }
     const int attributes[] = {kPreferAlignmentA, kPreferAlignmentB, kPreferAlignmentC, kPreferAlignmentD};
-    const uint32_t values[] = {alignments[0], alignments[1], alignments[2], alignments[2]};
     for (int i = 0; i < 4 && status == 0; ++i) {
-      status = library_.preference_set(preference, attributes[i], &values[i], sizeof values[i]);
+      status = library.preference_set(preference, attributes[i], &alignments[i], sizeof alignments[i]);
     }
     return status;
   }
 
+  int SetBias(const void* bias) {
+    if ((epilogue.bits & kEpilogueBias) == 0) return 0;
+    return library.matmul_desc_set(operation, kDescBiasPointer, &bias, sizeof bias);
+  }
+
+  const CublasLt& library;
+  Epilogue epilogue;
+  uint64_t algorithm[8] = {};  // cuBLASLt's own, we only keep it
   void* operation = nullptr;
   void* first = nullptr;
   void* second = nullptr;
   void* result = nullptr;
+  void* residual = nullptr;
   void* preference = nullptr;
 
  private:
-  int Set(int attribute, uint32_t value) {
-    return library_.matmul_desc_set(operation, attribute, &value, sizeof value);
+  int Set(int attribute, uint32_t value) { return library.matmul_desc_set(operation, attribute, &value, sizeof value); }
+  int Layout(void** layout, int type, const ColumnMajor& m, int64_t batch, int64_t stride) {
+    int status =
+        library.layout_create(layout, type, static_cast<uint64_t>(m.rows), static_cast<uint64_t>(m.cols), m.ld);
+    if (batch == 1 || status != 0) return status;
+    const auto count = static_cast<int32_t>(batch);
+    status = library.layout_set(*layout, kLayoutBatchCount, &count, sizeof count);
+    return status != 0 ? status : library.layout_set(*layout, kLayoutBatchStride, &stride, sizeof stride);
   }
-  int Layout(void** layout, int type, const ColumnMajor& m) {
-    return library_.layout_create(layout, type, static_cast<uint64_t>(m.rows), static_cast<uint64_t>(m.cols), m.ld);
-  }
-
-  const CublasLt& library_;
 };
 
-std::string Describe(const Gemm& g) {
-  return std::string(g.bf16 ? "bf16" : "f32") + " product of " + std::to_string(g.m) + "x" + std::to_string(g.k) +
-         " and " + std::to_string(g.k) + "x" + std::to_string(g.n);
-}
-
-}  // namespace
+Products::Products()
+    : measures_([] {
+        const char* const choice = std::getenv("THRESHER_CUDA_PRODUCTS");
+        return choice == nullptr || std::string_view(choice) != "first";
+      }()) {}
 
 Products::~Products() {
+  known_.clear();
   if (handle_ != nullptr) library_->destroy(handle_);
 }
 
@@ -163,46 +229,155 @@ thresher_device_result Products::Open() {
   return THRESHER_DEVICE_OK;
 }
 
-thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& g) {
-  if (const std::string problem = CheckGemm(g); !problem.empty())
-    return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
-  const std::lock_guard lock(mutex_);
-  THRESHER_DEVICE_TRY(Open());
+int Products::Multiply(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& g, const Known& known,
+                       const uint64_t* algorithm, void* to) const {
+  const float alpha = 1.0f, beta = known.epilogue.adds_residual ? 1.0f : 0.0f;
+  const void* const added = known.epilogue.adds_residual ? g.residual : to;
+  return library_->matmul(handle_, known.operation, &alpha, g.b, known.first, g.a, known.second, &beta, added,
+                          known.residual, to, known.result, algorithm, workspace, workspace_bytes, stream);
+}
+
+thresher_device_result Products::Choose(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& g,
+                                        const uint32_t (&alignments)[4], Known& known) {
   const auto failed = [&](const char* what, int status) {
     return Fail(THRESHER_DEVICE_FAILED,
                 std::string("cuBLASLt: ") + what + " the " + Describe(g) + ": " + library_->status_string(status));
   };
-  Descriptors d(*library_);
-  if (const int status = d.Make(g); status != 0) return failed("describing", status);
-
-  const int64_t element = g.bf16 ? 2 : 4;
-  const uint32_t alignments[3] = {AlignmentOf(g.b, g.ldb, element), AlignmentOf(g.a, g.lda, element),
-                                  AlignmentOf(g.c, g.ldc, 4)};
-  const uint32_t options =
-      (g.bf16 ? 1u : 0u) | (g.transpose_b ? 2u : 0u) | (g.allow_tf32 ? 4u : 0u) | (g.bias != nullptr ? 8u : 0u);
-  const Key key{g.m,   g.n,   g.k,     g.lda,
-                g.ldb, g.ldc, options, uint64_t{alignments[0]} << 32 | uint64_t{alignments[1]} << 16 | alignments[2]};
-  auto known = algorithms_.find(key);
-  if (known == algorithms_.end()) {
-    if (const int status = d.MakePreference(workspace_bytes, alignments); status != 0) {
+  HeuristicResult candidates[kMostCandidates] = {};
+  int count = 0;
+  // Not every product is there with every epilogue.
+  for (const bool fused : {true, false}) {
+    const Epilogue epilogue = EpilogueOf(g, fused);
+    if (!fused && epilogue.bits == known.epilogue.bits) break;
+    if (const int status = known.Make(g, epilogue); status != 0) return failed("describing", status);
+    if (const int status = known.MakePreference(workspace_bytes, alignments); status != 0) {
       return failed("stating preferences for", status);
     }
-    HeuristicResult best{};
-    int found = 0;
-    const int status = library_->heuristic(handle_, d.operation, d.first, d.second, d.result, d.result, d.preference, 1,
-                                           &best, &found);
-    if (status != 0) return failed("choosing a kernel for", status);
-    if (found == 0) return Fail(THRESHER_DEVICE_UNSUPPORTED, "cuBLASLt has no kernel for the " + Describe(g));
-    if (algorithms_.size() == kMostAlgorithms) algorithms_.clear();
-    Algorithm algorithm;
-    static_assert(sizeof algorithm.data == sizeof best.algorithm);
-    for (int i = 0; i < 8; ++i) algorithm.data[i] = best.algorithm[i];
-    known = algorithms_.emplace(key, algorithm).first;
+    const int wanted = measures_ ? kMostCandidates : 1;
+    const int status = library_->heuristic(handle_, known.operation, known.first, known.second, known.residual,
+                                           known.result, known.preference, wanted, candidates, &count);
+    if (status != 0) count = 0;
+    if (count > 0) break;
   }
-  const float alpha = 1.0f, beta = 0.0f;
-  const int status = library_->matmul(handle_, d.operation, &alpha, g.b, d.first, g.a, d.second, &beta, g.c, d.result,
-                                      g.c, d.result, known->second.data, workspace, workspace_bytes, stream);
-  return status == 0 ? THRESHER_DEVICE_OK : failed("computing", status);
+  if (count == 0) return Fail(THRESHER_DEVICE_UNSUPPORTED, "cuBLASLt has no kernel for the " + Describe(g));
+  int best = 0;
+  if (measures_ && count > 1) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream, &capture), "asking for captures"));
+    if (capture == cudaStreamCaptureStatusNone) {
+      THRESHER_DEVICE_TRY(Fastest(stream, workspace, workspace_bytes, g, known, candidates, count, best));
+    }
+  }
+  static_assert(sizeof known.algorithm == sizeof candidates[0].algorithm);
+  std::copy_n(candidates[best].algorithm, 8, known.algorithm);
+  return THRESHER_DEVICE_OK;
+}
+
+// Each candidate is captured several times in a row, as it will run: launches cost the host more than small products
+// cost the device. What cannot be timed is not chosen; where nothing can, the library's first choice stays.
+thresher_device_result Products::Fastest(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& g,
+                                         const Known& known, const HeuristicResult* candidates, int count,
+                                         int& fastest) {
+  const auto gone = [] {
+    cudaGetLastError();
+    return THRESHER_DEVICE_OK;
+  };
+  const size_t bytes = static_cast<size_t>(ResultElements(g)) * SizeOf(g.c_type);
+  if (bytes > kMostTimedBytes) return THRESHER_DEVICE_OK;
+  Events timer;
+  if (cudaMalloc(&timer.memory, bytes) != cudaSuccess) return gone();
+  THRESHER_DEVICE_TRY(Check(cudaStreamSynchronize(stream), "waiting for a stream"));
+  if (cudaStreamCreateWithFlags(&timer.stream, cudaStreamNonBlocking) != cudaSuccess ||
+      cudaEventCreate(&timer.start) != cudaSuccess || cudaEventCreate(&timer.end) != cudaSuccess) {
+    return gone();
+  }
+  float best = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto multiply = [&] {
+      return Multiply(timer.stream, workspace, workspace_bytes, g, known, candidates[i].algorithm, timer.memory);
+    };
+    // Once outside of a capture: the kernel is loaded then.
+    if (candidates[i].status != 0 || candidates[i].workspace_bytes > workspace_bytes || multiply() != 0) continue;
+    THRESHER_DEVICE_TRY(Check(cudaStreamSynchronize(timer.stream), "computing a product"));
+    if (cudaStreamBeginCapture(timer.stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return gone();
+    int status = 0;
+    for (int j = 0; j < kTimedLaunches && status == 0; ++j) status = multiply();
+    timer.Forget();
+    if (cudaStreamEndCapture(timer.stream, &timer.graph) != cudaSuccess || status != 0 ||
+        cudaGraphInstantiate(&timer.instance, timer.graph, 0) != cudaSuccess) {
+      gone();
+      continue;
+    }
+    float shortest = 0;
+    for (int round = 0; round < kTimedRounds; ++round) {
+      float ms = 0;
+      if (cudaEventRecord(timer.start, timer.stream) != cudaSuccess ||
+          cudaGraphLaunch(timer.instance, timer.stream) != cudaSuccess ||
+          cudaEventRecord(timer.end, timer.stream) != cudaSuccess) {
+        return gone();
+      }
+      THRESHER_DEVICE_TRY(Check(cudaEventSynchronize(timer.end), "timing a product"));
+      THRESHER_DEVICE_TRY(Check(cudaEventElapsedTime(&ms, timer.start, timer.end), "timing a product"));
+      shortest = round == 0 ? ms : std::min(shortest, ms);
+    }
+    if (best == 0 || shortest < best * kClearlyFaster) {
+      best = shortest;
+      fastest = i;
+    }
+  }
+  return THRESHER_DEVICE_OK;
+}
+
+thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& g) {
+  if (const std::string problem = CheckGemm(g); !problem.empty())
+    return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
+  if (IsGemv(g)) return RunGemv(stream, g);
+  const auto element = static_cast<int64_t>(SizeOf(g.type)), c_element = static_cast<int64_t>(SizeOf(g.c_type));
+  const uint32_t c_alignment = AlignmentOf(g.c, g.ldc, g.stride_c, c_element);
+  const uint32_t alignments[4] = {
+      AlignmentOf(g.b, g.ldb, g.stride_b, element), AlignmentOf(g.a, g.lda, g.stride_a, element),
+      g.residual != nullptr ? AlignmentOf(g.residual, g.ldr, 0, c_element) : c_alignment, c_alignment};
+  int64_t options = static_cast<int64_t>(g.type) << 8 | static_cast<int64_t>(g.c_type) << 16 |
+                    static_cast<int64_t>(g.activation) << 24;
+  options |= (g.transpose_a ? 1 : 0) | (g.transpose_b ? 2 : 0) | (g.allow_tf32 ? 4 : 0) | (g.bias != nullptr ? 8 : 0) |
+             (g.residual != nullptr ? 16 : 0);
+  // Each is at most 256, a power of two.
+  int64_t aligned = 0;
+  for (const uint32_t alignment : alignments) aligned = aligned << 9 | alignment;
+  const Key key{g.m,
+                g.n,
+                g.k,
+                g.lda,
+                g.ldb,
+                g.ldc,
+                g.residual != nullptr ? g.ldr : 0,
+                g.batch,
+                g.stride_a,
+                g.stride_b,
+                g.stride_c,
+                options ^ aligned << 27};
+  Epilogue rest;
+  {
+    const std::lock_guard lock(mutex_);
+    THRESHER_DEVICE_TRY(Open());
+    auto known = known_.find(key);
+    if (known == known_.end()) {
+      auto made = std::make_unique<Known>(*library_);
+      THRESHER_DEVICE_TRY(Choose(stream, workspace, workspace_bytes, g, alignments, *made));
+      if (known_.size() == kMostKnown) known_.clear();
+      known = known_.emplace(key, std::move(made)).first;
+    }
+    int status = known->second->SetBias(g.bias);
+    if (status == 0) {
+      status = Multiply(stream, workspace, workspace_bytes, g, *known->second, known->second->algorithm, g.c);
+    }
+    if (status != 0) {
+      return Fail(THRESHER_DEVICE_FAILED,
+                  std::string("cuBLASLt: computing the ") + Describe(g) + ": " + library_->status_string(status));
+    }
+    rest = known->second->epilogue;
+  }
+  return rest.complete() ? THRESHER_DEVICE_OK : RunEpilogue(stream, g, rest);
 }
 
 }  // namespace thresher::cuda

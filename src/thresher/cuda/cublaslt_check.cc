@@ -6,12 +6,20 @@
 namespace thresher::cuda {
 
 static_assert(kTypeF32 == CUDA_R_32F);
+static_assert(kTypeF16 == CUDA_R_16F);
 static_assert(kTypeBf16 == CUDA_R_16BF);
 static_assert(kComputeF32 == CUBLAS_COMPUTE_32F);
 static_assert(kComputeTf32 == CUBLAS_COMPUTE_32F_FAST_TF32);
 static_assert(kNoTranspose == CUBLAS_OP_N);
 static_assert(kTranspose == CUBLAS_OP_T);
+static_assert(kEpilogueNone == CUBLASLT_EPILOGUE_DEFAULT);
+static_assert(kEpilogueRelu == CUBLASLT_EPILOGUE_RELU);
+static_assert((kEpilogueRelu | kEpilogueBias) == CUBLASLT_EPILOGUE_RELU_BIAS);
 static_assert(kEpilogueBias == CUBLASLT_EPILOGUE_BIAS);
+static_assert(kEpilogueGeluTanh == CUBLASLT_EPILOGUE_GELU);
+static_assert((kEpilogueGeluTanh | kEpilogueBias) == CUBLASLT_EPILOGUE_GELU_BIAS);
+static_assert(kLayoutBatchCount == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
+static_assert(kLayoutBatchStride == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
 static_assert(kDescTransposeA == CUBLASLT_MATMUL_DESC_TRANSA);
 static_assert(kDescTransposeB == CUBLASLT_MATMUL_DESC_TRANSB);
 static_assert(kDescEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE);

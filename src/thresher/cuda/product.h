@@ -1,4 +1,4 @@
-// Matrix products, which cuBLASLt has (cublaslt.h).
+// Matrix products: of few rows by a kernel of our own (gemv_kernel.h), others by cuBLASLt (cublaslt.h).
 #pragma once
 
 #include <string>
@@ -13,13 +13,19 @@ struct ProductFamily {
   static constexpr bool kOfLibrary = true;
 
   static Verdict Check(const Call& call) {
-    if (Verdict verdict = Fits(call, sizeof(kernels::StoredProductParams), 4); !verdict.ok()) return verdict;
-    const View* v = call.views;
-    const bool known = (v[0].dtype == DType::kF32 || v[0].dtype == DType::kBF16) && v[1].dtype == v[0].dtype;
-    if (known && v[2].dtype == DType::kF32 && v[3].dtype == DType::kF32) return {};
-    return Unsupported("product: expected factors of f32 or bf16, and bias and result of f32, got " +
-                       std::string(Name(v[0].dtype)) + ", " + std::string(Name(v[1].dtype)) + ", " +
-                       std::string(Name(v[2].dtype)) + " and " + std::string(Name(v[3].dtype)));
+    if (Verdict verdict = Fits(call, sizeof(kernels::StoredProductParams), 5); !verdict.ok()) return verdict;
+    const auto& p = call.as<kernels::StoredProductParams>();
+    const DType a = call.views[0].dtype, b = call.views[1].dtype, c = call.views[4].dtype;
+    // What is absent has no rank.
+    const auto as_c = [&](int i) { return call.views[i].rank == 0 || call.views[i].dtype == c; };
+    if (IsFloat(a) && b == a && EncodingOf(a) == p.encoding && (c == DType::kF32 || c == a) && as_c(2) && as_c(3)) {
+      return {};
+    }
+    return Unsupported(
+        "product: expected factors of one float type, and bias, residual and result of that or of f32, "
+        "got " +
+        std::string(Name(a)) + ", " + std::string(Name(p.encoding)) + ", " + std::string(Name(call.views[2].dtype)) +
+        ", " + std::string(Name(call.views[3].dtype)) + " and " + std::string(Name(c)));
   }
 };
 

@@ -57,6 +57,8 @@ struct Value {
   Dims shape;
   Kind kind = Kind::kResult;
   Constant constant;  // kConstant only
+  // Of a result in f32: the float of 16 bits that the model has it in. It may be stored so (value_narrowing).
+  std::optional<DType> narrow = {};
 };
 
 // How a constant of floats is stored.
@@ -100,6 +102,7 @@ class Graph {
   Result<ValueId> Add1(const std::string& op, std::vector<ValueId> inputs, Attrs attrs = {}, std::string source = {},
                        std::string module = {});
 
+  void SetNarrow(ValueId id, DType dtype) { values_[static_cast<size_t>(id)].narrow = dtype; }
   void SetOutputs(std::vector<ValueId> outputs) { outputs_ = std::move(outputs); }
 
   const std::vector<Node>& nodes() const { return nodes_; }

@@ -82,7 +82,13 @@ std::vector<ValueId> Rewriter::MapAll(const std::vector<ValueId>& ids) {
   return mapped;
 }
 
-void Rewriter::Replace(ValueId id, ValueId with) { map_[Index(id)] = with; }
+void Rewriter::Replace(ValueId id, ValueId with) {
+  map_[Index(id)] = with;
+  const std::optional<DType> narrow = source_.value(id).narrow;
+  if (narrow && graph_.producer(with) != nullptr && graph_.value(with).dtype == DType::kF32) {
+    graph_.SetNarrow(with, *narrow);
+  }
+}
 
 Status Rewriter::Copy(const Node& node) {
   THRESHER_ASSIGN(const std::vector<ValueId> outputs,

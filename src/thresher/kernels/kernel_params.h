@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <tuple>
 
+#include "thresher/base/encoding.h"
 #include "thresher/base/view.h"
+#include "thresher/kernels/gemm.h"
 #include "thresher/kernels/norm.h"
 #include "thresher/kernels/pointwise.h"
 
@@ -71,17 +73,24 @@ struct SoftmaxParams {
   friend bool operator==(const SoftmaxParams&, const SoftmaxParams&) = default;
 };
 
-// KernelId::kStoredProduct: C = A B + bias, all row-major. Operands: a, b, bias (or absent); c. a and b are f32 or both
-// bf16; sums, bias and c are f32.
+// KernelId::kStoredProduct: C = act(A B + bias) + residual for each product of a batch, all row-major. Operands: a, b,
+// bias (or absent), residual (or absent); c. Sums are f32. a and b have one float type, or b is in blocks; c is f32 or
+// the float type of a; bias and residual have the type of c.
 struct StoredProductParams {
-  int64_t m, n, k;        // at least 1
-  int64_t lda, ldb, ldc;  // elements from row to row: a is [m, k], c [m, n]
-  bool transpose_b;       // b is [n, k], else [k, n]
-  bool allow_tf32;        // f32 may be rounded to 10 bits of fraction on the way in
+  int64_t m, n, k;                       // at least 1
+  int64_t lda, ldb, ldc, ldr;            // elements from row to row; ldr: of the residual
+  int64_t batch;                         // at least 1; beyond that neither bias nor residual
+  int64_t stride_a, stride_b, stride_c;  // elements from one product's matrix to the next one's; 0: one for all
+  Activation activation;
+  Encoding encoding;  // of b; in blocks it is [n, k] without gaps
+  bool transpose_a;   // a is [k, m], else [m, k]
+  bool transpose_b;   // b is [n, k], else [k, n]
+  bool allow_tf32;    // f32 may be rounded to 10 bits of fraction on the way in
 
   static constexpr auto Sizes() {
     using P = StoredProductParams;
-    return std::tuple(&P::m, &P::n, &P::k, &P::lda, &P::ldb, &P::ldc);
+    return std::tuple(&P::m, &P::n, &P::k, &P::lda, &P::ldb, &P::ldc, &P::ldr, &P::batch, &P::stride_a, &P::stride_b,
+                      &P::stride_c);
   }
   friend bool operator==(const StoredProductParams&, const StoredProductParams&) = default;
 };

@@ -253,19 +253,16 @@ TensorRef AsBatch(const TensorRef& ref, const Dims& lead, bool inner_contiguous,
   return full;
 }
 
-int64_t BatchStride(const View& view) {
-  for (int i = view.rank - 3; i >= 0; --i) {
-    if (view.shape[i] != 1) return view.strides[i];
-  }
-  return 0;
-}
-
 Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (Empty(out)) return Status::Ok();
   const Dims& shape = graph.value(node.outputs[0]).shape;
   Dims lead = shape;
   lead.resize(shape.size() - 2);
+  if (!lowering.target().packs_weights()) {
+    const TensorRef a = AsBatch(lowering.Ref(node.inputs[0]), lead, false, lowering);
+    return ops::LowerStoredMatmul(a, AsBatch(lowering.Ref(node.inputs[1]), lead, false, lowering), out, lowering);
+  }
   const TensorRef a = AsBatch(lowering.Ref(node.inputs[0]), lead, true, lowering);
   MatmulParams p{};
   p.batch = NumElements(lead);
@@ -273,7 +270,7 @@ Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
   p.n = shape.back();
   p.k = a.view.shape[a.view.rank - 1];
   p.lda = a.view.shape[a.view.rank - 2] == 1 ? p.k : a.view.strides[a.view.rank - 2];
-  p.a_batch_stride = BatchStride(a.view);
+  p.a_batch_stride = ops::BatchStride(a.view);
   TensorRef packed;
   p.shared_b = true;
   if (graph.is_constant(node.inputs[1]) && graph.value(node.inputs[1]).shape.size() == 2) {
@@ -287,7 +284,7 @@ Status LowerMatmul(const Graph& graph, const Node& node, Lowering& lowering) {
     const int r = b.view.rank;
     packed = AddPack(b,
                      {p.k, p.n, b.view.strides[r - 2], b.view.strides[r - 1], p.shared_b ? 1 : p.batch,
-                      p.shared_b ? 0 : BatchStride(b.view)},
+                      p.shared_b ? 0 : ops::BatchStride(b.view)},
                      lowering);
   }
   lowering.AddStep(KernelId::kBatchedProduct, {a, packed}, {out}, p);
@@ -356,13 +353,20 @@ Cost ProductCost(const InferContext& c, std::span<const TensorType> outputs, int
   return ElementwiseCost(c, outputs, 2 * static_cast<double>(c.inputs[0].shape.back()) + added + (activated ? 1 : 0));
 }
 
-std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n) {
-  const int64_t panel = kernels::PackedColumns();
+std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Target& target) {
+  const int64_t panel = target.packs_weights() ? kernels::PackedColumns() : 1;
   std::vector<int64_t> columns = {0};
   for (size_t i = 0; i < n.size(); ++i) {
     columns.push_back(columns.back() + (i + 1 < n.size() ? (n[i] + panel - 1) / panel * panel : n[i]));
   }
   return columns;
+}
+
+int64_t BatchStride(const View& view) {
+  for (int i = view.rank - 3; i >= 0; --i) {
+    if (view.shape[i] != 1) return view.strides[i];
+  }
+  return 0;
 }
 
 Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph) {
@@ -390,7 +394,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   std::vector<int64_t> widths;
   widths.reserve(product.weights.size());
   for (const ValueId id : product.weights) widths.push_back(graph.value(id).shape[nk ? 0 : 1]);
-  const std::vector<int64_t> columns = ProductColumns(widths);
+  const std::vector<int64_t> columns = ProductColumns(widths, lowering.target());
   GemmParams p{};
   p.k = graph.value(product.x).shape.back();
   p.n = columns.back();

@@ -59,9 +59,9 @@ Result<TensorType> ProductType(const Attrs& attrs, const OperandType& x, const O
 // `added`: how many tensors are added to each product.
 Cost ProductCost(const InferContext& c, std::span<const TensorType> outputs, int added);
 
-// Where each weight's columns begin in the result of one product, and, as the last entry, its width. Each weight
-// begins with a panel of its own; the columns up to there hold zeros put through the activation.
-std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n);
+// Where each weight's columns begin in the result of one product, and, as the last entry, its width. Where weights are
+// packed, each begins with a panel of its own; the columns up to there hold zeros put through the activation.
+std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Target& target);
 
 // What weights are stored in and multiplied as: what the attribute says, else what they are stored in.
 Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph);
@@ -71,7 +71,17 @@ TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int
 
 // Emits the step that computes `out`: row-major, rows as many as x has, as wide as ProductColumns says.
 Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);
-// The same for targets that take weights as they are stored; of one weight.
+// The same for targets that take weights as they are stored; as wide as all weights are.
 Status LowerStoredProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);
+
+// Products of two batches with equal leading dimensions, of which each has one stride, for such targets.
+Status LowerStoredMatmul(const TensorRef& a, const TensorRef& b, const TensorRef& out, Lowering& lowering);
+
+// The distance from one matrix of a batch to the next, where its leading dimensions have one stride; 0 for a single one
+// that stands for all.
+int64_t BatchStride(const View& view);
+
+// Forms of a value that lowering keeps (Lowering::Derived): those of a kernels::RowForm, and from here on other types.
+inline constexpr int kDerivedTypes = 64;
 
 }  // namespace thresher::ops

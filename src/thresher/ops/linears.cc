@@ -39,8 +39,8 @@ Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
   for (size_t i = 1; i < node.inputs.size(); ++i) constant &= graph.is_constant(node.inputs[i]);
   const Dims& x = graph.value(product.x).shape;
   const int64_t rows = NumElements(Dims(x.begin(), x.end() - 1));
-  if (!constant || rows == 0 || !lowering.target().packs_weights()) {
-    // What is computed at run time is not packed together, nor what is not packed at all.
+  if (!constant || rows == 0) {
+    // What is computed at run time is not put together.
     for (size_t i = 0; i < count; ++i) {
       ops::Product one{product.x, {product.weights[i]}, {}, kNoValue};
       if (!product.biases.empty()) one.biases = {product.biases[i]};
@@ -51,8 +51,8 @@ Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
   std::vector<int64_t> n;
   n.reserve(node.outputs.size());
   for (const ValueId output : node.outputs) n.push_back(graph.value(output).shape.back());
-  const std::vector<int64_t> columns = ops::ProductColumns(n);
-  const TensorRef all = lowering.AllocateTemporary(DType::kF32, {rows, columns.back()});
+  const std::vector<int64_t> columns = ops::ProductColumns(n, lowering.target());
+  const TensorRef all = lowering.AllocateTemporary(graph.value(node.outputs[0]).dtype, {rows, columns.back()});
   THRESHER_TRY(ops::LowerProduct(product, node.attrs, all, lowering));
   for (size_t i = 0; i < count; ++i) {
     const Dims& shape = graph.value(node.outputs[i]).shape;

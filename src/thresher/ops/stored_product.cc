@@ -1,137 +1,100 @@
-// Products of targets that take both factors as they are stored. What such a kernel does not do beyond the bias is a
-// chain behind it.
-#include <algorithm>
+// Products of targets that take both factors as they are stored.
 #include <string>
 #include <utility>
 
 #include "thresher/base/half.h"
 #include "thresher/kernels/gemm.h"
-#include "thresher/kernels/pointwise_chain.h"
 #include "thresher/ops/common.h"
 #include "thresher/ops/linear.h"
 
 namespace thresher::ops {
 namespace {
 
-using kernels::Activation;
-using kernels::Chain;
-using kernels::ChainArg;
-using kernels::ChainStep;
 using kernels::StoredProductParams;
-using kernels::UnaryOp;
 
-Result<DType> StoredAs(Precision precision) {
+// What both factors are multiplied in.
+Result<DType> FactorsOf(const Product& product, const Attrs& attrs, const Graph& graph) {
+  const Value& weight = graph.value(product.weights[0]);
+  if (!graph.is_constant(product.weights[0])) return weight.dtype;
+  const Precision precision = PrecisionOf(product, attrs, graph);
   if (precision == Precision::kFp32) return DType::kF32;
   if (precision == Precision::kBf16) return DType::kBF16;
-  return Unsupported("expected a precision of fp32 or bf16 on this device, got " + std::string(Name(precision)));
+  if (precision == Precision::kFp16) return DType::kF16;
+  return Unsupported("expected a precision of fp32, bf16 or fp16 on this device, got " + std::string(Name(precision)));
 }
 
-// The rows of x as `dtype`, no closer to each other than they are long.
-TensorRef RowsAs(ValueId id, DType dtype, StoredProductParams& p, Lowering& lowering) {
-  TensorRef rows = lowering.Ref(id);
-  if (dtype != DType::kF32) {
-    TensorRef& kept = lowering.Derived(id, static_cast<int>(dtype));
-    if (kept.buffer < 0) {
-      kept = lowering.AllocateTemporary(dtype, ShapeOf(rows.view));
-      Step& step = lowering.AddStep(KernelId::kCast, {rows}, {kept});
-      step.name = "to_" + std::string(Name(dtype));
-      step.section = Section::kReshape;
-      step.flops = 0;
-      step.bytes = static_cast<double>(rows.view.size()) * static_cast<double>(sizeof(float) + SizeOf(dtype));
-    }
-    rows = kept;
+// `ref` in the type, by a step where it is not; once for all that want it where it is value `id`.
+TensorRef As(DType dtype, const TensorRef& ref, ValueId id, Lowering& lowering) {
+  if (ref.buffer < 0 || ref.view.dtype == dtype) return ref;
+  TensorRef alone;
+  TensorRef& kept = id == kNoValue ? alone : lowering.Derived(id, kDerivedTypes + static_cast<int>(dtype));
+  if (kept.buffer < 0) {
+    kept = lowering.AllocateTemporary(dtype, ShapeOf(ref.view));
+    Step& step = lowering.AddStep(KernelId::kCast, {ref}, {kept});
+    step.name = "to_" + std::string(Name(dtype));
+    step.section = Section::kReshape;
+    step.flops = 0;
+    step.bytes = static_cast<double>(ref.view.size()) * static_cast<double>(SizeOf(ref.view.dtype) + SizeOf(dtype));
   }
+  return kept;
+}
+
+// Rows that lie no closer to each other than they are long, `stride` apart.
+TensorRef DistinctRows(TensorRef rows, int64_t* count, int64_t* stride, Lowering& lowering) {
   int64_t cols;
-  if (!AsRows(rows.view, &p.m, &cols, &p.lda) || (p.m > 1 && p.lda < cols)) {
+  if (!AsRows(rows.view, count, &cols, stride) || (*count > 1 && *stride < cols)) {
     rows = lowering.Contiguous(rows);
-    AsRows(rows.view, &p.m, &cols, &p.lda);
+    AsRows(rows.view, count, &cols, stride);
   }
-  if (p.m == 1) p.lda = cols;
+  if (*count == 1) *stride = cols;
   return rows;
 }
 
-// The weight's numbers in bf16, as a constant of the plan.
-Result<TensorRef> InBf16(const Value& weight, Lowering& lowering) {
-  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(weight.constant));
-  const auto* from = static_cast<const float*>(weight.constant.data);
-  std::vector<BF16> numbers(static_cast<size_t>(NumElements(weight.shape)));
-  std::transform(from, from + numbers.size(), numbers.begin(), [](float x) { return ToBF16(x); });
-  return lowering.AddConstant(DType::kBF16, weight.shape, std::move(numbers));
-}
-
-// The weight as `dtype`, with one of its two dimensions without holes.
-Result<TensorRef> WeightAs(ValueId id, bool nk, DType dtype, StoredProductParams& p, Lowering& lowering) {
-  const Value& value = lowering.graph().value(id);
-  if (value.constant.blocks) {
-    return Unsupported("expected a weight of " + std::string(Name(dtype)) + " on this device, got " +
-                       std::string(Name(*value.constant.blocks)) + "; dequantise it first");
-  }
-  TensorRef weight;
-  if (value.dtype == dtype) {
-    weight = lowering.Ref(id);
-  } else if (value.dtype == DType::kF32 && dtype == DType::kBF16) {
-    THRESHER_ASSIGN(weight, InBf16(value, lowering));
-  } else {
-    return Unsupported("expected a weight of " + std::string(Name(dtype)) + " on this device, got " +
-                       std::string(Name(value.dtype)));
-  }
+// A matrix with one of its two dimensions without holes; whether that is the first one, and the distance of the other.
+TensorRef Dense(TensorRef matrix, bool* turned, int64_t* stride, Lowering& lowering) {
   const auto row_major = [](const View& v, int row, int col) {
     return (v.shape[col] == 1 || v.strides[col] == 1) && (v.shape[row] == 1 || v.strides[row] >= v.shape[col]);
   };
-  if (!row_major(weight.view, 0, 1) && !row_major(weight.view, 1, 0)) weight = lowering.Contiguous(weight);
-  const View& v = weight.view;
-  const bool turned = !row_major(v, 0, 1);
-  const int row = turned ? 1 : 0;
-  p.transpose_b = nk != turned;
-  p.ldb = v.shape[row] == 1 ? v.shape[1 - row] : v.strides[row];
-  return weight;
+  const int r = matrix.view.rank;
+  if (!row_major(matrix.view, r - 2, r - 1) && !row_major(matrix.view, r - 1, r - 2)) {
+    matrix = lowering.Contiguous(matrix);
+  }
+  const View& v = matrix.view;
+  *turned = !row_major(v, r - 2, r - 1);
+  const int row = *turned ? r - 1 : r - 2;
+  const int col = *turned ? r - 2 : r - 1;
+  *stride = v.shape[row] == 1 ? v.shape[col] : v.strides[row];
+  return matrix;
 }
 
-UnaryOp OperatorOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return UnaryOp::kRelu;
-    case Activation::kGelu:
-      return UnaryOp::kGelu;
-    case Activation::kGeluTanh:
-      return UnaryOp::kGeluTanh;
-    case Activation::kSilu:
-      return UnaryOp::kSilu;
-    case Activation::kTanh:
-      return UnaryOp::kTanh;
-    default:
-      return UnaryOp::kSigmoid;
+// The biases, one behind the other, as constants of the type.
+Result<TensorRef> JoinedBiases(const Product& product, DType dtype, Lowering& lowering) {
+  const Graph& graph = lowering.graph();
+  std::vector<float> joined;
+  for (const ValueId id : product.biases) {
+    const Value& bias = graph.value(id);
+    if (bias.dtype != DType::kF32) return Unsupported("expected a bias of f32, got " + std::string(Name(bias.dtype)));
+    THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(bias.constant));
+    const auto* const numbers = static_cast<const float*>(bias.constant.data);
+    joined.insert(joined.end(), numbers, numbers + NumElements(bias.shape));
   }
+  const Dims shape = {static_cast<int64_t>(joined.size())};
+  if (dtype == DType::kF32) return lowering.AddConstant(dtype, shape, std::move(joined));
+  std::vector<uint16_t> rounded;
+  rounded.reserve(joined.size());
+  for (const float x : joined) rounded.push_back(dtype == DType::kBF16 ? ToBF16(x).bits : ToF16(x).bits);
+  return lowering.AddConstant(dtype, shape, std::move(rounded));
 }
 
-// out = activation(product) + residual.
-void AddEpilogue(const TensorRef& product, Activation activation, const TensorRef& residual, const TensorRef& out,
-                 Lowering& lowering) {
-  Chain chain;
-  std::vector<TensorRef> inputs = {product};
-  double flops = 0;
-  if (activation != Activation::kNone) {
-    ChainStep& step = chain.steps[chain.num_steps++];
-    step.unary = OperatorOf(activation);
-    flops += kernels::FlopsPerElement(step.unary);
+Result<TensorRef> BiasOf(const Product& product, DType dtype, Lowering& lowering) {
+  if (product.biases.empty()) return TensorRef{};
+  const Graph& graph = lowering.graph();
+  const ValueId first = product.biases[0];
+  const bool as_is = product.biases.size() == 1 && graph.value(first).dtype == dtype;
+  if (!as_is && graph.is_constant(first) && graph.value(first).dtype == DType::kF32) {
+    return JoinedBiases(product, dtype, lowering);
   }
-  if (residual.buffer >= 0) {
-    ChainStep& step = chain.steps[chain.num_steps];
-    step.kind = ChainStep::Kind::kBinary;
-    step.args[0] = {chain.num_steps > 0 ? ChainArg::Kind::kStep : ChainArg::Kind::kOperand, 0, 0};
-    step.args[1] = {ChainArg::Kind::kOperand, 1, 0};
-    ++chain.num_steps;
-    flops += kernels::FlopsPerElement(step.binary);
-    inputs.push_back(ExpandTo(residual, ShapeOf(out.view)));
-  }
-  chain.num_operands = static_cast<int>(inputs.size());
-  kernels::AssignSlots(chain);
-  const double elements = static_cast<double>(out.view.size());
-  const double tensors = static_cast<double>(inputs.size() + 1);
-  Step& step = lowering.AddStep(KernelId::kPointwise, std::move(inputs), {out}, chain);
-  step.name = "epilogue";
-  step.flops = flops * elements;
-  step.bytes = tensors * elements * static_cast<double>(sizeof(float));
+  return lowering.Contiguous(As(dtype, lowering.Ref(first), first, lowering));
 }
 
 }  // namespace
@@ -139,26 +102,70 @@ void AddEpilogue(const TensorRef& product, Activation activation, const TensorRe
 Status LowerStoredProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering) {
   const Graph& graph = lowering.graph();
   const bool nk = GetAttr<std::string>(attrs, "layout", "nk") == "nk";
+  THRESHER_ASSIGN(const DType dtype, FactorsOf(product, attrs, graph));
   StoredProductParams p{};
-  p.n = graph.value(product.weights[0]).shape[nk ? 0 : 1];
+  for (const ValueId weight : product.weights) p.n += graph.value(weight).shape[nk ? 0 : 1];
   p.k = graph.value(product.x).shape.back();
   if (p.k == 0) return Unsupported("expected K of at least 1 on this device, got 0");
+  p.batch = 1;
   p.ldc = p.n;
+  p.encoding = *EncodingOf(dtype);
   p.allow_tf32 = lowering.allow_tf32();
-  THRESHER_ASSIGN(const DType dtype, StoredAs(PrecisionOf(product, attrs, graph)));
-  const TensorRef x = RowsAs(product.x, dtype, p, lowering);
-  THRESHER_ASSIGN(const TensorRef weight, WeightAs(product.weights[0], nk, dtype, p, lowering));
-  const TensorRef bias = product.biases.empty() ? TensorRef{} : lowering.Contiguous(lowering.Ref(product.biases[0]));
-  const TensorRef residual = lowering.Ref(product.residual);
-  const Activation activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
-  const bool plain = activation == Activation::kNone && residual.buffer < 0;
-  const TensorRef c = plain ? out : lowering.AllocateTemporary(DType::kF32, ShapeOf(out.view));
-  Step& step = lowering.AddStep(KernelId::kStoredProduct, {x, weight, bias}, {c}, p);
+  p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
+  const TensorRef x = DistinctRows(As(dtype, lowering.Ref(product.x), product.x, lowering), &p.m, &p.lda, lowering);
+
+  TensorRef weight;
+  if (graph.is_constant(product.weights[0])) {
+    weight = lowering.StoredWeight(product.weights, nk, dtype);
+    p.transpose_b = true;
+    p.ldb = p.k;
+  } else {
+    bool turned;
+    weight = Dense(lowering.Ref(product.weights[0]), &turned, &p.ldb, lowering);
+    p.transpose_b = nk != turned;
+  }
+
+  // Results are of the factors' type or f32.
+  const bool direct = out.view.dtype == dtype || out.view.dtype == DType::kF32;
+  const TensorRef c = direct ? out : lowering.AllocateTemporary(DType::kF32, ShapeOf(out.view));
+  const DType c_type = c.view.dtype;
+  THRESHER_ASSIGN(const TensorRef bias, BiasOf(product, c_type, lowering));
+  TensorRef residual = As(c_type, lowering.Ref(product.residual), product.residual, lowering);
+  if (residual.buffer >= 0) {
+    int64_t rows;
+    residual = DistinctRows(residual, &rows, &p.ldr, lowering);
+  }
+  Step& step = lowering.AddStep(KernelId::kStoredProduct, {x, weight, bias, residual}, {c}, p);
   const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-  const bool biased = bias.buffer >= 0;
-  step.flops = 2 * m * n * k + (biased ? m * n : 0);
-  step.bytes = static_cast<double>(SizeOf(dtype)) * (m * k + k * n) + 4 * (m * n + (biased ? n : 0));
-  if (!plain) AddEpilogue(c, activation, residual, out, lowering);
+  const double c_size = static_cast<double>(SizeOf(c_type));
+  const bool biased = bias.buffer >= 0, added = residual.buffer >= 0;
+  const double per_element = (biased ? 1 : 0) + (added ? 1 : 0) + (p.activation != kernels::Activation::kNone ? 1 : 0);
+  step.flops = m * n * (2 * k + per_element);
+  step.bytes =
+      static_cast<double>(SizeOf(dtype)) * (m * k + k * n) + c_size * (m * n * (added ? 2 : 1) + (biased ? n : 0));
+  if (!direct) lowering.AddStep(KernelId::kCast, {c}, {out});
+  return Status::Ok();
+}
+
+// One product of a batch is a [m, k] and b [k, n], the last two dimensions of both.
+Status LowerStoredMatmul(const TensorRef& a_batch, const TensorRef& b_batch, const TensorRef& out, Lowering& lowering) {
+  StoredProductParams p{};
+  const DType dtype = a_batch.view.dtype;
+  const View& c = out.view;
+  p.m = c.shape[c.rank - 2];
+  p.n = c.shape[c.rank - 1];
+  p.k = a_batch.view.shape[a_batch.view.rank - 1];
+  if (p.k == 0) return Unsupported("expected K of at least 1 on this device, got 0");
+  p.batch = c.size() / (p.m * p.n);
+  p.ldc = p.n;
+  p.stride_c = p.m * p.n;
+  p.encoding = *EncodingOf(dtype);
+  p.allow_tf32 = lowering.allow_tf32();
+  const TensorRef a = Dense(a_batch, &p.transpose_a, &p.lda, lowering);
+  const TensorRef b = Dense(As(dtype, b_batch, kNoValue, lowering), &p.transpose_b, &p.ldb, lowering);
+  p.stride_a = BatchStride(a.view);
+  p.stride_b = BatchStride(b.view);
+  lowering.AddStep(KernelId::kStoredProduct, {a, b, {}, {}}, {out}, p);
   return Status::Ok();
 }
 

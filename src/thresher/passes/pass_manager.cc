@@ -34,6 +34,8 @@ constexpr Pass kPasses[] = {
      passes::ProjectionMerge},
     {"pointwise_fusion", "Computes chains of element-wise operators tile by tile, in one loop.",
      passes::PointwiseFusion},
+    {kNarrowingPass, "Stores results in bf16 and f16 where the model has them so; for devices that compute with them.",
+     passes::ValueNarrowing},
 };
 
 constexpr std::string_view kLevels[] = {"O0", "O1", "O2", "O3"};

@@ -64,6 +64,9 @@ Result<Level> ParseLevel(std::string_view name);
 // The pass that every graph goes through before any other, at every level: what lowering takes computes with f32.
 inline constexpr std::string_view kWideningPass = "value_widening";
 
+// The pass that comes last at every level where the device computes with floats of 16 bits (Target::takes_halves).
+inline constexpr std::string_view kNarrowingPass = "value_narrowing";
+
 // What the level runs, in order. A pass may stand there more than once.
 std::vector<std::string> PassesForLevel(Level level);
 

@@ -20,5 +20,6 @@ Result<Graph> AttentionRecognition(const Graph& graph, const PassContext& contex
 Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context);
 Result<Graph> ProjectionMerge(const Graph& graph, const PassContext& context);
 Result<Graph> PointwiseFusion(const Graph& graph, const PassContext& context);
+Result<Graph> ValueNarrowing(const Graph& graph, const PassContext& context);
 
 }  // namespace thresher::passes

@@ -154,14 +154,26 @@ class Widener {
     return Status::Ok();
   }
 
-  // `wide` stands for the result `id` of 16 bits, rounded where that is noticed.
-  Status Keep(ValueId id, ValueId wide, const Node& node) {
+  // `wide` stands for the result `id` of 16 bits, rounded where that is noticed. `shared`: it is a result in f32, too.
+  Status Keep(ValueId id, ValueId wide, const Node& node, bool shared = false) {
     if (exact_[Index(id)] && !node.op->Has(Trait::kMoves)) {
       const bool bf16 = graph_.value(id).dtype == DType::kBF16;
       THRESHER_ASSIGN(wide, Add(bf16 ? "round_bf16" : "round_f16", {wide}, {}, &node));
     }
+    if (!shared && rewriter_.graph().producer(wide) != nullptr)
+      rewriter_.graph().SetNarrow(wide, graph_.value(id).dtype);
     wide_[Index(id)] = wide;
     return Status::Ok();
+  }
+
+  // Whether casts to this type are all that reads the value.
+  bool ReadAs(ValueId id, DType dtype) const {
+    const auto& outputs = graph_.outputs();
+    return std::find(outputs.begin(), outputs.end(), id) == outputs.end() &&
+           std::all_of(graph_.nodes().begin(), graph_.nodes().end(), [&](const Node& node) {
+             return std::find(node.inputs.begin(), node.inputs.end(), id) == node.inputs.end() ||
+                    (node.op->name == "cast" && CastTarget(node) == dtype);
+           });
   }
 
   Status Cast(const Node& node) {
@@ -184,7 +196,7 @@ class Widener {
     if (!IsFloat(from)) {
       THRESHER_ASSIGN(wide, CastTo(wide, DType::kF32, &node));
     }
-    return Keep(out, wide, node);
+    return Keep(out, wide, node, from == DType::kF32 && !ReadAs(x, to));
   }
 
   const Graph& graph_;

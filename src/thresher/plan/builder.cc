@@ -107,8 +107,8 @@ Status AssignScratch(const Target& target, Step& step) {
   return Status::Ok();
 }
 
-// Kernels compute with f32. Floats of 16 bits are moved, cast, made, and taken as the weights of products; chains of
-// element-wise operators widen them as they are read.
+// Kernels of the CPU compute with f32. Floats of 16 bits are moved, cast, made, and taken as the weights of products;
+// chains of element-wise operators widen them as they are read.
 Status WantWide(const Graph& graph, const Node& node) {
   const std::string_view op = node.op->name;
   if (node.op->Has(Trait::kMoves) || op == "cast" || op == "full" || op == "arange" || op == "pointwise") {
@@ -138,7 +138,7 @@ class PlanBuilder {
     for (const Node& node : graph.nodes()) {
       lowering.set_node(&node);
       const size_t first = lowering.steps_.size();
-      Status status = WantWide(graph, node);
+      Status status = options.target->takes_halves() ? Status::Ok() : WantWide(graph, node);
       if (status.ok()) status = node.op->lower(graph, node, lowering);
       if (status.ok()) status = lowering.status();
       // The last one first: where it is the node's own kernel that is missing, this says so.

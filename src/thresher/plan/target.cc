@@ -11,6 +11,7 @@ class Cpu : public Target {
  public:
   std::string variant() const override { return std::string(isa::Name(isa::Current())); }
   bool packs_weights() const override { return true; }
+  bool takes_halves() const override { return false; }
   bool chains_take_halves() const override { return true; }
   kernels::RowForm RowsFor(Precision precision, int64_t m, kernels::Variant variant) const override {
     return kernels::RowsFor(precision, m, variant);

@@ -24,6 +24,9 @@ class Target {
   virtual std::string variant() const = 0;
   // Whether products take their weights in panels (kernels/gemm.h), else as they are stored.
   virtual bool packs_weights() const = 0;
+  // Whether operators take floats of 16 bits as they are stored and store such results, those that value_narrowing
+  // names; else they are f32, and widened and rounded by steps of their own.
+  virtual bool takes_halves() const = 0;
   // Whether chains of element-wise operators read and store elements of 16 bits, else f32 alone.
   virtual bool chains_take_halves() const = 0;
   // The form in which a product with packed weights takes its `m` rows.

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
 #include "thresher/base/function_ref.h"
+#include "thresher/base/half.h"
 #include "thresher/base/isa.h"
 #include "thresher/base/thread_pool.h"
+#include "thresher/kernels/block_format.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/weight_error.h"
 
@@ -20,6 +23,27 @@ constexpr int64_t kLeastShare = int64_t{128} << 10;
 void RunParts(int64_t bytes, int num_threads, FunctionRef<void(int part, int num_parts)> work) {
   const int64_t most = std::clamp<int64_t>(bytes / kLeastShare, 1, std::max(num_threads, 1));
   ThreadPool::Global().Run(work, static_cast<int>(most));
+}
+
+// Column j of the matrix, k numbers, as a row of the type.
+void StoreRow(const Weight& weight, int64_t j, DType dtype, std::vector<float>& numbers, std::byte* to) {
+  const auto size = static_cast<int64_t>(numbers.size());
+  if (weight.stride_k == 1 && EncodingOf(dtype) == weight.encoding) {
+    std::memcpy(to, weight.At(0, j), static_cast<size_t>(size) * SizeOf(dtype));
+    return;
+  }
+  if (weight.stride_k == 1) {
+    kernels::DecodeNumbers(weight.encoding, weight.At(0, j), size, numbers.data());
+  } else {
+    for (int64_t i = 0; i < size; ++i) {
+      kernels::DecodeNumbers(weight.encoding, weight.At(i, j), 1, &numbers[static_cast<size_t>(i)]);
+    }
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (dtype == DType::kF32) reinterpret_cast<float*>(to)[i] = numbers[i];
+    if (dtype == DType::kBF16) reinterpret_cast<BF16*>(to)[i] = ToBF16(numbers[i]);
+    if (dtype == DType::kF16) reinterpret_cast<F16*>(to)[i] = ToF16(numbers[i]);
+  }
 }
 
 }  // namespace
@@ -70,6 +94,46 @@ Result<WeightStore::Packed> WeightStore::GetPacked(std::span<const Matrix> matri
     return entry;
   };
   THRESHER_ASSIGN(const Entry entry, entries_.Get(key, pack));
+  return entry.packed;
+}
+
+Result<WeightStore::Packed> WeightStore::GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed,
+                                                 DType dtype, int num_threads) {
+  Key key{{}, k, transposed, StoredPrecision(*EncodingOf(dtype)), "rows"};
+  for (const Matrix& matrix : matrices) std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
+  const auto join = [&]() -> Result<Entry> {
+    int64_t n = 0, source_bytes = 0;
+    std::vector<std::shared_ptr<const void>> held;
+    for (const Matrix& matrix : matrices) {
+      THRESHER_ASSIGN(held.emplace_back(), Hold(matrix.constant));
+      n += matrix.n;
+      source_bytes += EncodedBytes(matrix.encoding, k * matrix.n);
+    }
+    const int64_t row_bytes = k * static_cast<int64_t>(SizeOf(dtype));
+    const std::shared_ptr<void> memory = [&] {
+      const std::lock_guard lock(mutex_);
+      return memory_.Allocate(n * row_bytes);
+    }();
+    auto* const data = static_cast<std::byte*>(memory.get());
+    RunParts(source_bytes + n * row_bytes, num_threads, [&](int part, int num_parts) {
+      std::vector<float> numbers(static_cast<size_t>(k));
+      int64_t first = 0;
+      for (const Matrix& matrix : matrices) {
+        const Weight weight = DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding);
+        for (int64_t j = matrix.n * part / num_parts; j < matrix.n * (part + 1) / num_parts; ++j) {
+          StoreRow(weight, j, dtype, numbers, data + (first + j) * row_bytes);
+        }
+        first += matrix.n;
+      }
+    });
+    Entry entry;
+    entry.packed = {memory, data, n * row_bytes};
+    for (const Matrix& matrix : matrices) {
+      if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
+    }
+    return entry;
+  };
+  THRESHER_ASSIGN(const Entry entry, entries_.Get(key, join));
   return entry.packed;
 }
 

@@ -51,6 +51,10 @@ class WeightStore {
   Result<Packed> GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
                            Precision precision = Precision::kFp32, int num_threads = 1);
 
+  // The same matrices as the rows [n, k] of one, in a float type, for products that take weights as they are stored.
+  Result<Packed> GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed, DType dtype,
+                         int num_threads = 1);
+
   // What a k x n matrix would lose in another precision. Measured on first use, once.
   Result<WeightError> GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,
                                int num_threads = 1);
@@ -71,7 +75,7 @@ class WeightStore {
   // so that its bytes need not be kept beside the panels, and so that plans which computed it anew share them.
   using Identity = std::tuple<const void*, Digest, Encoding>;
   static Identity IdentityOf(const Matrix& matrix, int64_t k);
-  // The instruction set is part of the key because it sets the panel width.
+  // The instruction set is part of the key because it sets the panel width; of rows there is "rows".
   using Key = std::tuple<std::vector<std::pair<Identity, int64_t>>, int64_t, bool, Precision, std::string>;
   struct Entry {
     Packed packed;

@@ -34,6 +34,10 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
     names = PassesForLevel(level);
   }
   if (std::find(names.begin(), names.end(), kWideningPass) == names.end()) names.emplace(names.begin(), kWideningPass);
+  if (options.device->target()->takes_halves() &&
+      std::find(names.begin(), names.end(), kNarrowingPass) == names.end()) {
+    names.emplace_back(kNarrowingPass);
+  }
   if (options.dump) options.dump("input", graph);
   PassContext context;
   context.evaluate = EvaluateConstants;

@@ -100,6 +100,7 @@ class LibraryDevice : public Device, public Target {
 
   std::string variant() const override { return variant_; }
   bool packs_weights() const override { return false; }
+  bool takes_halves() const override { return true; }
   bool chains_take_halves() const override { return true; }
   kernels::RowForm RowsFor(Precision, int64_t, kernels::Variant) const override { return kernels::RowForm::kF32; }
   int Parts(int) const override { return 1; }

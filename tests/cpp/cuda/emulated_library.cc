@@ -16,6 +16,7 @@
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/gemm_layout.h"
+#include "thresher/cuda/gemv_kernel.h"
 
 struct thresher_device {
   int index;
@@ -74,27 +75,54 @@ void Delete(T* object) {
   --objects;
 }
 
-float ElementOf(const void* data, bool bf16, int64_t index) {
-  return bf16 ? ToFloat(static_cast<const BF16*>(data)[index]) : static_cast<const float*>(data)[index];
+// Numbers of a float type, as floats.
+class Numbers {
+ public:
+  Numbers(const void* data, DType dtype) : data_(data), dtype_(dtype) {}
+  float operator[](int64_t index) const {
+    const auto* halves = static_cast<const uint16_t*>(data_) + index;
+    if (dtype_ == DType::kBF16) return ToFloat(BF16{*halves});
+    return dtype_ == DType::kF16 ? ToFloat(F16{*halves}) : static_cast<const float*>(data_)[index];
+  }
+
+ private:
+  const void* const data_;
+  const DType dtype_;
+};
+
+void Put(void* data, DType dtype, int64_t index, float x) {
+  if (dtype == DType::kF32) static_cast<float*>(data)[index] = x;
+  if (dtype == DType::kBF16) static_cast<BF16*>(data)[index] = ToBF16(x);
+  if (dtype == DType::kF16) static_cast<F16*>(data)[index] = ToF16(x);
 }
 
-// Column by column, as cuBLASLt would be told.
+// Column by column, as cuBLASLt would be told; what its epilogue leaves is done by the kernel that does it on a device.
 thresher_device_result Multiply(const Gemm& g, void* scratch) {
   if (const std::string problem = CheckGemm(g); !problem.empty())
     return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
   std::memset(scratch, 0xFF, kProductScratch);  // it must be there, and nobody else's
+  if (IsGemv(g)) return Done(LaunchGemv(Launcher{}, g));
   const GemmLayout l = LayoutOf(g);
-  for (int64_t col = 0; col < l.result.cols; ++col) {
-    for (int64_t row = 0; row < l.result.rows; ++row) {
-      float sum = 0;
-      for (int64_t i = 0; i < g.k; ++i) {
-        const int64_t first = l.transpose_first ? i + row * l.first.ld : row + i * l.first.ld;
-        sum += ElementOf(g.b, g.bf16, first) * ElementOf(g.a, g.bf16, i + col * l.second.ld);
+  const Epilogue epilogue = EpilogueOf(g);
+  const Numbers first(g.b, g.type), second(g.a, g.type), bias(g.bias, g.c_type), residual(g.residual, g.c_type);
+  for (int64_t batch = 0; batch < g.batch; ++batch) {
+    for (int64_t col = 0; col < l.result.cols; ++col) {
+      for (int64_t row = 0; row < l.result.rows; ++row) {
+        float sum = 0;
+        for (int64_t i = 0; i < g.k; ++i) {
+          const int64_t f = l.transpose_first ? i + row * l.first.ld : row + i * l.first.ld;
+          const int64_t s = l.transpose_second ? col + i * l.second.ld : i + col * l.second.ld;
+          sum += first[batch * g.stride_b + f] * second[batch * g.stride_a + s];
+        }
+        if (epilogue.adds_residual) sum += residual[row + col * l.residual.ld];
+        if ((epilogue.bits & kEpilogueBias) != 0) sum += bias[row];
+        if ((epilogue.bits & kEpilogueRelu) != 0) sum = Activate(kernels::Activation::kRelu, sum);
+        if ((epilogue.bits & kEpilogueGeluTanh) != 0) sum = Activate(kernels::Activation::kGeluTanh, sum);
+        Put(g.c, g.c_type, batch * g.stride_c + row + col * l.result.ld, sum);
       }
-      g.c[row + col * l.result.ld] = sum + (g.bias == nullptr ? 0 : g.bias[row]);
     }
   }
-  return Done({});
+  return Done(epilogue.complete() ? std::string() : LaunchEpilogue(Launcher{}, g, epilogue));
 }
 
 thresher_device_result Run(uint32_t kernel, const void* params, size_t params_bytes, const View* views,

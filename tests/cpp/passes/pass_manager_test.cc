@@ -23,6 +23,7 @@ TEST(PassManager, NamesAreUniqueAndLevelsNameThem) {
   EXPECT_EQ(PassesForLevel(Level::kO0), (std::vector<std::string>{"value_widening"}));
   EXPECT_EQ(PassesForLevel(Level::kO1), (std::vector<std::string>{"value_widening", "dead_code", "constant_folding"}));
   for (const std::string_view name : names) {
+    if (name == kNarrowingPass) continue;  // the device decides about it
     const auto all = PassesForLevel(Level::kO2);
     EXPECT_NE(std::find(all.begin(), all.end(), name), all.end()) << name << " is in no list";
   }

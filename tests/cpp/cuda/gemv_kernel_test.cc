@@ -1,0 +1,242 @@
+// Products of few rows, and what follows a product, on the emulator against float64.
+#include "thresher/cuda/gemv_kernel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/emulator.h"
+#include "kernels/float_testing.h"
+
+namespace thresher::cuda::testing {
+namespace {
+
+using kernels::Activation;
+using kernels::testing::RandomFloats;
+
+constexpr float kGuard = 777;
+
+// Numbers of a float type.
+class Numbers {
+ public:
+  Numbers(DType dtype, const std::vector<float>& from) : dtype_(dtype), bytes_(from.size() * SizeOf(dtype) + 16) {
+    for (size_t i = 0; i < from.size(); ++i) Set(i, from[i]);
+  }
+  void* data() { return Start(); }
+  float operator[](size_t i) const {
+    const auto* const halves = reinterpret_cast<const uint16_t*>(Start());
+    if (dtype_ == DType::kBF16) return ToFloat(BF16{halves[i]});
+    return dtype_ == DType::kF16 ? ToFloat(F16{halves[i]}) : reinterpret_cast<const float*>(Start())[i];
+  }
+
+ private:
+  void Set(size_t i, float x) {
+    auto* const halves = reinterpret_cast<uint16_t*>(Start());
+    if (dtype_ == DType::kF32) reinterpret_cast<float*>(Start())[i] = x;
+    if (dtype_ == DType::kBF16) halves[i] = ToBF16(x).bits;
+    if (dtype_ == DType::kF16) halves[i] = ToF16(x).bits;
+  }
+  std::byte* Start() const {
+    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+    return const_cast<std::byte*>(bytes_.data()) + (16 - address % 16) % 16;
+  }
+
+  DType dtype_;
+  std::vector<std::byte> bytes_;
+};
+
+double Activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
+    case Activation::kGelu:
+      return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+    default:
+      return x;
+  }
+}
+
+double Unit(DType dtype) {
+  if (dtype == DType::kF32) return 1.2e-7;
+  return dtype == DType::kBF16 ? 1.0 / 256 : 1.0 / 2048;
+}
+
+struct Case {
+  int64_t m, n, k;
+  DType type = DType::kF32;
+  DType c_type = DType::kF32;
+  int64_t extra = 0;  // elements between rows
+  bool bias = true;
+  bool residual = true;
+  Activation activation = Activation::kNone;
+};
+
+void CheckGemv(const Case& c) {
+  SCOPED_TRACE(std::to_string(c.m) + " x " + std::to_string(c.n) + " x " + std::to_string(c.k) + " " +
+               std::string(Name(c.type)) + " to " + std::string(Name(c.c_type)));
+  const int64_t lda = c.k + c.extra, ldc = c.n + c.extra;
+  const auto count = [](int64_t size) { return static_cast<size_t>(size); };
+  Numbers a(c.type, RandomFloats(count(c.m * lda), 1)), b(c.type, RandomFloats(count(c.n * lda), 2));
+  Numbers bias(c.c_type, RandomFloats(count(c.n), 3)), residual(c.c_type, RandomFloats(count(c.m * ldc), 4));
+  std::vector<float> first;
+  for (const Order order : {Order::kForward, Order::kBackward}) {
+    Numbers out(c.c_type, std::vector<float>(count(c.m * ldc), kGuard));
+    Gemm g{};
+    g.m = c.m, g.n = c.n, g.k = c.k, g.batch = 1;
+    g.lda = g.ldb = lda, g.ldc = g.ldr = ldc;
+    g.transpose_b = true;
+    g.activation = c.activation;
+    g.encoding = *EncodingOf(c.type);
+    g.type = c.type, g.c_type = c.c_type;
+    g.a = a.data(), g.b = b.data(), g.c = out.data();
+    if (c.bias) g.bias = bias.data();
+    if (c.residual) g.residual = residual.data();
+    ASSERT_EQ(CheckGemm(g), "");
+    ASSERT_TRUE(IsGemv(g));
+    ASSERT_EQ(LaunchGemv(Launcher{order}, g), "");
+    std::vector<float> found;
+    for (int64_t i = 0; i < c.m * ldc; ++i) found.push_back(out[count(i)]);
+    for (int64_t row = 0; row < c.m; ++row) {
+      for (int64_t col = 0; col < ldc; ++col) {
+        const float x = found[count(row * ldc + col)];
+        if (col >= c.n) {
+          ASSERT_EQ(x, Rounded(kGuard, c.c_type));
+          continue;
+        }
+        double sum = c.bias ? bias[count(col)] : 0, absolute = std::abs(sum);
+        for (int64_t i = 0; i < c.k; ++i) {
+          const double product = static_cast<double>(a[count(row * lda + i)]) * b[count(col * lda + i)];
+          sum += product;
+          absolute += std::abs(product);
+        }
+        double want = Activated(c.activation, sum);
+        if (c.residual) want += residual[count(row * ldc + col)];
+        const double allowed =
+            2e-7 * std::sqrt(static_cast<double>(c.k)) * absolute + 1e-6 + Unit(c.c_type) * (std::abs(want) + 1e-3);
+        ASSERT_NEAR(x, want, allowed) << row << ", " << col;
+      }
+    }
+    if (order == Order::kForward) first = found;
+    ASSERT_EQ(found, first);
+  }
+}
+
+TEST(GemvKernel, EveryNumberOfRowsAndType) {
+  for (int64_t m = 1; m <= 8; ++m) {
+    for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+      CheckGemv({m, 37, 256, type, type});
+      CheckGemv({m, 9, 72, type, DType::kF32});
+    }
+  }
+}
+
+TEST(GemvKernel, LengthsAroundWhatAWarpAndABlockLoad) {
+  for (const int64_t k : {8, 16, 248, 256, 264, 504, 512, 520, 2040, 2048, 2056, 4864}) {
+    CheckGemv({1, 5, k, DType::kBF16, DType::kBF16});
+    CheckGemv({3, 5, k, DType::kF16, DType::kF16});
+    CheckGemv({7, 6, k, DType::kF32, DType::kF32});
+  }
+}
+
+TEST(GemvKernel, OneWarpARowWhereThereAreManyRows) {
+  CheckGemv({1, 2200, 64, DType::kBF16, DType::kBF16});
+  CheckGemv({5, 2113 * 4, 8, DType::kBF16, DType::kBF16});
+  CheckGemv({2, 1100, 512, DType::kBF16, DType::kBF16});
+}
+
+TEST(GemvKernel, EveryActivationWithAndWithoutBiasAndResidual) {
+  for (int i = 0; i <= static_cast<int>(Activation::kSigmoid); ++i) {
+    for (const bool bias : {false, true}) {
+      for (const bool residual : {false, true}) {
+        CheckGemv({2, 11, 40, DType::kF32, DType::kF32, 8, bias, residual, static_cast<Activation>(i)});
+      }
+    }
+  }
+}
+
+TEST(GemvKernel, MoreRowsThanBlocksWalkOverTheGrid) {
+  Numbers a(DType::kBF16, RandomFloats(512, 1)), b(DType::kBF16, RandomFloats(512 * 31, 2));
+  Numbers all(DType::kF32, std::vector<float>(31)), few(DType::kF32, std::vector<float>(31));
+  Gemm g{};
+  g.m = 1, g.n = 31, g.k = 512, g.batch = 1, g.lda = g.ldb = 512, g.ldc = 31;
+  g.transpose_b = true;
+  g.encoding = Encoding::kBf16;
+  g.type = DType::kBF16, g.c_type = DType::kF32;
+  g.a = a.data(), g.b = b.data(), g.c = all.data();
+  ASSERT_EQ(LaunchGemv(Launcher{}, g), "");
+  g.c = few.data();
+  const auto with_few = [](Shape shape, const auto& kernel) {
+    shape.blocks = 2;
+    return Launcher{}(shape, kernel);
+  };
+  ASSERT_EQ(LaunchGemv(with_few, g), "");
+  for (size_t i = 0; i < 31; ++i) ASSERT_EQ(few[i], all[i]);
+}
+
+TEST(GemvKernel, WhatItDoesNotTake) {
+  Numbers a(DType::kBF16, std::vector<float>(1024)), b(DType::kBF16, std::vector<float>(1024));
+  Gemm g{};
+  g.m = 2, g.n = 4, g.k = 64, g.batch = 1, g.lda = g.ldb = 64, g.ldc = 4;
+  g.transpose_b = true;
+  g.encoding = Encoding::kBf16;
+  g.type = g.c_type = DType::kBF16;
+  g.a = a.data(), g.b = b.data();
+  EXPECT_TRUE(IsGemv(g));
+  const auto with = [&](auto change) {
+    Gemm changed = g;
+    change(changed);
+    return IsGemv(changed);
+  };
+  EXPECT_FALSE(with([](Gemm& c) { c.m = 9; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.k = 60; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.lda = 68; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.ldb = 65; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.transpose_b = false; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.batch = 2; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.a = static_cast<const uint16_t*>(c.a) + 4; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.encoding = Encoding::kQ4_0; }));
+}
+
+TEST(EpilogueKernel, ActivationThenResidualInPlace) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t n : {1, 7, 64, 40}) {
+      for (const int64_t extra : {0, 3, 8}) {
+        for (const bool residual : {false, true}) {
+          const int64_t m = 5, ld = n + extra;
+          const auto size = static_cast<size_t>(m * ld);
+          const std::vector<float> numbers = RandomFloats(size, 1, -3, 3);
+          Numbers c(type, numbers), before(type, numbers), added(type, RandomFloats(size, 2));
+          Gemm g{};
+          g.m = m, g.n = n, g.ldc = ld, g.ldr = ld;
+          g.c_type = type;
+          g.c = c.data(), g.residual = added.data();
+          Epilogue rest;
+          rest.activation = Activation::kGelu;
+          rest.residual = residual;
+          ASSERT_EQ(LaunchEpilogue(Launcher{}, g, rest), "");
+          for (size_t i = 0; i < size; ++i) {
+            double want = before[i];
+            const bool inside = static_cast<int64_t>(i) % ld < n;
+            if (inside) want = Activated(Activation::kGelu, want) + (residual ? added[i] : 0);
+            ASSERT_NEAR(c[i], want, Unit(type) * std::abs(want) + 1e-6) << n << ", " << extra << ", " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thresher::cuda::testing
