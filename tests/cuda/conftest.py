@@ -74,7 +74,7 @@ class Lab:
         given = [array for array in arrays if array is not None]
 
         def build(graph: Any) -> Sequence[int]:
-            inputs = [None if array is None else graph.input("x", "f32", array.shape) for array in arrays]
+            inputs = [None if array is None else graph.input("x", _name(array.dtype), array.shape) for array in arrays]
             return graph.add(op, inputs, attrs)  # type: ignore[no-any-return]
 
         return self.run(self.plan(build), *given)
@@ -84,6 +84,12 @@ class Lab:
         out = like.copy()
         self.stream.copy_out(_storable(out), buffer)
         return out
+
+
+def _name(dtype: Any) -> str:
+    import numpy as np
+
+    return {np.dtype(np.float32): "f32", np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}.get(dtype, "bool")
 
 
 def _storable(array: Any) -> Any:

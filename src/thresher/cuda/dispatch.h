@@ -4,11 +4,14 @@
 #include <cstddef>
 #include <string>
 
+#include "thresher/cuda/attention.h"
 #include "thresher/cuda/call.h"
 #include "thresher/cuda/chain_kernel.h"
 #include "thresher/cuda/copy_kernel.h"
 #include "thresher/cuda/norm_kernel.h"
+#include "thresher/cuda/paged_attention.h"
 #include "thresher/cuda/product.h"
+#include "thresher/cuda/rotary_kernel.h"
 #include "thresher/cuda/softmax_kernel.h"
 
 namespace thresher::cuda {
@@ -17,7 +20,8 @@ template <class... F>
 struct FamilyList {};
 
 // Each has a file of its own (chain.cu) where nvcc compiles its kernels.
-using Families = FamilyList<CopyFamily, ChainFamily, NormFamily, SoftmaxFamily, ProductFamily>;
+using Families = FamilyList<CopyFamily, ChainFamily, NormFamily, SoftmaxFamily, SdpaFamily, PagedAttentionFamily,
+                            RotaryFamily, ProductFamily>;
 
 template <class Family>
 concept OfLibrary = requires { Family::kOfLibrary; };

@@ -14,7 +14,7 @@ namespace thresher::cuda {
 // Parameters travel in constant memory, of which a kernel has 4 KiB on every device.
 constexpr size_t kMostParameterBytes = 4096;
 
-// Blocks that a multiprocessor shall hold at the same time, which bounds registers; 0: as many as fit.
+// How many blocks a multiprocessor has room for, at least, where the kernel says so: that bounds the registers of each.
 template <class Kernel>
 constexpr int LeastBlocks() {
   if constexpr (requires { Kernel::kLeastBlocks; }) return Kernel::kLeastBlocks;
@@ -37,8 +37,15 @@ struct Launcher {
     static_assert(sizeof(Kernel) <= kMostParameterBytes);
     const dim3 grid(static_cast<unsigned>(shape.blocks));
     const dim3 block(static_cast<unsigned>(shape.width), static_cast<unsigned>(shape.height));
-    Run<Kernel><<<grid, block, static_cast<size_t>(shape.shared_floats) * sizeof(float), stream>>>(arguments);
-    const cudaError_t error = cudaGetLastError();
+    const int shared_bytes = shape.shared_floats * static_cast<int>(sizeof(float));
+    cudaError_t error = cudaSuccess;
+    if (shared_bytes > kFreeSharedBytes) {
+      error = cudaFuncSetAttribute(Run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    }
+    if (error == cudaSuccess) {
+      Run<Kernel><<<grid, block, static_cast<size_t>(shared_bytes), stream>>>(arguments);
+      error = cudaGetLastError();
+    }
     if (error == cudaSuccess) return THRESHER_DEVICE_OK;
     return Check(error, ("launching " + std::string(Name(kernel))).c_str());
   }

@@ -73,6 +73,31 @@ struct SoftmaxParams {
   friend bool operator==(const SoftmaxParams&, const SoftmaxParams&) = default;
 };
 
+// KernelId::kSdpa. Operands: q, k, v, mask (or absent); out: as SdpaArgs (attention.h) has them. Devices take q, k, v
+// and out of f32 or all of one type of 16 bits.
+struct SdpaParams {
+  float scale;
+  bool causal;
+  bool masked;
+  bool bf16;  // as in SdpaArgs
+  friend bool operator==(const SdpaParams&, const SdpaParams&) = default;
+};
+
+// KernelId::kPagedAttention, kPagedAttentionMerge. Operands: state, q, starts, lengths, tables; out, partial: as
+// PagedAttentionArgs (paged_attention.h) has them; on devices q and out are of any floats. KernelId::kKvWrite wants
+// nothing; operands: state, k, v, slots.
+struct PagedAttentionParams {
+  int64_t window, partial_rows;
+  float scale, softcap;
+  friend bool operator==(const PagedAttentionParams&, const PagedAttentionParams&) = default;
+};
+
+// KernelId::kRotary. Operands: x, cos, sin; out: as RotaryArgs (rotary.h) has them; on devices all are of any floats.
+struct RotaryParams {
+  bool interleaved;
+  friend bool operator==(const RotaryParams&, const RotaryParams&) = default;
+};
+
 // KernelId::kStoredProduct: C = act(A B + bias) + residual for each product of a batch, all row-major. Operands: a, b,
 // bias (or absent), residual (or absent); c. Sums are f32. a and b have one float type, or b is in blocks; c is f32 or
 // the float type of a; bias and residual have the type of c.

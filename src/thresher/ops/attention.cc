@@ -54,13 +54,7 @@ Cost CostSdpa(const InferContext& c, std::span<const TensorType> outputs) {
   return cost;
 }
 
-struct SdpaParams {
-  float scale;
-  bool causal;
-  bool masked;
-  bool bf16;
-  friend bool operator==(const SdpaParams&, const SdpaParams&) = default;
-};
+using kernels::SdpaParams;
 
 kernels::SdpaArgs MakeArgs(const View& q, const View& k, const View& v, const View& mask, const View& out,
                            const SdpaParams& p) {
@@ -92,7 +86,8 @@ size_t SdpaScratch(const StepContext& c) {
 Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
   const Dims shape = graph.value(node.outputs[0]).shape;  // [B, H, S, Dv]
   // Stored as [B, S, H, Dv], so that merging the heads afterwards is a window and not a copy.
-  TensorRef out = lowering.AllocateTemporary(DType::kF32, {shape[0], shape[2], shape[1], shape[3]});
+  TensorRef out =
+      lowering.AllocateTemporary(graph.value(node.outputs[0]).dtype, {shape[0], shape[2], shape[1], shape[3]});
   std::swap(out.view.shape[1], out.view.shape[2]);
   std::swap(out.view.strides[1], out.view.strides[2]);
   lowering.Bind(node.outputs[0], out);

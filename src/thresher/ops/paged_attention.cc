@@ -112,11 +112,7 @@ Cost CostPagedAttention(const InferContext& c, std::span<const TensorType> outpu
   return {-1, static_cast<double>(ops::Bytes(c.inputs[kQ])), static_cast<double>(ops::Bytes(outputs[0]))};
 }
 
-struct PagedAttentionParams {
-  int64_t window, partial_rows;
-  float scale, softcap;
-  friend bool operator==(const PagedAttentionParams&, const PagedAttentionParams&) = default;
-};
+using kernels::PagedAttentionParams;
 
 kernels::PagedAttentionArgs MakeArgs(const StepContext& c) {
   const auto& p = c.as<PagedAttentionParams>();

@@ -26,10 +26,7 @@ Cost CostRotary(const InferContext& c, std::span<const TensorType> outputs) {
   return ops::ElementwiseCost(c, outputs, 3);
 }
 
-struct RotaryParams {
-  bool interleaved;
-  friend bool operator==(const RotaryParams&, const RotaryParams&) = default;
-};
+using kernels::RotaryParams;
 
 Status RotaryStep(const StepContext& c) {
   kernels::Rotary({c.in(0), c.in(1), c.in(2), c.out(), c.as<RotaryParams>().interleaved}, c.part, c.num_parts);

@@ -7,9 +7,11 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-#include <cmath>
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
-#include <limits>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -26,7 +28,8 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr int kMostThreads = 1024;
-constexpr int kMostSharedFloats = 48 * 1024 / 4;  // without asking for more
+constexpr int kWordsPerRow = 4;  // of a matrix, and of what CopyFour copies
+constexpr int kBankRows = 8;     // rows of a matrix that the banks hold side by side
 constexpr int64_t kMostGridBlocks = 0x7fffffff;
 constexpr size_t kMostParameterBytes = 4096;
 
@@ -169,7 +172,8 @@ class Block {
         order_(order),
         shared_(static_cast<size_t>(shape.shared_floats)),
         exchange_(2 * static_cast<size_t>(size())),
-        shuffles_(static_cast<size_t>(size())),
+        exchanges_(static_cast<size_t>(size())),
+        copies_(static_cast<size_t>(size())),
         warp_arrivals_(static_cast<size_t>((size() + kWarp - 1) / kWarp)) {
     for (int i = 0; i < size(); ++i) {
       fibers_.push_back(std::make_unique<Fiber>(stacks[static_cast<size_t>(i)], [this, i, &kernel] {
@@ -194,8 +198,8 @@ class Block {
         fiber.Resume();
       }
       // Fibers that have not ended are left where they are: their stacks hold nothing that must be destroyed.
-      if (!problem_.empty()) return problem_;
-      if (all_ended) return {};
+      if (all_ended) WantAllWaited();
+      if (!problem_.empty() || all_ended) return problem_;
       if (!any_ran) return Stuck();
     }
   }
@@ -214,17 +218,97 @@ class Block {
     WaitFor(thread, Wait::kBlock);
   }
 
-  float ShuffleXor(int thread, float v, int mask) {
-    // Two places in turns: who writes to one again has met all that wanted to read it.
-    const int half = shuffles_[static_cast<size_t>(thread)]++ % 2 * size();
-    exchange_[static_cast<size_t>(half + thread)] = v;
-    SyncWarp(thread);
-    return exchange_[static_cast<size_t>(half + (thread ^ mask))];
+  // For accesses of four words at once.
+  void WantMultiple(int thread, int64_t index) {
+    if (index % kWordsPerRow != 0) Problem(thread, index, "uses four words from there, no multiple of 4");
   }
 
-  float Load(int thread, int64_t index) {
+  // What a thread shows to its warp.
+  using Shown = std::array<uint32_t, 6>;
+
+  // Gives what each lane of the warp shows, until the thread exchanges again.
+  const Shown* Exchange(int thread, const Shown& shown) {
+    // Two places in turns: who writes to one again has met all that wanted to read it.
+    Shown* const half = exchange_.data() + exchanges_[static_cast<size_t>(thread)]++ % 2 * size();
+    half[thread] = shown;
+    SyncWarp(thread);
+    return half + thread / kWarp * kWarp;
+  }
+
+  float ShuffleXor(int thread, float v, int mask) {
+    return std::bit_cast<float>(Exchange(thread, {std::bit_cast<uint32_t>(v)})[(thread % kWarp) ^ mask][0]);
+  }
+
+  void LoadMatrices(int thread, int at, bool turned, uint32_t (&m)[4]) {
+    const Shown* const rows = Exchange(thread, {static_cast<uint32_t>(at)});
+    const int lane = thread % kWarp;
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const auto row = [&](int i) { return static_cast<int64_t>(rows[matrix * kBankRows + i][0]); };
+      unsigned banks = 0;
+      for (int i = 0; i < kBankRows; ++i) {
+        WantMultiple(thread, row(i));
+        banks |= 1u << row(i) / kWordsPerRow % kBankRows;
+      }
+      if (banks != 0xffu) Problem(thread, row(0), "loads a matrix from there of which several rows lie in one bank");
+      const auto half = [&](int i, int col) { return Load(thread, row(i) + col / 2) >> (col % 2 * 16) & 0xffffu; };
+      const int outer = lane / 4, inner = lane % 4 * 2;
+      m[matrix] = turned ? half(inner, outer) | half(inner + 1, outer) << 16
+                         : half(outer, inner) | half(outer, inner + 1) << 16;
+    }
+  }
+
+  void MultiplyAdd(int thread, float (*widen)(uint16_t), const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                   float (&c)[4]) {
+    const Shown* const lanes = Exchange(thread, {a[0], a[1], a[2], a[3], b0, b1});
+    const auto half = [&](uint32_t word, int k) { return widen(static_cast<uint16_t>(word >> (k % 2 * 16))); };
+    for (int i = 0; i < 4; ++i) {
+      const int row = thread % kWarp / 4, col = thread % kWarp % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) {
+        const float x = half(lanes[row * 4 + k % 8 / 2][static_cast<size_t>(i / 2 + k / 8 * 2)], k);
+        sum += x * half(lanes[col * 4 + k % 8 / 2][static_cast<size_t>(4 + k / 8)], k);
+      }
+      c[i] += sum;
+    }
+  }
+
+  void CopyFour(int thread, int at, const void* from, int bytes) {
+    WantMultiple(thread, at);
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0)
+      Problem(thread, at, "copies from an address that is no multiple of 16");
+    if (bytes < 0 || bytes > 16) Problem(thread, at, "copies " + std::to_string(bytes) + " of 16 bytes to it");
+    uint32_t words[kWordsPerRow] = {};
+    std::memcpy(words, from, static_cast<size_t>(bytes));
+    for (int i = 0; i < kWordsPerRow; ++i) {
+      Cell* const cell = WantUnused(thread, at + i);
+      if (cell == nullptr) return;
+      cell->copied_by = thread;
+      copies_[static_cast<size_t>(thread)].open.push_back({at + i, words[i]});
+    }
+  }
+
+  void CommitCopies(int thread) {
+    Copies& copies = copies_[static_cast<size_t>(thread)];
+    copies.groups.push_back(std::move(copies.open));
+    copies.open.clear();
+  }
+
+  void WaitCopies(int thread, int but) {
+    Copies& copies = copies_[static_cast<size_t>(thread)];
+    while (copies.groups.size() > static_cast<size_t>(but)) {
+      for (const auto& [index, word] : copies.groups.front()) {
+        Cell& cell = shared_[static_cast<size_t>(index)];
+        cell.copied_by = -1;
+        Written(cell, thread, word);
+      }
+      copies.groups.pop_front();
+    }
+  }
+
+  uint32_t Load(int thread, int64_t index) {
     Cell* const cell = CellAt(thread, index);
     if (cell == nullptr) return 0;
+    WantNoCopy(*cell, thread, index);
     if (cell->written_by < 0) Problem(thread, index, "reads it before anybody has written it");
     if (cell->write_epoch == epoch_ && cell->written_by != thread) {
       Problem(thread, index, "reads what thread " + std::to_string(cell->written_by) + " writes without a barrier");
@@ -232,33 +316,56 @@ class Block {
     if (cell->read_epoch != epoch_) cell->read_by = thread;
     if (cell->read_by != thread) cell->read_by = kSeveral;
     cell->read_epoch = epoch_;
-    return cell->value;
+    return cell->word;
   }
 
-  void Store(int thread, int64_t index, float value) {
-    Cell* const cell = CellAt(thread, index);
-    if (cell == nullptr) return;
-    if (cell->write_epoch == epoch_ && cell->written_by != thread) {
-      Problem(thread, index, "writes what thread " + std::to_string(cell->written_by) + " writes without a barrier");
-    }
-    if (cell->read_epoch == epoch_ && cell->read_by != thread) {
-      Problem(thread, index, "writes what another thread reads without a barrier");
-    }
-    cell->value = value;
-    cell->written_by = thread;
-    cell->write_epoch = epoch_;
+  void Store(int thread, int64_t index, uint32_t word) {
+    Cell* const cell = WantUnused(thread, index);
+    if (cell != nullptr) Written(*cell, thread, word);
   }
 
  private:
   enum class Wait : uint8_t { kNone, kWarp, kBlock };
   static constexpr int kSeveral = -2;
   struct Cell {
-    float value = std::numeric_limits<float>::quiet_NaN();
+    uint32_t word = 0x7fc00000;  // a NaN
     int written_by = -1;
     int read_by = -1;
+    int copied_by = -1;  // who has not waited for it yet
     int64_t write_epoch = -1;
     int64_t read_epoch = -1;
   };
+  // Words that a thread copies, and where to.
+  struct Copies {
+    using Group = std::vector<std::pair<int64_t, uint32_t>>;
+    Group open;
+    std::deque<Group> groups;
+  };
+
+  void Written(Cell& cell, int thread, uint32_t word) const {
+    cell.word = word;
+    cell.written_by = thread;
+    cell.write_epoch = epoch_;
+  }
+
+  void WantNoCopy(const Cell& cell, int thread, int64_t index) {
+    if (cell.copied_by < 0) return;
+    Problem(thread, index, "uses it while thread " + std::to_string(cell.copied_by) + " copies to it");
+  }
+
+  // A word that the thread may write.
+  Cell* WantUnused(int thread, int64_t index) {
+    Cell* const cell = CellAt(thread, index);
+    if (cell == nullptr) return nullptr;
+    WantNoCopy(*cell, thread, index);
+    if (cell->write_epoch == epoch_ && cell->written_by != thread) {
+      Problem(thread, index, "writes what thread " + std::to_string(cell->written_by) + " writes without a barrier");
+    }
+    if (cell->read_epoch == epoch_ && cell->read_by != thread) {
+      Problem(thread, index, "writes what another thread reads without a barrier");
+    }
+    return cell;
+  }
 
   void SyncWarp(int thread) {
     const int warp = thread / kWarp;
@@ -286,8 +393,17 @@ class Block {
 
   void Problem(int thread, int64_t index, const std::string& what) {
     if (!problem_.empty()) return;
-    problem_ = "block " + std::to_string(number_) + ", shared float " + std::to_string(index) + ": thread " +
+    problem_ = "block " + std::to_string(number_) + ", shared word " + std::to_string(index) + ": thread " +
                std::to_string(thread) + " " + what;
+  }
+
+  void WantAllWaited() {
+    for (int i = 0; i < size(); ++i) {
+      const Copies& copies = copies_[static_cast<size_t>(i)];
+      const auto is_empty = [](const Copies::Group& group) { return group.empty(); };
+      if (is_empty(copies.open) && std::all_of(copies.groups.begin(), copies.groups.end(), is_empty)) continue;
+      Problem(i, -1, "ends without having waited for what it copies");
+    }
   }
 
   std::string Stuck() const {
@@ -304,8 +420,9 @@ class Block {
   const int64_t number_;
   const Order order_;
   std::vector<Cell> shared_;
-  std::vector<float> exchange_;
-  std::vector<int> shuffles_;  // of each thread
+  std::vector<Shown> exchange_;
+  std::vector<int> exchanges_;  // of each thread
+  std::vector<Copies> copies_;  // of each thread
   std::vector<int> warp_arrivals_;
   int block_arrivals_ = 0;
   int64_t epoch_ = 0;  // barriers passed
@@ -314,12 +431,8 @@ class Block {
   std::string problem_;
 };
 
-SharedFloat::operator float() const { return block_.Load(thread_, index_); }
-
-SharedFloat& SharedFloat::operator=(float value) {
-  block_.Store(thread_, index_, value);
-  return *this;
-}
+uint32_t LoadShared(Block& block, int thread, int64_t index) { return block.Load(thread, index); }
+void StoreShared(Block& block, int thread, int64_t index, uint32_t word) { block.Store(thread, index, word); }
 
 int Thread::x() const { return number_ % block_.shape().width; }
 int Thread::y() const { return number_ / block_.shape().width; }
@@ -329,6 +442,24 @@ int64_t Thread::block() const { return block_.number(); }
 int64_t Thread::num_blocks() const { return block_.shape().blocks; }
 void Thread::Sync() { block_.Sync(number_); }
 float Thread::ShuffleXor(float v, int mask) { return block_.ShuffleXor(number_, v, mask); }
+Four Thread::LoadFour(int at) {
+  block_.WantMultiple(number_, at);
+  const SharedMemory<float> from = shared();
+  return {from[at], from[at + 1], from[at + 2], from[at + 3]};
+}
+void Thread::StoreFour(int at, const Four& v) {
+  block_.WantMultiple(number_, at);
+  const SharedMemory<float> to = shared();
+  const float values[] = {v.x, v.y, v.z, v.w};
+  for (int i = 0; i < kWordsPerRow; ++i) to[at + i] = values[i];
+}
+void Thread::CopyFour(int at, const void* from, int bytes) { block_.CopyFour(number_, at, from, bytes); }
+void Thread::CommitCopies() { block_.CommitCopies(number_); }
+void Thread::WaitCopies(int but) { block_.WaitCopies(number_, but); }
+void Thread::LoadMatrices(int at, bool turned, uint32_t (&m)[4]) { block_.LoadMatrices(number_, at, turned, m); }
+void Thread::MultiplyAdd(float (*widen)(uint16_t), const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
+  block_.MultiplyAdd(number_, widen, a, b0, b1, c);
+}
 
 std::string RunBlocks(const Shape& shape, size_t parameter_bytes, Order order,
                       const std::function<void(Thread&)>& kernel) {
@@ -337,7 +468,7 @@ std::string RunBlocks(const Shape& shape, size_t parameter_bytes, Order order,
     return "a block of " + std::to_string(shape.width) + " x " + std::to_string(shape.height) + " threads";
   }
   if (shape.blocks <= 0 || shape.blocks > kMostGridBlocks) return "a grid of " + std::to_string(shape.blocks);
-  if (shape.shared_floats < 0 || shape.shared_floats > kMostSharedFloats) {
+  if (shape.shared_floats < 0 || shape.shared_floats > kMostSharedBytes / 4) {
     return std::to_string(shape.shared_floats) + " floats of shared memory";
   }
   if (parameter_bytes > kMostParameterBytes) return std::to_string(parameter_bytes) + " bytes of parameters";

@@ -3,6 +3,8 @@
 //   - two threads that use the same float of shared memory between two barriers, one of them writing: a missing
 //   barrier;
 //   - shared memory that is read before it is written, or lies outside of what the launch asked for;
+//   - a copy to shared memory (CopyFour) that is used before its thread has waited for it, or never waited for;
+//   - rows of LoadMatrices that lie in one bank, so that a device reads them one after another;
 //   - a launch that no device takes (threads, blocks, shared memory, parameters).
 // A fiber runs until it has to wait, and each launch is done twice, with blocks and threads in opposite orders, after
 // which the caller compares: results that depend on the order show as differences.
@@ -12,6 +14,7 @@
 // registers, speed.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -23,16 +26,23 @@ namespace thresher::cuda::testing {
 
 class Block;
 
-class SharedFloats;
+uint32_t LoadShared(Block& block, int thread, int64_t index);
+void StoreShared(Block& block, int thread, int64_t index, uint32_t word);
 
-// One float of shared memory.
-class SharedFloat {
+// A float or a word of shared memory.
+template <class Value>
+class Shared {
  public:
-  SharedFloat(Block& block, int thread, int64_t index) : block_(block), thread_(thread), index_(index) {}
-  SharedFloat(const SharedFloat&) = default;
-  operator float() const;  // NOLINT(google-explicit-constructor): it stands for a float
-  SharedFloat& operator=(float value);
-  SharedFloat& operator=(const SharedFloat& other) { return *this = static_cast<float>(other); }
+  Shared(Block& block, int thread, int64_t index) : block_(block), thread_(thread), index_(index) {}
+  Shared(const Shared&) = default;
+  operator Value() const {  // NOLINT(google-explicit-constructor): it stands for its value
+    return std::bit_cast<Value>(LoadShared(block_, thread_, index_));
+  }
+  Shared& operator=(Value value) {
+    StoreShared(block_, thread_, index_, std::bit_cast<uint32_t>(value));
+    return *this;
+  }
+  Shared& operator=(const Shared& other) { return *this = static_cast<Value>(other); }
 
  private:
   Block& block_;
@@ -40,10 +50,11 @@ class SharedFloat {
   int64_t index_;
 };
 
-class SharedFloats {
+template <class Value>
+class SharedMemory {
  public:
-  SharedFloats(Block& block, int thread) : block_(block), thread_(thread) {}
-  SharedFloat operator[](int64_t index) const { return {block_, thread_, index}; }
+  SharedMemory(Block& block, int thread) : block_(block), thread_(thread) {}
+  Shared<Value> operator[](int64_t index) const { return {block_, thread_, index}; }
 
  private:
   Block& block_;
@@ -62,9 +73,30 @@ class Thread {
   int64_t num_blocks() const;
   void Sync();
   float ShuffleXor(float v, int mask);
-  SharedFloats shared() { return {block_, number_}; }
+  SharedMemory<float> shared() { return {block_, number_}; }
+  SharedMemory<uint32_t> shared_words() { return {block_, number_}; }
+  Four LoadFour(int at);
+  void StoreFour(int at, const Four& v);
+  void CopyFour(int at, const void* from, int bytes);
+  void CommitCopies();
+  template <int kBut = 0>
+  void WaitCopies() {
+    WaitCopies(kBut);
+  }
+  template <bool kTurned>
+  void LoadMatrices(int at, uint32_t (&m)[4]) {
+    LoadMatrices(at, kTurned, m);
+  }
+  template <class Half>
+  void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
+    MultiplyAdd(&Half::Widen, a, b0, b1, c);
+  }
 
  private:
+  void WaitCopies(int but);
+  void LoadMatrices(int at, bool turned, uint32_t (&m)[4]);
+  void MultiplyAdd(float (*widen)(uint16_t), const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]);
+
   Block& block_;
   const int number_;  // in the block
 };

@@ -2,135 +2,22 @@
 
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <numeric>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/float_testing.h"
-#include "thresher/base/half.h"
+#include "kernels/paged_testing.h"
 
 namespace thresher::kernels {
 namespace {
 
 using testing::ExpectClose;
 using testing::ForEachIsa;
-using testing::RandomFloats;
+using testing::Sequence;
 
-struct Sequence {
-  int64_t queries = 1;
-  int64_t length = 1;
-};
-
-struct Shape {
-  int64_t query_heads = 4;
-  int64_t heads = 2;
-  int64_t depth = 32;
-  int64_t page_tokens = 16;
-  DType dtype = DType::kF32;
-  int64_t window = 0;
-  float softcap = 0;
-};
-
-// Pages in an order of their own, those that no sequence has full of NaN, as are the slots behind a sequence's end.
-class Case {
- public:
-  Case(const Shape& shape, const std::vector<Sequence>& sequences) : shape_(shape) {
-    const int64_t width =
-        1 + std::accumulate(sequences.begin(), sequences.end(), int64_t{0}, [&](int64_t most, auto& s) {
-          return std::max(most, (s.length + shape.page_tokens - 1) / shape.page_tokens);
-        });
-    const auto count = static_cast<int64_t>(sequences.size());
-    std::vector<int32_t> pages(static_cast<size_t>(width * count));
-    std::iota(pages.begin(), pages.end(), 0);
-    std::mt19937 random(7);
-    std::shuffle(pages.begin(), pages.end(), random);
-    const int64_t bytes = static_cast<int64_t>(SizeOf(shape.dtype));
-    state_.assign(static_cast<size_t>(width * count * shape.heads * 2 * shape.page_tokens * shape.depth * bytes), 0xff);
-    state_view_ = MakeView(state_.data(), shape.dtype, {width * count, shape.heads, 2, shape.page_tokens, shape.depth});
-    starts_ = {0};
-    tables_.assign(static_cast<size_t>(width * count), -1);
-    for (int64_t s = 0; s < count; ++s) {
-      const Sequence& sequence = sequences[static_cast<size_t>(s)];
-      starts_.push_back(starts_.back() + static_cast<int32_t>(sequence.queries));
-      lengths_.push_back(static_cast<int32_t>(sequence.length));
-      std::vector<int32_t> slots;
-      for (int64_t t = 0; t < sequence.length; ++t) {
-        int32_t& page = tables_[static_cast<size_t>(s * width + t / shape.page_tokens)];
-        if (page < 0) page = pages[static_cast<size_t>(s * width + t / shape.page_tokens)];
-        slots.push_back(static_cast<int32_t>(page * shape.page_tokens + t % shape.page_tokens));
-      }
-      Write(slots, static_cast<unsigned>(s));
-      const int64_t first = sequence.length - sequence.queries - shape.window + 1;
-      for (int64_t p = 0; shape.window > 0 && (p + 1) * shape.page_tokens <= first; ++p) {
-        tables_[static_cast<size_t>(s * width + p)] = -1;  // given back
-      }
-    }
-    q_ = RandomFloats(static_cast<size_t>(starts_.back() * shape.query_heads * shape.depth), 3, -2, 2);
-  }
-
-  std::vector<float> Run(int parts, bool reference = false, bool cut = true) {
-    std::vector<float> out(q_.size(), -7);
-    PagedAttentionArgs args = Args(out);
-    std::vector<float> partial;
-    args.partial_rows =
-        cut ? PartialRows(shape_.query_heads, shape_.heads, shape_.depth, args.table_width * shape_.page_tokens, parts)
-            : 0;
-    partial.resize(static_cast<size_t>(args.partial_rows * (shape_.depth + 2)));
-    args.partial = partial.data();
-    if (reference) {
-      EXPECT_TRUE(PagedAttentionReference(args).ok());
-      return out;
-    }
-    std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
-    for (int part = 0; part < parts; ++part) {
-      const Status status = PagedAttention(args, scratch.data(), part, parts);
-      EXPECT_TRUE(status.ok()) << status.message();
-    }
-    for (int part = 0; part < parts; ++part) EXPECT_TRUE(PagedAttentionMerge(args, part, parts).ok());
-    return out;
-  }
-
-  PagedAttentionArgs Args(std::vector<float>& out) {
-    PagedAttentionArgs args;
-    args.state = state_view_;
-    args.q = MakeView(q_.data(), DType::kF32, {starts_.back(), shape_.query_heads, shape_.depth});
-    args.out = args.q;
-    args.out.data = out.data();
-    args.starts = starts_.data();
-    args.lengths = lengths_.data();
-    args.tables = tables_.data();
-    args.sequences = static_cast<int64_t>(lengths_.size());
-    args.table_width = static_cast<int64_t>(tables_.size() / lengths_.size());
-    args.scale = 0.3f;
-    args.window = shape_.window;
-    args.softcap = shape_.softcap;
-    return args;
-  }
-
-  std::vector<int32_t> starts_, lengths_, tables_;
-  std::vector<float> q_;
-
- private:
-  void Write(const std::vector<int32_t>& slots, unsigned seed) {
-    const auto tokens = static_cast<int64_t>(slots.size());
-    std::vector<float> k = RandomFloats(static_cast<size_t>(tokens * shape_.heads * shape_.depth), 10 + seed, -1, 1);
-    std::vector<float> v = RandomFloats(k.size(), 50 + seed, -1, 1);
-    const Dims shape = {tokens, shape_.heads, shape_.depth};
-    for (int part = 0; part < 3; ++part) {
-      const KvWriteArgs args{state_view_, MakeView(k.data(), DType::kF32, shape),
-                             MakeView(v.data(), DType::kF32, shape), slots.data()};
-      EXPECT_TRUE(KvWrite(args, part, 3).ok());
-    }
-  }
-
-  Shape shape_;
-  std::vector<uint8_t> state_;
-  View state_view_;
-};
+using Shape = testing::PagedShape;
+using Case = testing::PagedCase;
 
 void Check(const Shape& shape, const std::vector<Sequence>& sequences) {
   Case c(shape, sequences);

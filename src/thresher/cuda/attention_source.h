@@ -1,0 +1,203 @@
+// What attention kernels of a device read and write, whatever holds the keys. A source (SdpaSource below, PagedSource)
+// tells a block its place: rows that share the keys of one head, `group` heads of queries for each token, token by
+// token.
+#pragma once
+
+#include <cstdint>
+
+#include "thresher/base/dtype.h"
+#include "thresher/base/view.h"
+#include "thresher/cuda/halves.h"
+#include "thresher/cuda/macros.h"
+
+namespace thresher::cuda {
+
+inline constexpr float kNoKey = -__builtin_huge_valf();  // the score of a key that is not seen
+inline constexpr float kNotANumber = __builtin_nanf("");
+inline constexpr float kLog2E = 1.44269504088896341f;
+
+// The work of a block.
+struct Place {
+  int64_t batch;  // or sequence
+  int head;       // of keys
+  int first;      // row where its tile begins
+  int rows;       // that there are of this batch and head
+  int begin;      // keys that its rows see, and that are its own where keys are split among blocks
+  int end;
+  int split;    // whose keys these are
+  bool broken;  // what the rows should see is not there: their results are NaN
+  int start;    // the sequence's first query among those of all
+  int context;  // how many keys come before that query
+};
+
+// Rows of elements: data + batch * strides[0] + head * strides[1] + row * strides[2], each contiguous.
+struct RowsOf {
+  const void* data;
+  int64_t strides[3];  // in elements
+  DType dtype;
+  bool vectors;  // 16 bytes can be loaded at once
+
+  THRESHER_DEVICE const char* Row(int64_t batch, int64_t head, int64_t row) const {
+    const int64_t offset = batch * strides[0] + head * strides[1] + row * strides[2];
+    return static_cast<const char*>(data) + offset * (dtype == DType::kF32 ? 4 : 2);
+  }
+};
+
+// A view [batch, heads, rows, width] whose data may be missing yet.
+inline RowsOf RowsOfView(const View& view) {
+  RowsOf rows{view.data, {view.strides[0], view.strides[1], view.strides[2]}, view.dtype, false};
+  const auto per_vector = static_cast<int64_t>(16 / SizeOf(view.dtype));
+  rows.vectors = reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.shape[3] % per_vector == 0;
+  for (int d = 0; d < 3; ++d) rows.vectors &= view.shape[d] == 1 || view.strides[d] % per_vector == 0;
+  return rows;
+}
+
+// A view [tokens, heads, width], as rows of one batch.
+inline RowsOf TokenRows(const View& view) {
+  View rows = view;
+  rows.rank = 4;
+  rows.shape[0] = 1;
+  rows.strides[0] = 0;
+  rows.shape[1] = view.shape[1];
+  rows.strides[1] = view.strides[1];
+  rows.shape[2] = view.shape[0];
+  rows.strides[2] = view.strides[0];
+  rows.shape[3] = view.shape[2];
+  return RowsOfView(rows);
+}
+
+THRESHER_DEVICE float LoadElement(const void* row, DType dtype, int64_t i) {
+  if (dtype == DType::kF32) return static_cast<const float*>(row)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(row)[i];
+  return dtype == DType::kBF16 ? Bf16::Widen(bits) : Fp16::Widen(bits);
+}
+
+THRESHER_DEVICE void StoreElement(void* row, DType dtype, int64_t i, float x) {
+  if (dtype == DType::kF32) {
+    static_cast<float*>(row)[i] = x;
+  } else {
+    static_cast<uint16_t*>(row)[i] = dtype == DType::kBF16 ? Bf16::Round(x) : Fp16::Round(x);
+  }
+}
+
+// What happens to scores before their softmax. Its weights are 2^(factor * (score - maximum)).
+struct Scores {
+  float scale;
+  float softcap;  // 0: none
+  float factor;
+  bool plain;  // scores stay as the product gives them: the scale is in the factor
+
+  static Scores Of(float scale, float softcap, bool masked) {
+    const bool plain = !masked && softcap == 0 && scale > 0;
+    return {scale, softcap, plain ? scale * kLog2E : kLog2E, plain};
+  }
+  // The difference comes first: of scores that are equal it is 0, however large they are.
+  THRESHER_DEVICE float Weight(float score, float base) const { return Exp2((score - base) * factor); }
+  THRESHER_DEVICE float Capped(float score) const { return softcap * tanhf(score / softcap); }
+};
+
+// What weights are relative to where `most` is the largest score so far; any number where no key has been seen.
+THRESHER_DEVICE float BaseOf(float most) { return most == kNoKey ? 0.0f : most; }
+
+// Where a block leaves sums of some of the keys: [splits, rows of all places, width + 2], the largest score and the
+// sum of the weights behind the values.
+struct Partials {
+  float* data;
+  int64_t rows;
+  int splits;  // 1: blocks write results
+
+  THRESHER_DEVICE float* Row(int split, int64_t row, int width) const {
+    return data + (int64_t{split} * rows + row) * (width + 2);
+  }
+};
+
+THRESHER_DEVICE int Least(int a, int b) { return a < b ? a : b; }
+THRESHER_DEVICE int Most(int a, int b) { return a > b ? a : b; }
+
+// Of keys [begin, end) those of one split: as many for each, in steps of `step`.
+THRESHER_DEVICE void Split(const Partials& partials, int step, Place& place) {
+  if (partials.splits == 1) return;
+  const int keys = Most(place.end - place.begin, 0);
+  const int each = (keys + partials.splits * step - 1) / (partials.splits * step) * step;
+  place.begin = Least(place.end, place.begin + place.split * each);
+  place.end = Least(place.end, place.begin + each);
+}
+
+// q [B, Hq, Sq, D], k and v [B, Hkv, Skv, D or Dv] of any strides but the innermost.
+struct SdpaSource {
+  static constexpr bool kPanels = false;
+  static constexpr bool kCaps = false;  // scores may be capped
+  static constexpr bool kMasks = true;  // there may be a mask
+  RowsOf q, k, v, out;
+  const void* mask;  // null: none
+  int64_t mask_strides[3];
+  DType mask_dtype;
+  int mask_bytes;     // of an element
+  bool repeats_mask;  // along the keys
+  Scores scores;
+  Partials partials;
+  int64_t batches;
+  int heads, group, queries, keys, depth, width;
+  bool causal;
+
+  int64_t Places(int tile_rows) const {
+    return batches * heads * ((int64_t{queries} * group + tile_rows - 1) / tile_rows) * partials.splits;
+  }
+
+  THRESHER_DEVICE bool Find(int64_t number, int tile_rows, int step, Place& place) const {
+    const int64_t tiles = (int64_t{queries} * group + tile_rows - 1) / tile_rows;
+    const int64_t pair = number / tiles;
+    int64_t tile = number % tiles;
+    if (causal) tile = tiles - 1 - tile;  // those with most keys first
+    place.head = static_cast<int>(pair % heads);
+    place.batch = pair / heads % batches;
+    place.split = static_cast<int>(pair / heads / batches);
+    place.first = static_cast<int>(tile) * tile_rows;
+    place.rows = queries * group;
+    place.begin = 0;
+    place.end = KeysTo(place, Least(place.first + tile_rows, place.rows) - 1);
+    place.broken = false;
+    Split(partials, step, place);
+    return true;
+  }
+
+  THRESHER_DEVICE int KeysFrom(const Place&, int) const { return 0; }
+  THRESHER_DEVICE int KeysTo(const Place&, int row) const { return causal ? Least(keys, row / group + 1) : keys; }
+
+  THRESHER_DEVICE const char* Query(const Place& place, int row) const { return RowOf(q, place, row); }
+  THRESHER_DEVICE char* Out(const Place& place, int row) const { return const_cast<char*>(RowOf(out, place, row)); }
+  THRESHER_DEVICE const char* Key(const Place& place, int key) const { return k.Row(place.batch, place.head, key); }
+  THRESHER_DEVICE const char* Value(const Place& place, int key) const { return v.Row(place.batch, place.head, key); }
+  THRESHER_DEVICE int64_t RowNumber(const Place& place, int row) const {
+    return (place.batch * heads + place.head) * place.rows + row;
+  }
+
+  // Where the result of a row with this RowNumber() goes.
+  THRESHER_DEVICE char* OutNumber(int64_t number) const {
+    const int64_t rows = int64_t{queries} * group, pair = number / rows;
+    Place place;
+    place.batch = pair / heads;
+    place.head = static_cast<int>(pair % heads);
+    return Out(place, static_cast<int>(number % rows));
+  }
+
+  // The first of a row's elements of the mask.
+  THRESHER_DEVICE const char* MaskOf(const Place& place, int row) const {
+    const int64_t offset = place.batch * mask_strides[0] + (place.head * group + row % group) * mask_strides[1] +
+                           row / group * mask_strides[2];
+    return static_cast<const char*>(mask) + offset * mask_bytes;
+  }
+  // What the mask makes of a score.
+  THRESHER_DEVICE float Masked(const char* row, int key, float score) const {
+    const int64_t i = repeats_mask ? 0 : key;
+    if (mask_dtype == DType::kBool) return row[i] != 0 ? score : kNoKey;
+    return score + LoadElement(row, mask_dtype, i);
+  }
+
+ private:
+  THRESHER_DEVICE const char* RowOf(const RowsOf& rows, const Place& place, int row) const {
+    return rows.Row(place.batch, int64_t{place.head} * group + row % group, row / group);
+  }
+};
+
+}  // namespace thresher::cuda
