@@ -3,27 +3,44 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "thresher/cuda/call.h"
 #include "thresher/cuda/rows.h"
 #include "thresher/kernels/kernel_params.h"
-#include "thresher/kernels/norm.h"
 
 namespace thresher::cuda {
 
-using kernels::NormArgs;
+// kernels::NormArgs for elements of any float: x, residual, out and sum are of one type, weight and bias of any.
+struct NormRows {
+  const void* x;
+  const void* residual;  // or null
+  const void* weight;    // or null
+  const void* bias;      // or null
+  void* out;             // may be x itself (same stride); rows `cols` apart
+  void* sum;             // or null; rows `cols` apart
+  int64_t rows;
+  int64_t cols;
+  int64_t row_stride;
+  int64_t residual_row_stride;
+  float eps;
+  DType dtype;
+  DType weight_dtype;
+  DType bias_dtype;
+};
 
-// kItems > 0: a thread holds its elements, x() and every width()-th after it; 0: it reads them again for each pass.
-template <bool kOneWarp, int kItems>
+template <class Row>
 struct NormKernel {
-  static constexpr int kMostThreads = kMostRowThreads<kOneWarp>;
-  NormArgs args;
+  static constexpr int kMostThreads = Row::kMostThreads;
+  static constexpr int kLeastBlocks = Row::kLeastBlocks;
+  static constexpr int kLength = Row::kLength;
+  NormRows args;
   bool rms;
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
-    ForEachRow<kOneWarp>(t, args.rows, [&](int64_t row) {
-      if constexpr (kItems > 0) {
+    ForEachRow<Row::kOneWarp>(t, args.rows, [&](int64_t row) {
+      if constexpr (Row::kPieces > 0) {
         Held(t, row);
       } else {
         Reread(t, row);
@@ -38,109 +55,171 @@ struct NormKernel {
     float correction;
   };
 
+  THRESHER_DEVICE int64_t Pieces() const { return args.cols / kLength; }
+
   // The mean, rounded to a float, is off by up to half a unit in its last place, which counts where all elements share
   // a large offset. The second pass finds by how much, and both its sums are corrected.
   template <class T>
   THRESHER_DEVICE Scaling ScalingOf(T& t, float mean, float first, float second) const {
     const float count = static_cast<float>(args.cols);
-    const float correction = rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, first) / count;
-    const float variance = ReduceRow<kOneWarp, Sum>(t, second) / count - correction * correction;
+    float sums[] = {first, second};
+    ReduceRow<Row::kOneWarp, Sum>(t, sums);
+    const float correction = rms ? 0.0f : sums[0] / count;
+    const float variance = sums[1] / count - correction * correction;
     const float factor = 1.0f / sqrtf(variance + args.eps);
     return {mean, factor, correction * factor};
   }
 
   template <class T>
   THRESHER_DEVICE float MeanOf(T& t, float total) const {
-    return rms ? 0.0f : ReduceRow<kOneWarp, Sum>(t, total) / static_cast<float>(args.cols);
+    return rms ? 0.0f : ReduceRow<Row::kOneWarp, Sum>(t, total) / static_cast<float>(args.cols);
   }
 
-  THRESHER_DEVICE void Store(float* out, int64_t col, float v, const Scaling& s) const {
-    const float weight = args.weight == nullptr ? 1.0f : args.weight[col];
-    const float bias = args.bias == nullptr ? 0.0f : args.bias[col];
-    out[col] = ((v - s.mean) * s.factor - s.correction) * weight + bias;
+  // x, or x + residual, which goes to `sum` as it is rounded there.
+  THRESHER_DEVICE void LoadPiece(int64_t row, int64_t piece, bool stored, float* to) const {
+    uint32_t raw[Row::kWords];
+    Row::Load(Row::At(args.x, row, args.row_stride), piece, raw);
+    Row::Widen(args.dtype, raw, to);
+    if (args.residual == nullptr) return;
+    float more[kLength];
+    Row::Load(Row::At(args.residual, row, args.residual_row_stride), piece, raw);
+    Row::Widen(args.dtype, raw, more);
+    THRESHER_UNROLL
+    for (int i = 0; i < kLength; ++i) to[i] += more[i];
+    if (stored && args.sum != nullptr) Row::Store(args.dtype, to, Row::At(args.sum, row, args.cols), piece);
+  }
+
+  // Elements of weight or bias.
+  THRESHER_DEVICE static void LoadFactors(DType dtype, const void* from, int64_t piece, float* to) {
+    constexpr int run = kLength < kRun ? 1 : kRun;
+    THRESHER_UNROLL
+    for (int i = 0; i < kLength; i += run) {
+      uint32_t raw[run] = {};
+      Floats::Load<run>(dtype, from, piece * kLength + i, false, raw);
+      Floats::Widen<run>(dtype, raw, to + i);
+    }
+  }
+
+  THRESHER_DEVICE void StorePiece(int64_t row, int64_t piece, const float* v, const Scaling& s) const {
+    float result[kLength], factors[kLength];
+    THRESHER_UNROLL
+    for (int i = 0; i < kLength; ++i) result[i] = (v[i] - s.mean) * s.factor - s.correction;
+    if (args.weight != nullptr) {
+      LoadFactors(args.weight_dtype, args.weight, piece, factors);
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) result[i] *= factors[i];
+    }
+    if (args.bias != nullptr) {
+      LoadFactors(args.bias_dtype, args.bias, piece, factors);
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) result[i] += factors[i];
+    }
+    Row::Store(args.dtype, result, Row::At(args.out, row, args.cols), piece);
+  }
+
+  THRESHER_DEVICE static void Add(const float* v, float mean, float& first, float& second) {
+    THRESHER_UNROLL
+    for (int i = 0; i < kLength; ++i) {
+      const float difference = v[i] - mean;
+      first += difference;
+      second += difference * difference;
+    }
   }
 
   template <class T>
   THRESHER_DEVICE void Held(T& t, int64_t row) const {
-    const float* x = args.x + row * args.row_stride;
-    const float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.residual_row_stride;
-    float* sum = args.sum == nullptr ? nullptr : args.sum + row * args.sum_row_stride;
-    float held[kItems];
+    float held[Row::kPieces][kLength];
     float total = 0.0f;
     THRESHER_UNROLL
-    for (int i = 0; i < kItems; ++i) {
-      const int64_t col = t.x() + int64_t{i} * t.width();
-      held[i] = 0.0f;
-      if (col >= args.cols) continue;
-      held[i] = residual == nullptr ? x[col] : x[col] + residual[col];
-      if (sum != nullptr) sum[col] = held[i];
-      total += held[i];
+    for (int p = 0; p < Row::kPieces; ++p) {
+      const int64_t piece = t.x() + int64_t{p} * t.width();
+      if (piece < Pieces()) {
+        LoadPiece(row, piece, true, held[p]);
+      } else {
+        THRESHER_UNROLL
+        for (int i = 0; i < kLength; ++i) held[p][i] = 0.0f;
+      }
+    }
+    THRESHER_UNROLL
+    for (int p = 0; p < Row::kPieces; ++p) {
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) total += held[p][i];
     }
     const float mean = MeanOf(t, total);
     float first = 0.0f, second = 0.0f;
     THRESHER_UNROLL
-    for (int i = 0; i < kItems; ++i) {
-      if (t.x() + int64_t{i} * t.width() >= args.cols) continue;
-      const float difference = held[i] - mean;
-      first += difference;
-      second += difference * difference;
+    for (int p = 0; p < Row::kPieces; ++p) {
+      if (t.x() + int64_t{p} * t.width() < Pieces()) Add(held[p], mean, first, second);
     }
     const Scaling scaling = ScalingOf(t, mean, first, second);
-    float* out = args.out + row * args.out_row_stride;
     THRESHER_UNROLL
-    for (int i = 0; i < kItems; ++i) {
-      const int64_t col = t.x() + int64_t{i} * t.width();
-      if (col < args.cols) Store(out, col, held[i], scaling);
+    for (int p = 0; p < Row::kPieces; ++p) {
+      const int64_t piece = t.x() + int64_t{p} * t.width();
+      if (piece < Pieces()) StorePiece(row, piece, held[p], scaling);
     }
   }
 
-  // A thread reads back only what it wrote itself.
   template <class T>
   THRESHER_DEVICE void Reread(T& t, int64_t row) const {
-    const float* x = args.x + row * args.row_stride;
-    float* out = args.out + row * args.out_row_stride;
-    const float* from = x;
+    float v[kLength];
     float total = 0.0f;
-    if (args.residual == nullptr) {
-      for (int64_t col = t.x(); col < args.cols; col += t.width()) total += x[col];
-    } else {
-      const float* residual = args.residual + row * args.residual_row_stride;
-      float* sum = args.sum == nullptr ? out : args.sum + row * args.sum_row_stride;
-      for (int64_t col = t.x(); col < args.cols; col += t.width()) {
-        sum[col] = x[col] + residual[col];
-        total += sum[col];
-      }
-      from = sum;
+    for (int64_t piece = t.x(); piece < Pieces(); piece += t.width()) {
+      LoadPiece(row, piece, true, v);
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) total += v[i];
     }
     const float mean = MeanOf(t, total);
     float first = 0.0f, second = 0.0f;
-    for (int64_t col = t.x(); col < args.cols; col += t.width()) {
-      const float difference = from[col] - mean;
-      first += difference;
-      second += difference * difference;
+    for (int64_t piece = t.x(); piece < Pieces(); piece += t.width()) {
+      LoadPiece(row, piece, false, v);
+      Add(v, mean, first, second);
     }
     const Scaling scaling = ScalingOf(t, mean, first, second);
-    for (int64_t col = t.x(); col < args.cols; col += t.width()) Store(out, col, from[col], scaling);
+    for (int64_t piece = t.x(); piece < Pieces(); piece += t.width()) {
+      LoadPiece(row, piece, false, v);
+      StorePiece(row, piece, v, scaling);
+    }
   }
 };
 
 // `rms`: RMS norm. rows, cols > 0.
 template <class Launch>
-auto LaunchNorm(Launch&& launch, const NormArgs& norm, bool rms) {
-  return LaunchRows<NormKernel>(launch, norm.rows, norm.cols, norm, rms);
+auto LaunchNorm(Launch&& launch, const NormRows& norm, bool rms) {
+  const auto bytes = static_cast<int>(SizeOf(norm.dtype));
+  const auto apart = [&](const void* data, int64_t stride) { return data == nullptr || stride * bytes % 16 == 0; };
+  bool aligned = apart(norm.x, norm.row_stride) && apart(norm.residual, norm.residual_row_stride);
+  for (const void* data : {norm.x, norm.residual, norm.weight, norm.bias, const_cast<const void*>(norm.out),
+                           const_cast<const void*>(norm.sum)}) {
+    aligned = aligned && IsAligned(data);
+  }
+  return LaunchRows<NormKernel>(launch, norm.rows, norm.cols, bytes, aligned, norm, rms);
+}
+
+inline NormRows NormRowsOf(const kernels::NormParams& p, const View* v) {
+  return {v[0].data, v[3].data,  v[1].data,  v[2].data,    v[4].data,
+          v[5].data, p.rows,     p.cols,     p.row_stride, p.residual_row_stride,
+          p.eps,     v[0].dtype, v[1].dtype, v[2].dtype};
 }
 
 struct NormFamily : NoScratch {
   static constexpr KernelId kKernels[] = {KernelId::kLayerNorm, KernelId::kRmsNorm};
 
   static Verdict Check(const Call& call) {
-    const Verdict verdict = Fits(call, sizeof(kernels::NormParams), 6);
-    return verdict.ok() ? AllF32(call) : verdict;
+    Verdict verdict = Fits(call, sizeof(kernels::NormParams), 6);
+    if (verdict.ok()) verdict = AllFloats(call);
+    if (!verdict.ok()) return verdict;
+    for (const int i : {3, 4, 5}) {
+      const View& v = call.views[i];
+      if (v.rank == 0 || v.dtype == call.views[0].dtype) continue;  // absent, or as x is
+      return Unsupported(std::string(Name(call.kernel())) + ": expected x, residual and results of one type, got " +
+                         std::string(Name(call.views[0].dtype)) + " and " + std::string(Name(v.dtype)));
+    }
+    return {};
   }
 
   template <class Launcher>
   static auto Launch(Launcher&& launch, const Call& call) {
-    const NormArgs args = kernels::ArgsOf(call.as<kernels::NormParams>(), call.views);
+    const NormRows args = NormRowsOf(call.as<kernels::NormParams>(), call.views);
     if (args.rows == 0 || args.cols == 0) return launch.Nothing();
     return LaunchNorm(launch, args, call.kernel() == KernelId::kRmsNorm);
   }

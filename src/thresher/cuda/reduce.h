@@ -26,26 +26,41 @@ THRESHER_DEVICE float ReduceWarp(T& t, float v) {
   return v;
 }
 
+// Sums that are made together.
+inline constexpr int kMostTogether = 2;
 // Floats of shared memory that ReduceRow takes for rows that a block shares.
-inline constexpr int kReduceFloats = kMaxThreads / kWarp;
+inline constexpr int kReduceFloats = kMostTogether * kMaxThreads / kWarp;
 
-// Over the threads of equal y(): one warp of them where kOneWarp, else the whole block, whose height is 1. Every thread
-// gets the result.
-template <bool kOneWarp, class Op, class T>
-THRESHER_DEVICE float ReduceRow(T& t, float v) {
-  v = ReduceWarp<Op>(t, v);
-  if constexpr (kOneWarp) {
-    return v;
-  } else {
+// Each of v[0 .. kCount) over the threads of equal y(): one warp of them where kOneWarp, else the whole block, whose
+// height is 1. Every thread gets the results.
+template <bool kOneWarp, class Op, int kCount, class T>
+THRESHER_DEVICE void ReduceRow(T& t, float (&v)[kCount]) {
+  static_assert(kCount <= kMostTogether);
+  THRESHER_UNROLL
+  for (int i = 0; i < kCount; ++i) v[i] = ReduceWarp<Op>(t, v[i]);
+  if constexpr (!kOneWarp) {
     const int lane = t.x() % kWarp;
     const int warps = t.width() / kWarp;
     auto parts = t.shared();
     t.Sync();  // who still reads the last reduction's parts
-    if (lane == 0) parts[t.x() / kWarp] = v;
+    if (lane == 0) {
+      THRESHER_UNROLL
+      for (int i = 0; i < kCount; ++i) parts[i * warps + t.x() / kWarp] = v[i];
+    }
     t.Sync();
-    const float part = lane < warps ? static_cast<float>(parts[lane]) : Op::kIdentity;
-    return ReduceWarp<Op>(t, part);
+    THRESHER_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const float part = lane < warps ? static_cast<float>(parts[i * warps + lane]) : Op::kIdentity;
+      v[i] = ReduceWarp<Op>(t, part);
+    }
   }
+}
+
+template <bool kOneWarp, class Op, class T>
+THRESHER_DEVICE float ReduceRow(T& t, float v) {
+  float values[] = {v};
+  ReduceRow<kOneWarp, Op>(t, values);
+  return values[0];
 }
 
 }  // namespace thresher::cuda

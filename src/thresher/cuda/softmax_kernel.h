@@ -12,8 +12,9 @@
 namespace thresher::cuda {
 
 struct SoftmaxArgs {
-  const float* x;  // row-major [outer, dim, inner]
-  float* out;      // may be x
+  const void* x;  // row-major [outer, dim, inner]
+  void* out;      // may be x
+  DType dtype;    // of both: a float
   int64_t outer;
   int64_t dim;
   int64_t inner;
@@ -31,64 +32,105 @@ struct SoftmaxFinish {
   THRESHER_DEVICE float Linear(float x) const { return expf(x - max) * term; }
 };
 
-// inner == 1: slices are contiguous rows. As in NormKernel.
-template <bool kOneWarp, int kItems>
+// inner == 1: slices are contiguous rows.
+template <class Row>
 struct SoftmaxRowKernel {
-  static constexpr int kMostThreads = kMostRowThreads<kOneWarp>;
+  static constexpr int kMostThreads = Row::kMostThreads;
+  static constexpr int kLeastBlocks = Row::kLeastBlocks;
+  static constexpr int kLength = Row::kLength;
   SoftmaxArgs args;
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
-    ForEachRow<kOneWarp>(t, args.outer, [&](int64_t row) {
-      if constexpr (kItems > 0) {
-        Held(t, args.x + row * args.dim, args.out + row * args.dim);
+    ForEachRow<Row::kOneWarp>(t, args.outer, [&](int64_t row) {
+      const void* x = Row::At(args.x, row, args.dim);
+      void* out = Row::At(args.out, row, args.dim);
+      if constexpr (Row::kPieces > 0) {
+        Held(t, x, out);
       } else {
-        Reread(t, args.x + row * args.dim, args.out + row * args.dim);
+        Reread(t, x, out);
       }
     });
   }
 
  private:
-  template <class T>
-  THRESHER_DEVICE void Held(T& t, const float* x, float* out) const {
-    float held[kItems];
-    float most = Max::kIdentity;
-    THRESHER_UNROLL
-    for (int i = 0; i < kItems; ++i) {
-      const int64_t col = t.x() + int64_t{i} * t.width();
-      held[i] = col < args.dim ? x[col] : Max::kIdentity;
-      most = Max::Of(most, held[i]);
-    }
-    most = ReduceRow<kOneWarp, Max>(t, most);
-    float total = 0.0f;
-    THRESHER_UNROLL
-    for (int i = 0; i < kItems; ++i) {
-      if (t.x() + int64_t{i} * t.width() >= args.dim) continue;
-      if (args.log) {
-        total += expf(held[i] - most);
-      } else {
-        held[i] = expf(held[i] - most);
-        total += held[i];
-      }
-    }
-    const SoftmaxFinish finish(most, ReduceRow<kOneWarp, Sum>(t, total), args.log);
-    THRESHER_UNROLL
-    for (int i = 0; i < kItems; ++i) {
-      const int64_t col = t.x() + int64_t{i} * t.width();
-      if (col < args.dim) out[col] = args.log ? finish.Log(held[i]) : held[i] * finish.term;
-    }
+  THRESHER_DEVICE int64_t Pieces() const { return args.dim / kLength; }
+
+  THRESHER_DEVICE void LoadPiece(const void* x, int64_t piece, float* to) const {
+    uint32_t raw[Row::kWords];
+    Row::Load(x, piece, raw);
+    Row::Widen(args.dtype, raw, to);
   }
 
   template <class T>
-  THRESHER_DEVICE void Reread(T& t, const float* x, float* out) const {
+  THRESHER_DEVICE void Held(T& t, const void* x, void* out) const {
+    float held[Row::kPieces][kLength];
+    THRESHER_UNROLL
+    for (int p = 0; p < Row::kPieces; ++p) {
+      const int64_t piece = t.x() + int64_t{p} * t.width();
+      if (piece < Pieces()) {
+        LoadPiece(x, piece, held[p]);
+      } else {
+        THRESHER_UNROLL
+        for (int i = 0; i < kLength; ++i) held[p][i] = Max::kIdentity;
+      }
+    }
     float most = Max::kIdentity;
-    for (int64_t col = t.x(); col < args.dim; col += t.width()) most = Max::Of(most, x[col]);
-    most = ReduceRow<kOneWarp, Max>(t, most);
+    THRESHER_UNROLL
+    for (int p = 0; p < Row::kPieces; ++p) {
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) most = Max::Of(most, held[p][i]);
+    }
+    most = ReduceRow<Row::kOneWarp, Max>(t, most);
     float total = 0.0f;
-    for (int64_t col = t.x(); col < args.dim; col += t.width()) total += expf(x[col] - most);
-    const SoftmaxFinish finish(most, ReduceRow<kOneWarp, Sum>(t, total), args.log);
-    for (int64_t col = t.x(); col < args.dim; col += t.width()) {
-      out[col] = args.log ? finish.Log(x[col]) : finish.Linear(x[col]);
+    THRESHER_UNROLL
+    for (int p = 0; p < Row::kPieces; ++p) {
+      if (t.x() + int64_t{p} * t.width() >= Pieces()) continue;
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) {
+        const float exponential = expf(held[p][i] - most);
+        total += exponential;
+        if (!args.log) held[p][i] = exponential;
+      }
+    }
+    const SoftmaxFinish finish(most, ReduceRow<Row::kOneWarp, Sum>(t, total), args.log);
+    THRESHER_UNROLL
+    for (int p = 0; p < Row::kPieces; ++p) {
+      const int64_t piece = t.x() + int64_t{p} * t.width();
+      if (piece >= Pieces()) continue;
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) held[p][i] = args.log ? finish.Log(held[p][i]) : held[p][i] * finish.term;
+      Row::Store(args.dtype, held[p], out, piece);
+    }
+  }
+
+  // Maximum and sum are found in one pass: what was summed so far is scaled when the maximum grows.
+  template <class T>
+  THRESHER_DEVICE void Reread(T& t, const void* x, void* out) const {
+    float v[kLength];
+    float most = Max::kIdentity, total = 0.0f;
+    for (int64_t piece = t.x(); piece < Pieces(); piece += t.width()) {
+      LoadPiece(x, piece, v);
+      const float before = most;
+      bool nan = false;
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) {
+        most = Max::Of(most, v[i]);
+        nan = nan || v[i] != v[i];
+      }
+      if (most == Max::kIdentity && !nan) continue;  // -infinity only: nothing to add yet, and nothing to subtract
+      if (most > before) total *= expf(before - most);
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) total += expf(v[i] - most);
+    }
+    const float all = ReduceRow<Row::kOneWarp, Max>(t, most);
+    const float share = total * expf(most - all);
+    const SoftmaxFinish finish(all, ReduceRow<Row::kOneWarp, Sum>(t, share), args.log);
+    for (int64_t piece = t.x(); piece < Pieces(); piece += t.width()) {
+      LoadPiece(x, piece, v);
+      THRESHER_UNROLL
+      for (int i = 0; i < kLength; ++i) v[i] = args.log ? finish.Log(v[i]) : finish.Linear(v[i]);
+      Row::Store(args.dtype, v, out, piece);
     }
   }
 };
@@ -109,22 +151,29 @@ struct SoftmaxColumnKernel {
       const int64_t offset = unit / tiles * args.dim * args.inner + column;
       // Threads beyond the last column have nothing to do, but meet the others at the barriers.
       const int64_t dim = column < args.inner ? args.dim : 0;
-      const float* x = args.x + offset;
-      float* out = args.out + offset;
       float most = Max::kIdentity;
-      for (int64_t i = t.y(); i < dim; i += t.height()) most = Max::Of(most, x[i * args.inner]);
+      for (int64_t i = t.y(); i < dim; i += t.height()) most = Max::Of(most, At(offset + i * args.inner));
       most = Reduce<Max>(t, most);
       float total = 0.0f;
-      for (int64_t i = t.y(); i < dim; i += t.height()) total += expf(x[i * args.inner] - most);
+      for (int64_t i = t.y(); i < dim; i += t.height()) total += expf(At(offset + i * args.inner) - most);
       const SoftmaxFinish finish(most, Reduce<Sum>(t, total), args.log);
       for (int64_t i = t.y(); i < dim; i += t.height()) {
-        const float v = x[i * args.inner];
-        out[i * args.inner] = args.log ? finish.Log(v) : finish.Linear(v);
+        const float v = At(offset + i * args.inner);
+        const float result = args.log ? finish.Log(v) : finish.Linear(v);
+        Floats::Store<1>(args.dtype, &result, args.out, offset + i * args.inner);
       }
     }
   }
 
  private:
+  THRESHER_DEVICE float At(int64_t offset) const {
+    uint32_t raw;
+    float v;
+    Floats::Load<1>(args.dtype, args.x, offset, false, &raw);
+    Floats::Widen<1>(args.dtype, &raw, &v);
+    return v;
+  }
+
   // Over the threads of equal x().
   template <class Op, class T>
   THRESHER_DEVICE float Reduce(T& t, float v) const {
@@ -141,7 +190,10 @@ struct SoftmaxColumnKernel {
 // All dimensions > 0.
 template <class Launch>
 auto LaunchSoftmax(Launch&& launch, const SoftmaxArgs& softmax) {
-  if (softmax.inner == 1) return LaunchRows<SoftmaxRowKernel>(launch, softmax.outer, softmax.dim, softmax);
+  if (softmax.inner == 1) {
+    return LaunchRows<SoftmaxRowKernel>(launch, softmax.outer, softmax.dim, static_cast<int>(SizeOf(softmax.dtype)),
+                                        IsAligned(softmax.x) && IsAligned(softmax.out), softmax);
+  }
   Shape shape;
   shape.blocks = AtMostBlocks(softmax.outer * SoftmaxColumnKernel::Tiles(softmax));
   shape.height = SoftmaxColumnKernel::kHeight;
@@ -153,16 +205,19 @@ struct SoftmaxFamily : NoScratch {
   static constexpr KernelId kKernels[] = {KernelId::kSoftmax};
 
   static Verdict Check(const Call& call) {
-    const Verdict verdict = Fits(call, sizeof(kernels::SoftmaxParams), 2);
-    return verdict.ok() ? AllF32(call) : verdict;
+    Verdict verdict = Fits(call, sizeof(kernels::SoftmaxParams), 2);
+    if (verdict.ok()) verdict = AllFloats(call);
+    if (!verdict.ok() || call.views[0].dtype == call.views[1].dtype) return verdict;
+    return Unsupported("softmax: expected a result of x's type, " + std::string(Name(call.views[0].dtype)) + ", got " +
+                       std::string(Name(call.views[1].dtype)));
   }
 
   template <class Launcher>
   static auto Launch(Launcher&& launch, const Call& call) {
-    if (call.last().size() == 0) return launch.Nothing();
+    const View *x = call.views, *out = call.views + 1;
+    if (out->size() == 0) return launch.Nothing();
     const auto& p = call.as<kernels::SoftmaxParams>();
-    const auto* x = call.views[0].as<const float>();
-    return LaunchSoftmax(launch, SoftmaxArgs{x, call.views[1].as<float>(), p.outer, p.dim, p.inner, p.log});
+    return LaunchSoftmax(launch, SoftmaxArgs{x->data, out->data, x->dtype, p.outer, p.dim, p.inner, p.log});
   }
 };
 

@@ -5,17 +5,22 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/emulator.h"
 #include "kernels/float_testing.h"
+#include "kernels/tensor_testing.h"
+#include "thresher/kernels/pointwise.h"
 #include "thresher/kernels/softmax.h"
 
 namespace thresher::cuda::testing {
 namespace {
 
+using kernels::Tensor;
 using kernels::testing::ExpectClose;
 using kernels::testing::RandomFloats;
 
@@ -31,14 +36,14 @@ void Check(int64_t outer, int64_t dim, int64_t inner, std::vector<float> x = {})
     kernels::SoftmaxReference(x.data(), expected.data(), outer, dim, inner, log);
     for (const Order order : {Order::kForward, Order::kBackward}) {
       std::vector<float> actual(size, 5);
-      SoftmaxArgs args{x.data(), actual.data(), outer, dim, inner, log};
+      SoftmaxArgs args{x.data(), actual.data(), DType::kF32, outer, dim, inner, log};
       ASSERT_EQ(LaunchSoftmax(Launcher{order}, args), "");
       ExpectClose(actual, expected, log ? 4e-6f : 3e-7f, log ? 3e-7f : 4e-6f);
       if (order == Order::kForward) first = actual;
       ExpectClose(actual, first, 0);
     }
     std::vector<float> in_place = x;
-    const SoftmaxArgs args{in_place.data(), in_place.data(), outer, dim, inner, log};
+    const SoftmaxArgs args{in_place.data(), in_place.data(), DType::kF32, outer, dim, inner, log};
     ASSERT_EQ(LaunchSoftmax(Launcher{}, args), "");
     ExpectClose(in_place, first, 0);
   }
@@ -49,7 +54,8 @@ TEST(SoftmaxKernel, RowsOfEveryLengthAroundAWarp) {
 }
 
 TEST(SoftmaxKernel, EveryVariantAndItsEdges) {
-  for (const int64_t dim : {511, 512, 513, 1500, 4096, 4097, 8193, 16384, 16385, 30000}) Check(2, dim, 1);
+  for (const int64_t dim : {511, 512, 513, 1500, 4096, 4097, 8193, 16384, 16385, 30000, 32768, 32769, 40000})
+    Check(2, dim, 1);
 }
 
 TEST(SoftmaxKernel, StridedDimension) {
@@ -68,7 +74,7 @@ TEST(SoftmaxKernel, MoreWorkThanBlocksWalksOverTheGrid) {
           shape.blocks = 2;
           return Launcher{}(shape, kernel);
         },
-        SoftmaxArgs{x.data(), actual.data(), 19, 600, inner, false});
+        SoftmaxArgs{x.data(), actual.data(), DType::kF32, 19, 600, inner, false});
     ASSERT_EQ(problem, "");
     ExpectClose(actual, expected, 3e-7f, 4e-6f);
   }
@@ -86,16 +92,74 @@ TEST(SoftmaxKernel, SpecialValues) {
   }
   Check(1, 5, 6, columns);
   // Nothing but the elements themselves may decide about the maximum.
-  for (const int64_t dim : {5, 37, 600, 17000}) {
+  for (const int64_t dim : {5, 37, 600, 17000, 40000}) {
     Check(2, dim, 1, RandomFloats(static_cast<size_t>(2 * dim), 4, -1020, -1000));
   }
   Check(2, 9, 5, RandomFloats(90, 4, -1020, -1000));
   // The same in rows that a block shares.
   for (const float special : {kNan, kInf, -kInf}) {
-    for (const size_t dim : {size_t{700}, size_t{17000}}) {
+    for (const size_t dim : {size_t{700}, size_t{17000}, size_t{40000}, size_t{40001}}) {
       std::vector<float> rows = RandomFloats(2 * dim, 3);
       rows[dim / 2] = special;
       Check(2, static_cast<int64_t>(dim), 1, rows);
+    }
+  }
+}
+
+// Of a row that is read again, threads that see nothing but -infinity must not spoil the sum of the others.
+TEST(SoftmaxKernel, LongRowsThatAreMaskedInPart) {
+  for (const size_t dim : {size_t{40000}, size_t{40001}}) {
+    std::vector<float> row = RandomFloats(dim, 3, -5, 5);
+    for (size_t i = 0; i < dim; ++i) {
+      if (i % 8192 >= 2000) row[i] = -kInf;
+    }
+    Check(1, static_cast<int64_t>(dim), 1, row);
+  }
+}
+
+TEST(SoftmaxKernel, FloatsOfSixteenBits) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const auto& [dim, inner] : {std::pair{1, 1},
+                                     {7, 1},
+                                     {8, 1},
+                                     {264, 1},
+                                     {384, 1},
+                                     {1024, 1},
+                                     {1500, 1},
+                                     {4096, 1},
+                                     {8192, 1},
+                                     {20000, 1},
+                                     {33000, 1},
+                                     {32768, 1},
+                                     {9, 33},
+                                     {64, 5}}) {
+      for (const bool log : {false, true}) {
+        SCOPED_TRACE(std::string(Name(dtype)) + " " + std::to_string(dim) + " x " + std::to_string(inner));
+        const Dims shape = {3, dim, inner};
+        const int64_t size = NumElements(shape);
+        std::vector<float> numbers = RandomFloats(static_cast<size_t>(size), 5, -10, 10);
+        Tensor x(dtype, shape), out(dtype, shape), wide(DType::kF32, shape), want(DType::kF32, shape);
+        kernels::Cast(MakeView(numbers.data(), DType::kF32, shape), x.view);
+        kernels::Cast(x.view, wide.view);
+        kernels::SoftmaxReference(wide.memory<float>(), want.memory<float>(), 3, dim, inner, log);
+        const kernels::SoftmaxParams params{3, dim, inner, log};
+        const View views[] = {x.view, out.view};
+        const Call call{static_cast<uint32_t>(KernelId::kSoftmax), &params, sizeof params, views, 2};
+        ASSERT_EQ(SoftmaxFamily::Check(call).problem, "");
+        ASSERT_EQ(SoftmaxFamily::Launch(Launcher{}, call), "");
+        EXPECT_TRUE(out.GuardIntact());
+        Tensor again(dtype, shape);
+        const View backward[] = {x.view, again.view};
+        ASSERT_EQ(SoftmaxFamily::Launch(Launcher{Order::kBackward}, {call.number, &params, sizeof params, backward, 2}),
+                  "");
+        EXPECT_EQ(std::memcmp(out.memory<std::byte>(), again.memory<std::byte>(), out.num_bytes()), 0);
+        kernels::Cast(out.view, wide.view);
+        const float unit = dtype == DType::kBF16 ? 1.0f / 128 : 1.0f / 1024;
+        for (int64_t i = 0; i < size; ++i) {
+          const float w = want.memory<float>()[i];
+          ASSERT_NEAR(wide.memory<float>()[i], w, unit * std::fabs(w) + 1e-7f) << i;
+        }
+      }
     }
   }
 }
