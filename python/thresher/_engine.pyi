@@ -15,6 +15,9 @@ def isa() -> str:
 def isas() -> list[str]:
     """Those this machine can run, worst first."""
 
+def isa_refusal() -> str:
+    """Why an instruction set that the processor has may not be used; empty where all may."""
+
 def compiled_isas() -> list[str]:
     """Those this build has kernels for, worst first."""
 

@@ -25,6 +25,7 @@ class FakeEngine:
         self._state: dict[str, Any] = {
             "isa": "avx2",
             "isas": ["sse2", "avx2"],
+            "isa_refusal": "",
             "num_threads": 2,
             "usable_cores": 2,
             "check_env": [],
@@ -116,6 +117,10 @@ def test_instruction_set() -> None:
     assert forced.level is Level.WARN
     assert "avx512" in forced.cure
     assert checks.check_instructions(FakeEngine(isa="sse2", isas=["sse2"])).level is Level.WARN
+    refused = checks.check_instructions(FakeEngine(isa_refusal="the system refused AMX"))
+    assert refused.level is Level.WARN
+    assert "the system refused AMX" in refused.found
+    assert refused.cure
 
 
 def test_threads() -> None:

@@ -118,6 +118,9 @@ def check_instructions(engine: Any) -> Finding:
     found = f"{current} in use; this machine runs {', '.join(available)}"
     if current != available[-1]:
         return Finding("instructions", Level.WARN, found, f"unset THRESHER_ISA to get {available[-1]}")
+    if refusal := engine.isa_refusal():
+        cure = "use a newer kernel, or a container or sandbox that lets processes use AMX"
+        return Finding("instructions", Level.WARN, f"{found}; {refusal}", cure)
     if current == "sse2":
         return Finding("instructions", Level.WARN, found, "expect low speed: the kernels are made for AVX2 and later")
     return Finding("instructions", Level.OK, found)

@@ -120,14 +120,18 @@ Status Force(std::string_view name) {
                            " only. Choose one of " + Join(Available()) + " or unset the variable.");
   }
   if (!Contains(Available(), *wanted)) {
-    return InvalidArgument("THRESHER_ISA=" + std::string(name) + ": this CPU lacks " + std::string(name) + "; it has " +
-                           Join(Available()) + ". Choose one of these or unset the variable.");
+    const bool refused = *wanted == Isa::kAmx && !Refusal().empty();
+    const std::string why = refused ? std::string(Refusal()) : "this CPU lacks " + std::string(name);
+    return InvalidArgument("THRESHER_ISA=" + std::string(name) + ": " + why + "; it has " + Join(Available()) +
+                           ". Choose one of these or unset the variable.");
   }
   Use(TargetsUpTo(*wanted), *wanted == Isa::kAmx ? Tiles::kInstructions : Tiles::kNone);
   return Status::Ok();
 }
 
 void UseBest() { Use(DetectedTargets(), Contains(Available(), Isa::kAmx) ? Tiles::kInstructions : Tiles::kNone); }
+
+std::string_view Refusal() { return DetectAmx().refusal; }
 
 Tiles CurrentTiles() { return g_tiles.load(std::memory_order_relaxed); }
 

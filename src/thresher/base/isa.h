@@ -35,6 +35,9 @@ Result<Isa> Select();
 // made before are void; meant for start-up and tests, not for use while kernels run. Errors as Select().
 Status Force(std::string_view name);
 
+// Why this process may not use an instruction set that the processor has, "" where it may use all it has.
+std::string_view Refusal();
+
 // Undoes Force: the best available instruction set.
 void UseBest();
 

@@ -74,6 +74,8 @@ void BindSystem(nb::module_& m) {
   m.def("version", [] { return std::string(kVersion); });
   m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
   m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");
+  m.def("isa_refusal", [] { return std::string(isa::Refusal()); },
+        "Why an instruction set that the processor has may not be used; empty where all may.");
   m.def("compiled_isas", [] { return Names(isa::Compiled()); }, "Those this build has kernels for, worst first.");
   m.def(
       "precisions", [] { return std::vector<std::string>(std::begin(kPrecisionNames), std::end(kPrecisionNames)); },

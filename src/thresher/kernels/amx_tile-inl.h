@@ -1,5 +1,5 @@
 // Tiles of a matrix unit (tile_unit.h) for products whose operands are smaller than the sums: up to 32 rows of A times
-// one packed panel of B, with the contract of RunDotTile.
+// one packed panel of B, with the contract of RunDotTile but for the residual.
 //
 // A step of a panel, 32 columns of pairs of bf16 or quads of int8, is 128 bytes: 16 steps are two tiles beside each
 // other. Two tiles of rows times these two keep four tiles of sums in the unit. Rows of A hold whole pieces of 16
@@ -22,6 +22,7 @@
 #include "thresher/base/isa.h"
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/dot_tile-inl.h"
+#include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/tile_unit.h"
 
 // The target that isa::Isa::kAmx dispatches to.
@@ -60,8 +61,10 @@ struct VectorTiles {
   static constexpr size_t kMostRows = Dot::kMostRows;
   static constexpr size_t kSteps = 2;  // that belong together
   static constexpr int kCacheRows = kTileRows;
+  static constexpr bool kOnUnit = false;
   explicit VectorTiles(size_t) {}
-  static void Run(const DotTileArgs& tile, size_t rows) { DotTileForRows<Dot>(rows)(tile); }
+  void Run(const DotTileArgs& tile, size_t rows) { DotTileForRows<Dot>(rows)(tile); }
+  void Finish(FinishFunction finish, const FinishArgs& args) { finish(args); }
 };
 
 #if THRESHER_UNIT_TARGET
@@ -95,12 +98,35 @@ HWY_INLINE void UnitDot() {
   }
 }
 
-// kTwo: two tiles of rows.
+// What is left to do with the sums of a tile, if anything. The matrix unit works beside the rest of the processor: what
+// becomes of the sums of one tile is done in pieces between the steps of the next one, which stores its own sums at its
+// end.
+struct PendingFinish {
+  FinishFunction finish = nullptr;
+  FinishArgs args;
+
+  // Rows [begin, end).
+  template <class Sum>
+  void Run(size_t begin, size_t end) const {
+    if (begin == end) return;
+    FinishArgs rows = args;
+    rows.sums = static_cast<const Sum*>(args.sums) + begin * PanelWidth();
+    rows.to.c += begin * args.to.ldc;
+    if (rows.to.residual != nullptr) rows.to.residual += begin * args.to.ldr;
+    rows.to.rows = end - begin;
+    if (rows.row_scale != nullptr) rows.row_scale += begin;
+    if (rows.row_zero != nullptr) rows.row_zero += begin;
+    finish(rows);
+  }
+};
+
+// kTwo: two tiles of rows. `pending` is done meanwhile. A residual is not added here.
 template <class Unit, class Dot, bool kTwo>
-HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows) {
+HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows, PendingFinish& pending) {
   static_assert(Dot::kLaneBytes == sizeof(uint32_t));
   constexpr size_t kStepBytes = 2 * kUnitRowBytes;
   const size_t second = kTwo ? rows - kUnitRows : 0;
+  const size_t lda = args.lda;
 
   if (args.init == nullptr) {
     Unit::template Zero<0>();
@@ -122,12 +148,12 @@ HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows) {
 
   const auto multiply = [&](const uint8_t* a, const uint8_t* b) HWY_ATTR {
     Unit::template Load<6>(b, kStepBytes);
-    Unit::template Load<4>(a, args.lda);
+    Unit::template Load<4>(a, lda);
     UnitDot<Unit, Dot, 0, 4, 6>();
     Unit::template Load<7>(b + kUnitRowBytes, kStepBytes);
     UnitDot<Unit, Dot, 1, 4, 7>();
     if constexpr (kTwo) {
-      Unit::template Load<5>(a + second * args.lda, args.lda);
+      Unit::template Load<5>(a + second * lda, lda);
       UnitDot<Unit, Dot, 2, 5, 6>();
       UnitDot<Unit, Dot, 3, 5, 7>();
     }
@@ -137,9 +163,16 @@ HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows) {
   const uint8_t* fetched = args.fetch.from;
   const size_t lines = args.fetch.lines * (kUnitSteps / 2);
   size_t steps = args.steps;
+  // Rows of what is pending that a step does, so that all are done with the last one.
+  const size_t most_done = pending.finish == nullptr ? 0 : pending.args.to.rows;
+  const size_t share = most_done / std::max<size_t>(steps / kUnitSteps, 1) + 1;
+  size_t done = 0;
   for (; steps >= kUnitSteps; steps -= kUnitSteps) {
     for (size_t line = 0; line < lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
     multiply(a, b);
+    const size_t end = std::min(done + share, most_done);
+    pending.template Run<typename Dot::Sum>(done, end);
+    done = end;
     a += kUnitRowBytes;
     b += kUnitSteps * kStepBytes;
     fetched += 64 * lines;
@@ -151,49 +184,47 @@ HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows) {
     std::memset(padded + steps * kStepBytes, 0, (kUnitSteps - steps) * kStepBytes);
     multiply(a, padded);
   }
+  pending.template Run<typename Dot::Sum>(done, most_done);
+  pending.finish = nullptr;
 
-  const auto store = [&](uint8_t* out, size_t stride) HWY_ATTR {
-    Unit::template Store<0>(out, stride);
-    Unit::template Store<1>(out + kUnitRowBytes, stride);
-    if constexpr (kTwo) {
-      Unit::template Store<2>(out + second * stride, stride);
-      Unit::template Store<3>(out + second * stride + kUnitRowBytes, stride);
-    }
-  };
-  if (args.residual == nullptr) {
-    store(static_cast<uint8_t*>(args.out), args.out_ld * sizeof(uint32_t));
-    return;
-  }
-  const TileTag d;
-  const size_t lanes = hn::Lanes(d);
-  alignas(64) float sums[kUnitBlockRows * 2 * kUnitRows];
-  store(reinterpret_cast<uint8_t*>(sums), 2 * kUnitRowBytes);
-  float* out = static_cast<float*>(args.out);
-  for (size_t i = 0; i < rows; ++i) {
-    const float* residual = args.residual + i * args.residual_ld;
-    const float* row = sums + i * 2 * lanes;
-    const auto left = hn::Add(hn::Load(d, row), hn::LoadU(d, residual));
-    const auto right = hn::Add(hn::Load(d, row + lanes), hn::LoadU(d, residual + lanes));
-    hn::StoreU(left, d, out + i * args.out_ld);
-    hn::StoreU(right, d, out + i * args.out_ld + lanes);
+  uint8_t* out = static_cast<uint8_t*>(args.out);
+  const size_t stride = args.out_ld * sizeof(uint32_t);
+  Unit::template Store<0>(out, stride);
+  Unit::template Store<1>(out + kUnitRowBytes, stride);
+  if constexpr (kTwo) {
+    Unit::template Store<2>(out + second * stride, stride);
+    Unit::template Store<3>(out + second * stride + kUnitRowBytes, stride);
   }
 }
 
 // Up to 16 rows when the tiles are configured for so many, else 16 to 32.
 template <class Unit, class Dot>
-HWY_INLINE void RunUnitTile(const DotTileArgs& args, size_t rows) {
-  (rows <= kUnitRows ? &MultiplyUnitTile<Unit, Dot, false> : &MultiplyUnitTile<Unit, Dot, true>)(args, rows);
+HWY_INLINE void RunUnitTile(const DotTileArgs& args, size_t rows, PendingFinish& pending) {
+  (rows <= kUnitRows ? &MultiplyUnitTile<Unit, Dot, false> : &MultiplyUnitTile<Unit, Dot, true>)(args, rows, pending);
 }
 
 template <class Unit, class DotType>
-struct UnitTiles {
+class UnitTiles {
+ public:
   using Dot = DotType;
   static constexpr size_t kMostRows = kUnitBlockRows;
   static constexpr size_t kSteps = kUnitSteps;
   static constexpr int kCacheRows = static_cast<int>(kUnitBlockRows);
-  explicit UnitTiles(size_t rows) : tiles(rows) {}
-  static void Run(const DotTileArgs& tile, size_t rows) { RunUnitTile<Unit, Dot>(tile, rows); }
-  ConfiguredTiles<Unit> tiles;
+  static constexpr bool kOnUnit = true;
+  explicit UnitTiles(size_t rows) : tiles_(rows) {}
+  ~UnitTiles() {
+    if (pending_.finish != nullptr) pending_.template Run<typename Dot::Sum>(0, pending_.args.to.rows);
+  }
+  void Run(const DotTileArgs& tile, size_t rows) { RunUnitTile<Unit, Dot>(tile, rows, pending_); }
+  // Soon: while the next tile is multiplied, or when this object ends. What the arguments point to must last.
+  void Finish(FinishFunction finish, const FinishArgs& args) {
+    pending_.finish = finish;
+    pending_.args = args;
+  }
+
+ private:
+  ConfiguredTiles<Unit> tiles_;
+  PendingFinish pending_;
 };
 
 #endif  // THRESHER_UNIT_TARGET

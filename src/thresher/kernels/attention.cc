@@ -222,8 +222,8 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
 
 // The same with rows and panels of bf16; `a` has rows of lda floats, each two elements.
 template <class Tiles>
-void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float* panels, size_t panel_stride,
-                  size_t num_panels, bool accumulate, float* out, size_t out_ld) {
+void MultiplyBf16(Tiles& unit, const float* a, size_t lda, size_t rows, size_t k, const float* panels,
+                  size_t panel_stride, size_t num_panels, bool accumulate, float* out, size_t out_ld) {
   const size_t width = PanelWidth();
   const RowTiles tiles(rows, Tiles::kMostRows);
   DotTileArgs tile{};
@@ -242,7 +242,7 @@ void MultiplyBf16(const float* a, size_t lda, size_t rows, size_t k, const float
       tile.out = tile_out;
       tile.init = accumulate ? tile_out : nullptr;
       tile.fetch = {next, 1, MayFetchIntoL1(height)};
-      Tiles::Run(tile, height);
+      unit.Run(tile, height);
       row += height;
     }
   }
@@ -337,7 +337,7 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
   std::fill_n(row_sum, rows, 0.0f);
   const bool masked = args.mask.data != nullptr;
   const RowTiles bf16_tiles(rows, Tiles::kMostRows);
-  const Tiles in_use(bf16_tiles.Height(bf16_tiles.count - 1));
+  Tiles unit(bf16_tiles.Height(bf16_tiles.count - 1));
   if (args.bf16) {
     const size_t filled = RoundUp(layout.depth, 2);
     const size_t zeros = RoundUp(filled, layout.last_zeros) - filled;
@@ -352,7 +352,7 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     const size_t count = std::min(layout.key_step, limit - key);
     const float* keys = scratch + layout.packed_k + key / width * layout.k_panel;
     if (args.bf16) {
-      MultiplyBf16<Tiles>(scratch + layout.bf16_q, layout.row_q, rows, layout.depth, keys, layout.k_panel,
+      MultiplyBf16(unit, scratch + layout.bf16_q, layout.row_q, rows, layout.depth, keys, layout.k_panel,
                    (count + width - 1) / width, false, scores, layout.scores_ld);
     } else {
       Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth, keys, layout.k_panel,
@@ -403,8 +403,8 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     }
     if (args.bf16) {
       // Keys begin at an even one, so half the rows of floats lie before it.
-      MultiplyBf16<Tiles>(weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width, layout.v_panel,
-                   layout.acc_ld / width, key != 0, acc, layout.acc_ld);
+      MultiplyBf16(unit, weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width,
+                   layout.v_panel, layout.acc_ld / width, key != 0, acc, layout.acc_ld);
     } else {
       Multiply(scores, layout.scores_ld, rows, count, scratch + layout.packed_v + key * width, layout.v_panel,
                layout.acc_ld / width, key != 0, acc, layout.acc_ld);

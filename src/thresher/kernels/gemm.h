@@ -47,7 +47,7 @@ void PackWeight(Precision precision, const Weight& weight, void* packed, int par
 int64_t PackedPanels(int64_t n);
 void PackPanels(Precision precision, const Weight& weight, void* packed, int64_t begin, int64_t end);
 
-// Rows of the tile that is multiplied in registers.
+// Rows of the tile that is multiplied in registers, of fp32 rows.
 int TileRows();
 
 // The numbers that a packed matrix stands for, as b[i * n + j].

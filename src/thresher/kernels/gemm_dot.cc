@@ -226,7 +226,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
     const RowTiles tiles(block_end - block_begin, Tiles::kMostRows);
-    const Tiles in_use(tiles.Height(tiles.count - 1));
+    Tiles unit(tiles.Height(tiles.count - 1));
     const size_t most_steps = tiles.count == 1 ? std::max<size_t>(steps, 1) : panel_steps;
     const size_t blocks = std::max<size_t>(1, (steps + most_steps - 1) / most_steps);
     const size_t block_steps = RoundUp((steps + blocks - 1) / blocks, Tiles::kSteps);
@@ -236,7 +236,8 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
       const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-      const bool direct = !kInt8 && columns == width && args.activation == Activation::kNone;
+      const bool direct = !kInt8 && columns == width && args.activation == Activation::kNone &&
+                          !(Tiles::kOnUnit && args.residual != nullptr);
 
       for (size_t b = 0; b < blocks; ++b) {
         const size_t begin = std::min(steps, b * block_steps);
@@ -270,7 +271,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
           tile.fetch = tiles.count == 1 ? FetchAlone(height, 1, tile.b, block_bytes, turns, next_b)
                                         : FetchShare(tiles, t, tile.b, block_bytes, turns, next_b);
           if (last) FetchResult(to);
-          Tiles::Run(tile, height);
+          unit.Run(tile, height);
           if (last && !direct) {
             FinishArgs finished{};
             finished.sums = wait;
@@ -285,7 +286,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
                 finished.row_zero = args.zero + row;
               }
             }
-            finish(finished);
+            unit.Finish(finish, finished);
           }
           row += height;
         }
@@ -320,6 +321,11 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
       row += height;
     }
   }
+}
+
+int RowsOfTile(RowForm form) {
+  if ((form == RowForm::kBF16 || form == RowForm::kInt8) && UnitInUse() != isa::Tiles::kNone) return kUnitBlockRows;
+  return kTileRows;
 }
 
 bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
@@ -433,6 +439,7 @@ namespace thresher::kernels {
 namespace {
 
 HWY_EXPORT(HasShortSums);
+HWY_EXPORT(RowsOfTile);
 HWY_EXPORT(RowStride);
 HWY_EXPORT(ConvertRange);
 HWY_EXPORT(RestoreRange);
@@ -455,6 +462,8 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
   }
   return precision == Precision::kBf16 && MultipliesBf16() ? RowForm::kBF16 : RowForm::kF32;
 }
+
+int TileRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsOfTile)(form); }
 
 int64_t RowBytes(RowForm form, int64_t k) {
   if (form == RowForm::kF32) return k * static_cast<int64_t>(sizeof(float));

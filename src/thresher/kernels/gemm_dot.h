@@ -27,6 +27,9 @@ enum class RowForm : uint8_t { kF32, kBF16, kInt8, kInt16, kBlocks };
 // fp32 rows where the processor does not multiply bf16, or is slower at it (arithmetic.h).
 RowForm RowsFor(Precision precision, int64_t m, Variant variant = Variant::kAuto);
 
+// Rows of the tile that is multiplied in registers, or by a matrix unit.
+int TileRows(RowForm form);
+
 // Bytes of a converted row of k elements.
 int64_t RowBytes(RowForm form, int64_t k);
 

@@ -142,7 +142,7 @@ class Bench {
             ? kernels::BlockRows(FloatArgs(blocking, packed_.get()), rows, share.panel_end - share.panel_begin)
             : kernels::BlockRows(blocking, static_cast<size_t>(kernels::RowBytes(form, key_.k)));
     const auto blocks = [](size_t total, size_t most) { return (total + most - 1) / most; };
-    return {whole, variant, blocks(panel_bytes, kernels::PanelBlockBytes(blocking, kernels::TileRows())),
+    return {whole, variant, blocks(panel_bytes, kernels::PanelBlockBytes(blocking, kernels::TileRows(form))),
             blocks(rows, block_rows)};
   }
 

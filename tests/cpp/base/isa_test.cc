@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "thresher/base/amx.h"
+
 namespace thresher::isa {
 namespace {
 
@@ -54,6 +56,24 @@ TEST_F(IsaTest, AvailableIsPartOfCompiled) {
 }
 
 #if defined(__x86_64__)
+TEST_F(IsaTest, PlainTilesStandInForAmx) {
+  if (!ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmx";
+  EXPECT_EQ(Current(), Isa::kAmx);
+  EXPECT_EQ(CurrentTiles(), Tiles::kPlain);
+  for (const Isa isa : Available()) {
+    ASSERT_TRUE(Force(Name(isa)).ok());
+    EXPECT_EQ(Current(), isa);
+    EXPECT_EQ(CurrentTiles(), isa == Isa::kAmx ? Tiles::kInstructions : Tiles::kNone);
+  }
+}
+
+// Where the processor lacks it, nothing is refused; where the system does not let it be used, there is a reason.
+TEST_F(IsaTest, AmxIsAvailableWhereItIsUsable) {
+  const bool available = std::find(Available().begin(), Available().end(), Isa::kAmx) != Available().end();
+  EXPECT_EQ(available, DetectAmx().usable);
+  EXPECT_TRUE(Refusal().empty() || !available);
+}
+
 // Whoever made the processor.
 TEST_F(IsaTest, Bf16IsFoundWhereTheProcessorHasIt) {
   const auto available = [](Isa isa) {

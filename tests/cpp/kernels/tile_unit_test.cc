@@ -139,7 +139,7 @@ TEST(TileUnitDeathTest, WhatIsAFaultOfTheInstructionsIsOneOfThePlainForm) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Memory memory;
   EXPECT_DEATH(PlainUnit::Zero<0>(), "not configured");
-  const auto configured = [&](TileConfig config, auto then) {
+  const auto configured = [](const TileConfig& config, auto then) {
     PlainUnit::Configure(config);
     then();
   };
