@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <exception>
 #include <new>
 #include <string>
 #include <system_error>
@@ -16,9 +17,9 @@
 
 namespace thresher {
 
-// On a cache line of its own: each worker spins on its own ticket.
 struct alignas(64) ThreadPool::Worker {
-  std::atomic<uint32_t> ticket{0};  // one more for every job this worker has a part in
+  std::atomic<uint32_t> asleep{0};
+  std::atomic<uint32_t> ticket{0};  // what it sleeps on
   std::thread thread;
 };
 
@@ -105,15 +106,17 @@ void ThreadPool::Start(int num_threads) {
   num_threads = std::max(num_threads, 1);
   // With more threads than cores, a spinning thread keeps the one it waits for from running.
   spin_ns_ = num_threads <= UsableCores() ? kSpinNs : 0;
+  ending_.store(false);
+  rounds_ = std::make_unique<Rounds>(num_threads, spin_ns_);
   if (num_threads > 1) {
     const Room room;
     workers_ = std::make_unique<Worker[]>(static_cast<size_t>(num_threads - 1));
-    for (int part = 1; part < num_threads; ++part) {
-      Worker& worker = workers_[static_cast<size_t>(part - 1)];
+    for (int thread = 1; thread < num_threads; ++thread) {
+      Worker& worker = workers_[static_cast<size_t>(thread - 1)];
       try {
-        worker.thread = std::thread([this, &worker, part] { Loop(worker, part); });
+        worker.thread = std::thread([this, &worker, thread] { Loop(worker, thread); });
       } catch (const std::system_error&) {
-        num_threads = part;  // the system gives no more threads: work with those there are
+        num_threads = thread;  // the system gives no more threads: work with those there are
       }
     }
   }
@@ -121,27 +124,40 @@ void ThreadPool::Start(int num_threads) {
 }
 
 void ThreadPool::Stop() {
-  const int num_workers = num_threads() - 1;
+  const int num_threads = this->num_threads();
   num_threads_.store(1, std::memory_order_release);
-  work_ = nullptr;
-  for (int i = 0; i < num_workers; ++i) {
-    Worker& worker = workers_[static_cast<size_t>(i)];
-    worker.ticket.fetch_add(1);
-    worker.ticket.notify_one();
-  }
-  for (int i = 0; i < num_workers; ++i) workers_[static_cast<size_t>(i)].thread.join();
+  ending_.store(true);
+  for (int thread = 1; thread < num_threads; ++thread) Wake(thread);
+  for (int i = 0; i < num_threads - 1; ++i) workers_[static_cast<size_t>(i)].thread.join();
   workers_.reset();
 }
 
-void ThreadPool::Loop(Worker& worker, int part) {
+bool ThreadPool::Wake(int thread) {
+  Worker& worker = workers_[static_cast<size_t>(thread - 1)];
+  // One that does not sleep yet will look once more before it does.
+  if (worker.asleep.load() == 0) return false;
+  worker.ticket.fetch_add(1);
+  worker.ticket.notify_one();
+  return true;
+}
+
+void ThreadPool::WakeGroup(int second, int end) {
+  for (int thread = second; thread < std::min(second + Rounds::kGroup - 1, end); ++thread) Wake(thread);
+}
+
+void ThreadPool::Loop(Worker& worker, int thread) {
   inside_work = true;
-  uint32_t done = 0;
   for (;;) {
-    WaitWhileEqual(worker.ticket, done, spin_ns_);
-    ++done;
-    if (work_ == nullptr) return;
-    (*work_)(part, num_parts_);
-    if (pending_.fetch_sub(1) == 1) pending_.notify_one();
+    if (!rounds_->SpinUntilOpen(thread)) {
+      const uint32_t ticket = worker.ticket.load();
+      worker.asleep.store(1);
+      if (!ending_.load() && !rounds_->OpenFor(thread)) worker.ticket.wait(ticket);
+      worker.asleep.store(0);
+      // The first of a group wakes the others.
+      if (thread % Rounds::kGroup == 0) WakeGroup(thread + 1, woken_.load(std::memory_order_relaxed));
+    }
+    if (ending_.load()) return;
+    rounds_->Join(thread);
   }
 }
 
@@ -151,37 +167,82 @@ void ThreadPool::Run(FunctionRef<void(int part, int num_parts)> work, int max_pa
     return;
   }
   const std::lock_guard lock(run_mutex_);
-  const int num_parts = std::min(num_threads(), max_parts);  // read again: Resize may have come first
-  if (borrowing) return RunOnTeam(work, num_parts);
-  work_ = &work;
-  num_parts_ = num_parts;
-  pending_.store(static_cast<uint32_t>(num_parts - 1), std::memory_order_relaxed);
-  for (int part = 1; part < num_parts; ++part) {
-    Worker& worker = workers_[static_cast<size_t>(part - 1)];
-    worker.ticket.fetch_add(1);  // publishes the job
-    worker.ticket.notify_one();
+  int num_parts = std::min(num_threads(), max_parts);  // read again: Resize may have come first
+  if (borrowing) {
+    // Rounds are for any number of threads; here each must have its part.
+    struct Call {
+      FunctionRef<void(int, int)>& work;
+      const OpenMp& library;
+      std::exception_ptr thrown;
+      std::atomic<bool> failed{false};
+    } call{work, *open_mp.load(std::memory_order_acquire), nullptr};
+    constexpr auto kBody = [](void* data) {
+      Call& call = *static_cast<Call*>(data);
+      const InsideWork inside;
+      try {
+        call.work(call.library.thread_number(), call.library.team_size());
+      } catch (...) {
+        if (!call.failed.exchange(true)) call.thrown = std::current_exception();
+      }
+    };
+    call.library.parallel(kBody, &call, static_cast<unsigned>(num_parts), 0);
+    if (call.failed) std::rethrow_exception(call.thrown);
+    return;
   }
-  {
-    const InsideWork inside;
-    work(0, num_parts);
-  }
-  for (uint32_t left; (left = pending_.load(std::memory_order_acquire)) != 0;) {
-    WaitWhileEqual(pending_, left, spin_ns_);
-  }
+  Share({.num_rounds = 1,
+         .parts = [&](int) { return num_parts; },
+         .work = [&](int, int part, int) { work(part, num_parts); },
+         .ended = [](int) {},
+         .fixed = true},
+        num_parts);
 }
 
-void ThreadPool::RunOnTeam(FunctionRef<void(int part, int num_parts)> work, int num_parts) {
-  struct Job {
-    FunctionRef<void(int, int)>& work;
+void ThreadPool::RunRounds(const Rounds::Job& job, int max_threads) {
+  if (inside_work || max_threads <= 1 || num_threads() == 1) {
+    for (int round = 0; round < job.num_rounds; ++round) {
+      const int num_parts = job.parts(round);
+      for (int part = 0; part < num_parts; ++part) job.work(round, part, 0);
+      job.ended(round);
+    }
+    return;
+  }
+  const std::lock_guard lock(run_mutex_);
+  Share(job, std::min(num_threads(), max_threads));
+}
+
+void ThreadPool::Share(const Rounds::Job& job, int num_threads) {
+  woken_.store(num_threads, std::memory_order_relaxed);
+  rounds_->Begin(job, num_threads);
+  if (borrowing) return RunOnTeam(num_threads);
+  // A tree of two levels: this thread wakes its own group and the first of each other one that sleeps.
+  for (int first = Rounds::kGroup; first < num_threads; first += Rounds::kGroup) {
+    if (!Wake(first)) WakeGroup(first + 1, num_threads);
+  }
+  WakeGroup(1, num_threads);
+  const InsideWork inside;
+  rounds_->Lead();
+}
+
+void ThreadPool::RunOnTeam(int num_threads) {
+  struct Team {
+    Rounds& rounds;
     const OpenMp& library;
-  } job{work, *open_mp.load(std::memory_order_acquire)};
-  // The library may give fewer threads than it was asked for; every one of them knows how many there are.
+    std::exception_ptr thrown;
+  } team{*rounds_, *open_mp.load(std::memory_order_acquire), nullptr};
+  // The library may give fewer threads than it was asked for.
   constexpr auto kBody = [](void* data) {
-    const Job& job = *static_cast<const Job*>(data);
+    Team& team = *static_cast<Team*>(data);
     const InsideWork inside;
-    job.work(job.library.thread_number(), job.library.team_size());
+    const int thread = team.library.thread_number();
+    if (thread > 0) return team.rounds.Join(thread);
+    try {
+      team.rounds.Lead();
+    } catch (...) {  // not through the library's frames
+      team.thrown = std::current_exception();
+    }
   };
-  job.library.parallel(kBody, &job, static_cast<unsigned>(num_parts), 0);
+  team.library.parallel(kBody, &team, static_cast<unsigned>(num_threads), 0);
+  if (team.thrown != nullptr) std::rethrow_exception(team.thrown);
 }
 
 bool ThreadPool::BorrowOpenMp() {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "thresher/base/function_ref.h"
+#include "thresher/base/rounds.h"
 
 namespace thresher {
 
@@ -19,8 +20,7 @@ struct OpenMp {
   int (*max_threads)() = nullptr;    // omp_get_max_threads
 };
 
-// The caller does part 0 itself, workers the others; each part always goes to the same worker, so a worker finds its
-// share of the data in its own cache. Idle workers spin for kSpinNs and then sleep.
+// The caller is thread 0, workers are the others. Idle workers spin for kSpinNs and then sleep.
 class ThreadPool {
  public:
   // `num_threads` counts the caller: 1 makes no worker.
@@ -31,11 +31,16 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_.load(std::memory_order_acquire); }
 
-  // Calls work(part, num_parts) once for every part in [0, num_parts) and returns when all are done.
-  // num_parts = min(num_threads(), max_parts); with one part the call is made directly, without any synchronisation.
-  // Allocates nothing. `work` must not throw. Calls from several threads take turns; a call from inside `work` runs as
-  // one part on the spot.
+  // Calls work(part, num_parts) once for every part in [0, num_parts), part i always on thread i, and returns when all
+  // are done. num_parts = min(num_threads(), max_parts); with one part the call is made directly, without any
+  // synchronisation. Allocates nothing; throws the first of what parts have thrown. Calls from several threads take
+  // turns; a call from inside `work` runs as one part on the spot.
   void Run(FunctionRef<void(int part, int num_parts)> work, int max_parts = 1 << 30);
+
+  // Does the job's rounds one after the other, with at most `max_threads` threads, of which each takes the parts that
+  // nobody has begun (rounds.h). Every part is done once, whatever the number of threads. As Run otherwise; where there
+  // is one thread only it does all parts in order.
+  void RunRounds(const Rounds::Job& job, int max_threads);
 
   // Replaces the workers, after waiting for a Run in progress. Not from inside `work`.
   void Resize(int num_threads);
@@ -65,17 +70,20 @@ class ThreadPool {
 
   void Start(int num_threads);
   void Stop();
-  void Loop(Worker& worker, int part);
-  void RunOnTeam(FunctionRef<void(int part, int num_parts)> work, int num_parts);
+  void Loop(Worker& worker, int thread);
+  bool Wake(int thread);                // whether it had to
+  void WakeGroup(int second, int end);  // those after the first of a group
+  // With run_mutex_ held: the job on `num_threads` threads, the pool's or OpenMP's.
+  void Share(const Rounds::Job& job, int num_threads);
+  void RunOnTeam(int num_threads);
 
   std::mutex run_mutex_;  // held during Run and Resize
   std::atomic<int> num_threads_{1};
   int64_t spin_ns_ = 0;
   std::unique_ptr<Worker[]> workers_;
-  // The job in progress; workers read these between their ticket and their decrement of pending_.
-  const FunctionRef<void(int, int)>* work_ = nullptr;  // nullptr asks the workers to end
-  int num_parts_ = 0;
-  alignas(64) std::atomic<uint32_t> pending_{0};
+  std::unique_ptr<Rounds> rounds_;
+  std::atomic<int> woken_{0};  // threads of the job in progress, or of the last one
+  std::atomic<bool> ending_{false};
 };
 
 }  // namespace thresher

@@ -252,7 +252,7 @@ nb::list Steps(const Session& session) {
     entry["source"] = step.source;
     entry["module"] = step.module;
     entry["section"] = kSections[static_cast<size_t>(step.section)];
-    entry["parallel"] = step.parallel;
+    entry["parts"] = step.parts;
     entry["flops"] = step.flops;
     entry["bytes"] = step.bytes;
     entry["scratch_bytes"] = step.scratch_bytes;

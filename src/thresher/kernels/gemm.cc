@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <type_traits>
 
 #include "thresher/base/simd_targets.h"
@@ -536,15 +537,36 @@ PanelRange ShareOfProduct(int64_t m, int64_t n, int part, int num_parts, Split s
   const size_t width = CurrentPanelWidth();
   const size_t panels = (static_cast<size_t>(n) + width - 1) / width;
   const size_t parts = static_cast<size_t>(num_parts);
-  // The cost of the slowest part. Fewer than four rows take as long as four: reading the panel sets the pace.
-  const size_t by_rows = std::max<size_t>((rows + parts - 1) / parts, 4) * panels;
-  const size_t by_panels = std::max<size_t>(rows, 4) * ((panels + parts - 1) / parts);
-  // In a tie, let each part read only its share of the larger matrix.
-  const bool panels_balance = by_panels < by_rows || (by_panels == by_rows && n >= m);
-  if (split == Split::kAuto ? panels_balance : split == Split::kPanels) {
-    return {0, rows, Share(panels, part, num_parts), Share(panels, part + 1, num_parts)};
+  // A grid of row_cuts x panel_cuts parts; the last few of num_parts may be left without any work.
+  size_t row_cuts = split == Split::kRows ? parts : 1;
+  size_t panel_cuts = split == Split::kRows ? 1 : parts;
+  if (split == Split::kAuto) {
+    size_t least = std::numeric_limits<size_t>::max();
+    const auto consider = [&](size_t r, size_t p) {
+      const size_t part_rows = (rows + r - 1) / r;
+      const size_t part_columns = (panels + p - 1) / p * width;
+      // What the largest part costs. Fewer than four rows take as long as four: reading the panel sets the pace. What a
+      // part reads counts little beside what it multiplies, but makes compact parts win.
+      const size_t cost = std::max<size_t>(part_rows, 4) * part_columns + 2 * (part_rows + part_columns);
+      if (cost >= least) return;
+      least = cost;
+      row_cuts = r;
+      panel_cuts = p;
+    };
+    for (size_t cuts = 1; cuts * cuts <= parts; ++cuts) {
+      consider(cuts, parts / cuts);
+      consider(parts / cuts, cuts);
+    }
   }
-  return {Share(rows, part, num_parts), Share(rows, part + 1, num_parts), 0, panels};
+  // Parts that follow one another, which one thread owns, share what is larger: panels or rows.
+  const size_t number = static_cast<size_t>(part);
+  const bool by_panels = panels * width >= rows;
+  const size_t row = by_panels ? number % row_cuts : number / panel_cuts;
+  const size_t column = by_panels ? number / row_cuts : number % panel_cuts;
+  if (row >= row_cuts || column >= panel_cuts) return {rows, rows, panels, panels};
+  const auto cut = [](size_t total, size_t i, size_t count) { return total * i / count; };
+  return {cut(rows, row, row_cuts), cut(rows, row + 1, row_cuts), cut(panels, column, panel_cuts),
+          cut(panels, column + 1, panel_cuts)};
 }
 
 size_t GemmScratchBytes(const GemmArgs& args) {

@@ -80,11 +80,11 @@ inline constexpr size_t kMostGemmScratchBytes = size_t{384} * 1024;
 // rows. Needs no data.
 size_t GemmScratchBytes(const GemmArgs& args);
 
-// Computes part `part` of `num_parts`: a range of rows or of panels. k == 0 is a product of 0. `scratch` is 64-byte
+// Computes part `part` of `num_parts`: a range of rows and panels. k == 0 is a product of 0. `scratch` is 64-byte
 // aligned and the part's own.
 void Gemm(const GemmArgs& args, void* scratch, int part = 0, int num_parts = 1);
 
-// Which rows of a and panels of b a part computes.
+// Which rows of a and panels of b a part computes; none, perhaps.
 struct PanelRange {
   size_t row_begin, row_end, panel_begin, panel_end;
   bool empty() const { return row_begin == row_end || panel_begin == panel_end; }

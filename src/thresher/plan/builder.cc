@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "thresher/base/rounds.h"
 #include "thresher/graph/printer.h"
 #include "thresher/plan/lowering.h"
 #include "thresher/plan/memory_planner.h"
@@ -12,11 +13,15 @@
 namespace thresher {
 namespace {
 
-// Below this much work the hand-over between threads costs more than it saves. The rates are those of one slow core:
-// the decision only has to be right to a factor of a few.
-constexpr double kParallelNs = 4000;
+// The rates are those of one slow core: the decisions below only have to be right to a factor of a few.
 constexpr double kFlopsPerNs = 40;
 constexpr double kBytesPerNs = 10;
+// A thread that has less to do than this costs more than it saves.
+constexpr double kLeastShareNs = 2000;
+// Shares longer than this are cut further, into parts that whoever is free takes, so that a thread whose core is slow,
+// or has been taken away, holds up one part and not its whole share.
+constexpr double kLeastPartNs = 10000;
+constexpr int kMostPartsPerThread = 4;
 
 constexpr int64_t kMaxArenaBytes = int64_t{1} << 40;
 
@@ -172,7 +177,7 @@ class PlanBuilder {
       Step& step = plan->steps[s];
       // The copies into the graph's outputs come after the nodes' steps.
       step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step);
-      step.parallel = num_threads > 1 && (step.data_decides || WorthThreads(step.flops, step.bytes));
+      step.parts = PartsOf(step, step.flops, step.bytes, num_threads);
     }
     if (options.recorded) AssignSites(*plan);
     MarkLifetimes(*plan);
@@ -183,8 +188,13 @@ class PlanBuilder {
   }
 };
 
-bool WorthThreads(double flops, double bytes) {
-  return std::max(flops, 0.0) / kFlopsPerNs + bytes / kBytesPerNs > kParallelNs;
+int PartsFor(double flops, double bytes, int num_threads) {
+  if (num_threads < 2) return 1;
+  const double ns = std::max(flops, 0.0) / kFlopsPerNs + bytes / kBytesPerNs;
+  const double threads = num_threads;
+  if (ns < kLeastShareNs * threads) return std::max(static_cast<int>(ns / kLeastShareNs), 1);
+  const double most = std::min<double>(kMostPartsPerThread, Rounds::kMostParts / threads);
+  return num_threads * static_cast<int>(std::clamp(ns / threads / kLeastPartNs, 1.0, std::max(most, 1.0)));
 }
 
 Result<std::shared_ptr<const Plan>> BuildPlan(const Graph& graph, WeightStore& weights, const PlanOptions& options) {

@@ -29,8 +29,12 @@ Status PlanMemory(Plan& plan, bool share);
 // Tells the profiler about the plan and its steps.
 void AssignSites(Plan& plan);
 
-// Whether a step of this cost is shared between threads.
-bool WorthThreads(double flops, double bytes);
+// How many parts a step of this cost is cut into for so many threads: for short ones as many as pay, for long ones a
+// few for every thread. It follows from the plan and the sizes alone, and results from it: not from who does the parts.
+int PartsFor(double flops, double bytes, int num_threads);
+inline int PartsOf(const Step& step, double flops, double bytes, int num_threads) {
+  return step.data_decides ? num_threads : PartsFor(flops, bytes, num_threads);
+}
 
 // Lowers `graph` as it stands; passes run before.
 Result<std::shared_ptr<const Plan>> BuildPlan(const Graph& graph, WeightStore& weights, const PlanOptions& options);

@@ -15,7 +15,7 @@ struct StepContext {
   const View* operands = nullptr;
   int num_inputs = 0;
   const void* params = nullptr;
-  std::byte* scratch = nullptr;  // 64-byte aligned, this part's own
+  std::byte* scratch = nullptr;  // 64-byte aligned, this thread's own
   int part = 0;
   int num_parts = 1;
 

@@ -307,7 +307,7 @@ Result<Plan> Instantiate(const Plan& plan, const Extent& extent, std::span<const
   });
   for (PlannedProduct& product : made.products) ChooseBlocking(*made.target, extent.tuning.get(), product);
   for (Step& step : made.steps) {
-    step.parallel = made.num_threads > 1 && (step.data_decides || WorthThreads(step.flops, step.bytes));
+    step.parts = PartsOf(step, step.flops, step.bytes, made.num_threads);
     if (step.product >= 0) {
       std::memcpy(ParamsOf(step) + step.params_type->blocking,
                   &made.products[static_cast<size_t>(step.product)].blocking, sizeof(kernels::Blocking));
@@ -453,7 +453,7 @@ std::vector<int64_t> NumbersOf(const Plan& plan) {
   std::vector<int64_t> numbers;
   for (const Number& number : Collect(plan)) numbers.push_back(number.value);
   for (const Step& step : plan.steps) {
-    numbers.push_back(step.parallel);
+    numbers.push_back(step.parts);
     numbers.push_back(static_cast<int64_t>(step.scratch_bytes));
   }
   return numbers;
@@ -468,7 +468,7 @@ SizedPlan::SizedPlan(std::shared_ptr<const Plan> plan)
       operands.push_back(ref.view);
       offsets.push_back(ref.offset * static_cast<int64_t>(SizeOf(ref.view.dtype)));
     }
-    parallel.push_back(step.parallel);
+    parts.push_back(step.parts);
     params.push_back(step.params.data());
     costs_.insert(costs_.end(), {step.flops, step.bytes});
     param_start_.push_back(param_memory_.size());
@@ -522,7 +522,7 @@ Status SizedPlan::Set(std::span<const int64_t> sizes) {
   scratch_bytes = 0;
   for (size_t s = 0; s < plan_->steps.size(); ++s) {
     const Step& step = plan_->steps[s];
-    parallel[s] = plan_->num_threads > 1 && (step.data_decides || WorthThreads(costs_[2 * s], costs_[2 * s + 1]));
+    parts[s] = PartsOf(step, costs_[2 * s], costs_[2 * s + 1], plan_->num_threads);
     if (extent.chooses && step.product >= 0) {
       std::memcpy(param(s, static_cast<size_t>(step.params_type->blocking)),
                   &products_[static_cast<size_t>(step.product)].blocking, sizeof(kernels::Blocking));

@@ -98,7 +98,7 @@ class SizedPlan {
   std::vector<int64_t> offsets;                 // per operand: bytes from the start of its buffer
   std::vector<int64_t> arena_offsets;           // per buffer: where it lies, if in the arena
   std::vector<const void*> params;              // per step
-  std::vector<uint8_t> parallel;                // per step
+  std::vector<int> parts;                       // per step
   std::vector<PortType> inputs;
   std::vector<PortType> outputs;
   int64_t scratch_bytes = 0;  // of one part, a multiple of 64

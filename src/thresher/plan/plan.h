@@ -71,8 +71,8 @@ struct Step {
   const ParamsType* params_type = nullptr;
   int product = -1;           // the plan's product whose blocking is among the params
   size_t scratch_bytes = 0;   // per part
-  bool parallel = false;      // false: one thread does it whole
-  bool data_decides = false;  // how much work it is follows from what is in its operands: always shared
+  int parts = 1;              // that it is done in, by as many threads or fewer; 1: one thread does it whole
+  bool data_decides = false;  // how much work it is follows from what is in its operands: as many parts as threads
   double flops = -1;          // < 0: not modelled
   double bytes = 0;
   StepShown shown;

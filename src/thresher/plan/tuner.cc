@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "thresher/base/barrier.h"
 #include "thresher/base/clock.h"
 #include "thresher/base/cpu.h"
 #include "thresher/base/thread_pool.h"
@@ -71,7 +70,7 @@ class Bench {
         pool_(key.num_threads) {
     const double flops = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k);
     const double numbers = static_cast<double>(key.m * key.k + key.k * key.n + key.m * key.n);
-    num_parts_ = WorthThreads(flops, sizeof(float) * numbers) ? key.num_threads : 1;
+    num_parts_ = PartsFor(flops, sizeof(float) * numbers, key.num_threads);
   }
 
   Status Prepare() {
@@ -84,7 +83,7 @@ class Bench {
     c_ = Allocate(key_.m * key_.n * 4);
     bias_ = Allocate(key_.n * 4);
     packed_ = Allocate(copies_ * packed_bytes_);
-    scratch_ = Allocate(num_parts_ * static_cast<int64_t>(kernels::kMostGemmScratchBytes));
+    scratch_ = Allocate(key_.num_threads * static_cast<int64_t>(kernels::kMostGemmScratchBytes));
     if (!plain || !a_ || !c_ || !bias_ || !packed_ || !scratch_) return NoMemory(wanted);
     Fill(Floats(plain), key_.n * key_.k);
     Fill(Floats(a_), key_.m * key_.k);
@@ -151,21 +150,20 @@ class Bench {
     const RowForm form = kernels::RowsFor(key_.precision, key_.m, blocking.variant);
     // Where candidates want rows in different forms, making them is part of the price.
     const bool convert = form == RowForm::kInt16;
-    SpinBarrier barrier(num_parts_);
+    const int rounds = convert ? 2 : 1;  // of a call
     const int64_t begin = NowNs();
-    pool_.Run(
-        [&](int part, int num_parts) {
-          for (int64_t call = 0; call < calls_; ++call) {
-            if (convert) {
-              kernels::ConvertRows(ConvertArgs(form), part, num_parts);
-              barrier.Wait();
-            }
-            const std::byte* packed = packed_.get() + (next_copy_ + call) % copies_ * packed_bytes_;
-            Multiply(form, blocking, packed, part, num_parts);
-            barrier.Wait();
-          }
-        },
-        num_parts_);
+    pool_.RunRounds({.num_rounds = static_cast<int>(calls_) * rounds,
+                     .parts = [&](int) { return num_parts_; },
+                     .work =
+                         [&](int round, int part, int thread) {
+                           if (convert && round % 2 == 0) {
+                             return kernels::ConvertRows(ConvertArgs(form), part, num_parts_);
+                           }
+                           const int64_t copy = (next_copy_ + round / rounds) % copies_;
+                           Multiply(form, blocking, packed_.get() + copy * packed_bytes_, part, thread);
+                         },
+                     .ended = [](int) {}},
+                    key_.num_threads);
     const int64_t end = NowNs();
     next_copy_ = (next_copy_ + calls_) % copies_;
     return static_cast<double>(std::max<int64_t>(end - begin, 1)) / static_cast<double>(calls_);
@@ -232,9 +230,9 @@ class Bench {
     return args;
   }
 
-  void Multiply(RowForm form, const Blocking& blocking, const std::byte* packed, int part, int num_parts) const {
-    std::byte* const scratch = scratch_.get() + static_cast<size_t>(part) * kernels::kMostGemmScratchBytes;
-    if (form == RowForm::kF32) return kernels::Gemm(FloatArgs(blocking, packed), scratch, part, num_parts);
+  void Multiply(RowForm form, const Blocking& blocking, const std::byte* packed, int part, int thread) const {
+    std::byte* const scratch = scratch_.get() + static_cast<size_t>(thread) * kernels::kMostGemmScratchBytes;
+    if (form == RowForm::kF32) return kernels::Gemm(FloatArgs(blocking, packed), scratch, part, num_parts_);
     kernels::GemmDotArgs args;
     args.form = form;
     args.m = key_.m, args.n = key_.n, args.k = key_.k;
@@ -245,7 +243,7 @@ class Bench {
     args.c = Floats(c_), args.ldc = key_.n;
     args.bias = Floats(bias_);
     args.blocking = blocking;
-    kernels::GemmDot(args, scratch, part, num_parts);
+    kernels::GemmDot(args, scratch, part, num_parts_);
   }
 
   const ProductKey key_;

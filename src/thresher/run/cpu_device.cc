@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "thresher/base/arena.h"
-#include "thresher/base/barrier.h"
 #include "thresher/base/clock.h"
 #include "thresher/base/cpu.h"
 #include "thresher/base/thread_pool.h"
@@ -81,6 +80,25 @@ void AddLaunch(uint32_t site, uint64_t execution, int64_t start, int64_t end) {
   profile::Add(record);
 }
 
+// What the steps of a run have taken. The end of one is the start of the next, so that waiting and dispatch are
+// somebody's time.
+void AddSteps(const RunContext& context, uint64_t correlation, int64_t start) {
+  const Plan& plan = context.sized.plan();
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    profile::Record record;
+    record.kind = profile::Kind::kOp;
+    record.section = static_cast<profile::Section>(plan.steps[s].section);
+    record.site = context.SiteOf(s);
+    record.execution = context.execution;
+    record.correlation = correlation + s;
+    record.value = context.begin;
+    record.start_ns = start;
+    record.end_ns = context.step_ends[s];
+    profile::Add(record);
+    start = record.end_ns;
+  }
+}
+
 // The first error of those that the parts of a run meet.
 class FirstError {
  public:
@@ -120,58 +138,35 @@ class CpuStream : public DeviceStream {
     const std::span<const CpuKernel> kernels = CpuKernels();
     const bool profiled = context.execution != 0;
     const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size()) : 0;
-    ThreadPool& pool = ThreadPool::Global();
-    bool any_parallel = false;
-    for (const uint8_t parallel : sized.parallel) any_parallel |= parallel != 0;
-    const int parties = any_parallel ? std::min(pool.num_threads(), plan.num_threads) : 1;
-    SpinBarrier barrier(parties);
     FirstError error;
     const int64_t launch = profiled ? NowNs() : 0;
-    pool.Run(
-        [&](int part, int num_parts) {
-          // The pool may have shrunk since it was asked; then part 0 does everything.
-          const bool alone = num_parts == 1 || num_parts != parties;
-          if (alone && part != 0) return;
-          int64_t start = 0;
-          if (profiled && part == 0) {
-            start = NowNs();
-            AddLaunch(plan.site, context.execution, launch, start);
-          }
-          for (size_t s = 0; s < plan.steps.size(); ++s) {
-            const Step& step = plan.steps[s];
-            const bool shared = sized.parallel[s] != 0 && !alone;
-            if ((part == 0 || shared) && !error.failed()) {
-              StepContext c;
-              c.operands = sized.operands.data() + sized.first_operand[s];
-              c.num_inputs = step.num_inputs;
-              c.params = sized.params[s];
-              c.scratch = context.scratch + context.scratch_bytes * part;
-              c.part = shared ? part : 0;
-              c.num_parts = shared ? num_parts : 1;
-              if (Status status = kernels[static_cast<size_t>(step.kernel)].run(c); !status.ok()) {
-                error.Set(std::move(status));
-              }
-            }
-            // Two steps of one thread in a row need no hand-over.
-            const bool next_parallel = s + 1 < plan.steps.size() && sized.parallel[s + 1] != 0;
-            if (!alone && (sized.parallel[s] != 0 || next_parallel)) barrier.Wait();
-            if (profiled && part == 0) {
-              // The end of one step is the start of the next, so that waiting and dispatch are somebody's time.
-              profile::Record record;
-              record.kind = profile::Kind::kOp;
-              record.section = static_cast<profile::Section>(step.section);
-              record.site = context.SiteOf(s);
-              record.execution = context.execution;
-              record.correlation = correlation + s;
-              record.value = context.begin;
-              record.start_ns = start;
-              record.end_ns = NowNs();
-              profile::Add(record);
-              start = record.end_ns;
-            }
-          }
-        },
-        parties);
+    const int64_t start = profiled ? NowNs() : 0;
+    const auto run = [&](int round, int part, int thread) {
+      if (error.failed()) return;
+      const auto s = static_cast<size_t>(round);
+      const Step& step = plan.steps[s];
+      StepContext c;
+      c.operands = sized.operands.data() + sized.first_operand[s];
+      c.num_inputs = step.num_inputs;
+      c.params = sized.params[s];
+      c.scratch = context.scratch + context.scratch_bytes * thread;
+      c.part = part;
+      c.num_parts = sized.parts[s];
+      if (Status status = kernels[static_cast<size_t>(step.kernel)].run(c); !status.ok()) error.Set(std::move(status));
+    };
+    const auto ended = [&](int round) {
+      if (profiled) context.step_ends[static_cast<size_t>(round)] = NowNs();
+    };
+    const bool shared = std::any_of(sized.parts.begin(), sized.parts.end(), [](int parts) { return parts > 1; });
+    ThreadPool::Global().RunRounds({.num_rounds = static_cast<int>(plan.steps.size()),
+                                    .parts = [&](int round) { return sized.parts[static_cast<size_t>(round)]; },
+                                    .work = run,
+                                    .ended = ended},
+                                   shared ? plan.num_threads : 1);
+    if (profiled) {
+      AddLaunch(plan.site, context.execution, launch, start);
+      AddSteps(context, correlation, start);
+    }
     return error.Take();
   }
 

@@ -13,16 +13,18 @@
 namespace thresher {
 
 struct RunContext {
-  explicit RunContext(std::shared_ptr<const Plan> plan) : sized(std::move(plan)) {}
+  explicit RunContext(std::shared_ptr<const Plan> plan)
+      : sized(std::move(plan)), step_ends(sized.plan().steps.size()) {}
 
   SizedPlan sized;            // the steps' operands with their addresses filled in
   DeviceMemory arena;         // stays where it is as long as its size suffices
-  int64_t scratch_bytes = 0;  // of one part
+  int64_t scratch_bytes = 0;  // of one thread
   std::byte* scratch = nullptr;
 
   // Of the run in progress.
   uint64_t execution = 0;                        // its number; 0: nothing is recorded
   int64_t begin = 0;                             // when it began
+  std::vector<int64_t> step_ends;                // when each step ended, where records are made
   const std::vector<uint32_t>* sites = nullptr;  // of the steps at these sizes; null: those of the plan
 
   uint32_t SiteOf(size_t step) const { return sites == nullptr ? sized.plan().steps[step].site : (*sites)[step]; }

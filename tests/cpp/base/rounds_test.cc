@@ -1,0 +1,168 @@
+#include "thresher/base/rounds.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "thresher/base/thread_pool.h"
+
+namespace thresher {
+namespace {
+
+// How often each part of each round has been done, and whether the rounds before it had ended.
+class Ledger {
+ public:
+  explicit Ledger(std::vector<int> parts) : parts_(std::move(parts)) {
+    for (const int count : parts_) done_.emplace_back(static_cast<size_t>(count));
+    ends_.resize(parts_.size());
+  }
+
+  // Does the rounds on the pool; plain memory, so that a thread sanitizer sees what is not ordered.
+  void Run(ThreadPool& pool, int max_threads) {
+    pool.RunRounds({.num_rounds = static_cast<int>(parts_.size()),
+                    .parts = [&](int round) { return parts_[static_cast<size_t>(round)]; },
+                    .work =
+                        [&](int round, int part, int thread) {
+                          EXPECT_GE(thread, 0);
+                          EXPECT_LT(thread, max_threads);
+                          for (int before = 0; before < round; ++before) {
+                            for (const int count : done_[static_cast<size_t>(before)]) out_of_order_ += count != 1;
+                          }
+                          ++done_[static_cast<size_t>(round)][static_cast<size_t>(part)];
+                        },
+                    .ended = [&](int round) { ends_[static_cast<size_t>(round)] = ++next_end_; }},
+                   max_threads);
+  }
+
+  void Check() const {
+    EXPECT_EQ(out_of_order_.load(), 0);
+    for (size_t round = 0; round < parts_.size(); ++round) {
+      EXPECT_EQ(ends_[round], static_cast<int>(round) + 1);
+      for (const int count : done_[round]) ASSERT_EQ(count, 1) << "round " << round;
+    }
+  }
+
+ private:
+  std::vector<int> parts_;
+  std::vector<std::vector<int>> done_;
+  std::vector<int> ends_;
+  int next_end_ = 0;
+  std::atomic<int> out_of_order_{0};
+};
+
+TEST(Rounds, EveryPartIsDoneOnceAndAfterTheRoundsBefore) {
+  for (const int threads : {1, 2, 3, 8, 9, 17, 64}) {
+    ThreadPool pool(threads);
+    for (int job = 0; job < 20; ++job) {
+      Ledger ledger({1, threads, 3, 1, 1, 4 * threads, 2, 0, threads + 1, 1});
+      ledger.Run(pool, 64);
+      ledger.Check();
+    }
+  }
+}
+
+TEST(Rounds, JobsOfManySizesFollowEachOther) {
+  ThreadPool pool(20);
+  for (int job = 0; job < 200; ++job) {
+    const int threads = 2 + job * 7 % 19;
+    Ledger ledger({threads, 1 + job % 5, 40});
+    ledger.Run(pool, threads);
+    ledger.Check();
+  }
+}
+
+TEST(Rounds, PartsOfALateThreadAreTakenByOthers) {
+  ThreadPool pool(2);
+  std::vector<std::atomic<int>> thread_of(8);
+  std::atomic<int> done{0};
+  pool.RunRounds({.num_rounds = 1,
+                  .parts = [](int) { return 8; },
+                  .work =
+                      [&](int, int part, int thread) {
+                        thread_of[static_cast<size_t>(part)] = thread;
+                        // Part 0, the first of the caller's four, lasts until all others are done.
+                        const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+                        while (part == 0 && done < 7 && std::chrono::steady_clock::now() < give_up) {
+                          std::this_thread::yield();
+                        }
+                        ++done;
+                      },
+                  .ended = [](int) {}},
+                 2);
+  EXPECT_EQ(done.load(), 8);
+  for (int part = 1; part < 8; ++part) EXPECT_NE(thread_of[static_cast<size_t>(part)], thread_of[0]) << part;
+}
+
+TEST(Rounds, WhatAPartThrowsReachesTheCallerAndTheNextJobWorks) {
+  for (const int threads : {1, 2, 12}) {
+    ThreadPool pool(threads);
+    for (int job = 0; job < 20; ++job) {
+      std::atomic<int> later{0};
+      try {
+        pool.RunRounds({.num_rounds = 3,
+                        .parts = [&](int) { return 2 * threads; },
+                        .work =
+                            [&](int round, int part, int) {
+                              if (round == 1 && part == threads)
+                                throw std::runtime_error("part " + std::to_string(part));
+                              later += round == 2;
+                            },
+                        .ended = [](int) {}},
+                       threads);
+        FAIL() << "expected an exception";
+      } catch (const std::runtime_error& error) {
+        EXPECT_EQ(error.what(), "part " + std::to_string(threads));
+      }
+      EXPECT_EQ(later.load(), 0);
+      Ledger ledger({threads, 2 * threads});
+      ledger.Run(pool, threads);
+      ledger.Check();
+      EXPECT_THROW(pool.Run([](int part, int) {
+        if (part == 0) throw std::runtime_error("fixed");
+      }),
+                   std::runtime_error);
+    }
+  }
+}
+
+TEST(Rounds, CallersTakeTurnsAndCallsFromInsideRunOnTheSpot) {
+  ThreadPool pool(3);
+  std::atomic<int> inner{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int job = 0; job < 50; ++job) {
+        Ledger ledger({3, 1, 6});
+        ledger.Run(pool, 3);
+        ledger.Check();
+        pool.RunRounds({.num_rounds = 1,
+                        .parts = [](int) { return 3; },
+                        .work =
+                            [&](int, int, int) {
+                              pool.RunRounds({.num_rounds = 2,
+                                              .parts = [](int) { return 5; },
+                                              .work =
+                                                  [&](int, int, int thread) {
+                                                    EXPECT_EQ(thread, 0);
+                                                    ++inner;
+                                                  },
+                                              .ended = [](int) {}},
+                                             3);
+                            },
+                        .ended = [](int) {}},
+                       3);
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(inner.load(), 4 * 50 * 3 * 2 * 5);
+}
+
+}  // namespace
+}  // namespace thresher
