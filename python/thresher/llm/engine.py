@@ -262,6 +262,9 @@ class Engine:
                 guide = None if request.guide is None else request.guide.copy()
                 sampler = Sampler(request.params, request.prompt, self._vocab_size, index, guide)
                 answer = Answer(request, index, sampler)
+                answer.ends = frozenset(request.params.stop_token_ids)
+                if not request.params.ignore_eos:
+                    answer.ends |= self._eos
                 if self._draft_tokens:
                     answer.drafts = NGramDrafts(self._draft_tokens)
                 if self._tokenizer is not None:
@@ -334,8 +337,7 @@ class Engine:
         """Adds the next token to an answer, and ends it where it is its last."""
         request, params = answer.request, answer.request.params
         few = answer.generated < params.min_tokens
-        ends = set(params.stop_token_ids) | (set() if params.ignore_eos else self._eos)
-        banned = [token for token in ends if 0 <= token < self._vocab_size] if few else ()
+        banned = [token for token in answer.ends if 0 <= token < self._vocab_size] if few else ()
         token, logprobs = answer.sampler.choose(logits, banned)
         answer.tokens.append(token)
         stats = request.stats
@@ -345,7 +347,7 @@ class Engine:
         self._output += 1
         reason = None
         text, stopped = "", False
-        if token in ends:
+        if token in answer.ends:
             reason = "stop"
         elif answer.text is not None:
             text, stopped = answer.text.add(token)

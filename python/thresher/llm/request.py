@@ -88,6 +88,7 @@ class Sequence:
         self.registered = 0  # of pages
         self.text: Any = None  # turns tokens into text; None: nobody wants it
         self.drafts: NGramDrafts | None = None
+        self.ends: frozenset[int] = frozenset()  # tokens that end the answer
 
     @property
     def generated(self) -> int:

@@ -106,10 +106,13 @@ class Runner:
             ]
         )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
+        self._body_places: dict[int, tuple[bytes, bytes]] = {}  # by tokens: inputs and output
+        self._head_places: dict[
+            tuple[int, bool], tuple[bytes, bytes]
+        ] = {}  # by scores; of all tokens?
         self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
         self._rows = np.empty((self.max_scored, config.hidden_size), np.float32)
         self._logits = np.empty((self.max_scored, config.vocab_size), np.float32)
-        self._addresses = (self._hidden.ctypes.data, self._rows.ctypes.data, self._logits.ctypes.data)
         self._body = _Plans("body", self._body_graph, max_tokens, self._store, name, self._options)
         self._head = _Plans("head", decoder.head, self.max_scored, self._store, name, self._options)
 
@@ -164,19 +167,33 @@ class Runner:
             wanted.extend(range(end - item.scored, end))
             start = end
         self._starts[len(work) + 1 :] = start
-        hidden, rows, logits = self._addresses
-        config = self._decoder.config
-        inputs = b"".join([*(_place(address, (start,)) for address in self._token_addresses), self._fixed_places])
-        self._body.run(start, inputs, _place(hidden, (start, config.hidden_size)))
+        self._body.run(start, *(self._body_places.get(start) or self._place_body(start)))
         count = len(wanted)
         if not count:
             return self._logits[:0]
-        if count == start:
-            rows = hidden
-        else:
+        every = count == start
+        if not every:
             np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
-        self._head.run(count, _place(rows, (count, config.hidden_size)), _place(logits, (count, config.vocab_size)))
+        self._head.run(count, *(self._head_places.get((count, every)) or self._place_head(count, every)))
         return self._logits[:count]
+
+    def _place_body(self, tokens: int) -> tuple[bytes, bytes]:
+        """What the body takes and gives; kept for numbers of tokens that come with answers alone."""
+        inputs = b"".join([*(_place(address, (tokens,)) for address in self._token_addresses), self._fixed_places])
+        places = inputs, _place(self._hidden.ctypes.data, (tokens, self._decoder.config.hidden_size))
+        if tokens <= self.max_batch:
+            self._body_places[tokens] = places
+        return places
+
+    def _place_head(self, scores: int, every: bool) -> tuple[bytes, bytes]:
+        config = self._decoder.config
+        rows = (self._hidden if every else self._rows).ctypes.data
+        places = (
+            _place(rows, (scores, config.hidden_size)),
+            _place(self._logits.ctypes.data, (scores, config.vocab_size)),
+        )
+        self._head_places[scores, every] = places
+        return places
 
     def _body_graph(self, tokens: int) -> _engine.Graph:
         pages = [self._pages] * self._decoder.config.num_layers

@@ -14,6 +14,8 @@ from thresher.llm.constraints import Form, Guide
 
 Floats = npt.NDArray[np.float32]
 _MOST_LOGPROBS = 64
+_GROUP = 64  # scores that are looked at as one first
+_LEAST_TEMPERATURE = 1e-30  # below, a quotient of f32 overflows
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,26 +212,73 @@ class Sampler:
     def _draw(self, logits: Floats) -> int:
         params = self._params
         position = self._random.random()  # one number a token, whatever happens to it
+        most = logits.max()
+        if not math.isfinite(most):
+            raise ValueError(f"expected finite scores, got {most}; the model computed nothing to choose by")
         order: npt.NDArray[np.int64] | None = None
-        scores = logits
+        weights = logits
         if params.top_k and params.top_k < self._vocab_size:
-            order = np.argpartition(logits, -params.top_k)[-params.top_k :]
-            order.sort()  # ties and sums do not depend on how the partition went
-            scores = logits[order]
-        weights = np.exp((scores - scores.max()).astype(np.float64) / params.temperature)
-        if params.min_p > 0:
-            weights[weights < params.min_p * weights.max()] = 0
+            order = _largest(logits, params.top_k)
+            weights = logits[order]
+        weights -= most
+        weights /= np.float32(max(params.temperature, _LEAST_TEMPERATURE))
+        np.exp(weights, out=weights)
+        least = np.float32(params.min_p)  # of weights: the largest is 1
         if params.top_p < 1:
-            ranks = np.argsort(-weights, kind="stable")
-            sums = np.cumsum(weights[ranks])
-            kept = int(np.searchsorted(sums, params.top_p * sums[-1])) + 1
-            weights[ranks[kept:]] = 0
-        sums = np.cumsum(weights)
-        if not math.isfinite(sums[-1]) or sums[-1] <= 0:
-            raise ValueError("expected finite scores, got none; the model computed nothing to choose by")
-        chosen = int(np.searchsorted(sums, position * sums[-1], side="right"))
-        chosen = min(chosen, int(np.flatnonzero(weights)[-1]))
+            counted = weights if not params.min_p else weights[weights >= least]
+            whole = float(counted.sum(dtype=np.float64))
+            # All below this are together less than what top_p leaves out, so that few are left to sort.
+            below = np.float32((1 - params.top_p) * whole / len(weights))
+            ranked = np.sort(counted[counted >= below])[::-1]
+            count = int(np.searchsorted(np.cumsum(ranked, dtype=np.float64), params.top_p * whole)) + 1
+            kept = _first_of_largest(weights, ranked[min(count, len(ranked)) - 1], count)
+        elif params.min_p > 0:
+            kept = np.flatnonzero(weights >= least)
+        else:
+            kept = None
+        if kept is not None:
+            order = kept if order is None else order[kept]
+            weights = weights[kept]
+        chosen = _at(weights, position)
         return chosen if order is None else int(order[chosen])
+
+
+def _largest(scores: Floats, count: int) -> npt.NDArray[np.int64]:
+    """Where the `count` largest scores are, in order; of equals the first ones."""
+    groups = len(scores) // _GROUP
+    candidates = scores
+    if groups >= 2 * count:
+        # As many groups have a largest score of at least this, so that nothing below it is among the largest.
+        heads = scores[: groups * _GROUP].reshape(groups, _GROUP).max(axis=1)
+        candidates = scores[scores >= np.partition(heads, -count)[-count]]
+    return _first_of_largest(scores, np.partition(candidates, -count)[-count], count)
+
+
+def _first_of_largest(values: Floats, least: np.float32, count: int) -> npt.NDArray[np.int64]:
+    """Where `count` values are, in order: all above the least of them, and the first of those that equal it."""
+    kept = np.flatnonzero(values >= least)
+    if len(kept) > count:
+        equal = np.flatnonzero(values[kept] == least)
+        kept = np.delete(kept, equal[len(equal) - (len(kept) - count) :])
+    return kept
+
+
+def _at(weights: Floats, position: float) -> int:
+    """Which weight stands at a share of the sum of all; never one that is 0."""
+    groups = -(-len(weights) // _GROUP)
+    padded = weights
+    if len(weights) % _GROUP:
+        padded = np.zeros(groups * _GROUP, np.float32)
+        padded[: len(weights)] = weights
+    rows = padded.reshape(groups, _GROUP)
+    ends = np.cumsum(rows.sum(axis=1), dtype=np.float64)
+    target = position * ends[-1]
+    group = min(int(np.searchsorted(ends, target, side="right")), groups - 1)
+    while not rows[group].any():
+        group -= 1
+    sums = np.cumsum(rows[group], dtype=np.float64)
+    chosen = int(np.searchsorted(sums, target - (ends[group - 1] if group else 0.0), side="right"))
+    return group * _GROUP + min(chosen, int(np.flatnonzero(rows[group])[-1]))
 
 
 class _Repeats:

@@ -212,7 +212,7 @@ class Scheduler:
 def _shares(wanted: list[int], room: int) -> list[int]:
     """Divides room among those who want some: equally, what one leaves going to the others, the first ones first."""
     shares = [0] * len(wanted)
-    while room > 0:
+    while wanted and room > 0:
         hungry = [i for i, want in enumerate(wanted) if shares[i] < want]
         if not hungry:
             break
