@@ -313,7 +313,10 @@ def _has_side_effects() -> bool:
 def _is_restored(var: Any, effects: SideEffects) -> bool:
     """Whether all that was changed of an object are attributes that have their old values in the end."""
     attributes = effects.store_attr_mutations.get(var)
-    if not isinstance(var, UserDefinedObjectVariable) or not attributes or var.is_base_vt_modified(effects):
+    if not isinstance(var, UserDefinedObjectVariable) or not attributes:
+        return False
+    base_modified = getattr(var, "is_base_vt_modified", None)  # PyTorch before 2.13 cannot say it
+    if base_modified is None or base_modified(effects):
         return False
     return all(
         new.is_python_constant() and getattr(var.value, name, effects) is new.as_python_constant()
