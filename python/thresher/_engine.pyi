@@ -215,6 +215,7 @@ class Plan:
         name: str = "",
         device: Device | None = None,
         allow_tf32: bool = False,
+        graphs: bool = False,
     ) -> Plan:
         """A plan for a device, by default the CPU.
 
@@ -239,13 +240,12 @@ class Plan:
         name: str = "",
         device: Device | None = None,
         allow_tf32: bool = False,
+        graphs: bool = False,
     ) -> Plan:
         """A plan for all sizes up to `capacity` at which it looks as it does at `seed`."""
 
     def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) -> None: ...
-    def run_at(
-        self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = (), stream: int | None = None
-    ) -> None:
+    def run_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = (), stream: int | None = None) -> None:
         """As run(), of memory whose elements have the plan's types.
 
         Of each input and output, as words of 64 bits: address, a number whose lowest 8 bits are the rank, sizes,

@@ -84,8 +84,8 @@ typedef struct thresher_device_api {
   thresher_device_result (*stream_synchronize)(thresher_stream* stream);
   thresher_device_result (*stream_wait)(thresher_stream* stream, thresher_event* event);
 
-  /* Whether what the stream is asked for is recorded, by whomever. */
-  thresher_device_result (*stream_capturing)(thresher_stream* stream, int32_t* capturing);
+  /* Whether what a stream that is named as for stream_wrap() is asked for is recorded, by whomever. */
+  thresher_device_result (*stream_capturing)(thresher_device* device, void* handle, int32_t* capturing);
   /* What one thread asks of the stream between the two is recorded; copies, fills, launches, waits and records only. No
    * graph where that fails. A graph may be launched any number of times, on any stream of the device, one after the
    * other. */

@@ -1,6 +1,6 @@
-"""Whole models on a device: tiny ones of known architectures with random weights, against PyTorch in float64.
+"""Whole models on a device: tiny ones of known architectures, against PyTorch in float64.
 
-Where there is a GPU their tensors are CUDA tensors, which the engine uses in place; on the emulator they are the host's.
+On a GPU their tensors are CUDA tensors, which the engine uses in place; on the emulator they are the host's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -166,7 +167,9 @@ def test_a_model_gives_what_pytorch_gives(place: Place, name: str, dtype: str) -
     model, inputs = MODELS[name]()
     kind = getattr(torch, dtype)
     model = model.eval().to(kind)
-    exact = _run(copy.deepcopy(model).double(), {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()})
+    exact = _run(
+        copy.deepcopy(model).double(), {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    )
     model = place.put(model)
     given = {key: place.put(value.to(kind) if value.is_floating_point() else value) for key, value in inputs.items()}
     theirs = _error(_run(model, given), exact)
@@ -190,3 +193,158 @@ def test_one_plan_serves_many_sizes(place: Place) -> None:
     for batch, length in ((3, 13), (2, 9), (1, 5), (3, 4), (2, 12)):
         given = {key: place.put(value[:batch, :length].contiguous()) for key, value in inputs.items()}
         assert torch.allclose(_run(compiled, given), _run(model, given), atol=1e-5)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_the_road_of_torch_compile(place: Place, graphs: bool) -> None:
+    torch.manual_seed(0)
+    model, inputs = _bert()
+    model = place.put(model.eval())
+    inputs = {key: place.put(value) for key, value in inputs.items()}
+    options: dict[str, Any] = {"cuda_graphs": graphs}
+    if not place.is_real:
+        options["target"] = "cuda"
+    compiled = torch.compile(model, backend="thresher", options=options)
+    for _ in range(3):
+        assert torch.allclose(_run(compiled, inputs), _run(model, inputs), atol=1e-5)
+    assert thresher.compilation_stats().partitions > 0
+
+
+def test_a_changed_parameter_is_noticed(place: Place) -> None:
+    torch.manual_seed(0)
+    model = place.put(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval())
+    x = place.put(torch.randn(5, 16))
+    compiled = place.compile(model)
+    with torch.no_grad():
+        for factor in (1.0, 2.0, 0.5):
+            model[0].weight.mul_(factor)
+            model[2].bias.add_(factor)
+            for _ in range(2):
+                assert torch.allclose(compiled(x), model(x), atol=1e-5)
+
+
+def test_inputs_of_any_strides(place: Place) -> None:
+    torch.manual_seed(0)
+    model = place.put(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval())
+    compiled = place.compile(model)
+    x = place.put(torch.randn(33, 40))
+    with torch.no_grad():
+        for given in (x[:16, :7].t(), x[:5, 1:17], x[::2, 3:19], x[:1, :16].expand(3, 16), x[1:6, :32:2]):
+            for _ in range(2):
+                assert torch.allclose(compiled(given), model(given), atol=1e-5)
+
+
+@pytest.fixture
+def real(place: Place) -> Place:
+    """For what the emulator does not have: CUDA tensors."""
+    if not place.is_real:
+        pytest.skip("skipped: no GPU, and the emulator does not do for this")
+    return place
+
+
+def _small(place: Place) -> tuple[Any, dict[str, Any], Any]:
+    torch.manual_seed(0)
+    model, inputs = _bert()
+    model = place.put(model.eval())
+    return model, {key: place.put(value) for key, value in inputs.items()}, place.compile(model)
+
+
+def test_streams_of_the_program(real: Place) -> None:
+    model, inputs, compiled = _small(real)
+    wanted = _run(model, inputs)
+    for _ in range(3):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            found = _run(compiled, inputs)
+        stream.synchronize()
+        assert torch.allclose(found, wanted, atol=1e-5)
+        assert torch.allclose(_run(compiled, inputs), wanted, atol=1e-5)
+
+
+def test_the_program_may_capture_calls(real: Place) -> None:
+    model, inputs, compiled = _small(real)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            _run(compiled, inputs)
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = _run(compiled, inputs)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        inputs["input_ids"].copy_(torch.randint(0, 97, (BATCH, LENGTH)))
+        graph.replay()
+        _run(compiled, {key: value[:2] for key, value in inputs.items()})  # another call between has memory of its own
+        assert torch.allclose(found, _run(model, inputs), atol=1e-5)
+
+
+def test_threads_with_streams_of_their_own(real: Place) -> None:
+    model, inputs, compiled = _small(real)
+    wanted = _run(model, inputs)
+    _run(compiled, inputs)
+    torch.cuda.synchronize()
+
+    def work(_: int) -> bool:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            found = [_run(compiled, inputs) for _ in range(10)]
+        stream.synchronize()
+        return all(torch.allclose(one, wanted, atol=1e-5) for one in found)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_calls_do_not_wait_and_take_no_memory(real: Place) -> None:
+    _, inputs, compiled = _small(real)
+    for _ in range(4):
+        _run(compiled, inputs)
+    torch.cuda.synchronize()
+    free, held = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
+    busy = torch.randn(8192, 8192, device="cuda")
+    torch.cuda.synchronize()
+    done = torch.cuda.Event()
+    for _ in range(20):
+        busy @ busy
+    result = _run(compiled, inputs)
+    done.record()
+    assert not done.query(), "a call waited for the device"
+    torch.cuda.synchronize()
+    del busy, result
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() == held
+    for _ in range(20):
+        _run(compiled, inputs)
+    torch.cuda.synchronize()
+    assert torch.cuda.mem_get_info()[0] >= free - (2 << 20)
+
+
+def test_tensors_of_the_host_on_the_gpu(real: Place) -> None:
+    torch.manual_seed(0)
+    model, inputs = _bert()
+    model.eval()
+    compiled = thresher.compile(model, target="cuda")
+    for _ in range(4):
+        found = _run(compiled, inputs)
+        assert not found.is_cuda
+        assert torch.allclose(found, _run(model, inputs), atol=1e-5)
+
+
+def test_a_call_without_memory_fails_alone(real: Place) -> None:
+    _, inputs, compiled = _small(real)
+    wanted = _run(compiled, inputs)
+    large = torch.nn.Sequential(torch.nn.GELU(), torch.nn.Softmax(-1), torch.nn.Tanh()).cuda()
+    other = real.compile(large)
+    free = torch.cuda.mem_get_info()[0]
+    hog = torch.empty(free - (256 << 20), dtype=torch.uint8, device="cuda")
+    with pytest.raises((RuntimeError, MemoryError)):
+        _run_one(other, torch.empty(1 << 29, device="cuda"))
+    del hog
+    torch.cuda.empty_cache()
+    assert torch.equal(_run(compiled, inputs), wanted)
+
+
+def _run_one(model: Any, x: Any) -> Any:
+    with torch.no_grad():
+        return model(x)

@@ -59,8 +59,13 @@ def test_gpus_are_usable_where_their_library_finds_one(
 
     finding = checks.check_gpu()
     assert finding.found.startswith("cuda:0 emulator (compute capability 9.0, 1 GiB), cuda:1")
-    with pytest.raises(compiler.UnavailableError, match="models do not run on them yet; available: cpu"):
-        compiler.compile(nn.Linear(2, 2), target="cuda")
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8)
+    with torch.no_grad():
+        assert torch.allclose(compiler.compile(model, target="cuda")(x), model(x), atol=1e-6)
+    assert compiler.compilation_stats().partitions == 1
+    for precision in ("int8", "int8_weight", "int4_weight"):
+        with pytest.raises(compiler.UnavailableError, match=f"on a GPU, got '{precision}', which only the CPU has"):
+            compiler.compile(model, target="cuda", precision=precision)
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from thresher.compiler.backend import MODEL_CHECKED, thresher_backend
 from thresher.compiler.compiled import CompiledModule
-from thresher.compiler.config import CompilerConfig, check_mode
+from thresher.compiler.config import CompilerConfig, with_mode
 from thresher.compiler.errors import ConfigError
 from thresher.compiler.precision import Precision, warn_unmatched
 
@@ -131,7 +131,6 @@ def compile(
         raise ConfigError(f"config: expected a thresher.CompilerConfig or None, got {type(config).__name__}")
     if not isinstance(fullgraph, bool):
         raise ConfigError(f"fullgraph: expected True or False, got {fullgraph!r}; pass a bool")
-    check_mode(mode)
     given = {
         "target": target,
         "optimization_level": optimization_level,
@@ -140,6 +139,7 @@ def compile(
         "max_weight_error": max_weight_error,
         "threads": threads,
     }
+    config = with_mode(config, mode)
     config = config.replace(**{name: value for name, value in given.items() if value is not None})
     if model is None:
         return functools.partial(compile, config=config, dynamic=dynamic, fullgraph=fullgraph)

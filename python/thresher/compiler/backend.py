@@ -9,6 +9,7 @@ import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ from torch._guards import TracingContext
 from thresher import startup
 from thresher.compiler import recheck, tracing
 from thresher.compiler.capture import capture_inference
-from thresher.compiler.config import CompilerConfig, check_mode, config_from_options
+from thresher.compiler.config import CompilerConfig, check_device_precision, config_from_options, with_mode
 from thresher.compiler.decompositions import DECOMPOSITIONS
-from thresher.compiler.errors import UnsupportedOperatorError
+from thresher.compiler.errors import ThresherError, UnavailableError, UnsupportedOperatorError
 from thresher.compiler.origin import module_path
 from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
 from thresher.compiler.placement import placement_of
@@ -59,7 +60,6 @@ def thresher_backend(
     Raises:
       ConfigError: an unknown or unusable setting.
     """
-    check_mode(mode)
     startup.initialize()
     tracing.traced()
     rest = dict(options or {})
@@ -67,7 +67,7 @@ def thresher_backend(
     observe = rest.pop(OBSERVER, None)
     if observe is None:  # else it is called behind a lock
         recheck.look_again()
-    config = config_from_options(rest)
+    config = with_mode(config_from_options(rest), mode)
     if not checked:  # this graph may be one of several of the model: its modules are all there is to compare with
         warn_unmatched(config.precision_exclude, _modules(gm))
 
@@ -139,13 +139,19 @@ def compile_aten(
     """
     start = time.perf_counter()
     placement = placement_of(module, config.target)
+    if placement.engine is not None:
+        try:
+            check_device_precision(config.precision)
+        except UnavailableError as error:
+            return _raising(partial(UnavailableError, str(error)))
     frozen = static if config.freeze_parameters else frozenset()
     failed = find_unsupported(module, placement, frozen, config.optimization_level)
     listed = merge_descriptions(failed)
     total = sum(node.op == "call_function" for node in module.graph.nodes)
     if listed and config.fallback == "error":
         RECORDER.graph(0, 0, listed, time.perf_counter() - start)
-        return _refuse(listed)
+        message = lacking(listed, 'Change the model, or use fallback="split" to run them in PyTorch.')
+        return _raising(partial(UnsupportedOperatorError, message, listed))
     if listed:
         _announce(listed, total)
     cut = split(module, set(failed), placement)
@@ -183,12 +189,11 @@ def _static_inputs(count: int) -> frozenset[int]:
     return frozenset(i for i in metadata.static_input_indices or () if i < count)
 
 
-def _refuse(listed: tuple[UnsupportedOperator, ...]) -> Boxed:
+def _raising(make: Callable[[], ThresherError]) -> Boxed:
     """A function that raises when called, so that the user sees the error itself and not TorchDynamo's wrapping."""
-    message = lacking(listed, 'Change the model, or use fallback="split" to run them in PyTorch.')
 
     def refuse(args: list[Any]) -> Sequence[Any]:
-        raise UnsupportedOperatorError(message, listed)
+        raise make()
 
     refuse._boxed_call = True  # type: ignore[attr-defined]
     return refuse

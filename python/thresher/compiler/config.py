@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from thresher import threads
 from thresher.compiler.errors import ConfigError, PassError, UnavailableError
-from thresher.compiler.precision import MODEL_PRECISION, PRECISIONS, Precision, available
+from thresher.compiler.precision import CPU_PRECISIONS, MODEL_PRECISION, PRECISIONS, Precision, available
 from thresher.machine import Backend, backends
 from thresher.passes import INPUT, Graph, Pass
 
@@ -77,6 +77,8 @@ class CompilerConfig:
         plan for each combination of input shapes.
       plan_cache_size: how many plans for one combination of input shapes a graph keeps; the least recently used one
         goes first.
+      cuda_graphs: on an NVIDIA GPU, launch what a plan does as one CUDA graph from the second call with some sizes on,
+        where that is faster.
       dump_dir: a folder that receives the text and a drawing of every graph after every pass, or None.
 
     Raises:
@@ -100,6 +102,7 @@ class CompilerConfig:
     use_tuning: bool = True
     plan_sizes: Literal["many", "one"] = "many"
     plan_cache_size: int = 32
+    cuda_graphs: bool = True
     dump_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
@@ -107,7 +110,15 @@ class CompilerConfig:
         _want_choice("optimization_level", self.optimization_level, LEVELS)
         _want_choice("fallback", self.fallback, FALLBACKS)
         _want_choice("plan_sizes", self.plan_sizes, PLAN_SIZES)
-        for name in ("fusion", "constant_folding", "dead_code", "memory_planning", "freeze_parameters", "use_tuning"):
+        for name in (
+            "fusion",
+            "constant_folding",
+            "dead_code",
+            "memory_planning",
+            "freeze_parameters",
+            "use_tuning",
+            "cuda_graphs",
+        ):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ConfigError(f"{name}: expected True or False, got {value!r}; pass a bool")
@@ -195,6 +206,8 @@ class CompilerConfig:
 
     def _check_precision(self) -> None:
         _want_choice("precision", self.precision, (MODEL_PRECISION, *PRECISIONS))
+        if self.target == "cuda":
+            check_device_precision(self.precision)
         if self.precision not in (MODEL_PRECISION, "fp32"):
             _want_available("precision", self.precision, available())
             from thresher import _engine
@@ -251,8 +264,8 @@ class CompilerConfig:
         self.pass_names()
 
 
-def check_mode(mode: object) -> None:
-    """Compares a mode of torch.compile with those that mean something here, and warns of those that mean less.
+def with_mode(config: CompilerConfig, mode: object) -> CompilerConfig:
+    """The configuration with what a mode of torch.compile asks for. Warns of modes that mean less here.
 
     Raises:
       ConfigError: an unknown mode.
@@ -267,6 +280,22 @@ def check_mode(mode: object) -> None:
             f"thresher: mode={mode!r} is taken for 'default': nothing is measured while a model is compiled; "
             "thresher.tune(model, *inputs) measures once and is used from then on",
             stacklevel=3,
+        )
+    if mode == "reduce-overhead":
+        return config.replace(cuda_graphs=True)
+    return config.replace(cuda_graphs=False) if mode == "max-autotune-no-cudagraphs" else config
+
+
+def check_device_precision(precision: str) -> None:
+    """Compares a precision with those that GPUs have kernels for.
+
+    Raises:
+      UnavailableError: it is none of them.
+    """
+    if precision in CPU_PRECISIONS:
+        raise UnavailableError(
+            f"precision: expected 'model', 'fp32', 'bf16' or 'fp16' on a GPU, got {precision!r}, which only the CPU "
+            "has; do: leave it out, or target='cpu'"
         )
 
 

@@ -18,8 +18,8 @@ from torch import fx
 from thresher.compiler import rules_index, rules_linear, rules_pointwise, rules_shape, rules_sym
 from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Value, engine_dtype
 from thresher.compiler.errors import UnsupportedNode
-from thresher.compiler.placement import Placement
 from thresher.compiler.origin import module_of, source_of
+from thresher.compiler.placement import Placement
 
 BATCH_NORMS = {
     torch.ops.aten._native_batch_norm_legit_no_training.default,

@@ -20,6 +20,9 @@ PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int8_weight", "int4_weight")
 # Weights are multiplied as the model stores them.
 MODEL_PRECISION: Precision = "model"
 
+# Those that only the CPU has kernels for.
+CPU_PRECISIONS = ("int8", "int8_weight", "int4_weight")
+
 _MAX_LISTED = 8  # exceptions that a summary names
 # What begins the reason where something is computed in another way than its name says.
 _OTHERWISE = ("asked for; ", "the weight is stored so; ")

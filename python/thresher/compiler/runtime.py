@@ -76,7 +76,7 @@ class Entry:
             for output in imported.outputs:
                 if output.engine >= 0:
                     made[output.engine] = torch.empty(output.shape, dtype=output.dtype, device="meta")
-            self._outputs = shim.places([made[i] for i in range(len(made))])
+            self._outputs = shim.on_device(shim.places([made[i] for i in range(len(made))]), graph.placement.index)
             self._placement = graph.placement
             # Whether the plan's outputs are the graph's.
             self._plain = all(found.engine == i and found.order is None for i, found in enumerate(self._results))
@@ -90,7 +90,7 @@ class Entry:
         """Runs it with the graph's arguments."""
         if self.plan is None:
             return self._graph.run_eager(args)
-        outputs, places = shim.empty(self._outputs, self._placement.index)
+        outputs, places = shim.empty(self._outputs)
         return self._run(args, outputs, places)
 
     def run_profiled(self, args: Sequence[Any], start: int) -> list[Any]:
@@ -101,7 +101,7 @@ class Entry:
             _engine.profile_event(_FALLBACK, _PYTORCH, begin)
             return results
         begin = _engine.profile_now_ns()
-        outputs, places = shim.empty(self._outputs, self._placement.index)
+        outputs, places = shim.empty(self._outputs)
         _engine.profile_event(_MALLOC, _OUTPUTS, begin)
         _engine.profile_event(_LAUNCH, self._graph.site, start)
         return self._run(args, outputs, places)
@@ -544,7 +544,9 @@ class CompiledGraph:
                 known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
                 frozen = frozenset(generation.frozen)
                 with tracing.importing(self.site):
-                    family.program, family.imported = fit_family(self._module, self._sizes, family.ones, known, frozen, placement=self.placement)
+                    family.program, family.imported = fit_family(
+                        self._module, self._sizes, family.ones, known, frozen, placement=self.placement
+                    )
             plan = self._build_extent(generation, family.program, own, roomy)
             if plan.arena_bytes > memory_bytes() // MEMORY_SHARE:
                 capacity = self._sizes.capacity(wanted, family.ones, roomy=False)
@@ -593,6 +595,7 @@ class CompiledGraph:
             "use_tuning": self.config.use_tuning,
             "name": self.name,
             "device": self.placement.engine,
+            "graphs": self.config.cuda_graphs,
             **self.config.precision_arguments(),
         }
 
@@ -600,9 +603,7 @@ class CompiledGraph:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
             with tracing.importing(self.site):
-                imported = import_graph(
-                    self._module, known, frozenset(generation.frozen), placement=self.placement
-                )
+                imported = import_graph(self._module, known, frozenset(generation.frozen), placement=self.placement)
             dump = self._dump(len(generation.entries), "plan")
             try:
                 plan = _engine.Plan.build(

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-
 _MISSING = "the kernels for NVIDIA GPUs are not installed; pip install thresher-cuda, of the version of thresher"
 
 

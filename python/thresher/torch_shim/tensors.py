@@ -16,7 +16,8 @@ from thresher.torch_shim import library
 _DTYPES = tuple({value for value in vars(torch).values() if isinstance(value, torch.dtype)})
 _NUMBER_OF = {dtype: number for number, dtype in enumerate(_DTYPES)}
 _RANK_MASK = 0xFF
-_DEVICE_SHIFT = 9
+_DEVICE_SHIFT = 9  # 0: the CPU, else 1 more than the number of the CUDA device
+_DEVICE_MASK = 0x7F
 _TYPE_SHIFT = 16
 
 
@@ -44,17 +45,28 @@ def _same_states(tensors: list[torch.Tensor], states: bytes) -> bool:
     return _states(tensors) == states
 
 
-def _empty(places: bytes, device: int = -1) -> tuple[list[torch.Tensor], bytes]:
+def _empty(places: bytes) -> tuple[list[torch.Tensor], bytes]:
     words = array("q", places)
     tensors = []
     start = 0
-    where = "cpu" if device < 0 else f"cuda:{device}"
     while start < len(words):
         rank = words[start + 1] & _RANK_MASK
         shape, dtype = words[start + 2 : start + 2 + rank], _DTYPES[words[start + 1] >> _TYPE_SHIFT]
+        device = words[start + 1] >> _DEVICE_SHIFT & _DEVICE_MASK
+        where = torch.device("cuda", device - 1) if device else torch.device("cpu")
         tensors.append(torch.empty(tuple(shape), dtype=dtype, device=where))
         start += 2 + 2 * rank
     return tensors, _places(tensors)
+
+
+def on_device(places: bytes, index: int) -> bytes:
+    """The places with another device: the number of a CUDA device, or -1 for the CPU."""
+    words = array("q", places)
+    start = 0
+    while start < len(words):
+        words[start + 1] = words[start + 1] & ~(_DEVICE_MASK << _DEVICE_SHIFT) | index + 1 << _DEVICE_SHIFT
+        start += 2 + 2 * (words[start + 1] & _RANK_MASK)
+    return words.tobytes()
 
 
 def _forms(values: list[Any]) -> bytes | None:
@@ -68,9 +80,8 @@ places: Callable[[list[torch.Tensor]], bytes] = _places
 states: Callable[[list[torch.Tensor]], bytes] = _states
 # Whether tensors are in the states that were told of them.
 same_states: Callable[[list[torch.Tensor], bytes], bool] = _same_states
-# New row-major tensors of the types and sizes of others, by these' places, on the CPU or a CUDA device of this number;
-# and their own places.
-empty: Callable[..., tuple[list[torch.Tensor], bytes]] = _empty
+# New row-major tensors of the types, sizes and devices of others, by these' places; and their own places.
+empty: Callable[[bytes], tuple[list[torch.Tensor], bytes]] = _empty
 # What tells arguments apart for captures, and the settings of PyTorch. None where it takes more to say it: arguments
 # are not all tensors, say, or a mode stands between the program and PyTorch's operators.
 forms: Callable[[list[Any]], bytes | None] = _forms

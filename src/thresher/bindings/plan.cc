@@ -50,8 +50,10 @@ void AddPasses(const nb::iterable& passes, CompileOptions& options) {
 
 CompileOptions OptionsFrom(const std::string& level, bool share_memory, int num_threads, const std::string& precision,
                            const std::vector<std::string>& exclude, std::optional<double> max_weight_error,
-                           bool use_tuning, const std::string& name, std::shared_ptr<Device> device, bool allow_tf32) {
+                           bool use_tuning, const std::string& name, std::shared_ptr<Device> device, bool allow_tf32,
+                           bool graphs) {
   CompileOptions options;
+  options.graphs = graphs;
   if (device != nullptr) options.device = std::move(device);
   options.plan.allow_tf32 = allow_tf32;
   options.level = level;
@@ -75,9 +77,9 @@ std::function<void(std::string_view pass, const Graph& graph)> DumpTo(const nb::
 Session* Build(const Graph& graph, WeightStore& weights, const std::string& level, std::optional<nb::iterable> passes,
                std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
                const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning,
-               const std::string& name, std::shared_ptr<Device> device, bool allow_tf32) {
+               const std::string& name, std::shared_ptr<Device> device, bool allow_tf32, bool graphs) {
   CompileOptions options = OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error,
-                                       use_tuning, name, std::move(device), allow_tf32);
+                                       use_tuning, name, std::move(device), allow_tf32, graphs);
   if (passes) AddPasses(*passes, options);
   if (dump) options.dump = DumpTo(*dump);
   Result<std::unique_ptr<Session>> session = [&] {
@@ -113,9 +115,9 @@ Session* BuildExtent(const GraphFamily& family, WeightStore& weights, const Dims
                      const std::string& level, std::optional<std::vector<std::string>> passes,
                      std::optional<nb::callable> dump, bool share_memory, int num_threads, const std::string& precision,
                      const std::vector<std::string>& exclude, std::optional<double> max_weight_error, bool use_tuning,
-                     const std::string& name, std::shared_ptr<Device> device, bool allow_tf32) {
+                     const std::string& name, std::shared_ptr<Device> device, bool allow_tf32, bool graphs) {
   CompileOptions options = OptionsFrom(level, share_memory, num_threads, precision, exclude, max_weight_error,
-                                       use_tuning, name, std::move(device), allow_tf32);
+                                       use_tuning, name, std::move(device), allow_tf32, graphs);
   options.passes = std::move(passes);
   if (dump) options.dump = DumpTo(*dump);
   Result<std::unique_ptr<Session>> session = [&] {
@@ -375,7 +377,7 @@ void BindPlan(nb::module_& m) {
           nb::arg("passes") = nb::none(), nb::arg("dump") = nb::none(), nb::arg("share_memory") = true,
           nb::arg("num_threads") = 0, nb::arg("precision") = "model", nb::arg("exclude") = std::vector<std::string>(),
           nb::arg("max_weight_error") = nb::none(), nb::arg("use_tuning") = true, nb::arg("name") = "",
-          nb::arg("device") = nb::none(), nb::arg("allow_tf32") = false,
+          nb::arg("device") = nb::none(), nb::arg("allow_tf32") = false, nb::arg("graphs") = false,
           "A plan for a device, by default the CPU. Raises NotImplementedError naming an operator that it has no "
           "kernel for.")
       .def_static("build_extent", &BuildExtent, nb::arg("family"), nb::arg("weights"), nb::arg("seed"),
@@ -383,7 +385,7 @@ void BindPlan(nb::module_& m) {
                   nb::arg("dump") = nb::none(), nb::arg("share_memory") = true, nb::arg("num_threads") = 0,
                   nb::arg("precision") = "model", nb::arg("exclude") = std::vector<std::string>(),
                   nb::arg("max_weight_error") = nb::none(), nb::arg("use_tuning") = true, nb::arg("name") = "",
-                  nb::arg("device") = nb::none(), nb::arg("allow_tf32") = false,
+                  nb::arg("device") = nb::none(), nb::arg("allow_tf32") = false, nb::arg("graphs") = false,
                   "A plan for all sizes up to `capacity` at which it looks as it does at `seed`.")
       .def("run", &Run, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
            nb::sig("def run(self, inputs: Sequence[object], outputs: Sequence[object], sizes: Sequence[int] = ()) "

@@ -140,7 +140,12 @@ thresher_device_result Allocate(thresher_device* device, size_t bytes, void** ad
   return Guard([&] {
     const Used used(*device);
     THRESHER_DEVICE_TRY(used.result());
-    return Check(cudaMalloc(address, bytes), ("allocating " + std::to_string(bytes) + " bytes").c_str());
+    // New memory is no work of a graph that this thread may be capturing for somebody.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    THRESHER_DEVICE_TRY(Check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing for an allocation"));
+    const cudaError_t error = cudaMalloc(address, bytes);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return Check(error, ("allocating " + std::to_string(bytes) + " bytes").c_str());
   });
 }
 
@@ -206,11 +211,12 @@ thresher_device_result StreamWait(thresher_stream* stream, thresher_event* event
   return Check(cudaStreamWaitEvent(stream->stream, event->event, 0), "making a stream wait");
 }
 
-thresher_device_result StreamCapturing(thresher_stream* stream, int32_t* capturing) {
-  const Used used(*stream->device);
+thresher_device_result StreamCapturing(thresher_device* device, void* handle, int32_t* capturing) {
+  const Used used(*device);
   THRESHER_DEVICE_TRY(used.result());
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream->stream, &status), "asking whether a stream is captured"));
+  THRESHER_DEVICE_TRY(
+      Check(cudaStreamIsCapturing(static_cast<cudaStream_t>(handle), &status), "asking whether a stream is captured"));
   *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
   return THRESHER_DEVICE_OK;
 }

@@ -155,8 +155,8 @@ Result<WeightError> WeightStore::GetError(const Matrix& matrix, int64_t k, bool 
   return entry.error;
 }
 
-Result<std::shared_ptr<const void>> WeightStore::GetPlaced(
-    const Buffer& constant, const void* device, FunctionRef<Result<std::shared_ptr<const void>>()> copy) {
+Result<std::shared_ptr<const void>> WeightStore::GetPlaced(const Buffer& constant, const void* device,
+                                                           FunctionRef<Result<std::shared_ptr<const void>>()> copy) {
   const auto* const data = static_cast<const std::byte*>(constant.data);
   {
     const std::lock_guard lock(mutex_);

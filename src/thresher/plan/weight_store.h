@@ -61,8 +61,8 @@ class WeightStore {
 
   // Where a plan's constant is in the memory of `device`: with `copy` copied there on first use, once for all constants
   // of the same bytes. The memory lives as long as what is given here, or the store.
-  Result<std::shared_ptr<const void>> GetPlaced(
-      const Buffer& constant, const void* device, FunctionRef<Result<std::shared_ptr<const void>>()> copy);
+  Result<std::shared_ptr<const void>> GetPlaced(const Buffer& constant, const void* device,
+                                                FunctionRef<Result<std::shared_ptr<const void>>()> copy);
   // What lies at `host` lies at `placed` in the device's memory as well, as long as the store or a plan lives: the
   // caller keeps it there.
   void AddPlaced(const void* device, const void* host, int64_t bytes, std::shared_ptr<const void> placed);

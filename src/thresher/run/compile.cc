@@ -63,7 +63,8 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
 
 Result<std::unique_ptr<Session>> Compile(const Graph& graph, WeightStore& weights, const CompileOptions& options) {
   THRESHER_ASSIGN(CompiledPlan compiled, CompilePlan(graph, weights, options));
-  return Session::Create(options.device, std::move(compiled.plan), weights, std::move(compiled.decisions));
+  return Session::Create(options.device, std::move(compiled.plan), weights, std::move(compiled.decisions),
+                         options.graphs);
 }
 
 Result<std::vector<OwnedTensor>> Evaluate(const Graph& graph, const std::vector<View>& inputs) {

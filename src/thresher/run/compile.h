@@ -26,6 +26,7 @@ struct CompileOptions {
   CustomPasses custom_passes;  // what `passes` names beyond the engine's own
   PlanOptions plan;            // whose target is that of the device
   std::shared_ptr<Device> device = CpuDevice();
+  bool graphs = false;  // runs become graphs of the device; see Session::Create
   // Called with the graph as it came ("input") and after every pass; of a plan for many sizes with that at the seed.
   std::function<void(std::string_view pass, const Graph& graph)> dump;
 };

@@ -183,7 +183,7 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
     if (!status.ok()) continue;
     plan->recorded = options.plan.recorded;
     if (plan->recorded) AssignSites(*plan);
-    return Session::Create(options.device, plan, weights, first.decisions);
+    return Session::Create(options.device, plan, weights, first.decisions, options.graphs);
   }
   if (status.ok()) return InvalidArgument("the sizes of the call are too small for a plan for many");
   return status;

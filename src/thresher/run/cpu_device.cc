@@ -204,6 +204,7 @@ class Cpu : public Device {
   Result<std::unique_ptr<DeviceStream>> WrapStream(void*) override {
     return Unsupported("expected a device with streams that have handles, got the CPU");
   }
+  Result<bool> IsCapturing(void*) override { return false; }
   Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<CpuEvent>());
   }

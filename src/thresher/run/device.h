@@ -101,6 +101,8 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual Result<std::unique_ptr<DeviceStream>> CreateStream() = 0;
   // A stream of this device that another library of the process made and keeps, by its handle: a cudaStream_t, say.
   virtual Result<std::unique_ptr<DeviceStream>> WrapStream(void* handle) = 0;
+  // Whether what such a stream is asked for is recorded instead of done.
+  virtual Result<bool> IsCapturing(void* handle) = 0;
   virtual Result<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
 
  protected:

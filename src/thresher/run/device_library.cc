@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -113,6 +114,11 @@ class LibraryDevice : public Device, public Target {
 
   Result<std::unique_ptr<DeviceStream>> CreateStream() override;
   Result<std::unique_ptr<DeviceStream>> WrapStream(void* handle) override;
+  Result<bool> IsCapturing(void* handle) override {
+    int32_t capturing = 0;
+    THRESHER_TRY(ToStatus(api_, api_.stream_capturing(device_, handle, &capturing)));
+    return capturing != 0;
+  }
   Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
     THRESHER_ASSIGN(std::unique_ptr<Event> event, NewEvent());
     return std::unique_ptr<DeviceEvent>(std::move(event));
@@ -192,8 +198,9 @@ class LibraryDevice : public Device, public Target {
 
 class Stream : public DeviceStream {
  public:
-  Stream(const Api& api, std::shared_ptr<LibraryDevice> device, thresher_stream* stream, uint16_t number)
-      : api_(api), device_(std::move(device)), stream_(stream), number_(number) {}
+  Stream(const Api& api, std::shared_ptr<LibraryDevice> device, thresher_stream* stream, uint16_t number,
+         std::optional<void*> handle = std::nullopt)
+      : api_(api), device_(std::move(device)), stream_(stream), number_(number), handle_(handle) {}
   ~Stream() override {
     try {
       if (!pending_.empty() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK) static_cast<void>(Resolve());
@@ -259,14 +266,12 @@ class Stream : public DeviceStream {
     return Resolve();
   }
 
-  Result<bool> IsCapturing() override {
-    int32_t capturing = 0;
-    THRESHER_TRY(ToStatus(api_, api_.stream_capturing(stream_, &capturing)));
-    return capturing != 0;
-  }
+  Result<bool> IsCapturing() override { return handle_ ? device_->IsCapturing(*handle_) : capturing_; }
   Result<std::unique_ptr<DeviceGraph>> Capture(FunctionRef<Status()> work) override {
     THRESHER_TRY(ToStatus(api_, api_.capture_begin(stream_)));
+    capturing_ = true;
     const Status status = work();
+    capturing_ = false;
     thresher_graph* graph = nullptr;
     const Status ended = ToStatus(api_, api_.capture_end(stream_, &graph));
     std::unique_ptr<DeviceGraph> made = graph == nullptr ? nullptr : std::make_unique<GraphOfLibrary>(api_, graph);
@@ -358,6 +363,8 @@ class Stream : public DeviceStream {
   const std::shared_ptr<LibraryDevice> device_;
   thresher_stream* const stream_;
   const uint16_t number_;
+  const std::optional<void*> handle_;  // of one that is another library's
+  bool capturing_ = false;             // where it is the engine's own
   std::vector<Pending> pending_;
   std::vector<std::unique_ptr<Event>> spare_;
 };
@@ -374,8 +381,8 @@ Result<std::unique_ptr<DeviceStream>> LibraryDevice::WrapStream(void* handle) {
   thresher_stream* stream = nullptr;
   THRESHER_TRY(ToStatus(api_, api_.stream_wrap(device_, handle, &stream)));
   const std::lock_guard lock(clock_mutex_);
-  return std::unique_ptr<DeviceStream>(
-      std::make_unique<Stream>(api_, std::static_pointer_cast<LibraryDevice>(shared_from_this()), stream, ++streams_));
+  return std::unique_ptr<DeviceStream>(std::make_unique<Stream>(
+      api_, std::static_pointer_cast<LibraryDevice>(shared_from_this()), stream, ++streams_, handle));
 }
 
 }  // namespace

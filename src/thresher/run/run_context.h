@@ -22,6 +22,7 @@ struct RunContext {
   std::byte* scratch = nullptr;
 
   // Of the run in progress.
+  bool recorded = false;                         // by the caller: whoever plays it back uses the arena
   uint64_t execution = 0;                        // its number; 0: nothing is recorded
   int64_t begin = 0;                             // when it began
   std::vector<int64_t> step_ends;                // when each step ended, where records are made

@@ -1,6 +1,7 @@
 #include "thresher/run/session.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -62,13 +63,18 @@ struct Session::Context : RunContext {
     size_t operand;
     int buffer;
   };
+  struct Captured {
+    Dims sizes;
+    std::unique_ptr<DeviceGraph> graph;  // null: these sizes were met once
+    uint64_t used = 0;                   // by which of the context's runs last
+  };
 
   using RunContext::RunContext;
 
-  std::unique_ptr<DeviceStream> stream;  // of runs on the host's memory
+  std::unique_ptr<DeviceStream> stream;   // of runs on the host's memory
   std::unique_ptr<DeviceStream> foreign;  // the stream of LaunchOn() that it ran on last, and its handle
   void* foreign_handle = nullptr;
-  std::unique_ptr<DeviceEvent> done;     // the end of the last run; null where that is when the call returns
+  std::unique_ptr<DeviceEvent> done;  // the end of the last run; null where that is when the call returns
   std::vector<Fixup> fixups;
   std::vector<uint8_t> reads;               // per input: whether any step does
   std::vector<std::byte*> inputs;           // the call's, where the device reads them
@@ -76,8 +82,15 @@ struct Session::Context : RunContext {
   std::vector<Arena> copies;                // per input: a row-major copy of one that came with other strides
   std::vector<DeviceMemory> staged_inputs;  // what is copied from and to the host's memory
   std::vector<DeviceMemory> staged_outputs;
+  std::vector<DeviceMemory> sent;      // per input: host memory that it is sent from
+  std::vector<DeviceMemory> received;  // per output
+  std::vector<Captured> graphs;
+  uint64_t runs = 0;
 
   ~Context() {
+    // What uses the memory is done first.
+    if (done != nullptr) static_cast<void>(done->Synchronize());
+    graphs.clear();
     const profile::RuntimeInterval interval(profile::kFreeEvent, "arena");
     arena = {};
     staged_inputs.clear();
@@ -87,14 +100,15 @@ struct Session::Context : RunContext {
 };
 
 Session::Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions)
-    : Session(CpuDevice(), std::move(plan), std::move(decisions)) {}
+    : Session(CpuDevice(), std::move(plan), std::move(decisions), false) {}
 Session::Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
-                 std::vector<PrecisionDecision> decisions)
-    : device_(std::move(device)), plan_(std::move(plan)), decisions_(std::move(decisions)) {}
+                 std::vector<PrecisionDecision> decisions, bool graphs)
+    : device_(std::move(device)), plan_(std::move(plan)), decisions_(std::move(decisions)), graphs_(graphs) {}
 Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
-                                                 WeightStore& weights, std::vector<PrecisionDecision> decisions) {
+                                                 WeightStore& weights, std::vector<PrecisionDecision> decisions,
+                                                 bool graphs) {
   const bool stateful = std::any_of(plan->inputs.begin(), plan->inputs.end(), [](const auto& p) { return p.state; });
   if (stateful && !device->is_host()) {
     return Unsupported("expected the CPU for a plan with state, got " + device->target()->variant() +
@@ -104,7 +118,7 @@ Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device,
     return InvalidArgument("expected a plan made for this device, " + device->target()->variant() +
                            ", got one made for " + plan->target->variant());
   }
-  std::unique_ptr<Session> session(new Session(std::move(device), std::move(plan), std::move(decisions)));
+  std::unique_ptr<Session> session(new Session(std::move(device), std::move(plan), std::move(decisions), graphs));
   if (!session->device_->is_host()) THRESHER_TRY(session->PlaceConstants(weights));
   return session;
 }
@@ -130,8 +144,8 @@ Status Session::PlaceConstants(WeightStore& weights) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64_t> sizes) {
-  {
+Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64_t> sizes, bool fresh) {
+  if (!fresh) {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
       const auto same = std::find_if(free_.rbegin(), free_.rend(), [sizes](const auto& context) {
@@ -156,6 +170,8 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64
   context->copies.resize(plan_->inputs.size());
   context->staged_inputs.resize(plan_->inputs.size());
   context->staged_outputs.resize(plan_->outputs.size());
+  context->sent.resize(plan_->inputs.size());
+  context->received.resize(plan_->outputs.size());
   size_t operand = 0;
   for (const Step& step : plan_->steps) {
     for (const TensorRef& ref : step.operands) {
@@ -178,6 +194,10 @@ Status Session::Allocate(Context& context) const {
   const bool profiled = plan_->recorded && profile::Enabled();
   const int64_t size = plan_->arena_bytes + context.sized.scratch_bytes * plan_->num_threads;
   const int64_t start = profiled ? NowNs() : 0;
+  if (!context.graphs.empty()) {  // they are on memory that goes now
+    THRESHER_TRY(context.done->Synchronize());
+    context.graphs.clear();
+  }
   context.arena = DeviceMemory();
   if (size > 0) {
     THRESHER_ASSIGN(context.arena, device_->Allocate(static_cast<size_t>(size)));
@@ -216,8 +236,9 @@ void Session::Bind(Context& context) const {
       } else if (buffer.kind == Buffer::Kind::kConstant) {
         // Kernels take one kind of view for what they read and write; nothing writes to a constant.
         auto* const host = const_cast<std::byte*>(static_cast<const std::byte*>(buffer.data));
-        auto* const placed = device_->is_host() ? host : const_cast<std::byte*>(static_cast<const std::byte*>(
-                                                             constants_[static_cast<size_t>(ref.buffer)].get()));
+        auto* const placed = device_->is_host() ? host
+                                                : const_cast<std::byte*>(static_cast<const std::byte*>(
+                                                      constants_[static_cast<size_t>(ref.buffer)].get()));
         view.data = placed + offset;
       }
     }
@@ -236,7 +257,7 @@ Status Session::Fit(Context& context, std::span<const int64_t> sizes) const {
 
 void Session::Release(std::unique_ptr<Context> context) {
   const std::lock_guard lock(mutex_);
-  free_.push_back(std::move(context));
+  (context->recorded ? retired_ : free_).push_back(std::move(context));
 }
 
 const std::vector<uint32_t>* Session::Sites(const Context& context) {
@@ -255,7 +276,7 @@ const std::vector<uint32_t>* Session::Sites(const Context& context) {
 
 template <class Body>
 Status Session::With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes,
-                     Body&& body) {
+                     Body&& body, bool recorded) {
   const size_t wanted = plan_->extent == nullptr ? 0 : plan_->extent->names.size();
   if (sizes.size() != wanted) {
     return InvalidArgument("expected " + std::to_string(wanted) + " sizes, got " + std::to_string(sizes.size()));
@@ -264,7 +285,8 @@ Status Session::With(std::span<const View> inputs, std::span<const View> outputs
   if (profiled) profile::PrepareThread();
   const uint64_t execution = profiled ? profile::NextExecution() : 0;
   const int64_t begin = profiled ? NowNs() : 0;
-  THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire(sizes));
+  THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire(sizes, recorded));
+  context->recorded = recorded;
   Status status = Fit(*context, sizes);
   if (status.ok()) status = CheckPorts(context->sized, inputs, outputs);
   if (status.ok()) {
@@ -296,19 +318,24 @@ Status Session::Run(std::span<const View> inputs, std::span<const View> outputs,
 
 Status Session::Launch(DeviceStream& stream, std::span<const View> inputs, std::span<const View> outputs,
                        std::span<const int64_t> sizes) {
-  return With(inputs, outputs, sizes,
-              [&](Context& context) { return LaunchIn(context, stream, inputs, outputs); });
+  THRESHER_ASSIGN(const bool recorded, stream.IsCapturing());
+  return With(
+      inputs, outputs, sizes, [&](Context& context) { return LaunchIn(context, stream, inputs, outputs); }, recorded);
 }
 
 Status Session::LaunchOn(void* stream, std::span<const View> inputs, std::span<const View> outputs,
                          std::span<const int64_t> sizes) {
-  return With(inputs, outputs, sizes, [&](Context& context) -> Status {
-    if (context.foreign == nullptr || context.foreign_handle != stream) {
-      THRESHER_ASSIGN(context.foreign, device_->WrapStream(stream));
-      context.foreign_handle = stream;
-    }
-    return LaunchIn(context, *context.foreign, inputs, outputs);
-  });
+  THRESHER_ASSIGN(const bool recorded, device_->IsCapturing(stream));
+  return With(
+      inputs, outputs, sizes,
+      [&](Context& context) -> Status {
+        if (context.foreign == nullptr || context.foreign_handle != stream) {
+          THRESHER_ASSIGN(context.foreign, device_->WrapStream(stream));
+          context.foreign_handle = stream;
+        }
+        return LaunchIn(context, *context.foreign, inputs, outputs);
+      },
+      recorded);
 }
 
 Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const View> inputs,
@@ -318,8 +345,30 @@ Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const
       return InvalidArgument("input " + std::to_string(i) + " (" + plan_->inputs[i].name +
                              "): expected a row-major tensor");
     }
-    context.inputs[i] = inputs[i].as<std::byte>();
   }
+  const auto bytes_of = [](const View& view) { return static_cast<size_t>(view.size()) * SizeOf(view.dtype); };
+  if (WantsGraph(context, true)) {
+    THRESHER_TRY(stream.Wait(*context.done));
+    THRESHER_TRY(Stage(context));
+    THRESHER_ASSIGN(DeviceGraph* const graph, GraphOf(context));
+    if (graph != nullptr) {
+      const auto run = [&]() -> Status {
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          if (context.reads[i] == 0) continue;
+          THRESHER_TRY(stream.CopyOnDevice(context.staged_inputs[i].data(), inputs[i].data, bytes_of(inputs[i])));
+        }
+        THRESHER_TRY(stream.Launch(*graph));
+        for (size_t i = 0; i < outputs.size(); ++i) {
+          THRESHER_TRY(stream.CopyOnDevice(outputs[i].data, context.staged_outputs[i].data(), bytes_of(outputs[i])));
+        }
+        return Status::Ok();
+      };
+      Status status = run();
+      const Status recorded = stream.Record(*context.done);
+      return status.ok() ? recorded : status;
+    }
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) context.inputs[i] = inputs[i].as<std::byte>();
   for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
   return RunOn(stream, context);
 }
@@ -334,47 +383,121 @@ Status Session::RunHere(Context& context, std::span<const View> inputs, std::spa
   return RunOn(*context.stream, context);
 }
 
-Status Session::RunStaged(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {
+Status Session::Stage(Context& context) const {
   // Taken once, at capacity: what a run reads and writes stays where it is.
-  const auto stage = [this](DeviceMemory& memory, Buffer::Kind kind, size_t index) {
-    if (memory.data() != nullptr) return Status::Ok();
-    int64_t bytes = 0;
-    for (const Buffer& buffer : plan_->buffers) {
-      if (buffer.kind == kind && buffer.index == static_cast<int>(index)) bytes = std::max(bytes, buffer.bytes);
-    }
-    if (bytes > 0) {
-      THRESHER_ASSIGN(memory, device_->Allocate(static_cast<size_t>(bytes)));
-    }
+  const auto stage = [this](DeviceMemory& memory, const PortType& largest) -> Status {
+    const auto bytes = static_cast<size_t>(NumElements(largest.shape)) * SizeOf(largest.dtype);
+    if (memory.data() != nullptr || bytes == 0) return Status::Ok();
+    THRESHER_ASSIGN(memory, device_->Allocate(bytes));
+    return Status::Ok();
+  };
+  for (size_t i = 0; i < context.inputs.size(); ++i) {
+    if (context.reads[i] == 0) continue;
+    THRESHER_TRY(stage(context.staged_inputs[i], plan_->inputs[i]));
+    context.inputs[i] = context.staged_inputs[i].data();
+  }
+  for (size_t i = 0; i < context.outputs.size(); ++i) {
+    THRESHER_TRY(stage(context.staged_outputs[i], plan_->outputs[i]));
+    context.outputs[i] = context.staged_outputs[i].data();
+  }
+  return Status::Ok();
+}
+
+Status Session::RunStaged(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {
+  const auto pinned = [this](DeviceMemory& memory, const PortType& largest) -> Status {
+    const auto bytes = static_cast<size_t>(NumElements(largest.shape)) * SizeOf(largest.dtype);
+    if (memory.data() != nullptr || bytes == 0) return Status::Ok();
+    THRESHER_ASSIGN(memory, device_->AllocateHost(bytes));
     return Status::Ok();
   };
   const auto bytes_of = [](const View& view) { return static_cast<size_t>(view.size()) * SizeOf(view.dtype); };
   THRESHER_TRY(context.stream->Wait(*context.done));
+  THRESHER_TRY(Stage(context));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (context.reads[i] == 0) continue;
-    THRESHER_TRY(stage(context.staged_inputs[i], Buffer::Kind::kInput, i));
-    context.inputs[i] = context.staged_inputs[i].data();
-    THRESHER_ASSIGN(const std::byte* const data, RowMajor(context, i, inputs[i]));
-    THRESHER_TRY(context.stream->CopyToDevice(context.inputs[i], data, bytes_of(inputs[i])));
+    const PortType& port = context.sized.inputs[i];
+    if (context.reads[i] == 0 || inputs[i].size() == 0) continue;
+    THRESHER_TRY(pinned(context.sent[i], plan_->inputs[i]));
+    kernels::Copy(inputs[i], MakeView(context.sent[i].data(), port.dtype, port.shape));
+    THRESHER_TRY(context.stream->SendToDevice(context.inputs[i], context.sent[i].data(), bytes_of(inputs[i])));
+  }
+  DeviceGraph* graph = nullptr;
+  if (WantsGraph(context, false)) {
+    THRESHER_ASSIGN(graph, GraphOf(context));
+  }
+  if (graph != nullptr) {
+    THRESHER_TRY(context.stream->Launch(*graph));
+  } else {
+    THRESHER_TRY(RunOn(*context.stream, context));
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
-    THRESHER_TRY(stage(context.staged_outputs[i], Buffer::Kind::kOutput, i));
-    context.outputs[i] = context.staged_outputs[i].data();
+    if (outputs[i].size() == 0) continue;
+    THRESHER_TRY(pinned(context.received[i], plan_->outputs[i]));
+    THRESHER_TRY(context.stream->SendToHost(context.received[i].data(), context.outputs[i], bytes_of(outputs[i])));
   }
-  THRESHER_TRY(RunOn(*context.stream, context));
+  THRESHER_TRY(context.stream->Synchronize());
   for (size_t i = 0; i < outputs.size(); ++i) {
-    THRESHER_TRY(context.stream->CopyToHost(outputs[i].data, context.outputs[i], bytes_of(outputs[i])));
+    if (outputs[i].size() > 0) std::memcpy(outputs[i].data, context.received[i].data(), bytes_of(outputs[i]));
   }
-  return context.stream->Synchronize();
+  return Status::Ok();
 }
 
-Status Session::RunOn(DeviceStream& stream, Context& context) const {
+bool Session::WantsGraph(const Context& context, bool copies) const {
+  // Of a launch in a graph and outside of it, and of a copy on the device, in microseconds; bytes per microsecond.
+  constexpr double kSaved = 2, kGraph = 8, kCopy = 3, kRate = 1e6;
+  if (!graphs_ || context.recorded || context.execution != 0 || context.done == nullptr) return false;
+  double cost = kGraph;
+  const auto add = [&](const PortType& port) {
+    cost += kCopy + static_cast<double>(NumElements(port.shape)) * static_cast<double>(SizeOf(port.dtype)) / kRate;
+  };
+  if (copies) {
+    for (size_t i = 0; i < context.inputs.size(); ++i) {
+      if (context.reads[i] != 0) add(context.sized.inputs[i]);
+    }
+    for (const PortType& port : context.sized.outputs) add(port);
+  }
+  return static_cast<double>(plan_->steps.size()) * kSaved > cost;
+}
+
+Result<DeviceGraph*> Session::GraphOf(Context& context) const {
+  constexpr size_t kMost = 64;
+  // One that was used within so many runs is not dropped for another: capturing costs as much as many launches.
+  constexpr uint64_t kKept = 512;
+  const uint64_t run = ++context.runs;
+  const Dims& sizes = context.sized.sizes();
+  auto found = std::find_if(context.graphs.begin(), context.graphs.end(),
+                            [&](const Context::Captured& captured) { return captured.sizes == sizes; });
+  if (found == context.graphs.end()) {
+    // The first run chooses algorithms and loads kernels, which no capture allows for.
+    if (context.graphs.size() == kMost) {
+      const auto oldest = std::min_element(context.graphs.begin(), context.graphs.end(),
+                                           [](const auto& a, const auto& b) { return a.used < b.used; });
+      if (run - oldest->used < kKept) return nullptr;
+      THRESHER_TRY(context.done->Synchronize());
+      context.graphs.erase(oldest);
+    }
+    context.graphs.push_back({sizes, nullptr, run});
+    return nullptr;
+  }
+  found->used = run;
+  if (found->graph == nullptr) {
+    Fix(context);
+    THRESHER_ASSIGN(found->graph, context.stream->Capture([&] { return context.stream->Run(context); }));
+  }
+  return found->graph.get();
+}
+
+void Session::Fix(Context& context) const {
   for (const Context::Fixup& fixup : context.fixups) {
     const Buffer& buffer = plan_->buffers[static_cast<size_t>(fixup.buffer)];
     const auto& ports = buffer.kind == Buffer::Kind::kOutput ? context.outputs : context.inputs;
     context.sized.operands[fixup.operand].data =
         ports[static_cast<size_t>(buffer.index)] + context.sized.offsets[fixup.operand];
   }
-  if (context.done == nullptr) return stream.Run(context);
+}
+
+Status Session::RunOn(DeviceStream& stream, Context& context) const {
+  Fix(context);
+  if (context.done == nullptr || context.recorded) return stream.Run(context);
   // Whoever has the context next waits for what this run has handed over, even where it failed half way.
   THRESHER_TRY(stream.Wait(*context.done));
   Status status = stream.Run(context);

@@ -25,9 +25,11 @@ class Session {
   explicit Session(std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions = {});
   ~Session();
   // On any device; copies the plan's constants there. Errors: the plan was made for another one, no memory.
-  // `weights` shares them with the other plans of the model.
+  // `weights` shares them with the other plans of the model. `graphs`: from the second run at some sizes on the steps
+  // are launched as one graph, where the device has that and it is faster.
   static Result<std::unique_ptr<Session>> Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
-                                                 WeightStore& weights, std::vector<PrecisionDecision> decisions = {});
+                                                 WeightStore& weights, std::vector<PrecisionDecision> decisions = {},
+                                                 bool graphs = false);
 
   // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error. All are
   // the host's memory. `sizes` are those of the call, where the plan is for many.
@@ -35,7 +37,8 @@ class Session {
   // the data, ResourceExhausted. An error leaves the session as good as before.
   Status Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes = {});
   // The same on memory of the session's device, where inputs are row-major, too; returns when the work is handed to
-  // the stream, which is one of that device.
+  // the stream, which is one of that device. Where what the stream is asked for is being recorded, the steps are, and
+  // the session has to live as long as what was recorded is used.
   Status Launch(DeviceStream& stream, std::span<const View> inputs, std::span<const View> outputs,
                 std::span<const int64_t> sizes = {});
 
@@ -51,10 +54,11 @@ class Session {
  private:
   struct Context;
 
-  Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions);
+  Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions,
+          bool graphs);
   Status PlaceConstants(WeightStore& weights);
-  // A context, if possible one that has run at these sizes last.
-  Result<std::unique_ptr<Context>> Acquire(std::span<const int64_t> sizes);
+  // A context, if possible one that has run at these sizes last; a new one where `fresh`.
+  Result<std::unique_ptr<Context>> Acquire(std::span<const int64_t> sizes, bool fresh);
   void Release(std::unique_ptr<Context> context);
   // Takes memory for the context, and binds the operands that lie in it.
   Status Allocate(Context& context) const;
@@ -65,23 +69,35 @@ class Session {
   const std::vector<uint32_t>* Sites(const Context& context);
   // Calls body(context) with a context for these views and sizes.
   template <class Body>
-  Status With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes, Body&& body);
+  Status With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes, Body&& body,
+              bool recorded = false);
   // What each of them does with its context.
   Status RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
   Status RunStaged(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
   Status LaunchIn(Context& context, DeviceStream& stream, std::span<const View> inputs,
                   std::span<const View> outputs) const;
   Status RunOn(DeviceStream& stream, Context& context) const;
+  // Makes the steps' addresses those of the context's inputs and outputs.
+  void Fix(Context& context) const;
+  // Takes the device's memory for inputs and outputs that do not come with each call.
+  Status Stage(Context& context) const;
+  // Whether copying inputs and outputs and launching a graph beats launching the steps; `copies`: whether the caller's
+  // tensors would have to be copied for it.
+  bool WantsGraph(const Context& context, bool copies) const;
+  // The graph of the steps at the context's sizes, on what it has staged; null: there is none (yet).
+  Result<DeviceGraph*> GraphOf(Context& context) const;
   // The input, or a row-major copy of it in the host's memory.
   Result<const std::byte*> RowMajor(Context& context, size_t input, const View& view) const;
 
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<const Plan> plan_;
   const std::vector<PrecisionDecision> decisions_;
+  const bool graphs_;
   std::vector<std::shared_ptr<const void>> constants_;  // per buffer, where the device has memory of its own
   ForkMutex mutex_{LockRank::kSession};
   std::vector<std::unique_ptr<Context>> free_;
-  std::map<Dims, std::vector<uint32_t>> sites_;  // by the sizes that were profiled
+  std::vector<std::unique_ptr<Context>> retired_;  // whose memory a graph of the caller's uses
+  std::map<Dims, std::vector<uint32_t>> sites_;    // by the sizes that were profiled
 };
 
 }  // namespace thresher

@@ -62,8 +62,7 @@ PyMethodDef kMethods[] = {
     {"states", States, METH_O, "Their places with how often each was changed in place, as bytes."},
     {"same_states", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(SameStates)), METH_FASTCALL,
      "Whether tensors are in the states that bytes name."},
-    {"empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Empty)), METH_FASTCALL,
-     "New tensors of the types and sizes that places name, on a device, and their own places."},
+    {"empty", Empty, METH_O, "New tensors of the types, sizes and devices that places name, and their own places."},
     {"forms", Forms, METH_O, "What tells captures for arguments apart, as bytes; None where bytes cannot say it."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -20,7 +20,8 @@ namespace thresher::torch_shim {
 namespace {
 
 constexpr int kRankMask = 0xFF;
-constexpr int kDeviceShift = 9;
+constexpr int kDeviceShift = 9;  // 0: the CPU, else 1 more than the number of the CUDA device
+constexpr int64_t kDeviceMask = 0x7F;
 constexpr int kTypeShift = 16;
 
 // A class of torch; never given back: modules of PyTorch are not unloaded.
@@ -101,7 +102,8 @@ void AddState(Sink& sink, c10::TensorImpl& tensor) {
 
 // Whether what AddForm notes is all that there is to say.
 bool IsOrdinary(const c10::TensorImpl& tensor) {
-  return tensor.layout() == c10::kStrided && (tensor.device().is_cpu() || tensor.device().is_cuda()) && !tensor.is_python_dispatch() &&
+  return tensor.layout() == c10::kStrided && (tensor.device().is_cpu() || tensor.device().is_cuda()) &&
+         !tensor.is_python_dispatch() &&
          !tensor.key_set().has_any(c10::DispatchKeySet(
              {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor})) &&
          !tensor.has_symbolic_sizes_strides();
@@ -148,12 +150,15 @@ bool ForEach(PyObject* tensors, Sink& sink, Add add) {
 }
 
 // A list of `count` tensors and their places; both null where that fails.
-PyObject* EmptyLike(std::vector<int64_t> words, Py_ssize_t count, c10::Device device) {
+PyObject* EmptyLike(std::vector<int64_t> words, Py_ssize_t count) {
   PyObject* tensors = PyList_New(count);
   if (tensors == nullptr) return nullptr;
   int64_t* place = words.data();
   for (Py_ssize_t i = 0; i < count; ++i) {
     const auto rank = static_cast<size_t>(place[1] & kRankMask);
+    const int64_t number = place[1] >> kDeviceShift & kDeviceMask;
+    const c10::Device device =
+        number == 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(number - 1));
     const at::Tensor made =
         at::empty(c10::IntArrayRef(place + 2, rank),
                   at::TensorOptions(static_cast<c10::ScalarType>(place[1] >> kTypeShift)).device(device));
@@ -195,16 +200,11 @@ PyObject* SameStates(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return PyBool_FromLong(words.same());
 }
 
-PyObject* Empty(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
-  if (num_args < 1 || num_args > 2 || !PyBytes_Check(args[0]) || (num_args == 2 && !PyLong_Check(args[1]))) {
-    PyErr_SetString(PyExc_TypeError, "expected the places of tensors, and the number of a device or -1");
+PyObject* Empty(PyObject*, PyObject* places) {
+  if (!PyBytes_Check(places)) {
+    PyErr_SetString(PyExc_TypeError, "expected the places of tensors");
     return nullptr;
   }
-  PyObject* const places = args[0];
-  const long index = num_args == 2 ? PyLong_AsLong(args[1]) : -1;
-  if (PyErr_Occurred() != nullptr) return nullptr;
-  const c10::Device device =
-      index < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
   std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(places)) / sizeof(int64_t));
   std::memcpy(words.data(), PyBytes_AS_STRING(places), words.size() * sizeof(int64_t));
   Py_ssize_t count = 0;
@@ -218,7 +218,7 @@ PyObject* Empty(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
     i += needed;
   }
   try {
-    return EmptyLike(std::move(words), count, device);
+    return EmptyLike(std::move(words), count);
   } catch (const std::exception& error) {
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;

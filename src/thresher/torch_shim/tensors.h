@@ -16,9 +16,8 @@ PyObject* States(PyObject* module, PyObject* tensors);
 // (tensors, what States gave): whether they are in this state. Takes no memory.
 PyObject* SameStates(PyObject* module, PyObject* const* args, Py_ssize_t count);
 
-// (places, device): new row-major tensors of the types and sizes that these places have, in the host's memory or that
-// of a CUDA device, where a number from 0 is given; and their own places.
-PyObject* Empty(PyObject* module, PyObject* const* args, Py_ssize_t count);
+// New row-major tensors of the types, sizes and devices that these places have; and their own places.
+PyObject* Empty(PyObject* module, PyObject* places);
 
 // What tells captures for two calls apart: the settings of PyTorch; of tensors everything but where they lie and what
 // they hold, and which of them are the same one; of None that it is. None (the object) where the list holds anything

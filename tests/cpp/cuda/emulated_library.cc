@@ -24,6 +24,7 @@ struct thresher_device {
 struct thresher_stream {
   thresher_device* device;
   thresher_graph* recording;  // what is asked of it goes there instead of being done
+  thresher::cuda::testing::ForeignStream* foreign;
 };
 struct thresher_graph {
   std::vector<std::function<thresher_device_result()>> work;
@@ -39,6 +40,7 @@ namespace {
 constexpr size_t kProductScratch = 256;
 
 std::atomic<int> objects{0};
+std::atomic<int> graph_launches{0};
 std::atomic<bool> fail_next{false};
 thread_local thresher_graph* recorded = nullptr;
 
@@ -52,8 +54,13 @@ thresher_device_result Refused(const char* what) {
 // Does the work, or leaves it to the graph that the stream records.
 template <class Work>
 thresher_device_result DoOrRecord(thresher_stream* stream, Work&& work) {
-  if (stream->recording == nullptr) return work();
-  stream->recording->work.emplace_back(std::forward<Work>(work));
+  if (stream->recording != nullptr) {
+    stream->recording->work.emplace_back(std::forward<Work>(work));
+  } else if (stream->foreign != nullptr && stream->foreign->capturing) {
+    stream->foreign->recorded.emplace_back(std::forward<Work>(work));
+  } else {
+    return work();
+  }
   return THRESHER_DEVICE_OK;
 }
 
@@ -177,11 +184,10 @@ thresher_device_api Table() {
   };
   api.release_host = api.release;
   api.stream_create = [](thresher_device* device, thresher_stream** stream) {
-    return Make(stream, device, static_cast<thresher_graph*>(nullptr));
+    return Make(stream, device, static_cast<thresher_graph*>(nullptr), static_cast<ForeignStream*>(nullptr));
   };
-  // Work is done when it is asked for, so that all streams are alike.
-  api.stream_wrap = [](thresher_device* device, void*, thresher_stream** stream) {
-    return Make(stream, device, static_cast<thresher_graph*>(nullptr));
+  api.stream_wrap = [](thresher_device* device, void* handle, thresher_stream** stream) {
+    return Make(stream, device, static_cast<thresher_graph*>(nullptr), static_cast<ForeignStream*>(handle));
   };
   api.stream_destroy = [](thresher_stream* stream) {
     Delete(stream);
@@ -189,8 +195,8 @@ thresher_device_api Table() {
   };
   api.stream_synchronize = [](thresher_stream*) { return Refused("a synchronisation"); };
   api.stream_wait = [](thresher_stream*, thresher_event*) { return THRESHER_DEVICE_OK; };
-  api.stream_capturing = [](thresher_stream* stream, int32_t* capturing) {
-    *capturing = stream->recording != nullptr ? 1 : 0;
+  api.stream_capturing = [](thresher_device*, void* handle, int32_t* capturing) {
+    *capturing = handle != nullptr && static_cast<ForeignStream*>(handle)->capturing ? 1 : 0;
     return THRESHER_DEVICE_OK;
   };
   api.capture_begin = [](thresher_stream* stream) {
@@ -211,6 +217,7 @@ thresher_device_api Table() {
     return Fail(THRESHER_DEVICE_FAILED, "the emulator found: a graph that was spoilt while it was captured");
   };
   api.graph_launch = [](thresher_graph* graph, thresher_stream* stream) {
+    ++graph_launches;
     return DoOrRecord(stream, [graph] {
       for (const auto& work : graph->work) THRESHER_DEVICE_TRY(work());
       return THRESHER_DEVICE_OK;
@@ -250,18 +257,13 @@ thresher_device_api Table() {
   };
   api.launch = [](thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
                   const thresher_view* views, int32_t num_views, void* scratch) {
-    if (stream->recording != nullptr) {
-      // What the call points at is gone when the graph is launched.
-      const auto* const bytes = static_cast<const std::byte*>(params);
-      const auto* const operands = reinterpret_cast<const View*>(views);
-      const std::vector<std::byte> kept_params(bytes, bytes + params_bytes);
-      const std::vector<View> kept_views(operands, operands + num_views);
-      stream->recording->work.emplace_back([=] {
-        return Run(kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch);
-      });
-      return THRESHER_DEVICE_OK;
-    }
-    return Run(kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views, scratch);
+    // What the call points at is gone when a graph is launched.
+    const auto* const bytes = static_cast<const std::byte*>(params);
+    const auto* const operands = reinterpret_cast<const View*>(views);
+    const std::vector<std::byte> kept_params(bytes, bytes + params_bytes);
+    const std::vector<View> kept_views(operands, operands + num_views);
+    return DoOrRecord(
+        stream, [=] { return Run(kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch); });
   };
   return api;
 }
@@ -278,6 +280,8 @@ const thresher_device_api& EmulatedApi() {
 }
 
 int EmulatedObjects() { return objects; }
+
+int EmulatedGraphLaunches() { return graph_launches; }
 
 void FailNext() { fail_next = true; }
 

@@ -2,6 +2,9 @@
 // and with a clock of its own. thresher_emulated_device.so is the same for the Python tests.
 #pragma once
 
+#include <functional>
+#include <vector>
+
 #include "thresher/device_api.h"
 
 namespace thresher::cuda::testing {
@@ -13,6 +16,15 @@ inline constexpr double kClockOffsetNs = 5e15;
 
 // How many objects are alive that the library has handed out: memory, streams, events, devices.
 int EmulatedObjects();
+
+// A stream of another library, by its address as the handle.
+struct ForeignStream {
+  bool capturing = false;  // what it is asked for is recorded instead of done
+  std::vector<std::function<thresher_device_result()>> recorded;
+};
+
+// How many graphs have been launched.
+int EmulatedGraphLaunches();
 
 // The next kernel or copy fails, as if the device had found a fault.
 void FailNext();
