@@ -203,6 +203,15 @@ const CacheSizes& Caches() {
   return sizes;
 }
 
+bool IsIntel() {
+#if defined(__x86_64__)
+  static const bool intel = __builtin_cpu_is("intel") != 0;
+  return intel;
+#else
+  return false;
+#endif
+}
+
 const std::string& CpuModel() {
   static const std::string model = ReadCpuModel();
   return model;

@@ -38,6 +38,9 @@ int64_t AvailableMemory(const std::string& root = "");
 // "x86_64", "aarch64": what the kernel calls it.
 const std::string& Architecture();
 
+// Whether Intel made it: its caches take other hints than AMD's.
+bool IsIntel();
+
 // "AMD EPYC 7763 64-Core Processor"; the machine's architecture where no name is known.
 const std::string& CpuModel();
 

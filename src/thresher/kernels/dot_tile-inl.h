@@ -271,7 +271,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 
   size_t steps = args.steps;
   for (; steps >= 2; steps -= 2) {
-    FetchLines<R>(fetch, fetched);
+    FetchLines(fetch, fetched);
     if constexpr (Dot::kTwoSteps) {
       const auto ones = hn::Set(typename Dot::ShortTag(), 1);
       const auto b0a = Dot::LoadB(b);

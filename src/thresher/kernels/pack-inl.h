@@ -52,9 +52,9 @@ inline void PackPanel(const T* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff
                       float* HWY_RESTRICT panel) {
   const TileTag d;
   const size_t width = PanelWidth();
+  const size_t lanes = hn::Lanes(d);
   size_t done = 0;  // columns packed by the fast paths
   if (stride_n == 1 && columns == width) {
-    const size_t lanes = hn::Lanes(d);
     for (size_t i = 0; i < k; ++i) {
       const T* row = b + static_cast<ptrdiff_t>(i) * stride_k;
       const auto left = LoadFloats(d, row);
@@ -63,6 +63,10 @@ inline void PackPanel(const T* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff
       hn::Store(right, d, panel + i * width + lanes);
     }
     return;
+  }
+  // The vectors that are not full; the columns are stored over them. Zeros stored one by one took longer than columns.
+  for (size_t j = columns / lanes * lanes; j < width; j += lanes) {
+    for (size_t i = 0; i < k; ++i) hn::Store(hn::Zero(d), d, panel + i * width + j);
   }
   if (stride_k == 1 && stride_n > 0) {
     const size_t ld = static_cast<size_t>(stride_n);
@@ -75,11 +79,11 @@ inline void PackPanel(const T* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff
       }
     }
   }
+  if (done == columns) return;
   for (size_t i = 0; i < k; ++i) {
     float* out = panel + i * width;
     const T* in = b + static_cast<ptrdiff_t>(i) * stride_k;
     for (size_t j = done; j < columns; ++j) out[j] = ToFloat(in[static_cast<ptrdiff_t>(j) * stride_n]);
-    for (size_t j = columns; j < width; ++j) out[j] = 0.0f;
   }
 }
 
