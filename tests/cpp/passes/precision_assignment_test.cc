@@ -67,6 +67,19 @@ TEST(PrecisionAssignment, WhatTheMachineIsSlowAtIsComputedOtherwise) {
   EXPECT_EQ(bf16.decisions[0].reason, "asked for; it is slow");
 }
 
+TEST(PrecisionAssignment, AttentionIsInBf16WhereTheMachineMultipliesIt) {
+  const Graph before = FromText(
+      "input %q : f32[1, 2, 8, 16]\ninput %k : f32[1, 2, 8, 16]\ninput %v : f32[1, 2, 8, 16]\n"
+      "%a = sdpa(%q, %k, %v) {scale = 0.25}\nreturn %a\n");
+  const auto widens = [](Precision wanted) { return std::make_pair(wanted, std::string("multiplied in fp32")); };
+  for (const char* precision : {"bf16", "int8"}) {
+    const Outcome fast = Assign(before, {precision, {}, {}});
+    EXPECT_EQ(GetAttr<std::string>(fast.graph.nodes()[0].attrs, "precision", "fp32"), "bf16") << precision;
+    const Outcome slow = Assign(before, {precision, {}, {}}, nullptr, widens);
+    EXPECT_EQ(GetAttr<std::string>(slow.graph.nodes()[0].attrs, "precision", "fp32"), "fp32") << precision;
+  }
+}
+
 TEST(PrecisionAssignment, SetsEveryLinearAndReports) {
   const Graph before = FromText(kModel);
   const Outcome outcome = Assign(before, {"int8", {}, {}});
