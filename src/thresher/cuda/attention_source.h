@@ -8,7 +8,7 @@
 #include "thresher/base/dtype.h"
 #include "thresher/base/view.h"
 #include "thresher/cuda/halves.h"
-#include "thresher/cuda/macros.h"
+#include "thresher/cuda/thread.h"
 
 namespace thresher::cuda {
 

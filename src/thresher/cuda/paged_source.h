@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "thresher/cuda/attention_source.h"
-#include "thresher/cuda/macros.h"
 #include "thresher/cuda/thread.h"
 #include "thresher/kernels/paged_attention.h"
 

@@ -31,8 +31,15 @@
 
 #include <cstdint>
 
-#include "thresher/cuda/halves.h"
-#include "thresher/cuda/macros.h"
+#include "thresher/base/dtype.h"
+
+#if defined(__CUDACC__)
+#define THRESHER_DEVICE __device__ __forceinline__
+#define THRESHER_UNROLL _Pragma("unroll")
+#else
+#define THRESHER_DEVICE inline
+#define THRESHER_UNROLL
+#endif
 
 namespace thresher::cuda {
 
@@ -56,6 +63,13 @@ inline constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 struct alignas(16) Four {
   float x, y, z, w;
 };
+
+// Loads that come later in the code are not begun before this.
+THRESHER_DEVICE void LoadsStayBehind() {
+#if defined(__CUDACC__)
+  asm volatile("" ::: "memory");
+#endif
+}
 
 #if defined(__CUDACC__)
 class Thread {

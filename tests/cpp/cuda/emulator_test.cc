@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "thresher/cuda/halves.h"
 #include "thresher/cuda/reduce.h"
 
 namespace thresher::cuda::testing {
