@@ -59,12 +59,8 @@ template <class DotType>
 struct VectorTiles {
   using Dot = DotType;
   static constexpr size_t kMostRows = Dot::kMostRows;
-  static constexpr size_t kSteps = 2;  // that belong together
-  static constexpr int kCacheRows = kTileRows;
-  static constexpr bool kOnUnit = false;
   explicit VectorTiles(size_t) {}
   void Run(const DotTileArgs& tile, size_t rows) { DotTileForRows<Dot>(rows)(tile); }
-  void Finish(FinishFunction finish, const FinishArgs& args) { finish(args); }
 };
 
 #if THRESHER_UNIT_TARGET
@@ -161,7 +157,7 @@ HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows, Pending
   const uint8_t* a = args.a;
   const uint8_t* b = args.b;
   const uint8_t* fetched = args.fetch.from;
-  const size_t lines = args.fetch.lines * (kUnitSteps / 2);
+  const size_t lines = args.fetch.lines;
   size_t steps = args.steps;
   // Rows of what is pending that a step does, so that all are done with the last one.
   const size_t most_done = pending.finish == nullptr ? 0 : pending.args.to.rows;
@@ -208,9 +204,6 @@ class UnitTiles {
  public:
   using Dot = DotType;
   static constexpr size_t kMostRows = kUnitBlockRows;
-  static constexpr size_t kSteps = kUnitSteps;
-  static constexpr int kCacheRows = static_cast<int>(kUnitBlockRows);
-  static constexpr bool kOnUnit = true;
   explicit UnitTiles(size_t rows) : tiles_(rows) {}
   ~UnitTiles() {
     if (pending_.finish != nullptr) pending_.template Run<typename Dot::Sum>(0, pending_.args.to.rows);

@@ -17,7 +17,6 @@ constexpr std::string_view kVariantNames[] = {"auto", "direct", "widened"};
 constexpr size_t kFewestDefaultRows = 96;
 constexpr size_t kMostDefaultRows = 144;
 constexpr int kManyTileRows = 14;
-constexpr int kUnitTileRows = 32;
 constexpr size_t kLeastDefaultPanelBytes = size_t{8} * 1024;
 
 template <class Enum, size_t kCount>
@@ -51,8 +50,7 @@ size_t PanelBlockBytes(const Blocking& blocking, int tile_rows) {
   if (blocking.panel_kib > 0) return std::min(static_cast<size_t>(blocking.panel_kib) * 1024, kMost);
   // Next to the rows that pass by. For tiles of many rows L2 delivers panels as fast as they are used; then longer
   // blocks, whose sums are stored less often, matter more than L1.
-  // A matrix unit (tile_unit.h) asks for as many bytes of rows as of the panel: those come from L2, the panel from L1.
-  const size_t quarters = tile_rows >= kUnitTileRows ? 2 : tile_rows >= kManyTileRows ? 6 : 3;
+  const size_t quarters = tile_rows >= kManyTileRows ? 6 : 3;
   return std::clamp(static_cast<size_t>(Caches().l1) / 4 * quarters, kLeastDefaultPanelBytes, kMost);
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "thresher/base/cpu.h"
 #include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/gemm_block.h"
 
@@ -199,10 +200,18 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
 
 // ---- products ----
 
+#if THRESHER_UNIT_TARGET
+// Of products on a matrix unit: rows that pass by some panels, lines of a panel that one step reads, and how far ahead
+// a tile fetches that shares the panel with no other.
+constexpr size_t kUnitLeastRows = 128;
+constexpr size_t kUnitMostRows = 1024;
+constexpr size_t kUnitTurnLines = 2 * kUnitRows;
+constexpr size_t kUnitFetchDistance = 8192;
+#endif
+
 // Rows [row_begin, row_end) of panels [panel_begin, panel_end).
-template <class Tiles>
+template <class Dot>
 void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
-  using Dot = typename Tiles::Dot;
   using Sum = typename Dot::Sum;
   constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
   const size_t n = static_cast<size_t>(args.n);
@@ -217,7 +226,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
 
   const size_t most_rows = BlockRows(args.blocking, lda);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
-  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, Tiles::kCacheRows) / step_bytes, 1);
+  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / step_bytes, 1);
 
   Sum* const strip = static_cast<Sum*>(scratch);  // sums that wait
   alignas(64) float padded_bias[kMaxPanelWidth];
@@ -225,19 +234,18 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
-    const RowTiles tiles(block_end - block_begin, Tiles::kMostRows);
-    Tiles unit(tiles.Height(tiles.count - 1));
+    const RowTiles tiles(block_end - block_begin, static_cast<size_t>(Dot::kMostRows));
     const size_t most_steps = tiles.count == 1 ? std::max<size_t>(steps, 1) : panel_steps;
     const size_t blocks = std::max<size_t>(1, (steps + most_steps - 1) / most_steps);
-    const size_t block_steps = RoundUp((steps + blocks - 1) / blocks, Tiles::kSteps);
+    // Even, since two steps may belong together.
+    const size_t block_steps = RoundUp((steps + blocks - 1) / blocks, 2);
 
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
       const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-      const bool direct = !kInt8 && columns == width && args.activation == Activation::kNone &&
-                          !(Tiles::kOnUnit && args.residual != nullptr);
+      const bool direct = !kInt8 && columns == width && args.activation == Activation::kNone;
 
       for (size_t b = 0; b < blocks; ++b) {
         const size_t begin = std::min(steps, b * block_steps);
@@ -271,7 +279,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
           tile.fetch = tiles.count == 1 ? FetchAlone(height, 1, tile.b, block_bytes, turns, next_b)
                                         : FetchShare(tiles, t, tile.b, block_bytes, turns, next_b);
           if (last) FetchResult(to);
-          unit.Run(tile, height);
+          DotTileForRows<Dot>(height)(tile);
           if (last && !direct) {
             FinishArgs finished{};
             finished.sums = wait;
@@ -286,7 +294,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
                 finished.row_zero = args.zero + row;
               }
             }
-            unit.Finish(finish, finished);
+            finish(finished);
           }
           row += height;
         }
@@ -294,6 +302,88 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
     }
   }
 }
+
+#if THRESHER_UNIT_TARGET
+
+// The same on a matrix unit. It takes rows and panels as fast as L2 delivers both, so k is not cut and no sums wait.
+// Some panels meet one tile of rows after the other; the next ones are fetched from afar meanwhile.
+template <class Unit, class Dot>
+void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  using Sum = typename Dot::Sum;
+  constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
+  const size_t n = static_cast<size_t>(args.n);
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t lda = RowStride(args.form, k);
+  const size_t width = PanelWidth();
+  const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
+  const size_t number_bytes = NumberBytes<Dot>(k);
+  const size_t panel_stride = kInt8 ? Int8Stride(k) : number_bytes;
+  const size_t rows = range.row_end - range.row_begin;
+  const FinishFunction finish = FinishFor<Sum>(args.activation);
+
+  const Blocking& blocking = args.blocking;
+  const size_t l2 = static_cast<size_t>(Caches().l2);
+  const size_t most_rows = blocking.most_rows > 0 ? static_cast<size_t>(blocking.most_rows)
+                                                  : std::clamp<size_t>(l2 / 4 / lda, kUnitLeastRows, kUnitMostRows);
+  const size_t row_blocks = (rows + most_rows - 1) / most_rows;
+  const size_t group_bytes = blocking.panel_kib > 0 ? PanelBlockBytes(blocking, 0) : l2 / 8;
+  const size_t group = std::max<size_t>(group_bytes / std::max<size_t>(panel_stride, 1), 1);
+
+  Sum* const strip = static_cast<Sum*>(scratch);  // the sums of a tile
+  alignas(64) float padded_bias[kMaxPanelWidth];
+  for (size_t block = 0; block < row_blocks; ++block) {
+    const size_t block_begin = range.row_begin + rows * block / row_blocks;
+    const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
+    const RowTiles tiles(block_end - block_begin, kUnitBlockRows);
+    UnitTiles<Unit, Dot> unit(tiles.Height(tiles.count - 1));
+    for (size_t first = range.panel_begin; first < range.panel_end; first += group) {
+      const size_t last = std::min(first + group, range.panel_end);
+      size_t row = block_begin;
+      for (size_t t = 0; t < tiles.count; row += tiles.Height(t), ++t) {
+        for (size_t panel = first; panel < last; ++panel) {
+          const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
+          const size_t column = panel * width;
+          const size_t columns = std::min(width, n - column);
+          const float* bias = PanelBias(args.bias, column, columns, padded_bias);
+          const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
+          const bool direct =
+              !kInt8 && columns == width && args.activation == Activation::kNone && args.residual == nullptr;
+          DotTileArgs tile{};
+          tile.a = static_cast<const uint8_t*>(args.rows) + row * lda;
+          tile.lda = lda;
+          tile.b = panel_b;
+          tile.steps = steps;
+          tile.init = kInt8 ? nullptr : bias;
+          tile.out = direct ? static_cast<void*>(to.c) : strip;
+          tile.out_ld = direct ? to.ldc : width;
+          if (tiles.count == 1) {
+            tile.fetch = {panel_b + kUnitFetchDistance, kUnitTurnLines, false};
+          } else if (panel + group < range.panel_end) {
+            const size_t lines = (kUnitTurnLines + tiles.count - 1) / tiles.count;
+            const size_t done = t * (steps / kUnitSteps) * lines * 64;
+            if (done < number_bytes) tile.fetch = {panel_b + group * panel_stride + done, lines, false};
+          }
+          FetchResult(to);
+          unit.Run(tile, tiles.Height(t));
+          if (direct) continue;
+          FinishArgs finished{};
+          finished.sums = strip;
+          finished.to = to;
+          if constexpr (kInt8) {
+            finished.bias = bias;
+            finished.column_scale = reinterpret_cast<const float*>(panel_b + number_bytes);
+            finished.column_sum = reinterpret_cast<const int32_t*>(panel_b + number_bytes + width * sizeof(float));
+            finished.row_scale = args.scale + row;
+            finished.row_zero = args.zero + row;
+          }
+          unit.Finish(finish, finished);
+        }
+      }
+    }
+  }
+}
+
+#endif  // THRESHER_UNIT_TARGET
 
 // Few rows of int16 times panels of 4-bit numbers.
 void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
@@ -333,10 +423,10 @@ bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 template <class Dot>
 void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
 #if THRESHER_UNIT_TARGET
-  if (UnitInUse() == isa::Tiles::kInstructions) return GemmDotRange<UnitTiles<AmxUnit, Dot>>(args, scratch, range);
-  if (UnitInUse() == isa::Tiles::kPlain) return GemmDotRange<UnitTiles<PlainUnit, Dot>>(args, scratch, range);
+  if (UnitInUse() == isa::Tiles::kInstructions) return GemmUnitRange<AmxUnit, Dot>(args, scratch, range);
+  if (UnitInUse() == isa::Tiles::kPlain) return GemmUnitRange<PlainUnit, Dot>(args, scratch, range);
 #endif
-  GemmDotRange<VectorTiles<Dot>>(args, scratch, range);
+  GemmDotRange<Dot>(args, scratch, range);
 }
 
 void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
