@@ -39,6 +39,9 @@ def borrow_openmp() -> bool:
 
 def give_back() -> None: ...
 def usable_cores() -> int: ...
+def topology(root: str = "") -> dict[str, Any]:
+    """The cores that this process may use and what they share; `root`: where /sys and /proc of another machine lie."""
+
 def cpu_model() -> str: ...
 def machine() -> dict[str, str | int]:
     """What tells this machine from others: processor, instruction set in use, usable cores, cache sizes."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from thresher.doctor import Finding, Level, checks, run_checks, verdict
+from thresher.doctor import Finding, Level, checks, run_checks, topology, verdict
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("thresher._engine") is None, reason="the engine is not built"
@@ -182,3 +182,42 @@ def test_every_variable_the_toolchain_reads_is_known_to_the_engine():
     table = (scripts.parent / "src" / "thresher" / "base" / "env.cc").read_text()
     assert {"THRESHER_BUILD_DIR", "THRESHER_CONAN_HOME"} <= read
     assert [name for name in sorted(read) if f'"{name}"' not in table] == []
+
+
+@needs_engine
+def test_cores_are_described_as_the_system_tells_of_them(tmp_path: Path) -> None:
+    """A server of two nodes with two CPUs to a core, as its files tell."""
+    engine: Any = importlib.import_module("thresher._engine")
+    system = tmp_path / "sys/devices/system"
+    (system / "cpu").mkdir(parents=True)
+    (system / "cpu/online").write_text("0-7\n")
+    (system / "node").mkdir()
+    (system / "node/online").write_text("0-1\n")
+    for node, cpus in enumerate(("0-1,4-5", "2-3,6-7")):
+        (system / f"node/node{node}").mkdir()
+        (system / f"node/node{node}/cpulist").write_text(cpus)
+    for cpu in range(8):
+        folder = system / f"cpu/cpu{cpu}"
+        for part in ("topology", "cache/index0"):
+            (folder / part).mkdir(parents=True)
+        (folder / "topology/core_cpus_list").write_text(f"{cpu % 4},{cpu % 4 + 4}")
+        (folder / "cache/index0/level").write_text("3")
+        (folder / "cache/index0/shared_cpu_list").write_text("0-1,4-5" if cpu % 4 < 2 else "2-3,6-7")
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "cpu.max").write_text("250000 100000")
+    found = engine.topology(str(tmp_path))
+    assert [core["cpus"] for core in found["cores"]] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert checks.described(found) == (
+        "4 cores, with 8 CPUs in all, on 2 nodes (0, 1), in 2 groups that share a cache, a quota of 2.5; "
+        "3 threads by default"
+    )
+
+
+@needs_engine
+def test_cores_of_this_machine() -> None:
+    finding = next(finding for finding in run_checks() if finding.name == "cores")
+    assert finding.level is Level.OK
+    assert re.match(r"\d+ cores?.*; \d+ threads? by default", finding.found)
+    document = topology()
+    assert document is not None and document["usable_cores"] >= 1

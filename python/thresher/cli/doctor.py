@@ -30,11 +30,16 @@ def _doctor(
     if env:
         _print_variables(json_file)
         return
-    from thresher.doctor import Level, run_checks, verdict
+    from thresher.doctor import Level, run_checks, topology, verdict
 
     findings = run_checks()
     worst = verdict(findings)
-    if not write_json(json_file, {"verdict": worst.value, "checks": [finding.to_dict() for finding in findings]}):
+    document = {
+        "verdict": worst.value,
+        "checks": [finding.to_dict() for finding in findings],
+        "topology": topology(),
+    }
+    if not write_json(json_file, document):
         from rich.table import Table
         from rich.text import Text
 

@@ -53,7 +53,7 @@ def run_checks() -> list[Finding]:
     engine, finding = load_engine()
     findings.append(finding)
     if engine is not None:
-        for check in (check_variables, check_instructions, check_threads, check_computing):
+        for check in (check_variables, check_instructions, check_cores, check_threads, check_computing):
             findings.append(_guarded(check, engine))
     for check_alone in (
         check_numpy,
@@ -73,6 +73,12 @@ def verdict(findings: list[Finding]) -> Level:
     """The worst level among findings."""
     levels = [finding.level for finding in findings]
     return next((level for level in (Level.FAIL, Level.WARN) if level in levels), Level.OK)
+
+
+def topology() -> dict[str, Any] | None:
+    """The cores that this process may use as plain data for JSON; None where the engine does not load."""
+    engine, _ = load_engine()
+    return None if engine is None else dict(engine.topology())
 
 
 def check_python() -> Finding:
@@ -126,10 +132,42 @@ def check_instructions(engine: Any) -> Finding:
     return Finding("instructions", Level.OK, found)
 
 
+def check_cores(engine: Any) -> Finding:
+    """Which cores the process may use, and what they share."""
+    return Finding("cores", Level.OK, described(engine.topology()))
+
+
+def described(topology: dict[str, Any]) -> str:
+    """The cores of a machine in a sentence.
+
+    Args:
+        topology: what ``_engine.topology()`` says of it.
+    """
+    cores: list[dict[str, Any]] = topology["cores"]
+    efficient = len(cores) - topology["fast_cores"]
+    found = _counted(len(cores), "core")
+    if efficient and topology["fast_cores"]:
+        found += f", {topology['fast_cores']} fast and {efficient} efficient"
+    if topology["cpus"] > len(cores):
+        found += f", with {topology['cpus']} CPUs in all"
+    nodes = sorted({core["node"] for core in cores})
+    if len(nodes) > 1:
+        found += f", on {len(nodes)} nodes ({', '.join(map(str, nodes))})"
+    if topology["caches"] > 1:
+        found += f", in {topology['caches']} groups that share a cache"
+    if topology["quota"]:
+        found += f", a quota of {topology['quota']:g}"
+    return f"{found}; {_counted(topology['usable_cores'], 'thread')} by default"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def check_threads(engine: Any) -> Finding:
     """Whether the pool fits the cores that this process may use (affinity and the control group's quota)."""
     threads, cores = engine.num_threads(), engine.usable_cores()
-    found = f"{threads} threads on {cores} usable of {os.cpu_count()} cores"
+    found = f"{threads} threads on {cores} usable of {os.cpu_count()} CPUs"
     if threads > cores:
         cure = f"set THRESHER_NUM_THREADS to at most {cores}, or give the process more cores"
         return Finding("threads", Level.WARN, found, cure)

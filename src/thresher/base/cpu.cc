@@ -1,6 +1,5 @@
 #include "thresher/base/cpu.h"
 
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -21,20 +20,6 @@ std::string ReadLine(const std::string& path) {
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-int AffinityCores() {
-  // A machine may have more cores than cpu_set_t has bits: grow until the kernel is content.
-  for (int cores = CPU_SETSIZE; cores <= (1 << 20); cores *= 2) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cores));
-    if (set == nullptr) return 0;
-    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cores));
-    const bool ok = sched_getaffinity(0, bytes, set) == 0;
-    const int count = ok ? CPU_COUNT_S(bytes, set) : 0;
-    CPU_FREE(set);
-    if (ok) return count;
-  }
-  return 0;
 }
 
 // The folder of this process in a hierarchy, from /proc/self/cgroup. `controller` is "" for version 2.
@@ -98,19 +83,6 @@ int64_t ParseSize(const std::string& text) {
   return unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
 }
 
-// "0-3,8,10-11": how many numbers that names.
-int CountOfList(const std::string& text) {
-  int count = 0;
-  std::stringstream ranges(text);
-  for (std::string range; std::getline(ranges, range, ',');) {
-    const size_t dash = range.find('-');
-    const auto number = [&range](size_t at) { return static_cast<int>(std::strtol(range.c_str() + at, nullptr, 10)); };
-    const int first = number(0);
-    count += (dash == std::string::npos ? first : number(dash + 1)) - first + 1;
-  }
-  return std::max(count, 1);
-}
-
 CacheSizes ReadCaches() {
   CacheSizes sizes;
   for (int index = 0; index < 8; ++index) {
@@ -124,7 +96,9 @@ CacheSizes ReadCaches() {
     if (level == "2") sizes.l2 = size;
     if (level == "3") {
       sizes.l3 = size;
-      sizes.l3_cores = CountOfList(ReadLine(folder + "/shared_cpu_list"));
+      // Two CPUs of one core are one.
+      const Topology sharing = ReadTopology("", ParseCpuList(ReadLine(folder + "/shared_cpu_list")));
+      sizes.l3_cores = static_cast<int>(sharing.cores.size());
     }
   }
   return sizes;
@@ -182,18 +156,29 @@ int64_t AvailableMemory(const std::string& root) {
 CoreLimits ReadCoreLimits() {
   CoreLimits limits;
   limits.present = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  limits.affinity = AffinityCores();
+  limits.affinity = static_cast<int>(AffinityCpus().size());
+  limits.fast = UsableTopology().num_fast();
   limits.quota = CgroupQuota("");
   return limits;
 }
 
+int UsableCores(const Topology& topology, double quota) {
+  const int fast = topology.num_fast();
+  int cores = fast > 0 ? fast : static_cast<int>(topology.cores.size());
+  if (quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(quota)));
+  return std::max(cores, 1);
+}
+
 int UsableCores() {
+  static const int usable = UsableCores(UsableTopology(), CgroupQuota(""));
+  return usable;
+}
+
+int UsableCpus() {
   static const int usable = [] {
-    const CoreLimits limits = ReadCoreLimits();
-    int cores = std::max(limits.present, 1);
-    if (limits.affinity > 0) cores = std::min(cores, limits.affinity);
-    if (limits.quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(limits.quota)));
-    return std::max(cores, 1);
+    const double quota = CgroupQuota("");
+    const int cpus = UsableTopology().num_cpus();
+    return std::max(quota > 0 ? std::min(cpus, static_cast<int>(std::ceil(quota))) : cpus, 1);
   }();
   return usable;
 }

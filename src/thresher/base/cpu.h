@@ -4,16 +4,24 @@
 #include <cstdint>
 #include <string>
 
+#include "thresher/base/topology.h"
+
 namespace thresher {
 
-// Cores this process may use, at least 1: the smallest of the cores present, the affinity mask and the CPU quota of the
-// control group (rounded up). Read once.
+// Cores this process may use for one piece of work, at least 1: the fast ones (all, where it has no other) of which the
+// affinity mask has a CPU, and no more than the CPU quota of the control group (rounded up). Two CPUs that run on one
+// core are one. The first is of this process, read once.
 int UsableCores();
+int UsableCores(const Topology& topology, double quota);
+
+// Threads that may run at the same time: CPUs in the affinity mask, and no more than the quota. Read once.
+int UsableCpus();
 
 // The parts that UsableCores() is made of; 0 where there is no such limit.
 struct CoreLimits {
   int present = 0;
   int affinity = 0;
+  int fast = 0;      // cores of the affinity mask
   double quota = 0;  // cores' worth of time per period
 };
 CoreLimits ReadCoreLimits();

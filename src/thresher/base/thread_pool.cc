@@ -104,8 +104,8 @@ ThreadPool::~ThreadPool() { Resize(1); }
 
 void ThreadPool::Start(int num_threads) {
   num_threads = std::max(num_threads, 1);
-  // With more threads than cores, a spinning thread keeps the one it waits for from running.
-  spin_ns_ = num_threads <= UsableCores() ? kSpinNs : 0;
+  // With more threads than CPUs, a spinning thread keeps the one it waits for from running.
+  spin_ns_ = num_threads <= UsableCpus() ? kSpinNs : 0;
   ending_.store(false);
   rounds_ = std::make_unique<Rounds>(num_threads, spin_ns_);
   if (num_threads > 1) {

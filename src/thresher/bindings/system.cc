@@ -3,6 +3,7 @@
 #include "thresher/base/isa.h"
 #include "thresher/base/precision.h"
 #include "thresher/base/thread_pool.h"
+#include "thresher/base/topology.h"
 #include "thresher/base/version.h"
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/gil.h"
@@ -65,6 +66,30 @@ nb::dict Machine() {
   return machine;
 }
 
+nb::dict TopologyOf(const std::string& root) {
+  const Topology topology = ReadTopology(root, root.empty() ? AffinityCpus() : std::vector<int>{});
+  nb::dict found;
+  found["cpus"] = topology.num_cpus();
+  found["fast_cores"] = topology.num_fast();
+  found["nodes"] = topology.num_nodes();
+  found["caches"] = topology.num_caches();
+  found["cpus_per_core"] = topology.most_cpus();
+  found["quota"] = CgroupQuota(root);
+  found["usable_cores"] = UsableCores(topology, CgroupQuota(root));
+  nb::list cores;
+  for (const Core& core : topology.cores) {
+    nb::dict entry;
+    entry["cpus"] = core.cpus;
+    entry["package"] = core.package;
+    entry["node"] = core.node;
+    entry["cache"] = core.cache;
+    entry["efficient"] = core.efficient;
+    cores.append(entry);
+  }
+  found["cores"] = cores;
+  return found;
+}
+
 }  // namespace
 
 void BindSystem(nb::module_& m) {
@@ -74,8 +99,9 @@ void BindSystem(nb::module_& m) {
   m.def("version", [] { return std::string(kVersion); });
   m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
   m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");
-  m.def("isa_refusal", [] { return std::string(isa::Refusal()); },
-        "Why an instruction set that the processor has may not be used; empty where all may.");
+  m.def(
+      "isa_refusal", [] { return std::string(isa::Refusal()); },
+      "Why an instruction set that the processor has may not be used; empty where all may.");
   m.def("compiled_isas", [] { return Names(isa::Compiled()); }, "Those this build has kernels for, worst first.");
   m.def(
       "precisions", [] { return std::vector<std::string>(std::begin(kPrecisionNames), std::end(kPrecisionNames)); },
@@ -104,7 +130,10 @@ void BindSystem(nb::module_& m) {
   m.def("borrow_openmp", &ThreadPool::BorrowOpenMp,
         "Lets plans that the calling thread runs use OpenMP's threads, until give_back(); whether there are as many.");
   m.def("give_back", &ThreadPool::GiveBack);
-  m.def("usable_cores", &UsableCores);
+  m.def("usable_cores", nb::overload_cast<>(&UsableCores));
+  m.def(
+      "topology", &TopologyOf, nb::arg("root") = "", nb::sig("def topology(root: str = \"\") -> dict[str, Any]"),
+      "The cores that this process may use and what they share; `root`: where /sys and /proc of another machine lie.");
   m.def("cpu_model", &CpuModel);
   m.def("machine", &Machine, nb::sig("def machine() -> dict[str, str | int]"),
         "What tells this machine from others: processor, instruction set in use, usable cores, cache sizes.");

@@ -96,6 +96,7 @@ TEST(Cpu, UsableCoresRespectsEveryLimit) {
   EXPECT_LE(UsableCores(), limits.present);
   if (limits.affinity > 0) {
     EXPECT_LE(UsableCores(), limits.affinity);
+    EXPECT_LE(limits.fast, limits.affinity);
   }
   if (limits.quota > 0) {
     EXPECT_LT(UsableCores(), limits.quota + 1);
