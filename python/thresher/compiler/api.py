@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -17,56 +17,34 @@ from thresher.compiler.precision import Precision, warn_unmatched
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
 
-@overload
-def compile(
-    model: torch.nn.Module,
-    *,
-    target: Literal["cpu", "cuda"] | None = ...,
-    optimization_level: Literal["O0", "O1", "O2", "O3"] | None = ...,
-    precision: Precision | None = ...,
-    precision_exclude: tuple[str, ...] | None = ...,
-    max_weight_error: float | None = ...,
-    threads: int | None = ...,
-    config: CompilerConfig | None = ...,
-    dynamic: bool | None = ...,
-    fullgraph: bool = ...,
-    mode: str | None = ...,
-) -> CompiledModule: ...
+    class _Options(TypedDict, total=False):
+        """What `compile` takes besides the model, for its overloads."""
 
-
-@overload
-def compile(
-    model: Callable[_P, _R],
-    *,
-    target: Literal["cpu", "cuda"] | None = ...,
-    optimization_level: Literal["O0", "O1", "O2", "O3"] | None = ...,
-    precision: Precision | None = ...,
-    precision_exclude: tuple[str, ...] | None = ...,
-    max_weight_error: float | None = ...,
-    threads: int | None = ...,
-    config: CompilerConfig | None = ...,
-    dynamic: bool | None = ...,
-    fullgraph: bool = ...,
-    mode: str | None = ...,
-) -> Callable[_P, _R]: ...
+        target: Literal["cpu", "cuda"] | None
+        optimization_level: Literal["O0", "O1", "O2", "O3"] | None
+        precision: Precision | None
+        precision_exclude: tuple[str, ...] | None
+        max_weight_error: float | None
+        threads: int | None
+        config: CompilerConfig | None
+        dynamic: bool | None
+        fullgraph: bool
+        mode: str | None
 
 
 @overload
-def compile(
-    model: None = None,
-    *,
-    target: Literal["cpu", "cuda"] | None = ...,
-    optimization_level: Literal["O0", "O1", "O2", "O3"] | None = ...,
-    precision: Precision | None = ...,
-    precision_exclude: tuple[str, ...] | None = ...,
-    max_weight_error: float | None = ...,
-    threads: int | None = ...,
-    config: CompilerConfig | None = ...,
-    dynamic: bool | None = ...,
-    fullgraph: bool = ...,
-    mode: str | None = ...,
-) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]: ...
+def compile(model: torch.nn.Module, **options: Unpack[_Options]) -> CompiledModule: ...
+
+
+@overload
+def compile(model: Callable[_P, _R], **options: Unpack[_Options]) -> Callable[_P, _R]: ...
+
+
+@overload
+def compile(model: None = None, **options: Unpack[_Options]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]: ...
 
 
 def compile(
