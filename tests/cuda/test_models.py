@@ -40,7 +40,7 @@ def _bert() -> tuple[Any, dict[str, Any]]:
     config = transformers.BertConfig(
         vocab_size=97,
         hidden_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=4,
         intermediate_size=128,
         max_position_embeddings=64,
@@ -190,7 +190,8 @@ def test_one_plan_serves_many_sizes(place: Place) -> None:
     model, inputs = _bert()
     model = place.put(model.eval())
     compiled = place.compile(model)
-    for batch, length in ((3, 13), (2, 9), (1, 5), (3, 4), (2, 12)):
+    sizes = ((3, 13), (2, 9), (1, 5), (3, 4), (2, 12)) if place.is_real else ((2, 4), (3, 5), (2, 6))
+    for batch, length in sizes:
         given = {key: place.put(value[:batch, :length].contiguous()) for key, value in inputs.items()}
         assert torch.allclose(_run(compiled, given), _run(model, given), atol=1e-5)
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-_library = torch.library.Library("thresher", "FRAGMENT")
+_library: Any = torch.library.Library("thresher", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(
     "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
     "float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"

@@ -46,7 +46,7 @@ class Placement:
 
     def stream(self) -> int | None:
         """The handle of PyTorch's current stream where tensors are used in place."""
-        return torch._C._cuda_getCurrentRawStream(self.tensors.index) if self.in_place else None  # type: ignore[no-any-return]
+        return torch._C._cuda_getCurrentRawStream(self.tensors.index) if self.in_place else None
 
 
 def placement_of(module: fx.GraphModule, target: str | None) -> Placement:

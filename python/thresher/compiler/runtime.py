@@ -454,7 +454,7 @@ class CompiledGraph:
             constants = {i: stored(self._placeholders[i], tensor) for i, tensor in zip(frozen, tensors, strict=True)}
             snapshot = Snapshot.take(tensors)
             store = snapshot.store()
-            if self.placement.in_place:
+            if self.placement.in_place and self.placement.engine is not None:
                 constants = {i: store.on_host(tensor, self.placement.engine) for i, tensor in constants.items()}
             self.generation = _Generation(frozen, constants, snapshot, store, {})
             return self.generation

@@ -6,6 +6,7 @@
 #include "thresher/profile/profiler.h"
 #include "thresher/profile/trace_file.h"
 #include "thresher/pti.h"
+#include "thresher/run/device_library.h"
 
 namespace thresher::bindings {
 namespace {
@@ -175,7 +176,13 @@ void BindProfile(nb::module_& m) {
   // None of these may hold the interpreter's lock: a tool's callbacks may be waiting for it (pti.h).
   using Release = nb::call_guard<GilRelease>;
   m.def("profile_start", &profile::Start, Release());
-  m.def("profile_stop", &profile::Stop, Release());
+  m.def(
+      "profile_stop",
+      [] {
+        WaitForRecords();
+        profile::Stop();
+      },
+      Release());
   m.def("profile_reset", &profile::Reset, Release());
   m.def("profile_started", &profile::Started, "Whether the sums of the operator report are kept.");
   m.def("profile_enabled", &profile::Enabled, "Whether anybody wants records.");
@@ -195,7 +202,13 @@ void BindProfile(nb::module_& m) {
       },
       nb::arg("path"), nb::arg("max_bytes"), "Starts a trace into a new file, or in memory if path is empty.");
   m.def(
-      "trace_stop", [] { return ToPython(Released([] { return profile::StopTrace(); })); },
+      "trace_stop",
+      [] {
+        return ToPython(Released([] {
+          WaitForRecords();
+          return profile::StopTrace();
+        }));
+      },
       nb::sig("def trace_stop() -> dict[str, object]"));
   m.def(
       "trace_status", [] { return ToPython(Released([] { return profile::GetTraceStatus(); })); },

@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -196,12 +197,28 @@ class LibraryDevice : public Device, public Target {
   std::shared_ptr<Epoch> epoch_;
 };
 
+class Stream;
+
+// The streams whose work waits for its times.
+struct Waiting {
+  std::mutex mutex;
+  std::set<Stream*> streams;
+};
+Waiting& AllWaiting() {
+  static auto& waiting = *new Waiting;  // never destroyed: streams may outlive whatever is destroyed at exit
+  return waiting;
+}
+
 class Stream : public DeviceStream {
  public:
   Stream(const Api& api, std::shared_ptr<LibraryDevice> device, thresher_stream* stream, uint16_t number,
          std::optional<void*> handle = std::nullopt)
       : api_(api), device_(std::move(device)), stream_(stream), number_(number), handle_(handle) {}
   ~Stream() override {
+    {
+      const std::lock_guard lock(AllWaiting().mutex);
+      AllWaiting().streams.erase(this);
+    }
     try {
       if (!pending_.empty() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK) static_cast<void>(Resolve());
     } catch (const std::exception&) {
@@ -246,7 +263,7 @@ class Stream : public DeviceStream {
                            ToApi(sized.operands.data() + sized.first_operand[s]),
                            static_cast<int32_t>(step.operands.size()), context.scratch);
       };
-      if (context.execution == 0) {
+      if (context.execution == 0 || context.recorded) {
         THRESHER_TRY(ToStatus(api_, launch()));
       } else {
         THRESHER_TRY(Launch(profile::kLaunchStreamEvent, context.SiteOf(s), context.execution, launch));
@@ -263,7 +280,16 @@ class Stream : public DeviceStream {
   }
   Status Synchronize() override {
     THRESHER_TRY(ToStatus(api_, api_.stream_synchronize(stream_)));
+    const std::lock_guard lock(pending_mutex_);
     return Resolve();
+  }
+  // From any thread: the records of what is done and of what is not yet.
+  void WaitForRecords() {
+    const std::lock_guard lock(pending_mutex_);
+    for (const Pending& work : pending_) {
+      if (!work.end->Synchronize().ok()) return;
+    }
+    static_cast<void>(Resolve());
   }
 
   Result<bool> IsCapturing() override { return handle_ ? device_->IsCapturing(*handle_) : capturing_; }
@@ -333,11 +359,21 @@ class Stream : public DeviceStream {
     work.record.device = device_->number();
     work.record.lane = number_;
     profile::Stamp(work.record);
-    pending_.push_back(std::move(work));
-    return pending_.size() < kMostPending ? Status::Ok() : Synchronize();
+    bool first = false, full = false;
+    {
+      const std::lock_guard lock(pending_mutex_);
+      first = pending_.empty();
+      pending_.push_back(std::move(work));
+      full = pending_.size() >= kMostPending;
+    }
+    if (first) {
+      const std::lock_guard lock(AllWaiting().mutex);
+      AllWaiting().streams.insert(this);
+    }
+    return full ? Synchronize() : Status::Ok();
   }
 
-  // All pending work is done.
+  // All pending work is done. The caller has the lock.
   Status Resolve() {
     for (Pending& work : pending_) {
       THRESHER_ASSIGN(const double start, work.start->NsSince(*work.epoch->event));
@@ -353,6 +389,7 @@ class Stream : public DeviceStream {
   }
 
   Result<std::unique_ptr<Event>> TakeEvent() {
+    const std::lock_guard lock(pending_mutex_);
     if (spare_.empty()) return device_->NewEvent();
     std::unique_ptr<Event> event = std::move(spare_.back());
     spare_.pop_back();
@@ -365,6 +402,7 @@ class Stream : public DeviceStream {
   const uint16_t number_;
   const std::optional<void*> handle_;  // of one that is another library's
   bool capturing_ = false;             // where it is the engine's own
+  std::mutex pending_mutex_;           // guards what follows; taken behind that of AllWaiting()
   std::vector<Pending> pending_;
   std::vector<std::unique_ptr<Event>> spare_;
 };
@@ -386,6 +424,12 @@ Result<std::unique_ptr<DeviceStream>> LibraryDevice::WrapStream(void* handle) {
 }
 
 }  // namespace
+
+void WaitForRecords() {
+  const std::lock_guard lock(AllWaiting().mutex);
+  for (Stream* const stream : AllWaiting().streams) stream->WaitForRecords();
+  AllWaiting().streams.clear();
+}
 
 Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::Open(const std::string& path) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

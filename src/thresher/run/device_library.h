@@ -31,4 +31,8 @@ class DeviceLibrary {
   const thresher_device_api& api_;
 };
 
+// Waits for the work of all streams of all devices that is recorded, so that its records are there. What fails has
+// none.
+void WaitForRecords();
+
 }  // namespace thresher
