@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 
 #include "thresher/cuda/attention_f32_kernel.h"
 #include "thresher/cuda/attention_kernel.h"
@@ -21,14 +20,29 @@ inline constexpr int kWidestHead = 256;
 // Keys are split among blocks where one block would read more of them one after another.
 inline constexpr int64_t kFewKeys = 128;
 
-using WideTiling = Tiling<1, 4, 1, 64>;    // 64 rows
-using NarrowTiling = Tiling<1, 1, 4, 64>;  // 16 rows, whose keys four warps share
-using TallTiling = Tiling<2, 4, 1, 64>;    // 128 rows
+using WideTiling = Tiling<1, 4, 1, 64>;     // 64 rows
+using NarrowTiling = Tiling<1, 1, 4, 128>;  // 16 rows, whose keys four warps share
+using TallTiling = Tiling<2, 4, 1, 64>;     // 128 rows
 
 // The tiling with less in registers and shared memory where heads are wide.
 template <class Tiles, int kDepth>
-using TilingFor = std::conditional_t<kDepth <= 128, Tiles,
-                                     Tiling<1, Tiles::kRowWarps, Tiles::kKeyWarps, Tiles::kKeyWarps == 1 ? 32 : 64>>;
+struct TilingOf {
+  using Type = Tiles;
+};
+template <int kRowTiles, int kRowWarps>
+struct TilingOf<Tiling<kRowTiles, kRowWarps, 1, 64>, 256> {
+  using Type = Tiling<1, kRowWarps, 1, 16>;
+};
+template <>
+struct TilingOf<TallTiling, 128> {
+  using Type = Tiling<1, 8, 1, 64>;
+};
+template <>
+struct TilingOf<NarrowTiling, 256> {
+  using Type = Tiling<1, 1, 4, 64>;
+};
+template <class Tiles, int kDepth>
+using TilingFor = typename TilingOf<Tiles, kDepth>::Type;
 
 // launch(shape, kernel) with the kernel for halves that fits the widths, of a tiling.
 template <class Half, class Tiles, class Source, class Launch>
@@ -127,6 +141,8 @@ struct SdpaFamily {
       s.mask_bytes = static_cast<int>(SizeOf(mask->dtype));
       std::copy_n(mask->strides, 3, s.mask_strides);
       s.repeats_mask = mask->strides[3] == 0 || mask->shape[3] == 1;
+      s.mask_pairs = !s.repeats_mask && reinterpret_cast<uintptr_t>(mask->data) % (2 * s.mask_bytes) == 0;
+      for (const int64_t stride : s.mask_strides) s.mask_pairs &= stride % 2 == 0;
     }
     s.scores = Scores::Of(p.scale, 0, p.masked);
     s.batches = q->shape[0];
@@ -160,8 +176,11 @@ struct SdpaFamily {
 
   template <class Half, class Launcher>
   static auto LaunchTiles(Launcher&& launch, const SdpaSource& source) {
-    if (source.Places(WideTiling::kRows) < kEnoughBlocks) return LaunchHalves<Half, NarrowTiling>(launch, source);
-    return LaunchHalves<Half, WideTiling>(launch, source);
+    const int tall = TallTiling::kRows, rows = source.queries * source.group;
+    const bool fills = rows % tall == 0 || rows % tall > tall / 2 || rows > 4 * tall;
+    if (fills && source.Places(tall) >= kEnoughBlocks) return LaunchHalves<Half, TallTiling>(launch, source);
+    if (source.Places(WideTiling::kRows) >= kEnoughBlocks) return LaunchHalves<Half, WideTiling>(launch, source);
+    return LaunchHalves<Half, NarrowTiling>(launch, source);
   }
 };
 

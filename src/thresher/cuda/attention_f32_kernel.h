@@ -20,6 +20,7 @@ struct AttentionF32Kernel {
   static constexpr int kSharers = 16;
   static constexpr int kColumns = kSlice / kSharers;  // of a slice that a thread has
   static constexpr int kMostThreads = kRows / 4 * kSharers;
+  static constexpr int kLeastBlocks = kDepth <= 64 ? 4 : kDepth <= 128 ? 3 : 2;
   Source source;
   int64_t places;
 
@@ -68,6 +69,9 @@ struct AttentionF32Kernel {
       }
     }
     LoadQueries(t, place);
+    // Keys that every row sees.
+    const int all_from = source.KeysFrom(place, Least(place.first + kRows, place.rows) - 1);
+    const int all_to = Least(source.KeysTo(place, place.first), place.end);
     for (int tile = place.begin; tile < place.end; tile += kKeys) {
       float scores[4][4] = {};  // of keys and rows
       THRESHER_UNROLL
@@ -77,7 +81,9 @@ struct AttentionF32Kernel {
         t.Sync();
         Score(t, rows, sharer, s * kSlice, scores);
       }
-      Adjust(place, place.first + rows, tile + 4 * sharer, scores);
+      if (!source.scores.plain || tile < all_from || tile + kKeys > all_to) {
+        Adjust(place, place.first + rows, tile + 4 * sharer, scores);
+      }
       Weigh(t, scores, state);
       THRESHER_UNROLL
       for (int k = 0; k < 4; ++k) {
@@ -126,9 +132,10 @@ struct AttentionF32Kernel {
   template <class T, class Row>
   THRESHER_DEVICE void LoadTurned(T& t, int at, int count, int first, int columns, const RowsOf& rows, Row row) const {
     auto shared = t.shared();
-    for (int i = t.x(); i < count * columns / 4; i += kMostThreads) {
-      const int number = i % count, column = i / count * 4;
-      const Four four = FourOf(row(number), rows, first + column, source.depth);
+    const int number = t.x() % count;
+    const char* const from = row(number);
+    for (int column = t.x() / count * 4; column < columns; column += kMostThreads / count * 4) {
+      const Four four = FourOf(from, rows, first + column, source.depth);
       shared[at + column * count + number] = four.x;
       shared[at + (column + 1) * count + number] = four.y;
       shared[at + (column + 2) * count + number] = four.z;
@@ -162,21 +169,24 @@ struct AttentionF32Kernel {
 
   template <class T>
   THRESHER_DEVICE void LoadValues(T& t, const Place& place, int tile, int first) const {
-    for (int i = t.x(); i < kKeys * kSlice / 4; i += kMostThreads) {
-      const int key = i / (kSlice / 4), column = i % (kSlice / 4) * 4;
-      const char* row = nullptr;
+    constexpr int kFours = kSlice / 4;
+    const int column = t.x() % kFours * 4, row = t.x() / kFours;
+    const char* rows = nullptr;
+    if constexpr (!Source::kPanels) rows = source.Value(place, tile + row);
+    for (int key = row; key < kKeys; key += kMostThreads / kFours) {
+      const int to = kSliceAt + key * kSlice + column, own = tile + key;
+      const char* from = nullptr;
       if constexpr (Source::kPanels) {
-        const int own = tile + key;
         const char* const panel = own < place.end ? source.ValuePanel(place, own / 16 * 16) : nullptr;
         if (own < place.end && panel == nullptr) {
-          t.StoreFour(kSliceAt + key * kSlice + column, {kNotANumber, kNotANumber, kNotANumber, kNotANumber});
+          t.StoreFour(to, {kNotANumber, kNotANumber, kNotANumber, kNotANumber});
           continue;
         }
-        if (panel != nullptr) row = panel + own % 16 * source.width * 4;
-      } else if (tile + key < place.end) {
-        row = source.Value(place, tile + key);
+        if (panel != nullptr) from = panel + own % 16 * source.width * 4;
+      } else if (own < place.end) {
+        from = rows + (key - row) * source.v.Step();
       }
-      t.StoreFour(kSliceAt + key * kSlice + column, FourOf(row, source.v, first + column, source.width));
+      t.StoreFour(to, FourOf(from, source.v, first + column, source.width));
     }
   }
 

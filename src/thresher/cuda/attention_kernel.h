@@ -47,7 +47,9 @@ struct HalfPanels {
 template <class Source, class Half, int kDepth, class Tiles>
 struct AttentionKernel {
   static constexpr int kMostThreads = Tiles::kWarps * kWarp;
-  static constexpr int kLeastBlocks = kDepth <= 32 ? 4 : kDepth <= 64 ? 3 : kDepth <= 128 ? 2 : 1;
+  // So many threads of a multiprocessor bound the registers of each.
+  static constexpr int kMost = Tiles::kRowTiles == 2 || kDepth > 64 ? 256 : 384;
+  static constexpr int kLeastBlocks = kDepth > 128 ? 1 : kMost / kMostThreads;
   static constexpr int kRows = Tiles::kRows;
   Source source;
   int64_t places;
@@ -158,7 +160,7 @@ struct AttentionKernel {
       }
     }
     if constexpr (Tiles::kKeyWarps == 1) {
-      Store(place, place.first + warp_row + lane / 4, lane % 4 * 2, state);
+      Store(t, place, place.first + warp_row + lane / 4, state);
     } else {
       MergeWarps(t, place, warp_row, warp_key, state);
     }
@@ -166,20 +168,34 @@ struct AttentionKernel {
 
   // ---- To shared memory ----
 
-  // Rows of the block's tile at `at`: row(i) is null where there is none.
-  template <class T, class Row>
-  THRESHER_DEVICE void LoadRows(T& t, int at, int rows, int depth, const RowsOf& from, Row row) const {
+  // Rows of a tile: the one at `first` and those behind it, of which there are `left`, zeros behind.
+  template <int kCount, class T>
+  THRESHER_DEVICE void LoadTile(T& t, int at, const RowsOf& from, const char* first, int left, int depth) const {
     using Rows = HalfRows<kDepth>;
-    const bool vectors = from.vectors && from.dtype == Half::kDType;
+    if (!from.vectors || from.dtype != Half::kDType) {
+      return LoadSingly(t, at, kCount, depth, from,
+                        [&](int i) { return i < left ? first + i * from.Step() : nullptr; });
+    }
+    constexpr int kStep = kMostThreads / Rows::kChunks;  // rows that the block copies at once
+    const int chunk = t.x() % Rows::kChunks, row = t.x() / Rows::kChunks;
+    const char* const begin = first + row * from.Step() + chunk * 16;
+    const bool inside = chunk * 8 < depth;
+    THRESHER_UNROLL
+    for (int i = 0; i < kCount; i += kStep) {
+      if (kCount < kStep && row >= kCount) break;
+      const int to = kStep % 8 == 0 ? Rows::At(row, chunk) + i * Rows::kChunks * 4 : Rows::At(row + i, chunk);
+      t.CopyFour(at + to, begin + i * from.Step(), inside && row + i < left ? 16 : 0);
+    }
+  }
+
+  // Rows that cannot be copied as they are: row(i) is null where there is none.
+  template <class T, class Row>
+  THRESHER_DEVICE void LoadSingly(T& t, int at, int rows, int depth, const RowsOf& from, Row row) const {
+    using Rows = HalfRows<kDepth>;
     for (int i = t.x(); i < rows * Rows::kChunks; i += kMostThreads) {
       const int chunk = i % Rows::kChunks;
       const char* const begin = row(i / Rows::kChunks);
       const int to = at + Rows::At(i / Rows::kChunks, chunk);
-      if (vectors) {
-        const bool has = begin != nullptr && chunk * 8 < depth;
-        t.CopyFour(to, has ? static_cast<const void*>(begin + chunk * 16) : from.data, has ? 16 : 0);
-        continue;
-      }
       THRESHER_UNROLL
       for (int w = 0; w < 4; ++w) {
         float two[2];
@@ -195,8 +211,21 @@ struct AttentionKernel {
 
   template <class T>
   THRESHER_DEVICE void LoadQueries(T& t, const Place& place) const {
-    LoadRows(t, 0, kRows, source.depth, source.q,
-             [&](int i) { return place.first + i < place.rows ? source.Query(place, place.first + i) : nullptr; });
+    using Rows = HalfRows<kDepth>;
+    const RowsOf& q = source.q;
+    if (source.group == 1) {
+      return LoadTile<kRows>(t, 0, q, source.Query(place, place.first), place.rows - place.first, source.depth);
+    }
+    const auto row_of = [&](int i) {
+      return place.first + i < place.rows ? source.Query(place, place.first + i) : nullptr;
+    };
+    if (!q.vectors || q.dtype != Half::kDType) return LoadSingly(t, 0, kRows, source.depth, q, row_of);
+    for (int i = t.x(); i < kRows * Rows::kChunks; i += kMostThreads) {
+      const int chunk = i % Rows::kChunks;
+      const char* const row = row_of(i / Rows::kChunks);
+      const bool has = row != nullptr && chunk * 8 < source.depth;
+      t.CopyFour(Rows::At(i / Rows::kChunks, chunk), has ? row + chunk * 16 : q.data, has ? 16 : 0);
+    }
   }
 
   template <class T>
@@ -204,8 +233,7 @@ struct AttentionKernel {
     if constexpr (Source::kPanels) {
       source.template LoadKeyPanels<HalfPanels<kDepth>, kDepth, Tiles::kKeys, Tiles::kWarps>(t, place, tile, kKeysAt);
     } else {
-      LoadRows(t, kKeysAt, Tiles::kKeys, source.depth, source.k,
-               [&](int i) { return tile + i < place.end ? source.Key(place, tile + i) : nullptr; });
+      LoadTile<Tiles::kKeys>(t, kKeysAt, source.k, source.Key(place, tile), place.end - tile, source.depth);
     }
   }
 
@@ -214,8 +242,7 @@ struct AttentionKernel {
     if constexpr (Source::kPanels) {
       source.template LoadValuePanels<HalfRows<kDepth>, kDepth, Tiles::kKeys, Tiles::kWarps>(t, place, tile, kValuesAt);
     } else {
-      LoadRows(t, kValuesAt, Tiles::kKeys, source.width, source.v,
-               [&](int i) { return tile + i < place.end ? source.Value(place, tile + i) : nullptr; });
+      LoadTile<Tiles::kKeys>(t, kValuesAt, source.v, source.Value(place, tile), place.end - tile, source.width);
     }
   }
 
@@ -305,6 +332,7 @@ struct AttentionKernel {
   // `row`, `key`: those of the lane's first score. limited: there are keys that not all rows see.
   THRESHER_DEVICE void Adjust(const Place& place, int row, int key, bool limited,
                               float (&scores)[kRowTiles][kScoreTiles][4]) const {
+    // change_row(key, first, second) of neighbouring keys for all pairs of a row, made by change(row).
     const auto each = [&](auto change) {
       THRESHER_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
@@ -313,24 +341,32 @@ struct AttentionKernel {
           const auto change_row = change(Least(row + 16 * r + 8 * h, place.rows - 1));  // others have no result
           THRESHER_UNROLL
           for (int n = 0; n < kScoreTiles; ++n) {
-            THRESHER_UNROLL
-            for (int e = 0; e < 2; ++e) change_row(key + 8 * n + e, scores[r][n][2 * h + e]);
+            change_row(key + 8 * n, scores[r][n][2 * h], scores[r][n][2 * h + 1]);
+            if (n % 4 == 3) LoadsStayBehind();  // all at once they take too many registers
           }
         }
       }
     };
     if (!source.scores.plain) {
-      each([&](int) { return [&](int, float& score) { score *= source.scores.scale; }; });
+      each([&](int) {
+        return [&](int, float& first, float& second) {
+          first *= source.scores.scale;
+          second *= source.scores.scale;
+        };
+      });
       if (Source::kCaps && source.scores.softcap > 0) {
-        each([&](int) { return [&](int, float& score) { score = source.scores.Capped(score); }; });
+        each([&](int) {
+          return [&](int, float& first, float& second) {
+            first = source.scores.Capped(first);
+            second = source.scores.Capped(second);
+          };
+        });
       }
       if constexpr (Source::kMasks) {
         if (source.mask != nullptr) {
           each([&](int own) {
-            return [&source = source, mask = source.MaskOf(place, own), end = place.end](int own_key, float& score) {
-              if (own_key < end) score = source.Masked(mask, own_key, score);
-              LoadsStayBehind();  // all at once they take too many registers
-            };
+            return [&source = source, mask = source.MaskOf(place, own), end = place.end](
+                       int at, float& first, float& second) { source.Mask(mask, at, end, first, second); };
           });
         }
       }
@@ -338,8 +374,9 @@ struct AttentionKernel {
     if (limited) {
       each([&](int own) {
         const int from = source.KeysFrom(place, own), to = Least(source.KeysTo(place, own), place.end);
-        return [from, to](int own_key, float& score) {
-          if (own_key < from || own_key >= to) score = kNoKey;
+        return [from, to](int at, float& first, float& second) {
+          if (at < from || at >= to) first = kNoKey;
+          if (at + 1 < from || at + 1 >= to) second = kNoKey;
         };
       });
     }
@@ -384,17 +421,37 @@ struct AttentionKernel {
 
   // ---- Results ----
 
-  THRESHER_DEVICE void Store(const Place& place, int row, int column, const State& state) const {
+  template <class T>
+  THRESHER_DEVICE void Store(T& t, const Place& place, int row, const State& state) const {
+    const int lane = t.x() % 4, column = lane * 2;
     THRESHER_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
       THRESHER_UNROLL
       for (int h = 0; h < 2; ++h) {
         const int own = row + 16 * r + 8 * h;
-        if (own >= place.rows) continue;
-        const RowWriter<Source> writer(source, place, own, state.most[r][h], state.sum[r][h]);
+        const RowWriter<Source> writer(source, place, Least(own, place.rows - 1), state.most[r][h], state.sum[r][h]);
         THRESHER_UNROLL
-        for (int n = 0; n < kOutTiles; ++n) {
-          writer.Two(n * 8 + column, state.out[r][n][2 * h], state.out[r][n][2 * h + 1]);
+        for (int n = 0; n < kOutTiles; n += 2) {
+          const float* const low = state.out[r][n];
+          const float* const high = state.out[r][n + 1];
+          if (!writer.template TakesFour<Half>()) {
+            if (own >= place.rows) continue;
+            writer.Two(n * 8 + column, low[2 * h], low[2 * h + 1]);
+            writer.Two(n * 8 + 8 + column, high[2 * h], high[2 * h + 1]);
+            continue;
+          }
+          // Of 16 columns the lane and its neighbour have eight: one takes four of the first half, one of the second,
+          // so that the four lanes of a row write 32 bytes without gaps.
+          const uint32_t first = writer.template Round<Half>(low[2 * h], low[2 * h + 1]);
+          const uint32_t second = writer.template Round<Half>(high[2 * h], high[2 * h + 1]);
+          const bool odd = lane % 2 != 0;
+          const uint32_t other = BitsOf(t.ShuffleXor(FloatOf(odd ? first : second), 1));
+          if (own >= place.rows) continue;
+          if (odd) {
+            writer.Four(n * 8 + 8 + lane / 2 * 4, other, second);
+          } else {
+            writer.Four(n * 8 + lane / 2 * 4, first, other);
+          }
         }
       }
     }

@@ -47,6 +47,19 @@ class RowWriter {
   }
   THRESHER_DEVICE void One(int column, float x) const { One(column, x, factor_); }
 
+  // Whether the row is of halves that can be written four at a time, as words that Round() makes.
+  template <class Half>
+  THRESHER_DEVICE bool TakesFour() const {
+    return pairs_ && dtype_ == Half::kDType;
+  }
+  template <class Half>
+  THRESHER_DEVICE uint32_t Round(float first, float second) const {
+    return Half::RoundTwo(first * factor_, second * factor_);
+  }
+  THRESHER_DEVICE void Four(int column, uint32_t first, uint32_t second) const {
+    if (column < width_) static_cast<Words<2>*>(to_)[column / 4] = {{first, second}};
+  }
+
  private:
   THRESHER_DEVICE void One(int column, float x, float factor) const {
     if (column < width_) StoreElement(to_, dtype_, column, x * factor);

@@ -37,9 +37,12 @@ struct RowsOf {
   DType dtype;
   bool vectors;  // 16 bytes can be loaded at once
 
+  THRESHER_DEVICE int Bytes() const { return dtype == DType::kF32 ? 4 : 2; }
+  // From row to row, in bytes.
+  THRESHER_DEVICE int64_t Step() const { return strides[2] * Bytes(); }
   THRESHER_DEVICE const char* Row(int64_t batch, int64_t head, int64_t row) const {
     const int64_t offset = batch * strides[0] + head * strides[1] + row * strides[2];
-    return static_cast<const char*>(data) + offset * (dtype == DType::kF32 ? 4 : 2);
+    return static_cast<const char*>(data) + offset * Bytes();
   }
 };
 
@@ -93,7 +96,10 @@ struct Scores {
   }
   // The difference comes first: of scores that are equal it is 0, however large they are.
   THRESHER_DEVICE float Weight(float score, float base) const { return Exp2((score - base) * factor); }
-  THRESHER_DEVICE float Capped(float score) const { return softcap * tanhf(score / softcap); }
+  // softcap tanh(score / softcap), to within a few units in the last place of softcap.
+  THRESHER_DEVICE float Capped(float score) const {
+    return softcap - 2.0f * softcap * Reciprocal(1.0f + Exp2(score * (2.0f * kLog2E) * Reciprocal(softcap)));
+  }
 };
 
 // What weights are relative to where `most` is the largest score so far; any number where no key has been seen.
@@ -134,6 +140,7 @@ struct SdpaSource {
   DType mask_dtype;
   int mask_bytes;     // of an element
   bool repeats_mask;  // along the keys
+  bool mask_pairs;    // two elements can be loaded at once
   Scores scores;
   Partials partials;
   int64_t batches;
@@ -192,6 +199,28 @@ struct SdpaSource {
     const int64_t i = repeats_mask ? 0 : key;
     if (mask_dtype == DType::kBool) return row[i] != 0 ? score : kNoKey;
     return score + LoadElement(row, mask_dtype, i);
+  }
+  // Of keys `key`, which is even, and the next, as far as there are such.
+  THRESHER_DEVICE void Mask(const char* row, int key, int end, float& first, float& second) const {
+    if (key + 1 < end && mask_pairs) {
+      if (mask_dtype == DType::kBool) {
+        const uint16_t two = *reinterpret_cast<const uint16_t*>(row + key);
+        if ((two & 0xffu) == 0) first = kNoKey;
+        if (two >> 8 == 0) second = kNoKey;
+      } else if (mask_dtype == DType::kF32) {
+        const auto two = *reinterpret_cast<const Words<2>*>(row + key * 4);
+        first += FloatOf(two.word[0]);
+        second += FloatOf(two.word[1]);
+      } else {
+        const uint32_t two = *reinterpret_cast<const uint32_t*>(row + key * 2);
+        const bool bf16 = mask_dtype == DType::kBF16;
+        first += bf16 ? FloatOfBF16(two & 0xffffu) : FloatOfF16(two & 0xffffu);
+        second += bf16 ? FloatOfBF16(two >> 16) : FloatOfF16(two >> 16);
+      }
+      return;
+    }
+    if (key < end) first = Masked(row, key, first);
+    if (key + 1 < end) second = Masked(row, key + 1, second);
   }
 
  private:

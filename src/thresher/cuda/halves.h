@@ -35,4 +35,15 @@ THRESHER_DEVICE float Exp2(float x) {
 #endif
 }
 
+// 1 / x to within a unit in the last place.
+THRESHER_DEVICE float Reciprocal(float x) {
+#if defined(__CUDACC__)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+
 }  // namespace thresher::cuda

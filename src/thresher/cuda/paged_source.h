@@ -101,7 +101,6 @@ struct PagedSource {
   THRESHER_DEVICE void LoadKeyPanels(T& t, const Place& place, int tile, int at) const {
     for (int p = t.x() / kWarp; p < kKeys / kPanel; p += kWarps) {
       const char* const panel = tile + p * kPanel < place.end ? KeyPanel(place, tile + p * kPanel) : nullptr;
-      THRESHER_UNROLL
       for (int i = t.x() % kWarp; i < kDepth * 2; i += kWarp) {
         const bool has = panel != nullptr && i / 2 < depth;
         t.CopyFour(at + Panels::At(p, i / 2, i % 2), has ? panel + i * 16 : state, has ? 16 : 0);
@@ -114,7 +113,6 @@ struct PagedSource {
       const int token = tile + p * kPanel;
       const char* const panel = token < place.end ? ValuePanel(place, token) : nullptr;
       const bool broken = token < place.end && panel == nullptr;
-      THRESHER_UNROLL
       for (int i = t.x() % kWarp; i < kPanel * Rows::kChunks; i += kWarp) {
         const int row = i / Rows::kChunks, chunk = i % Rows::kChunks;
         const int to = at + Rows::At(p * kPanel + row, chunk);
