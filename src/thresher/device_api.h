@@ -27,7 +27,8 @@ typedef enum thresher_device_result {
   THRESHER_DEVICE_UNSUPPORTED = 2,      /* right, but this library or device cannot do it */
   THRESHER_DEVICE_NO_MEMORY = 3,
   THRESHER_DEVICE_UNAVAILABLE = 4, /* a driver, a device or a library that is needed is not there */
-  THRESHER_DEVICE_FAILED = 5       /* anything else; after a fault in a kernel every later call fails too */
+  THRESHER_DEVICE_FAILED = 5,      /* anything else; after a fault in a kernel every later call fails too */
+  THRESHER_DEVICE_OUT_OF_RANGE = 6 /* an index in the data of an earlier launch; told when the stream is waited for */
 } thresher_device_result;
 
 typedef struct thresher_device thresher_device;

@@ -19,6 +19,8 @@
 
 namespace thresher::cuda {
 
+struct Fault;
+
 struct Call {
   uint32_t number;
   const void* params;
@@ -26,6 +28,7 @@ struct Call {
   const View* views;
   int32_t num_views;
   void* scratch = nullptr;  // as ScratchBytes() asked for
+  Fault* fault = nullptr;   // where a launch tells what is wrong in its operands
 
   KernelId kernel() const { return static_cast<KernelId>(number); }
   template <class Params>

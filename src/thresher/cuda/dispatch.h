@@ -8,9 +8,12 @@
 #include "thresher/cuda/call.h"
 #include "thresher/cuda/chain_kernel.h"
 #include "thresher/cuda/copy_kernel.h"
+#include "thresher/cuda/create_kernel.h"
+#include "thresher/cuda/index_kernel.h"
 #include "thresher/cuda/norm_kernel.h"
 #include "thresher/cuda/paged_attention.h"
 #include "thresher/cuda/product.h"
+#include "thresher/cuda/reduce_kernel.h"
 #include "thresher/cuda/rotary_kernel.h"
 #include "thresher/cuda/softmax_kernel.h"
 
@@ -20,8 +23,8 @@ template <class... F>
 struct FamilyList {};
 
 // Each has a file of its own (chain.cu) where nvcc compiles its kernels.
-using Families = FamilyList<CopyFamily, ChainFamily, NormFamily, SoftmaxFamily, SdpaFamily, PagedAttentionFamily,
-                            RotaryFamily, ProductFamily>;
+using Families = FamilyList<CopyFamily, CreateFamily, ChainFamily, NormFamily, SoftmaxFamily, IndexFamily, ReduceFamily,
+                            SdpaFamily, PagedAttentionFamily, RotaryFamily, ProductFamily>;
 
 template <class Family>
 concept OfLibrary = requires { Family::kOfLibrary; };

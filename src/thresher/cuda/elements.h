@@ -23,7 +23,8 @@ struct Divisor {
 
   static Divisor By(int64_t divisor) {
     Divisor d;
-    d.divisor = static_cast<uint32_t>(divisor);
+    // Of dimensions that are empty, or too long for a narrow index, nothing is divided.
+    d.divisor = divisor > 0 && divisor <= UINT32_MAX ? static_cast<uint32_t>(divisor) : 1;
     while (d.shift < 31 && (uint64_t{1} << d.shift) < d.divisor) ++d.shift;
     d.factor = static_cast<uint32_t>((((uint64_t{1} << d.shift) - d.divisor) << 32) / d.divisor + 1);
     return d;
@@ -74,6 +75,11 @@ struct Elements {
       }
       return offset + static_cast<int64_t>(rest) * stride[0];
     }
+  }
+
+  // The same where both may be.
+  THRESHER_DEVICE int64_t OffsetOf(int64_t at, int operand) const {
+    return size > kMostNarrowRuns ? OffsetOf<true>(at, operand) : OffsetOf<false>(at, operand);
   }
 };
 

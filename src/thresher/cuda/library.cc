@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "thresher/cuda/cublaslt.h"
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
+#include "thresher/cuda/fault.h"
 #include "thresher/cuda/kernels.h"
 #include "thresher/cuda/runtime.h"
 #include "thresher/device_api.h"
@@ -18,12 +20,14 @@
 struct thresher_device {
   int index = 0;
   thresher::cuda::Products products;
+  thresher::cuda::Faults faults;
 };
 
 struct thresher_stream {
   thresher_device* device = nullptr;
   cudaStream_t stream = nullptr;
   bool owned = true;
+  thresher::cuda::Faults::Told told = {};
 };
 
 struct thresher_event {
@@ -127,14 +131,22 @@ thresher_device_result Open(int32_t index, thresher_device** device) {
       return Fail(THRESHER_DEVICE_INVALID_ARGUMENT,
                   "expected a CUDA device from 0 to " + std::to_string(count - 1) + ", got " + std::to_string(index));
     }
-    auto* const opened = new thresher_device;
+    auto opened = std::make_unique<thresher_device>();
     opened->index = index;
-    *device = opened;
+    const Used used(*opened);
+    THRESHER_DEVICE_TRY(used.result());
+    void* fault = nullptr;
+    THRESHER_DEVICE_TRY(Check(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocMapped), "allocating pinned memory"));
+    opened->faults.Watch(new (fault) Fault{});
+    *device = opened.release();
     return THRESHER_DEVICE_OK;
   });
 }
 
-void Close(thresher_device* device) { delete device; }
+void Close(thresher_device* device) {
+  cudaFreeHost(device->faults.fault());
+  delete device;
+}
 
 thresher_device_result Allocate(thresher_device* device, size_t bytes, void** address) {
   return Guard([&] {
@@ -186,7 +198,8 @@ thresher_device_result StreamCreate(thresher_device* device, thresher_stream** s
 thresher_device_result StreamSynchronize(thresher_stream* stream) {
   const Used used(*stream->device);
   THRESHER_DEVICE_TRY(used.result());
-  return Check(cudaStreamSynchronize(stream->stream), "waiting for a stream");
+  THRESHER_DEVICE_TRY(Check(cudaStreamSynchronize(stream->stream), "waiting for a stream"));
+  return Guard([&] { return stream->device->faults.End(stream->told); });
 }
 
 thresher_device_result StreamWrap(thresher_device* device, void* handle, thresher_stream** stream) {
@@ -248,6 +261,7 @@ thresher_device_result CaptureEnd(thresher_stream* stream, thresher_graph** grap
 thresher_device_result GraphLaunch(thresher_graph* graph, thresher_stream* stream) {
   const Used used(*stream->device);
   THRESHER_DEVICE_TRY(used.result());
+  THRESHER_DEVICE_TRY(Guard([&] { return stream->device->faults.Begin(stream->told, !stream->owned); }));
   return Check(cudaGraphLaunch(graph->graph, stream->stream), "launching a graph");
 }
 
@@ -331,6 +345,9 @@ thresher_device_result Launch(thresher_stream* stream, uint32_t kernel, const vo
     Call call = CallOf(kernel, params, params_bytes, views, num_views);
     if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
     call.scratch = scratch;
+    Faults& faults = stream->device->faults;
+    call.fault = faults.fault();
+    THRESHER_DEVICE_TRY(faults.Begin(stream->told, !stream->owned));
     const Used used(*stream->device);
     THRESHER_DEVICE_TRY(used.result());
     if (call.kernel() != KernelId::kStoredProduct) {

@@ -62,10 +62,10 @@ template <class T>
 inline constexpr T kLeast = std::numeric_limits<T>::min();
 
 // As kernels::Cast has it: truncates, and what does not fit, NaN too, gives the least value.
-template <class T>
-THRESHER_DEVICE int64_t Truncated(float x) {
+template <class T, class Real>
+THRESHER_DEVICE int64_t Truncated(Real x) {
   constexpr T least = kLeast<T>;
-  constexpr auto edge = static_cast<float>(least);
+  constexpr auto edge = static_cast<Real>(least);
   return x >= edge && x < -edge ? static_cast<int64_t>(x) : static_cast<int64_t>(least);
 }
 

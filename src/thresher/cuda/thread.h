@@ -23,6 +23,8 @@
 //   columns
 //                           2 (l % 4) and the next; a in four such matrices (rows 0-7, rows 8-15, then the same of
 //                           columns 8-15), b in two, turned: lane l has column l / 4
+//   Claim(word)             whether this thread is the first to set a word of global memory that was 0
+//   Publish(word)           sets a word that the host sees, after all that the thread has written before
 // A kernel says in kMostThreads how many threads its blocks have at most, so that the compiler knows how many registers
 // each may take, and may say in kLeastBlocks how many blocks a multiprocessor shall hold.
 //
@@ -82,6 +84,11 @@ class Thread {
   THRESHER_DEVICE int64_t num_blocks() const { return gridDim.x; }
   THRESHER_DEVICE void Sync() const { __syncthreads(); }
   THRESHER_DEVICE float ShuffleXor(float v, int mask) const { return __shfl_xor_sync(0xffffffffu, v, mask); }
+  THRESHER_DEVICE bool Claim(uint32_t* word) const { return atomicCAS(word, 0u, 1u) == 0u; }
+  THRESHER_DEVICE void Publish(uint32_t* word) const {
+    __threadfence_system();
+    *static_cast<volatile uint32_t*>(word) = 1;
+  }
   THRESHER_DEVICE float* shared() const {
     extern __shared__ float memory[];
     return memory;

@@ -1,6 +1,6 @@
 // What kernels want besides the views of their operands, where the CPU is not the only device that has them. Plain
-// structs: a step of a plan holds their bytes, and libraries of other devices (device_api.h) read them. KernelId::kCopy
-// and kCast want nothing, kPointwise a Chain (pointwise_chain.h).
+// structs: a step of a plan holds their bytes, and libraries of other devices (device_api.h) read them. KernelId::kCopy,
+// kCat, kCast and kWhere want nothing, kPointwise a Chain (pointwise_chain.h).
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/norm.h"
 #include "thresher/kernels/pointwise.h"
+#include "thresher/kernels/reduce.h"
 
 namespace thresher {
 
@@ -30,6 +31,66 @@ struct UnaryParams {
 struct BinaryParams {
   BinaryOp op;
   friend bool operator==(const BinaryParams&, const BinaryParams&) = default;
+};
+
+// KernelId::kFill. Operands: out, row-major. `bits`: an element's bytes in its low end.
+struct FillParams {
+  uint64_t bits;
+  friend bool operator==(const FillParams&, const FillParams&) = default;
+};
+
+// KernelId::kArange. Operands: out.
+struct ArangeParams {
+  double start, step;
+
+  static constexpr auto Sizes() { return std::tuple(&ArangeParams::start, &ArangeParams::step); }
+  friend bool operator==(const ArangeParams&, const ArangeParams&) = default;
+};
+
+// KernelId::kEmbedding. Operands: table, indices; out.
+struct EmbeddingParams {
+  Encoding blocks;  // of the table; kF32: its elements lie one by one, of whatever type
+  friend bool operator==(const EmbeddingParams&, const EmbeddingParams&) = default;
+};
+
+// KernelId::kGather. Operands: x, indices; out.
+struct GatherParams {
+  int dim;
+  friend bool operator==(const GatherParams&, const GatherParams&) = default;
+};
+
+// KernelId::kIndexPut. Operands: values, index tensors; out, which holds x. KernelId::kIndex wants nothing; operands: x,
+// index tensors; out. See index.h.
+struct IndexPutParams {
+  bool accumulate;
+  friend bool operator==(const IndexPutParams&, const IndexPutParams&) = default;
+};
+
+// KernelId::kReduce. Operands: x; out. `mask`: as Reduce (reduce.h) has it.
+struct ReduceParams {
+  ReduceOp op;
+  uint32_t mask;
+  friend bool operator==(const ReduceParams&, const ReduceParams&) = default;
+};
+
+// KernelId::kCumSum. Operands: x; out.
+struct CumSumParams {
+  int dim;
+  friend bool operator==(const CumSumParams&, const CumSumParams&) = default;
+};
+
+// KernelId::kSort. Operands: x; values, indices.
+struct SortParams {
+  int dim;
+  bool descending;
+  friend bool operator==(const SortParams&, const SortParams&) = default;
+};
+
+// KernelId::kArgExtreme. Operands: x; out.
+struct ArgExtremeParams {
+  int dim;
+  bool greatest;
+  friend bool operator==(const ArgExtremeParams&, const ArgExtremeParams&) = default;
 };
 
 // KernelId::kLayerNorm, kRmsNorm. Operands: x, weight, bias, residual; out, sum. All but x and out may be absent; out,

@@ -1,12 +1,14 @@
 // Operators without operands: arange, full.
 #include <cmath>
-#include <tuple>
 
 #include "thresher/kernels/copy.h"
 #include "thresher/ops/common.h"
 
 namespace thresher {
 namespace {
+
+using kernels::ArangeParams;
+using kernels::FillParams;
 
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 
@@ -32,13 +34,6 @@ Result<std::vector<TensorType>> InferArange(const InferContext& c) {
   }
   return ops::One(dtype, {static_cast<int64_t>(count)});
 }
-
-struct ArangeParams {
-  double start, step;
-
-  static constexpr auto Sizes() { return std::tuple(&ArangeParams::start, &ArangeParams::step); }
-  friend bool operator==(const ArangeParams&, const ArangeParams&) = default;
-};
 
 Status ArangeStep(const StepContext& c) {
   const auto& p = c.as<ArangeParams>();
@@ -70,13 +65,8 @@ Result<std::vector<TensorType>> InferFull(const InferContext& c) {
   return ops::One(dtype, std::move(shape));
 }
 
-struct FullParams {
-  uint64_t bits;
-  friend bool operator==(const FullParams&, const FullParams&) = default;
-};
-
 Status FillStep(const StepContext& c) {
-  kernels::Fill(c.out(), c.as<FullParams>().bits, c.part, c.num_parts);
+  kernels::Fill(c.out(), c.as<FillParams>().bits, c.part, c.num_parts);
   return Status::Ok();
 }
 
@@ -87,7 +77,7 @@ Status LowerFull(const Graph&, const Node& node, Lowering& lowering) {
   const bool integral = node.attrs.contains("value_int");
   const uint64_t bits = integral ? kernels::BitsOf(GetAttr<int64_t>(node.attrs, "value_int", 0), out.view.dtype)
                                  : kernels::BitsOf(GetAttr<double>(node.attrs, "value", 0), out.view.dtype);
-  lowering.AddStep(KernelId::kFill, {}, {out}, FullParams{bits});
+  lowering.AddStep(KernelId::kFill, {}, {out}, FillParams{bits});
   return Status::Ok();
 }
 

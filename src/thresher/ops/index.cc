@@ -8,6 +8,10 @@
 namespace thresher {
 namespace {
 
+using kernels::EmbeddingParams;
+using kernels::GatherParams;
+using kernels::IndexPutParams;
+
 Status WantIndices(const OperandType& indices) {
   if (indices.dtype == DType::kI64 || indices.dtype == DType::kI32) return Status::Ok();
   return Unsupported("expected indices of i64 or i32, got " + ops::ToString(indices));
@@ -30,11 +34,6 @@ Result<std::vector<TensorType>> InferEmbedding(const InferContext& c) {
   shape.push_back(table[1]);
   return ops::One(c.inputs[0].dtype, std::move(shape));
 }
-
-struct EmbeddingParams {
-  Encoding blocks;  // of the table; kF32: its elements lie one by one, of whatever type
-  friend bool operator==(const EmbeddingParams&, const EmbeddingParams&) = default;
-};
 
 Status EmbeddingStep(const StepContext& c) {
   const Encoding blocks = c.as<EmbeddingParams>().blocks;
@@ -70,11 +69,6 @@ Result<std::vector<TensorType>> InferGather(const InferContext& c) {
   }
   return ops::One(c.inputs[0].dtype, indices);
 }
-
-struct GatherParams {
-  int dim;
-  friend bool operator==(const GatherParams&, const GatherParams&) = default;
-};
 
 Status GatherStep(const StepContext& c) {
   return kernels::Gather(c.in(0), c.as<GatherParams>().dim, c.in(1), c.out(), c.part, c.num_parts);
@@ -154,11 +148,6 @@ Result<std::vector<TensorType>> InferIndexPut(const InferContext& c) {
   }
   return ops::One(x.dtype, x.shape);
 }
-
-struct IndexPutParams {
-  bool accumulate;
-  friend bool operator==(const IndexPutParams&, const IndexPutParams&) = default;
-};
 
 Status IndexPutStep(const StepContext& c) {
   return kernels::IndexPut(c.operands + 1, c.num_inputs - 1, c.in(0), c.as<IndexPutParams>().accumulate, c.out(),

@@ -9,7 +9,9 @@
 namespace thresher {
 namespace {
 
+using kernels::CumSumParams;
 using kernels::ReduceOp;
+using kernels::ReduceParams;
 
 // The dimensions as a bit set; an empty list means all, as in torch.
 Result<uint32_t> DimsMask(const Attrs& attrs, int rank) {
@@ -53,12 +55,6 @@ Cost CostReduce(const InferContext& c, std::span<const TensorType> outputs) {
   return cost;
 }
 
-struct ReduceParams {
-  ReduceOp op;
-  uint32_t mask;
-  friend bool operator==(const ReduceParams&, const ReduceParams&) = default;
-};
-
 Status ReduceStep(const StepContext& c) {
   const auto& p = c.as<ReduceParams>();
   kernels::Reduce(p.op, c.in(0), p.mask, c.out(), c.part, c.num_parts);
@@ -99,11 +95,6 @@ Result<std::vector<TensorType>> InferCumSum(const InferContext& c) {
   static_cast<void>(dim);
   return ops::One(x.dtype, x.shape);
 }
-
-struct CumSumParams {
-  int dim;
-  friend bool operator==(const CumSumParams&, const CumSumParams&) = default;
-};
 
 Status CumSumStep(const StepContext& c) {
   kernels::CumSum(c.in(0), c.as<CumSumParams>().dim, c.out(), c.part, c.num_parts);

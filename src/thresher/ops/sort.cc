@@ -8,6 +8,9 @@
 namespace thresher {
 namespace {
 
+using kernels::ArgExtremeParams;
+using kernels::SortParams;
+
 Result<int> DimOf(const Attrs& attrs, int rank) {
   return ops::NormalizeDim(GetAttr<int64_t>(attrs, "dim", -1), rank, "dim");
 }
@@ -43,12 +46,6 @@ Cost CostSort(const InferContext& c, std::span<const TensorType> outputs) {
   cost.flops = static_cast<double>(NumElements(x)) * (64 - __builtin_clzll(static_cast<uint64_t>(size) | 1));
   return cost;
 }
-
-struct SortParams {
-  int dim;
-  bool descending;
-  friend bool operator==(const SortParams&, const SortParams&) = default;
-};
 
 Status SortStep(const StepContext& c) {
   const auto& p = c.as<SortParams>();
@@ -95,12 +92,6 @@ Cost CostArgExtreme(const InferContext& c, std::span<const TensorType> outputs) 
   cost.flops = static_cast<double>(NumElements(c.inputs[0].shape));
   return cost;
 }
-
-struct ArgExtremeParams {
-  int dim;
-  bool greatest;
-  friend bool operator==(const ArgExtremeParams&, const ArgExtremeParams&) = default;
-};
 
 Status ArgExtremeStep(const StepContext& c) {
   const auto& p = c.as<ArgExtremeParams>();

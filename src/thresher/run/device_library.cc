@@ -39,6 +39,9 @@ Status ToStatus(const Api& api, thresher_device_result result) {
     case THRESHER_DEVICE_NO_MEMORY:
       code = Code::kResourceExhausted;
       break;
+    case THRESHER_DEVICE_OUT_OF_RANGE:
+      code = Code::kOutOfRange;
+      break;
     case THRESHER_DEVICE_FAILED:
       break;
   }

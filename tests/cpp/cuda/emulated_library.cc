@@ -15,16 +15,22 @@
 #include "thresher/base/version.h"
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
+#include "thresher/cuda/fault.h"
 #include "thresher/cuda/gemm_layout.h"
 #include "thresher/cuda/gemv_kernel.h"
 
 struct thresher_device {
+  explicit thresher_device(int number) : index(number) { faults.Watch(&fault); }
   int index;
+  thresher::cuda::Fault fault{};
+  thresher::cuda::Faults faults;
 };
 struct thresher_stream {
   thresher_device* device;
   thresher_graph* recording;  // what is asked of it goes there instead of being done
   thresher::cuda::testing::ForeignStream* foreign;
+  bool owned;
+  thresher::cuda::Faults::Told told;
 };
 struct thresher_graph {
   std::vector<std::function<thresher_device_result()>> work;
@@ -132,9 +138,9 @@ thresher_device_result Multiply(const Gemm& g, void* scratch) {
   return Done(epilogue.complete() ? std::string() : LaunchEpilogue(Launcher{}, g, epilogue));
 }
 
-thresher_device_result Run(uint32_t kernel, const void* params, size_t params_bytes, const View* views,
-                           int32_t num_views, void* scratch) {
-  const Call call{kernel, params, params_bytes, views, num_views, scratch};
+thresher_device_result Run(thresher_device* device, uint32_t kernel, const void* params, size_t params_bytes,
+                           const View* views, int32_t num_views, void* scratch) {
+  const Call call{kernel, params, params_bytes, views, num_views, scratch, &device->fault};
   if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
   if (call.kernel() != KernelId::kStoredProduct) {
     const auto launch = [&]<class Family>() { return Family::Launch(Launcher{}, call); };
@@ -184,16 +190,21 @@ thresher_device_api Table() {
   };
   api.release_host = api.release;
   api.stream_create = [](thresher_device* device, thresher_stream** stream) {
-    return Make(stream, device, static_cast<thresher_graph*>(nullptr), static_cast<ForeignStream*>(nullptr));
+    return Make(stream, device, static_cast<thresher_graph*>(nullptr), static_cast<ForeignStream*>(nullptr), true,
+                Faults::Told{});
   };
   api.stream_wrap = [](thresher_device* device, void* handle, thresher_stream** stream) {
-    return Make(stream, device, static_cast<thresher_graph*>(nullptr), static_cast<ForeignStream*>(handle));
+    return Make(stream, device, static_cast<thresher_graph*>(nullptr), static_cast<ForeignStream*>(handle), false,
+                Faults::Told{});
   };
   api.stream_destroy = [](thresher_stream* stream) {
     Delete(stream);
     return THRESHER_DEVICE_OK;
   };
-  api.stream_synchronize = [](thresher_stream*) { return Refused("a synchronisation"); };
+  api.stream_synchronize = [](thresher_stream* stream) {
+    THRESHER_DEVICE_TRY(Refused("a synchronisation"));
+    return stream->device->faults.End(stream->told);
+  };
   api.stream_wait = [](thresher_stream*, thresher_event*) { return THRESHER_DEVICE_OK; };
   api.stream_capturing = [](thresher_device*, void* handle, int32_t* capturing) {
     *capturing = handle != nullptr && static_cast<ForeignStream*>(handle)->capturing ? 1 : 0;
@@ -218,6 +229,7 @@ thresher_device_api Table() {
   };
   api.graph_launch = [](thresher_graph* graph, thresher_stream* stream) {
     ++graph_launches;
+    THRESHER_DEVICE_TRY(stream->device->faults.Begin(stream->told, !stream->owned));
     return DoOrRecord(stream, [graph] {
       for (const auto& work : graph->work) THRESHER_DEVICE_TRY(work());
       return THRESHER_DEVICE_OK;
@@ -257,13 +269,16 @@ thresher_device_api Table() {
   };
   api.launch = [](thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
                   const thresher_view* views, int32_t num_views, void* scratch) {
+    thresher_device* const device = stream->device;
+    THRESHER_DEVICE_TRY(device->faults.Begin(stream->told, !stream->owned));
     // What the call points at is gone when a graph is launched.
     const auto* const bytes = static_cast<const std::byte*>(params);
     const auto* const operands = reinterpret_cast<const View*>(views);
     const std::vector<std::byte> kept_params(bytes, bytes + params_bytes);
     const std::vector<View> kept_views(operands, operands + num_views);
-    return DoOrRecord(
-        stream, [=] { return Run(kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch); });
+    return DoOrRecord(stream, [=] {
+      return Run(device, kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch);
+    });
   };
   return api;
 }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "thresher/cuda/thread.h"
@@ -91,6 +92,8 @@ class Thread {
   void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
     MultiplyAdd(&Half::Widen, a, b0, b1, c);
   }
+  bool Claim(uint32_t* word) { return std::exchange(*word, 1u) == 0; }
+  void Publish(uint32_t* word) { *word = 1; }
 
  private:
   void WaitCopies(int but);
