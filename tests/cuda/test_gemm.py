@@ -163,7 +163,7 @@ def test_values_of_16_bits_stay_so(lab: Any, sizes: tuple[int, int, int], dtype:
 
     plan = lab.plan(build)
     if not lab.is_cpu:
-        steps = [step["name"] for step in plan.steps]
+        steps = [step["name"] for step in plan.steps()]
         assert sorted(steps) == ["cast", "cast", "cast", "linear"]
     (found,) = lab.run(plan, x, residual)
     wide = x.astype(np.float64) @ w.astype(np.float64).T + bias
@@ -187,7 +187,7 @@ def test_several_weights_are_one_product(lab: Any, layout: str) -> None:
         return graph.add("linears", inputs, {"weights": 3, "layout": layout})
 
     plan = lab.plan(build)
-    assert [step["name"] for step in plan.steps].count("linears") == 1
+    assert [step["name"] for step in plan.steps()].count("linears") == 1
     for found, w, b in zip(lab.run(plan, x), weights, biases, strict=True):
         assert np.abs(found - (x.astype(np.float64) @ w.T + b)).max() < 2e-5
 

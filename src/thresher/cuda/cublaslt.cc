@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "thresher/cuda/block_gemv_kernel.h"
 #include "thresher/cuda/cublaslt_constants.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/gemm_layout.h"
@@ -332,6 +333,17 @@ thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_
   if (const std::string problem = CheckGemm(g); !problem.empty())
     return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
   if (IsGemv(g)) return RunGemv(stream, g);
+  if (IsBlockGemv(g)) return RunBlockGemv(stream, g);
+  if (IsBlocked(g.encoding)) {
+    void* const unpacked = static_cast<std::byte*>(workspace) + workspace_bytes;
+    return ForUnpacked<thresher_device_result>(
+        g, unpacked,
+        [&](const void* blocks, int64_t numbers) {
+          return RunUnpack(stream, g.encoding, blocks, numbers, g.type, unpacked);
+        },
+        [&](const Gemm& part) { return Run(stream, workspace, workspace_bytes, part); },
+        [](thresher_device_result result) { return result != THRESHER_DEVICE_OK; });
+  }
   const auto element = static_cast<int64_t>(SizeOf(g.type)), c_element = static_cast<int64_t>(SizeOf(g.c_type));
   const uint32_t c_alignment = AlignmentOf(g.c, g.ldc, g.stride_c, c_element);
   const uint32_t alignments[4] = {

@@ -25,7 +25,8 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // The caller has made the device current. Nothing else uses `workspace` until the product is done. The first product
+  // The caller has made the device current. Nothing else uses `workspace` until the product is done; behind its bytes
+  // are UnpackedBytes() more. The first product
   // of a shape chooses its algorithm: the fastest of some that it tries, unless THRESHER_CUDA_PRODUCTS is "first" or
   // the stream is being captured, where nothing may be waited for.
   thresher_device_result Run(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& gemm);

@@ -6,9 +6,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
-#include "thresher/base/half.h"
 #include "thresher/cuda/gemm_layout.h"
+#include "thresher/cuda/halves.h"
 #include "thresher/cuda/reduce.h"
 #include "thresher/cuda/rows.h"
 #include "thresher/cuda/thread.h"
@@ -34,52 +35,16 @@ THRESHER_DEVICE Quad LoadOnce(const Quad* from) {
 
 struct StoredF32 {
   using Element = float;
-  static constexpr DType kType = DType::kF32;
   THRESHER_DEVICE static float Widen(Element x) { return x; }
   THRESHER_DEVICE static Element Round(float x) { return x; }
 };
 
-struct StoredBf16 {
+struct StoredBf16 : Bf16 {
   using Element = uint16_t;
-  static constexpr DType kType = DType::kBF16;
-  THRESHER_DEVICE static float Widen(Element bits) {
-    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-    float x;
-    memcpy(&x, &wide, sizeof x);
-    return x;
-  }
-  THRESHER_DEVICE static Element Round(float x) {
-#if defined(__CUDA_ARCH__)
-    Element bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
-#else
-    return ToBF16(x).bits;
-#endif
-  }
 };
 
-struct StoredF16 {
+struct StoredF16 : Fp16 {
   using Element = uint16_t;
-  static constexpr DType kType = DType::kF16;
-  THRESHER_DEVICE static float Widen(Element bits) {
-#if defined(__CUDA_ARCH__)
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
-    return x;
-#else
-    return ToFloat(F16{bits});
-#endif
-  }
-  THRESHER_DEVICE static Element Round(float x) {
-#if defined(__CUDA_ARCH__)
-    Element bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
-#else
-    return ToF16(x).bits;
-#endif
-  }
 };
 
 // The numbers of 16 bytes, in order.
@@ -105,6 +70,24 @@ auto ForFloat(DType dtype, Launch&& launch) {
 }
 
 // ---- What follows a product ----
+
+// v Phi(v) = v / 2 erfc(-v / sqrt(2)), to within 4e-7 of |v|, in less time than erff takes. The error function's
+// complement is a polynomial in 1 / (1 + p x) times exp(-x^2) (Abramowitz and Stegun 7.1.26), which keeps the digits of
+// the left tail that matter.
+THRESHER_DEVICE float GeluOf(float v) {
+  const float x = fabsf(v) * 0.70710678118654752f;
+#if defined(__CUDA_ARCH__)
+  const float t = __fdividef(1.0f, 1.0f + 0.3275911f * x);
+  const float tail = __expf(-x * x);
+#else
+  const float t = 1.0f / (1.0f + 0.3275911f * x);
+  const float tail = expf(-x * x);
+#endif
+  const float series =
+      t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+  const float outside = 0.5f * v * series * tail;  // of 0 to |v|
+  return v < 0 ? outside : v - outside;
+}
 
 THRESHER_DEVICE float Activate(kernels::Activation activation, float v) {
   using kernels::Activation;
@@ -133,32 +116,28 @@ THRESHER_DEVICE float Activate(kernels::Activation activation, float v) {
 
 // ---- The product ----
 
-inline constexpr int kGemvWarps = 8;     // of a block, at most
-inline constexpr int kMostGemvRows = 8;  // of x
+inline constexpr int kGemvWarps = 8;        // of a block, at most
+inline constexpr int kMostGemvRows = 8;     // of x
+inline constexpr int kMostMatrixRows = 16;  // where the matrix units do it
+inline constexpr int kMatrixCols = 16;      // of the result that they compute together
 
-// kRows: of x, at least m. kCols: rows of weights that a warp works on at the same time, so that what it reads of x
-// serves several of them. kDepth: loads of each that are on their way together. Blocks have t.height() groups of warps,
-// which share kCols rows of weights.
-template <class Stored, class Result, int kRows, int kCols, int kDepth>
-struct GemvKernel {
-  static constexpr int kMostThreads = kGemvWarps * kWarp;
-  static constexpr int kPerQuad = 16 / static_cast<int>(sizeof(typename Stored::Element));
-  static constexpr int kSums = kRows * kCols;
-
-  const Quad* a;
-  const Quad* b;
+// What kernels of few rows do alike. Blocks have t.height() groups of warps, which share some rows of weights, that is
+// columns of the result.
+template <class Result>
+struct GemvTail {
   const typename Result::Element* bias;
   const typename Result::Element* residual;
   typename Result::Element* c;
-  int64_t lda, ldb;  // in quads
-  int64_t ldc, ldr;  // in elements
-  int64_t n;
+  int64_t ldc, ldr, n;
   int32_t m;
-  int32_t quads;  // of a row
   kernels::Activation activation;
 
-  template <class T>
-  THRESHER_DEVICE void operator()(T& t) const {
+  // multiply(col, sums) adds to the sums, of kCols columns from `col` on for kRows rows one after the other, what the
+  // thread has of them.
+  template <int kRows, int kCols, class T, class Multiply>
+  THRESHER_DEVICE void ForEachGroup(T& t, Multiply&& multiply) const {
+    constexpr int kSums = kRows * kCols;
+    static_assert(kSums <= kWarp);
     const int64_t groups = (n + kCols - 1) / kCols;
     const int64_t step = t.num_blocks() * t.height();
     // All warps of a block make the same number of turns: they meet at barriers.
@@ -167,7 +146,7 @@ struct GemvKernel {
       float sums[kSums];
       THRESHER_UNROLL
       for (int i = 0; i < kSums; ++i) sums[i] = 0.0f;
-      if (group < groups) Multiply(t, group * kCols, sums);
+      if (group < groups) multiply(group * kCols, sums);
       THRESHER_UNROLL
       for (int i = 0; i < kSums; ++i) sums[i] = ReduceWarp<Sum>(t, sums[i]);
       const int lane = t.x() % kWarp;
@@ -190,11 +169,66 @@ struct GemvKernel {
     }
   }
 
+  THRESHER_DEVICE void Store(int64_t col, int row, float sum) const {
+    if (col >= n || row >= m) return;
+    if (bias != nullptr) sum += Result::Widen(bias[col]);
+    sum = Activate(activation, sum);
+    if (residual != nullptr) sum += Result::Widen(residual[row * ldr + col]);
+    c[row * ldc + col] = Result::Round(sum);
+  }
+};
+
+template <class Result>
+GemvTail<Result> TailOf(const Gemm& g) {
+  using Element = typename Result::Element;
+  GemvTail<Result> tail{};
+  tail.bias = static_cast<const Element*>(g.bias);
+  tail.residual = static_cast<const Element*>(g.residual);
+  tail.c = static_cast<Element*>(g.c);
+  tail.ldc = g.ldc;
+  tail.ldr = g.ldr;
+  tail.n = g.n;
+  tail.m = static_cast<int32_t>(g.m);
+  tail.activation = g.activation;
+  return tail;
+}
+
+// Of products where groups of warps share `cols` rows of weights, which are so many loads of a thread long: as many
+// warps as have one and a half of them to do.
+inline Shape ShapeOfGemv(int64_t n, int cols, int64_t loads, int shared_floats) {
+  int warps = 1;
+  while (warps < kGemvWarps && loads >= int64_t{3} * warps * kWarp) warps *= 2;
+  Shape shape;
+  shape.width = warps * kWarp;
+  shape.height = warps >= 4 ? 1 : 4 / warps;
+  if (warps > 1) shape.shared_floats = warps * shape.height * shared_floats;
+  shape.blocks = AtMostBlocks(DivideUp(DivideUp(n, cols), shape.height));
+  return shape;
+}
+
+// kRows: of x, at least m. kCols: rows of weights that a warp works on at the same time, so that what it reads of x
+// serves several of them. kDepth: loads of each that are on their way together.
+template <class Stored, class Result, int kRows, int kCols, int kDepth>
+struct GemvKernel {
+  static constexpr int kMostThreads = kGemvWarps * kWarp;
+  static constexpr int kPerQuad = 16 / static_cast<int>(sizeof(typename Stored::Element));
+
+  GemvTail<Result> tail;
+  const Quad* a;
+  const Quad* b;
+  int64_t lda, ldb;  // in quads
+  int32_t quads;     // of a row
+
+  template <class T>
+  THRESHER_DEVICE void operator()(T& t) const {
+    tail.template ForEachGroup<kRows, kCols>(t, [&](int64_t col, float* sums) { Multiply(t, col, sums); });
+  }
+
   template <class T>
   THRESHER_DEVICE void Multiply(T& t, int64_t col, float* sums) const {
     const Quad* rows[kCols];
     THRESHER_UNROLL
-    for (int o = 0; o < kCols; ++o) rows[o] = b + (col + o < n ? col + o : n - 1) * ldb;
+    for (int o = 0; o < kCols; ++o) rows[o] = b + (col + o < tail.n ? col + o : tail.n - 1) * ldb;
     for (int q = t.x(); q < quads; q += kDepth * t.width()) {
       Quad w[kDepth][kCols];
       THRESHER_UNROLL
@@ -212,7 +246,7 @@ struct GemvKernel {
         for (int o = 0; o < kCols; ++o) WidenQuad<Stored>(w[d][o], wide[o]);
         THRESHER_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          if (r >= m) break;
+          if (r >= tail.m) break;
           float x[kPerQuad];
           WidenQuad<Stored>(a[r * lda + at], x);
           THRESHER_UNROLL
@@ -224,61 +258,140 @@ struct GemvKernel {
       }
     }
   }
+};
 
-  THRESHER_DEVICE void Store(int64_t col, int row, float sum) const {
-    if (col >= n || row >= m) return;
-    if (bias != nullptr) sum += Result::Widen(bias[col]);
-    sum = Activate(activation, sum);
-    if (residual != nullptr) sum += Result::Widen(residual[row * ldr + col]);
-    c[row * ldc + col] = Result::Round(sum);
+// The same on the matrix units, whose first factor is 16 rows of weights and whose second are kTiles times 8 rows of x:
+// then more rows cost next to nothing. A lane loads 8 neighbours along k of what it has of either factor. The units
+// take them for others, which are as far apart in both.
+template <class Stored, class Result, int kTiles, int kDepth>
+struct MatrixGemvKernel {
+  static constexpr int kMostThreads = kGemvWarps * kWarp;
+  static constexpr int kSums = 4 * kTiles;  // of a lane
+
+  GemvTail<Result> tail;
+  const Quad* a;
+  const Quad* b;
+  int64_t lda, ldb;  // in quads
+  int32_t quads;     // of a row
+
+  template <class T>
+  THRESHER_DEVICE void operator()(T& t) const {
+    const int64_t groups = (tail.n + kMatrixCols - 1) / kMatrixCols;
+    const int64_t step = t.num_blocks() * t.height();
+    const int warps = t.width() / kWarp;
+    // All warps of a block make the same number of turns: they meet at barriers.
+    for (int64_t first = t.block() * t.height(); first < groups; first += step) {
+      const int64_t group = first + t.y();
+      float sums[kTiles][4];
+      THRESHER_UNROLL
+      for (int i = 0; i < kSums; ++i) sums[i / 4][i % 4] = 0.0f;
+      if (group < groups) Multiply(t, group * kMatrixCols, sums);
+      if (warps == 1) {
+        THRESHER_UNROLL
+        for (int i = 0; i < kSums; ++i) {
+          if (group < groups) StoreOf(group, t.x() * kSums + i, sums[i / 4][i % 4]);
+        }
+        continue;
+      }
+      auto parts = t.shared();
+      const int at = t.y() * warps * kWarp * kSums;
+      t.Sync();  // who still reads the last turn's parts
+      // Sum i of all lanes lies together.
+      THRESHER_UNROLL
+      for (int i = 0; i < kSums; ++i) {
+        parts[at + t.x() / kWarp * kWarp * kSums + i * kWarp + t.x() % kWarp] = sums[i / 4][i % 4];
+      }
+      t.Sync();
+      if (group >= groups) continue;
+      for (int i = t.x(); i < kWarp * kSums; i += t.width()) {
+        float sum = 0.0f;
+        for (int w = 0; w < warps; ++w) sum += parts[at + w * kWarp * kSums + i];
+        StoreOf(group, i % kWarp * kSums + i / kWarp, sum);
+      }
+    }
+  }
+
+  // `number`: of a sum, counted lane by lane.
+  THRESHER_DEVICE void StoreOf(int64_t group, int number, float sum) const {
+    const int lane = number / kSums, tile = number % kSums / 4, i = number % 4;
+    tail.Store(group * kMatrixCols + lane / 4 + i / 2 * 8, tile * 8 + lane % 4 * 2 + i % 2, sum);
+  }
+
+  template <class T>
+  THRESHER_DEVICE void Multiply(T& t, int64_t col, float (&sums)[kTiles][4]) const {
+    const int lane = t.x() % kWarp;
+    const int row = lane / 4;
+    const auto weights = [&](int64_t at) { return b + (at < tail.n ? at : tail.n - 1) * ldb; };
+    const Quad *const upper = weights(col + row), *const lower = weights(col + row + 8);
+    const int step = t.width() / kWarp * 4;
+    const int rounds = (quads + step - 1) / step;
+    const int begin = t.x() / kWarp * 4 + lane % 4;
+    for (int round = 0; round < rounds; round += kDepth) {
+      Quad w[kDepth][2], x[kDepth][kTiles];
+      THRESHER_UNROLL
+      for (int d = 0; d < kDepth; ++d) {
+        const int at = begin + (round + d) * step;
+        const bool inside = at < quads;
+        w[d][0] = inside ? LoadOnce(upper + at) : Quad{};
+        w[d][1] = inside ? LoadOnce(lower + at) : Quad{};
+        THRESHER_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const int of_x = tile * 8 + row;
+          x[d][tile] = inside && of_x < tail.m ? a[of_x * lda + at] : Quad{};
+        }
+      }
+      THRESHER_UNROLL
+      for (int d = 0; d < kDepth; ++d) {
+        THRESHER_UNROLL
+        for (int half = 0; half < 4; half += 2) {
+          const uint32_t factor[4] = {w[d][0].word[half], w[d][1].word[half], w[d][0].word[half + 1],
+                                      w[d][1].word[half + 1]};
+          THRESHER_UNROLL
+          for (int tile = 0; tile < kTiles; ++tile) {
+            t.template MultiplyAdd<Stored>(factor, x[d][tile].word[half], x[d][tile].word[half + 1], sums[tile]);
+          }
+        }
+      }
+    }
   }
 };
 
-// Whether the kernel above computes it: few rows, weights [n, k], everything in whole quads.
+// Whether a kernel above computes it: few rows, weights [n, k], everything in whole quads.
 inline bool IsGemv(const Gemm& g) {
   const auto element = static_cast<int64_t>(SizeOf(g.type));
   const auto whole = [&](const void* data, int64_t ld) {
     return reinterpret_cast<uintptr_t>(data) % sizeof(Quad) == 0 && ld * element % int64_t{sizeof(Quad)} == 0;
   };
-  return g.m <= kMostGemvRows && g.batch == 1 && g.transpose_b && !g.transpose_a && !IsBlocked(g.encoding) &&
-         g.k * element % int64_t{sizeof(Quad)} == 0 && g.k <= int64_t{1} << 30 && whole(g.a, g.m > 1 ? g.lda : 0) &&
-         whole(g.b, g.n > 1 ? g.ldb : 0);
-}
-
-// How many warps share `cols` rows of weights at a time, so that some thousand of them are at work and each has
-// something to do.
-inline int WarpsOfGemv(int64_t n, int cols, int64_t quads) {
-  constexpr int64_t kEnough = 132 * 16;
-  int warps = 1;
-  while (warps < kGemvWarps && DivideUp(n, cols) * warps < kEnough && quads > int64_t{warps} * kWarp) warps *= 2;
-  return warps;
+  return g.m <= (IsHalf(g.type) ? kMostMatrixRows : kMostGemvRows) && g.batch == 1 && g.transpose_b && !g.transpose_a &&
+         !IsBlocked(g.encoding) && g.k * element % int64_t{sizeof(Quad)} == 0 && g.k <= int64_t{1} << 30 &&
+         whole(g.a, g.m > 1 ? g.lda : 0) && whole(g.b, g.n > 1 ? g.ldb : 0);
 }
 
 template <class Stored, class Result, int kRows, int kCols, int kDepth, class Launch>
 auto LaunchGemvOf(Launch&& launch, const Gemm& g) {
   using Kernel = GemvKernel<Stored, Result, kRows, kCols, kDepth>;
-  static_assert(Kernel::kSums <= kWarp);
   Kernel kernel{};
+  kernel.tail = TailOf<Result>(g);
   kernel.a = static_cast<const Quad*>(g.a);
   kernel.b = static_cast<const Quad*>(g.b);
-  kernel.bias = static_cast<const typename Result::Element*>(g.bias);
-  kernel.residual = static_cast<const typename Result::Element*>(g.residual);
-  kernel.c = static_cast<typename Result::Element*>(g.c);
   kernel.lda = g.lda / Kernel::kPerQuad;
   kernel.ldb = g.ldb / Kernel::kPerQuad;
-  kernel.ldc = g.ldc;
-  kernel.ldr = g.ldr;
-  kernel.n = g.n;
-  kernel.m = static_cast<int32_t>(g.m);
   kernel.quads = static_cast<int32_t>(g.k / Kernel::kPerQuad);
-  kernel.activation = g.activation;
-  const int warps = WarpsOfGemv(g.n, kCols, kernel.quads);
-  Shape shape;
-  shape.width = warps * kWarp;
-  shape.height = warps >= 4 ? 1 : 4 / warps;
-  if (warps > 1) shape.shared_floats = shape.width * shape.height;
-  shape.blocks = AtMostBlocks(DivideUp(DivideUp(g.n, kCols), shape.height));
-  return launch(shape, kernel);
+  return launch(ShapeOfGemv(g.n, kCols, kernel.quads, kWarp), kernel);
+}
+
+template <class Stored, class Result, int kTiles, int kDepth, class Launch>
+auto LaunchMatrixGemvOf(Launch&& launch, const Gemm& g) {
+  using Kernel = MatrixGemvKernel<Stored, Result, kTiles, kDepth>;
+  Kernel kernel{};
+  kernel.tail = TailOf<Result>(g);
+  kernel.a = static_cast<const Quad*>(g.a);
+  kernel.b = static_cast<const Quad*>(g.b);
+  kernel.lda = g.lda / 8;
+  kernel.ldb = g.ldb / 8;
+  kernel.quads = static_cast<int32_t>(g.k / 8);
+  // A thread loads a quad of 4 that a row's next 32 numbers are.
+  return launch(ShapeOfGemv(g.n, kMatrixCols, kernel.quads * 4, Kernel::kSums * kWarp), kernel);
 }
 
 // For what IsGemv() says.
@@ -286,10 +399,15 @@ template <class Launch>
 auto LaunchGemv(Launch&& launch, const Gemm& g) {
   return ForFloat(g.type, [&]<class Stored>() {
     const auto rows = [&]<class Result>() {
-      if (g.m == 1) return LaunchGemvOf<Stored, Result, 1, 1, 4>(launch, g);
-      if (g.m == 2) return LaunchGemvOf<Stored, Result, 2, 2, 4>(launch, g);
-      if (g.m <= 4) return LaunchGemvOf<Stored, Result, 4, 4, 2>(launch, g);
-      return LaunchGemvOf<Stored, Result, 8, 4, 2>(launch, g);
+      if (g.m == 1) return LaunchGemvOf<Stored, Result, 1, 2, 2>(launch, g);
+      if constexpr (std::is_same_v<Stored, StoredF32>) {
+        if (g.m == 2) return LaunchGemvOf<Stored, Result, 2, 2, 2>(launch, g);
+        if (g.m <= 4) return LaunchGemvOf<Stored, Result, 4, 4, 1>(launch, g);
+        return LaunchGemvOf<Stored, Result, 8, 4, 1>(launch, g);
+      } else {
+        if (g.m <= 8) return LaunchMatrixGemvOf<Stored, Result, 1, 4>(launch, g);
+        return LaunchMatrixGemvOf<Stored, Result, 2, 4>(launch, g);
+      }
     };
     // The result is f32 or as the factors are.
     if (g.c_type == DType::kF32) return rows.template operator()<StoredF32>();
@@ -304,6 +422,8 @@ template <class Result>
 struct EpilogueKernel {
   static constexpr int kMostThreads = 256;
   static constexpr int kPerQuad = 16 / static_cast<int>(sizeof(typename Result::Element));
+  // Its error is far below what a float of 16 bits keeps.
+  static constexpr bool kQuickGelu = kPerQuad == 8;
 
   typename Result::Element* c;
   const typename Result::Element* residual;  // or null
@@ -335,9 +455,15 @@ struct EpilogueKernel {
     WidenQuad<Result>(quad, v);
     if (residual != nullptr) WidenQuad<Result>(reinterpret_cast<const Quad*>(residual + row * ldr)[at], added);
     typename Result::Element out[kPerQuad];
+    if (kQuickGelu && activation == kernels::Activation::kGelu) {
+      THRESHER_UNROLL
+      for (int j = 0; j < kPerQuad; ++j) v[j] = GeluOf(v[j]);
+    } else {
+      THRESHER_UNROLL
+      for (int j = 0; j < kPerQuad; ++j) v[j] = Activate(activation, v[j]);
+    }
     THRESHER_UNROLL
     for (int j = 0; j < kPerQuad; ++j) {
-      v[j] = Activate(activation, v[j]);
       if (residual != nullptr) v[j] += added[j];
       out[j] = Result::Round(v[j]);
     }

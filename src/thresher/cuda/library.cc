@@ -46,6 +46,8 @@ namespace {
 constexpr int kOldestMajor = 8;
 // What cuBLASLt recommends for the newest devices; older ones ask for less.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+// Its algorithms refuse other addresses, while a plan's scratch memory begins at a multiple of 64.
+constexpr size_t kWorkspaceAlignment = 256;
 
 // No exception may leave a C function.
 template <class Body>
@@ -329,12 +331,21 @@ Call CallOf(uint32_t kernel, const void* params, size_t params_bytes, const thre
   return {kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
 }
 
+size_t ProductScratch(const Call& call) {
+  return kWorkspaceBytes + kWorkspaceAlignment + ProductFamily::UnpackedBytesOf(call);
+}
+
+void* WorkspaceIn(void* scratch) {
+  const auto address = reinterpret_cast<uintptr_t>(scratch);
+  return reinterpret_cast<void*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
+}
+
 thresher_device_result Query(thresher_device*, uint32_t kernel, const void* params, size_t params_bytes,
                              const thresher_view* views, int32_t num_views, size_t* scratch_bytes) {
   return Guard([&] {
     const Call call = CallOf(kernel, params, params_bytes, views, num_views);
     if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
-    *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? kWorkspaceBytes : ScratchBytes(call);
+    *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? ProductScratch(call) : ScratchBytes(call);
     return THRESHER_DEVICE_OK;
   });
 }
@@ -355,7 +366,7 @@ thresher_device_result Launch(thresher_stream* stream, uint32_t kernel, const vo
       return Dispatch(call, launch, THRESHER_DEVICE_OK);
     }
     const Gemm gemm = GemmOf(call.as<kernels::StoredProductParams>(), call.views);
-    return stream->device->products.Run(stream->stream, scratch, kWorkspaceBytes, gemm);
+    return stream->device->products.Run(stream->stream, WorkspaceIn(scratch), kWorkspaceBytes, gemm);
   });
 }
 

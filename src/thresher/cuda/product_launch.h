@@ -10,6 +10,9 @@
 namespace thresher::cuda {
 
 thresher_device_result RunGemv(cudaStream_t stream, const Gemm& gemm);
+thresher_device_result RunBlockGemv(cudaStream_t stream, const Gemm& gemm);
+thresher_device_result RunUnpack(cudaStream_t stream, Encoding encoding, const void* blocks, int64_t numbers,
+                                 DType dtype, void* to);
 thresher_device_result RunEpilogue(cudaStream_t stream, const Gemm& gemm, const Epilogue& rest);
 
 }  // namespace thresher::cuda

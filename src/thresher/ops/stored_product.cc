@@ -12,15 +12,37 @@ namespace {
 
 using kernels::StoredProductParams;
 
-// What both factors are multiplied in.
-Result<DType> FactorsOf(const Product& product, const Attrs& attrs, const Graph& graph) {
+// How the factors are stored.
+struct Factors {
+  DType dtype;  // of x, and of a weight that is not in blocks
+  Encoding weight;
+  int64_t group = kernels::kInt4Group;  // numbers of a weight that share a scale, where it is quantised here
+};
+
+Result<Factors> FactorsOf(const Product& product, const Attrs& attrs, const Graph& graph) {
   const Value& weight = graph.value(product.weights[0]);
-  if (!graph.is_constant(product.weights[0])) return weight.dtype;
+  const DType x = graph.value(product.x).dtype;
+  const int64_t k = graph.value(product.x).shape.back();
+  if (!graph.is_constant(product.weights[0])) return Factors{weight.dtype, *EncodingOf(weight.dtype)};
   const Precision precision = PrecisionOf(product, attrs, graph);
-  if (precision == Precision::kFp32) return DType::kF32;
-  if (precision == Precision::kBf16) return DType::kBF16;
-  if (precision == Precision::kFp16) return DType::kF16;
-  return Unsupported("expected a precision of fp32, bf16 or fp16 on this device, got " + std::string(Name(precision)));
+  if (IsBlocked(precision)) return Factors{x, EncodingOf(precision)};
+  switch (precision) {
+    case Precision::kFp32:
+      return Factors{DType::kF32, Encoding::kF32};
+    case Precision::kBf16:
+      return Factors{DType::kBF16, Encoding::kBf16};
+    case Precision::kFp16:
+      return Factors{DType::kF16, Encoding::kF16};
+    default:
+      break;
+  }
+  if (k % kernels::kInt4Group != 0) {
+    return Unsupported("expected K of a multiple of " + std::to_string(kernels::kInt4Group) + " in " +
+                       std::string(Name(precision)) + " on this device, got " + std::to_string(k));
+  }
+  // Rows stay floats.
+  if (precision == Precision::kInt4Weight) return Factors{x, Encoding::kQ4_0};
+  return Factors{x, Encoding::kQ8_0, k};
 }
 
 // `ref` in the type, by a step where it is not; once for all that want it where it is value `id`.
@@ -102,21 +124,22 @@ Result<TensorRef> BiasOf(const Product& product, DType dtype, Lowering& lowering
 Status LowerStoredProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering) {
   const Graph& graph = lowering.graph();
   const bool nk = GetAttr<std::string>(attrs, "layout", "nk") == "nk";
-  THRESHER_ASSIGN(const DType dtype, FactorsOf(product, attrs, graph));
+  THRESHER_ASSIGN(const Factors factors, FactorsOf(product, attrs, graph));
+  const DType dtype = factors.dtype;
   StoredProductParams p{};
   for (const ValueId weight : product.weights) p.n += graph.value(weight).shape[nk ? 0 : 1];
   p.k = graph.value(product.x).shape.back();
   if (p.k == 0) return Unsupported("expected K of at least 1 on this device, got 0");
   p.batch = 1;
   p.ldc = p.n;
-  p.encoding = *EncodingOf(dtype);
+  p.encoding = factors.weight;
   p.allow_tf32 = lowering.allow_tf32();
   p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
   const TensorRef x = DistinctRows(As(dtype, lowering.Ref(product.x), product.x, lowering), &p.m, &p.lda, lowering);
 
   TensorRef weight;
   if (graph.is_constant(product.weights[0])) {
-    weight = lowering.StoredWeight(product.weights, nk, dtype);
+    weight = lowering.StoredWeight(product.weights, nk, factors.weight, factors.group);
     p.transpose_b = true;
     p.ldb = p.k;
   } else {
@@ -125,9 +148,10 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
     p.transpose_b = nk != turned;
   }
 
-  // Results are of the factors' type or f32.
-  const bool direct = out.view.dtype == dtype || out.view.dtype == DType::kF32;
-  const TensorRef c = direct ? out : lowering.AllocateTemporary(DType::kF32, ShapeOf(out.view));
+  // Results are of the rows' type or, but for weights in blocks, f32.
+  const bool direct = out.view.dtype == dtype || (out.view.dtype == DType::kF32 && !IsBlocked(p.encoding));
+  const DType temporary = IsBlocked(p.encoding) ? dtype : DType::kF32;
+  const TensorRef c = direct ? out : lowering.AllocateTemporary(temporary, ShapeOf(out.view));
   const DType c_type = c.view.dtype;
   THRESHER_ASSIGN(const TensorRef bias, BiasOf(product, c_type, lowering));
   TensorRef residual = As(c_type, lowering.Ref(product.residual), product.residual, lowering);
@@ -141,8 +165,8 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
   const bool biased = bias.buffer >= 0, added = residual.buffer >= 0;
   const double per_element = (biased ? 1 : 0) + (added ? 1 : 0) + (p.activation != kernels::Activation::kNone ? 1 : 0);
   step.flops = m * n * (2 * k + per_element);
-  step.bytes =
-      static_cast<double>(SizeOf(dtype)) * (m * k + k * n) + c_size * (m * n * (added ? 2 : 1) + (biased ? n : 0));
+  step.bytes = static_cast<double>(SizeOf(dtype)) * m * k + static_cast<double>(EncodedBytes(p.encoding, p.k * p.n)) +
+               c_size * (m * n * (added ? 2 : 1) + (biased ? n : 0));
   if (!direct) lowering.AddStep(KernelId::kCast, {c}, {out});
   return Status::Ok();
 }

@@ -22,7 +22,10 @@ struct Row {
 };
 
 const Row* RowOf(std::string_view op) {
-  static const std::vector<Row> rows = {{"linear", {0, 3}}, {"linears", {0}}, {"matmul", {0, 1}}};
+  static const std::vector<Row> rows = {
+      {"linear", {0, 3}}, {"linears", {0}},     {"matmul", {0, 1}},  {"layer_norm", {0, 3}}, {"rms_norm", {0, 2}},
+      {"softmax", {0}},   {"log_softmax", {0}}, {"sdpa", {0, 1, 2}}, {"rotary", {0}},
+  };
   const auto row = std::find_if(rows.begin(), rows.end(), [op](const Row& r) { return r.op == op; });
   return row == rows.end() ? nullptr : &*row;
 }
@@ -44,8 +47,12 @@ class Narrower {
         done = Cast(node);
       } else if (node.op->Has(Trait::kMoves) || node.op->Has(Trait::kView)) {
         done = Move(node);
+      } else if (node.op->name == "pointwise") {
+        done = Chain(node);
       } else if (const Row* const row = RowOf(node.op->name)) {
-        done = Compute(node, *row);
+        done = Compute(node, row->values);
+      } else if (node.op->Has(Trait::kUnary) || node.op->Has(Trait::kBinary)) {
+        done = Compute(node, node.inputs.size() == 1 ? std::vector<size_t>{0} : std::vector<size_t>{0, 1});
       }
       THRESHER_TRY(done.status());
       if (!done.value()) THRESHER_TRY(Copy(node));
@@ -60,6 +67,9 @@ class Narrower {
  private:
   // The type that a node's products are computed in, where that is one of 16 bits.
   std::optional<DType> FactorsOf(const Node& node) const {
+    if (node.op->name == "sdpa" && GetAttr<std::string>(node.attrs, "precision", "fp32") == Name(Precision::kBf16)) {
+      return DType::kBF16;
+    }
     if (node.op->name != "linear" && node.op->name != "linears") return std::nullopt;
     const Value& weight = graph_.value(node.inputs[1]);
     const std::optional<Precision> precision = ParsePrecision(
@@ -91,7 +101,8 @@ class Narrower {
       if (use.node->op->Has(Trait::kMoves) || use.node->op->Has(Trait::kView)) {
         return stored_[Index(use.node->outputs[0])];
       }
-      return use.operand == 0 ? FactorsOf(*use.node) : std::nullopt;
+      const bool factor = use.operand == 0 || (use.node->op->name == "sdpa" && use.operand < 3);
+      return factor ? FactorsOf(*use.node) : std::nullopt;
     };
     for (size_t v = graph_.values().size(); v-- > 0;) {
       const Value& value = graph_.values()[v];
@@ -185,27 +196,42 @@ class Narrower {
     return true;
   }
 
-  Result<bool> Compute(const Node& node, const Row& row) {
+  // Takes operands of any width, and gives a result of any.
+  Result<bool> Chain(const Node& node) {
+    Node chain = node;
+    for (ValueId& id : chain.inputs) id = Any(id);
+    if (const std::optional<DType> type = stored_[Index(node.outputs[0])]) {
+      chain.attrs["dtype"] = std::string(Name(*type));
+    }
+    THRESHER_TRY(Emit(chain, node.outputs));
+    return true;
+  }
+
+  // The value in the form that it has in memory.
+  ValueId Any(ValueId id) {
+    return id != kNoValue && narrow_[Index(id)] != kNoValue ? narrow_[Index(id)] : rewriter_.Map(id);
+  }
+
+  Result<bool> Compute(const Node& node, const std::vector<size_t>& values) {
     const std::optional<DType> type = stored_[Index(node.outputs[0])];
     for (const ValueId id : node.outputs) {
       if (!type || stored_[Index(id)] != type) return false;
     }
     const bool rounds = FactorsOf(node) == type;
     Node narrowed = node;
-    for (const size_t i : row.values) {
+    for (const size_t i : values) {
       if (i >= node.inputs.size() || node.inputs[i] == kNoValue) continue;
       narrowed.inputs[i] = Narrow(node.inputs[i], *type);
       if (narrowed.inputs[i] != kNoValue) continue;
-      // A product rounds its rows in any case; nothing else is rounded to make the rest fit.
-      if (!rounds || i != 0) return false;
+      // A product rounds its factors in any case; nothing else is rounded to make the rest fit.
+      if (!rounds || (i != 0 && node.op->name != "sdpa")) return false;
       THRESHER_ASSIGN(const ValueId wide, Wide(node.inputs[i], &node));
       THRESHER_ASSIGN(narrowed.inputs[i], CastTo(wide, *type, &node));
       narrow_[Index(node.inputs[i])] = narrowed.inputs[i];
       wide_[Index(node.inputs[i])] = wide;
     }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (std::find(row.values.begin(), row.values.end(), i) != row.values.end()) continue;
-      THRESHER_ASSIGN(narrowed.inputs[i], Wide(node.inputs[i], &node));
+      if (std::find(values.begin(), values.end(), i) == values.end()) narrowed.inputs[i] = Any(node.inputs[i]);
     }
     THRESHER_TRY(Emit(narrowed, node.outputs));
     return true;

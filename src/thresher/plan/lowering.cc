@@ -148,17 +148,23 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   return ref;
 }
 
-TensorRef Lowering::StoredWeight(const std::vector<ValueId>& ids, bool transposed, DType dtype) {
-  if (ids.size() == 1 && transposed && StoredAs(graph_.value(ids[0])) == EncodingOf(dtype)) return Ref(ids[0]);
+TensorRef Lowering::StoredWeight(const std::vector<ValueId>& ids, bool transposed, Encoding encoding, int64_t group) {
+  if (ids.size() == 1 && transposed && StoredAs(graph_.value(ids[0])) == encoding) return Ref(ids[0]);
   std::vector<WeightStore::Matrix> matrices;
   int64_t n = 0;
   for (const ValueId id : ids) n += matrices.emplace_back(WeightStore::MatrixOf(graph_.value(id), transposed)).n;
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
-  const Result<WeightStore::Packed> result = weights_.GetRows(matrices, k, transposed, dtype, options_.num_threads);
+  const Result<WeightStore::Packed> result =
+      weights_.GetRows(matrices, k, transposed, encoding, group, options_.num_threads);
   if (!result.ok() && status_.ok()) status_ = result.status();
   TensorRef ref;
+  // Blocks have no type.
+  DType dtype = DType::kF32;
+  if (encoding == Encoding::kBf16) dtype = DType::kBF16;
+  if (encoding == Encoding::kF16) dtype = DType::kF16;
   ref.view = MakeView(nullptr, dtype, {n, k});
-  ref.buffer = NewBuffer(Buffer::Kind::kConstant, n * k * static_cast<int64_t>(SizeOf(dtype)));
+  ref.buffer = NewBuffer(Buffer::Kind::kConstant, EncodedBytes(encoding, n * k));
+  buffers_.back().blocked = IsBlocked(encoding);
   if (result.ok()) {
     buffers_.back().data = result.value().data;
     buffers_.back().owner = result.value().owner;

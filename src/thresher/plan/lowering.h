@@ -75,9 +75,9 @@ class Lowering {
   // Packed panels of constant K x N matrices side by side, as WeightStore::GetPacked lays them out; `transposed` says
   // they are stored [N, K]. Shared between plans.
   TensorRef PackedWeight(const std::vector<ValueId>& ids, bool transposed, Precision precision = Precision::kFp32);
-  // Constant matrices, stored [N, K] if `transposed` and else [K, N], as the rows [N, K] of one in `dtype`, a float:
-  // the constant itself where it is that. Shared between plans.
-  TensorRef StoredWeight(const std::vector<ValueId>& ids, bool transposed, DType dtype);
+  // Constant matrices, stored [N, K] if `transposed` and else [K, N], as the rows [N, K] of one in the encoding: the
+  // constant itself where it is that. `group` numbers share a scale where that is one of blocks. Shared between plans.
+  TensorRef StoredWeight(const std::vector<ValueId>& ids, bool transposed, Encoding encoding, int64_t group);
   // What another node made of `id` in the form that `tag` names, and keeps for all that want the same; no buffer if
   // there is none yet.
   TensorRef& Derived(ValueId id, int tag) { return derived_[{id, tag}]; }

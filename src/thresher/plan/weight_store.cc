@@ -25,12 +25,13 @@ void RunParts(int64_t bytes, int num_threads, FunctionRef<void(int part, int num
   ThreadPool::Global().Run(work, static_cast<int>(most));
 }
 
-// Column j of the matrix, k numbers, as a row of the type.
-void StoreRow(const Weight& weight, int64_t j, DType dtype, std::vector<float>& numbers, std::byte* to) {
+// Column j of the matrix as a row in the encoding; `numbers` has room for it.
+Status StoreRow(const Weight& weight, int64_t j, Encoding encoding, int64_t group, std::vector<float>& numbers,
+                std::byte* to) {
   const auto size = static_cast<int64_t>(numbers.size());
-  if (weight.stride_k == 1 && EncodingOf(dtype) == weight.encoding) {
-    std::memcpy(to, weight.At(0, j), static_cast<size_t>(size) * SizeOf(dtype));
-    return;
+  if (weight.stride_k == 1 && encoding == weight.encoding) {
+    std::memcpy(to, weight.At(0, j), static_cast<size_t>(EncodedBytes(encoding, size)));
+    return Status::Ok();
   }
   if (weight.stride_k == 1) {
     kernels::DecodeNumbers(weight.encoding, weight.At(0, j), size, numbers.data());
@@ -39,11 +40,13 @@ void StoreRow(const Weight& weight, int64_t j, DType dtype, std::vector<float>& 
       kernels::DecodeNumbers(weight.encoding, weight.At(i, j), 1, &numbers[static_cast<size_t>(i)]);
     }
   }
+  if (IsBlocked(encoding)) return kernels::EncodeNumbers(encoding, numbers.data(), size, group, to);
   for (size_t i = 0; i < numbers.size(); ++i) {
-    if (dtype == DType::kF32) reinterpret_cast<float*>(to)[i] = numbers[i];
-    if (dtype == DType::kBF16) reinterpret_cast<BF16*>(to)[i] = ToBF16(numbers[i]);
-    if (dtype == DType::kF16) reinterpret_cast<F16*>(to)[i] = ToF16(numbers[i]);
+    if (encoding == Encoding::kF32) reinterpret_cast<float*>(to)[i] = numbers[i];
+    if (encoding == Encoding::kBf16) reinterpret_cast<BF16*>(to)[i] = ToBF16(numbers[i]);
+    if (encoding == Encoding::kF16) reinterpret_cast<F16*>(to)[i] = ToF16(numbers[i]);
   }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -98,8 +101,8 @@ Result<WeightStore::Packed> WeightStore::GetPacked(std::span<const Matrix> matri
 }
 
 Result<WeightStore::Packed> WeightStore::GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed,
-                                                 DType dtype, int num_threads) {
-  Key key{{}, k, transposed, StoredPrecision(*EncodingOf(dtype)), "rows"};
+                                                 Encoding encoding, int64_t group, int num_threads) {
+  Key key{{}, k, transposed, StoredPrecision(encoding), "rows of " + std::to_string(group)};
   for (const Matrix& matrix : matrices) std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
   const auto join = [&]() -> Result<Entry> {
     int64_t n = 0, source_bytes = 0;
@@ -109,23 +112,30 @@ Result<WeightStore::Packed> WeightStore::GetRows(std::span<const Matrix> matrice
       n += matrix.n;
       source_bytes += EncodedBytes(matrix.encoding, k * matrix.n);
     }
-    const int64_t row_bytes = k * static_cast<int64_t>(SizeOf(dtype));
+    const int64_t row_bytes = EncodedBytes(encoding, k);
     const std::shared_ptr<void> memory = [&] {
       const std::lock_guard lock(mutex_);
       return memory_.Allocate(n * row_bytes);
     }();
     auto* const data = static_cast<std::byte*>(memory.get());
+    std::mutex failure;
+    Status status;
     RunParts(source_bytes + n * row_bytes, num_threads, [&](int part, int num_parts) {
       std::vector<float> numbers(static_cast<size_t>(k));
       int64_t first = 0;
       for (const Matrix& matrix : matrices) {
         const Weight weight = DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding);
         for (int64_t j = matrix.n * part / num_parts; j < matrix.n * (part + 1) / num_parts; ++j) {
-          StoreRow(weight, j, dtype, numbers, data + (first + j) * row_bytes);
+          Status stored = StoreRow(weight, j, encoding, group, numbers, data + (first + j) * row_bytes);
+          if (stored.ok()) continue;
+          const std::lock_guard lock(failure);
+          status = std::move(stored);
+          return;
         }
         first += matrix.n;
       }
     });
+    THRESHER_TRY(status);
     Entry entry;
     entry.packed = {memory, data, n * row_bytes};
     for (const Matrix& matrix : matrices) {

@@ -51,8 +51,9 @@ class WeightStore {
   Result<Packed> GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
                            Precision precision = Precision::kFp32, int num_threads = 1);
 
-  // The same matrices as the rows [n, k] of one, in a float type, for products that take weights as they are stored.
-  Result<Packed> GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed, DType dtype,
+  // The same matrices as the rows [n, k] of one, in an encoding, for products that take weights as they are stored. In
+  // blocks, `group` numbers share a scale. Errors: EncodeNumbers() cannot store the numbers so.
+  Result<Packed> GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed, Encoding encoding, int64_t group,
                          int num_threads = 1);
 
   // What a k x n matrix would lose in another precision. Measured on first use, once.

@@ -47,7 +47,10 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
                             options.plan.num_threads);
   };
   context.arithmetic = [&](Precision wanted) {
-    if (!options.device->is_host()) return std::make_pair(wanted, std::string());
+    if (!options.device->is_host()) {
+      if (wanted != Precision::kInt8) return std::make_pair(wanted, std::string());
+      return std::make_pair(Precision::kInt8Weight, std::string("this device multiplies int8 weights by floats"));
+    }
     kernels::Arithmetic arithmetic = kernels::ArithmeticFor(wanted);
     return std::make_pair(arithmetic.precision, std::move(arithmetic.why));
   };

@@ -13,6 +13,7 @@
 #include "thresher/base/clock.h"
 #include "thresher/base/half.h"
 #include "thresher/base/version.h"
+#include "thresher/cuda/block_gemv_kernel.h"
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/fault.h"
@@ -115,6 +116,17 @@ thresher_device_result Multiply(const Gemm& g, void* scratch) {
     return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
   std::memset(scratch, 0xFF, kProductScratch);  // it must be there, and nobody else's
   if (IsGemv(g)) return Done(LaunchGemv(Launcher{}, g));
+  if (IsBlockGemv(g)) return Done(LaunchBlockGemv(Launcher{}, g));
+  if (IsBlocked(g.encoding)) {
+    void* const unpacked = static_cast<std::byte*>(scratch) + kProductScratch;
+    return ForUnpacked<thresher_device_result>(
+        g, unpacked,
+        [&](const void* blocks, int64_t numbers) {
+          return Done(LaunchUnpack(Launcher{}, g.encoding, blocks, numbers, g.type, unpacked));
+        },
+        [&](const Gemm& part) { return Multiply(part, scratch); },
+        [](thresher_device_result result) { return result != THRESHER_DEVICE_OK; });
+  }
   const GemmLayout l = LayoutOf(g);
   const Epilogue epilogue = EpilogueOf(g);
   const Numbers first(g.b, g.type), second(g.a, g.type), bias(g.bias, g.c_type), residual(g.residual, g.c_type);
@@ -264,7 +276,8 @@ thresher_device_api Table() {
     THRESHER_DEVICE_TRY(Refused("a query"));
     const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
     if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
-    *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? kProductScratch : ScratchBytes(call);
+    *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? kProductScratch + ProductFamily::UnpackedBytesOf(call)
+                                                               : ScratchBytes(call);
     return THRESHER_DEVICE_OK;
   };
   api.launch = [](thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,

@@ -199,16 +199,17 @@ TEST(DevicePlan, KernelsThatAreMissingAreNamed) {
     return status.message();
   };
   const std::string rest = " on this device, got copy, ";
-  EXPECT_THAT(refusal("cumsum", {2, 4}, 1, {{"dim", int64_t{1}}}), HasSubstr("cumsum: expected a kernel cumsum" + rest));
+  EXPECT_THAT(refusal("cumsum", {2, 4}, 1, {{"dim", int64_t{1}}}),
+              HasSubstr("cumsum: expected a kernel cumsum" + rest));
   Graph g;
-  const ValueId x = g.AddInput("x", DType::kF32, {4, 32});
-  const ValueId w = AddF32(g, "w", {8, 32}, RandomFloats(256, 1));
+  const ValueId x = g.AddInput("x", DType::kF32, {4, 40});
+  const ValueId w = AddF32(g, "w", {8, 40}, RandomFloats(320, 1));
   g.SetOutputs({Must(g.Add1("linear", {x, w}, {{"precision", std::string("int8")}}))});
   WeightStore weights;
   CompileOptions options;
   options.device = EmulatedDevice();
   EXPECT_THAT(Compile(g, weights, options).status().message(),
-              HasSubstr("linear: expected a precision of fp32, bf16 or fp16 on this device, got int8"));
+              HasSubstr("linear: expected K of a multiple of 32 in int8 on this device, got 40"));
 }
 
 TEST(DevicePlan, APlanRunsOnTheDeviceItWasMadeForOnly) {
