@@ -210,6 +210,19 @@ TEST(GemmPrecisionTest, GatheredAndPaddedRows) {
   }
 }
 
+// Around the sizes of a matrix unit's tiles: 16 and 32 rows, 32 columns, 16 steps of two or four elements of k.
+TEST(GemmPrecisionTest, TilesOfAMatrixUnit) {
+  for (const int64_t m : {15, 16, 17, 32, 33, 47, 64, 65, 130}) Check({.m = m, .n = 65, .k = 97, .bias = true});
+  for (const int64_t k : {31, 32, 63, 64, 65, 128, 191, 192}) {
+    Check({.m = 33, .n = 64, .k = k, .bias = true});
+    Check({.m = 40, .n = 96, .k = k, .residual = Case::kInPlace, .activation = Activation::kGelu, .num_parts = 2});
+  }
+  // Groups of one panel, of two, and of all.
+  for (const int32_t kib : {1, 20, 64}) {
+    Check({.m = 70, .n = 330, .k = 160, .bias = true, .residual = Case::kResidual, .blocking = {.panel_kib = kib}});
+  }
+}
+
 TEST(GemmPrecisionTest, Epilogues) {
   for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
     for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
