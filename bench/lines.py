@@ -1,10 +1,11 @@
-"""Latency by sequence length as an SVG of lines, readable on light and on dark pages."""
+"""Latency by sequence length or by threads as an SVG of lines, readable on light and on dark pages."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from html import escape
+from typing import Literal
 
 import bars
 from report import Row
@@ -88,24 +89,29 @@ def spread(wanted: Sequence[float], low: float, high: float, gap: float) -> list
     return places
 
 
-def svg(rows: list[Row], title: str, unavailable: Sequence[str] = ()) -> str:
+Along = Literal["sequence", "threads"]
+
+
+def svg(rows: list[Row], title: str, unavailable: Sequence[str] = (), along: Along = "sequence") -> str:
     """Median times over sequence lengths, both on logarithmic scales, one panel for every (threads, batch).
 
     Args:
       rows: what `report.rows_of` gives, with two sequence lengths or more.
       title: headline; a sentence below it says what the figures are.
       unavailable: names for the line below the panels.
+      along: "threads" for times over numbers of threads, one panel for every batch.
 
     Returns:
       A complete SVG document.
     """
-    panels: dict[tuple[int, int], list[Row]] = {}
+    panels: dict[str, list[Row]] = {}
     for row in rows:
-        panels.setdefault((row.threads, row.batch), []).append(row)
+        count = f"{row.threads} thread{'' if row.threads == 1 else 's'}, " if along == "sequence" else ""
+        panels.setdefault(f"{count}batch {row.batch}", []).append(row)
     parts: list[str] = []
     y = TOP
-    for (threads, batch), members in panels.items():
-        parts += _panel(members, y, f"{threads} thread{'' if threads == 1 else 's'}, batch {batch}")
+    for name, members in panels.items():
+        parts += _panel(members, y, name, along)
         y += HEAD + PANEL + FOOT
     footer = bars.footer(unavailable, y)
     parts += footer
@@ -122,8 +128,11 @@ def svg(rows: list[Row], title: str, unavailable: Sequence[str] = ()) -> str:
     return "\n".join([head, f"<style>{_style()}</style>", *titles, *parts, "</svg>", ""])
 
 
-def _panel(rows: list[Row], top: int, name: str) -> list[str]:
-    lengths = sorted({row.sequence for row in rows})
+def _panel(rows: list[Row], top: int, name: str, along: Along) -> list[str]:
+    def place(row: Row) -> int:
+        return row.sequence if along == "sequence" else row.threads
+
+    lengths = sorted({place(row) for row in rows})
     levels = ticks(min(row.median for row in rows), max(row.median for row in rows))
     floor, right = top + HEAD + PANEL, WIDTH - RIGHT
 
@@ -142,27 +151,28 @@ def _panel(rows: list[Row], top: int, name: str) -> list[str]:
         y, unit = y_of(level), " ms" if level == levels[-1] else ""
         parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{level:g}{unit}</text>')
+    axis = "sequence length" if along == "sequence" else "threads"
     for length in lengths:
         x = x_of(length)
         parts.append(f'<line class="grid" x1="{x:.1f}" y1="{top + HEAD}" x2="{x:.1f}" y2="{floor}"/>')
         parts.append(f'<text x="{x:.1f}" y="{floor + 18}" text-anchor="middle">{length}</text>')
-    parts.append(f'<text x="{(LEFT + right) / 2:.0f}" y="{floor + 36}" text-anchor="middle">sequence length</text>')
+    parts.append(f'<text x="{(LEFT + right) / 2:.0f}" y="{floor + 36}" text-anchor="middle">{axis}</text>')
 
     series: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.sequence):
+    for row in sorted(rows, key=place):
         series.setdefault(row.key, []).append(row)
     ends = [y_of(members[-1].median) for members in series.values()]
     places = spread(ends, top + HEAD, floor, LABEL_GAP)
-    for members, end, place in zip(series.values(), ends, places, strict=True):
+    for members, end, label in zip(series.values(), ends, places, strict=True):
         last = members[-1]
         hue = last.key.partition("-")[0]
         ours = " ours" if hue == "thresher" else ""
-        points = " ".join(f"{x_of(row.sequence):.1f},{y_of(row.median):.1f}" for row in members)
+        points = " ".join(f"{x_of(place(row)):.1f},{y_of(row.median):.1f}" for row in members)
         dash = f'stroke-dasharray="{DASHES[last.precision]}"'
         parts.append(f'<polyline class="line {hue}{ours}" {dash} points="{points}"/>')
-        x = x_of(last.sequence)
-        parts.append(f'<path class="line leader {hue}" d="M{x + 3:.1f} {end:.1f} L{right + 20} {place:.1f}"/>')
+        x = x_of(place(last))
+        parts.append(f'<path class="line leader {hue}" d="M{x + 3:.1f} {end:.1f} L{right + 20} {label:.1f}"/>')
         time = f"{last.median:.0f}" if last.median >= 100 else f"{last.median:.3g}"
         text = f"{escape(last.label)}, {time} ms"
-        parts.append(f'<text class="end {hue}-text" x="{right + 24}" y="{place + 4:.1f}">{text}</text>')
+        parts.append(f'<text class="end {hue}-text" x="{right + 24}" y="{label + 4:.1f}">{text}</text>')
     return parts

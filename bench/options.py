@@ -24,6 +24,7 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --accuracy
   python bench/run.py --python-thresher P --python-peers Q --sizes
   python bench/run.py --python-thresher P --python-peers Q --door
+  python bench/run.py --python-thresher P --python-peers Q --scaling --quick
   python bench/run.py --python-thresher P --python-peers Q --architectures
   python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
   python bench/run.py --python-thresher P --python-peers Q --architectures bert-base,gpt2-small,llama-0.4b \\
@@ -105,6 +106,11 @@ def parser() -> argparse.ArgumentParser:
         "--door",
         action="store_true",
         help="what a call costs beside its plan, how long the first one takes, what threads capture that come at once",
+    )
+    what.add_argument(
+        "--scaling",
+        action="store_true",
+        help="times on 1, 2, 4 and so on threads up to all cores, and beside a process that keeps a core busy",
     )
     what.add_argument(
         "--architectures",

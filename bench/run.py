@@ -49,6 +49,11 @@ def main(argv: Sequence[str]) -> int:
         return _worker("sizes.py", chosen, output, "--count", str(chosen.sizes))
     if chosen.door:
         return _worker("door.py", chosen, output)
+    if chosen.scaling:
+        wanted = ["--quick"] if chosen.quick else []
+        wanted += ["--precision", ",".join(chosen.precision)] if chosen.precision else []
+        wanted += ["--batches", ",".join(map(str, chosen.batches))] if chosen.batches else []
+        return _worker("scaling.py", chosen, output, *wanted)
     # Not resolve(): the python of an environment is a link, and following it leaves the environment.
     pythons = {
         "thresher": chosen.python_thresher.absolute(),

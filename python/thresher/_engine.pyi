@@ -27,8 +27,11 @@ def precisions() -> list[str]:
 def num_threads() -> int:
     """The threads of the pool, with the caller."""
 
+def num_teams() -> int:
+    """THRESHER_TEAMS: how many calls run side by side, each with its threads."""
+
 def default_num_threads() -> int:
-    """THRESHER_NUM_THREADS, else OMP_NUM_THREADS or the usable cores, whichever is less."""
+    """THRESHER_NUM_THREADS, else OMP_NUM_THREADS or the usable cores of a team, whichever is less."""
 
 def set_num_threads(n: int) -> None: ...
 def set_openmp(parallel: int, thread_number: int, team_size: int, max_threads: int) -> None:

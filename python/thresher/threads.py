@@ -22,12 +22,12 @@ def get_num_threads() -> int:
 
     The first of these that says something: ``set_num_threads``, the variable THRESHER_NUM_THREADS,
     ``torch.set_num_threads``, the variable OMP_NUM_THREADS, the cores that this process may use. The last three never
-    give more than these cores.
+    give more than these cores, or with THRESHER_TEAMS a team's share of them.
     """
     if _state["chosen"]:
         return _state["chosen"]
     if not os.environ.get("THRESHER_NUM_THREADS") and (torch := torch_num_threads()):
-        return min(torch, _engine.usable_cores())
+        return min(torch, max(_engine.usable_cores() // _engine.num_teams(), 1))
     return _engine.default_num_threads()
 
 

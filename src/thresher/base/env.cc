@@ -51,6 +51,7 @@ const std::vector<Variable>& Table() {
        {},
        1,
        1024},
+      {"THRESHER_PIN", Type::kSwitch, "OFF", "Whether each of the engine's threads stays on a core of its own."},
       {"THRESHER_PROFILE", Type::kSwitch, "OFF", "Whether operators are profiled from the start of the process."},
       {"THRESHER_PROFILE_OUTPUT", Type::kPath, "",
        "File that receives the operator report as JSON when the process ends; by default none is written."},
@@ -76,6 +77,13 @@ const std::vector<Variable>& Table() {
        "Whether bf16 and int8 are multiplied as such: where this machine is no slower at it than at fp32, wherever it "
        "can, or never.",
        {"measured", "always", "never"}},
+      {"THRESHER_TEAMS",
+       Type::kInteger,
+       "1",
+       "Teams of threads: so many calls run side by side, each on its share of the cores.",
+       {},
+       1,
+       64},
       {"THRESHER_TUNING_SPEC", Type::kPath, "",
        "JSON file of tuned products to use instead of those that `thresher tune` kept; set to nothing: none."},
   };

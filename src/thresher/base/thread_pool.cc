@@ -1,6 +1,7 @@
 #include "thresher/base/thread_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,10 +11,12 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "thresher/base/cpu.h"
 #include "thresher/base/env.h"
 #include "thresher/base/spin.h"
+#include "thresher/base/topology.h"
 
 namespace thresher {
 
@@ -46,6 +49,20 @@ class Room {
   void* start_ = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 };
 
+// Keeps the calling thread on a core, if there is one of that number. The system may refuse: then it runs anywhere.
+void Pin(int number) {
+  const std::vector<Core>& cores = UsableTopology().cores;
+  if (number >= static_cast<int>(cores.size())) return;
+  const std::vector<int>& cpus = cores[static_cast<size_t>(number)].cpus;
+  cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cpus.back()) + 1);
+  if (set == nullptr) return;
+  const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpus.back()) + 1);
+  CPU_ZERO_S(bytes, set);
+  for (const int cpu : cpus) CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
+  (void)sched_setaffinity(0, bytes, set);
+  CPU_FREE(set);
+}
+
 struct InsideWork {
   InsideWork() { inside_work = true; }
   ~InsideWork() { inside_work = false; }
@@ -58,6 +75,11 @@ alignas(std::mutex) unsigned char global_mutex_storage[sizeof(std::mutex)];
 std::mutex& GlobalMutex() { return *std::launder(reinterpret_cast<std::mutex*>(global_mutex_storage)); }
 
 std::atomic<int> global_size{0};  // what was set; 0: the default
+
+// The pools of all teams, the shared one first; never given up either, as nothing of it.
+using Teams = std::vector<ThreadPool*>;
+std::atomic<const Teams*> global_teams{nullptr};
+thread_local size_t last_team = 0;
 
 // The first of the numbers in OMP_NUM_THREADS, which has one for each level of nesting; 0: none. What OpenMP's
 // libraries do not understand they ignore, and so does this.
@@ -73,7 +95,9 @@ int OpenMpSize() {
 
 void EndWorkersAtExit() {
   // Later calls find a pool of one and run on their own thread.
-  if (ThreadPool* pool = global_pool.load(std::memory_order_acquire)) pool->Resize(1);
+  if (const Teams* teams = global_teams.load(std::memory_order_acquire)) {
+    for (ThreadPool* team : *teams) team->Resize(1);
+  }
 }
 
 void LockBeforeFork() { GlobalMutex().lock(); }
@@ -83,6 +107,7 @@ void ForgetInChild() {
   // is given up and the next call makes a new pool. The mutex belongs to this thread, which locked it before the fork.
   GlobalMutex().unlock();
   global_pool.store(nullptr, std::memory_order_release);
+  global_teams.store(nullptr, std::memory_order_release);
   open_mp.store(nullptr, std::memory_order_release);
   borrowing = false;
   inside_work = false;
@@ -98,14 +123,15 @@ const bool hooks_installed = []() noexcept {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) { Start(num_threads); }
+ThreadPool::ThreadPool(int num_threads) : ThreadPool(num_threads, Place{}) {}
+ThreadPool::ThreadPool(int num_threads, Place place) : place_(place) { Start(num_threads); }
 
 ThreadPool::~ThreadPool() { Resize(1); }
 
 void ThreadPool::Start(int num_threads) {
   num_threads = std::max(num_threads, 1);
   // With more threads than CPUs, a spinning thread keeps the one it waits for from running.
-  spin_ns_ = num_threads <= UsableCpus() ? kSpinNs : 0;
+  spin_ns_ = num_threads * place_.teams <= UsableCpus() ? kSpinNs : 0;
   ending_.store(false);
   rounds_ = std::make_unique<Rounds>(num_threads, spin_ns_);
   if (num_threads > 1) {
@@ -147,6 +173,7 @@ void ThreadPool::WakeGroup(int second, int end) {
 
 void ThreadPool::Loop(Worker& worker, int thread) {
   inside_work = true;
+  if (place_.pinned) Pin(place_.team * static_cast<int>(UsableTopology().cores.size()) / place_.teams + thread);
   for (;;) {
     if (!rounds_->SpinUntilOpen(thread)) {
       const uint32_t ticket = worker.ticket.load();
@@ -210,6 +237,22 @@ void ThreadPool::RunRounds(const Rounds::Job& job, int max_threads) {
   Share(job, std::min(num_threads(), max_threads));
 }
 
+void ThreadPool::RunOnATeam(const Rounds::Job& job, int max_threads) {
+  ThreadPool& shared = Global();
+  const Teams* teams = global_teams.load(std::memory_order_acquire);
+  if (inside_work || borrowing || teams == nullptr || teams->size() < 2) return shared.RunRounds(job, max_threads);
+  for (size_t i = 0; i < teams->size(); ++i) {
+    const size_t number = (last_team + i) % teams->size();
+    ThreadPool& team = *(*teams)[number];
+    if (max_threads <= 1 || team.num_threads() == 1) return team.RunRounds(job, max_threads);
+    const std::unique_lock lock(team.run_mutex_, std::try_to_lock);
+    if (!lock) continue;
+    last_team = number;
+    return team.Share(job, std::min(team.num_threads(), max_threads));
+  }
+  (*teams)[last_team % teams->size()]->RunRounds(job, max_threads);
+}
+
 void ThreadPool::Share(const Rounds::Job& job, int num_threads) {
   woken_.store(num_threads, std::memory_order_relaxed);
   rounds_->Begin(job, num_threads);
@@ -265,10 +308,15 @@ void ThreadPool::Resize(int num_threads) {
   Start(num_threads);
 }
 
+int ThreadPool::NumTeams() {
+  const Result<int64_t> wanted = env::GetInteger("THRESHER_TEAMS");
+  return wanted.ok() ? static_cast<int>(std::max<int64_t>(wanted.value(), 1)) : 1;
+}
+
 int ThreadPool::DefaultSize() {
   const Result<int64_t> wanted = env::GetInteger("THRESHER_NUM_THREADS");
   if (wanted.ok() && wanted.value() > 0) return static_cast<int>(wanted.value());
-  const int cores = UsableCores();  // an invalid value is reported by env::Validate()
+  const int cores = std::max(UsableCores() / NumTeams(), 1);  // an invalid value is reported by env::Validate()
   const int open_mp = OpenMpSize();
   return open_mp > 0 ? std::min(open_mp, cores) : cores;
 }
@@ -278,8 +326,14 @@ ThreadPool& ThreadPool::Global() {
   const std::lock_guard lock(GlobalMutex());
   ThreadPool* pool = global_pool.load(std::memory_order_relaxed);
   if (pool == nullptr) {
-    const int size = global_size.load(std::memory_order_relaxed);
-    pool = new ThreadPool(size > 0 ? size : DefaultSize());
+    const int wanted = global_size.load(std::memory_order_relaxed);
+    const int size = wanted > 0 ? wanted : DefaultSize();
+    const Result<bool> pinned = env::GetSwitch("THRESHER_PIN");
+    Place place{0, NumTeams(), pinned.ok() && pinned.value()};
+    auto* const teams = new Teams;
+    for (; place.team < place.teams; ++place.team) teams->push_back(new ThreadPool(size, place));
+    pool = teams->front();
+    global_teams.store(teams, std::memory_order_release);
     global_pool.store(pool, std::memory_order_release);
   }
   return *pool;
@@ -287,7 +341,8 @@ ThreadPool& ThreadPool::Global() {
 
 void ThreadPool::SetGlobalSize(int num_threads) {
   global_size.store(num_threads, std::memory_order_relaxed);
-  Global().Resize(num_threads);
+  Global();
+  for (ThreadPool* team : *global_teams.load(std::memory_order_acquire)) team->Resize(num_threads);
 }
 
 }  // namespace thresher

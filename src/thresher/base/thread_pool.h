@@ -25,6 +25,14 @@ class ThreadPool {
  public:
   // `num_threads` counts the caller: 1 makes no worker.
   explicit ThreadPool(int num_threads);
+  // One of `teams` pools of this size that work side by side. With `pinned`, its workers stay on the cores that are its
+  // share of UsableTopology(), where there are enough; the caller is left where it is, and the first core to it.
+  struct Place {
+    int team = 0;
+    int teams = 1;
+    bool pinned = false;
+  };
+  ThreadPool(int num_threads, Place place);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -54,15 +62,21 @@ class ThreadPool {
   // Which library; for the life of the process.
   static void SetOpenMp(const OpenMp& library);
 
-  // How many threads the shared pool starts with: THRESHER_NUM_THREADS, else OMP_NUM_THREADS or one for every usable
-  // core, whichever is less.
+  // How many teams there are, each with threads of its own: THRESHER_TEAMS, else 1.
+  static int NumTeams();
+  // How many threads each of them starts with: THRESHER_NUM_THREADS, else OMP_NUM_THREADS or one for every usable core
+  // of its share, whichever is less.
   static int DefaultSize();
+
+  // As RunRounds on the shared pool, or on the threads of another team where its own are at work: on those of the team
+  // that the calling thread had last if they are free, else on any that are, else when the former become free.
+  static void RunOnATeam(const Rounds::Job& job, int max_threads);
 
   // The pool that all plans of this process share: of the size that was set last, else the default one.
   // A child made by fork() gets a pool of its own at its first call, so ask for it each time rather than keep it.
   static ThreadPool& Global();
 
-  // Resizes the shared pool.
+  // Resizes the shared pool, and those of the other teams.
   static void SetGlobalSize(int num_threads);
 
  private:
@@ -77,6 +91,7 @@ class ThreadPool {
   void Share(const Rounds::Job& job, int num_threads);
   void RunOnTeam(int num_threads);
 
+  const Place place_;
   std::mutex run_mutex_;  // held during Run and Resize
   std::atomic<int> num_threads_{1};
   int64_t spin_ns_ = 0;

@@ -107,8 +107,9 @@ void BindSystem(nb::module_& m) {
       "precisions", [] { return std::vector<std::string>(std::begin(kPrecisionNames), std::end(kPrecisionNames)); },
       "What products with constant weights can be computed in.");
   m.def("num_threads", [] { return ThreadPool::Global().num_threads(); }, "The threads of the pool, with the caller.");
+  m.def("num_teams", &ThreadPool::NumTeams, "THRESHER_TEAMS: how many calls run side by side, each with its threads.");
   m.def("default_num_threads", &ThreadPool::DefaultSize,
-        "THRESHER_NUM_THREADS, else OMP_NUM_THREADS or the usable cores, whichever is less.");
+        "THRESHER_NUM_THREADS, else OMP_NUM_THREADS or the usable cores of a team, whichever is less.");
   m.def(
       "set_num_threads",
       [](int n) {

@@ -158,11 +158,11 @@ class CpuStream : public DeviceStream {
       if (profiled) context.step_ends[static_cast<size_t>(round)] = NowNs();
     };
     const bool shared = std::any_of(sized.parts.begin(), sized.parts.end(), [](int parts) { return parts > 1; });
-    ThreadPool::Global().RunRounds({.num_rounds = static_cast<int>(plan.steps.size()),
-                                    .parts = [&](int round) { return sized.parts[static_cast<size_t>(round)]; },
-                                    .work = run,
-                                    .ended = ended},
-                                   shared ? plan.num_threads : 1);
+    ThreadPool::RunOnATeam({.num_rounds = static_cast<int>(plan.steps.size()),
+                            .parts = [&](int round) { return sized.parts[static_cast<size_t>(round)]; },
+                            .work = run,
+                            .ended = ended},
+                           shared ? plan.num_threads : 1);
     if (profiled) {
       AddLaunch(plan.site, context.execution, launch, start);
       AddSteps(context, correlation, start);

@@ -194,6 +194,54 @@ TEST(ThreadPool, DefaultSizeFollowsTheEnvironment) {
   EXPECT_EQ(with("7", "1"), 7);
 }
 
+// In a process of its own, since the shared pool lives as long as the process.
+TEST(Teams, CallsOfTwoThreadsRunSideBySide) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer allows no new threads after a fork";
+#endif
+  for (const bool two : {true, false}) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      setenv("THRESHER_TEAMS", two ? "2" : "1", 1);
+      setenv("THRESHER_PIN", "ON", 1);
+      ThreadPool::SetGlobalSize(2);
+      std::atomic<int> inside{0};
+      std::atomic<int> most{0};
+      std::atomic<int> parts{0};
+      // Each call waits a while in its first part for the other one.
+      const auto call = [&] {
+        ThreadPool::RunOnATeam({.num_rounds = 2,
+                                .parts = [](int) { return 4; },
+                                .work =
+                                    [&](int round, int part, int thread) {
+                                      if (thread > 1) _exit(3);
+                                      ++parts;
+                                      if (round > 0 || part > 0) return;
+                                      const int now = ++inside;
+                                      for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+                                      }
+                                      const auto end =
+                                          std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+                                      while (most < 2 && std::chrono::steady_clock::now() < end)
+                                        std::this_thread::yield();
+                                      --inside;
+                                    },
+                                .ended = [](int) {}},
+                               2);
+      };
+      std::thread other(call);
+      call();
+      other.join();
+      _exit(most == (two ? 2 : 1) && parts == 16 ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << (two ? " of two" : " of one");
+  }
+}
+
 // An OpenMP library whose teams are made anew each time, and which gives one thread less where it was told to.
 struct FakeOpenMp {
   static void Parallel(void (*body)(void*), void* data, unsigned num_threads, unsigned) {
