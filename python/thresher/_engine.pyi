@@ -113,8 +113,8 @@ class Graph:
 
     def __init__(self) -> None: ...
     def input(self, name: str, dtype: str, shape: Sequence[int]) -> int: ...
-    def state(self, name: str, dtype: str, shape: Sequence[int]) -> int:
-        """An input that runs write to: memory of the caller's, which outlives them."""
+    def state(self, name: str, encoding: str, shape: Sequence[int]) -> int:
+        """An input that runs write to: memory of the caller's, which outlives them. `encoding`: a type, or of blocks."""
 
     def constant(self, name: str, array: object, weight: bool = False) -> int: ...
     def weight(self, name: str, encoding: str, shape: Sequence[int], data: object) -> int:

@@ -197,11 +197,14 @@ void BindGraph(nb::module_& m) {
           nb::arg("name"), nb::arg("dtype"), nb::arg("shape"))
       .def(
           "state",
-          [](Graph& graph, std::string name, const std::string& dtype, Dims shape) {
-            return graph.AddInput(std::move(name), WantDType(dtype), std::move(shape), Value::Kind::kState);
+          [](Graph& graph, std::string name, const std::string& encoding, Dims shape) {
+            const std::optional<Encoding> blocks = ParseEncoding(encoding);
+            const bool blocked = blocks && IsBlocked(*blocks);
+            return graph.AddInput(std::move(name), blocked ? DType::kF32 : WantDType(encoding), std::move(shape),
+                                  Value::Kind::kState, blocked ? blocks : std::nullopt);
           },
-          nb::arg("name"), nb::arg("dtype"), nb::arg("shape"),
-          "An input that runs write to: memory of the caller's, which outlives them.")
+          nb::arg("name"), nb::arg("encoding"), nb::arg("shape"),
+          "An input that runs write to: memory of the caller's, which outlives them. `encoding`: a type, or of blocks.")
       .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false,
            nb::sig("def constant(self, name: str, array: object, weight: bool = False) -> int"))
       .def("weight", &AddWeight, nb::arg("name"), nb::arg("encoding"), nb::arg("shape"), nb::arg("data"),

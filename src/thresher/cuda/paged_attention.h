@@ -20,8 +20,15 @@ struct PagedAttentionFamily {
 
   static Verdict Check(const Call& call) {
     const bool attends = call.kernel() == KernelId::kPagedAttention;
-    Verdict verdict = attends ? Fits(call, sizeof(kernels::PagedAttentionParams), 7) : Fits(call, sizeof(NoParams), 4);
+    Verdict verdict =
+        attends ? Fits(call, sizeof(kernels::PagedAttentionParams), 7) : Fits(call, sizeof(kernels::KvWriteParams), 4);
     if (!verdict.ok()) return verdict;
+    const Encoding blocks =
+        attends ? call.as<kernels::PagedAttentionParams>().blocks : call.as<kernels::KvWriteParams>().blocks;
+    if (IsBlocked(blocks)) {
+      return Unsupported(std::string(Name(call.kernel())) + ": expected a state of floats on this device, got " +
+                         std::string(Name(blocks)));
+    }
     const auto is_float = [&](int i) { return IsFloat(call.views[i].dtype); };
     const auto got = [&](int i) { return std::string(Name(call.views[i].dtype)); };
     const int last = attends ? kOut : 2;

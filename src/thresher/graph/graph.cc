@@ -105,9 +105,10 @@ Result<std::shared_ptr<const void>> Hold(const Constant& constant) {
   return constant.source->Hold(constant.data);
 }
 
-ValueId Graph::AddInput(std::string name, DType dtype, Dims shape, Value::Kind kind) {
+ValueId Graph::AddInput(std::string name, DType dtype, Dims shape, Value::Kind kind, std::optional<Encoding> blocks) {
   const ValueId id = static_cast<ValueId>(values_.size());
   values_.push_back({std::move(name), dtype, std::move(shape), kind, {}});
+  values_.back().constant.blocks = blocks;
   producer_.push_back(-1);
   inputs_.push_back(id);
   return id;
@@ -201,6 +202,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
     THRESHER_TRY(CheckSize(op_name, "result", type.dtype, type.shape));
     const ValueId id = static_cast<ValueId>(values_.size());
     values_.push_back({{}, type.dtype, std::move(type.shape), Value::Kind::kResult, {}});
+    if (op->Has(Trait::kWritesState)) values_.back().constant.blocks = types.front().blocks;
     producer_.push_back(static_cast<int32_t>(nodes_.size()));
     node.outputs.push_back(id);
   }

@@ -37,7 +37,8 @@ struct Constant {
   std::shared_ptr<const void> owner;
   bool is_weight = false;  // shared with the caller (a model's parameter), not folded by value
   std::shared_ptr<ConstantSource> source = {};
-  // Where the numbers of a weight, f32 by their type, are stored in blocks: for operands that OpDef::blocked names.
+  // Where the numbers of a weight or a state, f32 by their type, are stored in blocks: for operands that OpDef::blocked
+  // names.
   std::optional<Encoding> blocks = {};
 };
 
@@ -56,7 +57,7 @@ struct Value {
   DType dtype = DType::kF32;
   Dims shape;
   Kind kind = Kind::kResult;
-  Constant constant;  // kConstant only
+  Constant constant;  // kConstant; of a state and its versions `blocks` alone
   // Of a result in f32: the float of 16 bits that the model has it in. It may be stored so (value_narrowing).
   std::optional<DType> narrow = {};
 };
@@ -88,8 +89,9 @@ struct Node {
 // Nodes stand in topological order: every input is defined before it is used.
 class Graph {
  public:
-  // An input, or a state where `kind` says so.
-  ValueId AddInput(std::string name, DType dtype, Dims shape, Value::Kind kind = Value::Kind::kInput);
+  // An input, or a state where `kind` says so; how blocks lie in a state is a matter of the operators that take it.
+  ValueId AddInput(std::string name, DType dtype, Dims shape, Value::Kind kind = Value::Kind::kInput,
+                   std::optional<Encoding> blocks = {});
   ValueId AddConstant(std::string name, DType dtype, Dims shape, Constant constant);
   // A constant that owns a copy of `bytes` (row-major).
   ValueId AddOwnedConstant(std::string name, DType dtype, Dims shape, const void* bytes);

@@ -269,7 +269,8 @@ Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
       }
       room /= size;
     }
-    map[static_cast<size_t>(base_.inputs()[i])] = graph.AddInput(input.name, input.dtype, std::move(shape), input.kind);
+    map[static_cast<size_t>(base_.inputs()[i])] =
+        graph.AddInput(input.name, input.dtype, std::move(shape), input.kind, input.constant.blocks);
   }
   const auto mapped = [&](ValueId id) {
     if (id == kNoValue) return kNoValue;

@@ -86,7 +86,7 @@ struct OpDef {
   // Of a product, the operands [first, last) that are weights: they may be stored in 16 bits where they are constants.
   // Null: none.
   std::pair<size_t, size_t> (*weights)(const Attrs&, size_t num_operands) = nullptr;
-  // The operands [first, last) that may be constants in blocks. Null: none.
+  // The operands [first, last) that may be constants or states in blocks. Null: none.
   std::pair<size_t, size_t> (*blocked)(const Attrs&, size_t num_operands) = nullptr;
 
   bool Has(Trait trait) const { return (static_cast<uint8_t>(traits) & static_cast<uint8_t>(trait)) != 0; }

@@ -274,7 +274,18 @@ class Parser {
     std::string name;
     ParsedType type;
     THRESHER_TRY(Declaration(&id, &name, &type));
-    return Define(id, graph_.AddInput(std::move(name), type.dtype, std::move(type.shape), kind));
+    std::optional<Encoding> blocks;
+    if (kind == Value::Kind::kState) THRESHER_TRY(Blocks(&blocks));
+    return Define(id, graph_.AddInput(std::move(name), type.dtype, std::move(type.shape), kind, blocks));
+  }
+
+  // "as q8_0", or nothing.
+  Status Blocks(std::optional<Encoding>* blocks) {
+    if (token_.kind != TokenKind::kWord || token_.text != "as") return Status::Ok();
+    THRESHER_TRY(Advance());
+    if (token_.kind == TokenKind::kWord) *blocks = ParseEncoding(token_.text);
+    if (!*blocks || !IsBlocked(**blocks)) return Wanted("a format of blocks such as q8_0");
+    return Advance();
   }
 
   Status ParseConstant() {
@@ -284,12 +295,9 @@ class Parser {
     ParsedType type;
     THRESHER_TRY(Declaration(&id, &name, &type));
     std::optional<Encoding> blocks;
-    if (is_weight && token_.kind == TokenKind::kWord && token_.text == "as") {
-      THRESHER_TRY(Advance());
-      if (token_.kind == TokenKind::kWord) blocks = ParseEncoding(token_.text);
-      if (!blocks || !IsBlocked(*blocks)) return Wanted("a format of blocks such as q8_0");
+    if (is_weight) THRESHER_TRY(Blocks(&blocks));
+    if (blocks) {
       if (Status fits = CheckBlocks(type.dtype, type.shape, *blocks); !fits.ok()) return Error(id, fits.message());
-      THRESHER_TRY(Advance());
     }
     if (Is('=')) {
       if (is_weight) return Error(token_, "the contents of a weight do not stand in the text: use 'const'");

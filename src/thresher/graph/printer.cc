@@ -96,6 +96,10 @@ std::string ElementText(const Value& constant, int64_t i) {
 
 std::string TypeText(const Value& value) { return std::string(Name(value.dtype)) + ToString(value.shape); }
 
+std::string BlocksText(const Value& value) {
+  return value.constant.blocks ? " as " + std::string(Name(*value.constant.blocks)) : "";
+}
+
 }  // namespace
 
 std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
@@ -107,13 +111,13 @@ std::string PrintGraph(const Graph& graph, const PrintOptions& options) {
   for (const ValueId id : graph.inputs()) {
     const Value& input = graph.value(id);
     text += (graph.is_state(id) ? "state " : "input ") + reference(id) + " " + Quote(input.name) + " : " +
-            TypeText(input) + "\n";
+            TypeText(input) + BlocksText(input) + "\n";
   }
   for (const ValueId id : order.constants) {
     const Value& constant = graph.value(id);
     text += constant.constant.is_weight ? "weight " : "const ";
     text += reference(id) + " " + Quote(constant.name) + " : " + TypeText(constant);
-    if (constant.constant.blocks) text += " as " + std::string(Name(*constant.constant.blocks));
+    text += BlocksText(constant);
     const int64_t elements = NumElements(constant.shape);
     if (!constant.constant.is_weight && elements <= kMaxInlineElements) {
       text += " = [";

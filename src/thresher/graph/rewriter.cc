@@ -57,7 +57,7 @@ std::optional<double> Uniform(const Value& constant) {
 Rewriter::Rewriter(const Graph& source) : source_(source), map_(source.values().size(), kNoValue) {
   for (const ValueId id : source.inputs()) {
     const Value& input = source.value(id);
-    map_[Index(id)] = graph_.AddInput(input.name, input.dtype, input.shape, input.kind);
+    map_[Index(id)] = graph_.AddInput(input.name, input.dtype, input.shape, input.kind, input.constant.blocks);
   }
 }
 

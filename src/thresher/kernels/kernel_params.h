@@ -145,12 +145,18 @@ struct SdpaParams {
 };
 
 // KernelId::kPagedAttention, kPagedAttentionMerge. Operands: state, q, starts, lengths, tables; out, partial: as
-// PagedAttentionArgs (paged_attention.h) has them; on devices q and out are of any floats. KernelId::kKvWrite wants
-// nothing; operands: state, k, v, slots.
+// PagedAttentionArgs (paged_attention.h) has them; on devices q and out are of any floats.
 struct PagedAttentionParams {
   int64_t window, partial_rows;
   float scale, softcap;
+  Encoding blocks;  // of the state; kF32, always on devices: its type says it
   friend bool operator==(const PagedAttentionParams&, const PagedAttentionParams&) = default;
+};
+
+// KernelId::kKvWrite. Operands: state, k, v, slots.
+struct KvWriteParams {
+  Encoding blocks;  // as of PagedAttentionParams
+  friend bool operator==(const KvWriteParams&, const KvWriteParams&) = default;
 };
 
 // KernelId::kRotary. Operands: x, cos, sin; out: as RotaryArgs (rotary.h) has them; on devices all are of any floats.

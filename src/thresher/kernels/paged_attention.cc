@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "thresher/base/half.h"
@@ -14,6 +16,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // foreach_target.h must come first.
 #include "hwy/highway.h"
+#include "thresher/kernels/block_format.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
 
@@ -27,6 +30,16 @@ inline constexpr int64_t kChunkPanels = kChunkTokens / kPanelTokens;
 inline constexpr int64_t kUnitsPerPart = 4;  // with so many there is no need to cut the keys
 inline constexpr float kNoKey = -std::numeric_limits<float>::infinity();
 
+// A state in blocks of q8_0 or q4_0, in place of its elements' type.
+template <Encoding kEncoding>
+struct Blocks {
+  static constexpr Encoding encoding = kEncoding;
+};
+template <class T>
+inline constexpr bool kInBlocks = false;
+template <Encoding kEncoding>
+inline constexpr bool kInBlocks<Blocks<kEncoding>> = true;
+
 // Sizes that follow from the arguments.
 struct Sizes {
   explicit Sizes(const PagedAttentionArgs& a)
@@ -35,11 +48,21 @@ struct Sizes {
         page_tokens(a.state.shape[3]),
         depth(a.state.shape[4]),
         group(a.q.shape[1] / std::max<int64_t>(heads, 1)),
-        block_queries(std::max<int64_t>(1, kBlockRows / std::max<int64_t>(group, 1))) {}
+        block_queries(std::max<int64_t>(1, kBlockRows / std::max<int64_t>(group, 1))),
+        row_bytes(RowBytes(a.state, a.blocks)) {}
+
+  // Of the keys or the values of one token and head.
+  static int64_t RowBytes(const View& state, Encoding blocks) {
+    return IsBlocked(blocks) ? EncodedBytes(blocks, state.shape[4])
+                             : state.shape[4] * static_cast<int64_t>(SizeOf(state.dtype));
+  }
 
   int64_t block_rows() const { return block_queries * group; }
+  // Where the keys of one page and head begin in the state, and how far behind them the values.
+  int64_t part(int64_t page, int64_t head) const { return (page * heads + head) * 2 * values(); }
+  int64_t values() const { return page_tokens * row_bytes; }
 
-  int64_t pages, heads, page_tokens, depth, group, block_queries;
+  int64_t pages, heads, page_tokens, depth, group, block_queries, row_bytes;
 };
 
 // The queries [first, last) of one sequence and the heads of one group.
@@ -133,14 +156,75 @@ struct Scratch {
         m(all + sizes.block_rows() * sizes.depth),
         l(m + sizes.block_rows()),
         all_m(l + sizes.block_rows()),
-        all_l(all_m + sizes.block_rows()) {}
+        all_l(all_m + sizes.block_rows()),
+        keys(all_l + sizes.block_rows()),
+        values(keys + kChunkTokens * sizes.depth) {}
 
   float* q;                      // [rows, depth], scaled
   float* scores;                 // [rows, kChunkTokens], then exp of them
   float* sums;                   // [rows, depth]: of one chunk
   float* all;                    // [rows, depth]: of the chunks so far
   float *m, *l, *all_m, *all_l;  // [rows]: maximum and sum
+  float *keys, *values;          // of a chunk, where the state is in blocks
 };
+
+// A block of each of 16 tokens, or one block: codes times scales, as floats. `codes` are those of 16 tokens or numbers.
+template <Encoding kEncoding>
+HWY_INLINE void StoreCodes(Tag d, const uint8_t* HWY_RESTRICT codes, Vec scale, float* HWY_RESTRICT first,
+                           float* HWY_RESTRICT second) {
+  const hn::Rebind<int32_t, Tag> di;
+  if constexpr (kEncoding == Encoding::kQ8_0) {
+    const hn::Rebind<int8_t, Tag> d8;
+    const auto level = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
+    hn::StoreU(hn::Mul(hn::ConvertTo(d, level), scale), d, first);
+  } else {
+    const hn::Rebind<uint8_t, Tag> d8;
+    const auto both = hn::PromoteTo(di, hn::LoadU(d8, codes));
+    const auto eight = hn::Set(di, 8);
+    const auto low = hn::Sub(hn::And(both, hn::Set(di, 15)), eight);
+    const auto high = hn::Sub(hn::ShiftRight<4>(both), eight);
+    hn::StoreU(hn::Mul(hn::ConvertTo(d, low), scale), d, first);
+    hn::StoreU(hn::Mul(hn::ConvertTo(d, high), scale), d, second);
+  }
+}
+
+// A panel of keys in blocks as floats [depth][kPanelTokens].
+template <Encoding kEncoding>
+void UnpackKeys(const uint8_t* HWY_RESTRICT panel, int64_t depth, float* HWY_RESTRICT out) {
+  constexpr int64_t kNumbers = BlockNumbers(kEncoding), kBytes = BlockBytes(kEncoding);
+  constexpr int64_t kCodes = kBytes - 2;  // bytes of a block behind its scale
+  const Tag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t block = 0; block < depth / kNumbers; ++block) {
+    const uint8_t* const scales = panel + block * kBytes * kPanelTokens;
+    const uint8_t* const codes = scales + 2 * kPanelTokens;
+    float* const to = out + block * kNumbers * kPanelTokens;
+    for (int64_t at = 0; at < kPanelTokens; at += lanes) {
+      const Vec scale = Load(d, reinterpret_cast<const F16*>(scales) + at);
+      for (int64_t i = 0; i < kCodes; ++i) {
+        StoreCodes<kEncoding>(d, codes + i * kPanelTokens + at, scale, to + i * kPanelTokens + at,
+                              to + (i + kCodes) * kPanelTokens + at);
+      }
+    }
+  }
+}
+
+// A row of values in blocks as floats.
+template <Encoding kEncoding>
+void UnpackValues(const uint8_t* HWY_RESTRICT row, int64_t depth, float* HWY_RESTRICT out) {
+  constexpr int64_t kNumbers = BlockNumbers(kEncoding), kBytes = BlockBytes(kEncoding);
+  constexpr int64_t kCodes = kBytes - 2;
+  const Tag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t block = 0; block < depth / kNumbers; ++block, row += kBytes, out += kNumbers) {
+    F16 stored;
+    std::memcpy(&stored, row, sizeof(stored));
+    const Vec scale = hn::Set(d, ToFloat(stored));
+    for (int64_t i = 0; i < kCodes; i += lanes) {
+      StoreCodes<kEncoding>(d, row + 2 + i, scale, out + i, out + i + kCodes);
+    }
+  }
+}
 
 // Scores of kRows queries with two vectors of keys.
 template <int kRows, class T>
@@ -309,21 +393,35 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
   const int64_t start = chunk * kChunkTokens;
   const int64_t begin = std::max<int64_t>(unit.begin - start, 0) / kPanelTokens * kPanelTokens;
   const int64_t end = std::min(unit.end - start, kChunkTokens);
-  const T* keys[kChunkPanels] = {};
-  const T* values[kChunkPanels] = {};
+  using Element = std::conditional_t<paged::kInBlocks<T>, float, T>;
+  const Element* keys[kChunkPanels] = {};
+  const Element* values[kChunkPanels] = {};
   for (int64_t panel = begin / kPanelTokens; panel * kPanelTokens < end; ++panel) {
     const int64_t token = start + panel * kPanelTokens;
     const int64_t page = a.tables[unit.sequence * a.table_width + token / sizes.page_tokens];
-    const T* const first = a.state.as<const T>() + page * a.state.strides[0] + unit.head * a.state.strides[1];
     // A panel of keys and its rows of values take the same room.
-    keys[panel] = first + token % sizes.page_tokens * sizes.depth;
-    values[panel] = keys[panel] + a.state.strides[2];
+    const uint8_t* const panel_keys =
+        a.state.as<const uint8_t>() + sizes.part(page, unit.head) + token % sizes.page_tokens * sizes.row_bytes;
+    const uint8_t* const panel_values = panel_keys + sizes.values();
+    if constexpr (paged::kInBlocks<T>) {
+      float* const to_keys = scratch.keys + panel * kPanelTokens * sizes.depth;
+      float* const to_values = scratch.values + panel * kPanelTokens * sizes.depth;
+      UnpackKeys<T::encoding>(panel_keys, sizes.depth, to_keys);
+      for (int64_t t = 0; t < std::min(end - panel * kPanelTokens, kPanelTokens); ++t) {
+        UnpackValues<T::encoding>(panel_values + t * sizes.row_bytes, sizes.depth, to_values + t * sizes.depth);
+      }
+      keys[panel] = to_keys;
+      values[panel] = to_values;
+    } else {
+      keys[panel] = reinterpret_cast<const T*>(panel_keys);
+      values[panel] = reinterpret_cast<const T*>(panel_values);
+    }
   }
   const auto vector = [&](int64_t key) { return keys[key / kPanelTokens] + key % kPanelTokens; };
   const int64_t rows = unit.rows(sizes);
   for (int64_t key = begin; key < end; key += 2 * lanes) {
-    const T* const first = vector(key);
-    const T* const second = key + lanes < end ? vector(key + lanes) : first;
+    const Element* const first = vector(key);
+    const Element* const second = key + lanes < end ? vector(key + lanes) : first;
     ByFour(rows, [&](auto count, int64_t row) HWY_ATTR {
       ScoreTile<count.value>(scratch.q + row * sizes.depth, sizes.depth, first, second,
                              scratch.scores + row * kChunkTokens + key);
@@ -404,6 +502,12 @@ void AttendBF16(const PagedAttentionArgs& a, std::byte* memory, int part, int nu
 void AttendF16(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
   Attend<F16>(a, memory, part, num_parts);
 }
+void AttendQ8(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
+  Attend<paged::Blocks<Encoding::kQ8_0>>(a, memory, part, num_parts);
+}
+void AttendQ4(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
+  Attend<paged::Blocks<Encoding::kQ4_0>>(a, memory, part, num_parts);
+}
 
 void MergeParts(const PagedAttentionArgs& a, int part, int num_parts) {
   const Sizes sizes(a);
@@ -440,6 +544,8 @@ using paged::Unit;
 HWY_EXPORT(AttendF32);
 HWY_EXPORT(AttendBF16);
 HWY_EXPORT(AttendF16);
+HWY_EXPORT(AttendQ8);
+HWY_EXPORT(AttendQ4);
 HWY_EXPORT(MergeParts);
 
 namespace {
@@ -492,9 +598,32 @@ void Write(const KvWriteArgs& a, int64_t token, T* head_part, int64_t head, int6
   const float* const k = a.k.as<const float>() + token * a.k.strides[0] + head * a.k.strides[1];
   const float* const v = a.v.as<const float>() + token * a.v.strides[0] + head * a.v.strides[1];
   T* const keys = head_part + KeyOffset(at, 0, depth);
-  T* const values = head_part + a.state.strides[2] + at * depth;
+  T* const values = head_part + (a.state.shape[3] + at) * depth;
   for (int64_t i = 0; i < depth; ++i) Store(k[i], keys + i * kPanelTokens);
   for (int64_t i = 0; i < depth; ++i) Store(v[i], values + i);
+}
+
+// Where byte `i` of block `block` of a token's keys stands in the part of one head; the first two are its scale.
+int64_t KeyByte(Encoding blocks, int64_t token, int64_t block, int64_t i, int64_t row_bytes) {
+  const int64_t group = token / kPanelTokens * kPanelTokens * row_bytes + block * kPanelTokens * BlockBytes(blocks);
+  const int64_t lane = token % kPanelTokens;
+  return group + (i < 2 ? 2 * lane + i : i * kPanelTokens + lane);
+}
+
+// A row in blocks; one that they cannot hold becomes NaN.
+void Encode(Encoding blocks, const float* x, int64_t depth, uint8_t* row) {
+  if (EncodeNumbers(blocks, x, depth, kGroupNumbers, row).ok()) return;
+  const F16 nan = ToF16(std::numeric_limits<float>::quiet_NaN());
+  for (int64_t b = 0; b < depth / kGroupNumbers; ++b) std::memcpy(row + b * BlockBytes(blocks), &nan, sizeof(nan));
+}
+
+void WriteBlocks(const KvWriteArgs& a, int64_t token, uint8_t* head_part, int64_t head, int64_t at) {
+  const int64_t depth = a.state.shape[4], bytes = BlockBytes(a.blocks), row_bytes = EncodedBytes(a.blocks, depth);
+  uint8_t keys[kMostHeadSize / kGroupNumbers * BlockBytes(Encoding::kQ8_0)] = {};
+  Encode(a.blocks, a.k.as<const float>() + token * a.k.strides[0] + head * a.k.strides[1], depth, keys);
+  for (int64_t i = 0; i < row_bytes; ++i) head_part[KeyByte(a.blocks, at, i / bytes, i % bytes, row_bytes)] = keys[i];
+  Encode(a.blocks, a.v.as<const float>() + token * a.v.strides[0] + head * a.v.strides[1], depth,
+         head_part + (a.state.shape[3] + at) * row_bytes);
 }
 
 template <class T>
@@ -512,10 +641,45 @@ Status WriteAll(const KvWriteArgs& a, int part, int num_parts) {
   for (int64_t i = all * part / num_parts; i < all * (part + 1) / num_parts; ++i) {
     const int64_t head = i / tokens, token = i % tokens, slot = a.slots[token];
     if (slot < 0) continue;
-    T* const page = a.state.as<T>() + slot / page_tokens * a.state.strides[0];
-    Write(a, token, page + head * a.state.strides[1], head, slot % page_tokens);
+    const int64_t bytes = page_tokens * Sizes::RowBytes(a.state, a.blocks) * 2;
+    uint8_t* const head_part = a.state.as<uint8_t>() + (slot / page_tokens * heads + head) * bytes;
+    if constexpr (std::is_same_v<T, uint8_t>) {
+      WriteBlocks(a, token, head_part, head, slot % page_tokens);
+    } else {
+      Write(a, token, reinterpret_cast<T*>(head_part), head, slot % page_tokens);
+    }
   }
   return Status::Ok();
+}
+
+// Number i of a row of keys or values in blocks.
+template <class T>
+float Decoded(const uint8_t* row, int64_t i) {
+  float numbers[kGroupNumbers];
+  DecodeNumbers(T::encoding, row + i / kGroupNumbers * BlockBytes(T::encoding), kGroupNumbers, numbers);
+  return numbers[i % kGroupNumbers];
+}
+
+template <class T>
+float Key(const uint8_t* head_part, int64_t token, int64_t i, const Sizes& sizes) {
+  if constexpr (paged::kInBlocks<T>) {
+    uint8_t block[BlockBytes(T::encoding)];
+    for (int64_t b = 0; b < BlockBytes(T::encoding); ++b) {
+      block[b] = head_part[KeyByte(T::encoding, token, i / kGroupNumbers, b, sizes.row_bytes)];
+    }
+    return Decoded<T>(block, i % kGroupNumbers);
+  } else {
+    return Number(reinterpret_cast<const T*>(head_part)[KeyOffset(token, i, sizes.depth)]);
+  }
+}
+
+template <class T>
+float Value(const uint8_t* row, int64_t i, const Sizes&) {
+  if constexpr (paged::kInBlocks<T>) {
+    return Decoded<T>(row, i);
+  } else {
+    return Number(reinterpret_cast<const T*>(row)[i]);
+  }
 }
 
 template <class T>
@@ -525,14 +689,14 @@ void ReferenceRow(const PagedAttentionArgs& a, const Sizes& sizes, int64_t seque
   std::vector<double> scores;
   const auto part = [&](int64_t token) {
     const int64_t page = a.tables[sequence * a.table_width + token / sizes.page_tokens];
-    return a.state.as<const T>() + page * a.state.strides[0] + head * a.state.strides[1];
+    return a.state.as<const uint8_t>() + sizes.part(page, head);
   };
   double most = -std::numeric_limits<double>::infinity();
   for (int64_t token = first; token <= position; ++token) {
     double score = 0;
     for (int64_t i = 0; i < sizes.depth; ++i) {
-      score += static_cast<double>(q[i]) *
-               static_cast<double>(Number(part(token)[KeyOffset(token % sizes.page_tokens, i, sizes.depth)]));
+      score +=
+          static_cast<double>(q[i]) * static_cast<double>(Key<T>(part(token), token % sizes.page_tokens, i, sizes));
     }
     score *= static_cast<double>(a.scale);
     if (a.softcap > 0) score = static_cast<double>(a.softcap) * std::tanh(score / static_cast<double>(a.softcap));
@@ -544,8 +708,8 @@ void ReferenceRow(const PagedAttentionArgs& a, const Sizes& sizes, int64_t seque
   for (int64_t i = 0; i < sizes.depth; ++i) {
     double value = 0;
     for (int64_t token = first; token <= position; ++token) {
-      const T* const row = part(token) + a.state.strides[2] + token % sizes.page_tokens * sizes.depth;
-      value += scores[static_cast<size_t>(token - first)] * static_cast<double>(Number(row[i]));
+      const uint8_t* const row = part(token) + sizes.values() + token % sizes.page_tokens * sizes.row_bytes;
+      value += scores[static_cast<size_t>(token - first)] * static_cast<double>(Value<T>(row, i, sizes));
     }
     out[i] = static_cast<float>(value / sum);
   }
@@ -569,7 +733,12 @@ void ReferenceAll(const PagedAttentionArgs& a) {
 
 }  // namespace
 
+bool KeepsBlocks(Encoding blocks, int64_t head_size) {
+  return (blocks == Encoding::kQ8_0 || blocks == Encoding::kQ4_0) && head_size % BlockNumbers(blocks) == 0;
+}
+
 Status KvWrite(const KvWriteArgs& args, int part, int num_parts) {
+  if (IsBlocked(args.blocks)) return WriteAll<uint8_t>(args, part, num_parts);
   switch (args.state.dtype) {
     case DType::kBF16:
       return WriteAll<BF16>(args, part, num_parts);
@@ -582,6 +751,14 @@ Status KvWrite(const KvWriteArgs& args, int part, int num_parts) {
 
 Status PagedAttention(const PagedAttentionArgs& args, std::byte* scratch, int part, int num_parts) {
   THRESHER_TRY(Check(args));
+  if (args.blocks == Encoding::kQ8_0) {
+    HWY_DYNAMIC_DISPATCH(AttendQ8)(args, scratch, part, num_parts);
+    return Status::Ok();
+  }
+  if (args.blocks == Encoding::kQ4_0) {
+    HWY_DYNAMIC_DISPATCH(AttendQ4)(args, scratch, part, num_parts);
+    return Status::Ok();
+  }
   switch (args.state.dtype) {
     case DType::kBF16:
       HWY_DYNAMIC_DISPATCH(AttendBF16)(args, scratch, part, num_parts);
@@ -602,7 +779,8 @@ Status PagedAttentionMerge(const PagedAttentionArgs& args, int part, int num_par
 
 size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args) {
   const Sizes sizes(args);
-  return static_cast<size_t>(sizes.block_rows() * (3 * sizes.depth + kChunkTokens + 4)) * sizeof(float);
+  const int64_t unpacked = IsBlocked(args.blocks) ? 2 * kChunkTokens * sizes.depth : 0;
+  return static_cast<size_t>(sizes.block_rows() * (3 * sizes.depth + kChunkTokens + 4) + unpacked) * sizeof(float);
 }
 
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts) {
@@ -615,6 +793,14 @@ int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64
 
 Status PagedAttentionReference(const PagedAttentionArgs& args) {
   THRESHER_TRY(Check(args));
+  if (args.blocks == Encoding::kQ8_0) {
+    ReferenceAll<paged::Blocks<Encoding::kQ8_0>>(args);
+    return Status::Ok();
+  }
+  if (args.blocks == Encoding::kQ4_0) {
+    ReferenceAll<paged::Blocks<Encoding::kQ4_0>>(args);
+    return Status::Ok();
+  }
   switch (args.state.dtype) {
     case DType::kBF16:
       ReferenceAll<BF16>(args);

@@ -3,17 +3,23 @@
 // The pages of a layer are a state [pages, heads, 2, tokens of a page, head size] of f32, bf16 or f16. In the part of
 // one head the keys stand first, in panels of kPanelTokens tokens: [panel][head size][kPanelTokens], so that the scores
 // of a panel are sums of whole vectors; then the values, a row a token. Slot s is token s % tokens of page s / tokens.
+//
+// A state in blocks is f32 by its type, and kept in q8_0 or q4_0: of each token and head 32 numbers side by side share
+// a scale. Rows of values are rows of blocks as in GGUF files. A panel of keys holds its blocks 16 at a time, one of
+// each token: their scales, then for each byte of a block that of all 16.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "thresher/base/encoding.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 
 namespace thresher::kernels {
 
 inline constexpr int64_t kPanelTokens = 16;
+inline constexpr int64_t kMostHeadSize = 1024;
 // Keys whose softmax is taken at once. Chunks begin at multiples of it and are merged in order, whoever computes them,
 // so that a sequence gets the same bits whatever it is batched with and however its work is cut.
 inline constexpr int64_t kChunkTokens = 256;
@@ -22,10 +28,11 @@ struct KvWriteArgs {
   View state;
   View k;  // f32 [tokens, heads, head size], innermost stride 1
   View v;
-  const int32_t* slots = nullptr;  // [tokens]; below 0: not kept
+  const int32_t* slots = nullptr;    // [tokens]; below 0: not kept
+  Encoding blocks = Encoding::kF32;  // of the state; kF32: its type says it
 };
 
-// Errors: OutOfRange for a slot beyond the state.
+// Numbers that blocks cannot hold (infinite, say) become NaN. Errors: OutOfRange for a slot beyond the state.
 Status KvWrite(const KvWriteArgs& args, int part = 0, int num_parts = 1);
 
 struct PagedAttentionArgs {
@@ -42,7 +49,11 @@ struct PagedAttentionArgs {
   float softcap = 0;         // scores become softcap tanh(score / softcap); 0: they stay
   float* partial = nullptr;  // [partial_rows, head size + 2]
   int64_t partial_rows = 0;
+  Encoding blocks = Encoding::kF32;  // of the state; kF32: its type says it
 };
+
+// Whether states may be kept in these blocks, with heads of this size.
+bool KeepsBlocks(Encoding blocks, int64_t head_size);
 
 // Query i of n of a sequence with `length` keys stands at length - n + i and sees the keys up to there. Few queries
 // over many keys are cut by ranges of keys into `partial`, which PagedAttentionMerge then puts together; it does

@@ -8,20 +8,25 @@
 namespace thresher {
 namespace {
 
-constexpr int64_t kMostHeadSize = 1024;
-
 Status WantState(const InferContext& c) {
   const OperandType& state = c.inputs[0];
   const Dims& s = state.shape;
   const bool fits = IsFloat(state.dtype) && s.size() == 5 && s[1] > 0 && s[2] == 2 && s[3] > 0 &&
                     s[3] % kernels::kPanelTokens == 0 && s[4] > 0 && s[4] % kernels::kPanelTokens == 0 &&
-                    s[4] <= kMostHeadSize;
+                    s[4] <= kernels::kMostHeadSize;
+  if (fits && state.blocks && (state.dtype != DType::kF32 || !kernels::KeepsBlocks(*state.blocks, s[4]))) {
+    return Unsupported("expected a state in q8_0 or q4_0 with a head size of a multiple of 32, got " +
+                       ops::ToString(state) + " in " + std::string(Name(*state.blocks)) +
+                       "; keep it as f32, bf16 or f16");
+  }
   if (fits) return Status::Ok();
   return InvalidArgument(
       "expected a state of floats [pages, heads, 2, tokens of a page, head size] with the last two multiples of 16 and "
       "heads of at most 1024, got " +
       ops::ToString(state));
 }
+
+std::pair<size_t, size_t> BlockedState(const Attrs&, size_t) { return {0, 1}; }
 
 Status WantInts(const InferContext& c, size_t index, const char* name, const Dims& shape) {
   if (c.inputs[index].dtype == DType::kI32 && c.inputs[index].shape == shape) return Status::Ok();
@@ -49,12 +54,21 @@ Result<std::vector<TensorType>> InferKvWrite(const InferContext& c) {
 // What is written is what is read.
 Cost CostKvWrite(const InferContext& c, std::span<const TensorType>) {
   const double bytes = static_cast<double>(ops::Bytes(c.inputs[1]) + ops::Bytes(c.inputs[2]));
-  return {0, bytes,
-          bytes * static_cast<double>(SizeOf(c.inputs[0].dtype)) / static_cast<double>(SizeOf(c.inputs[1].dtype))};
+  const Encoding kept = c.inputs[0].blocks.value_or(EncodingOf(c.inputs[0].dtype).value_or(Encoding::kF32));
+  const int64_t numbers = NumElements(c.inputs[1].shape) + NumElements(c.inputs[2].shape);
+  return {0, bytes, static_cast<double>(EncodedBytes(kept, numbers))};
 }
 
+using kernels::KvWriteParams;
+
 Status KvWriteStep(const StepContext& c) {
-  return kernels::KvWrite({c.in(0), c.in(1), c.in(2), c.in(3).as<const int32_t>()}, c.part, c.num_parts);
+  const auto& p = c.as<KvWriteParams>();
+  return kernels::KvWrite({c.in(0), c.in(1), c.in(2), c.in(3).as<const int32_t>(), p.blocks}, c.part, c.num_parts);
+}
+
+// Blocks that a state is kept in; kF32: its type says it.
+Encoding StateBlocks(const Graph& graph, ValueId state) {
+  return graph.value(state).constant.blocks.value_or(Encoding::kF32);
 }
 
 // The version of the state before this node is gone once it has run.
@@ -77,7 +91,8 @@ Status LowerKvWrite(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
   const TensorRef v = lowering.InnerContiguous(lowering.Ref(node.inputs[2]));
   if (ops::Empty(k) || ops::Empty(state)) return Status::Ok();
-  lowering.AddStep(KernelId::kKvWrite, {state, k, v, lowering.Contiguous(lowering.Ref(node.inputs[3]))}, {});
+  lowering.AddStep(KernelId::kKvWrite, {state, k, v, lowering.Contiguous(lowering.Ref(node.inputs[3]))}, {},
+                   KvWriteParams{StateBlocks(graph, node.inputs[0])});
   return Status::Ok();
 }
 
@@ -130,6 +145,7 @@ kernels::PagedAttentionArgs MakeArgs(const StepContext& c) {
   args.softcap = p.softcap;
   args.partial = c.out(1).as<float>();
   args.partial_rows = p.partial_rows;
+  args.blocks = p.blocks;
   return args;
 }
 
@@ -149,6 +165,7 @@ Status LowerPagedAttention(const Graph& graph, const Node& node, Lowering& lower
   const Dims& state = graph.value(node.inputs[kState]).shape;
   const Dims& tables = graph.value(node.inputs[kTables]).shape;
   PagedAttentionParams p{};
+  p.blocks = StateBlocks(graph, node.inputs[kState]);
   p.window = GetAttr<int64_t>(node.attrs, "window", 0);
   p.scale = static_cast<float>(GetAttr<double>(node.attrs, "scale", 1.0));
   p.softcap = static_cast<float>(GetAttr<double>(node.attrs, "softcap", 0.0));
@@ -188,7 +205,10 @@ std::span<const OpDef> PagedAttentionOps() {
        InferKvWrite,
        CostKvWrite,
        LowerKvWrite,
-       Trait::kWritesState},
+       Trait::kWritesState,
+       nullptr,
+       nullptr,
+       BlockedState},
       {"paged_attention",
        "Causal attention of the queries of several sequences over their pages of a state. Queries starts[s] to "
        "starts[s + 1] are the last of lengths[s] keys, which are in the pages tables[s].",
@@ -200,7 +220,10 @@ std::span<const OpDef> PagedAttentionOps() {
        InferPagedAttention,
        CostPagedAttention,
        LowerPagedAttention,
-       Trait::kProduct},
+       Trait::kProduct,
+       nullptr,
+       nullptr,
+       BlockedState},
   };
   return rows;
 }

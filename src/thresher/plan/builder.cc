@@ -157,12 +157,12 @@ class PlanBuilder {
     lowering.set_node(nullptr);
     std::vector<TensorRef> outputs;
     for (const ValueId id : graph.outputs()) {
+      if (graph.is_state(id)) {
+        return InvalidArgument("expected values that are no states as outputs, got a state; the caller has its memory");
+      }
       if (graph.value(id).constant.blocks) {
         return Unsupported("expected results whose numbers lie one by one, got the constant '" + graph.value(id).name +
                            "' in " + std::string(Name(*graph.value(id).constant.blocks)) + "; dequantise it");
-      }
-      if (graph.is_state(id)) {
-        return InvalidArgument("expected values that are no states as outputs, got a state; the caller has its memory");
       }
       outputs.push_back(lowering.Ref(id));
     }

@@ -35,6 +35,7 @@ Lowering::Lowering(const Graph& graph, WeightStore& weights, LoweringOptions opt
     ref.buffer = NewBuffer(state ? Buffer::Kind::kState : Buffer::Kind::kInput,
                            ref.view.size() * static_cast<int64_t>(SizeOf(value.dtype)));
     buffers_.back().index = static_cast<int>(i);
+    buffers_.back().blocked = value.constant.blocks.has_value();
     refs_[static_cast<size_t>(graph.inputs()[i])] = ref;
   }
 }

@@ -49,7 +49,7 @@ struct Attention {
 
   StoredFloats q, out;
   View views[7];
-  PagedAttentionParams params;
+  PagedAttentionParams params{};
 };
 
 std::vector<float> Attend(PagedCase& c, DType dtype, Order order = Order::kForward) {
@@ -169,7 +169,10 @@ TEST(KvWriteKernel, WritesWhatTheCpuWrites) {
       slots[4] = 128;  // which the CPU refuses
       const View views[] = {MakeView(actual.data(), state_type, state_shape), MakeView(k.data(), dtype, shape),
                             MakeView(v.data(), dtype, shape), MakeView(slots.data(), DType::kI32, {tokens})};
-      const NoParams params;
+      const kernels::KvWriteParams packed{Encoding::kQ8_0};
+      const Call refused{static_cast<uint32_t>(KernelId::kKvWrite), &packed, sizeof packed, views, 4};
+      ASSERT_NE(PagedAttentionFamily::Check(refused).problem.find("got q8_0"), std::string::npos);
+      const kernels::KvWriteParams params{Encoding::kF32};
       const Call call{static_cast<uint32_t>(KernelId::kKvWrite), &params, sizeof params, views, 4};
       ASSERT_EQ(PagedAttentionFamily::Check(call).problem, "");
       ASSERT_EQ(PagedAttentionFamily::Launch(Launcher{}, call), "");

@@ -1,7 +1,9 @@
 #include "thresher/kernels/paged_attention.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -59,6 +61,22 @@ TEST(PagedAttention, PagesOf16Bits) {
   }
 }
 
+// What is in blocks is what the blocks stand for, bit by bit.
+TEST(PagedAttention, PagesInBlocks) {
+  for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
+    for (const int64_t depth : {32, 64, 96, 128, 256}) {
+      const std::vector<Sequence> sequences = {{1, 600}, {40, 300}, {1, 1}, {3, 17}};
+      Check({.depth = depth, .page_tokens = 32, .blocks = blocks}, sequences);
+      Check({.depth = depth, .window = 20, .blocks = blocks}, sequences);
+      Case packed({.depth = depth, .blocks = blocks}, sequences), plain({.depth = depth}, sequences, blocks);
+      ForEachIsa([&] {
+        const std::vector<float> a = packed.Run(2), b = plain.Run(2);
+        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << Name(blocks) << " " << depth;
+      });
+    }
+  }
+}
+
 TEST(PagedAttention, Windows) {
   for (const int64_t window : {1, 5, 16, 100, 256, 1000}) {
     Check({.window = window}, {{1, 700}, {50, 600}, {300, 300}, {1, 257}, {3, 272}});
@@ -97,6 +115,31 @@ TEST(PagedAttention, RefusesWhatDoesNotFit) {
   EXPECT_NE(error([](Case& c) { c.lengths_[0] = 1; }).find("got 2 and 1 for sequence 0"), std::string::npos);
   EXPECT_NE(error([](Case& c) { c.starts_[1] = 5; }).find("sequence 1"), std::string::npos);
   EXPECT_NE(error([](Case& c) { c.starts_[0] = 1; }).find("got 1 to 3"), std::string::npos);
+}
+
+// Numbers that have no scale in f16 are told from others by what comes of them, not taken for zeros.
+TEST(KvWrite, WhatBlocksCannotHoldIsNoNumber) {
+  for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
+    std::vector<uint8_t> state(static_cast<size_t>(EncodedBytes(blocks, 2 * 16 * 32)));
+    std::vector<float> k(32, 1.0f), v(32, 1.0f), q(32, 1.0f), out(32);
+    v[5] = std::numeric_limits<float>::infinity();
+    std::vector<int32_t> slots = {0}, starts = {0, 1}, lengths = {1}, tables = {0};
+    const View kept = MakeView(state.data(), DType::kF32, {1, 1, 2, 16, 32});
+    const View shape = MakeView(k.data(), DType::kF32, {1, 1, 32});
+    ASSERT_TRUE(KvWrite({kept, shape, MakeView(v.data(), DType::kF32, {1, 1, 32}), slots.data(), blocks}).ok());
+    PagedAttentionArgs args;
+    args.state = kept;
+    args.q = MakeView(q.data(), DType::kF32, {1, 1, 32});
+    args.out = MakeView(out.data(), DType::kF32, {1, 1, 32});
+    args.starts = starts.data();
+    args.lengths = lengths.data();
+    args.tables = tables.data();
+    args.sequences = args.table_width = 1;
+    args.blocks = blocks;
+    std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
+    ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
+    EXPECT_TRUE(std::isnan(out[5]));
+  }
 }
 
 TEST(KvWrite, RefusesSlotsBeyondTheState) {

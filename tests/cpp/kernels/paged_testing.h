@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/float_testing.h"
 #include "thresher/base/half.h"
+#include "thresher/kernels/block_format.h"
 #include "thresher/kernels/paged_attention.h"
 
 namespace thresher::kernels::testing {
@@ -28,12 +29,15 @@ struct PagedShape {
   DType dtype = DType::kF32;
   int64_t window = 0;
   float softcap = 0;
+  Encoding blocks = Encoding::kF32;
 };
 
 // Pages in an order of their own, those that no sequence has full of NaN, as are the slots behind a sequence's end.
 class PagedCase {
  public:
-  PagedCase(const PagedShape& shape, const std::vector<Sequence>& sequences) : shape_(shape) {
+  // Keys and values are what they become in the blocks `round_to`.
+  PagedCase(const PagedShape& shape, const std::vector<Sequence>& sequences, Encoding round_to = Encoding::kF32)
+      : shape_(shape), round_to_(round_to) {
     const int64_t width =
         1 + std::accumulate(sequences.begin(), sequences.end(), int64_t{0}, [&](int64_t most, auto& s) {
           return std::max(most, (s.length + shape.page_tokens - 1) / shape.page_tokens);
@@ -43,8 +47,9 @@ class PagedCase {
     std::iota(pages.begin(), pages.end(), 0);
     std::mt19937 random(7);
     std::shuffle(pages.begin(), pages.end(), random);
-    const int64_t bytes = static_cast<int64_t>(SizeOf(shape.dtype));
-    state_.assign(static_cast<size_t>(width * count * shape.heads * 2 * shape.page_tokens * shape.depth * bytes), 0xff);
+    const int64_t numbers = width * count * shape.heads * 2 * shape.page_tokens * shape.depth;
+    const Encoding kept = IsBlocked(shape.blocks) ? shape.blocks : *EncodingOf(shape.dtype);
+    state_.assign(static_cast<size_t>(EncodedBytes(kept, numbers)), 0xff);
     state_view_ = MakeView(state_.data(), shape.dtype, {width * count, shape.heads, 2, shape.page_tokens, shape.depth});
     starts_ = {0};
     tables_.assign(static_cast<size_t>(width * count), -1);
@@ -103,6 +108,7 @@ class PagedCase {
     args.scale = 0.3f;
     args.window = shape_.window;
     args.softcap = shape_.softcap;
+    args.blocks = shape_.blocks;
     return args;
   }
 
@@ -117,15 +123,24 @@ class PagedCase {
     const auto tokens = static_cast<int64_t>(slots.size());
     std::vector<float> k = RandomFloats(static_cast<size_t>(tokens * shape_.heads * shape_.depth), 10 + seed, -1, 1);
     std::vector<float> v = RandomFloats(k.size(), 50 + seed, -1, 1);
+    if (round_to_ != Encoding::kF32) {
+      for (std::vector<float>* const x : {&k, &v}) {
+        std::vector<uint8_t> bytes(x->size() * 2);
+        const auto count = static_cast<int64_t>(x->size());
+        EXPECT_TRUE(EncodeNumbers(round_to_, x->data(), count, 32, bytes.data()).ok());
+        DecodeNumbers(round_to_, bytes.data(), count, x->data());
+      }
+    }
     const Dims shape = {tokens, shape_.heads, shape_.depth};
     for (int part = 0; part < 3; ++part) {
       const KvWriteArgs args{state_view_, MakeView(k.data(), DType::kF32, shape),
-                             MakeView(v.data(), DType::kF32, shape), slots.data()};
+                             MakeView(v.data(), DType::kF32, shape), slots.data(), shape_.blocks};
       EXPECT_TRUE(KvWrite(args, part, 3).ok());
     }
   }
 
   PagedShape shape_;
+  Encoding round_to_;
   std::vector<uint8_t> state_;
   View state_view_;
 };

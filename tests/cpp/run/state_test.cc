@@ -143,5 +143,23 @@ TEST(State, HasNoGaps) {
             std::string::npos);
 }
 
+// A state in blocks is one by its text and its digest, and no operator takes it for floats.
+TEST(State, InBlocks) {
+  const auto text = [](const std::string& blocks, const std::string& size) {
+    return "graph 1\nstate %0 \"kv\" : f32[4, 1, 2, 16, " + size + "]" + blocks + "\ninput %1 \"k\" : f32[3, 1, " +
+           size + "]\ninput %2 \"slots\" : i32[3]\ninput %3 \"q\" : f32[3, 2, " + size +
+           "]\ninput %4 \"starts\" : i32[2]\ninput %5 \"lengths\" : i32[1]\ninput %6 \"tables\" : i32[1, 2]\n"
+           "%7 = kv_write(%0, %1, %1, %2)\n%8 = paged_attention(%7, %3, %4, %5, %6) {scale = 0.25}\nreturn %8\n";
+  };
+  const Graph plain = Must(ParseGraph(text("", "32"))), packed = Must(ParseGraph(text(" as q8_0", "32")));
+  EXPECT_EQ(PrintGraph(packed), text(" as q8_0", "32"));
+  EXPECT_NE(HashGraph(plain), HashGraph(packed));
+  EXPECT_EQ(HashGraph(packed), HashGraph(Must(passes::DeadCode(packed, {}))));
+  EXPECT_NE(ParseGraph(text(" as q8_0", "16")).status().message().find("head size of a multiple of 32"),
+            std::string::npos);
+  EXPECT_NE(ParseGraph(text(" as q6_k", "32")).status().message().find("q8_0 or q4_0"), std::string::npos);
+  EXPECT_FALSE(ParseGraph(text(" as f16", "32")).ok());
+}
+
 }  // namespace
 }  // namespace thresher
