@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from thresher.llm.formats import StoredTensor, quantize, read_gguf, read_safetensors
+from thresher.llm.formats import StoredTensor, quantize, read_gguf, read_safetensors, unpack_linears
 from thresher.llm.models import ModelConfig, gguf
 from thresher.llm.tokenizer import Tokenizer
 
@@ -69,7 +69,12 @@ def _encoded(tensor: StoredTensor, weights: str) -> StoredTensor:
 def _folder(path: Path) -> Loaded:
     described = _json(path / "config.json")
     config = ModelConfig.from_dict(described)
-    tensors = read_safetensors(path)
+    tensors: Mapping[str, StoredTensor] = read_safetensors(path)
+    quantized = described.get("quantization_config")
+    if quantized is not None:
+        if not isinstance(quantized, dict):
+            raise ValueError(f"{path / 'config.json'}: expected an object as quantization_config, got {quantized!r}")
+        tensors = unpack_linears(tensors, quantized)
     tokenizer = Tokenizer.from_folder(path) if (path / "tokenizer.json").is_file() else None
     return Loaded(config, tensors, tokenizer, _ends(path, config, tokenizer))
 

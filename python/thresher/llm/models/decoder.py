@@ -57,7 +57,7 @@ class Decoder:
           sequences: of how many sequences at most.
           table_width: how many pages each may have.
           pages: per layer how many pages there are.
-          cache: the type of what they hold: f32, bf16 or f16.
+          cache: how they hold it: f32, bf16, f16, or in blocks of q8_0 or q4_0.
         """
         build = _Layers(self, tokens)
         config, graph = self.config, build.graph
@@ -147,6 +147,10 @@ class Decoder:
             self._small[name] = np.ascontiguousarray(elements + np.float32(offset) if offset else elements)
         return self._small[name]
 
+    def columns(self, name: str) -> npt.NDArray[np.int64]:
+        """Which inputs the columns of a weight belong to."""
+        return np.asarray(self._tensors[name].array(), np.int64)
+
     def has_tensor(self, name: str) -> bool:
         """Whether the checkpoint has a tensor of that name."""
         return name in self._tensors
@@ -216,6 +220,10 @@ class _Layers:
             shape = (inputs, outputs)
         else:
             shape = (outputs, inputs)
+        if self._decoder.has_tensor(f"{name}.columns"):  # the weight's, in another order than x has them
+            columns = self.graph.constant(f"{name}.columns", self._decoder.columns(f"{name}.columns"))
+            x = self.add("embedding", self.add("permute", x, dims=[1, 0]), columns)
+            x = self.add("permute", x, dims=[1, 0])
         bias = None
         if self._decoder.has_tensor(f"{name}.bias"):
             bias = self.small(f"{name}.bias", (outputs,))
