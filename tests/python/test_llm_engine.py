@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import re
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -468,6 +469,8 @@ def test_what_cannot_be_loaded_is_named(folder, tmp_path):
         LLM(tmp_path)
     with pytest.raises(ValueError, match="kv_cache: expected one of"):
         LLM(folder, kv_cache="int3")
+    with pytest.raises(ValueError, match="kv_cache: expected heads of a multiple of 32 numbers for q8_0, got 16"):
+        LLM(folder, kv_cache="q8_0")
     with pytest.raises(ValueError, match="max_length: expected at most 512"):
         LLM(folder, max_length=4096)
     with pytest.raises(ValueError, match="speculation: expected 'ngram' or None, got 'guess'"):
@@ -476,8 +479,87 @@ def test_what_cannot_be_loaded_is_named(folder, tmp_path):
         LLM(folder, kv_cache_bytes=10)
 
 
+@pytest.mark.parametrize("cache", ["q8_0", "q4_0"])
+def test_keys_and_values_in_blocks(folder, tmp_path, cache):
+    """Pages are smaller, answers nearly the same; those of a batch that runs out of pages are those of each alone."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = transformers.LlamaConfig.from_pretrained(folder)
+    config.head_dim, config.initializer_range = 32, 0.1
+    torch.manual_seed(2)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    options = {"weights": "q8_0", "max_length": 200, "max_batch": 8, "num_threads": 2}
+    prompts = _prompts(12, seed=4)
+    with LLM(tmp_path, kv_cache="f32", kv_cache_bytes=1 << 20, **options) as exact:
+        wanted = exact.generate(prompts, max_tokens=12, temperature=0, ignore_eos=True, prompt_logprobs=0)
+        exact_page = exact.runner.cache_bytes // exact.stats().pages
+    with LLM(tmp_path, kv_cache=cache, kv_cache_bytes=1 << 20, **options) as made:
+        page = made.runner.cache_bytes // made.stats().pages
+        assert page * 128 == exact_page * (34 if cache == "q8_0" else 18)
+        together = made.generate(prompts, max_tokens=12, temperature=0, ignore_eos=True, prompt_logprobs=0)
+        alone = [made.generate(p, max_tokens=12, temperature=0, ignore_eos=True)[0] for p in prompts]
+    assert [o.completions[0].token_ids for o in together] == [o.completions[0].token_ids for o in alone]
+    with LLM(tmp_path, kv_cache=cache, kv_cache_bytes=7 * page, **options) as few:
+        again = few.generate(prompts, max_tokens=12, temperature=0, ignore_eos=True)
+        assert few.stats().preemptions
+    assert [o.completions[0].token_ids for o in again] == [o.completions[0].token_ids for o in alone]
+    errors = [
+        abs(a.logprob - b.logprob)
+        for x, y in zip(together, wanted, strict=True)
+        for a, b in zip(x.prompt_logprobs, y.prompt_logprobs, strict=True)
+    ]
+    assert 0 < np.mean(errors) < (0.02 if cache == "q8_0" else 0.3), np.mean(errors)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int8_weight"])
 def test_other_precisions_answer(folder, precision):
     with LLM(folder, precision=precision, max_length=200) as made:
         output = made.generate(_prompts(4), max_tokens=5, temperature=0, ignore_eos=True)
         assert all(len(o.completions[0].token_ids) == 5 for o in output)
+
+
+def test_a_draft_model_changes_no_token(folder, tmp_path):
+    """One that guesses well, one that guesses badly: the tokens are those without, at any temperature."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = transformers.LlamaConfig.from_pretrained(folder)
+    config.num_hidden_layers = 1
+    torch.manual_seed(5)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    options = {"weights": "q8_0", "max_length": 200, "max_batch": 4, "max_step_tokens": 48}
+    prompts = _prompts(10, seed=6)
+    asked = [{"temperature": 0}, {"temperature": 0.8, "seed": 3, "top_p": 0.9}]
+    with LLM(folder, **options) as plain:
+        wanted = [plain.generate(prompts, max_tokens=30, ignore_eos=True, **each) for each in asked]
+    for draft, well in ((folder, True), (tmp_path, False)):
+        with LLM(folder, draft_model=draft, **options) as made:
+            for each, expected in zip(asked, wanted, strict=True):
+                found = made.generate(prompts, max_tokens=30, ignore_eos=True, **each)
+                tokens = [o.completions[0].token_ids for o in found]
+                assert tokens == [o.completions[0].token_ids for o in expected]
+                drafted = sum(o.stats.drafted_tokens for o in found)
+                accepted = sum(o.stats.accepted_tokens for o in found)
+                assert drafted > 20
+                if each["temperature"] == 0:
+                    assert (accepted > 0.95 * drafted) is well
+            assert made.engine._draft_model.used_pages == 0
+            stream = made.stream(prompts[0], max_tokens=100, ignore_eos=True)
+            next(stream)
+            stream.cancel()
+            stream.result()
+            assert made.engine._draft_model.used_pages == 0
+
+
+def test_a_draft_model_that_fails_is_left_out(folder):
+    with LLM(folder, draft_model=folder, precision="fp32", max_length=200) as made:
+        made.engine._draft_model._runner.run = None
+        assert len(made.generate([5, 6], max_tokens=9, ignore_eos=True)[0].completions[0].token_ids) == 9
+
+
+def test_a_draft_model_has_to_fit(folder, tmp_path):
+    with pytest.raises(ValueError, match="expected one way to guess"):
+        LLM(folder, speculation="ngram", draft_model=folder)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    described = json.loads((tmp_path / "tokenizer.json").read_text())
+    described["model"]["vocab"]["zzz"] = len(described["model"]["vocab"])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    with pytest.raises(ValueError, match="draft_model: expected the tokens of the model"):
+        LLM(folder, draft_model=tmp_path)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thresher.cli.common import fail
+from thresher.cli.common import Command, JsonFile, colored, console, fail, write_json
 
 if TYPE_CHECKING:
     from thresher.llm import LLM, SamplingParams
@@ -29,7 +28,7 @@ _BENCH_EPILOG = """
 Examples:
 
 - `thresher llm bench model` measures one request at a time
-- `thresher llm bench model --batch 1 --batch 8 --prompt 512 --output 64 --json` several at a time, for programs
+- `thresher llm bench model --batch 1 --batch 8 --prompt 512 --output 64 --json=bench.json` several at a time
 """
 _QUANTIZE_EPILOG = """
 Examples:
@@ -42,7 +41,7 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A Hugging Face fol
 Precision = Annotated[
     str, typer.Option("--precision", help="Of products: model, fp32, bf16, fp16, int8, int8_weight or int4_weight.")
 ]
-Cache = Annotated[str | None, typer.Option("--kv-cache", help="How keys and values are kept: f32, bf16 or f16.")]
+Cache = Annotated[str | None, typer.Option("--kv-cache", help="Of keys and values: f32, bf16, f16, q8_0 or q4_0.")]
 Length = Annotated[
     int | None, typer.Option("--max-length", metavar="N", min=2, help="Tokens of a prompt with its answer.")
 ]
@@ -59,8 +58,8 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(name="llm", help="Language models: answer, chat, measure.", no_args_is_help=True)
     group.command(name="run", epilog=_RUN_EPILOG)(_run)
     group.command(name="chat", epilog=_CHAT_EPILOG)(_chat)
-    group.command(name="bench", epilog=_BENCH_EPILOG)(_bench)
-    group.command(name="quantize-report", epilog=_QUANTIZE_EPILOG)(_quantize_report)
+    group.command(name="bench", cls=Command, epilog=_BENCH_EPILOG)(colored(_bench))
+    group.command(name="quantize-report", cls=Command, epilog=_QUANTIZE_EPILOG)(colored(_quantize_report))
     app.add_typer(group)
 
 
@@ -120,7 +119,11 @@ def _bench(
     prompt: Annotated[int, typer.Option("--prompt", metavar="N", min=1, help="Tokens of each prompt.")] = 128,
     output: Annotated[int, typer.Option("--output", metavar="N", min=2, help="Tokens of each answer.")] = 64,
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often; medians are shown.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    beside: Annotated[
+        int | None,
+        typer.Option("--beside", metavar="N", min=1, help="Also: gaps in an answer while a prompt of N tokens comes."),
+    ] = None,
+    json_file: JsonFile = None,
     precision: Precision = "model",
     kv_cache: Cache = None,
     max_length: Length = None,
@@ -129,16 +132,20 @@ def _bench(
     """Measure how fast a model answers."""
     import time
 
-    from thresher.llm.bench import bench, peak_memory_bytes
+    from thresher.llm.bench import bench, bench_gap, peak_memory_bytes
 
     batches = batch or [1]
+    length, least = max_length or prompt + output, 1
+    if beside is not None:  # room for the prompt, and for an answer that goes on as long as it takes
+        length, least = max(length, beside + 1024), 2
     begin = time.monotonic()
-    with _load(model, precision, kv_cache, max_length or prompt + output, threads, max(batches)) as llm:
+    with _load(model, precision, kv_cache, length, threads, max(*batches, least)) as llm:
         load_s = time.monotonic() - begin
         try:
             results = [
                 bench(llm, batch=size, prompt_tokens=prompt, output_tokens=output, rounds=rounds) for size in batches
             ]
+            gap = None if beside is None else bench_gap(llm, prompt_tokens=beside).to_dict()
         except ValueError as error:
             fail(str(error))
         data: dict[str, Any] = {
@@ -149,11 +156,10 @@ def _bench(
             "cache_bytes": llm.runner.cache_bytes,
             "peak_memory_bytes": peak_memory_bytes(),
             "results": [result.to_dict() for result in results],
+            "beside": gap,
         }
-    if as_json:
-        typer.echo(json.dumps(data, indent=2))
-        return
-    _print_bench(data)
+    if not write_json(json_file, data):
+        _print_bench(data)
 
 
 def _quantize_report(
@@ -165,11 +171,10 @@ def _quantize_report(
         list[str] | None, typer.Option("--encoding", metavar="NAME", help="One of them; may be repeated. Default: all.")
     ] = None,
     window: Annotated[int, typer.Option("--window", metavar="N", min=2, help="Tokens predicted together.")] = 512,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    json_file: JsonFile = None,
     threads: Threads = 0,
 ) -> None:
     """Compare encodings of a model's weights with fp32: perplexity, and how often the same token is the likeliest."""
-    from rich.console import Console
     from rich.table import Table
 
     from thresher.cli.common import engine
@@ -190,26 +195,25 @@ def _quantize_report(
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"expected the module {error.name}, got none; pip install 'thresher[llm]'")
-    if as_json:
-        typer.echo(json.dumps({"model": str(model), "results": [result.to_dict() for result in results]}, indent=2))
+    if write_json(json_file, {"model": str(model), "results": [result.to_dict() for result in results]}):
         return
     table = Table(title=f"{model}, {results[0].tokens} tokens", title_justify="left")
     table.add_column("encoding")
-    for column in ("weights MB", "perplexity", "to fp32", "same token"):
+    for column in ("weights MB", "KV kB/token", "perplexity", "to fp32", "same token"):
         table.add_column(column, justify="right")
     for result in results:
         table.add_row(
             result.name,
             f"{result.weight_bytes / 1e6:.0f}",
+            f"{result.cache_token_bytes / 1e3:.1f}",
             f"{result.perplexity:.2f}",
             f"{100 * (result.perplexity / results[0].perplexity - 1):+.2f} %",
             f"{100 * result.agreement:.1f} %",
         )
-    Console().print(table)
+    console().print(table)
 
 
 def _print_bench(data: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{data['model']}, precision {data['precision']}", title_justify="left")
@@ -238,14 +242,23 @@ def _print_bench(data: dict[str, Any]) -> None:
             "" if read is None else f"{read:.1f}",
             "" if share is None else f"{100 * share:.0f} %",
         )
-    console = Console()
-    console.print(table)
-    console.print(
+    shown = console()
+    shown.print(table)
+    shown.print(
         f"loaded in {data['load_s']:.1f} s; weights {data['weight_bytes'] / 1e6:.0f} MB, cache "
         f"{data['cache_bytes'] / 1e6:.0f} MB, peak memory of the process {data['peak_memory_bytes'] / 1e6:.0f} MB",
         highlight=False,
         soft_wrap=True,
     )
+    gap = data["beside"]
+    if gap is not None:
+        shown.print(
+            f"between two tokens of an answer, 99 of 100 times: {gap['alone_p99_ms']:.1f} ms; while a prompt of "
+            f"{gap['prompt_tokens']} tokens is computed beside it ({gap['prefill_s']:.1f} s): "
+            f"{gap['beside_p99_ms']:.1f} ms",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _params(**options: Any) -> SamplingParams:

@@ -15,10 +15,12 @@ from typing import Any
 from thresher import _engine
 from thresher.llm import loading
 from thresher.llm.cache import PagePool
+from thresher.llm.draft_model import DraftModel
 from thresher.llm.engine import Engine, EngineStats
+from thresher.llm.formats.tensors import BLOCKS
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.request import Delta, Request, RequestStats
-from thresher.llm.runner import CACHE_BYTES, Runner, page_bytes
+from thresher.llm.runner import CACHES, Runner, page_bytes
 from thresher.llm.sampling import Logprobs, SamplingParams
 from thresher.llm.tokenizer import Message, Tokenizer
 
@@ -98,6 +100,7 @@ class LLM:
         prefix_cache: bool = True,
         prefix_cache_ttl_s: float | None = None,
         speculation: str | None = None,
+        draft_model: str | os.PathLike[str] | None = None,
         draft_tokens: int = 4,
         num_threads: int = 0,
     ) -> None:
@@ -109,8 +112,8 @@ class LLM:
             "int8_weight" or "int4_weight".
           weights: how matrices are kept: "model" (as they are stored), "fp32", or quantised while they are loaded to
             "q8_0", "q5_1", "q5_0", "q4_1" or "q4_0".
-          kv_cache: how keys and values are kept: "f32", "bf16" or "f16". Default: "f32" with precision "fp32", else
-            "bf16".
+          kv_cache: how keys and values are kept: "f32", "bf16", "f16", or with a scale for 32 numbers in 8 bits
+            ("q8_0") or 4 ("q4_0"). Default: "f32" with precision "fp32", else "bf16".
           kv_cache_bytes: memory for them. Default: enough for max_batch sequences of max_length, but at most a quarter
             of the machine's memory.
           max_batch: how many sequences are computed together.
@@ -121,6 +124,8 @@ class LLM:
           prefix_cache_ttl_s: for how long they are kept; default: until the room is wanted.
           speculation: "ngram" guesses how an answer goes on from what stands in it and its prompt already, and checks
             several tokens in a step: the same tokens, sooner, in texts that repeat; None: one token after the other.
+          draft_model: a smaller model with the same tokens, which guesses instead; it gets pages of its own for
+            max_batch sequences, and the options of this one.
           draft_tokens: how many are guessed at a time.
           num_threads: default: as many as the engine has.
 
@@ -130,11 +135,13 @@ class LLM:
           MemoryError: there is no room for keys and values.
         """
         cache = kv_cache or ("f32" if precision == "fp32" else "bf16")
-        if cache not in CACHE_BYTES:
-            raise ValueError(f"kv_cache: expected one of {', '.join(CACHE_BYTES)}, got {cache!r}")
+        if cache not in CACHES:
+            raise ValueError(f"kv_cache: expected one of {', '.join(CACHES)}, got {cache!r}")
         _at_least_one(max_batch=max_batch, max_step_tokens=max_step_tokens, max_waiting=max_waiting)
         if speculation not in (None, "ngram"):
             raise ValueError(f"speculation: expected 'ngram' or None, got {speculation!r}")
+        if speculation and draft_model is not None:
+            raise ValueError("expected one way to guess, got speculation and draft_model; leave one of them out")
         _at_least_one(draft_tokens=draft_tokens)
         _engine.initialize()
         loaded = loading.load(Path(path), weights)
@@ -145,39 +152,34 @@ class LLM:
         _at_least_one(max_length=length - 1)
         if max_length is not None and max_length > most:
             raise ValueError(f"max_length: expected at most {most}, which the model was made for, got {max_length}")
-        decoder = Decoder(self.config, loaded.tensors, length)
-        one = page_bytes(decoder, cache)
-        if kv_cache_bytes is None:
-            wanted = max_batch * -(-length // PAGE_TOKENS)
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            pages = max(1, min(wanted, memory // 4 // one))
-        else:
-            pages = kv_cache_bytes // one
-            if pages < 1:
-                raise ValueError(f"kv_cache_bytes: expected at least {one}, one page, got {kv_cache_bytes}")
-        runner = Runner(
-            decoder,
-            pages=pages,
-            max_batch=max_batch,
-            max_tokens=max(max_step_tokens, max_batch),
-            max_scored=max_batch + _MORE_SCORES,
-            cache=cache,
-            precision=precision,
-            num_threads=num_threads,
-            name=Path(path).name,
+        options: dict[str, Any] = {
+            "max_batch": max_batch,
+            "max_tokens": max(max_step_tokens, max_batch),
+            "cache": cache,
+            "precision": precision,
+            "num_threads": num_threads,
+        }
+        self.runner = _runner(
+            loaded, Path(path), length, kv_cache_bytes, max_scored=max_batch + _MORE_SCORES, **options
         )
-        runner.prepare()
-        self.runner = runner
+        drafter = None
+        if draft_model is not None:
+            small = loading.load(Path(draft_model), weights)
+            _check_same_tokens(loaded, small)
+            draft_runner = _runner(small, Path(draft_model), length, None, **options)
+            pool = PagePool(draft_runner.pages, PAGE_TOKENS)
+            drafter = DraftModel(draft_runner, pool, self.config.vocab_size, draft_tokens)
         self.engine = Engine(
-            runner,
-            PagePool(pages, PAGE_TOKENS, prefix_cache_ttl_s),
+            self.runner,
+            PagePool(self.runner.pages, PAGE_TOKENS, prefix_cache_ttl_s),
             vocab_size=self.config.vocab_size,
             max_length=length,
             eos_token_ids=loaded.eos_token_ids,
             tokenizer=self.tokenizer,
             max_waiting=max_waiting,
             prefix_cache=prefix_cache,
-            draft_tokens=draft_tokens if speculation else 0,
+            draft_tokens=draft_tokens if speculation or drafter else 0,
+            draft_model=drafter,
         )
 
     # ---- generation ----
@@ -331,6 +333,43 @@ class LLM:
 
     def _stream(self, prompt: list[int], params: SamplingParams) -> Stream:
         return Stream(self.engine, prompt, params)
+
+
+def _runner(
+    loaded: loading.Loaded, path: Path, length: int, kv_cache_bytes: int | None, *, cache: str, **options: Any
+) -> Runner:
+    """A runner whose pages take so many bytes, or are enough for max_batch sequences of `length` tokens."""
+    config = loaded.config
+    numbers = BLOCKS[cache][0]
+    if config.head_size % numbers:
+        raise ValueError(
+            f"kv_cache: expected heads of a multiple of {numbers} numbers for {cache}, got {config.head_size}; "
+            "use f32, bf16 or f16"
+        )
+    if length > config.max_positions:
+        raise ValueError(f"{path}: expected a model for {length} tokens, got one for {config.max_positions}")
+    decoder = Decoder(config, loaded.tensors, length)
+    one = page_bytes(decoder, cache)
+    if kv_cache_bytes is None:
+        wanted = options["max_batch"] * -(-length // PAGE_TOKENS)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        pages = max(1, min(wanted, memory // 4 // one))
+    else:
+        pages = kv_cache_bytes // one
+        if pages < 1:
+            raise ValueError(f"kv_cache_bytes: expected at least {one}, one page, got {kv_cache_bytes}")
+    runner = Runner(decoder, pages=pages, cache=cache, name=path.name, **options)
+    runner.prepare()
+    return runner
+
+
+def _check_same_tokens(large: loading.Loaded, small: loading.Loaded) -> None:
+    if large.tokenizer is not None and small.tokenizer is not None:
+        same = large.tokenizer.backend.get_vocab() == small.tokenizer.backend.get_vocab()
+    else:
+        same = large.config.vocab_size == small.config.vocab_size
+    if not same:
+        raise ValueError("draft_model: expected the tokens of the model, got others; take a smaller one of its family")
 
 
 class _Pending:

@@ -93,6 +93,74 @@ def bench(llm: LLM, *, batch: int, prompt_tokens: int, output_tokens: int, round
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class GapResult:
+    """What a long prompt does to an answer that is under way.
+
+    Attributes:
+      prompt_tokens: of the prompt.
+      alone_p99_ms: between two tokens of the answer without it, 99 of 100 times at most.
+      beside_p99_ms: while the prompt is computed.
+      beside_tokens: of the answer in that time.
+      prefill_s: from when the prompt came to its first token.
+    """
+
+    prompt_tokens: int
+    alone_p99_ms: float
+    beside_p99_ms: float
+    beside_tokens: int
+    prefill_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def bench_gap(llm: LLM, *, prompt_tokens: int, alone_tokens: int = 100) -> GapResult:
+    """Measures the time between tokens of an answer before and while a prompt is computed beside it.
+
+    Args:
+      llm: the model, made for two sequences or more.
+      prompt_tokens: of the prompt.
+      alone_tokens: how many tokens of the answer come before it.
+
+    Raises:
+      ValueError: the prompt does not fit the model.
+    """
+    random = np.random.default_rng(1)
+
+    def tokens(count: int) -> list[int]:
+        found: list[int] = random.integers(0, llm.config.vocab_size, count).tolist()
+        return found
+
+    # Once before, so that plans are made and the engine knows how long tokens take.
+    llm.generate([tokens(16), tokens(min(prompt_tokens, 512))], temperature=0, max_tokens=8, ignore_eos=True)
+    answer = llm.stream(tokens(16), temperature=0, ignore_eos=True)
+    times: list[float] = []
+    try:
+        while len(times) <= alone_tokens:
+            next(answer)
+            times.append(time.monotonic())
+        alone = np.diff(times)
+        prompt = llm.stream(tokens(prompt_tokens), temperature=0, max_tokens=1, ignore_eos=True)
+        times = times[-1:]
+        while not prompt.request.stats.first_token:
+            next(answer)
+            times.append(time.monotonic())
+        stats = prompt.result().stats
+    except StopIteration:
+        raise ValueError("expected an answer longer than the prompt takes, got its end; raise max_length") from None
+    finally:
+        answer.cancel()
+    return GapResult(
+        prompt_tokens,
+        float(np.percentile(alone, 99)) * 1e3,
+        float(np.percentile(np.diff(times), 99)) * 1e3,
+        len(times) - 1,
+        stats.ttft_s,
+    )
+
+
 def peak_memory_bytes() -> int:
     """The most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 
 from thresher.llm.cache import PagePool
 from thresher.llm.constraints import Guides
+from thresher.llm.draft_model import DraftModel
 from thresher.llm.request import Delta, Request, State
 from thresher.llm.request import Sequence as Answer
 from thresher.llm.runner import Runner, Work
 from thresher.llm.sampling import Floats, Logprobs, Sampler, SamplingParams, report
 from thresher.llm.scheduler import Scheduler, Step
-from thresher.llm.speculation import NGramDrafts
+from thresher.llm.speculation import ModelDrafts, NGramDrafts
 from thresher.llm.tokenizer import TextStream, Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Engine:
         max_waiting: int = 1024,
         prefix_cache: bool = True,
         draft_tokens: int = 0,
+        draft_model: DraftModel | None = None,
     ) -> None:
         """Starts the engine's thread.
 
@@ -103,6 +105,7 @@ class Engine:
           max_waiting: answers in the queue beyond which requests are refused.
           prefix_cache: beginnings of prompts are computed once.
           draft_tokens: how many are guessed at a time; 0: none.
+          draft_model: guesses them; None: they are taken from what stands in prompt and answer.
         """
         self.max_length = min(max_length, pool.pages * pool.page_tokens)
         self._runner = runner
@@ -113,8 +116,10 @@ class Engine:
             max_tokens=runner.max_tokens,
             max_scored=runner.max_scored,
             prefix_cache=prefix_cache,
+            draft_model=draft_model,
         )
         self._draft_tokens = draft_tokens
+        self._draft_model = draft_model
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_token_ids)
         self._tokenizer = tokenizer
@@ -266,7 +271,8 @@ class Engine:
                 if not request.params.ignore_eos:
                     answer.ends |= self._eos
                 if self._draft_tokens:
-                    answer.drafts = NGramDrafts(self._draft_tokens)
+                    model = self._draft_model is not None
+                    answer.drafts = ModelDrafts() if model else NGramDrafts(self._draft_tokens)
                 if self._tokenizer is not None:
                     answer.text = TextStream(self._tokenizer, tuple(request.params.stop))
                 answers.append(answer)
@@ -412,7 +418,8 @@ class Engine:
             if self._decode_s and tokens == decoding + drafted:
                 guess_s = max(time_s - self._decode_s, 0.0) / drafted
                 self._draft_s += (guess_s - self._draft_s) * (_SMOOTHING if self._draft_s else 1.0)
-                self._scheduler.draft_price = self._draft_s / self._decode_s
+                model_s = 0.0 if self._draft_model is None else self._draft_model.guess_s
+                self._scheduler.draft_price = (self._draft_s + model_s) / self._decode_s
             return
         if tokens == decoding:
             self._decode_s += (time_s - self._decode_s) * (_SMOOTHING if self._decode_s else 1.0)

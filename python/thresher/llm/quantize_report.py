@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thresher.llm.api import LLM
+from thresher.llm.models.decoder import PAGE_TOKENS
+from thresher.llm.runner import CACHES
 from thresher.llm.sampling import Logprobs
 
-# Options of LLM by the name of what they make; keys and values are f32 in all, so that weights alone differ.
+# Options of LLM by the name of what they make. Either weights differ from the reference or keys and values do.
 ENCODINGS: dict[str, dict[str, str]] = {
     "model": {},
     **{name: {"precision": name, "weights": "fp32"} for name in ("bf16", "int8", "int8_weight", "int4_weight")},
     **{name: {"precision": "fp32", "weights": name} for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")},
+    **{f"kv_{name}": {"precision": "fp32", "weights": "fp32", "kv_cache": name} for name in CACHES if name != "f32"},
 }
 _REFERENCE = {"precision": "fp32", "weights": "fp32"}
 
@@ -49,6 +52,7 @@ class EncodingResult:
     Attributes:
       name: of ENCODINGS, or "fp32", which the others are compared with.
       weight_bytes: packed weights in memory.
+      cache_token_bytes: keys and values of a token.
       perplexity: of the text.
       agreement: the share of places where the most likely token is that of fp32.
       tokens: how many were predicted.
@@ -56,6 +60,7 @@ class EncodingResult:
 
     name: str
     weight_bytes: int
+    cache_token_bytes: int
     perplexity: float
     agreement: float
     tokens: int
@@ -99,8 +104,8 @@ def quantize_report(
     for name in ("fp32", *encodings):
         if progress is not None:
             progress(name)
-        options: dict[str, Any] = dict(ENCODINGS.get(name, _REFERENCE))
-        with LLM(path, **options, kv_cache="f32", max_batch=1, prefix_cache=False, num_threads=num_threads) as llm:
+        options: dict[str, Any] = {"kv_cache": "f32", **ENCODINGS.get(name, _REFERENCE)}
+        with LLM(path, **options, max_batch=1, prefix_cache=False, num_threads=num_threads) as llm:
             found = _predict(llm, text, window)
             likely = [each.top[0][0] for each in found]
             best = best or likely
@@ -108,6 +113,7 @@ def quantize_report(
                 EncodingResult(
                     name,
                     llm.runner.weight_bytes,
+                    llm.runner.cache_bytes // (llm.stats().pages * PAGE_TOKENS),
                     math.exp(-sum(each.logprob for each in found) / len(found)),
                     sum(a == b for a, b in zip(likely, best, strict=True)) / len(found),
                     len(found),

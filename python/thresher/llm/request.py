@@ -10,7 +10,7 @@ from typing import Any
 
 from thresher.llm.constraints import Guide
 from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
-from thresher.llm.speculation import NGramDrafts
+from thresher.llm.speculation import Drafts
 
 
 class State(enum.Enum):
@@ -87,7 +87,7 @@ class Sequence:
         self.pages: list[int] = []
         self.registered = 0  # of pages
         self.text: Any = None  # turns tokens into text; None: nobody wants it
-        self.drafts: NGramDrafts | None = None
+        self.drafts: Drafts | None = None
         self.ends: frozenset[int] = frozenset()  # tokens that end the answer
 
     @property

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from thresher import _engine
+from thresher.llm.formats.tensors import stored_bytes
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 
 _log = logging.getLogger(__name__)
 
-CACHE_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+CACHES = ("f32", "bf16", "f16", "q8_0", "q4_0")  # how keys and values may be kept
 _ALIGNMENT = 64
 _LEAST_EXTENT = 8  # a plan for many sizes is looked for with at least so much room
 
@@ -44,7 +45,7 @@ class Work:
 def page_bytes(decoder: Decoder, cache: str) -> int:
     """What one page takes in all layers together."""
     config = decoder.config
-    return config.num_layers * config.num_kv_heads * 2 * PAGE_TOKENS * config.head_size * CACHE_BYTES[cache]
+    return stored_bytes(cache, (config.num_layers, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size))
 
 
 class Runner:
@@ -71,7 +72,7 @@ class Runner:
           max_batch: sequences of one step.
           max_tokens: tokens of one step, of all sequences together.
           max_scored: scores of one step, of all sequences together; default: one a sequence.
-          cache: the type of keys and values in the pages.
+          cache: how keys and values are kept in the pages, one of CACHES.
           precision: of products with weights, as in the compiler's configuration.
           num_threads: 0: as many as the engine has.
           name: of the plans in profiles.
@@ -82,7 +83,7 @@ class Runner:
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.max_scored = max(max_batch, min(max_scored or max_batch, max_tokens))
         self._decoder = decoder
-        self._pages = pages
+        self.pages = pages
         self._cache = cache
         self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads}
         self._name = name
@@ -107,9 +108,7 @@ class Runner:
         )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
         self._body_places: dict[int, tuple[bytes, bytes]] = {}  # by tokens: inputs and output
-        self._head_places: dict[
-            tuple[int, bool], tuple[bytes, bytes]
-        ] = {}  # by scores; of all tokens?
+        self._head_places: dict[tuple[int, bool], tuple[bytes, bytes]] = {}  # by scores; of all tokens?
         self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
         self._rows = np.empty((self.max_scored, config.hidden_size), np.float32)
         self._logits = np.empty((self.max_scored, config.vocab_size), np.float32)
@@ -124,7 +123,7 @@ class Runner:
     @property
     def cache_bytes(self) -> int:
         """Memory of all pages."""
-        return self._pages * page_bytes(self._decoder, self._cache)
+        return self.pages * page_bytes(self._decoder, self._cache)
 
     def prepare(self) -> None:
         """Makes the plans that one sequence alone wants: for one token and for many."""
@@ -196,7 +195,7 @@ class Runner:
         return places
 
     def _body_graph(self, tokens: int) -> _engine.Graph:
-        pages = [self._pages] * self._decoder.config.num_layers
+        pages = [self.pages] * self._decoder.config.num_layers
         return self._decoder.body(tokens, self.max_batch, self._width, pages, self._cache)
 
 

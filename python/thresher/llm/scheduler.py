@@ -11,8 +11,10 @@ from __future__ import annotations
 import dataclasses
 
 from thresher.llm.cache import PagePool
+from thresher.llm.draft_model import DraftModel
 from thresher.llm.request import Sequence, State
 from thresher.llm.runner import Work
+from thresher.llm.speculation import NGramDrafts
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,6 +51,7 @@ class Scheduler:
         max_tokens: int,
         max_scored: int | None = None,
         prefix_cache: bool = True,
+        draft_model: DraftModel | None = None,
     ) -> None:
         """Begins without sequences.
 
@@ -58,6 +61,7 @@ class Scheduler:
           max_tokens: tokens of one step.
           max_scored: scores of one step; default: one a sequence.
           prefix_cache: beginnings of prompts that are in pages already are not computed again.
+          draft_model: guesses how answers go on; None: those that guess do so for themselves.
         """
         self.pool = pool
         self.max_batch, self.max_tokens = max_batch, max_tokens
@@ -65,6 +69,7 @@ class Scheduler:
         self.draft_price = 0.0  # the time of a guess in a step, as a share of the step's
         self._spare = (max_scored or max_batch) - max_batch  # scores beside one of each sequence
         self._prefix_cache = prefix_cache
+        self._draft_model = draft_model
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
 
@@ -145,16 +150,22 @@ class Scheduler:
     def _drafts(self, decoding: list[Sequence], most: int) -> dict[int, list[int]]:
         """Guesses for sequences that decode, by id; they take no pages from anybody."""
         drafts: dict[int, list[int]] = {}
+        price = self.draft_price * len(decoding)
+        rooms: list[tuple[Sequence, int]] = []
         for sequence in decoding:
-            if sequence.drafts is None or most < 1 or sequence.state is not State.RUNNING:
+            if sequence.drafts is None or sequence.state is not State.RUNNING:
                 continue
             in_pages = len(sequence.pages) * self.pool.page_tokens - sequence.computed - 1
-            useful = sequence.request.max_tokens - sequence.generated - 1
-            room = min(most, in_pages, useful)
-            draft = sequence.drafts.propose(sequence.tokens, room, self.draft_price * len(decoding))
-            if draft:
-                drafts[id(sequence)] = draft
-                most -= len(draft)
+            rooms.append((sequence, min(in_pages, sequence.request.max_tokens - sequence.generated - 1)))
+        if self._draft_model is not None:
+            each = most // max(len(rooms), 1)
+            return self._draft_model.propose([(sequence, min(room, each)) for sequence, room in rooms], price)
+        for sequence, room in rooms:
+            if isinstance(sequence.drafts, NGramDrafts) and most > 0:
+                draft = sequence.drafts.propose(sequence.tokens, min(room, most), price)
+                if draft:
+                    drafts[id(sequence)] = draft
+                    most -= len(draft)
         return drafts
 
     def _admit(self, limit: int) -> None:
@@ -204,6 +215,8 @@ class Scheduler:
         self.add(sequence)
 
     def _give_back(self, sequence: Sequence) -> None:
+        if self._draft_model is not None:
+            self._draft_model.forget(sequence)
         self.pool.release(sequence.pages)
         sequence.pages = []
         sequence.computed = sequence.registered = 0

@@ -1,0 +1,135 @@
+"""A smaller model that guesses how the answers of a larger one go on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence as Many
+
+import numpy as np
+
+from thresher.llm.cache import PagePool
+from thresher.llm.request import Sequence
+from thresher.llm.runner import Runner, Work
+from thresher.llm.speculation import ModelDrafts
+
+_log = logging.getLogger(__name__)
+
+_SMOOTHING = 0.2
+
+
+class DraftModel:
+    """Guesses for several answers at a time. Belongs to the engine's thread.
+
+    Attributes:
+      guess_s: the time of a guess; 0: not known yet.
+    """
+
+    def __init__(self, runner: Runner, pool: PagePool, vocab_size: int, longest: int) -> None:
+        """Begins without answers.
+
+        Args:
+          runner: of the smaller model.
+          pool: its pages.
+          vocab_size: of the larger model; what it does not know is not guessed.
+          longest: how many tokens are guessed at a time.
+        """
+        self.guess_s = 0.0
+        self._runner, self._pool = runner, pool
+        self._vocab_size, self._longest = vocab_size, longest
+        self._failed = False
+
+    @property
+    def used_pages(self) -> int:
+        """Pages that answers have."""
+        return self._pool.used
+
+    def propose(self, wanted: Many[tuple[Sequence, int]], price: float) -> dict[int, list[int]]:
+        """Drafts of answers, by the id of each.
+
+        Args:
+          wanted: answers that decode, and how many tokens are useful for each at most.
+          price: as of Drafts.pays().
+        """
+        if self._failed:
+            return {}
+        try:
+            return self._propose(wanted, price)
+        except Exception:
+            _log.exception("the draft model failed; answers go on without it")
+            self._failed = True
+            return {}
+
+    def forget(self, sequence: Sequence) -> None:
+        """Gives back the pages of an answer."""
+        own = sequence.drafts
+        if isinstance(own, ModelDrafts):
+            self._pool.release(own.pages)
+            own.pages, own.tokens, own.same = [], [], 0
+
+    def _propose(self, wanted: Many[tuple[Sequence, int]], price: float) -> dict[int, list[int]]:
+        begin = time.monotonic()
+        open_ = self._catch_up(wanted, price)
+        drafts: dict[int, list[int]] = {id(sequence): [] for sequence, *_ in open_}
+        guessed = 0
+        while open_:
+            work = [Work(new, len(own.tokens), own.pages, 1) for _, own, new, _ in open_]
+            rows = self._runner.run(work)
+            still = []
+            for (sequence, own, new, room), row in zip(open_, rows, strict=True):
+                own.tokens += new
+                token = int(np.argmax(row))
+                if token >= self._vocab_size:
+                    continue
+                draft = drafts[id(sequence)]
+                draft.append(token)
+                guessed += 1
+                if len(draft) < room and self._grow(own, len(own.tokens) + 1):
+                    still.append((sequence, own, [token], room))
+            open_ = still
+        if guessed:
+            guess_s = (time.monotonic() - begin) / guessed
+            self.guess_s += (guess_s - self.guess_s) * (_SMOOTHING if self.guess_s else 1.0)
+        return {number: draft for number, draft in drafts.items() if draft}
+
+    def _catch_up(
+        self, wanted: Many[tuple[Sequence, int]], price: float
+    ) -> list[tuple[Sequence, ModelDrafts, list[int], int]]:
+        """Computes what this model has not seen of the answers; gives those of which one step is left."""
+        ready: list[tuple[Sequence, ModelDrafts, list[int], int]] = []
+        behind: list[Work] = []
+        grown: list[tuple[ModelDrafts, list[int]]] = []
+        space = self._runner.max_tokens
+        for sequence, room in wanted:
+            own = sequence.drafts
+            if room < 1 or not isinstance(own, ModelDrafts) or not own.pays(price):
+                continue
+            tokens = sequence.tokens
+            last = min(len(own.tokens), len(tokens) - 1)
+            while own.same < last and own.tokens[own.same] == tokens[own.same]:
+                own.same += 1
+            own.same = min(own.same, last)
+            del own.tokens[own.same :]
+            new = tokens[own.same :]
+            chunk = new[:space]
+            if not chunk or not self._grow(own, own.same + len(chunk)):
+                continue
+            space -= len(chunk)
+            if len(chunk) == len(new):
+                ready.append((sequence, own, new, min(room, self._longest)))
+            else:
+                behind.append(Work(chunk, own.same, own.pages, 0))
+                grown.append((own, chunk))
+        if behind:
+            self._runner.run(behind)
+            for own, chunk in grown:
+                own.tokens += chunk
+        return ready
+
+    def _grow(self, own: ModelDrafts, length: int) -> bool:
+        while len(own.pages) * self._pool.page_tokens < length:
+            page = self._pool.allocate()
+            if page is None:
+                return False
+            own.pages.append(page)
+        return True
