@@ -114,7 +114,7 @@ def _integers(tensor: StoredTensor) -> Integers:
 def _unpack(words: Integers, bits: int, order: range | tuple[int, ...]) -> Integers:
     """Codes of rows of words, those of a word in the order that their bits are named in."""
     shifts = bits * np.array(order, np.int32)
-    codes = (np.ascontiguousarray(words)[:, :, None] >> shifts) & (2**bits - 1)
+    codes: Integers = (np.ascontiguousarray(words)[:, :, None] >> shifts) & np.int32(2**bits - 1)
     return codes.reshape(len(words), -1)
 
 
