@@ -23,7 +23,7 @@ from thresher.llm.tokenizer import TextStream, Tokenizer
 _log = logging.getLogger(__name__)
 
 _MOST_GAP = 3.0  # how much longer than a step of decoding one with part of a prompt may take
-_LEAST_CHUNK = 16
+_LEAST_CHUNK = 2
 _SMOOTHING = 0.2
 
 
