@@ -42,14 +42,14 @@ struct Attention {
     views[3] = ints(c.lengths_, {args.sequences});
     views[4] = ints(c.tables_, {args.sequences, args.table_width});
     views[5] = MakeView(out.data(), dtype, shape);
-    params = {args.window, 0, args.scale, args.softcap};
+    params = {args.window, 0, args.scale, args.softcap, args.blocks};
   }
 
   Call MakeCall() const { return {static_cast<uint32_t>(KernelId::kPagedAttention), &params, sizeof params, views, 7}; }
 
   StoredFloats q, out;
   View views[7];
-  PagedAttentionParams params{};
+  PagedAttentionParams params;
 };
 
 std::vector<float> Attend(PagedCase& c, DType dtype, Order order = Order::kForward) {
