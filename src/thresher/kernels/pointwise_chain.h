@@ -5,7 +5,7 @@
 // which are widened as they are read and rounded once as they are stored; what lies between is f32 or bool.
 //
 // A Chain is the parameters of KernelId::kPointwise on every device: the CPU runs it tile by tile, others element by
-// element and in f32 alone (cuda/chain_kernel.h).
+// element (cuda/chain_kernel.h).
 #pragma once
 
 #include <cstddef>
