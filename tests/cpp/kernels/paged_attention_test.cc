@@ -64,8 +64,8 @@ TEST(PagedAttention, PagesOf16Bits) {
 // What is in blocks is what the blocks stand for, bit by bit.
 TEST(PagedAttention, PagesInBlocks) {
   for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
-    for (const int64_t depth : {32, 64, 96, 128, 256}) {
-      const std::vector<Sequence> sequences = {{1, 600}, {40, 300}, {1, 1}, {3, 17}};
+    for (const int64_t depth : {32, 96, 256}) {
+      const std::vector<Sequence> sequences = {{1, 300}, {20, 40}, {1, 1}, {3, 17}};
       Check({.depth = depth, .page_tokens = 32, .blocks = blocks}, sequences);
       Check({.depth = depth, .window = 20, .blocks = blocks}, sequences);
       Case packed({.depth = depth, .blocks = blocks}, sequences), plain({.depth = depth}, sequences, blocks);

@@ -253,7 +253,7 @@ class Engine {
 };
 
 TEST(PagedStress, EveryAnswerIsThatOfItsRequestAlone) {
-  constexpr int kThreads = 3, kRequests = 10;
+  constexpr int kThreads = 3, kRequests = 60;
   for (const Encoding cache : {Encoding::kF32, Encoding::kBf16, Encoding::kQ8_0, Encoding::kQ4_0}) {
     Model model(cache);
     std::atomic<int> preemptions{0}, cancelled{0};
