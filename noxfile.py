@@ -383,8 +383,8 @@ def bench(session: nox.Session) -> None:
         "bench/run.py. Results lie in build/bench. Arguments that are not listed here go to bench/run.py, or with "
         "--kernels to each program of bench/kernels. bench/run.py knows --precision fp32,bf16,fp16,int8, "
         "--model minilm|bert-base, --latency, --accuracy, --sizes, --door, --scaling, --architectures, --quick, "
-        "--rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; `python bench/run.py --help` explains "
-        "them.",
+        "--rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; `python bench/run.py --help` "
+        "explains them.",
         [
             "",
             "--quick --precision fp32,int8",

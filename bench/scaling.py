@@ -104,7 +104,7 @@ def measure(model: str, precisions: tuple[str, ...], batches: tuple[int, ...], q
                         "threads": case.threads,
                         "median_ms": median(calls[at]),
                         "least_ms": min(calls[at]),
-                        "p99_ms": percentile(calls[at], 99),
+                        "p99_ms": percentile(calls[at], 0.99),
                         "speedup": median(speedups),
                     }
                 )
@@ -136,7 +136,7 @@ def busy(encoder: Any, cores: int, quick: bool) -> dict[str, Any]:
                 other.kill()
     result: dict[str, Any] = {"threads": cores, "ratio": median(found["busy"]) / median(found["idle"])}
     for name, times in found.items():
-        result[name] = {"median_ms": median(times), "p99_ms": percentile(times, 99), "calls": len(times)}
+        result[name] = {"median_ms": median(times), "p99_ms": percentile(times, 0.99), "calls": len(times)}
     return result
 
 

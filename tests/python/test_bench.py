@@ -228,6 +228,31 @@ def test_the_way_into_a_model_is_a_page_of_its_own() -> None:
         options.parse([*needed, "--door", "--sizes"])
 
 
+def test_numbers_of_threads_reach_all_cores() -> None:
+    scaling = pytest.importorskip("scaling")
+    assert [scaling.thread_counts(cores) for cores in (1, 2, 3, 16, 24)] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4, 8, 16],
+        [1, 2, 4, 8, 16, 24],
+    ]
+    cases = [
+        {
+            "precision": "fp32",
+            "batch": 1,
+            "threads": n,
+            "median_ms": 8 / n,
+            "least_ms": 8 / n,
+            "p99_ms": 9,
+            "speedup": n,
+        }
+        for n in (1, 2, 4)
+    ]
+    picture = scaling.picture_of({"model": "minilm", "cases": cases})
+    assert ">threads</text>" in picture and ">batch 1</text>" in picture and "Thresher, 2 ms" in picture
+
+
 def test_latency_has_its_own_cases() -> None:
     settings = chosen("--latency")
     assert (settings.threads, settings.batches) == ((1,), (1,))
