@@ -144,7 +144,7 @@ def _activated(x: Any, activation: str) -> Any:
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("sizes", [(1, 64, 128), (3, 40, 264), (8, 24, 64), (17, 40, 24), (128, 96, 64)])
 def test_values_of_16_bits_stay_so(lab: Any, sizes: tuple[int, int, int], dtype: str, activation: str) -> None:
-    """Rows, weight, residual and result in 16 bits; on a device one step, and no cast but at the borders."""
+    """Rows, weight, residual and result in 16 bits; on a device one step, and conversions alone beside it."""
     m, n, k = sizes
     x, _ = _stored(_matrix(m, k, 1), dtype)
     w, bits = _stored(_matrix(n, k, 2) / math.sqrt(k), dtype)
@@ -164,7 +164,8 @@ def test_values_of_16_bits_stay_so(lab: Any, sizes: tuple[int, int, int], dtype:
     plan = lab.plan(build)
     if not lab.is_cpu:
         steps = [step["name"] for step in plan.steps()]
-        assert sorted(steps) == ["cast", "cast", "cast", "linear"]
+        assert steps.count("linear") == 1
+        assert set(steps) <= {"linear", "cast", f"to_{dtype}"}
     (found,) = lab.run(plan, x, residual)
     wide = x.astype(np.float64) @ w.astype(np.float64).T + bias
     expected = _activated(wide, activation) + residual

@@ -254,7 +254,11 @@ class Door:
         )
         if _RECOMPILE_LIMIT:
             return compiled
-        limited: Call = torch._dynamo.config.patch(recompile_limit=MOST_CAPTURES)(compiled)
+
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            with torch._dynamo.config.patch(recompile_limit=MOST_CAPTURES):
+                return compiled(*args, **kwargs)
+
         return limited
 
     def _observe(self, gm: fx.GraphModule, boxed: Boxed, plain: bool) -> Call:
@@ -315,8 +319,12 @@ def _is_restored(var: Any, effects: SideEffects) -> bool:
     attributes = effects.store_attr_mutations.get(var)
     if not isinstance(var, UserDefinedObjectVariable) or not attributes:
         return False
-    base_modified = getattr(var, "is_base_vt_modified", None)  # PyTorch before 2.13 cannot say it
-    if base_modified is None or base_modified(effects):
+    base_modified = getattr(var, "is_base_vt_modified", None)
+    if base_modified is None:  # before PyTorch 2.13: objects that are no list and no dict have nothing but attributes
+        modified = type(var) is not UserDefinedObjectVariable
+    else:
+        modified = base_modified(effects)
+    if modified:
         return False
     return all(
         new.is_python_constant() and getattr(var.value, name, effects) is new.as_python_constant()

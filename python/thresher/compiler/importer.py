@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from thresher.compiler import rules_index, rules_linear, rules_pointwise, rules_shape, rules_sym
 from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Value, engine_dtype
@@ -133,7 +134,9 @@ def import_graph(
             if tensor.numel() == 0:
                 raise EmptyTensor
             weight = tensor.numel() > SMALL_CONSTANT
-            values[node] = builder.constant(node.name, tensor.contiguous().cpu(), weight=weight)
+            with unset_fake_temporarily():  # copying is no part of the program
+                stored_there = tensor.contiguous().cpu()
+            values[node] = builder.constant(node.name, stored_there, weight=weight)
         elif node.op == "output":
             outputs, engine = _outputs(builder, node, values, whole)
             builder.graph.set_outputs(engine)

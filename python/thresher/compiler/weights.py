@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from thresher import _engine
 from thresher.fork_lock import ForkLock
@@ -33,7 +34,8 @@ class Store:
         """A copy of a tensor of `device` in the host's memory, for plans whose kernels read the tensor itself."""
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if key not in self._host:
-            copy = tensor.detach().cpu()
+            with unset_fake_temporarily():  # copying is no part of the program
+                copy = tensor.detach().cpu()
             assert copy.stride() == tensor.stride()
             self.engine.add_placed(device, copy.data_ptr(), copy.nbytes, tensor.data_ptr(), tensor.detach())
             self._host[key] = copy

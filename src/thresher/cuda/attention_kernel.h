@@ -429,7 +429,7 @@ struct AttentionKernel {
       THRESHER_UNROLL
       for (int h = 0; h < 2; ++h) {
         const int own = row + 16 * r + 8 * h;
-        const RowWriter<Source> writer(source, place, Least(own, place.rows - 1), state.most[r][h], state.sum[r][h]);
+        const RowWriter<Source> writer(source, place, own, state.most[r][h], state.sum[r][h]);
         THRESHER_UNROLL
         for (int n = 0; n < kOutTiles; n += 2) {
           const float* const low = state.out[r][n];

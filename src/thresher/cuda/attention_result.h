@@ -13,14 +13,19 @@ namespace thresher::cuda {
 template <class Source>
 class RowWriter {
  public:
-  // `most` and `sum`: the largest score and the sum of the weights relative to it.
+  // `most` and `sum`: the largest score and the sum of the weights relative to it. One for a row behind the last writes
+  // nothing: the last one is another thread's.
   THRESHER_DEVICE RowWriter(const Source& source, const Place& place, int row, float most, float sum)
       : width_(source.width) {
+    const bool exists = row < place.rows;
+    row = Least(row, place.rows - 1);
     const float weight = place.broken ? kNotANumber : sum;
     if (source.partials.splits > 1) {
       float* const line = source.partials.Row(place.split, source.RowNumber(place, row), source.width);
-      line[width_] = most;
-      line[width_ + 1] = weight;
+      if (exists) {
+        line[width_] = most;
+        line[width_ + 1] = weight;
+      }
       to_ = line;
       dtype_ = DType::kF32;
       pairs_ = false;
