@@ -320,11 +320,8 @@ def _is_restored(var: Any, effects: SideEffects) -> bool:
     if not isinstance(var, UserDefinedObjectVariable) or not attributes:
         return False
     base_modified = getattr(var, "is_base_vt_modified", None)
-    if base_modified is None:  # before PyTorch 2.13: objects that are no list and no dict have nothing but attributes
-        modified = type(var) is not UserDefinedObjectVariable
-    else:
-        modified = base_modified(effects)
-    if modified:
+    # Before PyTorch 2.13: objects that are neither list nor dict have nothing but attributes.
+    if type(var) is not UserDefinedObjectVariable if base_modified is None else base_modified(effects):
         return False
     return all(
         new.is_python_constant() and getattr(var.value, name, effects) is new.as_python_constant()

@@ -80,8 +80,8 @@ class Peaks:
         architecture: Such as "x86_64".
         isa: The instruction set in use.
         simd_target: The variant of the kernels that ran; it may know more than the name of the instruction set says.
-        int8_by: The instructions behind `int8_gops`: "tiles of int8" (AMX); "quads of int8"; where there are no such "pairs
-            of int8", whose products are added in int16 first, or "pairs of int16".
+        int8_by: The instructions behind `int8_gops`: "tiles of int8" (AMX); "quads of int8"; where there are no such
+            "pairs of int8", whose products are added in int16 first, or "pairs of int16".
         usable_cores: Cores this process may use.
         l1_bytes: Size of a core's first-level data cache.
         l2_bytes: Size of a core's second-level cache.

@@ -1,6 +1,6 @@
 // What kernels want besides the views of their operands, where the CPU is not the only device that has them. Plain
-// structs: a step of a plan holds their bytes, and libraries of other devices (device_api.h) read them. KernelId::kCopy,
-// kCat, kCast and kWhere want nothing, kPointwise a Chain (pointwise_chain.h).
+// structs: a step of a plan holds their bytes, and libraries of other devices (device_api.h) read them.
+// KernelId::kCopy, kCat, kCast and kWhere want nothing, kPointwise a Chain (pointwise_chain.h).
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ struct GatherParams {
   friend bool operator==(const GatherParams&, const GatherParams&) = default;
 };
 
-// KernelId::kIndexPut. Operands: values, index tensors; out, which holds x. KernelId::kIndex wants nothing; operands: x,
-// index tensors; out. See index.h.
+// KernelId::kIndexPut. Operands: values, index tensors; out, which holds x. KernelId::kIndex wants nothing; operands:
+// x, index tensors; out. See index.h.
 struct IndexPutParams {
   bool accumulate;
   friend bool operator==(const IndexPutParams&, const IndexPutParams&) = default;

@@ -121,12 +121,13 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
   };
   if (*wanted == Precision::kFp32 && std::none_of(graph.nodes().begin(), graph.nodes().end(), concerned)) return graph;
   Rewriter rewriter(graph);
-  // What int8 does to the operands of attention is larger than what bf16 adds. These products have no weights that would
-  // be smaller in bf16, so they stay in fp32 where bf16 would be widened.
+  // What int8 does to the operands of attention is larger than what bf16 adds. These products have no weights that
+  // would be smaller in bf16, so they stay in fp32 where bf16 would be widened.
   const bool bf16_attention = (*wanted == Precision::kBf16 || *wanted == Precision::kInt8) &&
                               (!context.arithmetic || context.arithmetic(Precision::kBf16).second.empty());
   for (const Node& node : graph.nodes()) {
-    if (node.op->name == "sdpa" && bf16_attention && node.attrs.count("precision") == 0 && Excluded(node.module, options.exclude) == nullptr) {
+    if (node.op->name == "sdpa" && bf16_attention && node.attrs.count("precision") == 0 &&
+        Excluded(node.module, options.exclude) == nullptr) {
       Node assigned = node;
       assigned.attrs["precision"] = std::string(Name(Precision::kBf16));
       THRESHER_TRY(rewriter.Copy(assigned));
