@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from thresher import _engine
 from thresher.compiler import importer, rules_sym
@@ -252,7 +253,8 @@ def _want_kernels(
         builder.graph.set_outputs([one.id for one in results])
         return builder.graph
 
-    reason = obstacle_of(placement.engine, (*key, used), level, build)
+    with unset_fake_temporarily():  # stand-ins for constants are real
+        reason = obstacle_of(placement.engine, (*key, used), level, build)
     if reason:
         raise UnsupportedNode(reason)
 

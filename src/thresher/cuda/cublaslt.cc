@@ -300,10 +300,10 @@ thresher_device_result Products::Fastest(cudaStream_t stream, void* workspace, s
     // Once outside of a capture: the kernel is loaded then.
     if (candidates[i].status != 0 || candidates[i].workspace_bytes > workspace_bytes || multiply() != 0) continue;
     THRESHER_DEVICE_TRY(Check(cudaStreamSynchronize(timer.stream), "computing a product"));
+    timer.Forget();  // no graph can be destroyed while another is captured
     if (cudaStreamBeginCapture(timer.stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return gone();
     int status = 0;
     for (int j = 0; j < kTimedLaunches && status == 0; ++j) status = multiply();
-    timer.Forget();
     if (cudaStreamEndCapture(timer.stream, &timer.graph) != cudaSuccess || status != 0 ||
         cudaGraphInstantiate(&timer.instance, timer.graph, 0) != cudaSuccess) {
       gone();
