@@ -21,7 +21,7 @@ TARGETS = ("thresher_tests", EMULATOR, *PLANTED)
 TEST_FOLDERS = ("tests/python", "tests/faults")
 # What runs on the emulated device.
 EMULATED_FOLDERS = ("tests/cuda",)
-EMULATED_CPP = r"^(ChainKernel|CopyKernel|DevicePlan|Emulator|NormKernel|RowShape|SoftmaxKernel)\."
+EMULATED_CPP = r"^(\w+Kernel|DeviceGraph|DevicePlan|Divisor|Emulator|RowShape)\."
 # These test the toolchain, or reports and traces that Python alone reads and writes. Any other file is taken.
 WITHOUT_CPP = re.compile(
     r"test_(analysis_|bad_cases|bench|build_sessions|cli_compare|compare_reports|containers|dependencies|draw|energy"
