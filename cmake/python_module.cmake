@@ -23,9 +23,11 @@ if(binding_sources)
   set_target_properties(_engine PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   if(THRESHER_STATIC_RUNTIME)
     # Hidden and stripped of what nobody calls, so that an unused function of libstdc++ does not raise the glibc version
-    # that the wheel needs. libgcc stays shared: every glibc system has it, and the static one needs a newer glibc.
+    # that the wheel needs. libgcc's unwinder stays shared: every glibc system has it, and the static one needs glibc 2.35. Its
+    # arithmetic is linked in: the conversions of fp16 are in libgcc_s from GCC 12 on only, which systems with glibc 2.34 lack.
     # Of the engine itself only what pti.h exports is visible.
-    target_link_options(_engine PRIVATE -static-libstdc++ -Wl,--exclude-libs,libstdc++.a:libhwy.a -Wl,--gc-sections)
+    target_link_options(_engine PRIVATE -static-libstdc++ -Wl,--exclude-libs,libstdc++.a:libhwy.a:libgcc.a -Wl,--gc-sections)
+    target_link_libraries(_engine PRIVATE gcc)
   endif()
   install(TARGETS _engine LIBRARY DESTINATION thresher COMPONENT python)
 endif()
