@@ -29,22 +29,11 @@ struct AttentionF32Kernel {
   static constexpr int kSharedWords = kWeightsAt + kKeys * kRows;
   static_assert(kSharedWords * 4 <= kMostSharedBytes);
 
-  static Shape ShapeOf(int64_t places) {
-    Shape shape;
-    shape.blocks = places;
-    shape.width = kMostThreads;
-    shape.shared_floats = kSharedWords;
-    return shape;
-  }
+  static Shape ShapeOf(int64_t places) { return ShapeOfPlaces(places, kMostThreads, kSharedWords); }
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
-    for (int64_t number = t.block(); number < places; number += t.num_blocks()) {
-      Place place;
-      if (!source.Find(number, kRows, kKeys, place)) continue;
-      t.Sync();  // who still reads the last place's shared memory
-      Attend(t, place);
-    }
+    ForEachPlace(t, source, places, kRows, kKeys, [&](const Place& place) { Attend(t, place); });
   }
 
  private:

@@ -63,22 +63,11 @@ struct AttentionKernel {
   static constexpr int kSharedWords = kValuesAt + kTileWords > kMergeWords ? kValuesAt + kTileWords : kMergeWords;
   static_assert(kSharedWords * 4 <= kMostSharedBytes);
 
-  static Shape ShapeOf(int64_t places) {
-    Shape shape;
-    shape.blocks = places;
-    shape.width = kMostThreads;
-    shape.shared_floats = kSharedWords;
-    return shape;
-  }
+  static Shape ShapeOf(int64_t places) { return ShapeOfPlaces(places, kMostThreads, kSharedWords); }
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
-    for (int64_t number = t.block(); number < places; number += t.num_blocks()) {
-      Place place;
-      if (!source.Find(number, kRows, Tiles::kKeys, place)) continue;
-      t.Sync();  // who still reads the last place's shared memory
-      Attend(t, place);
-    }
+    ForEachPlace(t, source, places, kRows, Tiles::kKeys, [&](const Place& place) { Attend(t, place); });
   }
 
  private:

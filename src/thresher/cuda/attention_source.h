@@ -229,4 +229,23 @@ struct SdpaSource {
   }
 };
 
+inline Shape ShapeOfPlaces(int64_t places, int threads, int shared_words) {
+  Shape shape;
+  shape.blocks = places;
+  shape.width = threads;
+  shape.shared_floats = shared_words;
+  return shape;
+}
+
+// Calls attend(place) for the block's places, each a tile of so many rows.
+template <class T, class Source, class Attend>
+THRESHER_DEVICE void ForEachPlace(T& t, const Source& source, int64_t places, int rows, int keys, Attend attend) {
+  for (int64_t number = t.block(); number < places; number += t.num_blocks()) {
+    Place place;
+    if (!source.Find(number, rows, keys, place)) continue;
+    t.Sync();  // who still reads the last place's shared memory
+    attend(place);
+  }
+}
+
 }  // namespace thresher::cuda

@@ -20,6 +20,15 @@ using kernels::ReduceOp;
 inline constexpr int kReduceThreads = 256;
 inline constexpr int kReduceHeight = 8;  // rows of threads where neighbouring outputs have neighbouring elements
 
+template <class Numbers>
+THRESHER_DEVICE typename Numbers::Value NumberAt(DType dtype, const void* data, int64_t at) {
+  typename Numbers::Raw raw;
+  typename Numbers::Value value;
+  Numbers::template Load<1>(dtype, data, at, false, &raw);
+  Numbers::template Widen<1>(dtype, &raw, &value);
+  return value;
+}
+
 // 64 bits of another thread of the warp.
 template <class T>
 THRESHER_DEVICE int64_t ShuffleXor64(T& t, int64_t v, int mask) {
@@ -249,10 +258,7 @@ struct ArgExtremeKernel {
       Value best = 0;
       int64_t where = size;  // nothing yet
       for (int64_t i = t.x(); i < size; i += t.width()) {
-        typename Numbers::Raw raw;
-        Value value;
-        Numbers::template Load<1>(dtype, x, base + i * stride, false, &raw);
-        Numbers::template Widen<1>(dtype, &raw, &value);
+        const Value value = NumberAt<Numbers>(dtype, x, base + i * stride);
         if (!Wins(value, i, best, where)) continue;
         best = value;
         where = i;
@@ -337,13 +343,7 @@ struct CumSumKernel {
       for (int64_t i = 0; i < size; i += kWarp) {
         const int64_t at = i + t.x();
         int64_t sum = Zero();
-        if (at < size) {
-          typename Numbers::Raw raw;
-          typename Numbers::Value value;
-          Numbers::template Load<1>(dtype, x, from + at * stride, false, &raw);
-          Numbers::template Widen<1>(dtype, &raw, &value);
-          sum = AsSum(value);
-        }
+        if (at < size) sum = AsSum(NumberAt<Numbers>(dtype, x, from + at * stride));
         // What lies before a lane in its half is added as the halves grow.
         int64_t all = sum;
         THRESHER_UNROLL

@@ -47,6 +47,21 @@ std::unique_ptr<Session> MakeSession(const Graph& graph, const std::shared_ptr<D
   return Must(Compile(graph, weights, options));
 }
 
+// Of up to 100 rows.
+std::unique_ptr<Session> MakeManySizes(const std::shared_ptr<Device>& device) {
+  std::vector<Graph> graphs;
+  std::vector<GraphFamily::Sample> samples;
+  const std::vector<int64_t> sizes = {3, 5, 7, 11, 13};
+  for (const int64_t rows : sizes) graphs.push_back(MakeLayers(rows));
+  for (size_t i = 0; i < sizes.size(); ++i) samples.push_back({{sizes[i]}, &graphs[i]});
+  const GraphFamily family = Must(GraphFamily::Fit({"rows"}, 1, samples));
+  WeightStore weights;
+  CompileOptions options;
+  options.device = device;
+  options.graphs = true;
+  return Must(CompileExtent(family, weights, options, {5}, {100}));
+}
+
 // A call with tensors of the device's.
 class OnDevice {
  public:
@@ -106,18 +121,8 @@ TEST(DeviceGraph, TensorsOfTheHostTakeTheSameGraph) {
 }
 
 TEST(DeviceGraph, EachCombinationOfSizesHasItsOwn) {
-  std::vector<Graph> graphs;
-  std::vector<GraphFamily::Sample> samples;
-  const std::vector<int64_t> sizes = {3, 5, 7, 11, 13};
-  for (const int64_t rows : sizes) graphs.push_back(MakeLayers(rows));
-  for (size_t i = 0; i < sizes.size(); ++i) samples.push_back({{sizes[i]}, &graphs[i]});
-  const GraphFamily family = Must(GraphFamily::Fit({"rows"}, 1, samples));
   const std::shared_ptr<Device> device = EmulatedDevice();
-  WeightStore weights;
-  CompileOptions options;
-  options.device = device;
-  options.graphs = true;
-  const auto session = Must(CompileExtent(family, weights, options, {5}, {100}));
+  const auto session = MakeManySizes(device);
   const int before = EmulatedGraphLaunches();
   for (const int64_t rows : {4, 9, 4, 9, 30, 4, 9, 30}) {
     SCOPED_TRACE(rows);
@@ -128,18 +133,8 @@ TEST(DeviceGraph, EachCombinationOfSizesHasItsOwn) {
 }
 
 TEST(DeviceGraph, MoreSizesThanThereIsRoomForRunWithoutOne) {
-  std::vector<Graph> graphs;
-  std::vector<GraphFamily::Sample> samples;
-  const std::vector<int64_t> sizes = {3, 5, 7, 11, 13};
-  for (const int64_t rows : sizes) graphs.push_back(MakeLayers(rows));
-  for (size_t i = 0; i < sizes.size(); ++i) samples.push_back({{sizes[i]}, &graphs[i]});
-  const GraphFamily family = Must(GraphFamily::Fit({"rows"}, 1, samples));
   const std::shared_ptr<Device> device = EmulatedDevice();
-  WeightStore weights;
-  CompileOptions options;
-  options.device = device;
-  options.graphs = true;
-  const auto session = Must(CompileExtent(family, weights, options, {5}, {100}));
+  const auto session = MakeManySizes(device);
   const int objects = EmulatedObjects();
   for (int turn = 0; turn < 2; ++turn) {
     for (int64_t rows = 3; rows < 73; ++rows) {
