@@ -20,7 +20,9 @@ from .engine import BuildRequest, Engine, Image
 from .host import HostConfiguration
 from .image_pins import Pins, read_pins
 
-TARGETS = ("base", "build", "dev", "test")
+TARGETS = ("base", "build", "dev", "test", "runtime")
+# The images of the architecture that a wheel is for, whatever that of this machine is.
+OF_THE_WHEEL = ("test", "runtime")
 NAME = "localhost/thresher"
 LABEL = "thresher.image"
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -34,6 +36,8 @@ INPUTS = (
 )
 # What only the images of a platform are made of.
 PLATFORM_INPUTS = {"cuda": ("requirements/locks/cuda-compiler.txt",)}
+# What only the image that runs models is made of, beside the wheels in dist/.
+RUNTIME_INPUT = "requirements/locks/proof.txt"
 # What the images of a platform take at most while they are built, in GiB.
 SPACE_GIB = {"x86": 4, "arm": 4, "cuda": 8}
 
@@ -44,7 +48,7 @@ class ImageSpec:
 
     Attributes:
         platform: x86, arm or cuda: what is built or tested in it.
-        target: base, build, dev or test: a stage of the Dockerfile.
+        target: one of TARGETS: a stage of the Dockerfile.
     """
 
     platform: str
@@ -59,7 +63,7 @@ class ImageSpec:
     def machine(self) -> Platform:
         """The platform of the machine that its programs run on.
 
-        A test image has the architecture of the wheel; all others that of this machine, which may cross-compile.
+        An image that runs the wheel has the wheel's architecture; all others that of this machine, which may cross-compile.
 
         Raises:
             ToolchainError: this platform cannot be built on this machine.
@@ -67,7 +71,7 @@ class ImageSpec:
         wanted = PLATFORMS[self.platform]
         here = of_this_machine()
         _ = wanted.host_profile
-        return wanted if self.target == "test" else here
+        return wanted if self.target in OF_THE_WHEEL else here
 
 
 def inputs_key(spec: ImageSpec, base: str, base_identity: str, files: Mapping[str, bytes]) -> str:
@@ -124,8 +128,7 @@ def build_image(
         ensure_emulation(machine.machine)
     base = ensure_base(engine, pins, machine.debian, origin)
     found = engine.image(base)
-    files = {name: (ROOT / name).read_bytes() for name in (*INPUTS, *PLATFORM_INPUTS.get(spec.platform, ()))}
-    key = inputs_key(spec, base, found.identity if found else "", files)
+    key = inputs_key(spec, base, found.identity if found else "", _inputs(spec))
     if not rebuild and (here := engine.image(spec.tag)) and here.labels.get("thresher.inputs") == key:
         note(f"image {spec.tag} is up to date")
         return here
@@ -149,6 +152,26 @@ def build_image(
     size = f", {made.size / 2**20:.0f} MiB" if made.size else ""
     note(f"image {spec.tag} ({made.architecture}{size})")
     return made
+
+
+def _inputs(spec: ImageSpec) -> dict[str, bytes]:
+    """Returns the files that decide what an image holds, by name.
+
+    Raises:
+        ToolchainError: the image is to hold a wheel, and there is none for its architecture.
+    """
+    names = [*INPUTS, *PLATFORM_INPUTS.get(spec.platform, ())]
+    files = {name: (ROOT / name).read_bytes() for name in names}
+    if spec.target == "runtime":
+        files[RUNTIME_INPUT] = (ROOT / RUNTIME_INPUT).read_bytes()
+        wheels = sorted((ROOT / "dist").glob(f"thresher-*_{spec.machine.machine}.whl"))
+        if not wheels:
+            raise ToolchainError(
+                f"Expected a wheel for {spec.machine.machine} in {ROOT / 'dist'}; got none. "
+                f"Run `nox -s build -- --platform {spec.platform} --container` first: it makes one for the image's Python."
+            )
+        files |= {wheel.name: wheel.read_bytes() for wheel in wheels}
+    return files
 
 
 def _labels(spec: ImageSpec, pins: Pins, key: str) -> dict[str, str]:

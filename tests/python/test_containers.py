@@ -380,9 +380,10 @@ def test_a_missing_emulator_is_named_with_its_cure(monkeypatch, tmp_path):
         ("x86_64", "build", "amd64"),
         ("aarch64", "dev", "arm64"),
         ("aarch64", "test", "arm64"),
+        ("x86_64", "runtime", "arm64"),
     ],
 )
-def test_only_the_test_image_is_foreign(monkeypatch, machine, target, wanted):
+def test_only_images_that_run_the_wheel_are_foreign(monkeypatch, machine, target, wanted):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert images.ImageSpec("arm", target).machine.debian == wanted
 
@@ -408,20 +409,39 @@ def test_an_image_depends_on_its_files_its_base_and_its_target():
 
 def test_what_the_dockerfile_copies_is_in_the_context_and_in_the_key():
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    tools, runtime = (ROOT / "docker" / "Dockerfile").read_text().split("FROM base AS runtime")
-    copied, added = (set(re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE)) for text in (tools, runtime))
+    tools, wheel = (ROOT / "docker" / "Dockerfile").read_text().split("FROM base AS installed")
+    copied, added = (set(re.findall(r"^COPY (?!--from)(\S+) ", text, re.MULTILINE)) for text in (tools, wheel))
     inputs = {*images.INPUTS, *(name for names in images.PLATFORM_INPUTS.values() for name in names)}
     assert copied < inputs
-    assert "type=bind,source=dist," in runtime
-    assert copied | added | {"dist/thresher-*.whl"} == allowed
+    assert copied | added == allowed
+    assert added == {images.RUNTIME_INPUT, "dist/thresher-*.whl"}
+
+
+def test_the_image_that_runs_models_depends_on_its_wheel(monkeypatch, tmp_path):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    for name in (*images.INPUTS, images.RUNTIME_INPUT):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    monkeypatch.setattr(images, "ROOT", tmp_path)
+    spec = images.ImageSpec("x86", "runtime")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "thresher-0.1.0-cp311-cp311-manylinux_2_34_aarch64.whl").write_bytes(b"arm")
+    with pytest.raises(ToolchainError, match=r"Expected a wheel for x86_64 in .*; got none(.|\n)*--platform x86 --container"):
+        images._inputs(spec)
+    wheel = tmp_path / "dist" / "thresher-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl"
+    wheel.write_bytes(b"1")
+    first = images.inputs_key(spec, "b", "1", images._inputs(spec))
+    wheel.write_bytes(b"2")
+    assert images.inputs_key(spec, "b", "1", images._inputs(spec)) != first
 
 
 def test_the_image_that_runs_models_has_no_compiler_and_no_root():
     stages = re.split(r"^(?=FROM )", (ROOT / "docker" / "Dockerfile").read_text(), flags=re.MULTILINE)
-    runtime = next(stage for stage in stages if " AS runtime" in stage)
-    assert runtime.startswith("FROM base AS runtime"), "base has Python and certificates alone"
+    installed, runtime = (next(s for s in stages if f" AS {name}" in s) for name in ("installed", "runtime"))
+    assert installed.startswith("FROM base AS "), "base has Python and certificates alone"
+    assert runtime.startswith("FROM base AS ")
     assert re.findall(r"^USER (\S+)$", runtime, re.MULTILINE)[-1] == "10001"
-    assert "apt-get" not in runtime and "--require-hashes" in runtime
+    assert "apt-get" not in installed + runtime and "--require-hashes" in installed
 
 
 def test_every_target_and_platform_is_a_stage():
