@@ -13,17 +13,39 @@ foreach(key IN ITEMS filename sha256 url)
   set(highway_${key} "${CMAKE_MATCH_1}")
 endforeach()
 
-set(highway_urls "${highway_url}")
-set(mirror "$ENV{THRESHER_SOURCE_MIRROR}")
-if(mirror MATCHES "^file:")
-  set(highway_urls "${mirror}/${highway_filename}") # CMake takes no file beside other addresses
-elseif(NOT mirror STREQUAL "")
-  list(PREPEND highway_urls "${mirror}/${highway_filename}")
+# By hand: FetchContent's own download ends in a page of its internals, without what to do about it.
+function(thresher_download_highway archive)
+  set(urls "${highway_url}")
+  if(NOT "$ENV{THRESHER_SOURCE_MIRROR}" STREQUAL "")
+    list(PREPEND urls "$ENV{THRESHER_SOURCE_MIRROR}/${highway_filename}")
+  endif()
+  foreach(url IN LISTS urls)
+    message(STATUS "Highway: taking ${url}")
+    file(DOWNLOAD "${url}" "${archive}" STATUS status INACTIVITY_TIMEOUT 60 TLS_VERIFY ON)
+    list(GET status 0 code)
+    if(code EQUAL 0)
+      file(SHA256 "${archive}" found)
+      if(found STREQUAL highway_sha256)
+        return()
+      endif()
+      set(problem "its hash is ${found}, expected ${highway_sha256}")
+    else()
+      list(GET status 1 problem)
+    endif()
+    file(REMOVE "${archive}")
+    string(APPEND attempts "\n  ${url}: ${problem}")
+  endforeach()
+  message(FATAL_ERROR "Expected ${highway_filename}, the sources of Highway; got none:${attempts}\n"
+    "Do one of these:\n"
+    "  set THRESHER_SOURCE_MIRROR to the address of a folder that holds this file (https:// or file://);\n"
+    "  unpack it and run `pip install . --config-settings=cmake.define.FETCHCONTENT_SOURCE_DIR_HIGHWAY=FOLDER`;\n"
+    "  run `nox -s build` in a clone, which looks at more places, and install the wheel in dist/.")
+endfunction()
+
+set(highway_archive "${CMAKE_BINARY_DIR}/${highway_filename}")
+if(NOT FETCHCONTENT_SOURCE_DIR_HIGHWAY AND NOT EXISTS "${highway_archive}")
+  thresher_download_highway("${highway_archive}")
 endif()
-list(JOIN highway_urls " and " places)
-message(STATUS "Highway: building it from ${highway_filename} (${places}). If it cannot be had there, set "
-               "THRESHER_SOURCE_MIRROR to the address of a folder that holds this file, or pass "
-               "-DFETCHCONTENT_SOURCE_DIR_HIGHWAY=FOLDER, or use `nox -s build`, which looks at more places.")
 
 # As in the recipe; as variables, so that they stay out of the options of this project.
 set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
@@ -33,8 +55,8 @@ endforeach()
 set(HWY_FORCE_STATIC_LIBS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-FetchContent_Declare(highway URL ${highway_urls} URL_HASH "SHA256=${highway_sha256}" DOWNLOAD_EXTRACT_TIMESTAMP OFF
-                     DOWNLOAD_NO_PROGRESS ON TLS_VERIFY ON EXCLUDE_FROM_ALL)
+FetchContent_Declare(highway URL "${highway_archive}" URL_HASH "SHA256=${highway_sha256}" DOWNLOAD_EXTRACT_TIMESTAMP OFF
+                     EXCLUDE_FROM_ALL)
 FetchContent_MakeAvailable(highway)
 if(NOT TARGET hwy::hwy)
   add_library(hwy::hwy ALIAS hwy)

@@ -63,7 +63,7 @@ class ImageSpec:
     def machine(self) -> Platform:
         """The platform of the machine that its programs run on.
 
-        An image that runs the wheel has the wheel's architecture; all others that of this machine, which may cross-compile.
+        An image that runs the wheel has its architecture; all others that of this machine, which may cross-compile.
 
         Raises:
             ToolchainError: this platform cannot be built on this machine.
@@ -168,7 +168,7 @@ def _inputs(spec: ImageSpec) -> dict[str, bytes]:
         if not wheels:
             raise ToolchainError(
                 f"Expected a wheel for {spec.machine.machine} in {ROOT / 'dist'}; got none. "
-                f"Run `nox -s build -- --platform {spec.platform} --container` first: it makes one for the image's Python."
+                f"Run `nox -s build -- --platform {spec.platform} --container`: it makes one for the image's Python."
             )
         files |= {wheel.name: wheel.read_bytes() for wheel in wheels}
     return files

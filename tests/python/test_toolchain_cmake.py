@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_a_place_without_pytorch_is_named_with_its_cure(tmp_path: Path, place: s
 
 
 def fetch_highway(folder: Path, *definitions: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Configures a project that includes cmake/highway.cmake, with the recipes of this repository."""
+    """Configures a project that includes cmake/highway.cmake, with this repository's pin but an upstream without it."""
     (folder / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\n"
         "project(user LANGUAGES NONE)\n"
@@ -75,7 +76,10 @@ def fetch_highway(folder: Path, *definitions: str, **environment: str) -> subpro
         "get_target_property(kind hwy::hwy TYPE)\n"
         'message(STATUS "kind=${kind} contrib=${HWY_ENABLE_CONTRIB}")\n'
     )
-    (folder / "conan").symlink_to(ROOT / "conan")
+    pin = Path("conan/recipes/highway/all/conandata.yml")
+    (folder / pin).parent.mkdir(parents=True)
+    upstream = (folder / "upstream.tar.gz").as_uri()
+    (folder / pin).write_text(re.sub(r'url: "[^"]+"', f'url: "{upstream}"', (ROOT / pin).read_text()))
     command = [str(CMAKE), "-S", str(folder), "-B", str(folder / "b"), *definitions]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
@@ -95,5 +99,13 @@ def test_another_archive_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "highway_1.2.0.orig.tar.gz").write_bytes(b"not the archive")
     done = fetch_highway(tmp_path, THRESHER_SOURCE_MIRROR=tmp_path.as_uri())
     assert done.returncode != 0
-    assert "hash" in done.stderr.lower() or "hash" in done.stdout.lower()
-    assert "THRESHER_SOURCE_MIRROR" in done.stdout, "the way out comes before the error"
+    message = " ".join(done.stderr.split())
+    assert "its hash is" in message and "set THRESHER_SOURCE_MIRROR" in message and "nox -s build" in message
+    assert "FetchContent.cmake" not in message
+
+
+def test_a_mirror_without_the_archive_is_named(tmp_path: Path) -> None:
+    missing = (tmp_path / "nowhere").as_uri()
+    done = fetch_highway(tmp_path, THRESHER_SOURCE_MIRROR=missing)
+    assert done.returncode != 0
+    assert f"{missing}/highway_1.2.0.orig.tar.gz" in "".join(done.stderr.split())
