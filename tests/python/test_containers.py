@@ -426,7 +426,9 @@ def test_the_image_that_runs_models_depends_on_its_wheel(monkeypatch, tmp_path):
     spec = images.ImageSpec("x86", "runtime")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "thresher-0.1.0-cp311-cp311-manylinux_2_34_aarch64.whl").write_bytes(b"arm")
-    with pytest.raises(ToolchainError, match=r"Expected a wheel for x86_64 in .*; got none(.|\n)*--platform x86 --container"):
+    with pytest.raises(
+        ToolchainError, match=r"Expected a wheel for x86_64 in .*; got none(.|\n)*--platform x86 --container"
+    ):
         images._inputs(spec)
     wheel = tmp_path / "dist" / "thresher-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl"
     wheel.write_bytes(b"1")
