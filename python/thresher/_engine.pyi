@@ -75,6 +75,8 @@ class DeviceBuffer:
 
     @property
     def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
 
 class DeviceEvent:
     """A moment in the work of a stream."""

@@ -45,6 +45,7 @@ Cache = Annotated[str | None, typer.Option("--kv-cache", help="Of keys and value
 Length = Annotated[
     int | None, typer.Option("--max-length", metavar="N", min=2, help="Tokens of a prompt with its answer.")
 ]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda or cuda:N.")]
 Threads = Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0: as many as the engine has.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Of the answer.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the most likely token.")]
@@ -76,10 +77,11 @@ def _run(
     kv_cache: Cache = None,
     max_length: Length = None,
     threads: Threads = 0,
+    device: Device = "cpu",
 ) -> None:
     """Answer one prompt."""
     params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    with _load(model, precision, kv_cache, max_length, threads, 1) as llm:
+    with _load(model, precision, kv_cache, max_length, threads, 1, device) as llm:
         if raw or llm.tokenizer is None or llm.tokenizer.template is None:
             _print_stream(llm, llm.encode(prompt), params)
         else:
@@ -97,10 +99,11 @@ def _chat(
     kv_cache: Cache = None,
     max_length: Length = None,
     threads: Threads = 0,
+    device: Device = "cpu",
 ) -> None:
     """Chat, one line at a time, until the input ends."""
     params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    with _load(model, precision, kv_cache, max_length, threads, 1) as llm:
+    with _load(model, precision, kv_cache, max_length, threads, 1, device) as llm:
         messages: list[dict[str, str]] = _first(system)
         while True:
             try:
@@ -128,6 +131,7 @@ def _bench(
     kv_cache: Cache = None,
     max_length: Length = None,
     threads: Threads = 0,
+    device: Device = "cpu",
 ) -> None:
     """Measure how fast a model answers."""
     import time
@@ -139,7 +143,7 @@ def _bench(
     if beside is not None:  # room for the prompt, and for an answer that goes on as long as it takes
         length, least = max(length, beside + 1024), 2
     begin = time.monotonic()
-    with _load(model, precision, kv_cache, length, threads, max(*batches, least)) as llm:
+    with _load(model, precision, kv_cache, length, threads, max(*batches, least), device) as llm:
         load_s = time.monotonic() - begin
         try:
             results = [
@@ -271,7 +275,7 @@ def _params(**options: Any) -> SamplingParams:
 
 
 def _load(
-    model: Path, precision: str, kv_cache: str | None, max_length: int | None, threads: int, max_batch: int
+    model: Path, precision: str, kv_cache: str | None, max_length: int | None, threads: int, max_batch: int, device: str
 ) -> LLM:
     from thresher.cli.common import engine
 
@@ -286,6 +290,7 @@ def _load(
             max_length=max_length,
             max_batch=max_batch,
             num_threads=threads,
+            device=device,
         )
     except (OSError, ValueError, NotImplementedError, MemoryError) as error:
         fail(str(error))

@@ -23,6 +23,7 @@ from thresher.llm.request import Delta, Request, RequestStats
 from thresher.llm.runner import CACHES, Runner, page_bytes
 from thresher.llm.sampling import Logprobs, SamplingParams
 from thresher.llm.tokenizer import Message, Tokenizer
+from thresher.machine import Backend, open_device
 
 Prompt = str | Sequence[int]
 
@@ -103,6 +104,7 @@ class LLM:
         draft_model: str | os.PathLike[str] | None = None,
         draft_tokens: int = 4,
         num_threads: int = 0,
+        device: str = "cpu",
     ) -> None:
         """Loads a model.
 
@@ -115,7 +117,7 @@ class LLM:
           kv_cache: how keys and values are kept: "f32", "bf16", "f16", or with a scale for 32 numbers in 8 bits
             ("q8_0") or 4 ("q4_0"). Default: "f32" with precision "fp32", else "bf16".
           kv_cache_bytes: memory for them. Default: enough for max_batch sequences of max_length, but at most a quarter
-            of the machine's memory.
+            of the machine's or the device's memory.
           max_batch: how many sequences are computed together.
           max_length: tokens of a prompt with its answer; default: what the model was made for, at most 8192.
           max_step_tokens: tokens of one step, of all sequences together.
@@ -128,6 +130,7 @@ class LLM:
             max_batch sequences, and the options of this one.
           draft_tokens: how many are guessed at a time.
           num_threads: default: as many as the engine has.
+          device: what computes, and holds weights, keys and values: "cpu", or an NVIDIA GPU: "cuda", "cuda:1".
 
         Raises:
           FileNotFoundError: something is missing at `path`.
@@ -144,6 +147,7 @@ class LLM:
             raise ValueError("expected one way to guess, got speculation and draft_model; leave one of them out")
         _at_least_one(draft_tokens=draft_tokens)
         _engine.initialize()
+        engine = _device(device)
         loaded = loading.load(Path(path), weights)
         self.config = loaded.config
         self.tokenizer: Tokenizer | None = loaded.tokenizer
@@ -158,6 +162,7 @@ class LLM:
             "cache": cache,
             "precision": precision,
             "num_threads": num_threads,
+            "device": engine,
         }
         self.runner = _runner(
             loaded, Path(path), length, kv_cache_bytes, max_scored=max_batch + _MORE_SCORES, **options
@@ -336,7 +341,14 @@ class LLM:
 
 
 def _runner(
-    loaded: loading.Loaded, path: Path, length: int, kv_cache_bytes: int | None, *, cache: str, **options: Any
+    loaded: loading.Loaded,
+    path: Path,
+    length: int,
+    kv_cache_bytes: int | None,
+    *,
+    cache: str,
+    device: _engine.Device | None,
+    **options: Any,
 ) -> Runner:
     """A runner whose pages take so many bytes, or are enough for max_batch sequences of `length` tokens."""
     config = loaded.config
@@ -353,12 +365,14 @@ def _runner(
     if kv_cache_bytes is None:
         wanted = options["max_batch"] * -(-length // PAGE_TOKENS)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if device is not None:
+            memory = int(device.info["memory_bytes"])
         pages = max(1, min(wanted, memory // 4 // one))
     else:
         pages = kv_cache_bytes // one
         if pages < 1:
             raise ValueError(f"kv_cache_bytes: expected at least {one}, one page, got {kv_cache_bytes}")
-    runner = Runner(decoder, pages=pages, cache=cache, name=path.name, **options)
+    runner = Runner(decoder, pages=pages, cache=cache, device=device, name=path.name, **options)
     runner.prepare()
     return runner
 
@@ -441,6 +455,20 @@ def _params(params: SamplingParams | None, options: Mapping[str, Any]) -> Sampli
     if params is None:
         return SamplingParams(**options)
     return dataclasses.replace(params, **options) if options else params
+
+
+def _device(name: str) -> _engine.Device | None:
+    """The device of this name; None: the CPU."""
+    kind, colon, index = name.partition(":")
+    if name == "cpu":
+        return None
+    if kind != "cuda" or (colon and not index.isdecimal()):
+        raise ValueError(f"device: expected 'cpu', 'cuda' or 'cuda:N', got {name!r}")
+    obstacle = Backend("cuda").obstacle()
+    if obstacle is not None:
+        raise ValueError(f"device: {name!r} is not available: {obstacle}")
+    opened: _engine.Device = open_device("cuda", int(index or 0))
+    return opened
 
 
 def _at_least_one(**values: int) -> None:

@@ -62,6 +62,7 @@ class Runner:
         cache: str = "f32",
         precision: str = "model",
         num_threads: int = 0,
+        device: _engine.Device | None = None,
         name: str = "llm",
     ) -> None:
         """Takes memory for the pages; plans are made when they are first wanted.
@@ -75,6 +76,7 @@ class Runner:
           cache: how keys and values are kept in the pages, one of CACHES.
           precision: of products with weights, as in the compiler's configuration.
           num_threads: 0: as many as the engine has.
+          device: what computes, and holds the pages; default: the CPU.
           name: of the plans in profiles.
 
         Raises:
@@ -85,13 +87,16 @@ class Runner:
         self._decoder = decoder
         self.pages = pages
         self._cache = cache
-        self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads}
+        self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads, "device": device}
+        self._options["graphs"] = device is not None
         self._name = name
         self._store = _engine.WeightStore()
         config = decoder.config
         self._width = -(-decoder.max_positions // PAGE_TOKENS)
         layer_bytes = pages * page_bytes(decoder, cache) // config.num_layers
-        self._states = [np.empty(layer_bytes + _ALIGNMENT, np.uint8) for _ in range(config.num_layers)]
+        self._states: list[Any] = []
+        for _ in range(config.num_layers):
+            self._states.append(_Pages(layer_bytes) if device is None else device.empty(layer_bytes))
         shape = (pages, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
         self._tokens = np.zeros(max_tokens, np.int32)
         self._positions = np.zeros(max_tokens, np.int32)
@@ -103,7 +108,7 @@ class Runner:
         self._fixed_places = b"".join(
             [
                 *(_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, self._tables)),
-                *(_place(-(-s.ctypes.data // _ALIGNMENT) * _ALIGNMENT, shape) for s in self._states),
+                *(_place(state.address, shape) for state in self._states),
             ]
         )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
@@ -197,6 +202,18 @@ class Runner:
     def _body_graph(self, tokens: int) -> _engine.Graph:
         pages = [self.pages] * self._decoder.config.num_layers
         return self._decoder.body(tokens, self.max_batch, self._width, pages, self._cache)
+
+
+class _Pages:
+    """Pages in the host's memory."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+
+    @property
+    def address(self) -> int:
+        """Where they begin."""
+        return -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Plans:

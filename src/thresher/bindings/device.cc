@@ -85,9 +85,10 @@ void BindDevice(nb::module_& m) {
         nb::sig("def library_devices(path: str) -> dict[str, typing.Any]"),
         "Kind, architectures and devices of a library of kernels. Raises where it cannot be used here, with the cure.");
 
-  nb::class_<HeldBuffer>(m, "DeviceBuffer", "Memory of a device.").def_prop_ro("nbytes", [](const HeldBuffer& buffer) {
-    return buffer.memory.size();
-  });
+  nb::class_<HeldBuffer>(m, "DeviceBuffer", "Memory of a device.")
+      .def_prop_ro("nbytes", [](const HeldBuffer& buffer) { return buffer.memory.size(); })
+      .def_prop_ro("address",
+                   [](const HeldBuffer& buffer) { return reinterpret_cast<uintptr_t>(buffer.memory.data()); });
 
   nb::class_<HeldEvent>(m, "DeviceEvent", "A moment in the work of a stream.")
       .def("synchronize", [](HeldEvent& event) { Do([&] { return event.event->Synchronize(); }); })

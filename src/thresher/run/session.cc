@@ -65,6 +65,7 @@ struct Session::Context : RunContext {
   };
   struct Captured {
     Dims sizes;
+    std::vector<std::byte*> states;      // where they lay
     std::unique_ptr<DeviceGraph> graph;  // null: these sizes were met once
     uint64_t used = 0;                   // by which of the context's runs last
   };
@@ -109,11 +110,6 @@ Session::~Session() = default;
 Result<std::unique_ptr<Session>> Session::Create(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan,
                                                  WeightStore& weights, std::vector<PrecisionDecision> decisions,
                                                  bool graphs) {
-  const bool stateful = std::any_of(plan->inputs.begin(), plan->inputs.end(), [](const auto& p) { return p.state; });
-  if (stateful && !device->is_host()) {
-    return Unsupported("expected the CPU for a plan with state, got " + device->target()->variant() +
-                       "; states of other devices are not supported yet");
-  }
   if (plan->target != device->target()) {
     return InvalidArgument("expected a plan made for this device, " + device->target()->variant() +
                            ", got one made for " + plan->target->variant());
@@ -348,13 +344,14 @@ Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const
   }
   const auto bytes_of = [](const View& view) { return static_cast<size_t>(view.size()) * SizeOf(view.dtype); };
   if (WantsGraph(context, true)) {
+    for (size_t i = 0; i < inputs.size(); ++i) context.inputs[i] = inputs[i].as<std::byte>();
     THRESHER_TRY(stream.Wait(*context.done));
     THRESHER_TRY(Stage(context));
     THRESHER_ASSIGN(DeviceGraph* const graph, GraphOf(context));
     if (graph != nullptr) {
       const auto run = [&]() -> Status {
         for (size_t i = 0; i < inputs.size(); ++i) {
-          if (context.reads[i] == 0) continue;
+          if (context.reads[i] == 0 || plan_->inputs[i].state) continue;
           THRESHER_TRY(stream.CopyOnDevice(context.staged_inputs[i].data(), inputs[i].data, bytes_of(inputs[i])));
         }
         THRESHER_TRY(stream.Launch(*graph));
@@ -392,7 +389,7 @@ Status Session::Stage(Context& context) const {
     return Status::Ok();
   };
   for (size_t i = 0; i < context.inputs.size(); ++i) {
-    if (context.reads[i] == 0) continue;
+    if (context.reads[i] == 0 || plan_->inputs[i].state) continue;
     THRESHER_TRY(stage(context.staged_inputs[i], plan_->inputs[i]));
     context.inputs[i] = context.staged_inputs[i].data();
   }
@@ -415,7 +412,8 @@ Status Session::RunStaged(Context& context, std::span<const View> inputs, std::s
   THRESHER_TRY(Stage(context));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PortType& port = context.sized.inputs[i];
-    if (context.reads[i] == 0 || inputs[i].size() == 0) continue;
+    if (port.state) context.inputs[i] = inputs[i].as<std::byte>();
+    if (port.state || context.reads[i] == 0 || inputs[i].size() == 0) continue;
     THRESHER_TRY(pinned(context.sent[i], plan_->inputs[i]));
     kernels::Copy(inputs[i], MakeView(context.sent[i].data(), port.dtype, port.shape));
     THRESHER_TRY(context.stream->SendToDevice(context.inputs[i], context.sent[i].data(), bytes_of(inputs[i])));
@@ -451,7 +449,7 @@ bool Session::WantsGraph(const Context& context, bool copies) const {
   };
   if (copies) {
     for (size_t i = 0; i < context.inputs.size(); ++i) {
-      if (context.reads[i] != 0) add(context.sized.inputs[i]);
+      if (context.reads[i] != 0 && !plan_->inputs[i].state) add(context.sized.inputs[i]);
     }
     for (const PortType& port : context.sized.outputs) add(port);
   }
@@ -464,8 +462,13 @@ Result<DeviceGraph*> Session::GraphOf(Context& context) const {
   constexpr uint64_t kKept = 512;
   const uint64_t run = ++context.runs;
   const Dims& sizes = context.sized.sizes();
-  auto found = std::find_if(context.graphs.begin(), context.graphs.end(),
-                            [&](const Context::Captured& captured) { return captured.sizes == sizes; });
+  std::vector<std::byte*> states;
+  for (size_t i = 0; i < context.inputs.size(); ++i) {
+    if (plan_->inputs[i].state) states.push_back(context.inputs[i]);
+  }
+  auto found = std::find_if(context.graphs.begin(), context.graphs.end(), [&](const Context::Captured& captured) {
+    return captured.sizes == sizes && captured.states == states;
+  });
   if (found == context.graphs.end()) {
     // The first run chooses algorithms and loads kernels, which no capture allows for.
     if (context.graphs.size() == kMost) {
@@ -475,7 +478,7 @@ Result<DeviceGraph*> Session::GraphOf(Context& context) const {
       THRESHER_TRY(context.done->Synchronize());
       context.graphs.erase(oldest);
     }
-    context.graphs.push_back({sizes, nullptr, run});
+    context.graphs.push_back({sizes, std::move(states), nullptr, run});
     return nullptr;
   }
   found->used = run;

@@ -31,8 +31,8 @@ class Session {
                                                  WeightStore& weights, std::vector<PrecisionDecision> decisions = {},
                                                  bool graphs = false);
 
-  // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error. All are
-  // the host's memory. `sizes` are those of the call, where the plan is for many.
+  // Inputs may have any strides; outputs are row-major, overlap nothing and hold nothing useful after an error. All but
+  // states, which are the device's, are the host's memory. `sizes` are those of the call, where the plan is for many.
   // Errors: InvalidArgument where a view does not fit the plan (wanted and found are named), OutOfRange from indices in
   // the data, ResourceExhausted. An error leaves the session as good as before.
   Status Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes = {});

@@ -1,0 +1,75 @@
+"""Language models whose pages, weights and steps are a device's: the tokens are those of the CPU."""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from thresher.llm import LLM, SamplingParams  # noqa: E402
+from thresher.machine import Backend  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    config = transformers.LlamaConfig(
+        vocab_size=160,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(1)
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def on_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether that is a GPU."""
+    library = request.config.getoption("--device-library")
+    obstacle = Backend("cuda").obstacle()
+    if obstacle and library is None:
+        pytest.skip(f"skipped: no GPU: {obstacle}")
+    if obstacle:
+        monkeypatch.setitem(sys.modules, "thresher_cuda", types.SimpleNamespace(library_path=lambda: library))
+    return not obstacle
+
+
+def _answers(folder: Path, prompts: list[list[int]], tokens: int, **options: Any) -> list[tuple[int, ...]]:
+    params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+    options = {"kv_cache": "f32", **options}
+    with LLM(folder, precision="fp32", max_batch=4, max_length=200, **options) as llm:
+        return [tuple(result.completions[0].token_ids) for result in llm.generate(prompts, params)]
+
+
+def test_the_tokens_are_those_of_the_cpu(on_device: bool, folder: Path) -> None:
+    choose = random.Random(3)
+    lengths, tokens = ((1, 5, 40, 90, 17, 33), 24) if on_device else ((3, 20), 4)
+    prompts = [[choose.randrange(160) for _ in range(length)] for length in lengths]
+    wanted = _answers(folder, prompts, tokens)
+    assert _answers(folder, prompts, tokens, device="cuda") == wanted
+    assert _answers(folder, prompts[:1], tokens, device="cuda:0") == wanted[:1]
+
+
+def test_devices_that_there_are_not(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"device: expected 'cpu', 'cuda' or 'cuda:N', got 'gpu'"):
+        LLM(folder, device="gpu")
+
+
+def test_pages_that_the_device_has_no_kernel_for(on_device: bool, folder: Path) -> None:
+    with pytest.raises((ValueError, NotImplementedError), match="q8_0"):
+        _answers(folder, [[1, 2, 3]], 2, device="cuda", kv_cache="q8_0")
