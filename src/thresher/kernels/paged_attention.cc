@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "thresher/base/half.h"
@@ -19,13 +20,15 @@
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
+#include "thresher/kernels/tile-inl.h"
 
 #ifndef THRESHER_KERNELS_PAGED_ATTENTION_ONCE_
 #define THRESHER_KERNELS_PAGED_ATTENTION_ONCE_
 namespace thresher::kernels::paged {
 
-// Queries times heads of a group that are computed together: their scores stay near L1.
-inline constexpr int64_t kBlockRows = 32;
+// Queries times heads of a group that are computed together: what it takes to turn keys and values into panels is
+// shared by so many rows.
+inline constexpr int64_t kBlockRows = 64;
 inline constexpr int64_t kChunkPanels = kChunkTokens / kPanelTokens;
 inline constexpr int64_t kUnitsPerPart = 4;  // with so many there is no need to cut the keys
 inline constexpr float kNoKey = -std::numeric_limits<float>::infinity();
@@ -146,175 +149,126 @@ HWY_INLINE Vec Load(Tag d, const Half* p) {
   return Widen<Half>(d, hn::LoadU(hn::Rebind<uint16_t, Tag>(), reinterpret_cast<const uint16_t*>(p)));
 }
 
-// What a part works with, in floats of its scratch memory.
-struct Scratch {
-  Scratch(std::byte* memory, const Sizes& sizes)
-      : q(reinterpret_cast<float*>(memory)),
-        scores(q + sizes.block_rows() * sizes.depth),
-        sums(scores + sizes.block_rows() * kChunkTokens),
-        all(sums + sizes.block_rows() * sizes.depth),
-        m(all + sizes.block_rows() * sizes.depth),
-        l(m + sizes.block_rows()),
-        all_m(l + sizes.block_rows()),
-        all_l(all_m + sizes.block_rows()),
-        keys(all_l + sizes.block_rows()),
-        values(keys + kChunkTokens * sizes.depth) {}
+int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+int64_t Width() { return static_cast<int64_t>(PanelWidth()); }
 
+// What a part works with: buffers in its scratch memory, each on a line of its own.
+struct Scratch {
+  explicit Scratch(const Sizes& sizes, std::byte* memory = nullptr)
+      : scores_ld(kChunkTokens + Width()), sums_ld(RoundUp(sizes.depth, Width())) {
+    const auto reserve = [&](int64_t count) {
+      float* const at = floats(memory) + used;
+      used += RoundUp(count, kLine);
+      return memory == nullptr ? nullptr : at;
+    };
+    const int64_t rows = sizes.block_rows();
+    q = reserve(rows * sizes.depth);
+    scores = reserve(rows * scores_ld);
+    sums = reserve(rows * sums_ld);
+    all = reserve(rows * sizes.depth);
+    m = reserve(rows);
+    l = reserve(rows);
+    all_m = reserve(rows);
+    all_l = reserve(rows);
+    panel = reserve(Width() * std::max(kChunkTokens, sizes.depth));
+  }
+
+  static constexpr int64_t kLine = 16;
+  static float* floats(std::byte* memory) {
+    constexpr uintptr_t kBytes = kLine * sizeof(float);
+    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + kBytes - 1) / kBytes * kBytes);
+  }
+  size_t bytes() const { return static_cast<size_t>(used + kLine) * sizeof(float); }
+
+  int64_t scores_ld, sums_ld;
+  int64_t used = 0;
   float* q;                      // [rows, depth], scaled
-  float* scores;                 // [rows, kChunkTokens], then exp of them
-  float* sums;                   // [rows, depth]: of one chunk
+  float* scores;                 // [rows, scores_ld], then exp of them
+  float* sums;                   // [rows, sums_ld]: of one chunk
   float* all;                    // [rows, depth]: of the chunks so far
   float *m, *l, *all_m, *all_l;  // [rows]: maximum and sum
-  float *keys, *values;          // of a chunk, where the state is in blocks
+  float* panel;                  // [depth, Width()] of keys, or [kChunkTokens, Width()] of values
 };
 
-// A block of each of 16 tokens, or one block: codes times scales, as floats. `codes` are those of 16 tokens or numbers.
+// Rows times a panel: each sum in the order of k, whatever the number of rows, so that a row has the same bits in every
+// tile.
+template <size_t... I>
+constexpr TileFunction TileOf(size_t rows, std::index_sequence<I...>) {
+  constexpr TileFunction table[] = {&RunTile<FloatPanel, static_cast<int>(I) + 1, 1>...};
+  return table[rows - 1];
+}
+
+void Multiply(const float* a, int64_t lda, int64_t rows, const float* panel, int64_t k, float* out, int64_t out_ld) {
+  const RowTiles tiles(static_cast<size_t>(rows));
+  int64_t row = 0;
+  for (size_t tile = 0; tile < tiles.count; ++tile) {
+    TileArgs args{};
+    args.a = a + row * lda;
+    args.lda = static_cast<size_t>(lda);
+    args.b = panel;
+    args.k = static_cast<size_t>(k);
+    args.out = out + row * out_ld;
+    args.out_ld = static_cast<size_t>(out_ld);
+    TileOf(tiles.Height(tile), std::make_index_sequence<static_cast<size_t>(kTileRows)>())(args);
+    row += static_cast<int64_t>(tiles.Height(tile));
+  }
+}
+
+// Codes times scales, as floats: of 16 tokens, or of numbers side by side. With 4 bits each byte has two of them.
 template <Encoding kEncoding>
-HWY_INLINE void StoreCodes(Tag d, const uint8_t* HWY_RESTRICT codes, Vec scale, float* HWY_RESTRICT first,
-                           float* HWY_RESTRICT second) {
+HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec scale) {
   const hn::Rebind<int32_t, Tag> di;
   if constexpr (kEncoding == Encoding::kQ8_0) {
     const hn::Rebind<int8_t, Tag> d8;
-    const auto level = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)));
-    hn::StoreU(hn::Mul(hn::ConvertTo(d, level), scale), d, first);
+    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)))), scale);
   } else {
     const hn::Rebind<uint8_t, Tag> d8;
     const auto both = hn::PromoteTo(di, hn::LoadU(d8, codes));
-    const auto eight = hn::Set(di, 8);
-    const auto low = hn::Sub(hn::And(both, hn::Set(di, 15)), eight);
-    const auto high = hn::Sub(hn::ShiftRight<4>(both), eight);
-    hn::StoreU(hn::Mul(hn::ConvertTo(d, low), scale), d, first);
-    hn::StoreU(hn::Mul(hn::ConvertTo(d, high), scale), d, second);
+    const auto code = upper ? hn::ShiftRight<4>(both) : hn::And(both, hn::Set(di, 15));
+    return hn::Mul(hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))), scale);
   }
 }
 
-// A panel of keys in blocks as floats [depth][kPanelTokens].
-template <Encoding kEncoding>
-void UnpackKeys(const uint8_t* HWY_RESTRICT panel, int64_t depth, float* HWY_RESTRICT out) {
-  constexpr int64_t kNumbers = BlockNumbers(kEncoding), kBytes = BlockBytes(kEncoding);
-  constexpr int64_t kCodes = kBytes - 2;  // bytes of a block behind its scale
+// The keys of a panel's tokens [column, column + lanes), [depth] of them Width() apart.
+template <class T>
+HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int64_t depth, float* HWY_RESTRICT to) {
   const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t block = 0; block < depth / kNumbers; ++block) {
-    const uint8_t* const scales = panel + block * kBytes * kPanelTokens;
-    const uint8_t* const codes = scales + 2 * kPanelTokens;
-    float* const to = out + block * kNumbers * kPanelTokens;
-    for (int64_t at = 0; at < kPanelTokens; at += lanes) {
-      const Vec scale = Load(d, reinterpret_cast<const F16*>(scales) + at);
-      for (int64_t i = 0; i < kCodes; ++i) {
-        StoreCodes<kEncoding>(d, codes + i * kPanelTokens + at, scale, to + i * kPanelTokens + at,
-                              to + (i + kCodes) * kPanelTokens + at);
+  const int64_t width = Width();
+  if constexpr (paged::kInBlocks<T>) {
+    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
+    constexpr int64_t kCodes = kBytes - 2;  // bytes of a block behind its scale
+    for (int64_t block = 0; block < depth / kNumbers; ++block, from += kBytes * kPanelTokens) {
+      const Vec scale = Load(d, reinterpret_cast<const F16*>(from) + column);
+      for (int64_t i = 0; i < kNumbers; ++i, to += width) {
+        const uint8_t* const codes = from + (2 + i % kCodes) * kPanelTokens + column;
+        hn::StoreU(Codes<T::encoding>(d, codes, i >= kCodes, scale), d, to);
       }
     }
+  } else {
+    const T* HWY_RESTRICT key = reinterpret_cast<const T*>(from) + column;
+    for (int64_t i = 0; i < depth; ++i) hn::StoreU(Load(d, key + i * kPanelTokens), d, to + i * width);
   }
 }
 
-// A row of values in blocks as floats.
-template <Encoding kEncoding>
-void UnpackValues(const uint8_t* HWY_RESTRICT row, int64_t depth, float* HWY_RESTRICT out) {
-  constexpr int64_t kNumbers = BlockNumbers(kEncoding), kBytes = BlockBytes(kEncoding);
-  constexpr int64_t kCodes = kBytes - 2;
-  const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t block = 0; block < depth / kNumbers; ++block, row += kBytes, out += kNumbers) {
-    F16 stored;
-    std::memcpy(&stored, row, sizeof(stored));
-    const Vec scale = hn::Set(d, ToFloat(stored));
-    for (int64_t i = 0; i < kCodes; i += lanes) {
-      StoreCodes<kEncoding>(d, row + 2 + i, scale, out + i, out + i + kCodes);
-    }
+// The numbers [column, column + lanes) of a row of values.
+template <class T>
+HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT row, int64_t column) {
+  if constexpr (paged::kInBlocks<T>) {
+    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
+    constexpr int64_t kCodes = kBytes - 2;
+    const uint8_t* const block = row + column / kNumbers * kBytes;
+    const int64_t i = column % kNumbers;
+    uint16_t scale;
+    std::memcpy(&scale, block, sizeof(scale));
+    return Codes<T::encoding>(d, block + 2 + i % kCodes, i >= kCodes,
+                              Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale)));
+  } else {
+    return Load(d, reinterpret_cast<const T*>(row) + column);
   }
 }
 
-// Scores of kRows queries with two vectors of keys.
-template <int kRows, class T>
-HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int64_t depth, const T* HWY_RESTRICT k0,
-                          const T* HWY_RESTRICT k1, float* HWY_RESTRICT scores) {
-  const Tag d;
-  const size_t lanes = hn::Lanes(d);
-  Vec s00 = hn::Zero(d), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
-  for (int64_t i = 0; i < depth; ++i) {
-    const Vec a = Load(d, k0 + i * kPanelTokens);
-    const Vec b = Load(d, k1 + i * kPanelTokens);
-    const auto add = [&](int64_t row, Vec& x, Vec& y) HWY_ATTR {
-      const Vec value = hn::Set(d, q[row * depth + i]);
-      x = hn::MulAdd(value, a, x);
-      y = hn::MulAdd(value, b, y);
-    };
-    add(0, s00, s01);
-    if constexpr (kRows > 1) add(1, s10, s11);
-    if constexpr (kRows > 2) add(2, s20, s21);
-    if constexpr (kRows > 3) add(3, s30, s31);
-  }
-  const auto store = [&](int64_t row, Vec x, Vec y) HWY_ATTR {
-    hn::StoreU(x, d, scores + row * kChunkTokens);
-    hn::StoreU(y, d, scores + row * kChunkTokens + lanes);
-  };
-  store(0, s00, s01);
-  if constexpr (kRows > 1) store(1, s10, s11);
-  if constexpr (kRows > 2) store(2, s20, s21);
-  if constexpr (kRows > 3) store(3, s30, s31);
-}
-
-// Two vectors of the sums of values of kRows queries, weighted, over the keys [begin, end) of the chunk; `x` and `y`
-// are the columns where they begin.
-template <int kRows, class T>
-HWY_INLINE void SumTile(const float* HWY_RESTRICT weights, const T* const* panels, int64_t begin, int64_t end,
-                        int64_t depth, int64_t x, int64_t y, float* HWY_RESTRICT sums) {
-  const Tag d;
-  Vec s00 = hn::Zero(d), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
-  for (int64_t panel = begin / kPanelTokens; panel * kPanelTokens < end; ++panel) {
-    const T* HWY_RESTRICT v = panels[panel];
-    const int64_t stop = std::min(end - panel * kPanelTokens, kPanelTokens);
-    const float* HWY_RESTRICT w = weights + panel * kPanelTokens;
-    for (int64_t t = 0; t < stop; ++t) {
-      const Vec a = Load(d, v + t * depth + x);
-      const Vec b = Load(d, v + t * depth + y);
-      const auto add = [&](int64_t row, Vec& first, Vec& second) HWY_ATTR {
-        const Vec weight = hn::Set(d, w[row * kChunkTokens + t]);
-        first = hn::MulAdd(weight, a, first);
-        second = hn::MulAdd(weight, b, second);
-      };
-      add(0, s00, s01);
-      if constexpr (kRows > 1) add(1, s10, s11);
-      if constexpr (kRows > 2) add(2, s20, s21);
-      if constexpr (kRows > 3) add(3, s30, s31);
-    }
-  }
-  const auto store = [&](int64_t row, Vec first, Vec second) HWY_ATTR {
-    hn::StoreU(first, d, sums + row * depth + x);
-    hn::StoreU(second, d, sums + row * depth + y);
-  };
-  store(0, s00, s01);
-  if constexpr (kRows > 1) store(1, s10, s11);
-  if constexpr (kRows > 2) store(2, s20, s21);
-  if constexpr (kRows > 3) store(3, s30, s31);
-}
-
-template <int kRows, class T>
-HWY_INLINE void SumRows(const float* weights, const T* const* panels, int64_t begin, int64_t end, int64_t depth,
-                        float* sums) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Tag()));
-  for (int64_t x = 0; x < depth; x += 2 * lanes) {
-    SumTile<kRows>(weights, panels, begin, end, depth, x, x + lanes < depth ? x + lanes : x, sums);
-  }
-}
-
-// Calls tile(integral constant of rows, first row) for all rows, four at a time.
-template <class Tile>
-HWY_INLINE void ByFour(int64_t rows, const Tile& tile) {
-  int64_t row = 0;
-  for (; row + 4 <= rows; row += 4) tile(std::integral_constant<int, 4>(), row);
-  switch (rows - row) {
-    case 3:
-      return tile(std::integral_constant<int, 3>(), row);
-    case 2:
-      return tile(std::integral_constant<int, 2>(), row);
-    case 1:
-      return tile(std::integral_constant<int, 1>(), row);
-    default:
-      return;
-  }
+HWY_INLINE void Prefetch(const uint8_t* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
 // Scores become weights: exp(score - maximum) of the keys [begin, end) that the row sees, 0 for the others below
@@ -386,70 +340,79 @@ void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& un
   }
 }
 
-// Of chunk number `chunk` of the sequence: sums, m and l of all rows.
-template <class T>
-void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk, const Scratch& scratch) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(Tag()));
-  const int64_t start = chunk * kChunkTokens;
-  const int64_t begin = std::max<int64_t>(unit.begin - start, 0) / kPanelTokens * kPanelTokens;
-  const int64_t end = std::min(unit.end - start, kChunkTokens);
-  using Element = std::conditional_t<paged::kInBlocks<T>, float, T>;
-  const Element* keys[kChunkPanels] = {};
-  const Element* values[kChunkPanels] = {};
-  for (int64_t panel = begin / kPanelTokens; panel * kPanelTokens < end; ++panel) {
-    const int64_t token = start + panel * kPanelTokens;
-    const int64_t page = a.tables[unit.sequence * a.table_width + token / sizes.page_tokens];
-    // A panel of keys and its rows of values take the same room.
-    const uint8_t* const panel_keys =
-        a.state.as<const uint8_t>() + sizes.part(page, unit.head) + token % sizes.page_tokens * sizes.row_bytes;
-    const uint8_t* const panel_values = panel_keys + sizes.values();
-    if constexpr (paged::kInBlocks<T>) {
-      float* const to_keys = scratch.keys + panel * kPanelTokens * sizes.depth;
-      float* const to_values = scratch.values + panel * kPanelTokens * sizes.depth;
-      UnpackKeys<T::encoding>(panel_keys, sizes.depth, to_keys);
-      for (int64_t t = 0; t < std::min(end - panel * kPanelTokens, kPanelTokens); ++t) {
-        UnpackValues<T::encoding>(panel_values + t * sizes.row_bytes, sizes.depth, to_values + t * sizes.depth);
-      }
-      keys[panel] = to_keys;
-      values[panel] = to_values;
-    } else {
-      keys[panel] = reinterpret_cast<const T*>(panel_keys);
-      values[panel] = reinterpret_cast<const T*>(panel_values);
+// Where the panels of keys of a chunk begin, from that of token `begin` to that before `end`; their values lie
+// Sizes::values() behind them.
+struct Panels {
+  Panels(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk)
+      : begin(std::max<int64_t>(unit.begin - chunk * kChunkTokens, 0) / kPanelTokens * kPanelTokens),
+        end(std::min(unit.end - chunk * kChunkTokens, kChunkTokens)) {
+    for (int64_t at = begin; at < end; at += kPanelTokens) {
+      const int64_t token = chunk * kChunkTokens + at;
+      const int64_t page = a.tables[unit.sequence * a.table_width + token / sizes.page_tokens];
+      // A panel of keys and its rows of values take the same room.
+      keys[at / kPanelTokens] =
+          a.state.as<const uint8_t>() + sizes.part(page, unit.head) + token % sizes.page_tokens * sizes.row_bytes;
     }
   }
-  const auto vector = [&](int64_t key) { return keys[key / kPanelTokens] + key % kPanelTokens; };
-  const int64_t rows = unit.rows(sizes);
-  for (int64_t key = begin; key < end; key += 2 * lanes) {
-    const Element* const first = vector(key);
-    const Element* const second = key + lanes < end ? vector(key + lanes) : first;
-    ByFour(rows, [&](auto count, int64_t row) HWY_ATTR {
-      ScoreTile<count.value>(scratch.q + row * sizes.depth, sizes.depth, first, second,
-                             scratch.scores + row * kChunkTokens + key);
-    });
+
+  int64_t begin, end;
+  const uint8_t* keys[kChunkPanels] = {};
+};
+
+// Of chunk number `chunk` of the sequence: sums, m and l of all rows. Memory is asked for what comes next while it is
+// computed with what is there: for values with the keys, for the next chunk's keys with the values.
+template <class T>
+void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk, const Scratch& scratch) {
+  const Tag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
+  const int64_t start = chunk * kChunkTokens;
+  const Panels panels(a, sizes, unit, chunk);
+  const int64_t rows = unit.rows(sizes), begin = panels.begin, end = panels.end;
+  const int64_t panel_bytes = kPanelTokens * sizes.row_bytes;
+  for (int64_t first = begin; first < end; first += width) {
+    for (int64_t key = first; key < std::min(end, first + width); key += lanes) {
+      const uint8_t* const keys = panels.keys[key / kPanelTokens];
+      if (key % kPanelTokens == 0) Prefetch(keys + sizes.values(), panel_bytes);
+      UnpackKeys<T>(keys, key % kPanelTokens, sizes.depth, scratch.panel + (key - first));
+    }
+    Multiply(scratch.q, sizes.depth, rows, scratch.panel, sizes.depth, scratch.scores + first, scratch.scores_ld);
   }
   for (int64_t row = 0; row < rows; ++row) {
+    float* const scores = scratch.scores + row * scratch.scores_ld;
     const int64_t position = unit.position + row / sizes.group - start;
     const int64_t row_end = std::min(position + 1, end);
     const int64_t row_begin = a.window > 0 ? std::max<int64_t>(position - a.window + 1, 0) : 0;
     if (row_begin >= row_end) {
-      std::fill_n(scratch.scores + row * kChunkTokens, kChunkTokens, 0.0f);
+      std::fill_n(scores, kChunkTokens, 0.0f);
       scratch.m[row] = kNoKey;
       scratch.l[row] = 0;
       continue;
     }
-    Softmax(scratch.scores + row * kChunkTokens, row_begin, row_end, end, a.softcap, scratch.m + row, scratch.l + row);
+    Softmax(scores, row_begin, row_end, end, a.softcap, scratch.m + row, scratch.l + row);
   }
-  ByFour(rows, [&](auto count, int64_t row) HWY_ATTR {
-    SumRows<count.value>(scratch.scores + row * kChunkTokens, values, begin, end, sizes.depth,
-                         scratch.sums + row * sizes.depth);
-  });
+  const bool last = unit.end <= start + kChunkTokens;
+  const Panels next(a, sizes, unit, last ? chunk : chunk + 1);
+  for (int64_t column = 0; column < sizes.depth; column += width) {
+    const int64_t stop = std::min(width, sizes.depth - column);
+    for (int64_t key = begin; key < end; ++key) {
+      const uint8_t* const row =
+          panels.keys[key / kPanelTokens] + sizes.values() + key % kPanelTokens * sizes.row_bytes;
+      float* const to = scratch.panel + (key - begin) * width;
+      for (int64_t j = 0; j < stop; j += lanes) hn::StoreU(Values<T>(d, row, column + j), d, to + j);
+      if (column > 0 || last) continue;
+      const uint8_t* const keys = next.keys[key / kPanelTokens];
+      if (keys != nullptr) Prefetch(keys + key % kPanelTokens * sizes.row_bytes, sizes.row_bytes);
+    }
+    Multiply(scratch.scores + begin, scratch.scores_ld, rows, scratch.panel, end - begin, scratch.sums + column,
+             scratch.sums_ld);
+  }
 }
 
 template <class T>
 void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
   const Sizes sizes(a);
   const Cut cut(a, sizes, num_parts);
-  const Scratch scratch(memory, sizes);
+  const Scratch scratch(sizes, memory);
   int64_t cost = 0, slot = 0;
   paged::ForEachUnit(a, sizes, [&](const Unit& unit) {
     const int64_t rows = unit.rows(sizes);
@@ -464,7 +427,7 @@ void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_pa
       for (int64_t chunk = 0; chunk < unit.chunks(); ++chunk) {
         Chunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch);
         for (int64_t row = 0; row < rows; ++row) {
-          Merge(scratch.sums + row * sizes.depth, scratch.m[row], scratch.l[row], sizes.depth,
+          Merge(scratch.sums + row * scratch.sums_ld, scratch.m[row], scratch.l[row], sizes.depth,
                 scratch.all + row * sizes.depth, scratch.all_m + row, scratch.all_l + row);
         }
       }
@@ -485,7 +448,7 @@ void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_pa
       Chunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch);
       for (int64_t row = 0; row < rows; ++row) {
         float* const kept = a.partial + (slot + row) * (sizes.depth + 2);
-        std::copy_n(scratch.sums + row * sizes.depth, sizes.depth, kept);
+        std::copy_n(scratch.sums + row * scratch.sums_ld, sizes.depth, kept);
         kept[sizes.depth] = scratch.m[row];
         kept[sizes.depth + 1] = scratch.l[row];
       }
@@ -508,6 +471,8 @@ void AttendQ8(const PagedAttentionArgs& a, std::byte* memory, int part, int num_
 void AttendQ4(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
   Attend<paged::Blocks<Encoding::kQ4_0>>(a, memory, part, num_parts);
 }
+
+size_t ScratchBytes(const PagedAttentionArgs& a) { return Scratch(Sizes(a)).bytes(); }
 
 void MergeParts(const PagedAttentionArgs& a, int part, int num_parts) {
   const Sizes sizes(a);
@@ -547,6 +512,7 @@ HWY_EXPORT(AttendF16);
 HWY_EXPORT(AttendQ8);
 HWY_EXPORT(AttendQ4);
 HWY_EXPORT(MergeParts);
+HWY_EXPORT(ScratchBytes);
 
 namespace {
 
@@ -777,11 +743,7 @@ Status PagedAttentionMerge(const PagedAttentionArgs& args, int part, int num_par
   return Status::Ok();
 }
 
-size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args) {
-  const Sizes sizes(args);
-  const int64_t unpacked = IsBlocked(args.blocks) ? 2 * kChunkTokens * sizes.depth : 0;
-  return static_cast<size_t>(sizes.block_rows() * (3 * sizes.depth + kChunkTokens + 4) + unpacked) * sizeof(float);
-}
+size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args) { return HWY_DYNAMIC_DISPATCH(ScratchBytes)(args); }
 
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts) {
   constexpr int64_t kMostFloats = int64_t{1} << 22;
