@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from thresher.llm.cache import PagePool
 from thresher.llm.constraints import Guides
 from thresher.llm.draft_model import DraftModel
+from thresher.llm.pace import Pace
 from thresher.llm.request import Delta, Request, State
 from thresher.llm.request import Sequence as Answer
 from thresher.llm.runner import Runner, Work
@@ -22,8 +23,6 @@ from thresher.llm.tokenizer import TextStream, Tokenizer
 
 _log = logging.getLogger(__name__)
 
-_MOST_GAP = 3.0  # how much longer than a step of decoding one with part of a prompt may take
-_LEAST_CHUNK = 2
 _SMOOTHING = 0.2
 
 
@@ -132,8 +131,8 @@ class Engine:
         self._queued = 0  # answers that were submitted and are not finished
         self._number = 0
         self._closed = False
-        self._decode_s = self._token_s = 0.0  # a step of decoding, and a token of a prompt in it
-        self._draft_s = 0.0  # a guess in it
+        self._pace = Pace(runner.max_tokens)
+        self._draft_s = 0.0  # a guess in a step
         self._drafted = self._accepted = 0
         self._prompt_tokens = self._computed = self._output = self._steps = self._preemptions = 0
         self._finished = self._failed = self._cancels = 0
@@ -250,6 +249,7 @@ class Engine:
                     self._end(answer, "cancel")
             if closed:
                 return
+            self._scheduler.chunk = self._pace.chunk(self._scheduler.answering)
             step = self._scheduler.next_step()
             if step is not None:
                 self._compute(step)
@@ -414,18 +414,14 @@ class Engine:
         self._steps += 1
         self._step_s += time_s
         drafted = step.drafted
+        alone_s = self._pace.alone_s(decoding)
         if drafted:
-            if self._decode_s and tokens == decoding + drafted:
-                guess_s = max(time_s - self._decode_s, 0.0) / drafted
+            if alone_s and tokens == decoding + drafted:
+                guess_s = max(time_s - alone_s, 0.0) / drafted
                 self._draft_s += (guess_s - self._draft_s) * (_SMOOTHING if self._draft_s else 1.0)
                 model_s = 0.0 if self._draft_model is None else self._draft_model.guess_s
-                self._scheduler.draft_price = (self._draft_s + model_s) / self._decode_s
-            return
-        if tokens == decoding:
-            self._decode_s += (time_s - self._decode_s) * (_SMOOTHING if self._decode_s else 1.0)
-        else:
-            per_token = max(time_s - (self._decode_s if decoding else 0.0), 0.0) / (tokens - decoding)
-            self._token_s += (per_token - self._token_s) * (_SMOOTHING if self._token_s else 1.0)
-        if self._decode_s and self._token_s:
-            chunk = int((_MOST_GAP - 1.0) * self._decode_s / self._token_s)
-            self._scheduler.chunk = max(_LEAST_CHUNK, min(chunk, self._scheduler.max_tokens))
+                self._scheduler.draft_price = (self._draft_s + model_s) / alone_s
+        elif tokens == decoding:
+            self._pace.note_alone(decoding, time_s)
+        elif decoding:
+            self._pace.note_beside(decoding, tokens - decoding, time_s)

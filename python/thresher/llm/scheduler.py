@@ -73,6 +73,11 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
 
+    @property
+    def answering(self) -> int:
+        """How many sequences compute the next token of an answer in the next step, as far as there is room."""
+        return sum(len(s.tokens) - s.computed == 1 for s in self.running)
+
     def add(self, sequence: Sequence) -> None:
         """Puts a sequence into the queue."""
         sequence.state = State.WAITING
