@@ -563,3 +563,28 @@ def test_a_draft_model_has_to_fit(folder, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(described))
     with pytest.raises(ValueError, match="draft_model: expected the tokens of the model"):
         LLM(folder, draft_model=tmp_path)
+
+
+def test_commands_load_as_they_are_told(folder):
+    from typer.testing import CliRunner
+
+    from thresher.cli.app import app
+
+    def run(command, *options):
+        return CliRunner().invoke(app, ["llm", command, str(folder), *options])
+
+    answer = ("the cat sat", "--raw", "--weights", "q8_0", "--max-tokens", "8", "--max-length", "64")
+    plain = run("run", *answer)
+    assert plain.exit_code == 0, plain.output
+    for options in (("--draft-model", str(folder)), ("--speculation", "ngram")):
+        assert run("run", *answer, *options).stdout == plain.stdout
+    sizes = ("--prompt", "8", "--output", "4", "--rounds", "1", "--json")
+    small = json.loads(run("bench", *sizes, "--weights", "q4_0", "--draft-model", str(folder)).stdout)
+    large = json.loads(run("bench", *sizes).stdout)
+    assert small["weight_bytes"] < large["weight_bytes"] / 3
+    for options, text in (
+        (("--speculation", "ngram", "--draft-model", str(folder)), "expected one way to guess"),
+        (("--weights", "q9"), "weights: expected one of model, fp32, q8_0"),
+    ):
+        wrong = run("run", *answer[:2], *options)
+        assert wrong.exit_code != 0 and text in wrong.output

@@ -17,6 +17,7 @@ _RUN_EPILOG = """
 Examples:
 
 - `thresher llm run SmolLM2-135M-Instruct "What is the capital of France?"` answers and ends
+- `thresher llm run model "Write a haiku" --draft-model small` lets a smaller model guess: the same answer, sooner
 - `thresher llm run model "Once upon a time" --raw --max-tokens 100` continues the text as it stands
 """
 _CHAT_EPILOG = """
@@ -46,6 +47,15 @@ Length = Annotated[
     int | None, typer.Option("--max-length", metavar="N", min=2, help="Tokens of a prompt with its answer.")
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda or cuda:N.")]
+Weights = Annotated[
+    str, typer.Option("--weights", help="Matrices as they are stored (model), fp32, or q8_0, q5_1, q5_0, q4_1 or q4_0.")
+]
+Speculation = Annotated[
+    str | None, typer.Option("--speculation", help="ngram: guess what follows from what stands there already.")
+]
+DraftModel = Annotated[
+    Path | None, typer.Option("--draft-model", metavar="MODEL", help="A smaller model with the same tokens guesses.")
+]
 Threads = Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0: as many as the engine has.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Of the answer.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the most likely token.")]
@@ -74,14 +84,20 @@ def _run(
     seed: Seed = None,
     system: System = None,
     precision: Precision = "model",
+    weights: Weights = "model",
     kv_cache: Cache = None,
     max_length: Length = None,
+    speculation: Speculation = None,
+    draft_model: DraftModel = None,
     threads: Threads = 0,
     device: Device = "cpu",
 ) -> None:
     """Answer one prompt."""
     params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    with _load(model, precision, kv_cache, max_length, threads, 1, device) as llm:
+    options = {"precision": precision, "weights": weights, "kv_cache": kv_cache, "max_length": max_length}
+    with _load(
+        model, speculation=speculation, draft_model=draft_model, num_threads=threads, device=device, **options
+    ) as llm:
         if raw or llm.tokenizer is None or llm.tokenizer.template is None:
             _print_stream(llm, llm.encode(prompt), params)
         else:
@@ -96,14 +112,20 @@ def _chat(
     seed: Seed = None,
     system: System = None,
     precision: Precision = "model",
+    weights: Weights = "model",
     kv_cache: Cache = None,
     max_length: Length = None,
+    speculation: Speculation = None,
+    draft_model: DraftModel = None,
     threads: Threads = 0,
     device: Device = "cpu",
 ) -> None:
     """Chat, one line at a time, until the input ends."""
     params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    with _load(model, precision, kv_cache, max_length, threads, 1, device) as llm:
+    options = {"precision": precision, "weights": weights, "kv_cache": kv_cache, "max_length": max_length}
+    with _load(
+        model, speculation=speculation, draft_model=draft_model, num_threads=threads, device=device, **options
+    ) as llm:
         messages: list[dict[str, str]] = _first(system)
         while True:
             try:
@@ -128,8 +150,11 @@ def _bench(
     ] = None,
     json_file: JsonFile = None,
     precision: Precision = "model",
+    weights: Weights = "model",
     kv_cache: Cache = None,
     max_length: Length = None,
+    speculation: Speculation = None,
+    draft_model: DraftModel = None,
     threads: Threads = 0,
     device: Device = "cpu",
 ) -> None:
@@ -143,7 +168,9 @@ def _bench(
     if beside is not None:  # room for the prompt, and for an answer that goes on as long as it takes
         length, least = max(length, beside + 1024), 2
     begin = time.monotonic()
-    with _load(model, precision, kv_cache, length, threads, max(*batches, least), device) as llm:
+    options = {"precision": precision, "weights": weights, "kv_cache": kv_cache, "max_length": length}
+    guesses = {"speculation": speculation, "draft_model": draft_model}
+    with _load(model, max_batch=max(*batches, least), num_threads=threads, device=device, **options, **guesses) as llm:
         load_s = time.monotonic() - begin
         try:
             results = [
@@ -274,24 +301,14 @@ def _params(**options: Any) -> SamplingParams:
         fail(str(error))
 
 
-def _load(
-    model: Path, precision: str, kv_cache: str | None, max_length: int | None, threads: int, max_batch: int, device: str
-) -> LLM:
+def _load(model: Path, *, max_batch: int = 1, **options: Any) -> LLM:
     from thresher.cli.common import engine
 
     engine()
     try:
         from thresher.llm import LLM
 
-        return LLM(
-            model,
-            precision=precision,
-            kv_cache=kv_cache,
-            max_length=max_length,
-            max_batch=max_batch,
-            num_threads=threads,
-            device=device,
-        )
+        return LLM(model, max_batch=max_batch, **options)
     except (OSError, ValueError, NotImplementedError, MemoryError) as error:
         fail(str(error))
     except ModuleNotFoundError as error:
