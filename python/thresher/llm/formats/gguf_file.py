@@ -80,6 +80,26 @@ class _Cursor:
                 raise ValueError(f"expected {what} in UTF-8 at {place}, got {error.reason}{DAMAGED}") from None
             return raw.decode("utf-8", errors="surrogateescape")
 
+    def texts(self, count: int) -> list[str]:
+        """So many texts; a vocabulary and its merges have hundreds of thousands, which text() would take seconds for."""
+        found = []
+        length = struct.Struct("<Q").unpack_from
+        data, at, end = self.data, self.at, len(self.data)
+        for _ in range(count):
+            stop = at + 8 + length(data, at)[0] if at + 8 <= end else end + 1
+            try:
+                if stop <= end:
+                    found.append(str(data[at + 8 : stop], "utf-8"))
+                    at = stop
+                    continue
+            except UnicodeDecodeError:
+                pass
+            self.at = at
+            found.append(self.text("a text"))
+            at = self.at
+        self.at = at
+        return found
+
     def value(self, kind: int, key: str, nesting: int = 0) -> Any:
         if kind in SCALARS:
             return self.number(SCALARS[kind], f"the value of '{key}'")
@@ -108,6 +128,8 @@ class _Cursor:
         if least is None:
             raise ValueError(f"expected elements of a type of 0 to 12 in '{key}' at {self.at}, got {kind}{DAMAGED}")
         count = self.count(least, f"elements of '{key}'")
+        if kind == TEXT:
+            return self.texts(count)
         return [self.value(kind, key, nesting + 1) for _ in range(count)]
 
 
