@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from thresher.compiler import rules_index, rules_linear, rules_pointwise, rules_shape, rules_sym
+from thresher.compiler import rules_conv, rules_index, rules_linear, rules_pointwise, rules_shape, rules_sym
 from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Value, engine_dtype
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.origin import module_of, source_of
@@ -28,7 +28,7 @@ BATCH_NORMS = {
 }
 TRANSPOSES = {torch.ops.aten.t.default, torch.ops.aten.transpose.int, torch.ops.aten.permute.default}
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}  # by the last of their operands
-FAMILIES = (rules_linear, rules_pointwise, rules_shape, rules_index, rules_sym)
+FAMILIES = (rules_linear, rules_conv, rules_pointwise, rules_shape, rules_index, rules_sym)
 
 # Constants of at most this many elements are copied into the graph, where passes may compute with them.
 SMALL_CONSTANT = 4096

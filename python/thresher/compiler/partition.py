@@ -70,6 +70,7 @@ LIGHT = VIEWS | CREATIONS | NUMBERS | {aten.clone.default, aten.copy.default, at
 # One of these is worth a call of the engine: packed weights, fused steps, no copies of rows.
 HEAVY = {
     aten.linear.default,
+    aten.convolution.default,
     aten.addmm.default,
     aten.mm.default,
     aten.bmm.default,

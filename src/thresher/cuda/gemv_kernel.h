@@ -109,6 +109,12 @@ THRESHER_DEVICE float Activate(kernels::Activation activation, float v) {
       return tanhf(v);
     case Activation::kSigmoid:
       return 1.0f / (1.0f + expf(-v));
+    case Activation::kRelu6:
+      return v < 0 ? 0.0f : v > 6.0f ? 6.0f : v;
+    case Activation::kHardSwish: {
+      const float gate = v + 3.0f;
+      return v * (gate < 0 ? 0.0f : gate > 6.0f ? 6.0f : gate) / 6.0f;
+    }
     default:
       return v;
   }

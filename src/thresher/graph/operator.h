@@ -116,6 +116,7 @@ bool HasTrait(std::string_view op, Trait trait);
 std::span<const OpDef> LinearOps();
 std::span<const OpDef> LinearsOps();
 std::span<const OpDef> GroupedLinearOps();
+std::span<const OpDef> ConvolutionOps();
 std::span<const OpDef> AttentionOps();
 std::span<const OpDef> PagedAttentionOps();
 std::span<const OpDef> RotaryOps();

@@ -34,6 +34,11 @@ HWY_INLINE V Activate(D d, V x) {
     return Tanh(d, x);
   } else if constexpr (kActivation == Activation::kSigmoid) {
     return Sigmoid(d, x);
+  } else if constexpr (kActivation == Activation::kRelu6) {
+    return AtMost(d, hn::Set(d, 6.0f), AtLeast(d, hn::Zero(d), x));
+  } else if constexpr (kActivation == Activation::kHardSwish) {
+    const V gate = AtMost(d, hn::Set(d, 6.0f), AtLeast(d, hn::Zero(d), hn::Add(x, hn::Set(d, 3.0f))));
+    return hn::Div(hn::Mul(x, gate), hn::Set(d, 6.0f));
   } else {
     return x;
   }
@@ -79,7 +84,8 @@ HWY_INLINE void FetchResult(const TileResult& to) {
 }
 
 // Sums of to.rows rows, PanelWidth() apart, and what becomes of them:
-// c = act((sums - row_zero * column_sum) * column_scale * row_scale + bias) + residual.
+// c = act((sums - row_zero * column_sum) * column_scale * row_scale + bias) + residual, or with the residual inside of
+// act.
 struct FinishArgs {
   const void* sums;  // float or int32_t
   TileResult to;
@@ -90,6 +96,7 @@ struct FinishArgs {
   // Null, or one value a row:
   const float* row_scale;
   const int32_t* row_zero;
+  bool residual_first;
 };
 
 // The members of FinishArgs that sums of this type may use: float has bias and column_scale, int32_t has all, and both
@@ -108,19 +115,26 @@ HWY_NOINLINE void Finish(const FinishArgs& args) {
     const auto scale = args.column_scale == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, args.column_scale + j);
     const auto column_sum = kIntegers && args.column_sum != nullptr ? hn::LoadU(di, args.column_sum + j) : hn::Zero(di);
     const Sum* HWY_RESTRICT sums = static_cast<const Sum*>(args.sums) + j;
-    const auto finished = [&](size_t i) HWY_ATTR {
+    const auto scaled = [&](size_t i) HWY_ATTR {
       if constexpr (kIntegers) {
         auto sum = hn::Load(di, sums + i * width);
         if (args.row_zero != nullptr) sum = hn::Sub(sum, hn::Mul(hn::Set(di, args.row_zero[i]), column_sum));
         const auto row_scale = hn::Mul(scale, hn::Set(d, args.row_scale[i]));
-        return Activate<kActivation>(d, hn::MulAdd(hn::ConvertTo(d, sum), row_scale, bias));
+        return hn::MulAdd(hn::ConvertTo(d, sum), row_scale, bias);
       } else {
-        return Activate<kActivation>(d, hn::MulAdd(hn::Load(d, sums + i * width), scale, bias));
+        return hn::MulAdd(hn::Load(d, sums + i * width), scale, bias);
       }
     };
+    const auto finished = [&](size_t i) HWY_ATTR { return Activate<kActivation>(d, scaled(i)); };
     float* c = to.c + j;
     const float* residual = to.residual == nullptr ? nullptr : to.residual + j;
-    if (const size_t count = to.columns - j; count < lanes) {
+    if (residual != nullptr && args.residual_first) {
+      const size_t count = std::min(lanes, to.columns - j);
+      for (size_t i = 0; i < to.rows; ++i) {
+        const auto sum = hn::Add(scaled(i), hn::LoadN(d, residual + i * to.ldr, count));
+        hn::StoreN(Activate<kActivation>(d, sum), d, c + i * to.ldc, count);
+      }
+    } else if (const size_t count = to.columns - j; count < lanes) {
       for (size_t i = 0; i < to.rows; ++i) {
         auto v = finished(i);
         if (residual != nullptr) v = hn::Add(v, hn::LoadN(d, residual + i * to.ldr, count));
@@ -155,6 +169,10 @@ FinishFunction FinishFor(Activation activation) {
       return &Finish<Sum, Activation::kTanh>;
     case Activation::kSigmoid:
       return &Finish<Sum, Activation::kSigmoid>;
+    case Activation::kRelu6:
+      return &Finish<Sum, Activation::kRelu6>;
+    case Activation::kHardSwish:
+      return &Finish<Sum, Activation::kHardSwish>;
   }
   return &Finish<Sum, Activation::kNone>;
 }

@@ -76,8 +76,9 @@ RowBlocks RowBlocksFor(const GemmArgs& args, size_t rows, size_t panels) {
   const size_t panel_rows = PanelRows<Panel>(args.blocking);
   const size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
   const bool in_place = args.residual != nullptr && args.residual == args.c;
-  const bool gathers = k > panel_rows && (rows > most_rows || RowsShareSets(static_cast<size_t>(args.lda))) &&
-                       panels >= kLeastGatherPanels && !in_place;
+  const bool gathers = args.windows != nullptr ||
+                       (k > panel_rows && (rows > most_rows || RowsShareSets(static_cast<size_t>(args.lda))) &&
+                        panels >= kLeastGatherPanels && !in_place);
   if (!gathers) return {false, most_rows};
   const size_t fitting = kGatheredFloats / GatheredStride(panel_rows);
   const size_t wanted = args.blocking.most_rows > 0 ? most_rows : size_t{kMostBlockRows};
@@ -115,9 +116,17 @@ Buffers BuffersFor(const GemmArgs& args) {
   return buffers;
 }
 
-// Rows of A, `count` elements each, copied so that one lies right behind the other; returns their distance.
-inline size_t GatherRows(const float* HWY_RESTRICT a, size_t lda, size_t rows, size_t count, float* HWY_RESTRICT out) {
+// Elements [begin, begin + count) of rows of A, copied so that one lies right behind the other; returns their distance.
+inline size_t GatherRows(const GemmArgs& args, size_t row, size_t rows, size_t begin, size_t count,
+                         float* HWY_RESTRICT out) {
   const size_t ld = GatheredStride(count);
+  if (args.windows != nullptr) {
+    GatherWindows(*args.windows, args.a, static_cast<int64_t>(row), static_cast<int64_t>(rows),
+                  static_cast<int64_t>(begin), static_cast<int64_t>(count), out, static_cast<int64_t>(ld));
+    return ld;
+  }
+  const size_t lda = static_cast<size_t>(args.lda);
+  const float* const a = args.a + row * lda + begin;
   for (size_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, count, out + i * ld);
   return ld;
 }
@@ -135,6 +144,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
   const size_t rows = range.row_end - range.row_begin;
   const FinishFunction finish = FinishFor<float>(args.activation);
   const bool sums_are_result = args.activation == Activation::kNone && !kHasColumnScale<Panel>;
+  const bool windowed = args.windows != nullptr;
 
   const size_t panel_rows = PanelRows<Panel>(args.blocking);
   const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, rows, range.panel_end - range.panel_begin);
@@ -156,7 +166,8 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
     const RowTiles tiles(block_rows,
                          static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
-    const size_t most_k = tiles.count == 1 && direct_panel ? std::max<size_t>(k, 1) : panel_rows;
+    const bool whole_k = tiles.count == 1 && direct_panel && args.windows == nullptr;
+    const size_t most_k = whole_k ? std::max<size_t>(k, 1) : panel_rows;
     const size_t k_blocks = std::max<size_t>(1, (k + most_k - 1) / most_k);
     const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>;
 
@@ -226,6 +237,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
           FinishArgs end{};
           end.sums = tile.out;
           end.to = to;
+          end.residual_first = args.residual_first;
           if (kHasColumnScale<Panel>) {
             end.bias = bias;
             end.column_scale = reinterpret_cast<const float*>(panel_b + StoredBytes<Panel>(k));
@@ -236,17 +248,21 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
       }
     };
 
-    const float* a = args.a + block_begin * lda;
     size_t panel = range.panel_begin;
-    if (gathers && tiles.count > 1) {
+    if (gathers && (tiles.count > 1 || windowed)) {
       // Panels with columns beyond n are left to the strip.
-      const size_t whole_end = std::min(range.panel_end, n / width);
+      const size_t whole_end = std::min(range.panel_end, std::max(n / width, range.panel_begin));
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
         const size_t k_begin = std::min(k, k_block * k_step);
-        const size_t ld = GatherRows(a + k_begin, lda, block_rows, std::min(k, k_begin + k_step) - k_begin, gathered);
+        const size_t count = std::min(k, k_begin + k_step) - k_begin;
+        const size_t ld = GatherRows(args, block_begin, block_rows, k_begin, count, gathered);
+        // What waits in the strip is taken before another panel is finished there.
+        if (windowed && whole_end < range.panel_end) multiply(whole_end, k_block, gathered, ld, false);
         for (panel = range.panel_begin; panel < whole_end; ++panel) multiply(panel, k_block, gathered, ld, true);
       }
+      if (windowed) continue;
     }
+    const float* a = args.a + block_begin * lda;
     for (; panel < range.panel_end; ++panel) {
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
         multiply(panel, k_block, a + std::min(k, k_block * k_step), lda, false);
@@ -389,7 +405,8 @@ void EncodeRange(const Weight& weight, uint8_t* packed, size_t panel_begin, size
 }
 
 void EncodeBf16Range(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
-  if (weight.encoding != Encoding::kBf16) return EncodeRange<Bf16Panel>(weight, packed, panel_begin, panel_end);
+  if (weight.encoding != Encoding::kBf16 || weight.taps > 1)
+    return EncodeRange<Bf16Panel>(weight, packed, panel_begin, panel_end);
   const size_t stride = PanelStride<Bf16Panel>(static_cast<size_t>(weight.k));
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
     PackBf16Pairs(weight, panel, reinterpret_cast<uint32_t*>(packed + panel * stride));
@@ -447,7 +464,9 @@ HWY_EXPORT(GemmPanelStride);
 HWY_EXPORT(EncodeWeight);
 HWY_EXPORT(DecodeWeight);
 
-constexpr std::string_view kActivationNames[] = {"none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"};
+constexpr std::string_view kActivationNames[] = {"none", "relu",    "gelu",  "gelu_tanh", "silu",
+                                                 "tanh", "sigmoid", "relu6", "hardswish"};
+static_assert(std::size(kActivationNames) == static_cast<size_t>(kLastActivation) + 1);
 
 size_t CurrentPanelWidth() { return HWY_DYNAMIC_DISPATCH(GemmPanelWidth)(); }
 
@@ -455,7 +474,19 @@ size_t Share(size_t total, int part, int num_parts) {
   return total * static_cast<size_t>(part) / static_cast<size_t>(num_parts);
 }
 
+}  // namespace
+
+std::string_view Name(Activation activation) { return kActivationNames[static_cast<size_t>(activation)]; }
+
+std::optional<Activation> ParseActivation(std::string_view name) {
+  for (size_t i = 0; i < std::size(kActivationNames); ++i) {
+    if (kActivationNames[i] == name) return static_cast<Activation>(i);
+  }
+  return std::nullopt;
+}
+
 double ActivateReference(Activation activation, double x) {
+  const auto at_most_6 = [](double y) { return y < 0.0 ? 0.0 : y > 6.0 ? 6.0 : y; };
   switch (activation) {
     case Activation::kNone:
       return x;
@@ -471,19 +502,12 @@ double ActivateReference(Activation activation, double x) {
       return std::tanh(x);
     case Activation::kSigmoid:
       return 1.0 / (1.0 + std::exp(-x));
+    case Activation::kRelu6:
+      return at_most_6(x);
+    case Activation::kHardSwish:
+      return x * at_most_6(x + 3.0) / 6.0;
   }
   return x;
-}
-
-}  // namespace
-
-std::string_view Name(Activation activation) { return kActivationNames[static_cast<size_t>(activation)]; }
-
-std::optional<Activation> ParseActivation(std::string_view name) {
-  for (size_t i = 0; i < std::size(kActivationNames); ++i) {
-    if (kActivationNames[i] == name) return static_cast<Activation>(i);
-  }
-  return std::nullopt;
 }
 
 size_t BlockRows(const GemmArgs& args, size_t rows, size_t panels) {
@@ -580,15 +604,34 @@ void Gemm(const GemmArgs& args, void* scratch, int part, int num_parts) {
   if (!range.empty()) HWY_DYNAMIC_DISPATCH(RunProduct)(args, static_cast<float*>(scratch), range);
 }
 
+namespace {
+
+float ElementOfRow(const GemmArgs& args, int64_t i, int64_t l) {
+  if (args.windows == nullptr) return args.a[i * args.lda + l];
+  const Windows& w = *args.windows;
+  int64_t row = i, tap = l / w.channels, offset = l % w.channels;
+  for (int d = 2; d >= 0; --d) {
+    const int64_t at = w.At(d, row % w.out[d], tap % w.kernel[d]);
+    if (at < 0) return 0.0f;
+    offset += at * w.x_strides[d];
+    row /= w.out[d];
+    tap /= w.kernel[d];
+  }
+  return args.a[row * w.x_batch + offset];
+}
+
+}  // namespace
+
 void GemmReference(const GemmArgs& args, const float* b, int64_t stride_k, int64_t stride_n) {
   for (int64_t i = 0; i < args.m; ++i) {
     for (int64_t j = 0; j < args.n; ++j) {
       double sum = args.bias == nullptr ? 0.0 : args.bias[j];
       for (int64_t l = 0; l < args.k; ++l) {
-        sum += static_cast<double>(args.a[i * args.lda + l]) * static_cast<double>(b[l * stride_k + j * stride_n]);
+        sum += static_cast<double>(ElementOfRow(args, i, l)) * static_cast<double>(b[l * stride_k + j * stride_n]);
       }
-      sum = ActivateReference(args.activation, sum);
-      if (args.residual != nullptr) sum += args.residual[i * args.ldr + j];
+      const double added = args.residual == nullptr ? 0.0 : args.residual[i * args.ldr + j];
+      sum = args.residual_first ? ActivateReference(args.activation, sum + added)
+                                : ActivateReference(args.activation, sum) + added;
       args.c[i * args.ldc + j] = static_cast<float>(sum);
     }
   }

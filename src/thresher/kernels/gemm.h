@@ -14,6 +14,7 @@
 #include "thresher/base/precision.h"
 #include "thresher/kernels/blocking.h"
 #include "thresher/kernels/weight.h"
+#include "thresher/kernels/windows.h"
 
 namespace thresher::kernels {
 
@@ -28,11 +29,16 @@ enum class Activation : uint8_t {
   kSilu,
   kTanh,
   kSigmoid,
+  kRelu6,      // between 0 and 6
+  kHardSwish,  // x * relu6(x + 3) / 6
 };
+inline constexpr Activation kLastActivation = Activation::kHardSwish;
 
-// "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid".
+// "none", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "relu6", "hardswish".
 std::string_view Name(Activation activation);
 std::optional<Activation> ParseActivation(std::string_view name);
+// In float64.
+double ActivateReference(Activation activation, double x);
 
 // Floats that a packed k x n matrix takes, padding included.
 int64_t PackedSize(int64_t k, int64_t n);
@@ -59,14 +65,17 @@ struct GemmArgs {
   int64_t k = 0;
   const float* a = nullptr;  // [m, k], rows lda apart
   int64_t lda = 0;
+  const Windows* windows = nullptr;        // or the rows are these of a tensor at `a`, whose k = taps * channels
   Precision precision = Precision::kFp32;  // of b; not kInt8
   const void* packed_b = nullptr;          // from PackWeight(precision, k, n)
   float* c = nullptr;                      // [m, n], rows ldc apart; must not overlap a or packed_b
   int64_t ldc = 0;
-  const float* bias = nullptr;      // [n], or null
-  const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself (same rows, ldr == ldc)
+  const float* bias = nullptr;  // [n], or null
+  const float* residual =
+      nullptr;  // [m, n], rows ldr apart, or null; without windows c itself (ldr == ldc), if you like
   int64_t ldr = 0;
   Activation activation = Activation::kNone;
+  bool residual_first = false;  // the residual is added before the activation
   Blocking blocking = {};
 };
 

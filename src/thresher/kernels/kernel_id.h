@@ -46,11 +46,13 @@ enum class KernelId : uint32_t {
   kDotProduct,
   kGroupedProduct,
   kBatchedProduct,
+  kConvolution,
+  kDepthwise,
   // A product with both factors as they are stored.
   kStoredProduct,
 };
 
-inline constexpr std::array<std::string_view, 32> kKernelNames = {"copy",
+inline constexpr std::array<std::string_view, 34> kKernelNames = {"copy",
                                                                   "cat",
                                                                   "fill",
                                                                   "arange",
@@ -81,6 +83,8 @@ inline constexpr std::array<std::string_view, 32> kKernelNames = {"copy",
                                                                   "dot_product",
                                                                   "grouped_product",
                                                                   "batched_product",
+                                                                  "convolution",
+                                                                  "depthwise",
                                                                   "stored_product"};
 static_assert(kKernelNames.size() == static_cast<size_t>(KernelId::kStoredProduct) + 1);
 

@@ -89,6 +89,13 @@ inline void PackPanel(const T* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff
 
 // Panel `index` of a weight, as floats.
 inline void PackPanel(const Weight& weight, size_t index, float* HWY_RESTRICT panel) {
+  if (weight.taps > 1) {
+    const size_t rows = static_cast<size_t>(weight.k / weight.taps);
+    for (int64_t tap = 0; tap < weight.taps; ++tap) {
+      PackPanel(weight.Tap(tap), index, panel + static_cast<size_t>(tap) * rows * PanelWidth());
+    }
+    return;
+  }
   const size_t column = index * PanelWidth();
   const size_t columns = std::min(PanelWidth(), static_cast<size_t>(weight.n) - column);
   const size_t k = static_cast<size_t>(weight.k);

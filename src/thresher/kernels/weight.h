@@ -9,7 +9,8 @@
 namespace thresher {
 
 // The k x n matrix whose element (i, j) lies i * stride_k + j * stride_n elements behind the first. Blocks run along k:
-// stride_k is 1, k and stride_n are whole blocks.
+// stride_k is 1, k and stride_n are whole blocks. That of a convolution is `taps` such matrices, each k / taps high,
+// one below the other, stride_tap elements apart.
 struct Weight {
   const void* data = nullptr;
   Encoding encoding = Encoding::kF32;
@@ -17,9 +18,12 @@ struct Weight {
   int64_t n = 0;
   int64_t stride_k = 0;
   int64_t stride_n = 0;
+  int64_t taps = 1;  // k is as many whole matrices
+  int64_t stride_tap = 0;
 
   const void* At(int64_t i, int64_t j) const {
-    return static_cast<const std::byte*>(data) + EncodedBytes(encoding, i * stride_k + j * stride_n);
+    const int64_t offset = taps == 1 ? i * stride_k : i / (k / taps) * stride_tap + i % (k / taps) * stride_k;
+    return static_cast<const std::byte*>(data) + EncodedBytes(encoding, offset + j * stride_n);
   }
 
   Weight Columns(int64_t begin, int64_t count) const {
@@ -27,6 +31,14 @@ struct Weight {
     columns.data = At(0, begin);
     columns.n = count;
     return columns;
+  }
+
+  Weight Tap(int64_t tap) const {
+    Weight one = *this;
+    one.data = static_cast<const std::byte*>(data) + EncodedBytes(encoding, tap * stride_tap);
+    one.k = k / taps;
+    one.taps = 1;
+    return one;
   }
 };
 

@@ -9,9 +9,10 @@ std::span<const CpuKernel> CpuKernels() {
   static const std::array<CpuKernel, kKernelNames.size()> table = [] {
     std::array<CpuKernel, kKernelNames.size()> made;
     for (size_t i = 0; i < made.size(); ++i) made[i].id = static_cast<KernelId>(i);
-    for (const auto family : {LinearKernels(), GroupedLinearKernels(), AttentionKernels(), PagedAttentionKernels(),
-                              RotaryKernels(), NormKernels(), PointwiseKernels(), PointwiseChainKernels(),
-                              ReduceKernels(), IndexKernels(), SortKernels(), ShapeKernels(), CreateKernels()}) {
+    for (const auto family :
+         {LinearKernels(), GroupedLinearKernels(), ConvolutionKernels(), AttentionKernels(), PagedAttentionKernels(),
+          RotaryKernels(), NormKernels(), PointwiseKernels(), PointwiseChainKernels(), ReduceKernels(), IndexKernels(),
+          SortKernels(), ShapeKernels(), CreateKernels()}) {
       for (const CpuKernel& kernel : family) made[static_cast<size_t>(kernel.id)] = kernel;
     }
     return made;

@@ -21,14 +21,16 @@ struct Product {
   ValueId residual = kNoValue;
 };
 
-// Packs `batch` matrices of k x n that lie batch_stride elements apart.
+// Packs `batch` matrices of k x n that lie batch_stride elements apart, in as many taps as Weight has them.
 struct PackParams {
   int64_t k, n, stride_k, stride_n;
   int64_t batch, batch_stride;
+  int64_t taps = 1, stride_tap = 0;
+  int64_t first = 0;  // element of the operand that the first matrix begins with
 
   static constexpr auto Sizes() {
     return std::tuple(&PackParams::k, &PackParams::n, &PackParams::stride_k, &PackParams::stride_n, &PackParams::batch,
-                      &PackParams::batch_stride);
+                      &PackParams::batch_stride, &PackParams::taps, &PackParams::stride_tap, &PackParams::first);
   }
   friend bool operator==(const PackParams&, const PackParams&) = default;
 };

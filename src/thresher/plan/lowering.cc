@@ -136,8 +136,15 @@ TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transpose
   std::vector<WeightStore::Matrix> matrices;
   for (const ValueId id : ids) matrices.push_back(WeightStore::MatrixOf(graph_.value(id), transposed));
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
-  const Result<WeightStore::Packed> result =
-      weights_.GetPacked(matrices, k, transposed, precision, options_.num_threads);
+  return AddPacked(weights_.GetPacked(matrices, k, transposed, precision, options_.num_threads));
+}
+
+TensorRef Lowering::PackedParts(ValueId id, const std::vector<int64_t>& offsets, const Weight& layout,
+                                Precision precision) {
+  return AddPacked(weights_.GetPackedParts(graph_.value(id), offsets, layout, precision, options_.num_threads));
+}
+
+TensorRef Lowering::AddPacked(const Result<WeightStore::Packed>& result) {
   if (!result.ok() && status_.ok()) status_ = result.status();
   const WeightStore::Packed packed = result.ok() ? result.value() : WeightStore::Packed{};
   TensorRef ref;

@@ -17,10 +17,9 @@
 #include "thresher/kernels/kernel_params.h"
 #include "thresher/plan/plan.h"
 #include "thresher/plan/tuning.h"
+#include "thresher/plan/weight_store.h"
 
 namespace thresher {
-
-class WeightStore;
 
 struct LoweringOptions {
   std::shared_ptr<const Target> target = CpuTarget();
@@ -75,6 +74,9 @@ class Lowering {
   // Packed panels of constant K x N matrices side by side, as WeightStore::GetPacked lays them out; `transposed` says
   // they are stored [N, K]. Shared between plans.
   TensorRef PackedWeight(const std::vector<ValueId>& ids, bool transposed, Precision precision = Precision::kFp32);
+  // The same for the groups of a convolution: WeightStore::GetPackedParts.
+  TensorRef PackedParts(ValueId id, const std::vector<int64_t>& offsets, const Weight& layout,
+                        Precision precision = Precision::kFp32);
   // Constant matrices, stored [N, K] if `transposed` and else [K, N], as the rows [N, K] of one in the encoding: the
   // constant itself where it is that. `group` numbers share a scale where that is one of blocks. Shared between plans.
   TensorRef StoredWeight(const std::vector<ValueId>& ids, bool transposed, Encoding encoding, int64_t group);
@@ -98,6 +100,7 @@ class Lowering {
 
  private:
   friend class PlanBuilder;
+  TensorRef AddPacked(const Result<WeightStore::Packed>& result);
   TensorRef AddConstantBytes(DType dtype, const Dims& shape, std::shared_ptr<const void> data);
   Step& AddStepBytes(KernelId kernel, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,
                      const void* params, size_t size);

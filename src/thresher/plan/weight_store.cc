@@ -63,34 +63,14 @@ Result<WeightStore::Packed> WeightStore::GetPacked(std::span<const Matrix> matri
   Key key{{}, k, transposed, precision, std::string(isa::Name(isa::Current()))};
   for (const Matrix& matrix : matrices) std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
   const auto pack = [&]() -> Result<Entry> {
-    int64_t panels = 0, source_bytes = 0;
+    std::vector<Weight> weights;
     std::vector<std::shared_ptr<const void>> held;
     for (const Matrix& matrix : matrices) {
       THRESHER_ASSIGN(held.emplace_back(), Hold(matrix.constant));
-      panels += kernels::PackedPanels(matrix.n);
-      source_bytes += EncodedBytes(matrix.encoding, k * matrix.n);
+      weights.push_back(DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding));
     }
-    const int64_t bytes = kernels::PackedBytes(precision, k, panels * kernels::PackedColumns());
-    const std::shared_ptr<void> memory = [&] {
-      const std::lock_guard lock(mutex_);
-      return memory_.Allocate(bytes);
-    }();
-    auto* const data = static_cast<std::byte*>(memory.get());
     Entry entry;
-    entry.packed = {memory, data, bytes};
-    RunParts(source_bytes + bytes, num_threads, [&](int part, int num_parts) {
-      const int64_t begin = panels * part / num_parts, end = panels * (part + 1) / num_parts;
-      int64_t first = 0;
-      std::byte* to = data;
-      for (const Matrix& matrix : matrices) {
-        const int64_t count = kernels::PackedPanels(matrix.n);
-        const Weight weight = DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding);
-        kernels::PackPanels(precision, weight, to, std::clamp<int64_t>(begin - first, 0, count),
-                            std::clamp<int64_t>(end - first, 0, count));
-        to += kernels::PackedBytes(precision, k, matrix.n);
-        first += count;
-      }
-    });
+    entry.packed = Pack(weights, precision, num_threads);
     for (const Matrix& matrix : matrices) {
       if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
     }
@@ -98,6 +78,59 @@ Result<WeightStore::Packed> WeightStore::GetPacked(std::span<const Matrix> matri
   };
   THRESHER_ASSIGN(const Entry entry, entries_.Get(key, pack));
   return entry.packed;
+}
+
+Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std::span<const int64_t> offsets,
+                                                        Weight layout, Precision precision, int num_threads) {
+  layout.encoding = StoredAs(value);
+  std::string text(isa::Name(isa::Current()));
+  for (const int64_t number : {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap}) {
+    text += " " + std::to_string(number);
+  }
+  const Matrix whole{value.constant, NumElements(value.shape), layout.encoding};
+  Key key{{{IdentityOf(whole, 1), layout.n}}, layout.k, false, precision, std::move(text)};
+  for (const int64_t offset : offsets) std::get<0>(key).emplace_back(Identity{}, offset);
+  const auto pack = [&]() -> Result<Entry> {
+    THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
+    std::vector<Weight> weights;
+    for (const int64_t offset : offsets) {
+      layout.data = static_cast<const std::byte*>(value.constant.data) + EncodedBytes(layout.encoding, offset);
+      weights.push_back(layout);
+    }
+    Entry entry;
+    entry.packed = Pack(weights, precision, num_threads);
+    if (value.constant.is_weight) entry.sources.push_back(value.constant.owner);
+    return entry;
+  };
+  THRESHER_ASSIGN(const Entry entry, entries_.Get(key, pack));
+  return entry.packed;
+}
+
+WeightStore::Packed WeightStore::Pack(std::span<const Weight> weights, Precision precision, int num_threads) {
+  int64_t panels = 0, bytes = 0, source_bytes = 0;
+  for (const Weight& weight : weights) {
+    panels += kernels::PackedPanels(weight.n);
+    bytes += kernels::PackedBytes(precision, weight.k, weight.n);
+    source_bytes += EncodedBytes(weight.encoding, weight.k * weight.n);
+  }
+  const std::shared_ptr<void> memory = [&] {
+    const std::lock_guard lock(mutex_);
+    return memory_.Allocate(bytes);
+  }();
+  auto* const data = static_cast<std::byte*>(memory.get());
+  RunParts(source_bytes + bytes, num_threads, [&](int part, int num_parts) {
+    const int64_t begin = panels * part / num_parts, end = panels * (part + 1) / num_parts;
+    int64_t first = 0;
+    std::byte* to = data;
+    for (const Weight& weight : weights) {
+      const int64_t count = kernels::PackedPanels(weight.n);
+      kernels::PackPanels(precision, weight, to, std::clamp<int64_t>(begin - first, 0, count),
+                          std::clamp<int64_t>(end - first, 0, count));
+      to += kernels::PackedBytes(precision, weight.k, weight.n);
+      first += count;
+    }
+  });
+  return {memory, data, bytes};
 }
 
 Result<WeightStore::Packed> WeightStore::GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed,

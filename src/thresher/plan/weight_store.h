@@ -51,6 +51,11 @@ class WeightStore {
   Result<Packed> GetPacked(std::span<const Matrix> matrices, int64_t k, bool transposed,
                            Precision precision = Precision::kFp32, int num_threads = 1);
 
+  // The same for matrices within one constant: they lie as `layout` says, its data aside, each so many elements from
+  // the constant's first. A convolution has one for each of its groups.
+  Result<Packed> GetPackedParts(const Value& value, std::span<const int64_t> offsets, Weight layout,
+                                Precision precision = Precision::kFp32, int num_threads = 1);
+
   // The same matrices as the rows [n, k] of one, in an encoding, for products that take weights as they are stored. In
   // blocks, `group` numbers share a scale. Errors: EncodeNumbers() cannot store the numbers so.
   Result<Packed> GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed, Encoding encoding, int64_t group,
@@ -82,6 +87,8 @@ class WeightStore {
     Packed packed;
     std::vector<std::shared_ptr<const void>> sources;  // so that no address in the key is reused for other data
   };
+  // The panels of the matrices, one after the other.
+  Packed Pack(std::span<const Weight> weights, Precision precision, int num_threads);
   using ErrorKey = std::tuple<Identity, int64_t, int64_t, bool, Precision>;
   struct ErrorEntry {
     WeightError error;

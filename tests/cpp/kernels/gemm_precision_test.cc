@@ -224,7 +224,7 @@ TEST(GemmPrecisionTest, TilesOfAMatrixUnit) {
 }
 
 TEST(GemmPrecisionTest, Epilogues) {
-  for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
+  for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
     for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
       Check({.m = 13,
              .n = 75,

@@ -130,7 +130,7 @@ TEST(GemmTest, GatheredRows) {
 }
 
 TEST(GemmTest, Epilogues) {
-  for (int act = 0; act <= static_cast<int>(Activation::kSigmoid); ++act) {
+  for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
     for (const bool bias : {false, true}) {
       for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
         Check({.m = 13,
@@ -252,7 +252,7 @@ TEST(GemmTest, NanAndInfinityStayInTheirRow) {
 }
 
 TEST(GemmTest, ActivationNamesRoundTrip) {
-  for (int i = 0; i <= static_cast<int>(Activation::kSigmoid); ++i) {
+  for (int i = 0; i <= static_cast<int>(kLastActivation); ++i) {
     const Activation activation = static_cast<Activation>(i);
     EXPECT_EQ(ParseActivation(Name(activation)), activation);
   }

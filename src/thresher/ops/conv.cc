@@ -1,0 +1,437 @@
+// Convolution over one to three dimensions, channels last: products whose rows are windows, or, channel by channel,
+// sums of windows.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "thresher/kernels/block_format.h"
+#include "thresher/kernels/depthwise.h"
+#include "thresher/kernels/gemm.h"
+#include "thresher/ops/common.h"
+#include "thresher/ops/linear.h"
+
+namespace thresher {
+namespace {
+
+using kernels::Windows;
+using ops::Empty;
+
+enum ConvolutionOperand { kX, kWeight, kBias, kResidual };
+
+// Larger sizes and attributes are refused, so that arithmetic with them cannot overflow.
+constexpr int64_t kMostSize = int64_t{1} << 31;
+constexpr int64_t kMostAttr = int64_t{1} << 20;
+
+// Attributes with one number a spatial dimension.
+struct Geometry {
+  Dims stride, before, after, dilation, output_padding;
+  int64_t groups = 1;
+  bool transposed = false;
+};
+
+Result<Dims> PerDimension(const Attrs& attrs, const std::string& name, size_t rank, int64_t fallback, int64_t least) {
+  Dims values = GetAttr<Dims>(attrs, name, Dims(rank, fallback));
+  const bool sides = name == "padding";
+  if (values.size() != rank && !(sides && values.size() == 2 * rank)) {
+    return InvalidArgument("expected " + name + " with " + std::to_string(rank) +
+                           (sides ? " numbers or twice as many" : " numbers") +
+                           ", one for each spatial dimension of x, got " + ToString(values));
+  }
+  for (const int64_t value : values) {
+    if (value < least || value > kMostAttr) {
+      return InvalidArgument("expected " + name + " from " + std::to_string(least) + " to " +
+                             std::to_string(kMostAttr) + ", got " + ToString(values));
+    }
+  }
+  return values;
+}
+
+Result<Geometry> GeometryOf(const Attrs& attrs, size_t rank) {
+  Geometry g;
+  THRESHER_ASSIGN(g.stride, PerDimension(attrs, "stride", rank, 1, 1));
+  THRESHER_ASSIGN(g.before, PerDimension(attrs, "padding", rank, 0, 0));
+  THRESHER_ASSIGN(g.dilation, PerDimension(attrs, "dilation", rank, 1, 1));
+  THRESHER_ASSIGN(g.output_padding, PerDimension(attrs, "output_padding", rank, 0, 0));
+  g.after.assign(g.before.end() - static_cast<std::ptrdiff_t>(rank), g.before.end());
+  g.before.resize(rank);
+  g.groups = GetAttr<int64_t>(attrs, "groups", 1);
+  g.transposed = GetAttr<bool>(attrs, "transposed", false);
+  return g;
+}
+
+Result<std::vector<TensorType>> InferConvolution(const InferContext& c) {
+  for (size_t i = 0; i < 4; ++i) {
+    static constexpr const char* kNames[] = {"x", "weight", "bias", "residual"};
+    THRESHER_TRY(ops::WantFloat(c, i, kNames[i]));
+  }
+  THRESHER_TRY(ops::WantFloatLike0(c, kResidual, "residual"));
+  const Dims& x = c.inputs[kX].shape;
+  const Dims& w = c.inputs[kWeight].shape;
+  if (x.size() < 3 || x.size() > 5 || w.size() != x.size()) {
+    return InvalidArgument(
+        "expected x [N, spatial..., C] with one to three spatial dimensions and weight [K, C / groups, kernel...] of "
+        "the "
+        "same rank, got x " +
+        ToString(x) + " and weight " + ToString(w));
+  }
+  const size_t rank = x.size() - 2;
+  THRESHER_ASSIGN(const Geometry g, GeometryOf(c.attrs, rank));
+  const auto large = [](int64_t size) { return size >= kMostSize; };
+  if (std::any_of(x.begin(), x.end(), large) || std::any_of(w.begin(), w.end(), large)) {
+    return InvalidArgument("expected sizes below 2^31, got x " + ToString(x) + " and weight " + ToString(w));
+  }
+  const int64_t channels = x.back();
+  const int64_t wanted = g.transposed ? w[0] : w[1] * std::clamp<int64_t>(g.groups, 1, kMostSize);
+  if (g.groups < 1 || g.groups > kMostSize || w[0] % g.groups != 0 || wanted != channels || channels == 0) {
+    return InvalidArgument("expected x [N, spatial..., C] and weight " +
+                           std::string(g.transposed ? "[C, K / groups, kernel...]" : "[K, C / groups, kernel...]") +
+                           " with " + (g.transposed ? "C" : "K") + " a multiple of groups, got x " + ToString(x) +
+                           ", weight " + ToString(w) + " and groups " + std::to_string(g.groups));
+  }
+  const int64_t k = g.transposed ? w[1] * g.groups : w[0];
+  TensorType out{c.inputs[kX].dtype, {x[0]}};
+  for (size_t d = 0; d < rank; ++d) {
+    const int64_t reach = g.dilation[d] * (w[d + 2] - 1);
+    const int64_t pad = g.before[d] + g.after[d];
+    int64_t size;
+    if (g.transposed) {
+      if (g.output_padding[d] >= std::max(g.stride[d], g.dilation[d])) {
+        return InvalidArgument("expected output_padding below stride or dilation, got " + ToString(g.output_padding));
+      }
+      size = (x[d + 1] - 1) * g.stride[d] - pad + reach + 1 + g.output_padding[d];
+    } else {
+      const int64_t room = x[d + 1] + pad - reach - 1;
+      size = room < 0 ? 0 : room / g.stride[d] + 1;
+    }
+    if (w[d + 2] < 1 || size < 1) {
+      return InvalidArgument("expected a kernel that fits into the padded x, got x " + ToString(x) + ", weight " +
+                             ToString(w) + ", padding " + ToString(g.before) + " and dilation " + ToString(g.dilation));
+    }
+    out.shape.push_back(size);
+  }
+  out.shape.push_back(k);
+  if (c.inputs[kBias].present && c.inputs[kBias].shape != Dims{k}) {
+    return InvalidArgument("expected bias [" + std::to_string(k) + "], got " + ToString(c.inputs[kBias].shape));
+  }
+  if (c.inputs[kResidual].present && c.inputs[kResidual].shape != out.shape) {
+    return InvalidArgument("expected residual of the output's shape " + ToString(out.shape) + ", got " +
+                           ToString(c.inputs[kResidual].shape));
+  }
+  if (std::any_of(out.shape.begin(), out.shape.end(), large)) {
+    return InvalidArgument("expected an output of sizes below 2^31, got " + ToString(out.shape));
+  }
+  THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
+  return std::vector<TensorType>{std::move(out)};
+}
+
+Cost CostConvolution(const InferContext& c, std::span<const TensorType> outputs) {
+  const Dims& w = c.inputs[kWeight].shape;
+  double products = 1;
+  for (size_t i = 1; i < w.size(); ++i) products *= static_cast<double>(w[i]);
+  const double added = (c.inputs[kBias].present ? 1 : 0) + (c.inputs[kResidual].present ? 1 : 0) +
+                       (GetAttr<std::string>(c.attrs, "activation", "none") != "none" ? 1 : 0);
+  if (!GetAttr<bool>(c.attrs, "transposed", false)) return ops::ElementwiseCost(c, outputs, 2 * products + added);
+  // Each element of x meets each of its weights once, wherever it goes.
+  Cost cost = ops::ElementwiseCost(c, outputs, added);
+  cost.flops += 2 * products * static_cast<double>(NumElements(c.inputs[kX].shape));
+  return cost;
+}
+
+// What no size of a call changes.
+struct Shape {
+  int64_t channels, groups;  // channels of a group
+  int64_t kernel[3], stride[3], padding[3], dilation[3], spread[3];
+  bool plain;  // x is rows: of one tap, at every position
+  bool residual_first;
+  kernels::Activation activation;
+  Precision precision;
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+struct ConvolutionParams {
+  int64_t m, n, k;  // of a group's product
+  int64_t ldr, x_batch, x_d, x_h, x_w, in_d, in_h, in_w, out_d, out_h, out_w;
+  Shape shape;
+  kernels::Blocking blocking;
+
+  static constexpr auto Sizes() {
+    using P = ConvolutionParams;
+    return std::tuple(&P::m, &P::n, &P::k, &P::ldr, &P::x_batch, &P::x_d, &P::x_h, &P::x_w, &P::in_d, &P::in_h,
+                      &P::in_w, &P::out_d, &P::out_h, &P::out_w, &P::blocking);
+  }
+  friend bool operator==(const ConvolutionParams&, const ConvolutionParams&) = default;
+};
+
+Windows WindowsOf(const ConvolutionParams& p) {
+  Windows w;
+  w.channels = p.shape.channels;
+  w.x_batch = p.x_batch;
+  const int64_t x[] = {p.x_d, p.x_h, p.x_w}, in[] = {p.in_d, p.in_h, p.in_w}, out[] = {p.out_d, p.out_h, p.out_w};
+  for (int d = 0; d < 3; ++d) {
+    w.x_strides[d] = x[d];
+    w.in[d] = in[d];
+    w.out[d] = out[d];
+    w.kernel[d] = p.shape.kernel[d];
+    w.stride[d] = p.shape.stride[d];
+    w.padding[d] = p.shape.padding[d];
+    w.dilation[d] = p.shape.dilation[d];
+    w.spread[d] = p.shape.spread[d];
+  }
+  return w;
+}
+
+// One group's product; operands are x, the packed weights, bias and residual.
+kernels::GemmArgs GroupArgs(const StepContext& c, const Windows& windows) {
+  const auto& p = c.as<ConvolutionParams>();
+  kernels::GemmArgs args;
+  args.m = p.m;
+  args.n = p.n;
+  args.k = p.k;
+  args.a = c.in(kX).as<const float>();
+  args.lda = p.x_w;
+  if (!p.shape.plain) args.windows = &windows;
+  args.precision = p.shape.precision;
+  args.packed_b = c.in(kWeight).data;
+  args.c = c.out().as<float>();
+  args.ldc = p.n * p.shape.groups;
+  args.bias = c.in(kBias).as<const float>();
+  args.residual = c.in(kResidual).as<const float>();
+  args.ldr = p.ldr;
+  args.activation = p.shape.activation;
+  args.residual_first = p.shape.residual_first;
+  args.blocking = p.blocking;
+  return args;
+}
+
+Status ConvolutionStep(const StepContext& c) {
+  const auto& p = c.as<ConvolutionParams>();
+  const Windows windows = WindowsOf(p);
+  kernels::GemmArgs args = GroupArgs(c, windows);
+  const int64_t packed = kernels::PackedBytes(p.shape.precision, p.k, p.n);
+  for (int64_t g = 0; g < p.shape.groups; ++g) {
+    kernels::Gemm(args, c.scratch, c.part, c.num_parts);
+    args.a += p.shape.channels;
+    args.packed_b = static_cast<const std::byte*>(args.packed_b) + packed;
+    args.c += p.n;
+    if (args.bias != nullptr) args.bias += p.n;
+    if (args.residual != nullptr) args.residual += p.n;
+  }
+  return Status::Ok();
+}
+
+size_t ConvolutionScratch(const StepContext& c) {
+  const Windows windows = WindowsOf(c.as<ConvolutionParams>());
+  return kernels::GemmScratchBytes(GroupArgs(c, windows));
+}
+
+Status DepthwiseStep(const StepContext& c) {
+  const auto& p = c.as<ConvolutionParams>();
+  kernels::DepthwiseArgs args;
+  args.windows = WindowsOf(p);
+  args.batch = p.m / args.windows.positions();
+  args.x = c.in(kX).as<const float>();
+  args.weight = c.in(kWeight).as<const float>();
+  args.bias = c.in(kBias).as<const float>();
+  args.residual = c.in(kResidual).as<const float>();
+  args.ldr = p.ldr;
+  args.activation = p.shape.activation;
+  args.residual_first = p.shape.residual_first;
+  args.out = c.out().as<float>();
+  args.ldc = p.shape.channels;
+  kernels::Depthwise(args, c.part, c.num_parts);
+  return Status::Ok();
+}
+
+// How a weight [outer, inner, kernel...] lies, as the matrices of its groups. Its taps have one stride.
+struct WeightLayout {
+  Weight matrix;         // of a group, without data
+  int64_t first = 0;     // element that the first group begins with
+  int64_t to_group = 0;  // elements from one group to the next
+};
+
+// Whether all dimensions of the kernel have one stride, and which.
+bool TapStride(const View& w, int64_t* stride) {
+  *stride = 0;
+  int64_t expected = 0;
+  for (int d = w.rank - 1; d >= 2; --d) {
+    if (w.shape[d] == 1) continue;
+    if (*stride == 0) {
+      *stride = w.strides[d];
+    } else if (w.strides[d] != expected) {
+      return false;
+    }
+    expected = w.strides[d] * w.shape[d];
+  }
+  return true;
+}
+
+WeightLayout LayoutOf(const View& w, int64_t tap_stride, const ConvolutionParams& p, bool transposed) {
+  WeightLayout layout;
+  Weight& matrix = layout.matrix;
+  matrix.k = p.k;
+  matrix.n = p.n;
+  matrix.taps = p.k / p.shape.channels;
+  matrix.stride_tap = tap_stride;
+  matrix.stride_n = w.strides[transposed ? 1 : 0];
+  matrix.stride_k = w.strides[transposed ? 0 : 1];
+  layout.to_group = transposed ? p.shape.channels * matrix.stride_k : p.n * matrix.stride_n;
+  if (transposed) {
+    // Windows over what is spread meet the taps from the last to the first.
+    layout.first = (matrix.taps - 1) * tap_stride;
+    matrix.stride_tap = -tap_stride;
+  }
+  return layout;
+}
+
+// The weight of a depthwise convolution as [taps, channels].
+Result<TensorRef> DepthwiseWeight(const Value& value, const WeightLayout& layout, const ConvolutionParams& p,
+                                  Lowering& lowering) {
+  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
+  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
+  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
+  const int64_t groups = p.shape.groups, taps = layout.matrix.taps;
+  std::vector<float> turned(numbers.size());
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    for (int64_t g = 0; g < groups; ++g) {
+      turned[static_cast<size_t>(tap * groups + g)] =
+          numbers[static_cast<size_t>(layout.first + tap * layout.matrix.stride_tap + g * layout.to_group)];
+    }
+  }
+  return lowering.AddConstant(DType::kF32, {taps, groups}, std::move(turned));
+}
+
+ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const Geometry& g) {
+  ConvolutionParams p{};
+  const int rank = x.rank - 2;
+  Shape& s = p.shape;
+  s.groups = g.groups;
+  s.channels = x.shape[x.rank - 1] / g.groups;
+  s.plain = true;
+  int64_t x_strides[3] = {}, in[3] = {1, 1, 1}, positions[3] = {1, 1, 1};
+  int64_t taps = 1;
+  for (int d = 0; d < 3; ++d) {
+    s.kernel[d] = s.stride[d] = s.dilation[d] = s.spread[d] = 1;
+    const int from = d - (3 - rank);
+    if (from < 0) continue;
+    const auto i = static_cast<size_t>(from);
+    in[d] = x.shape[1 + from];
+    x_strides[d] = x.strides[1 + from];
+    positions[d] = out.shape[1 + from];
+    s.kernel[d] = w[i + 2];
+    s.dilation[d] = g.dilation[i];
+    if (g.transposed) {
+      s.spread[d] = g.stride[i];
+      s.padding[d] = g.dilation[i] * (w[i + 2] - 1) - g.before[i];
+    } else {
+      s.stride[d] = g.stride[i];
+      s.padding[d] = g.before[i];
+    }
+    taps *= s.kernel[d];
+    s.plain &= s.kernel[d] == 1 && s.stride[d] == 1 && s.spread[d] == 1 && s.padding[d] == 0 && positions[d] == in[d];
+  }
+  int64_t rows, cols, stride;
+  s.plain &= ops::AsRows(x, &rows, &cols, &stride);
+  p.m = out.shape[0] * positions[0] * positions[1] * positions[2];
+  p.n = out.shape[out.rank - 1] / g.groups;
+  p.k = taps * s.channels;
+  p.x_batch = x.strides[0];
+  p.x_d = x_strides[0], p.x_h = x_strides[1], p.x_w = s.plain ? stride : x_strides[2];
+  p.in_d = in[0], p.in_h = in[1], p.in_w = in[2];
+  p.out_d = positions[0], p.out_h = positions[1], p.out_w = positions[2];
+  return p;
+}
+
+Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering) {
+  const TensorRef out = lowering.Allocate(node.outputs[0]);
+  if (Empty(out)) return Status::Ok();
+  if (!lowering.target().packs_weights()) return Unsupported("the device has no kernel for convolutions");
+  const TensorRef x = lowering.InnerContiguous(lowering.Ref(node.inputs[kX]));
+  TensorRef raw = lowering.Ref(node.inputs[kWeight]);
+  const Value& weight = graph.value(node.inputs[kWeight]);
+  const bool constant = graph.is_constant(node.inputs[kWeight]);
+  THRESHER_ASSIGN(const Geometry g, GeometryOf(node.attrs, static_cast<size_t>(x.view.rank) - 2));
+  ConvolutionParams p = ParamsOf(x.view, weight.shape, out.view, g);
+  Shape& s = p.shape;
+  s.activation = kernels::ParseActivation(GetAttr<std::string>(node.attrs, "activation", "none")).value();
+  s.residual_first = GetAttr<bool>(node.attrs, "residual_first", false);
+  int64_t tap_stride;
+  if (!TapStride(raw.view, &tap_stride)) {
+    raw = lowering.Contiguous(raw);
+    TapStride(raw.view, &tap_stride);
+  }
+  const WeightLayout layout = LayoutOf(raw.view, tap_stride, p, g.transposed);
+  const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
+  TensorRef residual = lowering.Ref(node.inputs[kResidual]);
+  if (residual.buffer >= 0) {
+    int64_t rows, cols;
+    residual = ops::RowsOrCopy(residual, lowering);
+    ops::AsRows(residual.view, &rows, &cols, &p.ldr);
+  }
+  if (s.channels == 1 && p.n == 1 && g.groups > 1 && layout.matrix.taps <= kernels::kMostDepthwiseTaps && constant) {
+    THRESHER_ASSIGN(const TensorRef turned, DepthwiseWeight(weight, layout, p, lowering));
+    s.channels = g.groups;
+    lowering.AddStep(KernelId::kDepthwise, {x, turned, bias, residual}, {out}, p);
+    return Status::Ok();
+  }
+  const Precision stored = constant ? StoredPrecision(StoredAs(weight)) : Precision::kFp32;
+  s.precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
+  const int number = lowering.AddProduct(s.precision, p.m, p.n, p.k);
+  p.blocking = lowering.product(number).blocking;
+  TensorRef packed;
+  if (constant) {
+    std::vector<int64_t> offsets;
+    for (int64_t group = 0; group < g.groups; ++group) offsets.push_back(layout.first + group * layout.to_group);
+    packed = lowering.PackedParts(node.inputs[kWeight], offsets, layout.matrix, s.precision);
+  } else {
+    const Weight& matrix = layout.matrix;
+    packed = ops::AddPack(raw,
+                          {p.k, p.n, matrix.stride_k, matrix.stride_n, g.groups, layout.to_group, matrix.taps,
+                           matrix.stride_tap, layout.first},
+                          lowering);
+  }
+  lowering.AddStep(KernelId::kConvolution, {x, packed, bias, residual}, {out}, p).product = number;
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::span<const CpuKernel> ConvolutionKernels() {
+  static const CpuKernel kernels[] = {{KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
+                                      {KernelId::kDepthwise, DepthwiseStep}};
+  return kernels;
+}
+
+std::span<const OpDef> ConvolutionOps() {
+  static const std::vector<OpDef> rows = {
+      {"convolution",
+       "act(x * weight + bias) + residual, channels last: x [N, spatial..., C], weight [K, C / groups, kernel...], "
+       "result [N, spatial..., K].",
+       {"x", "weight", "bias?", "residual?"},
+       {{"stride", AttrType::kInts, false, "one number a spatial dimension; default 1"},
+        {"padding", AttrType::kInts, false,
+         "zeros before and after each spatial dimension, or first all those before, then all those after; default 0"},
+        {"dilation", AttrType::kInts, false, "positions of x from one tap to the next; default 1"},
+        {"groups", AttrType::kInt, false, "of channels, each with outputs of its own; default 1"},
+        {"transposed", AttrType::kBool, false,
+         "the gradient of a convolution as to its x; weight [C, K / groups, kernel...]; default false"},
+        {"output_padding", AttrType::kInts, false, "positions added behind the result, where transposed; default 0"},
+        {"activation", AttrType::kString, false,
+         "none, relu, gelu, gelu_tanh, silu, tanh, sigmoid, relu6 or hardswish"},
+        {"residual_first", AttrType::kBool, false, "the residual is added before the activation; default false"},
+        {"precision", AttrType::kString, false,
+         "that weights are stored in: fp32, bf16 or fp16; default: as they are"}},
+       Section::kForward,
+       InferConvolution,
+       CostConvolution,
+       LowerConvolution,
+       Trait::kProduct,
+       nullptr,
+       [](const Attrs&, size_t) { return std::pair<size_t, size_t>(kWeight, kBias); }},
+  };
+  return rows;
+}
+
+}  // namespace thresher
