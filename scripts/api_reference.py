@@ -20,7 +20,10 @@ SOURCE = ROOT / "python"
 PAGE = ROOT / "docs" / "api.md"
 
 # What has a section; of each module, what its __all__ names and is neither a module nor in an earlier section.
-MODULES = ("thresher", "thresher.profiler", "thresher.passes", "thresher.cache", "thresher.tuning", "thresher.llm")
+MODULES = (
+    *("thresher", "thresher.ops", "thresher.profiler", "thresher.passes", "thresher.cache", "thresher.tuning"),
+    "thresher.llm",
+)
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises):")
 ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, [\w.]+)*): (.*)")
 
@@ -84,8 +87,17 @@ def signature(node: ast.FunctionDef, name: str, *, method: bool) -> str:
 
 def prose(docstring: str | None) -> Iterator[str]:
     """A docstring in Google's style as Markdown."""
-    inside, items = "", False
-    for line in inspect.cleandoc(docstring or "").splitlines():
+    inside, items, example = "", False, False
+    for line in [*inspect.cleandoc(docstring or "").splitlines(), ""]:
+        if line.startswith(">>> ") and not example:
+            example = True
+            yield "```python"
+        if example:
+            if line:
+                yield line
+                continue
+            example = False
+            yield "```"
         if found := SECTION.fullmatch(line):
             inside = found[1]
             items = inside in ("Args", "Attributes", "Raises")

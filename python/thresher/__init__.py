@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, llm, model, passes, profiler, tuning
+    from thresher import cache, llm, model, ops, passes, profiler, tuning
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
         tune,
     )
     from thresher.machine import Backend, Peaks, backends, peaks
+    from thresher.measure.benchmark import BenchmarkResult, BenchmarkRow, benchmark
+    from thresher.measure.bottlenecks import Bottleneck, PerformanceProfiler
+    from thresher.measure.latency import Latency
+    from thresher.measure.memory import MemoryProfiler, MemoryReport
+    from thresher.measure.profiling import profile
     from thresher.model import Model, load
+    from thresher.ops import fuse_ops, optimize_layout
     from thresher.passes import Pass
     from thresher.threads import get_num_threads, set_num_threads
     from thresher.tuning import TuningReport
@@ -38,50 +44,84 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend",
+    "BenchmarkResult",
+    "BenchmarkRow",
+    "Bottleneck",
     "CompilationStats",
     "CompilerConfig",
     "ConfigError",
     "ExportError",
+    "Latency",
+    "MemoryProfiler",
+    "MemoryReport",
     "Model",
     "Pass",
     "PassError",
     "Peaks",
+    "PerformanceProfiler",
     "ThresherError",
     "TuningReport",
     "UnavailableError",
     "UnsupportedOperatorError",
     "__version__",
     "backends",
+    "benchmark",
     "cache",
     "clear_cache",
     "compilation_stats",
     "compile",
     "export",
+    "fuse_ops",
     "get_num_threads",
     "llm",
     "load",
     "model",
+    "ops",
+    "optimize_layout",
     "passes",
     "peaks",
+    "profile",
     "profiler",
     "set_num_threads",
     "tune",
     "tuning",
 ]
 
-_MODULES = ("cache", "compiler", "llm", "machine", "model", "passes", "profiler", "tuning")
+_MODULES = ("cache", "compiler", "llm", "machine", "model", "ops", "passes", "profiler", "tuning")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})
+_FROM_MEASURE = {
+    **dict.fromkeys(("BenchmarkResult", "BenchmarkRow", "benchmark"), "benchmark"),
+    **dict.fromkeys(("Bottleneck", "PerformanceProfiler"), "bottlenecks"),
+    **dict.fromkeys(("MemoryProfiler", "MemoryReport"), "memory"),
+    "Latency": "latency",
+    "profile": "profiling",
+}
+_FROM_OPS = frozenset({"fuse_ops", "optimize_layout"})
 _FROM_THREADS = frozenset({"get_num_threads", "set_num_threads"})
-_ELSEWHERE = {"Pass", "TuningReport", "__version__", *_FROM_MACHINE, *_FROM_MODEL, *_FROM_THREADS, *_MODULES}
+_ELSEWHERE = {
+    "Pass",
+    "TuningReport",
+    "__version__",
+    *_FROM_MACHINE,
+    *_FROM_MEASURE,
+    *_FROM_MODEL,
+    *_FROM_OPS,
+    *_FROM_THREADS,
+    *_MODULES,
+}
 _FROM_COMPILER = frozenset(__all__) - _ELSEWHERE
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"thresher.{name}")
+        return _with_torch(name, f"thresher.{name}")
     if name in _FROM_MACHINE:
         return getattr(importlib.import_module("thresher.machine"), name)
+    if name in _FROM_MEASURE:
+        return getattr(_with_torch(name, f"thresher.measure.{_FROM_MEASURE[name]}"), name)
+    if name in _FROM_OPS:
+        return getattr(_with_torch(name, "thresher.ops"), name)
     if name in _FROM_MODEL:
         return getattr(importlib.import_module("thresher.model"), name)
     if name in _FROM_THREADS:
@@ -91,21 +131,25 @@ def __getattr__(name: str) -> Any:
     if name == "Pass":
         return importlib.import_module("thresher.passes").Pass
     if name in _FROM_COMPILER:
-        try:
-            compiler = importlib.import_module("thresher.compiler")
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise ImportError(
-                f"thresher.{name} wants PyTorch, got none in this environment; install torch 2.13 beside thresher "
-                "(the engine itself, thresher.load, thresher.profiler and the command line work without)"
-            ) from error
-        return getattr(compiler, name)
+        return getattr(_with_torch(name, "thresher.compiler"), name)
     if name == "__version__":
         from thresher import _engine
 
         return _engine.version()
     raise AttributeError(f"module 'thresher' has no attribute {name!r}")
+
+
+def _with_torch(name: str, module: str) -> Any:
+    """The module that a name comes from, or an error that says what is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"thresher.{name} wants PyTorch, got none in this environment; install torch 2.13 beside thresher "
+            "(the engine itself, thresher.load, thresher.profiler and the command line work without)"
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -41,6 +41,7 @@ PASS_SWITCHES: dict[str, tuple[str, ...]] = {
         "pointwise_fusion",
     ),
     "constant_folding": ("constant_folding",),
+    "layout": ("layout_motion",),
     "dead_code": ("dead_code",),
 }
 
@@ -56,6 +57,7 @@ class CompilerConfig:
       fusion: join linear, bias, activation and residual, projections of one tensor, norms, element-wise operators;
         recognise attention.
       constant_folding: compute once what depends on constants only.
+      layout: move reshapes and permutes so that they meet and cancel.
       dead_code: drop what no output needs.
       memory_planning: let tensors that are not needed at the same time share memory.
       extra_passes: further passes, in order: names of engine passes, ``thresher.Pass`` objects, or functions from
@@ -90,6 +92,7 @@ class CompilerConfig:
     optimization_level: Literal["O0", "O1", "O2", "O3"] = "O2"
     fusion: bool = True
     constant_folding: bool = True
+    layout: bool = True
     dead_code: bool = True
     memory_planning: bool = True
     extra_passes: tuple[str | Pass | Callable[[Graph], Graph], ...] = ()
@@ -113,6 +116,7 @@ class CompilerConfig:
         for name in (
             "fusion",
             "constant_folding",
+            "layout",
             "dead_code",
             "memory_planning",
             "freeze_parameters",

@@ -87,6 +87,8 @@ HEAVY = {
     aten.gelu.default,
     aten._grouped_mm.default,
 }
+# Operators of ours (thresher.ops) run in the engine wherever they stand.
+OWN_NAMESPACE = "thresher"
 # What decides about the other operators, as measured with one thread and two: a call into the engine and back, a call
 # of one operator in PyTorch, and what passes through a thread's cache in a microsecond.
 CROSSING_US = 80.0
@@ -362,7 +364,7 @@ def _worth(members: list[fx.Node], everything: bool, placement: Placement) -> bo
         crossing, dispatch, rate = CROSSING_US, DISPATCH_US, BYTES_PER_US * _engine.num_threads()
     gain = computed = 0.0
     for node in members:
-        if node.target in HEAVY:
+        if node.target in HEAVY or getattr(node.target, "namespace", "") == OWN_NAMESPACE:
             return True
         if node.target in LIGHT:
             continue

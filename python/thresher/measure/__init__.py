@@ -1,0 +1,1 @@
+"""Measuring models: how fast beside other engines, where the time goes, how much memory."""
