@@ -23,6 +23,7 @@ PAGE = ROOT / "docs" / "api.md"
 MODULES = (
     *("thresher", "thresher.ops", "thresher.profiler", "thresher.passes", "thresher.cache", "thresher.tuning"),
     "thresher.llm",
+    "thresher.serve",
 )
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises):")
 ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, [\w.]+)*): (.*)")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, check, diff, doctor, draw, llm, ops, passes, peaks, profile, report, run, tune
+from thresher.cli import cache, check, diff, doctor, draw, llm, ops, passes, peaks, profile, report, run, serve, tune
 
 app = typer.Typer(
     name="thresher",
@@ -29,6 +29,7 @@ peaks.add_to(app)
 profile.add_to(app)
 report.add_to(app)
 run.add_to(app)
+serve.add_to(app)
 tune.add_to(app)
 
 

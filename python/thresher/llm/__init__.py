@@ -5,6 +5,7 @@ print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).
 """
 
 from thresher.llm.api import LLM, Completion, Output, Stream
+from thresher.llm.async_stream import AsyncStream
 from thresher.llm.engine import EngineClosedError, EngineStats, QueueFullError
 from thresher.llm.models import UnsupportedModelError
 from thresher.llm.request import Delta, RequestStats
@@ -13,6 +14,7 @@ from thresher.llm.tokenizer import ChatTemplateError, Tokenizer
 
 __all__ = [
     "LLM",
+    "AsyncStream",
     "ChatTemplateError",
     "Completion",
     "Delta",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import queue
@@ -14,6 +13,7 @@ from typing import Any
 
 from thresher import _engine
 from thresher.llm import loading
+from thresher.llm.async_stream import AsyncStream
 from thresher.llm.cache import PagePool
 from thresher.llm.draft_model import DraftModel
 from thresher.llm.engine import Engine, EngineStats
@@ -274,24 +274,15 @@ class LLM:
           QueueFullError: too many requests wait.
         """
         params = _params(params, options)
-        loop = asyncio.get_running_loop()
-        deltas: asyncio.Queue[Delta] = asyncio.Queue()
-
-        def deliver(delta: Delta) -> None:
-            loop.call_soon_threadsafe(deltas.put_nowait, delta)
-
-        request = self.engine.submit(self.encode(prompt), params, deliver, priority)
-        open_answers = params.n
+        stream = AsyncStream(self.engine, [self.encode(prompt)], params, priority)
         try:
-            while open_answers:
-                delta = await deltas.get()
-                open_answers -= delta.finish_reason is not None
-                if delta.error is not None:
-                    raise delta.error
-                yield delta
+            while deltas := await stream.take():
+                for _, delta in deltas:
+                    if delta.error is not None:
+                        raise delta.error
+                    yield delta
         finally:
-            if open_answers:
-                self.engine.cancel(request)
+            stream.leave()
 
     async def generate_async(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0, **options: Any

@@ -170,12 +170,17 @@ def _schema(schema: Mapping[str, Any] | bool | str) -> str:
             schema = json.loads(schema)
         except ValueError as error:
             raise ValueError(f"json_schema: expected JSON, got {error}") from None
-    odd = next(_unknown(schema, "", 0), None)
-    if odd is not None:
-        raise ValueError(f"json_schema: {odd}")
+    check_schema(schema)
     if schema is False:
         raise ValueError("json_schema: expected one that something keeps to, got false")
     return json.dumps({} if schema is True else schema)
+
+
+def check_schema(schema: Any) -> None:
+    """Raises ValueError where a schema says something that nobody would keep to."""
+    odd = next(_unknown(schema, "", 0), None)
+    if odd is not None:
+        raise ValueError(f"json_schema: {odd}")
 
 
 def _unknown(schema: Any, place: str, depth: int) -> Iterator[str]:

@@ -31,7 +31,7 @@ class QueueFullError(RuntimeError):
 
 
 class EngineClosedError(RuntimeError):
-    """The engine has been closed."""
+    """The engine has been closed, or its thread has died."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class EngineStats:
       pages_used: by answers that run.
       pages_kept: hold beginnings of prompts that nobody uses now.
       prompt_tokens: of all prompts that were begun.
+      looked_up_tokens: of all that were looked for in pages, more than once where an answer had to begin again.
       cached_tokens: of those, found in pages.
       computed_tokens: of prompts and answers.
       output_tokens: of answers.
@@ -62,6 +63,7 @@ class EngineStats:
     pages_used: int
     pages_kept: int
     prompt_tokens: int
+    looked_up_tokens: int
     cached_tokens: int
     computed_tokens: int
     output_tokens: int
@@ -133,6 +135,8 @@ class Engine:
         self._closed = False
         self._pace = Pace(runner.max_tokens)
         self._draft_s = 0.0  # a guess in a step
+        self._failure: BaseException | None = None  # what the thread died of
+        self._turn_began = 0.0  # when the thread last began to do something; 0: it waits
         self._drafted = self._accepted = 0
         self._prompt_tokens = self._computed = self._output = self._steps = self._preemptions = 0
         self._finished = self._failed = self._cancels = 0
@@ -181,6 +185,8 @@ class Engine:
             guide = self._guides.make(params.form)
         room = self.max_length - len(tokens)
         with self._lock:
+            if self._failure is not None:
+                raise EngineClosedError(f"expected an engine that runs, got one that died of {self._failure!r}")
             if self._closed:
                 raise EngineClosedError("the engine has been closed")
             if self._queued + params.n > self._max_waiting + self._runner.max_batch:
@@ -209,6 +215,7 @@ class Engine:
             pages_used=pool.used,
             pages_kept=pool.kept,
             prompt_tokens=self._prompt_tokens,
+            looked_up_tokens=pool.asked_tokens,
             cached_tokens=pool.hit_tokens,
             computed_tokens=self._computed,
             output_tokens=self._output,
@@ -222,6 +229,17 @@ class Engine:
             cancelled=self._cancels,
         )
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What the engine's thread died of; None: it lives."""
+        return self._failure
+
+    @property
+    def busy_s(self) -> float:
+        """For how long the thread has been busy with the present step; 0: it waits for requests."""
+        began = self._turn_began
+        return time.monotonic() - began if began else 0.0
+
     def close(self) -> None:
         """Cancels what is open and ends the thread."""
         with self._lock:
@@ -233,10 +251,34 @@ class Engine:
     # ---- the engine's thread ----
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            _log.exception("the engine's thread died")
+            self._die(error)
+        finally:
+            self._turn_began = 0.0
+
+    def _die(self, error: BaseException) -> None:
+        """Fails what is open: nobody waits for a thread that is no more."""
+        with self._lock:
+            self._failure = error
+            arrived = list(self._arrived)
+            self._arrived.clear()
+        closed = EngineClosedError(f"the engine's thread died of {error!r}")
+        for answer in [answer for answers in self._open.values() for answer in answers]:
+            self._deliver(answer.request, Delta(answer.index, finish_reason="error", error=closed))
+        for request in arrived:
+            for index in range(request.params.n):
+                self._deliver(request, Delta(index, finish_reason="error", error=closed))
+
+    def _work(self) -> None:
         while True:
             with self._lock:
                 while not (self._arrived or self._cancelled or self._busy() or self._closed):
+                    self._turn_began = 0.0
                     self._lock.wait()
+                self._turn_began = time.monotonic()
                 arrived, cancelled = list(self._arrived), list(self._cancelled)
                 self._arrived.clear()
                 self._cancelled.clear()
@@ -274,7 +316,9 @@ class Engine:
                     model = self._draft_model is not None
                     answer.drafts = ModelDrafts() if model else NGramDrafts(self._draft_tokens)
                 if self._tokenizer is not None:
-                    answer.text = TextStream(self._tokenizer, tuple(request.params.stop))
+                    answer.text = TextStream(
+                        self._tokenizer, tuple(request.params.stop), skip_special=request.params.skip_special_tokens
+                    )
                 answers.append(answer)
         except Exception as error:
             with self._lock:

@@ -37,6 +37,7 @@ class SamplingParams:
       stop: texts that end the answer; they are not part of it.
       stop_token_ids: tokens that end it, beside those of the model.
       ignore_eos: the model's own do not.
+      skip_special_tokens: special tokens, such as marks of turns, are no part of the text.
       logprobs: how many of the most likely tokens are reported with each token; None: nothing is, 0: the token itself.
       prompt_logprobs: the same with each token of the prompt from the second on; all of it is computed then.
       no_repeat_ngram_size: no run of so many tokens comes twice in prompt and text; 0: any may.
@@ -59,6 +60,7 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     no_repeat_ngram_size: int = 0

@@ -32,6 +32,7 @@ class Tokenizer:
         self.template = template
         self.special = dict(special or {})
         self._compiled: Any = None
+        self._bytes: _TokenBytes | None = None
 
     @staticmethod
     def from_folder(path: Path) -> Tokenizer:
@@ -87,6 +88,18 @@ class Tokenizer:
         found = self.backend.token_to_id(token)
         return None if found is None else int(found)
 
+    def is_special(self, token: str) -> bool:
+        """Whether this is a special token, which is no part of texts."""
+        number = self.token_id(token)
+        added = None if number is None else self.backend.get_added_tokens_decoder().get(number)
+        return bool(added is not None and added.special)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for, which need not be whole characters; b"" for a number that is no token."""
+        if self._bytes is None:
+            self._bytes = _TokenBytes(self.backend)
+        return self._bytes.of(token)
+
     def chat_prompt(self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **options: Any) -> list[int]:
         """Tokens of a chat, up to where the answer begins.
 
@@ -120,6 +133,43 @@ class Tokenizer:
             raise ChatTemplateError(f"expected messages that the chat template takes, got {error}") from None
 
 
+class _TokenBytes:
+    """Bytes of tokens, by how the tokenizer's decoder writes them."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._added = {int(number): str(token.content) for number, token in backend.get_added_tokens_decoder().items()}
+        decoder = json.dumps(json.loads(backend.to_str()).get("decoder"))
+        self._of_bytes = _byte_characters() if '"ByteLevel"' in decoder else None
+        self._fallback = '"ByteFallback"' in decoder
+        self._known: dict[int, bytes] = {}
+
+    def of(self, token: int) -> bytes:
+        found = self._known.get(token)
+        if found is None:
+            found = self._known[token] = self._make(token)
+        return found
+
+    def _make(self, token: int) -> bytes:
+        if token in self._added:
+            return self._added[token].encode()
+        written = self._backend.id_to_token(token)
+        if written is None:
+            return b""
+        if self._of_bytes is not None and all(character in self._of_bytes for character in written):
+            return bytes(self._of_bytes[character] for character in written)
+        if self._fallback and len(written) == 6 and written.startswith("<0x") and written.endswith(">"):
+            return bytes.fromhex(written[3:5])
+        return str(written).replace("\u2581", " ").encode()
+
+
+def _byte_characters() -> dict[str, int]:
+    """The characters that pairs of bytes are written in: printable ones stand for themselves, others follow 255."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [number for number in range(256) if number not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + place): b for place, b in enumerate(others)}
+
+
 def _environment() -> Any:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -142,11 +192,11 @@ def _environment() -> Any:
 class TextStream:
     """Turns the tokens of one answer into text as they come, and watches for what ends it."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, skip_special: bool = True) -> None:
         from tokenizers.decoders import DecodeStream
 
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stream = DecodeStream(skip_special_tokens=skip_special)
         self._stop = stop
         self._held = ""  # may be the beginning of a stop text
 

@@ -1,0 +1,154 @@
+"""``thresher serve``: a language model over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from thresher.cli.common import fail
+from thresher.cli.llm import Cache, Length, Model, Precision, Threads
+
+if TYPE_CHECKING:
+    from thresher.llm import LLM
+
+_EPILOG = """
+Examples:
+
+- `thresher serve SmolLM2-135M-Instruct` answers at http://127.0.0.1:8000 as OpenAI's API does
+- `thresher serve model.gguf --host 0.0.0.0 --api-key-file keys.txt` lets others in who have a key
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the command."""
+    app.command(name="serve", epilog=_EPILOG)(_serve)
+
+
+def _serve(
+    model: Model,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
+    name: Annotated[str | None, typer.Option("--name", help="Of the model for clients; default: its file's.")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option("--api-key", metavar="KEY", help="Clients have to send it; may be repeated.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", metavar="FILE", help="The same, a key a line.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option("--allow-origin", metavar="URL", help="A web page that may send requests; may be repeated."),
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option("--requests-per-minute", metavar="N", min=1, help="Of one key, or of one address.")
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", metavar="FILE", help="In PEM; answers by HTTPS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Of the certificate.")] = None,
+    max_batch: Annotated[int, typer.Option("--max-batch", metavar="N", min=1, help="Answers at a time.")] = 16,
+    max_waiting: Annotated[
+        int | None,
+        typer.Option("--max-waiting", metavar="N", min=1, help="In the queue, then 429. Default: --max-batch."),
+    ] = None,
+    max_length: Length = None,
+    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", metavar="N", min=1, help="Of a request.")] = 16
+    << 20,
+    precision: Precision = "model",
+    kv_cache: Cache = None,
+    kv_cache_bytes: Annotated[
+        int | None, typer.Option("--kv-cache-bytes", metavar="N", min=1, help="Memory for keys and values.")
+    ] = None,
+    speculation: Annotated[
+        str | None, typer.Option("--speculation", metavar="NAME", help="ngram: guess tokens and check several at once.")
+    ] = None,
+    threads: Threads = 0,
+    stall_seconds: Annotated[
+        float, typer.Option("--stall-seconds", min=0.1, help="A step that takes longer makes /health say 503.")
+    ] = 10.0,
+    shutdown_seconds: Annotated[
+        float, typer.Option("--shutdown-seconds", min=0.0, help="What open requests get to end in.")
+    ] = 30.0,
+    access_log: Annotated[bool, typer.Option("--access-log", help="A line for each request.")] = False,
+) -> None:
+    """Serve a language model over HTTP, as OpenAI's API has it."""
+    try:
+        from thresher.serve import Service, create_app
+        from thresher.web.guard import is_loopback_address
+        from thresher.web.running import AddressError, Server, bind, url_of
+    except ModuleNotFoundError as error:
+        fail(f"expected the module {error.name}, got none; pip install 'thresher[serve]'")
+    keys = [*(api_key or ()), *_keys_of(api_key_file)]
+    if (tls_certificate is None) != (tls_key is None):
+        fail("expected --tls-certificate and --tls-key together, got one of them")
+    try:
+        bound = bind(host, port)
+    except AddressError as error:
+        fail(str(error))
+    loopback = is_loopback_address(host)
+    if not loopback and not keys:
+        typer.echo(f"thresher: warning: whoever reaches {host} may use the model; give --api-key-file", err=True)
+    llm = _load(
+        model,
+        precision=precision,
+        kv_cache=kv_cache,
+        kv_cache_bytes=kv_cache_bytes,
+        max_batch=max_batch,
+        max_waiting=max_waiting or max_batch,
+        max_length=max_length,
+        speculation=speculation,
+        num_threads=threads,
+    )
+    with llm:
+        service = Service(llm, name or model.stem, stall_s=stall_seconds)
+        app = create_app(
+            service,
+            api_keys=keys,
+            allow_origins=allow_origin or (),
+            loopback=loopback,
+            requests_per_minute=requests_per_minute,
+            max_body_bytes=max_body_bytes,
+        )
+        url = url_of(bound, tls=tls_key is not None)
+        try:
+            server = Server(
+                app,
+                drain=service.drain,
+                abort=service.abort,
+                shutdown_s=shutdown_seconds,
+                ready=lambda: typer.echo(f"{service.name} at {url}/v1"),
+                tls_certificate=tls_certificate,
+                tls_key=tls_key,
+                access_log=access_log,
+            )
+        except OSError as error:
+            fail(f"expected a certificate and its key, got {error}")
+        server.run(sockets=[bound])
+
+
+def _keys_of(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        keys = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        fail(f"expected a file of keys, got {error}")
+    if not keys:
+        fail(f"expected a key a line in {file}, got none")
+    return keys
+
+
+def _load(model: Path, **options: object) -> LLM:
+    from thresher.cli.common import engine
+
+    engine()
+    try:
+        from thresher.llm import LLM
+
+        return LLM(model, **options)  # type: ignore[arg-type]
+    except (OSError, ValueError, NotImplementedError, MemoryError) as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"expected the module {error.name}, got none; pip install 'thresher[serve]'")

@@ -1,0 +1,97 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+
+from thresher.llm import LLM
+from thresher.serve.chat_completions import ChatCompletions
+from thresher.serve.completions import Completions
+from thresher.serve.service import Service
+from thresher.serve.simple_endpoints import Health, Metrics, Models, Tokens
+from thresher.web.errors import ApiError, openai_body
+from thresher.web.exchange import Endpoint, ErrorBody, Exchange
+from thresher.web.guard import Guard
+
+DEFAULT_BODY_BYTES = 16 << 20
+_OPEN = ("/health", "/ping")  # without a key
+_UNCOUNTED = (*_OPEN, "/metrics")
+
+
+def create_app(
+    llm: LLM | Service,
+    name: str = "model",
+    *,
+    api_keys: Sequence[str] = (),
+    allow_origins: Sequence[str] = (),
+    loopback: bool = True,
+    requests_per_minute: int | None = None,
+    max_body_bytes: int = DEFAULT_BODY_BYTES,
+) -> Any:
+    """An ASGI application that serves a model.
+
+    Args:
+      llm: the model, or a Service that has it.
+      name: as clients call it.
+      api_keys: one of them has to be sent; none: anybody may come.
+      allow_origins: web pages of other servers that may send requests.
+      loopback: names of this machine alone are answered; switch it off where the server is reached by others.
+      requests_per_minute: of one key, or without keys of one address; None: any number.
+      max_body_bytes: of a request.
+    """
+    service = llm if isinstance(llm, Service) else Service(llm, name)
+
+    def route(path: str, handler: Any, method: str) -> Route:
+        return Route(path, Endpoint(handler, openai_body, max_body_bytes), methods=[method])
+
+    models, tokens = Models(service), Tokens(service)
+    routes = [
+        route("/v1/chat/completions", ChatCompletions(service), "POST"),
+        route("/v1/completions", Completions(service), "POST"),
+        route("/v1/models", models.all, "GET"),
+        route("/v1/models/{name:path}", models.one, "GET"),
+        route("/tokenize", tokens.encode, "POST"),
+        route("/detokenize", tokens.decode, "POST"),
+        route("/health", Health(service), "GET"),
+        route("/ping", Health(service), "GET"),
+        route("/metrics", Metrics(service), "GET"),
+    ]
+    app: Any = Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
+    if allow_origins:
+        app = CORSMiddleware(app, allow_origins=list(allow_origins), allow_methods=["GET", "POST"], allow_headers=["*"])
+    return Guard(
+        app,
+        keys=api_keys,
+        open_paths=_OPEN,
+        origins=allow_origins,
+        loopback=loopback,
+        requests_per_minute=requests_per_minute,
+        free_paths=_UNCOUNTED,
+        error_body=_body_for,
+    )
+
+
+def _body_for(scope: Any) -> ErrorBody:
+    return openai_body
+
+
+async def _unknown(request: Any, error: Exception) -> Any:
+    """Answers for routes that there are not."""
+    assert isinstance(error, HTTPException)
+    about = "Unknown request URL" if error.status_code == 404 else "Not allowed to"
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        found = ApiError(
+            error.status_code,
+            f"{about}: {scope['method']} {scope['path'][:200]}. See docs/serving.md for what there is.",
+            code="unknown_url" if error.status_code == 404 else "method_not_supported",
+        )
+        await Exchange(scope, receive, send).send_json(_body_for(scope)(found), error.status_code, error.headers)
+
+    return answer
