@@ -92,6 +92,20 @@ def two_lengths(m: Any, x: Any, y: Any) -> Any:
     return nn.functional.scaled_dot_product_attention(q, k, k).transpose(1, 2).flatten(2) + x
 
 
+def convolutions(m: Any, x: Any) -> Any:
+    image = m.image(x[:, None]).relu()
+    return m.last(m.depthwise(m.first(x.transpose(1, 2)))).transpose(1, 2) + image.mean(1)
+
+
+def convolution_layers() -> dict[str, nn.Module]:
+    return {
+        "first": nn.Conv1d(16, 48, 3, padding=1, groups=2),
+        "depthwise": nn.Conv1d(48, 48, 5, padding=2, groups=48),
+        "last": nn.Conv1d(48, 16, 1),
+        "image": nn.Conv2d(1, 8, 3, padding=1),
+    }
+
+
 def layers() -> dict[str, nn.Module]:
     return {"q": nn.Linear(16, 16), "k": nn.Linear(16, 16), "e": nn.Embedding(128, 16)}
 
@@ -123,6 +137,7 @@ CASES: dict[str, Case] = {
     "masked": (lambda: Lambda(masked, **layers()), floats, "fp32"),
     "pieces": (lambda: Lambda(pieces, **layers()), floats, "fp32"),
     "sums": (lambda: Lambda(sums, **layers()), floats, "fp32"),
+    "convolutions": (lambda: Lambda(convolutions, **convolution_layers()), floats, "fp32"),
     "tables": (lambda: Lambda(tables, **layers()), floats, "fp32"),
     "flat": (lambda: Lambda(flat, **layers()), floats, "fp32"),
     "two_lengths": (

@@ -162,6 +162,41 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
         lambda x, w: aten.native_group_norm(x, w, None, 3, 6, 5, 2, 1e-5),
         lambda: (f32(3, 6, 5), f32(6)),
     ),
+    # convolutions; what they compute is in test_convolutions.py
+    "conv1d": (lambda x, w, c: F.conv1d(x, w, c, 2, 1, 2), lambda: (f32(2, 3, 11), f32(5, 3, 3), f32(5))),
+    "conv2d": (lambda x, w: F.conv2d(x, w, None, (1, 2), (2, 1), groups=2), lambda: (f32(2, 4, 6, 7), f32(6, 2, 3, 2))),
+    "conv3d": (lambda x, w: F.conv3d(x, w, padding="same"), lambda: (f32(1, 2, 4, 5, 3), f32(3, 2, 3, 1, 3))),
+    "conv_transpose2d": (
+        lambda x, w, c: F.conv_transpose2d(x, w, c, 2, 1, 1),
+        lambda: (f32(2, 4, 3, 5), f32(4, 6, 3, 3), f32(6)),
+    ),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1), lambda: (special(2, 3, 9, 8),)),
+    "max_pool2d_ceil": (lambda x: F.max_pool2d(x, (3, 2), 2, 1, (2, 1), ceil_mode=True), lambda: (f32(2, 33, 9, 8),)),
+    "max_pool3d": (lambda x: F.max_pool3d(x, 2), lambda: (f32(2, 3, 4, 5, 6),)),
+    "avg_pool1d": (lambda x: F.avg_pool1d(x, 3, 2, 1), lambda: (f32(2, 3, 9),)),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), lambda: (f32(2, 70, 8, 7),)),
+    "avg_pool2d_padded": (lambda x: F.avg_pool2d(x, 3, 2, 1, True), lambda: (f32(2, 7, 8, 7),)),
+    "avg_pool2d_divisor": (lambda x: F.avg_pool2d(x, 3, 2, divisor_override=5), lambda: (f32(3, 8, 7),)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 2, 1), lambda: (f32(2, 3, 4, 5, 6),)),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, (3, 5)), lambda: (f32(2, 7, 8, 7),)),
+    "adaptive_avg_pool3d": (lambda x: F.adaptive_avg_pool3d(x, (2, 1, 3)), lambda: (f32(2, 7, 4, 3, 7),)),
+    **{
+        f"interpolate_{mode}": (
+            lambda x, mode=mode: F.interpolate(x, scale_factor=(2, 3), mode=mode),
+            lambda: (f32(2, 5, 4, 6),),
+        )
+        for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")
+    },
+    "interpolate_down": (lambda x: F.interpolate(x, (3, 4), mode="bilinear"), lambda: (f32(2, 5, 7, 9),)),
+    "interpolate_nearest_size": (lambda x: F.interpolate(x, (5, 11)), lambda: (f32(2, 5, 7, 9),)),
+    "interpolate_corners": (
+        lambda x: F.interpolate(x, (9, 5), mode="bilinear", align_corners=True),
+        lambda: (f32(2, 5, 4, 6),),
+    ),
+    "interpolate_linear": (lambda x: F.interpolate(x, 9, mode="linear"), lambda: (f32(2, 5, 4),)),
+    "interpolate_trilinear": (lambda x: F.interpolate(x, (4, 6, 3), mode="trilinear"), lambda: (f32(1, 2, 3, 4, 5),)),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), lambda: (f32(2, 12, 3, 4),)),
+    "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), lambda: (f32(2, 3, 4, 6),)),
     "weight_norm": (lambda v, g: torch._weight_norm(v, g, 2), lambda: (f32(4, 3, 5), f32(1, 1, 5))),
     "empty_like": (lambda x: torch.empty_like(x).fill_(2.5) + x, lambda: (f32(3, 4),)),
     "sin": (torch.sin, lambda: (f32(4, 7),)),
@@ -459,6 +494,16 @@ REFUSED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], str]
         lambda: (f32(4, 7), f32(7), positive(7)),
         "statistics of the batch",
     ),
+    "max_pool_indices": (
+        lambda x: aten.max_pool2d_with_indices(x, [2, 2])[1],
+        lambda: (f32(1, 2, 4, 4),),
+        "the indices of the greatest",
+    ),
+    "interpolate_scale": (
+        lambda x: F.interpolate(x, scale_factor=1.3, mode="bilinear"),
+        lambda: (f32(1, 2, 5, 5),),
+        "a scale of 1.3 from size 5 to 6, expected the ratio of the sizes",
+    ),
     "var_double": (lambda x: x.var(1), lambda: (f32(4, 7).double(),), "float64"),
     "norm_3": (lambda x: torch.linalg.vector_norm(x, 3, dim=1), lambda: (f32(4, 7),), "a norm of order 3"),
     "repeat_5d": (lambda x: x.repeat(1, 2, 1, 2, 1), lambda: (f32(4, 7),), "repeat over 5 dimensions, at most 4"),
@@ -557,7 +602,7 @@ def test_no_rule_is_registered_for_an_operator_pytorch_lacks() -> None:
     from thresher.compiler import importer
     from thresher.compiler.builder import RULES
 
-    assert len(importer.FAMILIES) == 5
+    assert len(importer.FAMILIES) == 6
     assert all(isinstance(target, (torch._ops.OpOverload, str)) for target in RULES)
 
 

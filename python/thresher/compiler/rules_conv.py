@@ -44,3 +44,130 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     if a.transposed:
         attrs |= {"transposed": True, "output_padding": per_dimension(a.output_padding, rank)}
     return channels_second(b, b.emit("convolution", [channels_last(b, x), weight, a.bias], **attrs))
+
+
+# ---- pooling ----
+
+
+def _pooled(b: Builder, op: str, x: Value, rank: int, **attrs: Any) -> Value:
+    """A pooling operator on x [N, C, spatial...] or, as PyTorch allows, [C, spatial...]."""
+    if x.rank not in (rank + 1, rank + 2):
+        raise UnsupportedNode(f"x of rank {x.rank}, expected {rank + 2}")
+    batch = x if x.rank == rank + 2 else b.reshape(x, (1, *x.shape))
+    out = channels_second(b, b.emit(op, [channels_last(b, batch)], **attrs))
+    return out if x.rank == rank + 2 else b.reshape(out, out.shape[1:])
+
+
+def _windows(a: SimpleNamespace, rank: int) -> dict[str, Any]:
+    kernel = per_dimension(a.kernel_size, rank)
+    return {
+        "kernel": kernel,
+        "stride": per_dimension(a.stride, rank) if a.stride else kernel,
+        "padding": per_dimension(a.padding, rank),
+        "ceil_mode": bool(a.ceil_mode),
+    }
+
+
+def _max_pool(b: Builder, a: SimpleNamespace, rank: int) -> tuple[Value, None]:
+    if b.out_used(1):
+        raise UnsupportedNode("the indices of the greatest, which only training needs, are not offered")
+    attrs = _windows(a, rank) | {"dilation": per_dimension(a.dilation, rank)}
+    return _pooled(b, "max_pool", a.self, rank, **attrs), None
+
+
+@rule(aten.max_pool2d_with_indices.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
+    return _max_pool(b, a, 2)
+
+
+@rule(aten.max_pool3d_with_indices.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
+    return _max_pool(b, a, 3)
+
+
+def _avg_pool(b: Builder, a: SimpleNamespace, rank: int) -> Value:
+    attrs = _windows(a, rank) | {"count_include_pad": bool(a.count_include_pad)}
+    if getattr(a, "divisor_override", None):
+        attrs["divisor"] = int(a.divisor_override)
+    return _pooled(b, "avg_pool", a.self, rank, **attrs)
+
+
+@rule(aten.avg_pool2d.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _avg_pool(b, a, 2)
+
+
+@rule(aten.avg_pool3d.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _avg_pool(b, a, 3)
+
+
+@rule(aten._adaptive_avg_pool2d.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _pooled(b, "adaptive_avg_pool", a.self, 2, size=[int(size) for size in a.output_size])
+
+
+@rule(aten._adaptive_avg_pool3d.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _pooled(b, "adaptive_avg_pool", a.self, 3, size=[int(size) for size in a.output_size])
+
+
+# ---- resizing ----
+
+
+def _resized(b: Builder, a: SimpleNamespace, mode: str) -> Value:
+    x: Value = a.self
+    size = [int(s) for s in a.output_size]
+    # PyTorch looks where a given scale says, which need not be where the sizes do.
+    names = ("scales",) if len(size) == 1 else ("scales_d", "scales_h", "scales_w")[-len(size) :]
+    corners = bool(getattr(a, "align_corners", False))
+    for name, before, after in zip(names, x.shape[2:], size, strict=True):
+        scale = getattr(a, name)
+        if scale is not None and not corners and scale * before != after:
+            raise UnsupportedNode(f"a scale of {scale} from size {before} to {after}, expected the ratio of the sizes")
+    resized = b.emit("resize", [channels_last(b, x)], size=size, mode=mode, align_corners=corners)
+    return channels_second(b, resized)
+
+
+@rule(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _resized(b, a, "nearest")
+
+
+@rule(
+    aten._upsample_nearest_exact1d.default,
+    aten._upsample_nearest_exact2d.default,
+    aten._upsample_nearest_exact3d.default,
+)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _resized(b, a, "nearest_exact")
+
+
+@rule(aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _resized(b, a, "linear")
+
+
+@rule(aten.upsample_bicubic2d.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    return _resized(b, a, "cubic")
+
+
+@rule(aten.pixel_shuffle.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, r = a.self, int(a.upscale_factor)
+    *batch, channels, height, width = x.shape
+    n = len(batch)
+    parts = b.reshape(x, (*batch, channels // (r * r), r, r, height, width))
+    turned = b.permute(parts, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return b.reshape(turned, (*batch, channels // (r * r), height * r, width * r))
+
+
+@rule(aten.pixel_unshuffle.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, r = a.self, int(a.downscale_factor)
+    *batch, channels, height, width = x.shape
+    n = len(batch)
+    parts = b.reshape(x, (*batch, channels, height // r, r, width // r, r))
+    turned = b.permute(parts, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return b.reshape(turned, (*batch, channels * r * r, height // r, width // r))

@@ -167,6 +167,11 @@ def _roll(b: Builder, x: Value, axis: int, shift: int) -> Value:
     return b.emit("cat", [b.slice(x, axis, cut, None), b.slice(x, axis, 0, cut)], dim=axis)
 
 
+def _row_major(size: list[int]) -> list[int]:
+    """The strides of a row-major tensor."""
+    return [math.prod(size[i + 1 :]) for i in range(len(size))]
+
+
 # Elements of an as_strided that are looked up one by one.
 _MOST_STRIDED = 1 << 16
 
@@ -179,7 +184,13 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     assert b.node is not None
     source = b.node.args[0]
     val = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
-    if val is None or any(not isinstance(number, int) for number in (*val.shape, *val.stride())):
+    if val is None:
+        raise UnsupportedNode("strides of a tensor that was not traced")
+    if any(not isinstance(number, int) for number in (*val.shape, *val.stride())):
+        # A row-major tensor as itself, whatever is said of dimensions of size 1.
+        told = all(s == t for n, s, t in zip(size, a.stride, _row_major(size), strict=True) if n != 1)
+        if told and tuple(size) == x.shape and not a.storage_offset and val.is_contiguous():
+            return x
         raise UnsupportedNode("strides of a tensor whose sizes are symbols")
     offset = val.storage_offset() if a.storage_offset is None else a.storage_offset
     strides = [int(stride) for stride in a.stride]

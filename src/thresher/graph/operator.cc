@@ -7,7 +7,7 @@ namespace {
 
 std::vector<const OpDef*> CollectOps() {
   std::vector<const OpDef*> all;
-  for (const auto family : {LinearOps(), LinearsOps(), GroupedLinearOps(), ConvolutionOps(), AttentionOps(),
+  for (const auto family : {LinearOps(), LinearsOps(), GroupedLinearOps(), ConvolutionOps(), ResampleOps(), AttentionOps(),
                             PagedAttentionOps(), RotaryOps(), NormOps(), PointwiseOps(), PointwiseChainOps(),
                             ReduceOps(), IndexOps(), SortOps(), ShapeOps(), CreateOps()}) {
     for (const OpDef& op : family) all.push_back(&op);

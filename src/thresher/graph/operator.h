@@ -117,6 +117,7 @@ std::span<const OpDef> LinearOps();
 std::span<const OpDef> LinearsOps();
 std::span<const OpDef> GroupedLinearOps();
 std::span<const OpDef> ConvolutionOps();
+std::span<const OpDef> ResampleOps();
 std::span<const OpDef> AttentionOps();
 std::span<const OpDef> PagedAttentionOps();
 std::span<const OpDef> RotaryOps();

@@ -176,7 +176,7 @@ std::optional<Node> RuleRewriter::Producer(ValueId id, std::string_view op) cons
   return *node;
 }
 
-bool RuleRewriter::SingleUse(ValueId id) const { return Index(id) >= uses_.size() || uses_[Index(id)] <= 1; }
+int RuleRewriter::Uses(ValueId id) const { return Index(id) >= uses_.size() ? 0 : uses_[Index(id)]; }
 
 Result<ValueId> RuleRewriter::Reshape(ValueId x, Dims shape, const std::string& source) {
   return Emit({"reshape", {x}, {{"shape", std::move(shape)}}, source});

@@ -67,8 +67,10 @@ class RuleRewriter {
   DType dtype(ValueId id) const { return rewriter_.graph().value(id).dtype; }
   // The node that defines `id` if its operator is `op`.
   std::optional<Node> Producer(ValueId id, std::string_view op) const;
-  // Whether at most one operand or output of the source uses the value.
-  bool SingleUse(ValueId id) const;
+  // How many operands and outputs of the source use the value; 0 for what a rule made.
+  int Uses(ValueId id) const;
+  // Whether at most one does.
+  bool SingleUse(ValueId id) const { return Uses(id) <= 1; }
   Result<ValueId> Reshape(ValueId x, Dims shape, const std::string& source);
   Result<ValueId> Permute(ValueId x, Dims dims, const std::string& source);
   Result<ValueId> Expand(ValueId x, Dims shape, const std::string& source);

@@ -257,6 +257,7 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
       }
       FinishArgs finished{};
       finished.sums = strip;
+      finished.residual_first = args.residual_first;
       const size_t columns = std::min(width, n - column);
       finished.bias = PanelBias(args.bias, column, columns, padded_bias);
       finished.to = ResultAt(args, begin, column, end - begin, columns);

@@ -284,6 +284,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
             FinishArgs finished{};
             finished.sums = wait;
             finished.to = to;
+            finished.residual_first = args.residual_first;
             if constexpr (kInt8) {
               finished.bias = bias;
               const uint8_t* numbers_end = panel_b + steps * step_bytes;
@@ -369,6 +370,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           FinishArgs finished{};
           finished.sums = strip;
           finished.to = to;
+          finished.residual_first = args.residual_first;
           if constexpr (kInt8) {
             finished.bias = bias;
             finished.column_scale = reinterpret_cast<const float*>(panel_b + number_bytes);
@@ -399,6 +401,7 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
     const size_t column = panel * width;
     FinishArgs finished{};
     finished.sums = sums;
+    finished.residual_first = args.residual_first;
     const size_t columns = std::min(width, n - column);
     finished.bias = PanelBias(args.bias, column, columns, padded_bias);
     size_t row = range.row_begin;

@@ -61,7 +61,8 @@ struct GemmDotArgs {
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself
   int64_t ldr = 0;
   Activation activation = Activation::kNone;
-  Blocking blocking = {};  // of which kInt16 and kBlocks have no use for the sizes
+  bool residual_first = false;  // the residual is added before the activation
+  Blocking blocking = {};       // of which kInt16 and kBlocks have no use for the sizes
 };
 
 // As GemmScratchBytes.

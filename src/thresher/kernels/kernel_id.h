@@ -48,11 +48,12 @@ enum class KernelId : uint32_t {
   kBatchedProduct,
   kConvolution,
   kDepthwise,
+  kResample,
   // A product with both factors as they are stored.
   kStoredProduct,
 };
 
-inline constexpr std::array<std::string_view, 34> kKernelNames = {"copy",
+inline constexpr std::array<std::string_view, 35> kKernelNames = {"copy",
                                                                   "cat",
                                                                   "fill",
                                                                   "arange",
@@ -85,6 +86,7 @@ inline constexpr std::array<std::string_view, 34> kKernelNames = {"copy",
                                                                   "batched_product",
                                                                   "convolution",
                                                                   "depthwise",
+                                                                  "resample",
                                                                   "stored_product"};
 static_assert(kKernelNames.size() == static_cast<size_t>(KernelId::kStoredProduct) + 1);
 

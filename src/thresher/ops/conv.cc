@@ -124,6 +124,9 @@ Result<std::vector<TensorType>> InferConvolution(const InferContext& c) {
     return InvalidArgument("expected an output of sizes below 2^31, got " + ToString(out.shape));
   }
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
+  if (GetAttr<std::string>(c.attrs, "precision", "fp32") == "int8") {
+    return Unsupported("expected a precision whose activations are floats, got int8; use int8_weight");
+  }
   return std::vector<TensorType>{std::move(out)};
 }
 
@@ -422,7 +425,7 @@ std::span<const OpDef> ConvolutionOps() {
          "none, relu, gelu, gelu_tanh, silu, tanh, sigmoid, relu6 or hardswish"},
         {"residual_first", AttrType::kBool, false, "the residual is added before the activation; default false"},
         {"precision", AttrType::kString, false,
-         "that weights are stored in: fp32, bf16 or fp16; default: as they are"}},
+         "that weights are stored in: fp32, bf16, fp16, int8_weight or int4_weight; default: as they are"}},
        Section::kForward,
        InferConvolution,
        CostConvolution,

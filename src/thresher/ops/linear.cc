@@ -59,6 +59,7 @@ Cost CostLinear(const InferContext& c, std::span<const TensorType> outputs) {
 struct GemmParams {
   int64_t m, n, k, lda, ldr;
   kernels::Activation activation;
+  bool residual_first;
   Precision precision;
   kernels::RowForm form;  // of x; kF32: as it is
   kernels::Blocking blocking;
@@ -84,6 +85,7 @@ Args ProductArgs(const StepContext& c, const GemmParams& p) {
   args.residual = c.in(3).as<const float>();
   args.ldr = p.ldr;
   args.activation = p.activation;
+  args.residual_first = p.residual_first;
   args.blocking = p.blocking;
   return args;
 }
@@ -298,7 +300,8 @@ namespace ops {
 const std::vector<AttrSpec>& ProductAttrs() {
   static const std::vector<AttrSpec> attrs = {
       {"layout", AttrType::kString, false, "how the weight is stored: \"nk\" ([out, in], default) or \"kn\""},
-      {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh or sigmoid"},
+      {"activation", AttrType::kString, false, "none, relu, gelu, gelu_tanh, silu, tanh, sigmoid, relu6 or hardswish"},
+      {"residual_first", AttrType::kBool, false, "a residual is added before the activation; default false"},
       {"precision", AttrType::kString, false,
        "of weights and arithmetic: fp32, bf16, fp16, int8, int8_weight or int4_weight; default: as the weight is "
        "stored"}};
@@ -401,6 +404,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
   int64_t cols;
   AsRows(x.view, &p.m, &cols, &p.lda);
   p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
+  p.residual_first = GetAttr<bool>(attrs, "residual_first", false);
   const bool constant = graph.is_constant(product.weights[0]);
   p.precision = PrecisionOf(product, attrs, graph);
   // How products with weights in blocks are cut is not chosen.

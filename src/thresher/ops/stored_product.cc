@@ -149,7 +149,16 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
   }
 
   // Results are of the rows' type or, but for weights in blocks, f32.
-  const bool direct = out.view.dtype == dtype || (out.view.dtype == DType::kF32 && !IsBlocked(p.encoding));
+  const bool typed = out.view.dtype == dtype || (out.view.dtype == DType::kF32 && !IsBlocked(p.encoding));
+  // An activation behind the residual is a step of its own.
+  const bool late = product.residual != kNoValue && GetAttr<bool>(attrs, "residual_first", false) &&
+                    p.activation != kernels::Activation::kNone;
+  const std::optional<kernels::UnaryOp> activation = kernels::ParseUnary(std::string(kernels::Name(p.activation)));
+  if (late && !activation) {
+    return Unsupported("the device has no " + std::string(kernels::Name(p.activation)) + " behind a residual");
+  }
+  if (late) p.activation = kernels::Activation::kNone;
+  const bool direct = typed && !late;
   const DType temporary = IsBlocked(p.encoding) ? dtype : DType::kF32;
   const TensorRef c = direct ? out : lowering.AllocateTemporary(temporary, ShapeOf(out.view));
   const DType c_type = c.view.dtype;
@@ -167,7 +176,21 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
   step.flops = m * n * (2 * k + per_element);
   step.bytes = static_cast<double>(SizeOf(dtype)) * m * k + static_cast<double>(EncodedBytes(p.encoding, p.k * p.n)) +
                c_size * (m * n * (added ? 2 : 1) + (biased ? n : 0));
-  if (!direct) lowering.AddStep(KernelId::kCast, {c}, {out});
+  if (!late) {
+    if (!direct) lowering.AddStep(KernelId::kCast, {c}, {out});
+    return Status::Ok();
+  }
+  const auto as_f32 = [&](const TensorRef& ref) {
+    if (ref.view.dtype == DType::kF32) return ref;
+    const TensorRef wide = lowering.AllocateTemporary(DType::kF32, ShapeOf(ref.view));
+    lowering.AddStep(KernelId::kCast, {ref}, {wide});
+    return wide;
+  };
+  const TensorRef sum = as_f32(c);
+  const bool stored = out.view.dtype == DType::kF32;
+  const TensorRef to = stored ? out : lowering.AllocateTemporary(DType::kF32, ShapeOf(out.view));
+  lowering.AddStep(KernelId::kUnary, {sum}, {to}, kernels::UnaryParams{*activation});
+  if (!stored) lowering.AddStep(KernelId::kCast, {to}, {out});
   return Status::Ok();
 }
 

@@ -184,6 +184,98 @@ Result<ValueId> SinkPermuteBinary(RuleRewriter& r, const Operation& op) {
   return kNoValue;
 }
 
+// The permute that undoes this one.
+Dims Inverse(const Dims& dims) {
+  Dims inverse(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) inverse[static_cast<size_t>(dims[i])] = static_cast<int64_t>(i);
+  return inverse;
+}
+
+// f(permute(x), y), where y is broadcast and what it has beside sizes of 1 stays in order, as with one number a
+// channel.
+Result<ValueId> SinkPermuteBroadcast(RuleRewriter& r, const Operation& op) {
+  if (!HasTrait(op.op, Trait::kBinary)) return kNoValue;
+  for (const size_t side : {size_t{0}, size_t{1}}) {
+    const auto permute = r.Producer(op.inputs[side], "permute");
+    if (!permute) continue;
+    const Dims shape = r.shape(op.inputs[side]);
+    Dims other = r.shape(op.inputs[1 - side]);
+    if (other.size() > shape.size() || NumElements(other) == NumElements(shape) ||
+        BroadcastShapes(shape, other) != shape)
+      continue;
+    other.insert(other.begin(), shape.size() - other.size(), 1);
+    const Dims dims = PermuteDims(*permute);
+    const Dims back = Inverse(dims);
+    int64_t last = -1;
+    bool in_order = true;
+    Dims turned;
+    for (const int64_t d : back) {
+      turned.push_back(other[static_cast<size_t>(d)]);
+      if (turned.back() == 1) continue;
+      in_order &= d > last;
+      last = d;
+    }
+    if (!in_order) continue;
+    Operation moved = op;
+    moved.inputs[side] = permute->inputs[0];
+    THRESHER_ASSIGN(moved.inputs[1 - side], r.Reshape(op.inputs[1 - side], turned, op.source));
+    THRESHER_ASSIGN(const ValueId value, r.Emit(std::move(moved)));
+    return r.Permute(value, dims, MergeSources(permute->source, op.source));
+  }
+  return kNoValue;
+}
+
+// cat of tensors that are permuted alike.
+Result<ValueId> SinkPermuteBelowCat(RuleRewriter& r, const Operation& op) {
+  if (op.op != "cat") return kNoValue;
+  Dims dims;
+  Operation moved = op;
+  std::string source = op.source;
+  for (ValueId& id : moved.inputs) {
+    const auto permute = r.Producer(id, "permute");
+    if (!permute || (!dims.empty() && PermuteDims(*permute) != dims)) return kNoValue;
+    dims = PermuteDims(*permute);
+    id = permute->inputs[0];
+    source = MergeSources(permute->source, source);
+  }
+  const int64_t at = FromFront(GetAttr<int64_t>(op.attrs, "dim", 0), dims.size());
+  moved.attrs["dim"] = dims[static_cast<size_t>(at)];
+  THRESHER_ASSIGN(const ValueId value, r.Emit(std::move(moved)));
+  return r.Permute(value, dims, source);
+}
+
+// sum, mean, amax or amin of a permuted tensor is that of the tensor over the dimensions in their places there.
+Result<ValueId> SinkPermuteBelowReduce(RuleRewriter& r, const Operation& op) {
+  if (op.op != "sum" && op.op != "mean" && op.op != "amax" && op.op != "amin") return kNoValue;
+  const auto permute = r.Producer(op.inputs[0], "permute");
+  if (!permute) return kNoValue;
+  const Dims dims = PermuteDims(*permute);
+  std::vector<bool> reduced(dims.size(), false);
+  const Dims over = GetAttr<Dims>(op.attrs, "dims", {});
+  if (over.empty()) return kNoValue;
+  Dims moved_over;
+  for (const int64_t d : over) {
+    reduced[static_cast<size_t>(FromFront(d, dims.size()))] = true;
+    moved_over.push_back(dims[static_cast<size_t>(FromFront(d, dims.size()))]);
+  }
+  std::sort(moved_over.begin(), moved_over.end());
+  Operation moved = op;
+  moved.inputs[0] = permute->inputs[0];
+  moved.attrs["dims"] = moved_over;
+  THRESHER_ASSIGN(const ValueId value, r.Emit(std::move(moved)));
+  const std::string source = MergeSources(permute->source, op.source);
+  if (GetAttr<bool>(op.attrs, "keepdim", false)) return r.Permute(value, dims, source);
+  Dims kept;  // the dimensions of x that stay, in the order of the result
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (!reduced[i]) kept.push_back(dims[i]);
+  }
+  Dims order;
+  for (const int64_t d : kept) {
+    order.push_back(std::count_if(kept.begin(), kept.end(), [d](int64_t other) { return other < d; }));
+  }
+  return r.Permute(value, order, source);
+}
+
 // How many dimensions of `fine` make up each dimension of `coarse`, from the front; nullopt when a dimension of
 // `coarse` is not a product of whole ones. Sizes of 1 go where they come first.
 std::optional<std::vector<size_t>> Groups(const Dims& fine, const Dims& coarse) {
@@ -345,8 +437,9 @@ Result<Graph> LayoutMotion(const Graph& graph, const PassContext&) {
   std::vector<RuleRewriter::Rule> rules = {RaisePermuteAboveMerge, RaisePermuteAboveLinear};
   rules.insert(rules.end(), ViewRules().begin(), ViewRules().end());
   static constexpr RuleRewriter::Rule kSinking[] = {
-      SinkReshapeUnary,  SinkReshapeBinary,   SinkReshapeRows,       SinkReshapeMatmul,      SinkPermute,
-      SinkPermuteBinary, SinkPermuteBelowCut, SinkPermuteBelowSplit, SinkPermuteBelowSqueeze};
+      SinkReshapeUnary,      SinkReshapeBinary,      SinkReshapeRows,     SinkReshapeMatmul,      SinkPermute,
+      SinkPermuteBinary,     SinkPermuteBroadcast,   SinkPermuteBelowCat, SinkPermuteBelowReduce, SinkPermuteBelowCut,
+      SinkPermuteBelowSplit, SinkPermuteBelowSqueeze};
   rules.insert(rules.end(), std::begin(kSinking), std::end(kSinking));
   return RuleRewriter(graph, rules).Run();
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "thresher/graph/operator.h"
 #include "thresher/graph/rewriter.h"
 #include "thresher/passes/passes.h"
@@ -75,10 +77,37 @@ Result<ValueId> LookThroughReshape(RuleRewriter& r, const Operation& op) {
   return r.Reshape(value, out, source);
 }
 
+bool AllAre(const Attrs& attrs, const std::string& name, int64_t number) {
+  const Dims values = GetAttr<Dims>(attrs, name, {});
+  return std::all_of(values.begin(), values.end(), [number](int64_t value) { return value == number; });
+}
+
+// A convolution of one tap at every position is a linear.
+Result<ValueId> ConvolutionToLinear(RuleRewriter& r, const Operation& op) {
+  if (op.op != "convolution") return kNoValue;
+  const Dims shape = r.shape(op.inputs[1]);
+  const bool plain = GetAttr<int64_t>(op.attrs, "groups", 1) == 1 && !GetAttr<bool>(op.attrs, "transposed", false) &&
+                     AllAre(op.attrs, "stride", 1) && AllAre(op.attrs, "padding", 0) &&
+                     NumElements(shape) == shape[0] * shape[1];
+  if (!plain) return kNoValue;
+  Operation linear{"linear", op.inputs, {{"layout", std::string("nk")}}, op.source, op.module};
+  for (const char* name : {"activation", "residual_first", "precision"}) {
+    if (const auto attr = op.attrs.find(name); attr != op.attrs.end()) linear.attrs.insert(*attr);
+  }
+  const Dims matrix = {shape[0], shape[1]};
+  if (r.graph().is_constant(op.inputs[1])) {
+    const Value weight = r.graph().value(op.inputs[1]);
+    linear.inputs[1] = r.graph().AddConstant(weight.name, weight.dtype, matrix, weight.constant);
+  } else {
+    THRESHER_ASSIGN(linear.inputs[1], r.Reshape(op.inputs[1], matrix, op.source));
+  }
+  return r.Emit(std::move(linear));
+}
+
 }  // namespace
 
 Result<Graph> LinearRecognition(const Graph& graph, const PassContext&) {
-  std::vector<RuleRewriter::Rule> rules = {MatmulToLinear, AbsorbTranspose, LookThroughReshape};
+  std::vector<RuleRewriter::Rule> rules = {ConvolutionToLinear, MatmulToLinear, AbsorbTranspose, LookThroughReshape};
   rules.insert(rules.end(), ViewRules().begin(), ViewRules().end());
   return RuleRewriter(graph, rules).Run();
 }

@@ -46,6 +46,7 @@ inline const CpuKernel& CpuKernelOf(KernelId id) { return CpuKernels()[static_ca
 std::span<const CpuKernel> LinearKernels();
 std::span<const CpuKernel> GroupedLinearKernels();
 std::span<const CpuKernel> ConvolutionKernels();
+std::span<const CpuKernel> ResampleKernels();
 std::span<const CpuKernel> AttentionKernels();
 std::span<const CpuKernel> PagedAttentionKernels();
 std::span<const CpuKernel> RotaryKernels();

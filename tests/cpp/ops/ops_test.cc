@@ -71,8 +71,8 @@ TEST(Ops, TraitsFollowFromWhatAnOperatorDoes) {
     EXPECT_FALSE(op->Has(Trait::kUnary) && op->operands.size() != 1) << op->name;
   }
   EXPECT_EQ(views, (std::vector<std::string>{"expand", "permute", "reshape", "select", "slice"}));
-  EXPECT_EQ(products,
-            (std::vector<std::string>{"grouped_linear", "linear", "linears", "matmul", "paged_attention", "sdpa"}));
+  EXPECT_EQ(products, (std::vector<std::string>{"convolution", "grouped_linear", "linear", "linears", "matmul",
+                                                "paged_attention", "sdpa"}));
   EXPECT_TRUE(HasTrait("where", Trait::kFuses) && HasTrait("cast", Trait::kUnary));
   EXPECT_FALSE(HasTrait("cast", Trait::kFuses) || HasTrait("no such operator", Trait::kView));
 }

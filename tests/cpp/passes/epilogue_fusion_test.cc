@@ -29,11 +29,58 @@ TEST(EpilogueFusion, CommutesWithReshapes) {
 }
 
 TEST(EpilogueFusion, KeepsTheOrderActivationThenResidual) {
-  Expect("%a = add(%l, %r)\n%y = gelu(%a)\nreturn %y\n", "linear gelu");
+  const std::string first = "%a = add(%l, %r)\n%y = gelu(%a)\nreturn %y\n";
+  Expect(first, "linear");
+  EXPECT_TRUE(
+      GetAttr<bool>(After(FromText(kHead + first), {"epilogue_fusion"}).nodes()[0].attrs, "residual_first", false));
   Expect("%g = gelu(%l)\n%y = add(%g, %b)\nreturn %y\n", "linear add");
   Expect("%g = gelu(%l)\n%y = relu(%g)\nreturn %y\n", "linear relu");
   Expect("%a = add(%l, %r)\n%y = add(%a, %r)\nreturn %y\n", "linear add");
-  Expect("%a = add(%l, %b)\n%y = add(%a, %b)\nreturn %y\n", "linear add");
+  Expect("%a = add(%l, %b)\n%y = add(%a, %b)\nreturn %y\n", "linear");  // the sum of two constants
+  Expect("input %c : f32[5]\n%a = add(%l, %c)\n%y = add(%a, %b)\nreturn %y\n", "linear add");
+}
+
+TEST(EpilogueFusion, KnownFactorsScaleTheWeight) {
+  const std::string factors = "const %s : f32[5] = [1.5, -2, 0.25, 3, 1]\n";
+  Expect(factors + "%y = mul(%l, %s)\nreturn %y\n", "linear");
+  Expect(factors + "%a = add(%l, %b)\n%y = mul(%s, %a)\n%z = add(%y, %b)\n%o = relu(%z)\nreturn %o\n", "linear");
+  Expect("input %s : f32[5]\n%y = mul(%l, %s)\nreturn %y\n", "linear mul");
+  Expect(factors + "%y = mul(%l, %s)\nreturn %y, %l\n", "linear mul");
+  Expect(factors + "%g = gelu(%l)\n%y = mul(%g, %s)\nreturn %y\n", "linear mul");
+  ExpectPass("epilogue_fusion",
+             factors +
+                 "input %x : f32[3, 4]\nweight %w : f32[4, 5]\n%l = linear(%x, %w) {layout = \"kn\"}\n"
+                 "%y = mul(%l, %s)\nreturn %y\n",
+             "linear");
+}
+
+const std::string kImage =
+    "input %x : f32[2, 5, 4, 6]\nweight %w : f32[4, 3, 3, 2]\nconst %s : f32[4] = [1.5, -2, 0.25, 3]\n"
+    "%c = convolution(%x, %w) {groups = 2, padding = [1, 1]}\n";
+
+TEST(EpilogueFusion, ConvolutionsTakeTheSame) {
+  const std::string norm = kImage + "%m = mul(%c, %s)\n%n = add(%m, %s)\n";
+  ExpectPass("epilogue_fusion", norm + "%y = silu(%n)\nreturn %y\n", "convolution");
+  ExpectPass("epilogue_fusion", norm + "input %r : f32[2, 5, 5, 4]\n%a = add(%n, %r)\n%y = relu(%a)\nreturn %y\n",
+             "convolution");
+  ExpectPass("epilogue_fusion",
+             "input %x : f32[2, 5, 4, 4]\nweight %w : f32[4, 3, 3, 2]\nconst %s : f32[6] = [1.5, -2, 0.25, 3, 1, 7]\n"
+             "%c = convolution(%x, %w) {groups = 2, transposed = true}\n%y = mul(%c, %s)\nreturn %y\n",
+             "convolution");
+}
+
+TEST(EpilogueFusion, ActivationsOfSeveralOperators) {
+  const std::string numbers = "const %0 : f32[] = [0]\nconst %3 : f32[] = [3]\nconst %6 : f32[] = [6]\n";
+  const std::string relu6 = "%a = maximum(%c, %0)\n%y = minimum(%a, %6)\n";
+  ExpectPass("epilogue_fusion", kImage + numbers + relu6 + "return %y\n", "convolution");
+  ExpectPass("epilogue_fusion", kImage + numbers + relu6 + "return %y, %a\n", "convolution maximum minimum");
+  const std::string swish =
+      "%p = add(%c, %3)\n%a = maximum(%p, %0)\n%g = minimum(%a, %6)\n%m = mul(%c, %g)\n%y = div(%m, %6)\n";
+  ExpectPass("epilogue_fusion", kImage + numbers + swish + "return %y\n", "convolution");
+  ExpectPass("epilogue_fusion", kImage + numbers + swish + "return %y, %c\n",
+             "convolution add maximum minimum mul div");
+  ExpectPass("epilogue_fusion", kImage + numbers + swish + "return %y, %g\n",
+             "convolution add maximum minimum mul div");
 }
 
 TEST(EpilogueFusion, NeedsTheOnlyUse) {

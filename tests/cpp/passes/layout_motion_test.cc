@@ -28,6 +28,33 @@ TEST(LayoutMotion, ReshapesStayAboveWhatTheyChange) {
          "reshape softmax");
 }
 
+TEST(LayoutMotion, PermutesPassOneNumberAChannel) {
+  const std::string head = "input %x : f32[2, 3, 4, 5]\n%p = permute(%x) {dims = [0, 3, 1, 2]}\n";
+  const std::string back = "%y = permute(%f) {dims = [0, 2, 3, 1]}\nreturn %y\n";
+  Expect(head + "const %c : f32[5, 1, 1] = [1, 2, 3, 4, 5]\n%f = mul(%p, %c)\n" + back, "reshape mul");
+  Expect(head + "input %c : f32[2, 5, 1, 1]\n%f = sub(%c, %p)\n" + back, "reshape sub");
+  // The other operand would have to be turned, or the result is larger.
+  Expect(head + "input %c : f32[1, 5, 3, 1]\n%f = mul(%p, %c)\n" + back, "permute mul permute");
+  Expect(
+      "input %x : f32[2, 1, 4, 5]\n%p = permute(%x) {dims = [0, 3, 1, 2]}\ninput %c : f32[3, 1]\n"
+      "%f = mul(%p, %c)\n%y = permute(%f) {dims = [0, 2, 3, 1]}\nreturn %y\n",
+      "permute mul permute");
+}
+
+TEST(LayoutMotion, PermutesPassCatAndReductions) {
+  const std::string head =
+      "input %x : f32[2, 3, 4, 5]\ninput %z : f32[2, 3, 4, 6]\n%p = permute(%x) {dims = [0, 3, 1, 2]}\n"
+      "%q = permute(%z) {dims = [0, 3, 1, 2]}\n";
+  Expect(head + "%f = cat(%p, %q) {dim = 1}\n%y = permute(%f) {dims = [0, 2, 3, 1]}\nreturn %y\n", "cat");
+  Expect(head + "%y = mean(%p) {dims = [2, 3]}\nreturn %y\n", "mean");
+  Expect(head + "%y = amax(%p) {dims = [-1], keepdim = true}\nreturn %y\n", "amax permute");
+  Expect(head + "%y = sum(%p) {dims = [0, 2]}\nreturn %y\n", "sum permute");
+  Expect(
+      "input %x : f32[2, 3]\n%p = permute(%x) {dims = [1, 0]}\ninput %z : f32[3, 2]\n"
+      "%y = cat(%p, %z) {dim = 1}\nreturn %y\n",
+      "permute cat");
+}
+
 TEST(LayoutMotion, MergedBatchesOfProductsAreCut) {
   Expect(
       "input %a : f32[2, 3, 4, 5]\ninput %b : f32[2, 3, 5, 6]\n%c = reshape(%a) {shape = [6, 4, 5]}\n"

@@ -70,5 +70,22 @@ TEST(LinearRecognition, KeepsTheModuleOfTheProduct) {
   EXPECT_EQ(after.nodes()[0].module, "fc");
 }
 
+TEST(LinearRecognition, ConvolutionsOfOneTap) {
+  const std::string head = "input %x : f32[2, 3, 4, 6]\nweight %w : f32[5, 6, 1, 1]\nweight %b : f32[5]\n";
+  ExpectPass("linear_recognition", head + "%y = convolution(%x, %w, %b) {activation = \"relu\"}\nreturn %y\n",
+             "linear");
+  for (const char* attrs : {"stride = [1, 2]", "padding = [1, 0]"}) {
+    const std::string body = head + "%y = convolution(%x, %w, %b) {" + attrs + "}\nreturn %y\n";
+    ExpectPass("linear_recognition", body, "convolution");
+  }
+  ExpectPass("linear_recognition",
+             "input %x : f32[2, 3, 6]\nweight %w : f32[6, 3, 1]\n%y = convolution(%x, %w) {groups = 2}\nreturn %y\n",
+             "convolution");
+  ExpectPass(
+      "linear_recognition",
+      "input %x : f32[2, 3, 6]\nweight %w : f32[6, 3, 1]\n%y = convolution(%x, %w) {transposed = true}\nreturn %y\n",
+      "convolution");
+}
+
 }  // namespace
 }  // namespace thresher::pass_testing

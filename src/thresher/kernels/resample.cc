@@ -1,0 +1,137 @@
+#include "thresher/kernels/resample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "thresher/base/simd_targets.h"
+#include "thresher/kernels/iterate.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "thresher/kernels/resample.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// foreach_target.h must come first.
+#include "hwy/highway.h"
+#include "thresher/kernels/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+namespace {
+
+using Tag = hn::ScalableTag<float>;
+using V = hn::Vec<Tag>;
+
+// Four vectors of channels at one output position, or with kFew `count` channels, up to one vector.
+template <bool kGreatest, bool kFew>
+HWY_INLINE void RunPosition(const ResampleArgs& args, const float* image, const int64_t* at, size_t count, float* y) {
+  const Tag d;
+  const size_t lanes = hn::Lanes(d);
+  const V begin = kGreatest ? hn::Neg(hn::Inf(d)) : hn::Zero(d);
+  V s0 = begin, s1 = begin, s2 = begin, s3 = begin;
+  const auto [depth, height, width] = args.axes;
+  for (int32_t i = depth.starts[at[0]]; i < depth.starts[at[0] + 1]; ++i) {
+    for (int32_t j = height.starts[at[1]]; j < height.starts[at[1] + 1]; ++j) {
+      const float* const line = image + depth.index[i] * args.x_strides[0] + height.index[j] * args.x_strides[1];
+      const float line_weight = depth.weight[i] * height.weight[j];
+      for (int32_t k = width.starts[at[2]]; k < width.starts[at[2] + 1]; ++k) {
+        const float* HWY_RESTRICT x = line + width.index[k] * args.x_strides[2];
+        const V w = hn::Set(d, line_weight * width.weight[k]);
+        const auto join = [&](V sum, V value)
+                              HWY_ATTR { return kGreatest ? MaxNan(d, sum, value) : hn::MulAdd(value, w, sum); };
+        if constexpr (kFew) {
+          s0 = join(s0, hn::LoadN(d, x, count));
+        } else {
+          s0 = join(s0, hn::LoadU(d, x));
+          s1 = join(s1, hn::LoadU(d, x + lanes));
+          s2 = join(s2, hn::LoadU(d, x + 2 * lanes));
+          s3 = join(s3, hn::LoadU(d, x + 3 * lanes));
+        }
+      }
+    }
+  }
+  if constexpr (kFew) {
+    hn::StoreN(s0, d, y, count);
+  } else {
+    hn::StoreU(s0, d, y);
+    hn::StoreU(s1, d, y + lanes);
+    hn::StoreU(s2, d, y + 2 * lanes);
+    hn::StoreU(s3, d, y + 3 * lanes);
+  }
+}
+
+template <bool kGreatest>
+void RunLines(const ResampleArgs& args, Range lines) {
+  const size_t lanes = hn::Lanes(Tag());
+  const size_t channels = static_cast<size_t>(args.channels);
+  for (int64_t line = lines.begin; line < lines.end; ++line) {
+    const int64_t plane = line / args.out[1];
+    const float* const image = args.x + plane / args.out[0] * args.x_batch;
+    float* y = args.y + line * args.out[2] * args.channels;
+    for (int64_t o = 0; o < args.out[2]; ++o, y += args.channels) {
+      const int64_t at[3] = {plane % args.out[0], line % args.out[1], o};
+      size_t c = 0;
+      for (; c + 4 * lanes <= channels; c += 4 * lanes) RunPosition<kGreatest, false>(args, image + c, at, 0, y + c);
+      for (; c < channels; c += lanes) {
+        RunPosition<kGreatest, true>(args, image + c, at, std::min(lanes, channels - c), y + c);
+      }
+    }
+  }
+}
+
+void ResampleRange(const ResampleArgs& args, Range lines) {
+  (args.greatest ? RunLines<true> : RunLines<false>)(args, lines);
+}
+
+}  // namespace
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace thresher::kernels {
+namespace {
+
+HWY_EXPORT(ResampleRange);
+
+}  // namespace
+
+void Resample(const ResampleArgs& args, int part, int num_parts) {
+  const Range lines = PartRange(args.batch * args.out[0] * args.out[1], part, num_parts);
+  if (lines.size() > 0) HWY_DYNAMIC_DISPATCH(ResampleRange)(args, lines);
+}
+
+void ResampleReference(const ResampleArgs& args) {
+  const auto [depth, height, width] = args.axes;
+  int64_t row = 0;
+  for (int64_t n = 0; n < args.batch; ++n) {
+    for (int64_t od = 0; od < args.out[0]; ++od) {
+      for (int64_t oh = 0; oh < args.out[1]; ++oh) {
+        for (int64_t ow = 0; ow < args.out[2]; ++ow, ++row) {
+          for (int64_t c = 0; c < args.channels; ++c) {
+            double sum = args.greatest ? -std::numeric_limits<double>::infinity() : 0.0;
+            for (int32_t i = depth.starts[od]; i < depth.starts[od + 1]; ++i) {
+              for (int32_t j = height.starts[oh]; j < height.starts[oh + 1]; ++j) {
+                for (int32_t k = width.starts[ow]; k < width.starts[ow + 1]; ++k) {
+                  const double value =
+                      args.x[n * args.x_batch + depth.index[i] * args.x_strides[0] +
+                             height.index[j] * args.x_strides[1] + width.index[k] * args.x_strides[2] + c];
+                  if (!args.greatest) {
+                    sum += value * depth.weight[i] * height.weight[j] * width.weight[k];
+                  } else if (value > sum || std::isnan(value)) {
+                    sum = value;
+                  }
+                }
+              }
+            }
+            args.y[row * args.channels + c] = static_cast<float>(sum);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace thresher::kernels
+
+#endif  // HWY_ONCE

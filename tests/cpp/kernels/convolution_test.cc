@@ -1,0 +1,281 @@
+// Products over windows, and convolutions of each channel by itself.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/float_testing.h"
+#include "kernels/product_testing.h"
+#include "thresher/kernels/depthwise.h"
+#include "thresher/kernels/gemm.h"
+
+namespace thresher::kernels {
+namespace {
+
+using testing::AlignedFloats;
+using testing::ExpectClose;
+using testing::ForEachIsa;
+using testing::Multiply;
+using testing::RandomFloats;
+
+constexpr float kUntouched = 12345.0f;
+
+// One of each dimension of a convolution; a size of 1 leaves a dimension out.
+struct Axis {
+  int64_t in = 1, kernel = 1, stride = 1, before = 0, after = 0, dilation = 1, spread = 1;
+
+  int64_t out() const { return ((in - 1) * spread + 1 + before + after - dilation * (kernel - 1) - 1) / stride + 1; }
+};
+
+// The windows of an x whose pixels lie `extra` elements further apart than they are wide.
+Windows WindowsOf(const std::vector<Axis>& axes, int64_t channels, int64_t extra) {
+  Windows w;
+  w.channels = channels;
+  int64_t distance = channels + extra;
+  for (int d = 2; d >= 0; --d) {
+    const int from = d - 3 + static_cast<int>(axes.size());
+    const Axis axis = from < 0 ? Axis{} : axes[static_cast<size_t>(from)];
+    w.x_strides[d] = distance;
+    w.in[d] = axis.in;
+    w.out[d] = axis.out();
+    w.kernel[d] = axis.kernel;
+    w.stride[d] = axis.stride;
+    w.padding[d] = axis.before;
+    w.dilation[d] = axis.dilation;
+    w.spread[d] = axis.spread;
+    distance *= axis.in;
+  }
+  w.x_batch = distance;
+  return w;
+}
+
+std::string ToString(const Windows& w) {
+  std::string text = "channels " + std::to_string(w.channels);
+  for (int d = 0; d < 3; ++d) {
+    for (const int64_t n : {w.in[d], w.kernel[d], w.stride[d], w.padding[d], w.dilation[d], w.spread[d]}) {
+      text += (n == w.in[d] ? "; " : " ") + std::to_string(n);
+    }
+  }
+  return text;
+}
+
+const std::vector<std::vector<Axis>> kGeometries = {
+    {{.in = 9}},
+    {{.in = 37, .kernel = 10, .stride = 5}},
+    {{.in = 17, .kernel = 3, .before = 1, .after = 1, .dilation = 2}},
+    {{.in = 6, .kernel = 3, .before = 1, .after = 1}, {.in = 11, .kernel = 3, .before = 1, .after = 1}},
+    {{.in = 9, .kernel = 7, .stride = 2, .before = 3, .after = 3},
+     {.in = 8, .kernel = 7, .stride = 2, .before = 3, .after = 3}},
+    {{.in = 5, .kernel = 2, .stride = 3, .after = 4},
+     {
+         .in = 7,
+         .kernel = 3,
+         .stride = 2,
+         .before = 5,
+         .dilation = 3,
+     }},
+    {{.in = 3, .kernel = 3, .before = 2, .after = 2}, {.in = 1, .kernel = 3, .before = 1, .after = 1}},
+    {{.in = 4, .kernel = 3, .before = 2, .after = 2, .spread = 2}, {.in = 3, .kernel = 2, .before = 1, .spread = 3}},
+    {{.in = 5, .kernel = 4, .before = -1, .spread = 2}, {.in = 6, .kernel = 3, .before = -1, .after = -1}},
+    {{.in = 4, .kernel = 3, .before = 1},
+     {.in = 5, .kernel = 2},
+     {.in = 6, .kernel = 3, .stride = 2, .before = 1, .after = 1}},
+};
+
+struct Case {
+  std::vector<Axis> axes;
+  int64_t channels = 3;
+  int64_t n = 37;
+  int64_t batch = 2;
+  bool bias = true;
+  bool residual = false;
+  bool residual_first = false;
+  Activation activation = Activation::kNone;
+  Precision precision = Precision::kFp32;
+  int num_parts = 1;
+  Blocking blocking = {};
+};
+
+void CheckProduct(const Case& c) {
+  const int64_t extra = 2;
+  const Windows w = WindowsOf(c.axes, c.channels, extra);
+  SCOPED_TRACE(ToString(w) + " n " + std::to_string(c.n) + " " + std::string(Name(c.activation)) + " " +
+               std::string(Name(c.precision)) + " " + testing::ToString(c.blocking));
+  GemmArgs args;
+  args.m = c.batch * w.positions(), args.n = c.n, args.k = w.taps() * c.channels;
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(c.batch * w.x_batch), 1);
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(args.k * c.n), 2);
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(c.n), 3);
+  const int64_t ldc = c.n + 5;
+  const std::vector<float> residual = RandomFloats(static_cast<size_t>(args.m * ldc), 4, -3.0f, 3.0f);
+  args.a = x.data();
+  args.windows = &w;
+  args.precision = c.precision;
+  args.ldc = args.ldr = ldc;
+  args.bias = c.bias ? bias.data() : nullptr;
+  args.residual = c.residual ? residual.data() : nullptr;
+  args.residual_first = c.residual_first;
+  args.activation = c.activation;
+  args.blocking = c.blocking;
+  ForEachIsa([&] {
+    const Weight weight{b.data(), Encoding::kF32, args.k, c.n, c.n, 1};
+    AlignedFloats packed(static_cast<size_t>(PackedBytes(c.precision, args.k, c.n)) / sizeof(float) + 1);
+    PackWeight(c.precision, weight, packed.data());
+    std::vector<float> stored(b.size());
+    UnpackWeight(c.precision, packed.data(), args.k, c.n, stored.data());
+    std::vector<float> expected(residual.size(), kUntouched), actual = expected;
+    GemmArgs own = args;
+    own.c = expected.data();
+    GemmReference(own, stored.data(), c.n, 1);
+    own.c = actual.data();
+    own.packed_b = packed.data();
+    Multiply(own, c.num_parts);
+    ExpectClose(actual, expected, 2e-6f + 1e-7f * static_cast<float>(args.k), 2e-6f);
+  });
+}
+
+TEST(ConvolutionTest, EveryGeometry) {
+  for (const auto& axes : kGeometries) {
+    for (const int64_t channels : {1, 3, 16, 33}) CheckProduct({.axes = axes, .channels = channels});
+    CheckProduct({.axes = axes, .n = 101, .batch = 3, .residual = true, .num_parts = 3});
+  }
+}
+
+// Panels with columns beyond n wait elsewhere than whole ones while blocks of k pass.
+TEST(ConvolutionTest, DepthBlocks) {
+  const std::vector<Axis> axes = {{.in = 7, .kernel = 3, .before = 1, .after = 1},
+                                  {.in = 6, .kernel = 3, .before = 1, .after = 1}};
+  for (const int64_t channels : {40, 131, 257}) {
+    for (const int64_t n : {5, 32, 64, 70, 161}) {
+      CheckProduct({.axes = axes, .channels = channels, .n = n});
+      CheckProduct({.axes = axes, .channels = channels, .n = n, .residual = true, .activation = Activation::kSilu});
+    }
+  }
+  for (const Blocking& blocking : testing::OddBlockings()) {
+    CheckProduct({.axes = axes, .channels = 60, .n = 70, .residual = true, .num_parts = 3, .blocking = blocking});
+  }
+}
+
+TEST(ConvolutionTest, Epilogues) {
+  const std::vector<Axis> axes = {{.in = 8, .kernel = 3, .stride = 2, .before = 1}};
+  for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
+    for (const bool first : {false, true}) {
+      CheckProduct({.axes = axes,
+                    .n = 75,
+                    .residual = true,
+                    .residual_first = first,
+                    .activation = static_cast<Activation>(act)});
+    }
+    CheckProduct({.axes = axes, .n = 75, .bias = false, .activation = static_cast<Activation>(act)});
+  }
+}
+
+TEST(ConvolutionTest, EveryFormOfWeights) {
+  const std::vector<Axis> axes = {{.in = 9, .kernel = 3, .before = 1, .after = 1}, {.in = 5, .kernel = 2}};
+  for (const Precision precision :
+       {Precision::kBf16, Precision::kFp16, Precision::kInt8Weight, Precision::kInt4Weight}) {
+    for (const int64_t channels : {8, 75}) {
+      CheckProduct({.axes = axes, .channels = channels, .n = 70, .precision = precision});
+      CheckProduct({.axes = {{.in = 3, .kernel = 2}}, .channels = channels, .batch = 1, .precision = precision});
+    }
+  }
+}
+
+// The taps of a weight [n, channels, taps], as they are and backwards.
+TEST(ConvolutionTest, TapsArePackedFromWhereTheyLie) {
+  const int64_t n = 43, channels = 21, taps = 6;
+  const std::vector<float> numbers = RandomFloats(static_cast<size_t>(n * channels * taps), 1);
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8}) {
+    for (const bool backwards : {false, true}) {
+      ForEachIsa([&] {
+        Weight weight{numbers.data(), Encoding::kF32, taps * channels, n, taps, channels * taps, taps, 1};
+        if (backwards) {
+          weight.data = numbers.data() + taps - 1;
+          weight.stride_tap = -1;
+        }
+        std::vector<float> dense;
+        for (int64_t i = 0; i < weight.k; ++i) {
+          for (int64_t j = 0; j < n; ++j) dense.push_back(*static_cast<const float*>(weight.At(i, j)));
+        }
+        const int64_t tap = backwards ? taps - 2 : 1;
+        ASSERT_EQ(dense[static_cast<size_t>((channels + 2) * n + 5)],
+                  numbers[static_cast<size_t>((5 * channels + 2) * taps + tap)]);
+        const auto bytes = static_cast<size_t>(PackedBytes(precision, weight.k, n));
+        AlignedFloats packed(bytes / sizeof(float) + 1), wanted(bytes / sizeof(float) + 1);
+        PackWeight(precision, weight, packed.data());
+        PackWeight(precision, DenseWeight(dense.data(), weight.k, n, false), wanted.data());
+        std::vector<float> a(dense.size()), b(dense.size());
+        UnpackWeight(precision, packed.data(), weight.k, n, a.data());
+        UnpackWeight(precision, wanted.data(), weight.k, n, b.data());
+        ASSERT_EQ(a, b);
+      });
+    }
+  }
+}
+
+void CheckDepthwise(const Case& c) {
+  const int64_t extra = 3;
+  DepthwiseArgs args;
+  args.windows = WindowsOf(c.axes, c.channels, extra);
+  const Windows& w = args.windows;
+  SCOPED_TRACE(ToString(w) + " " + std::string(Name(c.activation)) + " parts " + std::to_string(c.num_parts));
+  const int64_t ld = c.channels + 1;
+  const auto rows = static_cast<size_t>(c.batch * w.positions());
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(c.batch * w.x_batch), 1);
+  const std::vector<float> weight = RandomFloats(static_cast<size_t>(w.taps() * c.channels), 2);
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(c.channels), 3);
+  const std::vector<float> residual = RandomFloats(rows * static_cast<size_t>(ld), 4, -3.0f, 3.0f);
+  args.batch = c.batch;
+  args.x = x.data();
+  args.weight = weight.data();
+  args.bias = c.bias ? bias.data() : nullptr;
+  args.residual = c.residual ? residual.data() : nullptr;
+  args.residual_first = c.residual_first;
+  args.activation = c.activation;
+  args.ldc = args.ldr = ld;
+  std::vector<float> expected(residual.size(), kUntouched);
+  args.out = expected.data();
+  DepthwiseReference(args);
+  ForEachIsa([&] {
+    std::vector<float> actual(residual.size(), kUntouched);
+    DepthwiseArgs own = args;
+    own.out = actual.data();
+    for (int part = 0; part < c.num_parts; ++part) Depthwise(own, part, c.num_parts);
+    ExpectClose(actual, expected, 4e-6f, 2e-6f);
+  });
+}
+
+TEST(DepthwiseTest, EveryGeometry) {
+  for (const auto& axes : kGeometries) {
+    for (const int64_t channels : {1, 8, 37, 64, 131}) CheckDepthwise({.axes = axes, .channels = channels});
+    CheckDepthwise({.axes = axes, .channels = 40, .batch = 3, .bias = false, .residual = true, .num_parts = 5});
+  }
+}
+
+TEST(DepthwiseTest, EveryWidth) {
+  for (int64_t width = 1; width <= 40; ++width) {
+    for (const int64_t stride : {1, 2}) {
+      CheckDepthwise({.axes = {{.in = 4, .kernel = 3, .before = 1, .after = 1},
+                               {.in = width, .kernel = 3, .stride = stride, .before = 1, .after = 1}},
+                      .channels = 24});
+    }
+  }
+}
+
+TEST(DepthwiseTest, Epilogues) {
+  const std::vector<Axis> axes = {{.in = 5, .kernel = 3, .before = 1, .after = 1},
+                                  {.in = 13, .kernel = 5, .before = 2}};
+  for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
+    for (const bool first : {false, true}) {
+      CheckDepthwise({.axes = axes,
+                      .channels = 45,
+                      .residual = true,
+                      .residual_first = first,
+                      .activation = static_cast<Activation>(act)});
+    }
+    CheckDepthwise({.axes = axes, .channels = 45, .activation = static_cast<Activation>(act)});
+  }
+}
+
+}  // namespace
+}  // namespace thresher::kernels

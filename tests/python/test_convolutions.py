@@ -1,0 +1,318 @@
+"""Convolutions against float64, and what passes make of models that have them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from thresher import _engine  # noqa: E402
+from thresher.compiler.stats import RECORDER  # noqa: E402
+
+CONVOLUTIONS = [F.conv1d, F.conv2d, F.conv3d]
+TRANSPOSED = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d]
+
+
+def last(x: Any) -> Any:
+    """[N, C, spatial...] as [N, spatial..., C]."""
+    return x.movedim(1, -1)
+
+
+def run(op: str, operands: list[Any], attrs: dict[str, Any], constant: bool) -> tuple[Any, list[str]]:
+    """The operator on tensors, all but the first constants or inputs; the result and the names of the steps."""
+    graph = _engine.Graph()
+    ids, inputs = [], []
+    for i, tensor in enumerate(operands):
+        if tensor is None:
+            ids.append(None)
+        elif constant and i in (1, 2):
+            ids.append(graph.constant(f"c{i}", tensor.contiguous(), True))
+        else:
+            # An input is row-major; other layouts are permutes of one, as importers make them.
+            order = sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
+            stored = tensor.permute(order).contiguous()
+            port = graph.input(f"x{i}", "f32", list(stored.shape))
+            ids.append(graph.add("permute", [port], {"dims": [order.index(d) for d in range(tensor.dim())]}, "", "")[0])
+            inputs.append(stored.numpy())
+    (out,) = graph.add(op, ids, attrs, "", "")
+    graph.set_outputs([out])
+    plan = _engine.Plan.build(graph, _engine.WeightStore())
+    results = [np.full(shape, np.nan, np.float32) for _, shape in plan.outputs]
+    plan.run(inputs, results)
+    return torch.from_numpy(results[0]), [str(step["name"]) for step in plan.steps()]
+
+
+def agree(got: Any, want: Any, terms: int) -> None:
+    """Within what float32 may lose in sums of so many terms."""
+    assert got.shape == want.shape
+    assert (got.double() - want).abs().max() <= 2e-7 * (terms**0.5 + 4) * want.abs().max().clamp(min=1.0)
+
+
+@st.composite
+def geometries(draw: Any) -> dict[str, Any]:
+    rank = draw(st.integers(1, 3))
+    sizes = {1: 24, 2: 12, 3: 6}[rank]
+
+    def each(low: int, high: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))
+
+    kernel, dilation, stride, padding = each(1, 4), each(1, 3), each(1, 3), each(0, 3)
+    transposed = draw(st.booleans())
+    spatial = []
+    for k, d, p in zip(kernel, dilation, padding, strict=True):
+        reach = d * (k - 1) + 1
+        least = max(1, reach - 2 * p) if not transposed else max(1, 2 * p + 2 - reach)
+        spatial.append(draw(st.integers(least, max(least, sizes))))
+    groups = draw(st.sampled_from([1, 1, 2, 3, 16, 33]))
+    wide = st.integers(1, 3 if groups > 3 else 20)
+    depthwise = groups > 1 and draw(st.booleans())
+    output_padding = [draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)]
+    return {
+        "x": (draw(st.integers(1, 3)), groups * (1 if depthwise else draw(wide)), *spatial),
+        "k": groups * (1 if depthwise else draw(wide)),
+        "kernel": kernel,
+        "groups": groups,
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "transposed": transposed,
+        "output_padding": output_padding if transposed else [0] * rank,
+        "bias": draw(st.booleans()),
+        "residual": draw(st.booleans()),
+        "relu": draw(st.booleans()),
+        "channels_last": draw(st.booleans()),
+        "constant": draw(st.booleans()),
+        "seed": draw(st.integers(0, 1 << 20)),
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(geometries())
+def test_every_geometry(g: dict[str, Any]) -> None:
+    torch.manual_seed(g["seed"])
+    rank, groups = len(g["kernel"]), g["groups"]
+    x = torch.randn(g["x"])
+    shape = (x.shape[1], g["k"] // groups) if g["transposed"] else (g["k"], x.shape[1] // groups)
+    weight = torch.randn(*shape, *g["kernel"])
+    bias = torch.randn(g["k"]) if g["bias"] else None
+    options = {name: g[name] for name in ("stride", "padding", "dilation", "groups")}
+    if g["transposed"]:
+        options["output_padding"] = g["output_padding"]
+    function = (TRANSPOSED if g["transposed"] else CONVOLUTIONS)[rank - 1]
+    want = last(function(x.double(), weight.double(), None if bias is None else bias.double(), **options))
+    residual = torch.randn(want.shape) if g["residual"] else None
+    attrs = {**options, "transposed": g["transposed"]}
+    if g["relu"]:
+        attrs |= {"activation": "relu", "residual_first": True}
+    if residual is not None:
+        want = want + residual
+    want = want.relu() if g["relu"] else want
+    seen = last(x).contiguous() if g["channels_last"] else last(x)
+    got, _ = run("convolution", [seen, weight, bias, residual], attrs, g["constant"])
+    agree(got, want, weight[0].numel())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (2, 3, 1, 0), (3, 0, 2, 1)])
+def test_weights_come_in_any_layout(order: tuple[int, ...], transposed: bool) -> None:
+    """As an input of the call, whose strides the packing follows."""
+    x, dense = torch.randn(2, 6, 5, 7), torch.randn(6, 6, 3, 2)
+    weight = dense.permute(order).contiguous().permute([order.index(d) for d in range(4)])
+    function = F.conv_transpose2d if transposed else F.conv2d
+    got, _ = run("convolution", [last(x), weight, None, None], {"transposed": transposed}, False)
+    agree(got, last(function(x.double(), dense.double())), 36)
+
+
+def test_padding_before_and_after() -> None:
+    x, weight = torch.randn(2, 3, 6, 7), torch.randn(4, 3, 3, 2)
+    want = F.conv2d(F.pad(x.double(), (2, 4, 1, 3)), weight.double())
+    got, _ = run("convolution", [last(x), weight, None, None], {"padding": [1, 2, 3, 4]}, True)
+    agree(got, last(want), 18)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 12])
+@pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2), (3, 2)])
+def test_gradients_are_convolutions(groups: int, stride: int, dilation: int) -> None:
+    """That of x is a transposed one; that of the weight one of permuted operands, stride and dilation exchanged."""
+    x = torch.randn(3, 12, 11, 9, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(24, 12 // groups, 3, 3, dtype=torch.float64, requires_grad=True)
+    y = F.conv2d(x, weight, None, stride, 1, dilation, groups)
+    dy = torch.randn_like(y)
+    dx, dw = torch.autograd.grad(y, (x, weight), dy)
+
+    extra = [(x.shape[2 + d] + 2 - 2 * dilation - 1) % stride for d in range(2)]
+    attrs = {"stride": [stride] * 2, "padding": [1, 1], "dilation": [dilation] * 2, "groups": groups}
+    got, _ = run(
+        "convolution",
+        [last(dy.float()), weight.detach().float(), None, None],
+        {**attrs, "transposed": True, "output_padding": extra},
+        False,
+    )
+    agree(got, last(dx), 24 * 9)
+
+    # [N, g, C / g, H, W] as a batch of C / g images with g N channels.
+    turned = x.detach().float().reshape(3, groups, 12 // groups, 11, 9).permute(2, 3, 4, 1, 0)
+    turned = turned.reshape(12 // groups, 11, 9, groups * 3)
+    got, _ = run(
+        "convolution",
+        [turned, dy.float().transpose(0, 1), None, None],
+        {"stride": [dilation] * 2, "padding": [1, 1], "dilation": [stride] * 2, "groups": groups},
+        False,
+    )
+    agree(got[:, :3, :3].permute(3, 0, 1, 2), dw, y.shape[0] * y.shape[2] * y.shape[3])
+
+
+REFUSED = {
+    "rank": (((2, 3, 4), (5, 4, 1, 1)), {}, "of the same rank, got x [2, 3, 4] and weight [5, 4, 1, 1]"),
+    "channels": (((2, 3, 3, 4), (5, 3, 1, 1)), {}, "got x [2, 3, 3, 4], weight [5, 3, 1, 1] and groups 1"),
+    "groups": (((2, 3, 3, 4), (5, 2, 1, 1)), {"groups": 2}, "with K a multiple of groups"),
+    "transposed": (((2, 3, 3, 4), (5, 2, 1, 1)), {"transposed": True}, "weight [C, K / groups, kernel...]"),
+    "stride": (((2, 3, 3, 4), (5, 4, 1, 1)), {"stride": [1, 0]}, "expected stride from 1 to 1048576, got [1, 0]"),
+    "numbers": (
+        ((2, 3, 3, 4), (5, 4, 1, 1)),
+        {"dilation": [1]},
+        "expected dilation with 2 numbers, one for each spatial",
+    ),
+    "kernel": (((2, 3, 3, 4), (5, 4, 4, 1)), {}, "expected a kernel that fits into the padded x"),
+    "output": (((2, 3, 3, 4), (4, 4, 2, 2)), {"transposed": True, "output_padding": [1, 0]}, "output_padding below"),
+    "int8": (((2, 3, 3, 4), (5, 4, 1, 1)), {"precision": "int8"}, "int8"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_named(case: str) -> None:
+    shapes, attrs, message = REFUSED[case]
+    graph = _engine.Graph()
+    ids = [graph.input(name, "f32", list(shape)) for name, shape in zip("xw", shapes, strict=True)]
+    with pytest.raises((ValueError, NotImplementedError), match="convolution") as error:
+        graph.add("convolution", [*ids, None, None], attrs, "", "")
+    assert message in str(error.value)
+
+
+# ---- models ----
+
+
+class Bottleneck(nn.Module):
+    """A residual block as in ResNet."""
+
+    def __init__(self, width: int, groups: int = 1) -> None:
+        super().__init__()
+        inner = width // 2
+        self.body = nn.Sequential(
+            nn.Conv2d(width, inner, 1, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU(),
+            nn.Conv2d(inner, inner, 3, padding=1, groups=groups),
+            nn.BatchNorm2d(inner),
+            nn.Hardswish(),
+            nn.Conv2d(inner, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(x + self.body(x))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 32, 5, 2, 2), nn.BatchNorm2d(32), nn.ReLU6(), nn.MaxPool2d(3, 2, 1))
+        self.blocks = nn.Sequential(Bottleneck(32), Bottleneck(32, 16))
+        self.up = nn.ConvTranspose2d(32, 16, 2, 2)
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 16, 1), nn.Hardsigmoid())
+        self.head = nn.Linear(48, 10)
+
+    def forward(self, x: Any) -> Any:
+        deep = self.blocks(self.stem(x))
+        wide = self.up(deep)
+        wide = wide * self.gate(wide)
+        joined = torch.cat([wide, F.interpolate(deep, scale_factor=2.0, mode="bilinear")], 1)
+        return self.head(joined.mean((2, 3))), joined
+
+
+def with_statistics(model: nn.Module) -> Any:
+    """The model with norms that have seen something."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias)
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    return model.eval()
+
+
+def close(got: Any, want: Any, bound: float = 3e-6) -> None:
+    for g, w in zip(got, want, strict=True):
+        assert g.shape == w.shape
+        assert (g.double() - w).abs().max() <= bound * w.abs().max()
+
+
+def steps() -> list[str]:
+    """The names of the steps of all plans there are."""
+    return [str(step["name"]) for graph in RECORDER.alive() for plan in graph.plans() for step in plan.steps()]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_network_is_one_part(compiler: Any, channels_last: bool) -> None:
+    torch.manual_seed(0)
+    model = with_statistics(Net())
+    exact = copy.deepcopy(model).double()
+    x = torch.randn(2, 3, 48, 40)
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        compiled = compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))
+        got, want = compiled(x), exact(x.double())
+        close(got, want)
+        assert got[1].stride() == model(x)[1].stride()
+        for batch in (1, 3, 5):
+            other = torch.randn(batch, 3, 48, 40)
+            close(compiled(other), exact(other.double()))
+
+
+def test_a_changed_weight_is_seen(compiler: Any) -> None:
+    """Weights that a norm has scaled are those of the caller all the same."""
+    torch.manual_seed(0)
+    model = with_statistics(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)))
+    x = torch.randn(2, 3, 9, 9)
+    compiled = compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))
+    with torch.no_grad():
+        for change in (lambda: None, model[0].weight.mul_, model[1].running_mean.add_, model[1].weight.mul_):
+            if change.__name__ != "<lambda>":
+                change(1.5)
+            for _ in range(3):
+                close([compiled(x)], [copy.deepcopy(model).double()(x.double())])
+
+
+def test_nothing_stands_between_convolutions(compiler: Any) -> None:
+    """Norms, activations and residuals are in the products, and layouts change at the ends alone."""
+    torch.manual_seed(0)
+    model = with_statistics(Net())
+    x = torch.randn(1, 3, 48, 40).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        compiled = compiler.compile(
+            nn.Sequential(model.stem, model.blocks), config=compiler.CompilerConfig(fallback="error")
+        )
+        compiled(x)
+    assert steps() == ["copy", "convolution", "max_pool", *["linear", "convolution", "linear"] * 2]
+
+
+def test_a_row_of_layers_of_half_precision(compiler: Any) -> None:
+    torch.manual_seed(0)
+    for dtype, bound in ((torch.bfloat16, 0.03), (torch.float16, 0.004)):
+        model = with_statistics(
+            nn.Sequential(nn.Conv2d(3, 24, 3), nn.BatchNorm2d(24), nn.SiLU(), nn.Conv2d(24, 24, 3, groups=24))
+        )
+        model, x = model.to(dtype), torch.randn(2, 3, 12, 12, dtype=dtype)
+        with torch.no_grad():
+            got = compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))(x)
+            close([got], [copy.deepcopy(model).double()(x.double())], bound)
+            assert got.dtype == dtype
