@@ -177,7 +177,9 @@ def test_equals_the_plan_for_the_size(compiler: Any, calls: list[tuple[Any, list
     compiled = compiler.compile(model, dynamic=True, precision=precision)
     choose = random.Random(case)
     with torch.no_grad():
-        for sizes in ((3, 17), (5, 8), (9, 31)):
+        # PyTorch captures convolutions of 16 and more by themselves.
+        larger = ((17, 9), (18, 21)) if case == "convolutions" else ()
+        for sizes in ((3, 17), (5, 8), (9, 31), *larger):
             compiled(*inputs(*sizes))
         points = [(2, 4), (LARGEST[0], 4), (4, LARGEST[1]), (7, 7), (16, 16)]
         points += [(choose.randint(2, LARGEST[0]), choose.randint(4, LARGEST[1])) for _ in range(12)]
@@ -207,7 +209,7 @@ def test_equals_the_plan_for_the_size(compiler: Any, calls: list[tuple[Any, list
                 results.append(outputs)
             for want, got in zip(*results, strict=True):
                 assert torch.equal(want, got), (own, (want - got).abs().max())
-    assert compiler.compilation_stats().plans <= 3
+    assert compiler.compilation_stats().plans <= 3 + 2 * bool(larger)
 
 
 def test_a_thousand_sizes_take_one_plan(compiler: Any) -> None:

@@ -175,6 +175,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "max_pool3d": (lambda x: F.max_pool3d(x, 2), lambda: (f32(2, 3, 4, 5, 6),)),
     "avg_pool1d": (lambda x: F.avg_pool1d(x, 3, 2, 1), lambda: (f32(2, 3, 9),)),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), lambda: (f32(2, 70, 8, 7),)),
+    "avg_pool2d_beyond": (lambda x: F.avg_pool2d(x, 9, ceil_mode=True), lambda: (f32(2, 7, 4, 5),)),
     "avg_pool2d_padded": (lambda x: F.avg_pool2d(x, 3, 2, 1, True), lambda: (f32(2, 7, 8, 7),)),
     "avg_pool2d_divisor": (lambda x: F.avg_pool2d(x, 3, 2, divisor_override=5), lambda: (f32(3, 8, 7),)),
     "avg_pool3d": (lambda x: F.avg_pool3d(x, 2, 1), lambda: (f32(2, 3, 4, 5, 6),)),

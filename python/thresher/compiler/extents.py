@@ -83,8 +83,13 @@ class Sizes:
         if not 1 <= len(self._symbols) <= MAX_SIZES:
             raise NoExtent(f"expected 1 to {MAX_SIZES} sizes that change, got {len(self._symbols)}")
         guards, ranges = _guards_of(module)
-        self._guards = [guard for guard in guards if guard.free_symbols and guard.free_symbols <= set(self._symbols)]
+        own = [guard for guard in guards if guard.free_symbols and guard.free_symbols <= set(self._symbols)]
+        # A plain bound, such as PyTorch sets where it chooses a kernel, says what calls come, not what the graph is.
+        self._guards = [guard for guard in own if _bound_of(guard) is None]
         self._bounds = [_upper(ranges.get(symbol)) for symbol in self._symbols]
+        for symbol, upper in filter(None, map(_bound_of, own)):
+            at = self._symbols.index(symbol)
+            self._bounds[at] = min(self._bounds[at], upper)
 
     @property
     def bounds(self) -> list[int]:
@@ -242,6 +247,17 @@ def _guards_of(module: fx.GraphModule) -> tuple[list[Any], Mapping[Any, Any]]:
                 environment = size.node.shape_env
                 return [guard.expr for guard in environment.guards], environment.var_to_range
     return [], {}
+
+
+def _bound_of(guard: Any) -> tuple[Any, int] | None:
+    """Of a symbol compared with a number: the symbol and its upper end, UNBOUNDED for a lower one."""
+    if not getattr(guard, "is_Relational", False) or guard.rel_op not in ("<", "<=", ">", ">="):
+        return None
+    less = guard if guard.rel_op in ("<", "<=") else guard.reversed
+    strict = less.rel_op == "<"
+    if less.lhs.is_Symbol and less.rhs.is_Integer:
+        return less.lhs, int(less.rhs) - strict
+    return (less.rhs, UNBOUNDED) if less.rhs.is_Symbol and less.lhs.is_Integer else None
 
 
 def _upper(found: Any) -> int:

@@ -69,11 +69,12 @@ Result<Resampling> Pool(const Attrs& attrs, const Dims& x) {
   for (size_t d = 0; d < rank; ++d) {
     const int64_t in = x[d + 1];
     const int64_t room = in + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
-    if (room < 0 || 2 * padding[d] > kernel[d]) {
+    const int64_t last = room + (ceil_mode ? stride[d] - 1 : 0);
+    if (last < 0 || 2 * padding[d] > kernel[d]) {
       return InvalidArgument("expected a kernel that fits into the padded x and padding of half of it at most, got x " +
                              ToString(x) + ", kernel " + ToString(kernel) + " and padding " + ToString(padding));
     }
-    int64_t size = (room + (ceil_mode ? stride[d] - 1 : 0)) / stride[d] + 1;
+    int64_t size = last / stride[d] + 1;
     // The last window begins within x or the padding before it.
     if (ceil_mode && (size - 1) * stride[d] >= in + padding[d]) --size;
     made.size.push_back(size);
