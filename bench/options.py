@@ -24,6 +24,7 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --accuracy
   python bench/run.py --python-thresher P --python-peers Q --sizes
   python bench/run.py --python-thresher P --python-peers Q --door
+  python bench/run.py --python-thresher P --python-peers Q --loading
   python bench/run.py --python-thresher P --python-peers Q --scaling --quick
   python bench/run.py --python-thresher P --python-peers Q --architectures
   python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
@@ -36,8 +37,8 @@ An engine that is not available here (no such library, processor without the ins
 exit codes:
   0  everything was measured
   1  with --accuracy: Thresher loses more than its precision is allowed to; with --door: threads capture more than one,
-     or leave shapes slower; with --architectures: a row failed, is
-     slower than eager, or its error is not explained by rounding
+     or leave shapes slower; with --loading: it takes more than 1.1 times the file's memory; with --architectures: a
+     row failed, is slower than eager, or its error is not explained by rounding
   2  an engine failed or the command line is wrong; the message says which"""
 
 
@@ -106,6 +107,11 @@ def parser() -> argparse.ArgumentParser:
         "--door",
         action="store_true",
         help="what a call costs beside its plan, how long the first one takes, what threads capture that come at once",
+    )
+    what.add_argument(
+        "--loading",
+        action="store_true",
+        help="how long loading a model file takes, how much memory, and what the first calls take",
     )
     what.add_argument(
         "--scaling",

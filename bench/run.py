@@ -49,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
         return _worker("sizes.py", chosen, output, "--count", str(chosen.sizes))
     if chosen.door:
         return _worker("door.py", chosen, output)
+    if chosen.loading:
+        return _worker("loading.py", chosen, output, *(("--rounds", str(chosen.rounds)) if chosen.rounds else ()))
     if chosen.scaling:
         wanted = ["--quick"] if chosen.quick else []
         wanted += ["--precision", ",".join(chosen.precision)] if chosen.precision else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 
@@ -22,19 +21,24 @@ def initialize() -> None:
         if _state["done"]:
             return
         from thresher import _engine
-        from thresher.profiler import at_exit
 
         _engine.initialize()
         _set_log_level(os.environ.get("THRESHER_LOG", ""))
         for message in _engine.check_env():
             warnings.warn(message, stacklevel=2)
         _state["done"] = True
-    at_exit.install()  # without the lock: it may use what calls this function
+    # The profiler's own variables; importing it takes as long as loading a small model.
+    if any(name.startswith("THRESHER_PROFILE_") for name in os.environ):
+        from thresher.profiler import at_exit
+
+        at_exit.install()  # without the lock: it may use what calls this function
 
 
 def _set_log_level(name: str) -> None:
     if not name:
         return
+    import logging  # takes as long to import as a small model to load
+
     log = logging.getLogger("thresher")
     log.setLevel(name.upper())
     # Where the program has set up logging itself, its handlers print; else ours does.

@@ -228,6 +228,23 @@ def test_the_way_into_a_model_is_a_page_of_its_own() -> None:
         options.parse([*needed, "--door", "--sizes"])
 
 
+def test_a_file_is_loaded_in_a_process_of_its_own(tmp_path: Path) -> None:
+    loading = pytest.importorskip("loading")
+    needed = ["--python-thresher", "p", "--python-peers", "q"]
+    assert options.parse([*needed, "--loading"]).loading and not options.parse(needed).loading
+    torch = pytest.importorskip("torch")
+    import thresher
+
+    model, x = torch.nn.Linear(64, 64).eval(), torch.zeros(4, 64)
+    sizes = {"input": {0: torch.export.Dim("batch", max=16)}}
+    thresher.export(model, (x,), tmp_path / "one")
+    thresher.export(model, (x,), tmp_path / "many", dynamic_shapes=sizes)
+    for name in ("one", "many"):
+        found = loading.load_apart(tmp_path / name, "fp32")
+        assert set(found) == {"load", "processor", "peak", "first call", "second call"}
+        assert all(value > 0 for key, value in found.items() if key != "peak"), found
+
+
 def test_numbers_of_threads_reach_all_cores() -> None:
     scaling = pytest.importorskip("scaling")
     assert [scaling.thread_counts(cores) for cores in (1, 2, 3, 16, 24)] == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -124,4 +123,6 @@ def _canonical(data: Any) -> str:
 
 
 def _digest(data: Any) -> str:
+    import hashlib  # 4 MB of OpenSSL, which a process that keeps nothing does without
+
     return hashlib.sha256(_canonical(data).encode("utf-8", "surrogatepass")).hexdigest()

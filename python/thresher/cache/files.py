@@ -39,13 +39,17 @@ def load(kind: str, key: Any) -> Any | None:
     base = _usable_folder()
     if base is None:
         return None
-    path = base / _checked(kind) / name_of(full_key(kind, key))
+    folder = base / _checked(kind)
+    full = full_key(kind, key)
     try:
+        if not folder.is_dir():
+            return None
+        path = folder / name_of(full)
         body = decode(path.read_bytes(), path.name)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        _warn(base, f"expected files that can be read, got: {error.strerror or error} ({path}); {_CURE}")
+        _warn(base, f"expected files that can be read, got: {error.strerror or error} ({folder}); {_CURE}")
         return None
     except DamagedError as error:
         _warn(path, f"this file is not used, since {error}; it is replaced when the result is stored again")

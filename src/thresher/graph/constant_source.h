@@ -15,6 +15,9 @@ class ConstantSource {
   // Makes the constant readable that `data` points into, for as long as the result lives. Errors: its bytes cannot be
   // read, or are not those that it had.
   virtual Result<std::shared_ptr<const void>> Hold(const void* data) = 0;
+
+  // Gives back what it keeps for the next Hold(): nobody is about to call it.
+  virtual void Trim() = 0;
 };
 
 }  // namespace thresher

@@ -108,27 +108,41 @@ std::optional<Digest> ParseDigest(std::string_view text) {
   return digest;
 }
 
-Digest HashBytes(const void* data, size_t size) {
+Hasher::Hasher() : lanes_{kKeys[4], kKeys[5], kKeys[6], kKeys[7]} {}
+
+void Hasher::Add(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
-  uint64_t lanes[4] = {kKeys[4], kKeys[5], kKeys[6], kKeys[7]};
+  // Not the members: the compiler would store them after each block, for all that `bytes` may point to.
+  uint64_t lanes[4] = {lanes_[0], lanes_[1], lanes_[2], lanes_[3]};
   const auto absorb_block = [&lanes](const uint8_t* block) {
     for (size_t i = 0; i < 4; ++i)
       lanes[i] = Absorb(lanes[i], Load(block + 16 * i), Load(block + 16 * i + 8), kKeys[i]);
   };
+  size_ += size;
   size_t left = size;
   for (; left >= 64; left -= 64, bytes += 64) absorb_block(bytes);
   if (left > 0) {
     uint8_t last[64] = {};
     std::memcpy(last, bytes, left);
-    absorb_block(last);  // the length, absorbed below, tells padding from data
+    absorb_block(last);  // the length, absorbed at the end, tells padding from data
   }
-  uint64_t hi = static_cast<uint64_t>(size) * kKeys[0];
-  uint64_t lo = ~static_cast<uint64_t>(size) * kKeys[3];
+  for (size_t i = 0; i < 4; ++i) lanes_[i] = lanes[i];
+}
+
+Digest Hasher::Finish() const {
+  uint64_t hi = size_ * kKeys[0];
+  uint64_t lo = ~size_ * kKeys[3];
   for (size_t i = 0; i < 4; ++i) {
-    hi = Absorb(hi, lanes[i], lanes[(i + 1) % 4], kKeys[i]);
-    lo = Absorb(lo, lanes[3 - i], lanes[(5 - i) % 4], kKeys[4 + i]);
+    hi = Absorb(hi, lanes_[i], lanes_[(i + 1) % 4], kKeys[i]);
+    lo = Absorb(lo, lanes_[3 - i], lanes_[(5 - i) % 4], kKeys[4 + i]);
   }
   return {Avalanche(hi), Avalanche(lo)};
+}
+
+Digest HashBytes(const void* data, size_t size) {
+  Hasher hasher;
+  hasher.Add(data, size);
+  return hasher.Finish();
 }
 
 Digest DigestCache::Of(const Value& constant) {

@@ -35,6 +35,18 @@ std::optional<Digest> ParseDigest(std::string_view text);
 // Runs at memory speed: four independent multiply chains over blocks of 64 bytes.
 Digest HashBytes(const void* data, size_t size);
 
+// The same of bytes that come in pieces, of which all but the last are of a multiple of 64 bytes.
+class Hasher {
+ public:
+  Hasher();
+  void Add(const void* data, size_t size);
+  Digest Finish() const;
+
+ private:
+  uint64_t lanes_[4];
+  uint64_t size_ = 0;
+};
+
 // Remembers the digests of constants, so that weights are read once however often they are printed or hashed.
 //
 // An entry holds as long as the constant's owner lives; the holder of the cache must Clear() it when it changes

@@ -66,36 +66,38 @@ Result<CompileOptions> MakeOptions(const ModelContents& model, const LoadOptions
 
 // One combination of shapes.
 struct Model::Shape {
-  static constexpr int kMostPlans = 4;     // for many sizes each; where sizes differ in how they are computed
+  static constexpr int kMostPlans = 5;     // for many sizes each; where sizes differ in how they are computed
   static constexpr size_t kMostKept = 64;  // plans for one size each
 
   std::vector<std::string> output_names;  // which a plan has not
   std::vector<PortType> outputs;
   std::vector<Size> sizes;
-  std::shared_ptr<Session> session;
+  std::shared_ptr<Session> session;  // of many sizes: for the largest, so that loading packs the weights
   // Of many sizes.
   std::optional<GraphFamily> family;
   Dims capacity;
   CompileOptions options;
   mutable ForkMutex mutex{LockRank::kSession};
-  mutable OnceMap<int, std::shared_ptr<Session>> more{mutex};  // null: none was found
-  mutable OnceMap<Dims, std::shared_ptr<Session>> own{mutex};  // at sizes that none of the others is for
+  mutable std::optional<Dims> first;                           // that were asked for
+  mutable OnceMap<int, std::shared_ptr<Session>> many{mutex};  // for many sizes each; null: none was found
+  mutable OnceMap<Dims, std::shared_ptr<Session>> own{mutex};  // at the first sizes, and where none of `many` is for
 
-  // Whether a plan of these is for the sizes; one without an extent is for the largest.
-  bool Serves(const Session& found, const Dims& wanted) const {
-    return found.plan().extent == nullptr ? wanted == capacity : CheckSizes(found.plan(), wanted).ok();
+  // Whether no others have been asked for.
+  bool AreFirst(const Dims& sizes) const {
+    const std::lock_guard lock(mutex);
+    if (!first) first = sizes;
+    return *first == sizes;
   }
 
-  // The plan for most sizes, or, where none is found for many, that for the largest.
-  Result<std::unique_ptr<Session>> Begin(WeightStore& weights) const {
+  // Plan `number` for many sizes: the first is that for most of them, another one for those near `sizes`.
+  std::shared_ptr<Session> Find(int number, const Dims& sizes, WeightStore& weights) const {
     Dims half = capacity;
     for (int64_t& size : half) size = std::max(GraphFamily::kLeastSize, size / 2);
-    for (const Dims& seed : {half, capacity}) {
+    for (const Dims& seed : number == 0 ? std::vector<Dims>{half, capacity} : std::vector<Dims>{sizes}) {
       Result<std::unique_ptr<Session>> found = CompileExtent(*family, weights, options, seed, capacity);
-      if (found.ok()) return found;
+      if (found.ok()) return std::move(found).value();
     }
-    THRESHER_ASSIGN(const Graph graph, family->At(capacity));
-    return Compile(graph, weights, options);
+    return nullptr;
   }
 
   void Name(std::vector<PortType>& ports) const {
@@ -109,6 +111,7 @@ struct Model::State {
   std::string precision;
   uint32_t site = 0;    // of calls, for profiles
   WeightStore weights;  // packed, for all shapes
+  std::shared_ptr<ConstantSource> source;
   std::vector<std::unique_ptr<Shape>> shapes;
 };
 
@@ -151,22 +154,26 @@ Result<Model::Call> Model::Find(std::span<const View> found) const {
                          "); a file holds the shapes it was exported with: export it with these too");
 }
 
-// Sizes that most plans are not for, few rows of int4 weights say, find or make others.
+// The first sizes get a plan of their own. Others find or make one for many, which takes as long as some twenty plans:
+// a program that stays at one size never waits for it. Sizes that most plans are not for, few rows of int4 weights say,
+// have others.
 Result<std::shared_ptr<Session>> Model::SessionFor(const Call& call) const {
   const Shape& shape = *state_->shapes[call.shape];
-  if (!shape.family || shape.Serves(*shape.session, call.sizes)) return shape.session;
-  for (int i = 0; i < Shape::kMostPlans; ++i) {
-    const auto make = [&]() -> Result<std::shared_ptr<Session>> {
-      Result<std::unique_ptr<Session>> made =
-          CompileExtent(*shape.family, state_->weights, shape.options, call.sizes, shape.capacity);
-      return made.ok() ? std::shared_ptr<Session>(std::move(made).value()) : nullptr;
+  if (!shape.family || call.sizes == shape.capacity) return shape.session;
+  const auto trimmed = [this](auto made) {
+    if (state_->source != nullptr) state_->source->Trim();
+    return made;
+  };
+  for (int i = 0; i < Shape::kMostPlans && !shape.AreFirst(call.sizes); ++i) {
+    const auto find = [&]() -> Result<std::shared_ptr<Session>> {
+      return trimmed(shape.Find(i, call.sizes, state_->weights));
     };
-    THRESHER_ASSIGN(std::shared_ptr<Session> session, shape.more.Get(i, make));
-    if (session != nullptr && shape.Serves(*session, call.sizes)) return session;
+    THRESHER_ASSIGN(std::shared_ptr<Session> session, shape.many.Get(i, find));
+    if (session != nullptr && CheckSizes(session->plan(), call.sizes).ok()) return session;
   }
   const auto make = [&]() -> Result<std::shared_ptr<Session>> {
     THRESHER_ASSIGN(const Graph graph, shape.family->At(call.sizes));
-    THRESHER_ASSIGN(std::unique_ptr<Session> session, Compile(graph, state_->weights, shape.options));
+    THRESHER_ASSIGN(std::unique_ptr<Session> session, trimmed(Compile(graph, state_->weights, shape.options)));
     return std::shared_ptr<Session>(std::move(session));
   };
   size_t kept = 0;
@@ -259,8 +266,12 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
     if (contents.graphs.size() > 1) shape->options.plan.name += "_" + std::to_string(state->shapes.size());
     shape->family = entry.family;
     shape->capacity = entry.capacity;
-    Result<std::unique_ptr<Session>> session =
-        entry.family ? shape->Begin(state->weights) : Compile(entry.graph, state->weights, shape->options);
+    const auto compile = [&]() -> Result<std::unique_ptr<Session>> {
+      if (!entry.family) return Compile(entry.graph, state->weights, shape->options);
+      THRESHER_ASSIGN(const Graph largest, entry.family->At(entry.capacity));
+      return Compile(largest, state->weights, shape->options);
+    };
+    Result<std::unique_ptr<Session>> session = compile();
     if (!session.ok()) {
       return Status(session.status().code(), "model file " + path + ": " + session.status().message());
     }
@@ -276,6 +287,8 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
     }
     state->shapes.push_back(std::move(shape));
   }
+  state->source = contents.source;
+  if (state->source != nullptr) state->source->Trim();
   return Model(std::move(state));
 }
 

@@ -76,7 +76,7 @@ class Model {
   // With outputs of its own.
   Result<std::vector<OwnedTensor>> Run(std::span<const View> inputs) const;
 
-  // The engine's own, for tools inside it; of many sizes the session for most of them.
+  // The engine's own, for tools inside it; of many sizes the session for the largest.
   Session& session(size_t shape = 0) const;
   const WeightStore& weights() const;
 

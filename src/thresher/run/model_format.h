@@ -65,6 +65,7 @@ struct ModelContents {
   std::string engine;          // the version that wrote it; set by reading
   PrecisionOptions precision;  // unless the caller says otherwise
   std::vector<ModelGraph> graphs;
+  std::shared_ptr<ConstantSource> source = {};  // of the weights that are read when they are held
 };
 
 // Every graph has outputs, all names are given once, the graphs have the same inputs and outputs but for their shapes,

@@ -433,8 +433,10 @@ Result<ModelContents> ReadModel(std::span<const std::byte> bytes, std::shared_pt
 Result<ModelContents> ReadModelFile(const std::string& path) {
   const auto read = [&]() -> Result<ModelContents> {
     THRESHER_ASSIGN(std::shared_ptr<TensorFile> file, TensorFile::Open(path));
-    FileStorage storage(std::move(file));
-    return Reader(storage).Read();
+    FileStorage storage(file);
+    THRESHER_ASSIGN(ModelContents contents, Reader(storage).Read());
+    contents.source = std::move(file);
+    return contents;
   };
   Result<ModelContents> model = read();
   if (model.ok()) return model;

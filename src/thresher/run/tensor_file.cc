@@ -17,7 +17,9 @@ namespace thresher {
 namespace {
 
 constexpr size_t kLargePage = size_t{2} << 20;
-constexpr size_t kLeastShare = size_t{1} << 20;  // bytes that a thread reads at least
+constexpr size_t kMostInPlace = size_t{32} << 20;  // of a spare place
+constexpr size_t kPiece =
+    size_t{256} << 10;  // bytes that a thread reads at a time, and hashes while it has them in its cache
 
 size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 size_t PageSize() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
@@ -26,13 +28,70 @@ Status Unreadable(const std::string& found) {
   return InvalidArgument("expected a model file of thresher.export, got: " + found);
 }
 
-}  // namespace
+// Moves pages to another address of ours; both stay reserved. Nothing is moved where the system cannot.
+bool MovePages(std::byte* from, std::byte* to, size_t bytes) {
+  constexpr int kHow = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  if (mremap(from, bytes, bytes, kHow, to) != MAP_FAILED) return true;
+  // A failure may have cost the new address its reservation.
+  constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+  (void)mmap(to, bytes, PROT_NONE, kReserved, -1, 0);
+  return false;
+}
 
-Status CheckDigest(const std::string& what, const Digest& wanted, const void* data, size_t size) {
-  const Digest found = HashBytes(data, size);
+// A tensor on its way into memory: every thread reads pieces, and whoever has read one adds those that are there to the
+// digest, which takes them in their order.
+class Reading {
+ public:
+  Reading(const TensorFile& file, uint64_t offset, std::byte* to, size_t bytes)
+      : file_(file), offset_(offset), to_(to), bytes_(bytes), read_(new std::atomic<bool>[pieces()] {}) {}
+
+  size_t pieces() const { return (bytes_ + kPiece - 1) / kPiece; }
+
+  // What each of the threads does.
+  void Work() {
+    for (size_t i = next_++; i < pieces() && !failed_; i = next_++) {
+      if (!file_.Read(offset_ + i * kPiece, to_ + i * kPiece, BytesOf(i)).ok()) {
+        failed_ = true;
+        return;
+      }
+      read_[i] = true;
+      if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) Hash();
+    }
+    const std::lock_guard lock(mutex_);
+    Hash();
+  }
+
+  bool failed() const { return failed_; }
+  Digest digest() const { return hasher_.Finish(); }
+
+ private:
+  size_t BytesOf(size_t piece) const { return std::min(kPiece, bytes_ - piece * kPiece); }
+  void Hash() {
+    for (; hashed_ < pieces() && read_[hashed_]; ++hashed_) hasher_.Add(to_ + hashed_ * kPiece, BytesOf(hashed_));
+  }
+
+  const TensorFile& file_;
+  const uint64_t offset_;
+  std::byte* const to_;
+  const size_t bytes_;
+  const std::unique_ptr<std::atomic<bool>[]> read_;
+  std::atomic<size_t> next_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  size_t hashed_ = 0;
+  Hasher hasher_;
+};
+
+Status CheckDigest(const std::string& what, const Digest& wanted, const Digest& found) {
   if (found == wanted) return Status::Ok();
   return InvalidArgument(what + ": expected contents of digest " + ToHex(wanted) + ", got " + ToHex(found) +
                          kDamagedFile);
+}
+
+}  // namespace
+
+Status CheckDigest(const std::string& what, const Digest& wanted, const void* data, size_t size) {
+  return CheckDigest(what, wanted, HashBytes(data, size));
 }
 
 Result<std::shared_ptr<TensorFile>> TensorFile::Open(const std::string& path) {
@@ -52,8 +111,18 @@ Result<std::shared_ptr<TensorFile>> TensorFile::Open(const std::string& path) {
   return std::shared_ptr<TensorFile>(new TensorFile(fd, static_cast<size_t>(about.st_size)));
 }
 
+TensorFile::TensorFile(int fd, size_t size) : fd_(fd), size_(size) {
+  constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  reserved_ = mmap(nullptr, kSpares * kMostInPlace + kLargePage, PROT_NONE, kReserved, -1, 0);
+  if (reserved_ == MAP_FAILED) return;  // then none are kept
+  const auto address = reinterpret_cast<uintptr_t>(reserved_);
+  auto* place = static_cast<std::byte*>(reserved_) + (RoundUp(address, kLargePage) - address);
+  for (Spare& spare : spares_) spare.place = std::exchange(place, place + kMostInPlace);
+}
+
 TensorFile::~TensorFile() {
   for (const auto& [data, tensor] : tensors_) munmap(tensor->reserved, tensor->reserved_bytes);
+  if (reserved_ != MAP_FAILED) munmap(reserved_, kSpares * kMostInPlace + kLargePage);
   close(fd_);
 }
 
@@ -96,35 +165,64 @@ Result<const std::byte*> TensorFile::Add(std::string what, uint64_t offset, size
   return data;
 }
 
-Status TensorFile::Load(std::byte* data, const Tensor& tensor) const {
+void TensorFile::TakeSpare(std::byte* data, size_t pages) {
+  const std::lock_guard lock(spare_mutex_);
+  most_spare_ = std::max(most_spare_, pages);
+  Spare* const most =
+      std::max_element(std::begin(spares_), std::end(spares_), [](auto& a, auto& b) { return a.bytes < b.bytes; });
+  const size_t bytes = std::min(most->bytes, pages);
+  if (bytes == 0) return;
+  (void)MovePages(most->place, data, bytes);
+  // What is left of a larger one goes back.
+  madvise(most->place, most->bytes, MADV_DONTNEED);
+  spare_bytes_ -= most->bytes;
+  most->bytes = 0;
+}
+
+void TensorFile::KeepSpare(std::byte* data, size_t pages) {
+  const std::lock_guard lock(spare_mutex_);
+  const size_t bytes = std::min({pages, kMostInPlace, most_spare_ - spare_bytes_});
+  for (Spare& spare : spares_) {
+    if (spare.place == nullptr || spare.bytes > 0 || bytes == 0) continue;
+    if (!MovePages(data, spare.place, bytes)) return;
+    spare.bytes = bytes;
+    spare_bytes_ += bytes;
+    return;
+  }
+}
+
+void TensorFile::Trim() {
+  const std::lock_guard lock(spare_mutex_);
+  for (Spare& spare : spares_) {
+    if (spare.bytes > 0) madvise(spare.place, spare.bytes, MADV_DONTNEED);
+    spare.bytes = 0;
+  }
+  spare_bytes_ = 0;
+}
+
+Status TensorFile::Load(std::byte* data, const Tensor& tensor) {
   const size_t pages = RoundUp(tensor.bytes, PageSize());
+  TakeSpare(data, pages);
   if (mprotect(data, pages, PROT_READ | PROT_WRITE) != 0) {
     return ResourceExhausted(tensor.what + ": expected memory for " + std::to_string(tensor.bytes) +
                              " bytes, got: " + std::generic_category().message(errno));
   }
-  const size_t most_parts = std::max<size_t>(tensor.bytes / kLeastShare, 1);
-  std::atomic<bool> failed{false};
-  ThreadPool::Global().Run(
-      [&](int part, int num_parts) {
-        const size_t pages_each = pages / PageSize();
-        const auto share = [&](int p) {
-          return std::min(pages_each * static_cast<size_t>(p) / static_cast<size_t>(num_parts) * PageSize(),
-                          tensor.bytes);
-        };
-        const size_t begin = share(part), end = share(part + 1);
-        if (!Read(tensor.offset + begin, data + begin, end - begin).ok()) failed = true;
-      },
-      static_cast<int>(std::min<size_t>(most_parts, 1024)));
-  if (failed) {  // once more, for the message
+  Reading reading(*this, tensor.offset, data, tensor.bytes);
+  ThreadPool::Global().Run([&](int, int) { reading.Work(); },
+                           static_cast<int>(std::min<size_t>(reading.pieces(), 1024)));
+  if (reading.failed()) {  // once more, for the message
     THRESHER_TRY(Read(tensor.offset, data, tensor.bytes));
+    THRESHER_TRY(CheckDigest(tensor.what, tensor.digest, data, tensor.bytes));
+  } else {
+    THRESHER_TRY(CheckDigest(tensor.what, tensor.digest, reading.digest()));
   }
-  THRESHER_TRY(CheckDigest(tensor.what, tensor.digest, data, tensor.bytes));
   mprotect(data, pages, PROT_READ);  // a refusal leaves it writable, which nobody makes use of
   return Status::Ok();
 }
 
 void TensorFile::Drop(std::byte* data, const Tensor& tensor) {
   const size_t pages = RoundUp(tensor.bytes, PageSize());
+  KeepSpare(data, pages);
   madvise(data, pages, MADV_DONTNEED);
   mprotect(data, pages, PROT_NONE);
 }
@@ -143,7 +241,7 @@ Result<std::shared_ptr<const void>> TensorFile::Hold(const void* data) {
     }
   }
   ++tensor.holders;
-  return std::shared_ptr<const void>(begin, [self = shared_from_this(), &tensor](const void* held) {
+  return std::shared_ptr<const void>(begin, [this, self = shared_from_this(), &tensor](const void* held) {
     const std::lock_guard released(tensor.mutex);
     if (--tensor.holders == 0) Drop(static_cast<std::byte*>(const_cast<void*>(held)), tensor);
   });

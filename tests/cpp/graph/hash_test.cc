@@ -47,6 +47,17 @@ TEST(HashBytes, SeesEveryByteAndTheLength) {
   for (size_t size = 0; size <= zeros.size(); ++size) EXPECT_TRUE(seen.insert(HashBytes(zeros.data(), size)).second);
 }
 
+TEST(Hasher, PiecesGiveWhatTheWholeGives) {
+  std::vector<uint8_t> bytes(1000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7 + i / 256);
+  for (const size_t piece : {64, 128, 448, 1024}) {
+    Hasher hasher;
+    for (size_t i = 0; i < bytes.size(); i += piece) hasher.Add(&bytes[i], std::min(piece, bytes.size() - i));
+    EXPECT_EQ(hasher.Finish(), HashBytes(bytes.data(), bytes.size())) << piece;
+  }
+  EXPECT_EQ(Hasher().Finish(), HashBytes(nullptr, 0));
+}
+
 TEST(HashBytes, NoBlockHidesItsNeighbour) {
   // Words equal to the hash's own keys make a factor zero; the rest of the block must count all the same.
   std::vector<uint64_t> words(8, 0);
