@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "run/test_graphs.h"
 #include "thresher/base/version.h"
@@ -256,6 +257,29 @@ TEST_F(ModelFile, OnePlanServesManySizes) {
   std::vector<View> views = ten.views();
   views[1].shape[0] = 9;
   EXPECT_FALSE(model.Run(views).ok());
+}
+
+TEST_F(ModelFile, ThreadsCallItAtManySizes) {
+  Written(ManyRows());
+  const Model model = Must(LoadModel(path_));
+  std::vector<std::vector<OwnedTensor>> wanted(41);
+  for (const int64_t rows : {1, 2, 7, 23, 39, 40}) {
+    Inputs inputs(rows);
+    wanted[static_cast<size_t>(rows)] = Must(Evaluate(MakeGraph(rows).graph, inputs.views()));
+  }
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      const std::vector<int64_t> sizes = {40, 2, 7, 1, 39, 23};
+      for (size_t i = 0; i < 2 * sizes.size(); ++i) {
+        const int64_t rows = sizes[(t + i) % sizes.size()];
+        Inputs inputs(rows);
+        const std::vector<OwnedTensor> found = Must(model.Run(inputs.views()));
+        ExpectNear(Elements<float>(found[0]), Elements<float>(wanted[static_cast<size_t>(rows)][0]), 1e-5);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(ModelFile, RulesThatFitNoGraphAreRefused) {
