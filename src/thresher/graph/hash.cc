@@ -211,7 +211,7 @@ Digest HashGraph(const Graph& graph, DigestCache* cache) {
   for (const ValueId id : graph.inputs()) {
     tokens.AddType(graph.value(id));
     if (graph.is_state(id)) tokens.Add(std::string_view("state"));
-    if (graph.value(id).constant.blocks) tokens.Add(Name(*graph.value(id).constant.blocks));
+    if (const auto& blocks = graph.value(id).constant.blocks) tokens.Add(Name(*blocks));
   }
   tokens.Add(order.used_constants);
   for (size_t i = 0; i < order.used_constants; ++i) {

@@ -91,6 +91,7 @@ struct Model::Shape {
 
   // Plan `number` for many sizes: the first is that for most of them, another one for those near `sizes`.
   std::shared_ptr<Session> Find(int number, const Dims& sizes, WeightStore& weights) const {
+    if (!family) return nullptr;
     Dims half = capacity;
     for (int64_t& size : half) size = std::max(GraphFamily::kLeastSize, size / 2);
     for (const Dims& seed : number == 0 ? std::vector<Dims>{half, capacity} : std::vector<Dims>{sizes}) {
@@ -281,8 +282,9 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
     shape->outputs = plan.outputs;
     shape->Name(shape->outputs);
     if (entry.family) {
+      const std::vector<std::string>& names = entry.family->names();
       for (size_t i = 0; i < entry.capacity.size(); ++i) {
-        shape->sizes.push_back({entry.family->names()[i], GraphFamily::kLeastSize, entry.capacity[i]});
+        shape->sizes.push_back({names[i], GraphFamily::kLeastSize, entry.capacity[i]});
       }
     }
     state->shapes.push_back(std::move(shape));

@@ -34,7 +34,8 @@ bool MovePages(std::byte* from, std::byte* to, size_t bytes) {
   if (mremap(from, bytes, bytes, kHow, to) != MAP_FAILED) return true;
   // A failure may have cost the new address its reservation.
   constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
-  (void)mmap(to, bytes, PROT_NONE, kReserved, -1, 0);
+  const void* const reserved = mmap(to, bytes, PROT_NONE, kReserved, -1, 0);
+  static_cast<void>(reserved);  // refused where it has not
   return false;
 }
 
