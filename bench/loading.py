@@ -28,7 +28,7 @@ EXPORTED = (2, 128)
 CALLED = ({"batch": 4, "sequence": 16}, {"batch": 5, "sequence": 33})
 PRECISIONS = ("fp32", "int8")
 ROUNDS = 9
-MOST_MEMORY = 1.1  # of what the file holds
+MOST_MEMORY = {"one size": 1.1, "many sizes": 1.15}  # of what the file holds; the latter has four graphs and plans
 
 
 def write(model: str, folder: Path) -> dict[str, Path]:
@@ -114,11 +114,11 @@ def main() -> int:
         times = [middle["load"], best, middle["processor"]]
         calls = [middle["first call"], middle["second call"]]
         cells = [*(f"{t * 1e3:.0f}" for t in times), f"{share:.2f}", *(f"{t * 1e3:.0f}" for t in calls)]
-        table.add(file, precision, f"{size / 1e6:.0f}", *cells, bad=share > MOST_MEMORY)
+        table.add(file, precision, f"{size / 1e6:.0f}", *cells, bad=share > MOST_MEMORY[file])
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "loading.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     table.print()
-    return int(any(row["share"] > MOST_MEMORY for row in result))
+    return int(any(row["share"] > MOST_MEMORY[row["file"]] for row in result))
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ An engine that is not available here (no such library, processor without the ins
 exit codes:
   0  everything was measured
   1  with --accuracy: Thresher loses more than its precision is allowed to; with --door: threads capture more than one,
-     or leave shapes slower; with --loading: it takes more than 1.1 times the file's memory; with --architectures: a
-     row failed, is slower than eager, or its error is not explained by rounding
+     or leave shapes slower; with --loading: it takes too much memory; with --architectures: a row failed, is slower
+     than eager, or its error is not explained by rounding
   2  an engine failed or the command line is wrong; the message says which"""
 
 

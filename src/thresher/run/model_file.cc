@@ -247,7 +247,7 @@ Result<std::vector<OwnedTensor>> Model::Run(std::span<const View> inputs) const 
 
 Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
   THRESHER_TRY(Initialize());
-  THRESHER_ASSIGN(const ModelContents contents, ReadModelFile(path));
+  THRESHER_ASSIGN(ModelContents contents, ReadModelFile(path));
   Result<CompileOptions> options = MakeOptions(contents, chosen);
   if (!options.ok()) {
     return Status(options.status().code(), "model file " + path + ": " + options.status().message());
@@ -260,16 +260,17 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
   site.name = contents.name;
   site.section = profile::Section::kCall;
   state->site = profile::NumberOf(std::move(site));
-  for (const ModelGraph& entry : contents.graphs) {
+  for (ModelGraph& read : contents.graphs) {
+    ModelGraph entry = std::move(read);  // each is gone before the next is compiled
     auto shape = std::make_unique<Model::Shape>();
     shape->options = options.value();
     shape->options.plan.name = contents.name;
     if (contents.graphs.size() > 1) shape->options.plan.name += "_" + std::to_string(state->shapes.size());
-    shape->family = entry.family;
+    shape->family = std::move(entry.family);
     shape->capacity = entry.capacity;
     const auto compile = [&]() -> Result<std::unique_ptr<Session>> {
-      if (!entry.family) return Compile(entry.graph, state->weights, shape->options);
-      THRESHER_ASSIGN(const Graph largest, entry.family->At(entry.capacity));
+      if (!shape->family) return Compile(entry.graph, state->weights, shape->options);
+      THRESHER_ASSIGN(const Graph largest, shape->family->At(shape->capacity));
       return Compile(largest, state->weights, shape->options);
     };
     Result<std::unique_ptr<Session>> session = compile();
@@ -278,13 +279,13 @@ Result<Model> LoadModel(const std::string& path, const LoadOptions& chosen) {
     }
     shape->session = std::move(session).value();
     const Plan& plan = shape->session->plan();
-    shape->output_names = entry.output_names;
+    shape->output_names = std::move(entry.output_names);
     shape->outputs = plan.outputs;
     shape->Name(shape->outputs);
-    if (entry.family) {
-      const std::vector<std::string>& names = entry.family->names();
-      for (size_t i = 0; i < entry.capacity.size(); ++i) {
-        shape->sizes.push_back({names[i], GraphFamily::kLeastSize, entry.capacity[i]});
+    if (shape->family) {
+      const std::vector<std::string>& names = shape->family->names();
+      for (size_t i = 0; i < names.size(); ++i) {
+        shape->sizes.push_back({names[i], GraphFamily::kLeastSize, shape->capacity[i]});
       }
     }
     state->shapes.push_back(std::move(shape));

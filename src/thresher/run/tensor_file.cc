@@ -168,20 +168,19 @@ Result<const std::byte*> TensorFile::Add(std::string what, uint64_t offset, size
 
 void TensorFile::TakeSpare(std::byte* data, size_t pages) {
   const std::lock_guard lock(spare_mutex_);
-  most_spare_ = std::max(most_spare_, pages);
-  Spare* const most =
-      std::max_element(std::begin(spares_), std::end(spares_), [](auto& a, auto& b) { return a.bytes < b.bytes; });
-  const size_t bytes = std::min(most->bytes, pages);
-  if (bytes == 0) return;
-  (void)MovePages(most->place, data, bytes);
-  // What is left of a larger one goes back.
-  madvise(most->place, most->bytes, MADV_DONTNEED);
-  spare_bytes_ -= most->bytes;
-  most->bytes = 0;
+  for (Spare& spare : spares_) {
+    const size_t bytes = std::min(spare.bytes, pages);
+    if (bytes == 0 || !MovePages(spare.place + spare.bytes - bytes, data, bytes)) continue;
+    spare.bytes -= bytes;
+    spare_bytes_ -= bytes;
+    data += bytes;
+    pages -= bytes;
+  }
 }
 
 void TensorFile::KeepSpare(std::byte* data, size_t pages) {
   const std::lock_guard lock(spare_mutex_);
+  most_spare_ = std::max(most_spare_, pages);
   const size_t bytes = std::min({pages, kMostInPlace, most_spare_ - spare_bytes_});
   for (Spare& spare : spares_) {
     if (spare.place == nullptr || spare.bytes > 0 || bytes == 0) continue;

@@ -74,7 +74,7 @@ class TensorFile final : public ConstantSource, public std::enable_shared_from_t
   std::mutex spare_mutex_;
   Spare spares_[kSpares];
   size_t spare_bytes_ = 0;
-  size_t most_spare_ = 0;  // the pages of the largest tensor so far, so that no more than one is in memory for nothing
+  size_t most_spare_ = 0;  // the largest that was dropped so far, so that no more than one is in memory for nothing
 };
 
 }  // namespace thresher
