@@ -94,10 +94,9 @@ def _run(
 ) -> None:
     """Answer one prompt."""
     params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    options = {"precision": precision, "weights": weights, "kv_cache": kv_cache, "max_length": max_length}
-    with _load(
-        model, speculation=speculation, draft_model=draft_model, num_threads=threads, device=device, **options
-    ) as llm:
+    how = {"precision": precision, "weights": weights, "kv_cache": kv_cache}
+    guesses = {"speculation": speculation, "draft_model": draft_model}
+    with _load(model, {"max_length": max_length, "num_threads": threads, "device": device, **how, **guesses}) as llm:
         if raw or llm.tokenizer is None or llm.tokenizer.template is None:
             _print_stream(llm, llm.encode(prompt), params)
         else:
@@ -122,10 +121,9 @@ def _chat(
 ) -> None:
     """Chat, one line at a time, until the input ends."""
     params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
-    options = {"precision": precision, "weights": weights, "kv_cache": kv_cache, "max_length": max_length}
-    with _load(
-        model, speculation=speculation, draft_model=draft_model, num_threads=threads, device=device, **options
-    ) as llm:
+    how = {"precision": precision, "weights": weights, "kv_cache": kv_cache}
+    guesses = {"speculation": speculation, "draft_model": draft_model}
+    with _load(model, {"max_length": max_length, "num_threads": threads, "device": device, **how, **guesses}) as llm:
         messages: list[dict[str, str]] = _first(system)
         while True:
             try:
@@ -168,9 +166,10 @@ def _bench(
     if beside is not None:  # room for the prompt, and for an answer that goes on as long as it takes
         length, least = max(length, beside + 1024), 2
     begin = time.monotonic()
-    options = {"precision": precision, "weights": weights, "kv_cache": kv_cache, "max_length": length}
+    how = {"precision": precision, "weights": weights, "kv_cache": kv_cache}
     guesses = {"speculation": speculation, "draft_model": draft_model}
-    with _load(model, max_batch=max(*batches, least), num_threads=threads, device=device, **options, **guesses) as llm:
+    sizes = {"max_length": length, "max_batch": max(*batches, least)}
+    with _load(model, {"num_threads": threads, "device": device, **sizes, **how, **guesses}) as llm:
         load_s = time.monotonic() - begin
         try:
             results = [
@@ -301,14 +300,14 @@ def _params(**options: Any) -> SamplingParams:
         fail(str(error))
 
 
-def _load(model: Path, *, max_batch: int = 1, **options: Any) -> LLM:
+def _load(model: Path, options: dict[str, Any]) -> LLM:
     from thresher.cli.common import engine
 
     engine()
     try:
         from thresher.llm import LLM
 
-        return LLM(model, max_batch=max_batch, **options)
+        return LLM(model, **{"max_batch": 1, **options})
     except (OSError, ValueError, NotImplementedError, MemoryError) as error:
         fail(str(error))
     except ModuleNotFoundError as error:

@@ -81,7 +81,7 @@ class _Cursor:
             return raw.decode("utf-8", errors="surrogateescape")
 
     def texts(self, count: int) -> list[str]:
-        """So many texts. Vocabularies have hundreds of thousands, for which text() would take seconds."""
+        """So many texts: vocabularies have hundreds of thousands, for which text() would take seconds."""
         found = []
         length = struct.Struct("<Q").unpack_from
         data, at, end = self.data, self.at, len(self.data)
