@@ -382,9 +382,9 @@ def bench(session: nox.Session) -> None:
         "Builds the wheel, makes an environment with it and one with its peers (requirements/bench-peers.txt), runs "
         "bench/run.py. Results lie in build/bench. Arguments that are not listed here go to bench/run.py, or with "
         "--kernels to each program of bench/kernels. bench/run.py knows --precision fp32,bf16,fp16,int8, "
-        "--model minilm|bert-base, --latency, --accuracy, --sizes, --door, --loading, --scaling, --architectures, --quick, "
-        "--rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; `python bench/run.py --help` "
-        "explains them.",
+        "--model minilm|bert-base, --latency, --accuracy, --sizes, --door, --loading, --scaling, --architectures, "
+        "--llm FILE, --quick, --rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; "
+        "`python bench/run.py --help` explains them.",
         [
             "",
             "--quick --precision fp32,int8",
@@ -396,6 +396,7 @@ def bench(session: nox.Session) -> None:
             "--loading",
             "--scaling --quick",
             "--architectures",
+            "--llm model.gguf --batches 1,8",
             "--zentorch --inductor",
             "--kernels",
             "--kernels --isa avx2 --json build/bench/kernels.json",

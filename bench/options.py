@@ -30,6 +30,7 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
   python bench/run.py --python-thresher P --python-peers Q --architectures bert-base,gpt2-small,llama-0.4b \\
     --precision bf16,fp16
+  python bench/run.py --python-thresher P --python-peers Q --llm model.gguf --batches 1,8 --sequences 128,512
   python bench/run.py --python-thresher P --python-peers Q --inductor --zentorch --python-zentorch Z
 
 An engine that is not available here (no such library, processor without the instructions) is a row that says why.
@@ -128,6 +129,14 @@ def parser() -> argparse.ArgumentParser:
         f"or some of {', '.join(SMALL)}, and of the size of published ones {', '.join(WHOLE)}; --precision is then the "
         "type of the models' values (default: fp32,bf16)",
     )
+    what.add_argument(
+        "--llm",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="a language model (GGUF) in Thresher, llama.cpp and ik_llama.cpp: start, prompts and answers; repeatable. "
+        "--batches are then requests at a time, --sequences tokens of each prompt",
+    )
     made.add_argument("--model", choices=MODELS, default="minilm", help="default: %(default)s")
     made.add_argument(
         "--precision", type=_precisions, help="engines of these precisions only, all there are: fp32,bf16,fp16,int8"
@@ -191,6 +200,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         made.error(f"--accuracy needs trained weights, and {options.model} has random ones; use --model minilm")
     if options.architectures and "int8" in (options.precision or ()):
         made.error("--architectures takes the types of values fp32, bf16 and fp16, got int8")
+    for file in options.llm or ():
+        if not file.exists():
+            made.error(f"--llm: expected a GGUF file, got nothing at {file}")
     if options.latency and options.sequences and len(set(options.sequences)) < 2:
         made.error(f"--latency draws lines and needs two sequence lengths, got {options.sequences[0]}")
     return options

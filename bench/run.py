@@ -18,6 +18,7 @@ import accuracy
 import architecture_page
 import bars
 import lines
+import llm_page
 import options
 from comparison import Places, Settings, export, label, measure
 from models import MODELS
@@ -29,6 +30,8 @@ from measure.worker import WorkerError, clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURE_ROUNDS = 12
+LLM_ROUNDS = 7
+LLM_OUTPUT = 64  # tokens of an answer
 EXIT_DONE = 0
 EXIT_BROKEN = 1
 EXIT_ERROR = 2
@@ -64,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
     }
     places = Places(pythons, output / "models", output)
     try:
+        if chosen.llm:
+            return _llm(chosen, pythons, output)
         print("bench: writing the model and its inputs", file=sys.stderr, flush=True)
         export(places, settings, accuracy=chosen.accuracy)
         if chosen.accuracy:
@@ -134,6 +139,25 @@ def _architectures(chosen: argparse.Namespace, output: Path) -> int:
     output.mkdir(parents=True, exist_ok=True)
     _write(output, "architectures", architecture_page.table_of(rows, threads), remarks, result)
     return EXIT_BROKEN if bad else EXIT_DONE
+
+
+def _llm(chosen: argparse.Namespace, pythons: dict[str, Path | None], output: Path) -> int:
+    threads = max(chosen.threads or (2,))
+    rounds = chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else LLM_ROUNDS)
+    places = {name: python for name, python in pythons.items() if python is not None}
+    rows = []
+    for model in chosen.llm:
+        for batch in chosen.batches or (1, 8):
+            for prompt in chosen.sequences or (128, 512):
+                llm_page.report(f"{model.name}, batch {batch}, prompts of {prompt} tokens")
+                load = llm_page.Load(batch, prompt, LLM_OUTPUT)
+                rows.append(llm_page.measure(places, output, model.resolve(), load, threads, rounds))
+    environment = rows[0]["engines"][llm_page.OURS]["environment"]
+    result = {"format": "thresher language models", "revision": git_revision(ROOT), "rows": rows}
+    remarks = [f"{environment['cpu_model']}, {' '.join(environment['isa'])}", *llm_page.notes_of(rows)]
+    output.mkdir(parents=True, exist_ok=True)
+    _write(output, "llm", llm_page.table_of(rows, threads), remarks, result)
+    return EXIT_DONE
 
 
 def _stem(name: str, settings: Settings) -> str:

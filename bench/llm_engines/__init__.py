@@ -1,0 +1,28 @@
+"""One engine of language models a file. Each file has a class Engine:
+
+Engine(model: Path, threads: int, batch: int, context: int)
+                        timed: loads a GGUF file for so many answers at once of so many tokens each, prompts included
+run(prompts, count) -> Times
+                        answers the prompts (lists of tokens of equal length, computed from nothing) together, `count`
+                        tokens each, always the most likely one
+note                    what a reader must know about how it computes; may be empty
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Times:
+    """Seconds from when the prompts came.
+
+    Attributes:
+      first: to the first token of the first answer.
+      prompts: to the first token of the last answer.
+      end: to the last token of all.
+    """
+
+    first: float
+    prompts: float
+    end: float

@@ -1,0 +1,58 @@
+"""One engine of language models inside its environment: answers the commands of llm_page.py (see `measure.service`).
+
+Usage: python llm_worker.py ENGINE MODEL THREADS BATCH CONTEXT
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import resource
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from engines import unavailable_reason
+
+from measure import environment, service
+
+TOKENS = (100, 10000)  # of prompts: every vocabulary has them, and none ends an answer
+
+
+class LlmWorker:
+    """An engine, its prompts and the clock."""
+
+    def __init__(self, name: str, model: Path, threads: int, batch: int, context: int) -> None:
+        self._name, self._sizes = name, (model, threads, batch, context)
+        self._batch = batch
+        self._engine: Any = None
+
+    def create(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Imports the engine's library (not timed) and loads the model (timed)."""
+        try:
+            module = importlib.import_module(f"llm_engines.{self._name}")
+            begin = time.perf_counter()
+            self._engine = module.Engine(*self._sizes)
+        except Exception as error:
+            reason = unavailable_reason(error)
+            if reason is None:
+                raise
+            return {"unavailable": reason}
+        start_s = time.perf_counter() - begin
+        return {"start_s": start_s, "note": self._engine.note, "environment": environment.describe()}
+
+    def run(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Answers prompts of random tokens: {"seed": N, "prompt": TOKENS, "output": TOKENS}."""
+        choose = random.Random(command["seed"])
+        prompts = [[choose.randrange(*TOKENS) for _ in range(command["prompt"])] for _ in range(self._batch)]
+        times = asdict(self._engine.run(prompts, command["output"]))
+        return times | {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6}
+
+
+if __name__ == "__main__":
+    worker = LlmWorker(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:6]))
+    sys.exit(service.serve({"create": worker.create, "run": worker.run}))
