@@ -442,7 +442,8 @@ class Engine:
             self._finished += reason in ("stop", "length")
             self._failed += reason == "error"
             self._cancels += reason == "cancel"
-        self._deliver(request, Delta(answer.index, tokens, text, logprobs, reason, error))
+        stop = answer.text.met if reason == "stop" and answer.text is not None else None
+        self._deliver(request, Delta(answer.index, tokens, text, logprobs, reason, error, stop))
 
     def _deliver(self, request: Request, delta: Delta) -> None:
         try:

@@ -32,6 +32,7 @@ class Delta:
       logprobs: one a token, where they were asked for.
       finish_reason: "stop", "length", "cancel" or "error" in the last one of an answer, else None.
       error: what went wrong, where something did.
+      stop: which of the request's stop texts ended the answer, where one did.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Delta:
     logprobs: tuple[Logprobs, ...] = ()
     finish_reason: str | None = None
     error: Exception | None = None
+    stop: str | None = None
 
 
 @dataclasses.dataclass(slots=True)

@@ -198,6 +198,7 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=skip_special)
         self._stop = stop
+        self.met: str | None = None  # the stop text that ended the answer
         self._held = ""  # may be the beginning of a stop text
 
     def add(self, token: int) -> tuple[str, bool]:
@@ -205,9 +206,10 @@ class TextStream:
         self._held += self._stream.step(self._tokenizer.backend, token) or ""
         if not self._stop:
             return self._take(len(self._held)), False
-        found = [at for at in (self._held.find(text) for text in self._stop) if at >= 0]
+        found = [(at, stop) for at, stop in ((self._held.find(stop), stop) for stop in self._stop) if at >= 0]
         if found:
-            text = self._take(min(found))
+            first, self.met = min(found)
+            text = self._take(first)
             self._held = ""
             return text, True
         keep = 0

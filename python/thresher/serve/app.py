@@ -13,9 +13,11 @@ from starlette.routing import Route
 from thresher.llm import LLM
 from thresher.serve.chat_completions import ChatCompletions
 from thresher.serve.completions import Completions
+from thresher.serve.messages import Messages
+from thresher.serve.responses import Responses, stream_error
 from thresher.serve.service import Service
 from thresher.serve.simple_endpoints import Health, Metrics, Models, Tokens
-from thresher.web.errors import ApiError, openai_body
+from thresher.web.errors import ApiError, anthropic_body, openai_body
 from thresher.web.exchange import Endpoint, ErrorBody, Exchange
 from thresher.web.guard import Guard
 
@@ -47,13 +49,16 @@ def create_app(
     """
     service = llm if isinstance(llm, Service) else Service(llm, name)
 
-    def route(path: str, handler: Any, method: str) -> Route:
-        return Route(path, Endpoint(handler, openai_body, max_body_bytes), methods=[method])
+    def route(path: str, handler: Any, method: str, in_stream: ErrorBody | None = None) -> Route:
+        return Route(path, Endpoint(handler, _body_of(path), max_body_bytes, in_stream), methods=[method])
 
-    models, tokens = Models(service), Tokens(service)
+    models, tokens, messages = Models(service), Tokens(service), Messages(service)
     routes = [
         route("/v1/chat/completions", ChatCompletions(service), "POST"),
         route("/v1/completions", Completions(service), "POST"),
+        route("/v1/responses", Responses(service), "POST", stream_error),
+        route("/v1/messages", messages.answer, "POST"),
+        route("/v1/messages/count_tokens", messages.count, "POST"),
         route("/v1/models", models.all, "GET"),
         route("/v1/models/{name:path}", models.one, "GET"),
         route("/tokenize", tokens.encode, "POST"),
@@ -78,7 +83,12 @@ def create_app(
 
 
 def _body_for(scope: Any) -> ErrorBody:
-    return openai_body
+    return _body_of(scope["path"])
+
+
+def _body_of(path: str) -> ErrorBody:
+    """Errors are those of the API that a path belongs to."""
+    return anthropic_body if path.startswith("/v1/messages") else openai_body
 
 
 async def _unknown(request: Any, error: Exception) -> Any:

@@ -11,6 +11,7 @@ from thresher.serve import sampling_fields
 from thresher.serve.answer_text import Piece
 from thresher.serve.chat_prompt import Chat, ChatPrompt, chat_prompt, read_messages, read_tool
 from thresher.serve.logprobs import chat_logprobs
+from thresher.serve.reading import Reading
 from thresher.serve.service import Answers, Service
 from thresher.web.errors import ApiError
 from thresher.web.exchange import Exchange, event
@@ -121,10 +122,9 @@ class _ChatAnswer:
 
     def __init__(self, service: Service, answers: Answers, prompt: ChatPrompt) -> None:
         self._service, self._answers = service, answers
-        count = prompt.params.n
+        self._count = prompt.params.n
         self._logprobs = prompt.params.logprobs is not None
-        self._readers = [prompt.reader() for _ in range(count)]
-        self._thoughts = 0  # tokens
+        self._reading = Reading(answers, prompt)
         self._ids: dict[tuple[int, int], str] = {}
         self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": service.name}
 
@@ -133,12 +133,11 @@ class _ChatAnswer:
         head = {**self._head, "object": "chat.completion.chunk"}
         tail = {"usage": None} if usage else {}
         begun: set[int] = set()
-        while taken := await self._answers.take():
+        while taken := await self._reading.take():
             if not exchange.started:
                 await exchange.begin_events()
             events = b""
-            for _, delta in taken:
-                pieces = self._pieces(delta)
+            for delta, pieces in taken:
                 reason = self._reason(delta)
                 changes = [self._change(delta.index, piece) for piece in pieces]
                 if delta.index not in begun:
@@ -163,20 +162,20 @@ class _ChatAnswer:
 
     async def whole(self, exchange: Exchange) -> None:
         """Sends all at once."""
-        count = len(self._readers)
-        pieces: list[list[Piece]] = [[] for _ in range(count)]
+        count = self._count
+        found: list[list[Piece]] = [[] for _ in range(count)]
         reports: list[list[Any]] = [[] for _ in range(count)]
         reasons: list[str | None] = [None] * count
-        while taken := await self._answers.take():
-            for _, delta in taken:
-                pieces[delta.index] += self._pieces(delta)
+        while taken := await self._reading.take():
+            for delta, pieces in taken:
+                found[delta.index] += pieces
                 if self._logprobs:
                     reports[delta.index] += chat_logprobs(self._service.tokenizer, delta)
                 reasons[delta.index] = self._reason(delta)
         choices = [
             {
                 "index": index,
-                "message": self._message(index, pieces[index]),
+                "message": self._message(index, found[index]),
                 "logprobs": {"content": reports[index], "refusal": None} if self._logprobs else None,
                 "finish_reason": reasons[index],
             }
@@ -186,17 +185,8 @@ class _ChatAnswer:
             {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage()}
         )
 
-    def _pieces(self, delta: Delta) -> list[Piece]:
-        reader = self._readers[delta.index]
-        pieces = reader.add(delta.text)
-        if delta.finish_reason is not None:
-            pieces = pieces + reader.finish()
-        if reader.thinking or any(piece.kind == "reasoning" for piece in pieces):
-            self._thoughts += len(delta.token_ids)
-        return pieces
-
     def _reason(self, delta: Delta) -> str | None:
-        if delta.finish_reason == "stop" and self._readers[delta.index].calls:
+        if delta.finish_reason == "stop" and self._reading.called(delta.index):
             return "tool_calls"
         return delta.finish_reason
 
@@ -247,5 +237,5 @@ class _ChatAnswer:
 
     def _usage(self) -> dict[str, Any]:
         usage = self._answers.usage()
-        usage["completion_tokens_details"]["reasoning_tokens"] = self._thoughts
+        usage["completion_tokens_details"]["reasoning_tokens"] = self._reading.thoughts
         return usage

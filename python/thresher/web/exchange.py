@@ -154,6 +154,7 @@ class Endpoint:
         handler: Callable[[Exchange], Awaitable[None]],
         error_body: ErrorBody = openai_body,
         max_body_bytes: int = 1 << 20,
+        stream_error: ErrorBody | None = None,
     ) -> None:
         """Makes a handler an application.
 
@@ -161,8 +162,10 @@ class Endpoint:
           handler: answers; an ApiError that it raises becomes the answer.
           error_body: what an error looks like.
           max_body_bytes: of a request.
+          stream_error: what an error looks like in a stream that has begun, where that is another.
         """
         self._handler, self._error_body, self._max_body_bytes = handler, error_body, max_body_bytes
+        self._stream_error = stream_error or error_body
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answers a request."""
@@ -180,7 +183,7 @@ class Endpoint:
     async def _fail(self, exchange: Exchange, error: ApiError) -> None:
         if exchange.ended:
             return
-        body = self._error_body(error)
+        body = (self._stream_error if exchange.started else self._error_body)(error)
         if exchange.started:  # a stream: the status has been sent
             await exchange.end_events(event(body, "error" if "type" in body else None))
         else:
