@@ -191,7 +191,7 @@ def test_a_response_of_a_schema(client):
 def test_what_responses_refuse(client):
     for options, param, text in [
         ({"previous_response_id": "resp_1"}, "previous_response_id", "nothing is kept"),
-        ({"given": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "expected a message"),
+        ({"given": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "expected message"),
         ({"given": []}, "input", "expected a text or a list of items"),
         ({"extra_body": {"surprise": 1}}, "surprise", "Unrecognized request argument"),
         ({"background": True}, "background", "wait for the answer"),

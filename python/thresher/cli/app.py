@@ -6,7 +6,23 @@ from typing import Annotated
 
 import typer
 
-from thresher.cli import cache, check, diff, doctor, draw, llm, ops, passes, peaks, profile, report, run, serve, tune
+from thresher.cli import (
+    bench_serve,
+    cache,
+    check,
+    diff,
+    doctor,
+    draw,
+    llm,
+    ops,
+    passes,
+    peaks,
+    profile,
+    report,
+    run,
+    serve,
+    tune,
+)
 
 app = typer.Typer(
     name="thresher",
@@ -17,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+bench_serve.add_to(app)
 cache.add_to(app)
 check.add_to(app)
 diff.add_to(app)

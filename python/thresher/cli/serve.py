@@ -57,6 +57,9 @@ def _serve(
     max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", metavar="N", min=1, help="Of a request.")] = 16
     << 20,
     precision: Precision = "model",
+    weights: Annotated[
+        str, typer.Option("--weights", help="Matrices: model (as stored), fp32, q8_0, q5_1, q5_0, q4_1 or q4_0.")
+    ] = "model",
     kv_cache: Cache = None,
     kv_cache_bytes: Annotated[
         int | None, typer.Option("--kv-cache-bytes", metavar="N", min=1, help="Memory for keys and values.")
@@ -93,6 +96,7 @@ def _serve(
     llm = _load(
         model,
         precision=precision,
+        weights=weights,
         kv_cache=kv_cache,
         kv_cache_bytes=kv_cache_bytes,
         max_batch=max_batch,
