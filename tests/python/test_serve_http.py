@@ -237,3 +237,18 @@ def test_no_header_breaks_the_server(server, head, body):
         answer = connection.recv(1 << 16)
     assert b" 500 " not in answer[:20]
     assert server.request("GET", "/health")[0] == 200
+
+
+def test_profiles(server):
+    assert server.request("POST", "/stop_profile", {})[0] == 409
+    assert server.request("POST", "/start_profile", {})[:2] == (200, {"recording": True})
+    assert server.request("POST", "/start_profile", {})[0] == 409
+    assert server.request("POST", "/v1/completions", {**_BODY, "max_tokens": 8, "ignore_eos": True})[0] == 200
+    status, card, _ = server.request("POST", "/stop_profile", {})
+    assert status == 200
+    assert server.request("GET", "/profiles")[1] == {"recording": False, "data": [card]}
+    assert "paged_attention" in server.request("GET", card["report"])[1]
+    page = server.request("GET", card["page"])
+    assert page[0] == 200 and page[1].startswith("<!doctype html>")
+    for path in ("/profiles/9/page.html", "/profiles/1/other", "/profiles/x/page.html", "/profiles/1/..%2fx"):
+        assert server.request("GET", path)[0] == 404, path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,16 +15,19 @@ from thresher.llm import LLM
 from thresher.serve.chat_completions import ChatCompletions
 from thresher.serve.completions import Completions
 from thresher.serve.messages import Messages
+from thresher.serve.profiles import Profiles
 from thresher.serve.responses import Responses, stream_error
 from thresher.serve.service import Service
 from thresher.serve.simple_endpoints import Health, Metrics, Models, Tokens
 from thresher.web.errors import ApiError, anthropic_body, openai_body
 from thresher.web.exchange import Endpoint, ErrorBody, Exchange
 from thresher.web.guard import Guard
+from thresher.web.page import Page
 
 DEFAULT_BODY_BYTES = 16 << 20
-_OPEN = ("/health", "/ping")  # without a key
+_OPEN = ("/", "/health", "/ping")  # without a key
 _UNCOUNTED = (*_OPEN, "/metrics")
+_PAGE = Path(__file__).parent / "page.html"
 
 
 def create_app(
@@ -53,6 +57,7 @@ def create_app(
         return Route(path, Endpoint(handler, _body_of(path), max_body_bytes, in_stream), methods=[method])
 
     models, tokens, messages = Models(service), Tokens(service), Messages(service)
+    profiles = Profiles()
     routes = [
         route("/v1/chat/completions", ChatCompletions(service), "POST"),
         route("/v1/completions", Completions(service), "POST"),
@@ -66,6 +71,11 @@ def create_app(
         route("/health", Health(service), "GET"),
         route("/ping", Health(service), "GET"),
         route("/metrics", Metrics(service), "GET"),
+        route("/start_profile", profiles.start, "POST"),
+        route("/stop_profile", profiles.stop, "POST"),
+        route("/profiles", profiles.all, "GET"),
+        route("/profiles/{number}/{file}", profiles.one, "GET"),
+        route("/", Page(_PAGE), "GET"),
     ]
     app: Any = Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
     if allow_origins:
