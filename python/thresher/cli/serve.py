@@ -51,7 +51,7 @@ def _serve(
     max_batch: Annotated[int, typer.Option("--max-batch", metavar="N", min=1, help="Answers at a time.")] = 16,
     max_waiting: Annotated[
         int | None,
-        typer.Option("--max-waiting", metavar="N", min=1, help="In the queue, then 429. Default: --max-batch."),
+        typer.Option("--max-waiting", metavar="N", min=1, help="In the queue, then 429. Default: half of --max-batch."),
     ] = None,
     max_length: Length = None,
     max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", metavar="N", min=1, help="Of a request.")] = 16
@@ -100,7 +100,7 @@ def _serve(
         kv_cache=kv_cache,
         kv_cache_bytes=kv_cache_bytes,
         max_batch=max_batch,
-        max_waiting=max_waiting or max_batch,
+        max_waiting=max_waiting or max(1, max_batch // 2),  # so that nobody waits as long as an answer takes
         max_length=max_length,
         speculation=speculation,
         num_threads=threads,

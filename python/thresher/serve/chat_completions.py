@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 import uuid
 from typing import Any
@@ -19,6 +21,8 @@ from thresher.web.fields import Fields, wrong
 
 _MOST_LOGPROBS = 20
 _MOST_TOOLS = 128
+_AT, _TEXT = 987654321, "the text itself"  # stand for what is put in later
+_PLAIN = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}  # a part of an answer
 
 
 class ChatCompletions:
@@ -117,6 +121,10 @@ def _choice(fields: Fields, tools: bool) -> str:
     return f"={function.wanted_text('name')}"
 
 
+def _is_text(pieces: list[Piece]) -> bool:
+    return len(pieces) == 1 and pieces[0].kind == "text"
+
+
 class _ChatAnswer:
     """What is sent about one chat."""
 
@@ -133,12 +141,18 @@ class _ChatAnswer:
         head = {**self._head, "object": "chat.completion.chunk"}
         tail = {"usage": None} if usage else {}
         begun: set[int] = set()
+        # Nearly all parts differ in their text alone: the rest of their JSON is made once.
+        plain = event({**head, "choices": [{**_PLAIN, "index": _AT, "delta": {"content": _TEXT}}], **tail}).decode()
+        before, between, after = re.split(f'{_AT}|"{_TEXT}"', plain)
         while taken := await self._reading.take():
             if not exchange.started:
                 await exchange.begin_events()
             events = b""
             for delta, pieces in taken:
                 reason = self._reason(delta)
+                if delta.index in begun and not reason and not self._logprobs and _is_text(pieces):
+                    events += f"{before}{delta.index}{between}{json.dumps(pieces[0].text)}{after}".encode()
+                    continue
                 changes = [self._change(delta.index, piece) for piece in pieces]
                 if delta.index not in begun:
                     begun.add(delta.index)
