@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, llm, model, ops, passes, profiler, tuning
+    from thresher import cache, llm, model, ops, passes, profiler, tuning, zoo
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -85,9 +85,10 @@ __all__ = [
     "set_num_threads",
     "tune",
     "tuning",
+    "zoo",
 ]
 
-_MODULES = ("cache", "compiler", "llm", "machine", "model", "ops", "passes", "profiler", "tuning")
+_MODULES = ("cache", "compiler", "llm", "machine", "model", "ops", "passes", "profiler", "tuning", "zoo")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})
 _FROM_MEASURE = {

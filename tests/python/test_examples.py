@@ -20,6 +20,7 @@ WITH_EXAMPLES = (
     "thresher.ops",
     "thresher.ops.fuse",
     "thresher.ops.layout",
+    "thresher.zoo",
 )
 # What such functions give; its example is theirs.
 RESULTS = {"BenchmarkResult", "BenchmarkRow", "Bottleneck", "MemoryReport"}

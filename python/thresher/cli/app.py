@@ -22,6 +22,7 @@ from thresher.cli import (
     run,
     serve,
     tune,
+    zoo,
 )
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ report.add_to(app)
 run.add_to(app)
 serve.add_to(app)
 tune.add_to(app)
+zoo.add_to(app)
 
 
 def _print_version(wanted: bool) -> None:

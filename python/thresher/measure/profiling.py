@@ -43,8 +43,8 @@ def profile(
     >>> folder = thresher.profile(model, torch.randn(8, 64), tempfile.mkdtemp())
     >>> sorted(path.name for path in folder.iterdir())
     ['layers.csv', 'operators.txt', 'report.html', 'report.json', 'trace.thrtrace']
-    >>> thresher.PerformanceProfiler(folder).operators()[0]["name"]
-    'linear'
+    >>> "linear" in [row["name"] for row in thresher.PerformanceProfiler(folder).operators()]
+    True
 
     Args:
       model: a torch.nn.Module, which is compiled for the engine, or what ``thresher.compile`` or ``thresher.load``
