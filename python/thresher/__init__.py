@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, llm, model, ops, passes, profiler, tuning, zoo
+    from thresher import cache, dashboard, llm, model, ops, passes, profiler, tuning, zoo
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -70,6 +70,7 @@ __all__ = [
     "clear_cache",
     "compilation_stats",
     "compile",
+    "dashboard",
     "export",
     "fuse_ops",
     "get_num_threads",
@@ -88,7 +89,7 @@ __all__ = [
     "zoo",
 ]
 
-_MODULES = ("cache", "compiler", "llm", "machine", "model", "ops", "passes", "profiler", "tuning", "zoo")
+_MODULES = ("cache", "compiler", "dashboard", "llm", "machine", "model", "ops", "passes", "profiler", "tuning", "zoo")
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})
 _FROM_MEASURE = {

@@ -12,6 +12,7 @@ import torch  # noqa: F401  # the examples need it
 
 # Modules all of whose public functions and classes show how they are used.
 WITH_EXAMPLES = (
+    "thresher.dashboard.reporter",
     "thresher.measure.benchmark",
     "thresher.measure.bottlenecks",
     "thresher.measure.latency",

@@ -10,6 +10,7 @@ from thresher.cli import (
     bench_serve,
     cache,
     check,
+    dashboard,
     diff,
     doctor,
     draw,
@@ -37,6 +38,7 @@ app = typer.Typer(
 bench_serve.add_to(app)
 cache.add_to(app)
 check.add_to(app)
+dashboard.add_to(app)
 diff.add_to(app)
 doctor.add_to(app)
 draw.add_to(app)

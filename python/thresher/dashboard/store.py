@@ -1,0 +1,279 @@
+"""The dashboard's history: a SQLite file, and what is live in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from thresher.dashboard.records import FIELDS, Message, Record
+
+SCHEMA_VERSION = 1
+LIVE_SECONDS = 60.0
+ENDED_SECONDS = 5.0  # a process that has said nothing for so long runs no longer
+MOST_LIVE = 1200  # records of one run that are kept in memory
+MOST_RUNS = 1000  # in memory
+DEFAULT_RECORDS = 1_000_000  # in the file, some 140 MB; the oldest go first
+MOST_WAITING = 200_000  # records that wait while the file cannot be written
+_FLUSH_S = 0.5
+_BUSY_MS = 200
+
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS runs (
+  id TEXT PRIMARY KEY, name TEXT NOT NULL, pid INTEGER NOT NULL, about TEXT NOT NULL,
+  first_s REAL NOT NULL, last_s REAL NOT NULL, calls INTEGER NOT NULL, busy_ms REAL NOT NULL, joules REAL
+);
+CREATE TABLE IF NOT EXISTS records (run TEXT NOT NULL, {", ".join(f"{name} REAL" for name in FIELDS)});
+CREATE INDEX IF NOT EXISTS records_of_run ON records (run, time_s);
+CREATE INDEX IF NOT EXISTS runs_by_name ON runs (name, first_s);
+"""
+
+
+class StoreError(OSError):
+    """The history cannot be opened; the message says why and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a process, summed up.
+
+    Attributes:
+      id: names it.
+      name: of the process.
+      pid: of the process.
+      about: what is the same all the time.
+      first_s: its first record, in seconds since the Unix epoch.
+      last_s: its last one.
+      calls: of compiled models.
+      busy_ms: how long these took together.
+      joules: energy of the processor; None where it is not known.
+    """
+
+    id: str
+    name: str
+    pid: int
+    about: dict[str, str]
+    first_s: float
+    last_s: float
+    calls: int
+    busy_ms: float
+    joules: float | None
+
+    @property
+    def latency_ms(self) -> float | None:
+        """The mean of its calls."""
+        return self.busy_ms / self.calls if self.calls else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        return {**dataclasses.asdict(self), "latency_ms": self.latency_ms}
+
+
+class _Live:
+    """A run in memory."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.records: deque[Record] = deque(maxlen=MOST_LIVE)
+
+
+class Store:
+    """Takes records from any thread; writes them in a thread of its own.
+
+    Where the file cannot be written (it is locked, the disk is full) records wait in memory, and `problem` says why;
+    they are written as soon as that is possible. At most MOST_WAITING wait: then the oldest are dropped and counted.
+    """
+
+    def __init__(self, path: Path, *, most_records: int = DEFAULT_RECORDS) -> None:
+        """Opens the history.
+
+        Args:
+          path: the file; it and its folder are made if they do not exist.
+          most_records: that the file keeps; the oldest go first, the sums of their runs stay.
+
+        Raises:
+          StoreError: it cannot be opened, or is no history of this version.
+        """
+        self.path = path
+        self.problem: str | None = None
+        self.dropped = 0
+        self._most_records = most_records
+        self._live: dict[str, _Live] = {}
+        self._waiting: deque[tuple[Message, Record]] = deque()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._end = threading.Event()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = self._open()
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(
+                f"{path}: expected a file for the history, got: {error}; choose another one with --history"
+            ) from error
+        self._thread = threading.Thread(target=self._work, name="thresher history", daemon=True)
+        self._thread.start()
+
+    def add(self, message: Message) -> None:
+        """Takes the records of a message."""
+        with self._lock:
+            live = self._live.get(message.run)
+            if live is None:
+                live = self._live[message.run] = _Live(message)
+                while len(self._live) > MOST_RUNS:
+                    oldest = min(self._live, key=lambda run: _last(self._live[run]))
+                    del self._live[oldest]
+            live.message = message
+            for record in message.records:
+                live.records.append(record)
+                self._waiting.append((message, record))
+            while len(self._waiting) > MOST_WAITING:
+                self._waiting.popleft()
+                self.dropped += 1
+
+    def live(self, now_s: float | None = None) -> list[dict[str, Any]]:
+        """The processes that said something just now, by name, with their records of the last minute."""
+        now_s = time.time() if now_s is None else now_s
+        since = now_s - LIVE_SECONDS
+        with self._lock:
+            found = []
+            for run in list(self._live):
+                live = self._live[run]
+                recent = [record.row() for record in live.records if record.time_s >= since]
+                if _last(live) >= now_s - ENDED_SECONDS:
+                    found.append({**live.message.to_dict(), "records": recent})
+                elif not recent:
+                    del self._live[run]  # its history is in the file
+        return sorted(found, key=lambda one: (one["name"], one["pid"]))
+
+    def runs(self, limit: int = 200) -> list[Run]:
+        """The latest runs, the newest first.
+
+        Raises:
+          StoreError: the file cannot be read.
+        """
+        rows = self._read(
+            "SELECT id, name, pid, about, first_s, last_s, calls, busy_ms, joules FROM runs "
+            "ORDER BY first_s DESC LIMIT ?",
+            (limit,),
+        )
+        return [Run(row[0], row[1], row[2], json.loads(row[3]), *row[4:]) for row in rows]
+
+    def history(self, run: str, limit: int = 2000) -> list[list[Any]]:
+        """The latest records of a run, in the order of FIELDS, the oldest first.
+
+        Raises:
+          StoreError: the file cannot be read.
+        """
+        query = f"SELECT {', '.join(FIELDS)} FROM records WHERE run = ? ORDER BY time_s DESC LIMIT ?"
+        return [list(row) for row in reversed(self._read(query, (run, limit)))]
+
+    def count(self) -> int:
+        """How many records the file has."""
+        return int(self._read("SELECT count(*) FROM records", ())[0][0])
+
+    def waiting(self) -> int:
+        """How many records are not in the file yet."""
+        with self._lock:
+            return len(self._waiting)
+
+    def flush(self) -> bool:
+        """Writes what waits; whether nothing waits any more."""
+        with self._writing:
+            with self._lock:
+                batch = list(self._waiting)
+            if batch:
+                try:
+                    self._write(batch)
+                except sqlite3.Error as error:
+                    self.problem = f"the history {self.path} is not written: {error}; records wait in memory"
+                    return False
+                with self._lock:
+                    # What was dropped meanwhile had been written: it stood in front.
+                    written = {id(record) for _, record in batch}
+                    while self._waiting and id(self._waiting[0][1]) in written:
+                        self._waiting.popleft()
+            self.problem = None
+            return True
+
+    def close(self) -> None:
+        """Writes what waits and closes the file; the second call does nothing."""
+        if self._end.is_set():
+            return
+        self._end.set()
+        self._thread.join()
+        self.flush()
+        self._connection.close()
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=_BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version not in (0, SCHEMA_VERSION):
+                raise sqlite3.DatabaseError(f"it is of version {version}, expected {SCHEMA_VERSION}")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.executescript(_SCHEMA)
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _read(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        try:
+            with self._writing:
+                return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: expected the history, got: {error}; try again") from error
+
+    def _write(self, batch: list[tuple[Message, Record]]) -> None:
+        sums: dict[str, tuple[Message, list[Record]]] = {}
+        for message, record in batch:
+            sums.setdefault(message.run, (message, []))[1].append(record)
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.executemany(
+                f"INSERT INTO records VALUES ({', '.join('?' * (1 + len(FIELDS)))})",
+                [(message.run, *record.row()) for message, record in batch],
+            )
+            for message, records in sums.values():
+                joules = [record.joules for record in records if record.joules is not None]
+                execute(
+                    "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                    "about = excluded.about, last_s = max(last_s, excluded.last_s), calls = calls + excluded.calls, "
+                    "busy_ms = busy_ms + excluded.busy_ms, "
+                    "joules = CASE WHEN excluded.joules IS NULL THEN joules "
+                    "ELSE coalesce(joules, 0) + excluded.joules END",
+                    (
+                        message.run,
+                        message.name,
+                        message.pid,
+                        json.dumps(message.about),
+                        min(record.time_s for record in records),
+                        max(record.time_s for record in records),
+                        sum(record.calls for record in records),
+                        sum(record.busy_ms or 0.0 for record in records),
+                        sum(joules) if joules else None,
+                    ),
+                )
+            # Rows are numbered in the order they came: the file holds the latest.
+            execute("DELETE FROM records WHERE rowid <= (SELECT max(rowid) FROM records) - ?", (self._most_records,))
+            execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+
+    def _work(self) -> None:
+        while not self._end.wait(_FLUSH_S):
+            self.flush()
+
+
+def _last(live: _Live) -> float:
+    return live.records[-1].time_s if live.records else 0.0

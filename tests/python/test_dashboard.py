@@ -1,0 +1,346 @@
+"""The dashboard: records, history, regressions, what a process reports."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+starlette = pytest.importorskip("starlette")
+
+from thresher.dashboard.app import create_app  # noqa: E402
+from thresher.dashboard.records import FIELDS, Message, MessageError, Record, parse  # noqa: E402
+from thresher.dashboard.regressions import find_regressions  # noqa: E402
+from thresher.dashboard.store import ENDED_SECONDS, LIVE_SECONDS, MOST_LIVE, Run, Store, StoreError  # noqa: E402
+from thresher.web.running import Server, bind, url_of  # noqa: E402
+
+
+def message(run: str = "a" * 32, name: str = "service", records: int = 1, **values: Any) -> Message:
+    now = time.time()
+    given = {"calls": 2, "busy_ms": 10.0, "memory_bytes": 1 << 20, **values}
+    made = tuple(Record(now - (records - i) / 10, **given) for i in range(records))
+    return Message(run, name, 7, {"cpu": "x", "threads": "2", "version": "1"}, made)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "history.sqlite")
+    yield made
+    made.close()
+
+
+class Running:
+    """A dashboard that answers."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        bound = bind("127.0.0.1", 0)
+        self.url = url_of(bound)
+        self._server = Server(create_app(store), drain=lambda: None, abort=lambda: None, shutdown_s=0.5)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [bound]}, daemon=True)
+        self._thread.start()
+        eventually(lambda: self._server.started)
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310
+            return json.loads(answer.read())
+
+    def post(self, data: Any, **headers: str) -> Any:
+        request = urllib.request.Request(  # noqa: S310
+            f"{self.url}/records", json.dumps(data).encode(), {"Content-Type": "application/json", **headers}
+        )
+        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+            return json.loads(answer.read())
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+
+
+@pytest.fixture
+def dashboard(store: Store) -> Iterator[Running]:
+    running = Running(store)
+    yield running
+    running.close()
+
+
+def eventually(check: Callable[[], Any], seconds: float = 20.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := check():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
+# ---- records ----
+
+
+def test_a_message_survives_the_way() -> None:
+    sent = message(records=3)
+    assert parse(json.loads(json.dumps(sent.to_dict()))) == sent
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"run": "../../etc"}, "run: expected 32 hexadecimal digits"),
+        ({"name": ""}, "name: expected a text"),
+        ({"name": "x" * 201}, "name: expected a text"),
+        ({"pid": True}, "pid: expected the number of a process"),
+        ({"about": {"a": 1}}, "about: expected at most 20 texts"),
+        ({"records": "no"}, "records: expected a list"),
+        ({"records": [[0, 0, 0, 0, 0, 0, 0]] * 1001}, "records: expected a list of at most 1000"),
+        ({"records": [[1, 2]]}, "records: expected lists of 7: time_s"),
+        ({"records": [[None, 0, 0, 0, 0, 0, 0]]}, "expected time_s to be a number"),
+        ({"records": [[1, -1, 0, 0, 0, 0, 0]]}, "expected calls to be a number of at least 0, got '-1'"),
+        ({"records": [[1, 1, float("nan"), 0, 0, 0, 0]]}, "expected busy_ms to be a number"),
+    ],
+)
+def test_a_bad_message_says_what_was_expected(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(MessageError, match=expected):
+        parse({**message().to_dict(), **change})
+
+
+# ---- history ----
+
+
+def test_records_are_live_at_once_and_in_the_file_soon(store: Store, tmp_path: Path) -> None:
+    store.add(message(records=3))
+    (live,) = store.live()
+    assert (live["name"], live["pid"], len(live["records"])) == ("service", 7, 3)
+    assert store.live(time.time() + ENDED_SECONDS - 1) == store.live()
+    assert store.live(time.time() + ENDED_SECONDS + 1) == [], "it has ended"
+    assert store._live and store.live(time.time() + LIVE_SECONDS + 1) == [] and not store._live
+    assert store.flush()
+    store.add(message(records=2, joules=1.5))
+    store.close()
+    again = Store(tmp_path / "history.sqlite")
+    (run,) = again.runs()
+    assert (run.calls, run.busy_ms, run.joules, run.latency_ms) == (10, 50.0, 3.0, 5.0)
+    assert len(again.history("a" * 32)) == 5 and again.history("b" * 32) == []
+    again.close()
+
+
+def test_the_file_keeps_the_latest_records(tmp_path: Path) -> None:
+    store = Store(tmp_path / "h", most_records=100)
+    for i in range(5):
+        store.add(message(records=50, calls=i))
+        assert store.flush()
+    assert store.count() == 100
+    assert {row[FIELDS.index("calls")] for row in store.history("a" * 32)} == {3, 4}
+    assert store.runs()[0].calls == 50 * (0 + 1 + 2 + 3 + 4), "the sums stay"
+    store.close()
+
+
+def test_a_locked_file_loses_nothing(store: Store) -> None:
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    store.add(message(records=4))
+    assert not store.flush()
+    assert store.problem is not None and "is not written: database is locked" in store.problem
+    assert store.waiting() == 4 and len(store.live()[0]["records"]) == 4
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.flush() and store.problem is None and store.waiting() == 0
+    assert store.count() == 4 and store.runs()[0].calls == 8
+
+
+def test_a_full_disk_loses_nothing(store: Store) -> None:
+    assert store.flush()
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count={pages}")  # no page more, as on a full disk
+    store.add(message(records=900))
+    store.add(message(records=900))
+    assert not store.flush()
+    assert store.problem is not None and "database or disk is full" in store.problem and store.waiting() == 1800
+    store._connection.execute("PRAGMA max_page_count=1000000")
+    assert store.flush() and store.count() == 1800 and store.runs()[0].calls == 3600
+
+
+def test_what_waits_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thresher.dashboard.store.MOST_WAITING", 10)
+    with store._writing:
+        for i in range(5):
+            store.add(message(records=4, calls=i))
+        assert (store.waiting(), store.dropped) == (10, 10)
+    assert store.flush()
+    assert {row[1] for row in store.history("a" * 32)} == {2, 3, 4}
+
+
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database at all, but long enough to be looked at" * 100)
+    with pytest.raises(StoreError, match="text: expected a file for the history, got: file is not a database"):
+        Store(tmp_path / "text")
+    newer = sqlite3.connect(tmp_path / "newer")
+    newer.execute("PRAGMA user_version=9")
+    newer.close()
+    with pytest.raises(StoreError, match="it is of version 9, expected 1"):
+        Store(tmp_path / "newer")
+    with pytest.raises(StoreError, match="expected a file for the history"):
+        Store(tmp_path / "text" / "below")
+
+
+# ---- regressions ----
+
+
+def run_of(latency_ms: float, number: int, name: str = "service", **about: str) -> Run:
+    known = {"cpu": "x", "threads": "2", **about}
+    return Run(uuid.uuid4().hex, name, number, known, float(number), number + 1.0, 100, 100 * latency_ms, None)
+
+
+def test_a_slower_run_is_found() -> None:
+    runs = [run_of(10 + 0.01 * i, i) for i in range(5)]
+    assert find_regressions(runs) == []
+    slow = run_of(13, 9)
+    (found,) = find_regressions([slow, *runs])
+    assert found.run == slow and len(found.base) == 5
+    assert found.slower_percent == pytest.approx(29.7, abs=0.2) and found.noise_percent < 1
+
+
+def test_noise_is_learned_from_repeats() -> None:
+    draw = random.Random(1)
+    noisy = [run_of(10 * draw.uniform(0.8, 1.25), i) for i in range(8)]
+    quiet = [run_of(10, i) for i in range(8)]
+    new = run_of(11.5, 9)
+    assert find_regressions([*noisy, new]) == []
+    assert [one.run for one in find_regressions([*quiet, new])] == [new]
+
+
+def test_only_what_is_alike_is_compared() -> None:
+    fast = [run_of(10, i) for i in range(4)]
+    assert find_regressions([*fast[:2], run_of(20, 9)]) == [], "two runs are too few"
+    assert find_regressions([*fast, run_of(20, 9, threads="1")]) == []
+    assert find_regressions([*fast, run_of(20, 9, name="another")]) == []
+    idle = Run("f" * 32, "service", 1, {"cpu": "x", "threads": "2"}, 9.0, 9.5, 3, 600.0, None)
+    assert find_regressions([*fast, idle]) == [], "three calls say nothing"
+    faster = [*fast, run_of(5, 9)]
+    assert find_regressions(faster) == []
+
+
+# ---- over HTTP ----
+
+
+def test_what_is_posted_is_shown(dashboard: Running) -> None:
+    assert dashboard.post(message(records=3).to_dict()) == {"taken": 3}
+    live = dashboard.get("/live")
+    assert live["fields"] == list(FIELDS) and live["problem"] is None
+    assert [len(one["records"]) for one in live["processes"]] == [3]
+    dashboard.store.flush()
+    runs = dashboard.get("/runs")
+    assert runs["runs"][0]["calls"] == 6 and runs["regressions"] == []
+    assert len(dashboard.get(f"/runs/{'a' * 32}")["records"]) == 3
+    with urllib.request.urlopen(dashboard.url, timeout=5) as answer:  # noqa: S310
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_strangers_are_refused(dashboard: Running) -> None:
+    for headers, status in (
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            dashboard.post(message().to_dict(), **headers)
+        assert refused.value.code == status
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        dashboard.post({"run": "x"})
+    assert refused.value.code == 400 and b"expected 32 hexadecimal digits" in refused.value.read()
+    with pytest.raises(urllib.error.HTTPError) as missing:
+        dashboard.get("/runs/nobody")
+    assert missing.value.code == 404
+    assert dashboard.store.live() == []
+
+
+def load(dashboard: Running, seconds: float, processes: int = 100) -> None:
+    """Processes that send ten records a second each, in messages of five; fails where the dashboard falls behind."""
+    runs = [uuid.uuid4().hex for _ in range(processes)]
+    start = time.monotonic()
+    for step in range(int(seconds * 2)):
+        for i, run in enumerate(runs):
+            dashboard.store.add(parse(message(run, f"service {i % 10}", 5).to_dict()))
+        late = time.monotonic() - start - (step + 1) / 2
+        assert late < 1, f"{late:.1f} s behind after {step} steps"
+        time.sleep(max(0.0, -late))
+    assert eventually(lambda: dashboard.store.waiting() == 0, 5)
+    assert dashboard.store.count() == min(1_000_000, processes * 5 * int(seconds * 2))
+    assert dashboard.store.dropped == 0
+    assert all(len(live.records) <= MOST_LIVE for live in dashboard.store._live.values())
+    begin = time.monotonic()
+    assert len(dashboard.get("/live")["processes"]) == processes
+    assert time.monotonic() - begin < 3
+
+
+def test_many_processes(dashboard: Running) -> None:
+    load(dashboard, 5)
+
+
+@pytest.mark.thorough
+def test_many_processes_for_ten_minutes(dashboard: Running) -> None:
+    load(dashboard, 600)
+
+
+# ---- what a process reports ----
+
+
+def test_a_process_is_seen_within_a_second(dashboard: Running) -> None:
+    torch = pytest.importorskip("torch")
+    import thresher
+    from thresher import profiler
+
+    model = thresher.compile(torch.nn.Linear(64, 64).eval())
+    x = torch.randn(4, 64)
+    with torch.no_grad():
+        model(x)
+    reporter = thresher.dashboard.report("mine", url=dashboard.url, every_s=0.1, profile_url="http://127.0.0.1:1/page")
+    try:
+        with torch.no_grad():
+            for _ in range(50):
+                model(x)
+        called = time.monotonic()
+        (seen,) = eventually(
+            lambda: [one for one in dashboard.get("/live")["processes"] if sum(r[1] for r in one["records"]) >= 50]
+        )
+        assert time.monotonic() - called < 5, "a loaded machine may take longer than the second it takes otherwise"
+        assert seen["name"] == "mine" and seen["about"]["profile"] == "http://127.0.0.1:1/page"
+        last = dict(zip(FIELDS, seen["records"][-1], strict=True))
+        assert last["memory_bytes"] > 1 << 20 and last["engine_bytes"] >= 64 * 64 * 4
+        assert (last["joules"] is None) == ("energy" in seen["about"])
+    finally:
+        reporter.close()
+        reporter.close()
+    assert not profiler.is_enabled()
+    dashboard.store.flush()
+    (run,) = dashboard.store.runs()
+    assert run.calls == 50 and run.latency_ms is not None and 0 < run.latency_ms < 1000
+
+
+def test_a_process_without_a_dashboard_goes_on(store: Store) -> None:
+    import thresher
+
+    bound = bind("127.0.0.1", 0)
+    url = url_of(bound)
+    bound.close()
+    reporter = thresher.dashboard.report("lonely", url=url, every_s=0.05)
+    eventually(lambda: reporter.problem)
+    assert "expected a dashboard at 127.0.0.1" in str(reporter.problem)
+    reporter.close()
+
+
+def test_wrong_addresses() -> None:
+    import thresher
+
+    with pytest.raises(ValueError, match=r"url: expected an address such as http://127\.0\.0\.1:8650, got 'ftp://x'"):
+        thresher.dashboard.report(url="ftp://x")
+    with pytest.raises(ValueError, match=r"every_s: expected 0\.05 to 60 seconds, got 0"):
+        thresher.dashboard.report(every_s=0)
