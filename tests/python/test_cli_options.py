@@ -77,7 +77,7 @@ def test_completion_scripts(shell: str) -> None:
 
 def test_completions() -> None:
     words = thresher(_THRESHER_COMPLETE="complete_bash", COMP_WORDS="thresher d", COMP_CWORD="1").stdout.split()
-    assert words == ["diff", "doctor", "draw"]
+    assert words == ["dashboard", "diff", "doctor", "draw"]
     words = thresher(_THRESHER_COMPLETE="complete_bash", COMP_WORDS="thresher ops --", COMP_CWORD="2").stdout.split()
     assert {"--json", "--color"} <= set(words)
 
