@@ -126,6 +126,58 @@ def test_a_damaged_file_is_missing_with_one_warning(folder: Path, damage: object
     assert cache.load("sums", KEY) == 3
 
 
+def test_a_damaged_file_is_put_aside(folder: Path) -> None:
+    cache.store("sums", KEY, 12345)
+    path = the_file(folder)
+    path.write_text("{")
+    with pytest.warns(CacheWarning, match=f"put aside as {path.name}.damaged"):
+        assert cache.load("sums", KEY) is None
+    assert not path.exists()
+    (entry,) = cache.entries()
+    assert (entry.path.name, entry.state, entry.path.read_text()) == (f"{path.name}.damaged", State.DAMAGED, "{")
+    assert "put aside" in cache.explain("sums", KEY).reason
+    assert cache.store("sums", KEY, 3)
+    assert cache.explain("sums", KEY).hit
+    assert [entry.path.name for entry in cache.prune()] == [f"{path.name}.damaged"]
+    assert cache.load("sums", KEY) == 3
+
+
+def test_a_whole_file_that_came_between_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.store("sums", KEY, 12345)
+    path = the_file(folder)
+    whole = path.read_bytes()
+    path.write_text("{")
+    replace = Path.replace
+
+    def another_process_is_faster(self: Path, target: Path) -> Path:
+        path.write_bytes(whole)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", another_process_is_faster)
+    assert cache.load("sums", KEY) == 12345, "without a warning"
+    assert path.read_bytes() == whole
+    assert [entry.state for entry in cache.entries()] == [State.GOOD]
+
+
+def test_why_a_result_is_not_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "never stored" in cache.explain("sums", KEY).reason
+    cache.store("sums", KEY, 1)
+    found = cache.explain("sums", KEY)
+    assert found.hit and found.path == the_file(folder)
+    assert cache.explain("sums", {"num_threads": [1, 3]}).reason == (
+        "it is kept for something else: num_threads was [1, 2] and is [1, 3]"
+    )
+    assert "never stored" in cache.explain("sums", {"num_threads": 3}, about=["num_threads"]).reason
+    version = _engine.version()
+    with monkeypatch.context() as patch:
+        patch.setattr(_engine, "version", lambda: "99.0")
+        assert f"engine_version was '{version}' and is '99.0'" in cache.explain("sums", KEY).reason
+    the_file(folder).write_text("{")
+    assert "damaged" in cache.explain("sums", KEY).reason
+    with cache.disabled():
+        assert "off" in cache.explain("sums", KEY).reason
+
+
 def test_a_file_under_a_wrong_name_is_not_used(folder: Path) -> None:
     cache.store("sums", KEY, 1)
     first = the_file(folder)

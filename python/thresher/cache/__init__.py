@@ -10,17 +10,20 @@ file system: what cannot be read is missing, what cannot be written is not kept,
 """
 
 from thresher.cache.entry import Entry, State
+from thresher.cache.explanation import Explanation, explain
 from thresher.cache.files import clear, entries, load, prune, store
 from thresher.cache.location import CacheWarning, disabled, enabled, folder, set_dir
 
 __all__ = [
     "CacheWarning",
     "Entry",
+    "Explanation",
     "State",
     "clear",
     "disabled",
     "enabled",
     "entries",
+    "explain",
     "folder",
     "load",
     "prune",

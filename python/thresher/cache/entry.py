@@ -14,6 +14,8 @@ from thresher import json_text
 FORMAT = "thresher-cache-1"
 _DIGITS = 40
 ENTRY_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json")
+ASIDE_SUFFIX = ".damaged"
+ASIDE_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json{re.escape(ASIDE_SUFFIX)}")
 UNFINISHED_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json\..*\.partial")
 KIND_NAME = re.compile(r"[a-z][a-z0-9_]*")
 

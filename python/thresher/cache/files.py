@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -10,6 +11,8 @@ from typing import Any
 
 from thresher.cache import location
 from thresher.cache.entry import (
+    ASIDE_NAME,
+    ASIDE_SUFFIX,
     ENTRY_NAME,
     KIND_NAME,
     UNFINISHED_NAME,
@@ -23,6 +26,7 @@ from thresher.cache.entry import (
 )
 from thresher.whole_file import is_abandoned, writing
 
+_NAMES = (ENTRY_NAME, UNFINISHED_NAME, ASIDE_NAME)
 _CURE = "results are not kept. Set THRESHER_CACHE_DIR to another folder, or THRESHER_CACHE=0 to do without"
 
 
@@ -34,7 +38,8 @@ def load(kind: str, key: Any) -> Any | None:
         key: What else the result depends on; anything JSON can hold.
 
     Returns:
-        The result, or None where there is none that can be used. A damaged file gives a warning, once.
+        The result, or None where there is none that can be used. A damaged file is put aside under another name, with
+        a warning, once.
     """
     base = _usable_folder()
     if base is None:
@@ -52,8 +57,7 @@ def load(kind: str, key: Any) -> Any | None:
         _warn(base, f"expected files that can be read, got: {error.strerror or error} ({folder}); {_CURE}")
         return None
     except DamagedError as error:
-        _warn(path, f"this file is not used, since {error}; it is replaced when the result is stored again")
-        return None
+        return _put_aside(path, error)
     return body["value"]
 
 
@@ -150,6 +154,29 @@ def _warn(path: Path, problem: str) -> None:
     location.warn_once(str(path), f"cache {path}: {problem}")
 
 
+def _put_aside(path: Path, error: DamagedError) -> Any | None:
+    """Makes room for a whole file, and keeps the damaged one to look at; the result if there is one after all."""
+    aside = path.with_name(path.name + ASIDE_SUFFIX)
+    try:
+        path.replace(aside)
+    except OSError:
+        _warn(path, f"this file is not used, since {error}; it is replaced when the result is stored again")
+        return None
+    try:
+        body = decode(aside.read_bytes(), path.name)
+    except (OSError, DamagedError):
+        _warn(
+            path,
+            f"this file is not used, since {error}; it is put aside as {aside.name}: thresher cache prune removes it",
+        )
+        return None
+    # Another process had replaced it meanwhile: that one goes back, unless there is a newer one already.
+    with suppress(OSError):
+        os.link(aside, path)
+    _remove(aside)
+    return body["value"]
+
+
 def _write(path: Path, text: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with writing(path, mode=0o600) as file:
@@ -160,8 +187,7 @@ def _files(kind: str | None) -> list[Path]:
     found: list[Path] = []
     for below in _listed(location.folder()):
         if KIND_NAME.fullmatch(below.name) and kind in (None, below.name):
-            names = _listed(below)
-            found += [path for path in names if ENTRY_NAME.fullmatch(path.name) or UNFINISHED_NAME.fullmatch(path.name)]
+            found += [path for path in _listed(below) if any(name.fullmatch(path.name) for name in _NAMES)]
     return found
 
 
@@ -181,13 +207,16 @@ def _inspect(path: Path) -> Entry:
         size = path.stat().st_size
         if UNFINISHED_NAME.fullmatch(path.name):
             return Entry(path, kind, State.UNFINISHED, size)
-        body = decode(path.read_bytes(), path.name)
+        body = decode(path.read_bytes(), path.name.removesuffix(ASIDE_SUFFIX))
     except OSError as error:
         return Entry(path, kind, State.DAMAGED, 0, problem=f"it cannot be read: {error.strerror or error}")
     except DamagedError as error:
         return Entry(path, kind, State.DAMAGED, size, problem=str(error))
     key = {"key": body["key"], "machine": body["machine"]}
     version = body["engine_version"]
+    if ASIDE_NAME.fullmatch(path.name):
+        problem = "it was put aside, and is whole now: something changed it"
+        return Entry(path, kind, State.DAMAGED, size, body["stored_at"], version, key, problem)
     state = State.GOOD if version == _engine.version() else State.OTHER_VERSION
     return Entry(path, kind, state, size, body["stored_at"], version, key)
 
