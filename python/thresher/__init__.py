@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, dashboard, llm, model, ops, passes, profiler, tuning, zoo
+    from thresher import cache, dashboard, llm, model, ops, passes, profiler, signatures, tuning, zoo
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from thresher.model import Model, load
     from thresher.ops import fuse_ops, optimize_layout
     from thresher.passes import Pass
+    from thresher.signatures import conv
     from thresher.threads import get_num_threads, set_num_threads
     from thresher.tuning import TuningReport
 
@@ -70,6 +71,7 @@ __all__ = [
     "clear_cache",
     "compilation_stats",
     "compile",
+    "conv",
     "dashboard",
     "export",
     "fuse_ops",
@@ -84,12 +86,16 @@ __all__ = [
     "profile",
     "profiler",
     "set_num_threads",
+    "signatures",
     "tune",
     "tuning",
     "zoo",
 ]
 
-_MODULES = ("cache", "compiler", "dashboard", "llm", "machine", "model", "ops", "passes", "profiler", "tuning", "zoo")
+_MODULES = (
+    *("cache", "compiler", "dashboard", "llm", "machine", "model", "ops", "passes", "profiler", "signatures", "tuning"),
+    "zoo",
+)
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})
 _FROM_MEASURE = {
@@ -101,6 +107,7 @@ _FROM_MEASURE = {
 }
 _FROM_OPS = frozenset({"fuse_ops", "optimize_layout"})
 _FROM_THREADS = frozenset({"get_num_threads", "set_num_threads"})
+_FROM_SIGNATURES = frozenset({"conv"})
 _ELSEWHERE = {
     "Pass",
     "TuningReport",
@@ -109,6 +116,7 @@ _ELSEWHERE = {
     *_FROM_MEASURE,
     *_FROM_MODEL,
     *_FROM_OPS,
+    *_FROM_SIGNATURES,
     *_FROM_THREADS,
     *_MODULES,
 }
@@ -124,6 +132,8 @@ def __getattr__(name: str) -> Any:
         return getattr(_with_torch(name, f"thresher.measure.{_FROM_MEASURE[name]}"), name)
     if name in _FROM_OPS:
         return getattr(_with_torch(name, "thresher.ops"), name)
+    if name in _FROM_SIGNATURES:
+        return getattr(_with_torch(name, "thresher.signatures"), name)
     if name in _FROM_MODEL:
         return getattr(importlib.import_module("thresher.model"), name)
     if name in _FROM_THREADS:

@@ -10,6 +10,7 @@ from thresher.cli import (
     bench_serve,
     cache,
     check,
+    conv,
     dashboard,
     diff,
     doctor,
@@ -18,11 +19,13 @@ from thresher.cli import (
     ops,
     passes,
     peaks,
+    preload,
     profile,
     report,
     run,
     serve,
     tune,
+    verify,
     zoo,
 )
 
@@ -38,6 +41,7 @@ app = typer.Typer(
 bench_serve.add_to(app)
 cache.add_to(app)
 check.add_to(app)
+conv.add_to(app)
 dashboard.add_to(app)
 diff.add_to(app)
 doctor.add_to(app)
@@ -46,11 +50,13 @@ llm.add_to(app)
 ops.add_to(app)
 passes.add_to(app)
 peaks.add_to(app)
+preload.add_to(app)
 profile.add_to(app)
 report.add_to(app)
 run.add_to(app)
 serve.add_to(app)
 tune.add_to(app)
+verify.add_to(app)
 zoo.add_to(app)
 
 

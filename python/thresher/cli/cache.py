@@ -16,6 +16,7 @@ Examples:
 
 - `thresher cache list` shows every kept result; `thresher cache list --json` gives the same with all keys
 - `thresher cache verify` checks every file; exit code 1 if one is damaged
+- `thresher cache explain gemm -m 128 -k 384 -n 1536` says why the kernel of a driver command is kept, or is not
 - `thresher cache prune --older-than 30` removes what this engine cannot use, and what is older than 30 days
 - `rm -r "$(thresher cache path)"` removes the folder
 """
@@ -63,6 +64,36 @@ def _verify(json_file: JsonFile = None) -> None:
         cure = "; `thresher cache prune` removes them" if damaged else ""
         typer.echo(f"{len(damaged)} of {_count(len(found))} damaged in {_folder_name()}{cure}")
     if damaged:
+        raise typer.Exit(1)
+
+
+@_group.command(
+    name="explain",
+    cls=Command,
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+    epilog="Examples: `thresher cache explain gemm -m 128 -k 384 -n 1536`, `thresher cache explain --json conv -n 1`",
+)
+@colored
+def _explain(
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="A driver command, as `thresher conv` has.")],
+    json_file: JsonFile = None,
+) -> None:
+    """Say why the kernel of a driver command is in the cache, or is not; exit code 1 if it is not."""
+    from thresher.cli.common import fail, need_torch
+
+    need_torch("cache explain")
+    from thresher.signatures import CommandError, command_to_signature, explain
+
+    try:
+        signature = command_to_signature(" ".join(words))
+    except CommandError as error:
+        fail(str(error))
+    found = explain(signature)
+    if not write_json(json_file, {"func_name": signature.func_name, **found.to_dict()}):
+        typer.echo(f"{'hit' if found.hit else 'miss'}: {signature.func_name}: {found.reason}")
+        if found.path is not None:
+            typer.echo(f"  {found.path}")
+    if not found.hit:
         raise typer.Exit(1)
 
 

@@ -132,6 +132,17 @@ def engine() -> Any:
     return native
 
 
+def need_torch(command: str) -> None:
+    """Ends the command with a message where the engine or PyTorch is missing."""
+    engine()
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        fail(f"{command}: expected PyTorch, got none in this environment; install torch 2.13 beside thresher")
+
+
 @contextmanager
 def plain_warnings() -> Iterator[None]:
     """Within this block warnings are one line on standard error, without the place in our code that gave them."""

@@ -21,6 +21,7 @@ Examples:
 
 - `thresher tune script.py --batch 8` runs the script with its arguments, then tunes the products of its compiled models
 - `thresher tune --shape 128x384x1536 --precision int8` tunes one product: 128 rows, 384 inputs, 1536 outputs
+- `thresher tune --commands-file layers.txt` tunes the products of the kernels of driver commands
 - `thresher tune -o tuning.json script.py` also writes a file for `THRESHER_TUNING_SPEC=tuning.json`
 - `thresher tune --json --shape 1x768x768 --shape 8x768x768` prints JSON
 """
@@ -43,6 +44,9 @@ def _tune(
     shapes: Annotated[
         list[str] | None,
         typer.Option("--shape", metavar="MxKxN", help="A product: rows x inputs x outputs. May be repeated."),
+    ] = None,
+    commands_file: Annotated[
+        Path | None, typer.Option("--commands-file", metavar="FILE", help="Driver commands, as `thresher conv` has.")
     ] = None,
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help="Precision of --shape: fp32, bf16, int8 and so on.")
@@ -67,11 +71,15 @@ def _tune(
         try:
             if threads is not None:
                 set_num_threads(threads)
-            if (script is None) == (not shapes):
-                fail("tune: expected a script or --shape MxKxN, got " + ("neither" if script is None else "both"))
+            given = [script is not None, bool(shapes), commands_file is not None]
+            if sum(given) != 1:
+                found = "several" if any(given) else "none"
+                fail(f"tune: expected one of a script, --shape MxKxN and --commands-file FILE, got {found}")
             products: Iterable[Product] = [_product(shape, precision, get_num_threads()) for shape in shapes or ()]
             if script is not None:
                 products, code = _products_of(script, context.args)
+            elif commands_file is not None:
+                products = _products_of_commands(commands_file)
             report = _measured(products, refresh)
         except (ValueError, MemoryError) as error:
             fail(str(error))
@@ -108,6 +116,26 @@ def _products_of(script: Path, arguments: list[str]) -> tuple[Iterable[Product],
             'torch.compile(backend="thresher"), got no matrix product in the engine'
         )
     return found, code
+
+
+def _products_of_commands(commands_file: Path) -> Iterable[Product]:
+    from thresher.cli.common import fail, need_torch
+    from thresher.cli.conv import commands_of
+
+    need_torch("tune")
+    from thresher.compiler import UnsupportedOperatorError
+    from thresher.signatures import command_to_signature, get_launchable
+    from thresher.tuning.collect import collected
+
+    with collected() as found:
+        for command in commands_of("tune", None, commands_file):
+            try:
+                get_launchable(command_to_signature(command))
+            except (ValueError, UnsupportedOperatorError) as error:
+                typer.echo(f"thresher: {command}: {error}", err=True)
+    if not found:
+        fail(f"tune: expected commands with matrix products in the engine, got none in {commands_file}")
+    return found
 
 
 def _measured(products: Iterable[Product], refresh: bool) -> TuningReport:
