@@ -211,6 +211,11 @@ class ConvSignature(Signature):
         return True
 
     @property
+    def unpadded(self) -> int:
+        """What slides over zeros is multiplied with them by some and not by others: weights, or what acts as such."""
+        return 1 if self.mode is Mode.WEIGHT_GRADIENT and not self.transposed else 0
+
+    @property
     def settings(self) -> Settings:
         """Everything but shapes, type, bias and mode."""
         return Settings(*(getattr(self, name) for name in Settings._fields))

@@ -99,6 +99,6 @@ def weight_gradient(
 
 def _stand_in(like: torch.Tensor, shape: Sequence[int], layout: str) -> torch.Tensor:
     """For a tensor of which only sizes count, and the order in memory, which the gradient takes."""
-    if like.dtype == torch.float64:  # PyTorch's plain kernels want these row-major
+    if like.dtype in (torch.float64, torch.float16):  # PyTorch's plain kernels want these row-major
         return like.new_empty(canonical(shape, layout))
     return to_torch(like.new_empty(shape), layout)

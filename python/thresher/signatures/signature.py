@@ -79,6 +79,11 @@ class Signature(abc.ABC):
         """Whether it is sums of products of its arguments alone, so that whole numbers give whole numbers."""
         return False
 
+    @property
+    def unpadded(self) -> int:
+        """The position of an argument that meets no padding, so that everybody agrees where a NaN in it goes."""
+        return 0
+
     def sample_args(
         self, device: str | torch.device = "cpu", seed: int | None = 0, splat_value: float | None = None
     ) -> tuple[torch.Tensor, ...]:
