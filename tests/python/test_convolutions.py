@@ -316,3 +316,16 @@ def test_a_row_of_layers_of_half_precision(compiler: Any) -> None:
             got = compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))(x)
             close([got], [copy.deepcopy(model).double()(x.double())], bound)
             assert got.dtype == dtype
+
+
+def test_small_groups_are_left_to_pytorch_which_runs_them_sooner(compiler: Any) -> None:
+    model, x = with_statistics(Bottleneck(32, 4)), torch.randn(1, 32, 9, 9)
+    with torch.no_grad():
+        want = copy.deepcopy(model).double()(x.double())
+        close([compiler.compile(model)(x)], [want])
+        (left,) = compiler.compilation_stats().unsupported
+        assert (left.op, left.reason) == ("aten.convolution.default", "groups of 4 channels, which PyTorch runs sooner")
+        compiler.clear_cache()
+        whole = compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))
+        close([whole(x)], [want])
+        assert not compiler.compilation_stats().unsupported

@@ -24,7 +24,7 @@ from thresher.compiler.config import CompilerConfig, check_device_precision, con
 from thresher.compiler.decompositions import DECOMPOSITIONS
 from thresher.compiler.errors import ThresherError, UnavailableError, UnsupportedOperatorError
 from thresher.compiler.origin import module_path
-from thresher.compiler.partition import Split, find_unsupported, merge_descriptions, split
+from thresher.compiler.partition import Split, find_slow, find_unsupported, merge_descriptions, split
 from thresher.compiler.placement import placement_of
 from thresher.compiler.precision import MODEL_PRECISION, warn_unmatched
 from thresher.compiler.runtime import CompiledGraph, Mixed
@@ -146,6 +146,8 @@ def compile_aten(
             return _raising(partial(UnavailableError, str(error)))
     frozen = static if config.freeze_parameters else frozenset()
     failed = find_unsupported(module, placement, frozen, config.optimization_level)
+    if config.fallback == "split" and placement.engine is None:
+        failed = find_slow(module) | failed
     listed = merge_descriptions(failed)
     total = sum(node.op == "call_function" for node in module.graph.nodes)
     if listed and config.fallback == "error":

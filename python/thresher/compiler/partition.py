@@ -87,6 +87,9 @@ HEAVY = {
     aten.gelu.default,
     aten._grouped_mm.default,
 }
+# Groups of a convolution with fewer channels than this, and more than one, fill a part of a panel only: PyTorch, which has
+# kernels for them, was 1.1 to 6 times as fast.
+LEAST_GROUP = 128
 # Operators of ours (thresher.ops) run in the engine wherever they stand.
 OWN_NAMESPACE = "thresher"
 # What decides about the other operators, as measured with one thread and two: a call into the engine and back, a call
@@ -185,6 +188,18 @@ def find_unsupported(
             failed[node] = _describe(node, str(error))
             values[node] = _stand_in(builder, node, val)
     return failed
+
+
+def find_slow(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOperator | None]:
+    """Nodes that the engine can run, and PyTorch runs sooner; described as by `find_unsupported`."""
+    found: dict[fx.Node, UnsupportedOperator | None] = {}
+    for node in module.graph.nodes:
+        if node.target is not aten.convolution.default or node.args[8] == 1:
+            continue
+        weight = node.args[1].meta["val"]
+        if 1 < weight.shape[1] < LEAST_GROUP:
+            found[node] = _describe(node, f"groups of {weight.shape[1]} channels, which PyTorch runs sooner")
+    return found
 
 
 def merge_descriptions(failed: dict[fx.Node, UnsupportedOperator | None]) -> tuple[UnsupportedOperator, ...]:
