@@ -87,8 +87,8 @@ HEAVY = {
     aten.gelu.default,
     aten._grouped_mm.default,
 }
-# Groups of a convolution with fewer channels than this, and more than one, fill a part of a panel only: PyTorch, which has
-# kernels for them, was 1.1 to 6 times as fast.
+# Groups of a convolution with fewer channels than this, and more than one, fill a part of a panel only: PyTorch, which
+# has kernels for them, was 1.1 to 6 times as fast.
 LEAST_GROUP = 128
 # Operators of ours (thresher.ops) run in the engine wherever they stand.
 OWN_NAMESPACE = "thresher"

@@ -10,9 +10,9 @@ std::span<const CpuKernel> CpuKernels() {
     std::array<CpuKernel, kKernelNames.size()> made;
     for (size_t i = 0; i < made.size(); ++i) made[i].id = static_cast<KernelId>(i);
     for (const auto family :
-         {LinearKernels(), GroupedLinearKernels(), ConvolutionKernels(), ResampleKernels(), AttentionKernels(), PagedAttentionKernels(),
-          RotaryKernels(), NormKernels(), PointwiseKernels(), PointwiseChainKernels(), ReduceKernels(), IndexKernels(),
-          SortKernels(), ShapeKernels(), CreateKernels()}) {
+         {LinearKernels(), GroupedLinearKernels(), ConvolutionKernels(), ResampleKernels(), AttentionKernels(),
+          PagedAttentionKernels(), RotaryKernels(), NormKernels(), PointwiseKernels(), PointwiseChainKernels(),
+          ReduceKernels(), IndexKernels(), SortKernels(), ShapeKernels(), CreateKernels()}) {
       for (const CpuKernel& kernel : family) made[static_cast<size_t>(kernel.id)] = kernel;
     }
     return made;
