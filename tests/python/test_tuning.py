@@ -317,8 +317,8 @@ def test_command_refuses(tmp_path: Path) -> None:
     empty = tmp_path / "empty.py"
     empty.write_text("")
     for arguments, wanted in (
-        ((), "got neither"),
-        (("--shape", "1x1x1", empty), "got both"),
+        ((), "got none"),
+        (("--shape", "1x1x1", empty), "got several"),
         (("--shape", "1x2"), "such as 128x384x1536, got '1x2'"),
         (("--shape", "0x2x3"), "sizes from 1"),
         (("--shape", "1x2x3", "--precision", "fp8"), "precision"),

@@ -90,10 +90,9 @@ class PerformanceProfiler:
         ]
         rows = sorted(self.report["operators"], key=lambda row: -row["self_ns"])
         whole = sum(row["self_ns"] for row in rows) or 1
-        known = {one.operator for one in found}
         for row in rows:
             share = 100 * row["self_ns"] / whole
-            if share >= _LEAST_SHARE and row["name"] not in known:
+            if share >= _LEAST_SHARE:
                 found.append(_operator(row, share))
         return found[:limit]
 
