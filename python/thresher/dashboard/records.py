@@ -101,5 +101,5 @@ def _record(row: Any) -> Record:
         if not known and (value is not None or name in FIELDS[:2]):
             raise MessageError(f"records: expected {name} to be a number of at least 0, got {str(value)[:80]!r}")
     time_s, calls, busy_ms, memory, engine, cache, joules = row
-    whole = [None if value is None else int(value) for value in (memory, engine, cache)]
-    return Record(float(time_s), int(calls), busy_ms, *whole, joules)
+    memory, engine, cache = (None if value is None else int(value) for value in (memory, engine, cache))
+    return Record(float(time_s), int(calls), busy_ms, memory, engine, cache, joules)
