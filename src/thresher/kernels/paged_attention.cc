@@ -317,7 +317,8 @@ HWY_INLINE void Merge(const float* HWY_RESTRICT sums, float m, float l, int64_t 
   *all_l = *all_l * kept + l * added;
 }
 
-HWY_INLINE void Finish(const float* HWY_RESTRICT all, float l, int64_t depth, float* HWY_RESTRICT out) {
+// In place where `out` is `all`.
+HWY_INLINE void Finish(const float* all, float l, int64_t depth, float* out) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const Vec factor = hn::Set(d, 1.0f / l);
