@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 import pytest
+from playwright.sync_api import expect
 from serving import serve_command, serving, write_model
 
 pytest.importorskip("uvicorn")
-playwright = pytest.importorskip("playwright.sync_api")
-_CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
-pytestmark = pytest.mark.skipif(_CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
 
 
 @pytest.fixture(scope="module")
@@ -19,15 +16,6 @@ def server(tmp_path_factory):
     folder = write_model(tmp_path_factory.mktemp("model"))
     with serving(serve_command(folder, "--max-length", "500", "--api-key", "secret")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        launched = started.chromium.launch(executable_path=_CHROMIUM, args=options)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
@@ -60,7 +48,6 @@ def open_page(browser, server):
 @pytest.mark.parametrize(("width", "dark"), [(320, False), (320, True), (1280, False), (1280, True)])
 def test_a_chat(open_page, width, dark, tmp_path):
     page = open_page(width, dark)
-    expect = playwright.expect
     expect(page.locator("#model")).to_have_text("tiny", timeout=10000)
     expect(page.locator("#state")).to_have_text("ok")
     page.get_by_text("Options").click()
@@ -84,18 +71,17 @@ def test_a_chat(open_page, width, dark, tmp_path):
 
 def test_an_answer_can_be_stopped(open_page):
     page = open_page()
-    playwright.expect(page.locator("#model")).to_have_text("tiny", timeout=10000)
+    expect(page.locator("#model")).to_have_text("tiny", timeout=10000)
     page.route("**/v1/chat/completions", lambda route: None)  # it takes as long as it likes
     page.get_by_label("Message", exact=True).fill("the cat")
     page.get_by_role("button", name="Send").click()
     page.get_by_role("button", name="Stop").click()
-    playwright.expect(page.get_by_role("button", name="Send")).to_be_enabled(timeout=5000)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled(timeout=5000)
     assert page.locator(".said.error").count() == 0
 
 
 def test_a_profile_is_recorded_and_fetched(open_page, tmp_path):
     page = open_page()
-    expect = playwright.expect
     expect(page.locator("#model")).to_have_text("tiny", timeout=10000)
     page.get_by_role("button", name="Record", exact=True).click()
     expect(page.get_by_role("button", name="Stop recording")).to_be_visible()
@@ -112,4 +98,4 @@ def test_a_profile_is_recorded_and_fetched(open_page, tmp_path):
 
 def test_a_missing_key_is_said(open_page):
     page = open_page(key="")
-    playwright.expect(page.locator("#state")).to_contain_text("expected an API key, got none", timeout=10000)
+    expect(page.locator("#state")).to_contain_text("expected an API key, got none", timeout=10000)
