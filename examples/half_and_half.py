@@ -1,4 +1,4 @@
-"""A model of which half runs in PyTorch: its convolutions are not among the engine's operators yet.
+"""A model of which a part runs in PyTorch: its Fourier transform, which is not among the engine's operators.
 
     thresher profile --html half.html examples/half_and_half.py
 
@@ -12,13 +12,16 @@ from torch import nn
 
 
 class SpeechEncoder(nn.Module):
-    """Two convolutions over a spectrogram, then transformer layers, as speech models have them."""
+    """Convolutions over a spectrogram and its cepstrum, then transformer layers, as speech models have them."""
 
     def __init__(self, width: int = 256, layers: int = 4) -> None:
         """Makes random weights."""
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv1d(80, width, 3, padding=1), nn.GELU(), nn.Conv1d(width, width, 3, stride=2, padding=1), nn.GELU()
+            nn.Conv1d(80 + 41, width, 3, padding=1),
+            nn.GELU(),
+            nn.Conv1d(width, width, 3, stride=2, padding=1),
+            nn.GELU(),
         )
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, activation="gelu", batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
@@ -33,7 +36,9 @@ class SpeechEncoder(nn.Module):
         Returns:
             float32 [batch, frames / 2, width].
         """
-        return self.norm(self.encoder(self.stem(spectrogram).transpose(1, 2)))
+        cepstrum = torch.fft.rfft(spectrogram, dim=1).abs()
+        features = self.stem(torch.cat([spectrogram, cepstrum], 1))
+        return self.norm(self.encoder(features.transpose(1, 2)))
 
 
 def main() -> None:
