@@ -229,8 +229,8 @@ struct BlockPanel {
       struct {
         uint8_t levels[16];
       } made{};
-      constexpr int8_t kIq4Nl[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-      constexpr int8_t kMxfp4[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+      constexpr int kIq4Nl[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+      constexpr int kMxfp4[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
       for (int i = 0; i < 16; ++i) {
         const int level = E == Encoding::kIq4Nl ? kIq4Nl[i] : kMxfp4[i];
         made.levels[i] = static_cast<uint8_t>(level + (kShift == 0 ? 0 : 1 << kShift));

@@ -107,7 +107,7 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
   }
 #define THRESHER_BLOCK_PAIR(pair_value)                   \
   {                                                       \
-    constexpr int pair = pair_value;                      \
+    constexpr size_t pair = pair_value;                   \
     const auto w0a = Panel::template Quad<pair, 0>(b, 0); \
     const auto w1a = Panel::template Quad<pair, 1>(b, 0); \
     const auto w0b = Panel::template Quad<pair, 0>(b, 1); \

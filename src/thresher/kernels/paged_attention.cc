@@ -176,7 +176,7 @@ struct Scratch {
   static constexpr int64_t kLine = 16;
   static float* floats(std::byte* memory) {
     constexpr uintptr_t kBytes = kLine * sizeof(float);
-    return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + kBytes - 1) / kBytes * kBytes);
+    return reinterpret_cast<float*>(memory + (0 - reinterpret_cast<uintptr_t>(memory)) % kBytes);
   }
   size_t bytes() const { return static_cast<size_t>(used + kLine) * sizeof(float); }
 

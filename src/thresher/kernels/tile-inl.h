@@ -285,7 +285,8 @@ struct RowTiles {
 HWY_INLINE Fetch FetchShare(const RowTiles& tiles, size_t tile, const uint8_t* block, size_t bytes, size_t turns,
                             const uint8_t* next) {
   const size_t read = bytes / std::max<size_t>(turns, 1) / 64;
-  const size_t lines = std::max<size_t>((read + tiles.count - 1) / tiles.count, 1);
+  const size_t count = std::max<size_t>(tiles.count, 1);
+  const size_t lines = std::max<size_t>((read + count - 1) / count, 1);
   const size_t done = tile * turns * lines * 64;
   return {done < bytes ? next + done : block, lines, MayFetchIntoL1(tiles.Height(tile))};
 }

@@ -386,6 +386,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   TensorRef packed;
   if (constant) {
     std::vector<int64_t> offsets;
+    offsets.reserve(static_cast<size_t>(g.groups));
     for (int64_t group = 0; group < g.groups; ++group) offsets.push_back(layout.first + group * layout.to_group);
     packed = lowering.PackedParts(node.inputs[kWeight], offsets, layout.matrix, s.precision);
   } else {

@@ -19,11 +19,13 @@ struct Factors {
   int64_t group = kernels::kInt4Group;  // numbers of a weight that share a scale, where it is quantised here
 };
 
+Encoding EncodingOfFloat(DType dtype) { return EncodingOf(dtype).value_or(Encoding::kF32); }
+
 Result<Factors> FactorsOf(const Product& product, const Attrs& attrs, const Graph& graph) {
   const Value& weight = graph.value(product.weights[0]);
   const DType x = graph.value(product.x).dtype;
   const int64_t k = graph.value(product.x).shape.back();
-  if (!graph.is_constant(product.weights[0])) return Factors{weight.dtype, *EncodingOf(weight.dtype)};
+  if (!graph.is_constant(product.weights[0])) return Factors{weight.dtype, EncodingOfFloat(weight.dtype)};
   const Precision precision = PrecisionOf(product, attrs, graph);
   if (IsBlocked(precision)) return Factors{x, EncodingOf(precision)};
   switch (precision) {
@@ -153,7 +155,7 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
   // An activation behind the residual is a step of its own.
   const bool late = product.residual != kNoValue && GetAttr<bool>(attrs, "residual_first", false) &&
                     p.activation != kernels::Activation::kNone;
-  const std::optional<kernels::UnaryOp> activation = kernels::ParseUnary(std::string(kernels::Name(p.activation)));
+  const std::optional<kernels::UnaryOp> activation = kernels::ParseUnary(kernels::Name(p.activation));
   if (late && !activation) {
     return Unsupported("the device has no " + std::string(kernels::Name(p.activation)) + " behind a residual");
   }
@@ -206,7 +208,7 @@ Status LowerStoredMatmul(const TensorRef& a_batch, const TensorRef& b_batch, con
   p.batch = c.size() / (p.m * p.n);
   p.ldc = p.n;
   p.stride_c = p.m * p.n;
-  p.encoding = *EncodingOf(dtype);
+  p.encoding = EncodingOfFloat(dtype);
   p.allow_tf32 = lowering.allow_tf32();
   const TensorRef a = Dense(a_batch, &p.transpose_a, &p.lda, lowering);
   const TensorRef b = Dense(As(dtype, b_batch, kNoValue, lowering), &p.transpose_b, &p.ldb, lowering);

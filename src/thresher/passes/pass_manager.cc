@@ -45,7 +45,7 @@ constexpr std::string_view kLevels[] = {"O0", "O1", "O2", "O3"};
 
 std::string TypeText(const Value& value) {
   std::string text(Name(value.dtype));
-  text += "[";
+  text += '[';
   for (size_t i = 0; i < value.shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(value.shape[i]);
   return text + "]";
 }

@@ -134,6 +134,7 @@ TensorRef Lowering::AddConstantBytes(DType dtype, const Dims& shape, std::shared
 
 TensorRef Lowering::PackedWeight(const std::vector<ValueId>& ids, bool transposed, Precision precision) {
   std::vector<WeightStore::Matrix> matrices;
+  matrices.reserve(ids.size());
   for (const ValueId id : ids) matrices.push_back(WeightStore::MatrixOf(graph_.value(id), transposed));
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
   return AddPacked(weights_.GetPacked(matrices, k, transposed, precision, options_.num_threads));

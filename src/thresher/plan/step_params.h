@@ -31,8 +31,8 @@ const ParamsType& TypeOfParams() {
     if constexpr (requires { Params::Sizes(); }) {
       static const Params params{};
       const auto add = [&made](auto member) {
-        const auto offset = static_cast<size_t>(reinterpret_cast<const std::byte*>(&(params.*member)) -
-                                                reinterpret_cast<const std::byte*>(&params));
+        const auto offset =
+            static_cast<size_t>(reinterpret_cast<uintptr_t>(&(params.*member)) - reinterpret_cast<uintptr_t>(&params));
         using Member = std::remove_cvref_t<decltype(params.*member)>;
         if constexpr (std::is_same_v<Member, kernels::Blocking>) {
           made.blocking = static_cast<std::ptrdiff_t>(offset);

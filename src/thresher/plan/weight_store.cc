@@ -88,7 +88,7 @@ Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std:
     text += " " + std::to_string(number);
   }
   const Matrix whole{value.constant, NumElements(value.shape), layout.encoding};
-  Key key{{{IdentityOf(whole, 1), layout.n}}, layout.k, false, precision, std::move(text)};
+  Key key{{{IdentityOf(whole, 1), layout.n}}, layout.k, false, precision, text};
   for (const int64_t offset : offsets) std::get<0>(key).emplace_back(Identity{}, offset);
   const auto pack = [&]() -> Result<Entry> {
     THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
@@ -205,7 +205,9 @@ Result<std::shared_ptr<const void>> WeightStore::GetPlaced(const Buffer& constan
     const std::lock_guard lock(mutex_);
     // The last that begins at or before the constant.
     auto found = given_.upper_bound({device, data});
-    if (found != given_.begin() && (--found)->first.first == device) {
+    const bool first = found == given_.begin();
+    if (!first) --found;
+    if (!first && found->first.first == device) {
       const auto offset = data - found->first.second;
       if (offset + constant.bytes <= found->second.bytes) {
         const auto* const placed = static_cast<const std::byte*>(found->second.memory.get());
