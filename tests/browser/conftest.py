@@ -26,7 +26,7 @@ def chromium_path() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's event loop would forbid asyncio.run() to the tests of other files
 def browser() -> Iterator[Browser]:
     path = chromium_path()
     if path is None:
