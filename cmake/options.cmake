@@ -16,7 +16,7 @@ thresher_option(THRESHER_BUILD_TESTS OFF "Build thresher_tests, the GoogleTest b
 thresher_option(THRESHER_BUILD_BENCHMARKS OFF "Build the kernel benchmarks of bench/kernels.")
 thresher_option(THRESHER_BUILD_FUZZERS OFF "Build the fuzz targets of tests/fuzz; needs Clang.")
 thresher_option(THRESHER_BUILD_CUDA OFF "Build libthresher_cuda.so, the kernels for NVIDIA devices; needs nvcc.")
-thresher_option(THRESHER_WERROR ON "Treat compiler warnings as errors.")
+thresher_option(THRESHER_WERROR ON "Treat warnings of GCC 12 and 13 as errors.")
 thresher_option(THRESHER_FETCH_HIGHWAY OFF "Build Highway from its pinned archive where no CMake package has it.")
 thresher_option(THRESHER_CCACHE ON "Compile through ccache when it is installed.")
 thresher_option(THRESHER_STATIC_RUNTIME ON "Link libstdc++ into the extension module.")

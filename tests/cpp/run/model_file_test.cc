@@ -427,7 +427,7 @@ ModelContents Large() {
   return model;
 }
 
-const Constant& ConstantNamed(const Graph& graph, const std::string& name) {
+const Constant& ConstantNamed(const Graph& graph, std::string_view name) {
   for (const Value& value : graph.values()) {
     if (value.name == name) return value.constant;
   }
