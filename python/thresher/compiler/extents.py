@@ -211,7 +211,8 @@ def memory_bytes() -> int:
 
 def _fixed(imported: Imported) -> object:
     """What an import says besides shapes."""
-    return imported.arguments, [dataclasses.replace(output, shape=()) for output in imported.outputs]
+    outputs = [dataclasses.replace(output, shape=()) for output in imported.outputs]
+    return imported.arguments, imported.orders, outputs
 
 
 def _check_polynomials(module: fx.GraphModule) -> None:

@@ -77,11 +77,14 @@ class Imported:
       builder: holds the graph; its outputs are set.
       arguments: for each input of the graph, the position of the argument.
       outputs: for each output of the function.
+      orders: inputs of the graph that are the argument with its dimensions permuted, as it lies in memory: number of the
+        input and order.
     """
 
     builder: Builder
     arguments: tuple[int, ...]
     outputs: tuple[Output, ...]
+    orders: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 def import_graph(
@@ -110,6 +113,7 @@ def import_graph(
     builder = Builder(placement)
     values: dict[fx.Node, Any] = {}
     used: list[int] = []
+    orders: list[tuple[int, tuple[int, ...]]] = []
     position = 0
     for node in module.graph.nodes:
         if node.op == "placeholder":
@@ -122,9 +126,10 @@ def import_graph(
                     name = node.meta.get("thresher_name", node.name)
                     values[node] = builder.constant(name, stored(node, arg), weight=weight, argument=position)
                 else:
-                    values[node] = builder.input(
-                        node.meta.get("thresher_name", node.name), arg.dtype, arg.shape, position
-                    )
+                    order = None if whole else _stride_order(node, arg.dim())
+                    if order is not None:
+                        orders.append((len(used), order))
+                    values[node] = _input(builder, node, arg, position, order)
                     used.append(position)
             else:
                 values[node] = arg
@@ -140,13 +145,24 @@ def import_graph(
         elif node.op == "output":
             outputs, engine = _outputs(builder, node, values, whole)
             builder.graph.set_outputs(engine)
-            return Imported(builder, tuple(used), outputs)
+            return Imported(builder, tuple(used), outputs, tuple(orders))
         else:
             value = import_node(builder, node, values)
             if isinstance(value, Value) and value.numel == 0 and not _is_joined(node):
                 raise EmptyTensor
             values[node] = value
     raise AssertionError("a graph ends with its outputs")
+
+
+def _input(
+    builder: Builder, node: fx.Node, tensor: torch.Tensor, position: int, order: tuple[int, ...] | None
+) -> Value:
+    """An argument: the graph's input as it lies in memory, so that one in channels_last is not copied."""
+    name = node.meta.get("thresher_name", node.name)
+    if order is None:
+        return builder.input(name, tensor.dtype, tensor.shape, position)
+    lying = builder.input(name, tensor.dtype, [tensor.shape[i] for i in order], -1)
+    return dataclasses.replace(builder.permute(lying, _inverse(order)), argument=position)
 
 
 def _is_joined(node: fx.Node) -> bool:
@@ -299,7 +315,7 @@ def _outputs(
             outputs.append(Output(argument=value.argument))
         else:
             assert isinstance(result, fx.Node)
-            order = _stride_order(result, value)
+            order = _stride_order(result, value.rank)
             written = value
             if order is not None:
                 written = builder.permute(value, order)
@@ -307,19 +323,23 @@ def _outputs(
             if key not in seen:
                 seen[key] = len(engine)
                 engine.append(written.id)
-            back = None if order is None else tuple(order.index(i) for i in range(value.rank))
+            back = None if order is None else _inverse(order)
             outputs.append(Output(seen[key], -1, None, back, written.shape, value.dtype))
     return tuple(outputs), engine
 
 
-def _stride_order(node: fx.Node, value: Value) -> tuple[int, ...] | None:
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(order.index(i) for i in range(len(order)))
+
+
+def _stride_order(node: fx.Node, rank: int) -> tuple[int, ...] | None:
     """Dimensions from the largest stride to the smallest, where PyTorch's tensor is dense but not row-major."""
     val = node.meta.get("val")
-    if not isinstance(val, torch.Tensor) or val.dim() != value.rank or value.rank < 2:
+    if not isinstance(val, torch.Tensor) or val.dim() != rank or rank < 2:
         return None
     strides = [hint(stride) for stride in val.stride()]
     sizes = [hint(size) for size in val.shape]
-    order = sorted(range(value.rank), key=lambda i: (-strides[i], sizes[i] == 1, i))
+    order = sorted(range(rank), key=lambda i: (-strides[i], sizes[i] == 1, i))
     expected = 1
     for i in reversed(order):
         if sizes[i] != 1:

@@ -61,7 +61,7 @@ ATTEMPTS = 4
 class Entry:
     """What one combination of shapes runs: a plan, one for many sizes at some, or the aten graph in PyTorch."""
 
-    __slots__ = ("_arguments", "_graph", "_outputs", "_placement", "_plain", "_results", "plan", "used")
+    __slots__ = ("_arguments", "_graph", "_orders", "_outputs", "_placement", "_plain", "_results", "plan", "used")
 
     def __init__(
         self, imported: Imported | None, plan: _engine.Plan | _engine.PlanAtSizes | None, graph: CompiledGraph
@@ -71,6 +71,7 @@ class Entry:
         self._graph = graph
         if imported is not None:
             self._arguments = imported.arguments
+            self._orders = imported.orders
             self._results = imported.outputs
             made: dict[int, torch.Tensor] = {}
             for output in imported.outputs:
@@ -109,6 +110,8 @@ class Entry:
     def _run(self, args: Sequence[Any], outputs: list[torch.Tensor], places: bytes) -> list[Any]:
         assert self.plan is not None
         inputs = list(map(args.__getitem__, self._arguments))
+        for i, order in self._orders:
+            inputs[i] = inputs[i].permute(order)
         if any(map(torch.Tensor.is_neg, inputs)):  # memory holds the opposite of such a tensor's elements
             inputs = list(map(torch.Tensor.resolve_neg, inputs))
         # The plan was built for these types; naming the memory itself takes a tenth of what DLPack does.
