@@ -14,6 +14,9 @@ from thresher.signatures.signature import Signature
 
 # The engine may err this many times as much as PyTorch does.
 _TIMES_TORCH = 4.0
+# Adding random numbers one after another in float32 is off by up to 2.4 units of the sum of their absolute values, as
+# far as seen: of 1,152 to 6,272 terms, the worst of 10^5 elements. PyTorch adds in blocks and errs less.
+_UNITS_OF_A_SUM = 4.0
 _NO_ERROR = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -92,8 +95,8 @@ def verify(signature: Signature, seed: int = 0) -> Verification:
     """Compares the engine's kernel with float64 and with PyTorch's.
 
     A kernel passes where its largest error is at most four times PyTorch's, or what rounding explains: half a unit in
-    the last place of the result's type, of the largest element, and one of float32, of the largest sum of the products'
-    absolute values. NaN and infinities have to be where float64 has them. Convolutions and products of
+    the last place of the result's type, of the largest element, and four of float32, of the largest sum of the
+    products' absolute values. NaN and infinities have to be where float64 has them. Convolutions and products of
     matrices have to be exact on blocks of ones: their sums are integers, so that an error is one of indices.
 
     Args:
@@ -158,7 +161,7 @@ def judge(
     # PyTorch's kernels of 16 bits multiply a NaN with zeros that others leave out.
     torch_errors = _errors(torchs, reference, finite & torch.isfinite(torchs))
     largest = float(reference[finite].abs().max()) if bool(finite.any()) else 0.0
-    own, single = torch.finfo(ours.dtype).eps / 2, torch.finfo(torch.float32).eps
+    own, single = torch.finfo(ours.dtype).eps / 2, _UNITS_OF_A_SUM * torch.finfo(torch.float32).eps
     # Sums may cancel out: what float32 rounds is not the result.
     summed = largest * math.sqrt(signature.depth) if summed is None else summed
     rounding = largest * own + single * summed
