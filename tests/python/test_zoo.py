@@ -31,7 +31,9 @@ def run(*args: str) -> Any:
 
 
 def test_every_entry_says_where_its_weights_come_from() -> None:
-    assert set(zoo.list()) == {"minilm", "smollm2", "digits-vit", "whisper-tiny", "digits-unet"}
+    vision = {"efficientnet-lite0", "pp-ocr-detector", "pp-ocr-reader", "digits-vit"}
+    assert set(zoo.list()) == {"minilm", "smollm2", *vision, "whisper-tiny", "digits-unet"}
+    assert set(zoo.list("vision")) == vision
     for name in zoo.list():
         found = zoo.info(name)
         assert found.name == name and found.weights in ("trained", "trained here", "seeded")

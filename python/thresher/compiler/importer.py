@@ -77,8 +77,8 @@ class Imported:
       builder: holds the graph; its outputs are set.
       arguments: for each input of the graph, the position of the argument.
       outputs: for each output of the function.
-      orders: inputs of the graph that are the argument with its dimensions permuted, as it lies in memory: number of the
-        input and order.
+      orders: inputs of the graph that are the argument as it lies in memory, with its dimensions permuted: number of
+        the input, and order.
     """
 
     builder: Builder
