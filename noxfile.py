@@ -383,7 +383,7 @@ def bench(session: nox.Session) -> None:
         "bench/run.py. Results lie in build/bench. Arguments that are not listed here go to bench/run.py, or with "
         "--kernels to each program of bench/kernels. bench/run.py knows --precision fp32,bf16,fp16,int8, "
         "--model minilm|bert-base, --latency, --accuracy, --sizes, --door, --loading, --scaling, --architectures, "
-        "--llm FILE, --quick, --rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; "
+        "--llm FILE, conv, --quick, --rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; "
         "`python bench/run.py --help` explains them.",
         [
             "",
@@ -397,6 +397,8 @@ def bench(session: nox.Session) -> None:
             "--scaling --quick",
             "--architectures",
             "--llm model.gguf --batches 1,8",
+            "conv --threads 1 --batches 1",
+            "conv --networks",
             "--zentorch --inductor",
             "--kernels",
             "--kernels --isa avx2 --json build/bench/kernels.json",

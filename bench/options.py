@@ -12,6 +12,7 @@ from models import LONGEST, MODELS
 QUICK_ROUNDS = 4
 LATENCY_ROUNDS = 10
 MANY_SIZES = 1000
+CONVOLUTIONS = ("layers.txt", "convolutions.txt")
 LATENCY_SEQUENCES = (8, 16, 32, 64, 128, 256)
 
 EPILOG = """\
@@ -31,6 +32,8 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --architectures bert-base,gpt2-small,llama-0.4b \\
     --precision bf16,fp16
   python bench/run.py --python-thresher P --python-peers Q --llm model.gguf --batches 1,8 --sequences 128,512
+  python bench/run.py --python-thresher P --python-peers Q conv --threads 1 --batches 1
+  python bench/run.py --python-thresher P --python-peers Q conv --commands-file bench/layers.txt --precision bf16
   python bench/run.py --python-thresher P --python-peers Q --inductor --zentorch --python-zentorch Z
 
 An engine that is not available here (no such library, processor without the instructions) is a row that says why.
@@ -91,6 +94,12 @@ def parser() -> argparse.ArgumentParser:
     )
     what = made.add_mutually_exclusive_group()
     what.add_argument(
+        "subject",
+        nargs="?",
+        choices=["conv"],
+        help="conv: convolutions, each and in networks, beside the best of PyTorch, ONNX Runtime and OpenVINO",
+    )
+    what.add_argument(
         "--latency",
         action="store_true",
         help="batch 1 at several sequence lengths (default: 8 to 256), as table and picture",
@@ -137,6 +146,13 @@ def parser() -> argparse.ArgumentParser:
         help="a language model (GGUF) in Thresher, llama.cpp and ik_llama.cpp: start, prompts and answers; repeatable. "
         "--batches are then requests at a time, --sequences tokens of each prompt",
     )
+    made.add_argument(
+        "--commands-file",
+        type=Path,
+        metavar="FILE",
+        help=f"with conv: the convolutions of this file alone (default: {' and '.join(CONVOLUTIONS)}, and networks)",
+    )
+    made.add_argument("--networks", action="store_true", help="with conv: networks alone")
     made.add_argument("--model", choices=MODELS, default="minilm", help="default: %(default)s")
     made.add_argument(
         "--precision", type=_precisions, help="engines of these precisions only, all there are: fp32,bf16,fp16,int8"
@@ -200,6 +216,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         made.error(f"--accuracy needs trained weights, and {options.model} has random ones; use --model minilm")
     if options.architectures and "int8" in (options.precision or ()):
         made.error("--architectures takes the types of values fp32, bf16 and fp16, got int8")
+    if not options.subject and (options.commands_file or options.networks):
+        made.error("--commands-file and --networks belong to conv: bench/run.py ... conv --networks")
+    if options.commands_file and (options.networks or not options.commands_file.exists()):
+        made.error(f"--commands-file: expected a file of commands without --networks, got {options.commands_file}")
     for file in options.llm or ():
         if not file.exists():
             made.error(f"--llm: expected a GGUF file, got nothing at {file}")

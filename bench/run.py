@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import accuracy
 import architecture_page
 import bars
+import conv_page
 import lines
 import llm_page
 import options
@@ -31,6 +32,7 @@ from measure.worker import WorkerError, clean_environment
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURE_ROUNDS = 12
 LLM_ROUNDS = 7
+CONV_ROUNDS = 7
 LLM_OUTPUT = 64  # tokens of an answer
 EXIT_DONE = 0
 EXIT_BROKEN = 1
@@ -67,6 +69,8 @@ def main(argv: Sequence[str]) -> int:
     }
     places = Places(pythons, output / "models", output)
     try:
+        if chosen.subject == "conv":
+            return _conv(chosen, {"thresher": pythons["thresher"], "peers": pythons["peers"]}, output)
         if chosen.llm:
             return _llm(chosen, pythons, output)
         print("bench: writing the model and its inputs", file=sys.stderr, flush=True)
@@ -157,6 +161,34 @@ def _llm(chosen: argparse.Namespace, pythons: dict[str, Path | None], output: Pa
     remarks = [f"{environment['cpu_model']}, {' '.join(environment['isa'])}", *llm_page.notes_of(rows)]
     output.mkdir(parents=True, exist_ok=True)
     _write(output, "llm", llm_page.table_of(rows, threads), remarks, result)
+    return EXIT_DONE
+
+
+def _conv(chosen: argparse.Namespace, pythons: dict[str, Any], output: Path) -> int:
+    files: list[Path | None] = [Path(__file__).with_name(name) for name in options.CONVOLUTIONS]
+    if chosen.commands_file or chosen.networks:
+        files = [chosen.commands_file]
+    else:
+        files.append(None)
+    output.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        found = conv_page.measure(
+            pythons,
+            output,
+            file,
+            chosen.batches or (1, 8),
+            chosen.threads or (1, 2),
+            chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else CONV_ROUNDS),
+            chosen.precision or ("fp32", "bf16"),
+        )
+        what = file.stem if file else "networks"
+        rows, machine = found["rows"], found["environment"]
+        remarks = [f"{machine['cpu_model']}, {' '.join(machine['isa'])}"]
+        title = f"Convolutions of {file.name}" if file else "Networks of vision and speech"
+        result = {"format": "thresher convolutions", "revision": git_revision(ROOT), "file": what, **found}
+        (output / f"conv-{what}.csv").write_text(conv_page.csv_of(rows), encoding="utf-8")
+        (output / f"conv-{what}.svg").write_text(conv_page.svg_of(rows, title), encoding="utf-8")
+        _write(output, f"conv-{what}", conv_page.table_of(rows, title), remarks, result, "csv", "svg")
     return EXIT_DONE
 
 

@@ -57,7 +57,7 @@ class Squeeze(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: [batch, channels, height, width]."""
-        found = self.expand(functional.relu(self.reduce(x.mean((2, 3), keepdim=True))))
+        found: torch.Tensor = self.expand(functional.relu(self.reduce(x.mean((2, 3), keepdim=True))))
         weighed = x * (found * self.slope + 0.5).clamp(0, 1)
         return x + weighed if self.residual else weighed
 
