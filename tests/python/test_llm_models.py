@@ -9,7 +9,7 @@ import pytest
 
 from thresher.llm.formats import StoredTensor, read_safetensors
 from thresher.llm.models import Decoder, ModelConfig, UnsupportedModelError
-from thresher.llm.models.decoder import MissingTensorError
+from thresher.llm.models.checkpoint import MissingTensorError
 from thresher.llm.runner import Runner, Work
 
 torch = pytest.importorskip("torch")
@@ -162,7 +162,8 @@ def test_one_plan_serves_many_sizes(tmp_path):
     for count in (2, 3, 8, 9, 50, 77, 128):
         actual = runner.run([Work(prompt[:count], 0, [1, 2, 3, 4], 1)])[0]
         assert np.abs(actual - expected[count - 1]).max() < 2e-5 * np.abs(expected).max()
-    assert len(runner._body._many) == 1 and not runner._body._exact
+    assert len(runner._body._many) == 1
+    assert all(plan is runner._body._many[0] for plan, _ in runner._body._chosen.values())
 
 
 def test_what_is_missing_is_named():

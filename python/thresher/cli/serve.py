@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +13,13 @@ from thresher.cli.common import fail
 from thresher.cli.llm import Cache, Length, Model, Precision, Threads
 
 if TYPE_CHECKING:
-    from thresher.llm import LLM
+    from thresher.llm import LLM, TextEncoder
 
 _EPILOG = """
 Examples:
 
 - `thresher serve SmolLM2-135M-Instruct` answers at http://127.0.0.1:8000 as OpenAI's API does
+- `thresher serve model.gguf --embedding all-MiniLM-L6-v2` also turns texts into vectors and ranks documents
 - `thresher serve model.gguf --host 0.0.0.0 --api-key-file keys.txt` lets others in who have a key
 """
 
@@ -30,6 +33,12 @@ def _serve(
     model: Model,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
+    embedding: Annotated[
+        Path | None, typer.Option("--embedding", metavar="MODEL", help="An encoder's folder, for /v1/embeddings.")
+    ] = None,
+    embedding_name: Annotated[
+        str | None, typer.Option("--embedding-name", help="Of the encoder for clients; default: its folder's.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Of the model for clients; default: its file's.")] = None,
     api_key: Annotated[
         list[str] | None, typer.Option("--api-key", metavar="KEY", help="Clients have to send it; may be repeated.")
@@ -105,8 +114,18 @@ def _serve(
         speculation=speculation,
         num_threads=threads,
     )
+    encoder = None if embedding is None else _load_encoder(embedding, num_threads=threads)
+    encoder_name = embedding_name or ("" if embedding is None else embedding.absolute().name)
+    if encoder_name == (name or model.stem):
+        fail(f"expected a name of its own for each model, got {encoder_name} twice; give --embedding-name")
     with llm:
-        service = Service(llm, name or model.stem, stall_s=stall_seconds)
+        service = Service(
+            llm,
+            name or model.stem,
+            encoder=encoder,
+            encoder_name=encoder_name,
+            stall_s=stall_seconds,
+        )
         app = create_app(
             service,
             api_keys=keys,
@@ -148,10 +167,24 @@ def _load(model: Path, **options: object) -> LLM:
     from thresher.cli.common import engine
 
     engine()
-    try:
+    with _loading():
         from thresher.llm import LLM
 
         return LLM(model, **options)  # type: ignore[arg-type]
+
+
+def _load_encoder(model: Path, **options: object) -> TextEncoder:
+    with _loading():
+        from thresher.llm import TextEncoder
+
+        return TextEncoder(model, **options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Says what is wrong with a model."""
+    try:
+        yield
     except (OSError, ValueError, NotImplementedError, MemoryError) as error:
         fail(str(error))
     except ModuleNotFoundError as error:

@@ -10,6 +10,7 @@ from thresher.llm.engine import EngineClosedError, EngineStats, QueueFullError
 from thresher.llm.models import UnsupportedModelError
 from thresher.llm.request import Delta, RequestStats
 from thresher.llm.sampling import Logprobs, SamplingParams
+from thresher.llm.text_encoder import TextEncoder
 from thresher.llm.tokenizer import ChatTemplateError, Tokenizer
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RequestStats",
     "SamplingParams",
     "Stream",
+    "TextEncoder",
     "Tokenizer",
     "UnsupportedModelError",
 ]

@@ -67,7 +67,7 @@ def _encoded(tensor: StoredTensor, weights: str) -> StoredTensor:
 
 
 def _folder(path: Path) -> Loaded:
-    described = _json(path / "config.json")
+    described = read_json(path / "config.json")
     config = ModelConfig.from_dict(described)
     tensors: Mapping[str, StoredTensor] = read_safetensors(path)
     quantized = described.get("quantization_config")
@@ -92,15 +92,25 @@ def _gguf(path: Path) -> Loaded:
     return Loaded(config, tensors, tokenizer, tuple(sorted(ends)))
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path, kind: type = dict) -> Any:
+    """What a file of a model's folder says.
+
+    Args:
+      file: the file.
+      kind: what has to be in it, dict or list.
+
+    Raises:
+      FileNotFoundError: it does not exist.
+      ValueError: it is not JSON, or holds something else.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"expected {file}, got none; is this a model's folder?")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file}: expected JSON, got {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{file}: expected an object, got a {type(found).__name__}")
+    if not isinstance(found, kind):
+        raise ValueError(f"{file}: expected {'an object' if kind is dict else 'a list'}, got a {type(found).__name__}")
     return found
 
 
@@ -108,7 +118,7 @@ def _ends(path: Path, config: ModelConfig, tokenizer: Tokenizer | None) -> tuple
     """What generation_config.json says ends an answer, else config.json, else the tokenizer."""
     file = path / "generation_config.json"
     if file.is_file():
-        found = _json(file).get("eos_token_id")
+        found = read_json(file).get("eos_token_id")
         if isinstance(found, list):
             return tuple(int(token) for token in found)
         if found is not None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +12,12 @@ import numpy.typing as npt
 from thresher import _engine
 from thresher.llm.formats.tensors import stored_bytes
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
-
-_log = logging.getLogger(__name__)
+from thresher.llm.plans import Plans
+from thresher.llm.tensor_place import tensor_place
 
 CACHES = ("f32", "bf16", "f16", "q8_0", "q4_0")  # how keys and values may be kept
 _ALIGNMENT = 64
-_LEAST_EXTENT = 8  # a plan for many sizes is looked for with at least so much room
+_SAMPLES = ((7,), (11,), (13,), (20,), (37,))
 
 
 @dataclasses.dataclass(slots=True)
@@ -107,8 +104,8 @@ class Runner:
         self._table_of: list[list[int]] = [[] for _ in range(max_batch)]
         self._fixed_places = b"".join(
             [
-                *(_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, self._tables)),
-                *(_place(state.address, shape) for state in self._states),
+                *(tensor_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, self._tables)),
+                *(tensor_place(state.address, shape) for state in self._states),
             ]
         )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
@@ -117,8 +114,8 @@ class Runner:
         self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
         self._rows = np.empty((self.max_scored, config.hidden_size), np.float32)
         self._logits = np.empty((self.max_scored, config.vocab_size), np.float32)
-        self._body = _Plans("body", self._body_graph, max_tokens, self._store, name, self._options)
-        self._head = _Plans("head", decoder.head, self.max_scored, self._store, name, self._options)
+        self._body = Plans("body", self._body_graph, {"rows": max_tokens}, _SAMPLES, self._store, name, self._options)
+        self._head = Plans("head", decoder.head, {"rows": self.max_scored}, _SAMPLES, self._store, name, self._options)
 
     @property
     def weight_bytes(self) -> int:
@@ -132,10 +129,10 @@ class Runner:
 
     def prepare(self) -> None:
         """Makes the plans that one sequence alone wants: for one token and for many."""
-        self._body.at(1)
-        self._head.at(1)
+        self._body.at((1,))
+        self._head.at((1,))
         if self.max_tokens > 1:
-            self._body.at(min(self.max_tokens, 64))
+            self._body.at((min(self.max_tokens, 64),))
 
     def run(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
         """Computes one step.
@@ -171,20 +168,22 @@ class Runner:
             wanted.extend(range(end - item.scored, end))
             start = end
         self._starts[len(work) + 1 :] = start
-        self._body.run(start, *(self._body_places.get(start) or self._place_body(start)))
+        self._body.run((start,), *(self._body_places.get(start) or self._place_body(start)))
         count = len(wanted)
         if not count:
             return self._logits[:0]
         every = count == start
         if not every:
             np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
-        self._head.run(count, *(self._head_places.get((count, every)) or self._place_head(count, every)))
+        self._head.run((count,), *(self._head_places.get((count, every)) or self._place_head(count, every)))
         return self._logits[:count]
 
     def _place_body(self, tokens: int) -> tuple[bytes, bytes]:
         """What the body takes and gives; kept for numbers of tokens that come with answers alone."""
-        inputs = b"".join([*(_place(address, (tokens,)) for address in self._token_addresses), self._fixed_places])
-        places = inputs, _place(self._hidden.ctypes.data, (tokens, self._decoder.config.hidden_size))
+        inputs = b"".join(
+            [*(tensor_place(address, (tokens,)) for address in self._token_addresses), self._fixed_places]
+        )
+        places = inputs, tensor_place(self._hidden.ctypes.data, (tokens, self._decoder.config.hidden_size))
         if tokens <= self.max_batch:
             self._body_places[tokens] = places
         return places
@@ -193,8 +192,8 @@ class Runner:
         config = self._decoder.config
         rows = (self._hidden if every else self._rows).ctypes.data
         places = (
-            _place(rows, (scores, config.hidden_size)),
-            _place(self._logits.ctypes.data, (scores, config.vocab_size)),
+            tensor_place(rows, (scores, config.hidden_size)),
+            tensor_place(self._logits.ctypes.data, (scores, config.vocab_size)),
         )
         self._head_places[scores, every] = places
         return places
@@ -214,66 +213,3 @@ class _Pages:
     def address(self) -> int:
         """Where they begin."""
         return -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
-
-
-class _Plans:
-    """The plans of one graph: one for a single row, others for many numbers of rows each."""
-
-    def __init__(
-        self,
-        part: str,
-        build: Any,
-        most: int,
-        store: _engine.WeightStore,
-        name: str,
-        options: dict[str, Any],
-    ) -> None:
-        self._part, self._build, self._most, self._store, self._name = part, build, most, store, name
-        self._options = options
-        self._exact: dict[int, _engine.Plan] = {}
-        self._many: list[_engine.Plan] = []
-        self._family: _engine.GraphFamily | None = None
-        self._chosen: dict[int, tuple[_engine.Plan, tuple[int, ...]]] = {}
-
-    def run(self, rows: int, inputs: bytes, outputs: bytes) -> None:
-        plan, sizes = self._chosen.get(rows) or self.at(rows)
-        plan.run_at(inputs, outputs, sizes)
-
-    def at(self, rows: int) -> tuple[_engine.Plan, tuple[int, ...]]:
-        """The plan for so many rows, and the sizes to run it with."""
-        found = self._chosen.get(rows)
-        if found is None:
-            found = self._chosen[rows] = self._find(rows)
-        return found
-
-    def _find(self, rows: int) -> tuple[_engine.Plan, tuple[int, ...]]:
-        for plan in self._many:
-            if plan.admits([rows]):
-                return plan, (rows,)
-        if rows > 1 and self._most >= _LEAST_EXTENT:
-            try:
-                if self._family is None:
-                    samples = [([size], self._build(size)) for size in (7, 11, 13, 20, 37)]
-                    self._family = _engine.GraphFamily.fit(["rows"], 1, samples)
-                plan = _engine.Plan.build_extent(
-                    self._family,
-                    self._store,
-                    [rows],
-                    [max(self._most, rows + _LEAST_EXTENT)],
-                    name=f"{self._name}.{self._part}",
-                    **self._options,
-                )
-            except (NotImplementedError, ValueError) as error:
-                _log.info("%s: a plan for %d rows alone: %s", self._part, rows, error)
-            else:
-                self._many.append(plan)
-                return plan, (rows,)
-        plan = _engine.Plan.build(self._build(rows), self._store, name=f"{self._name}.{self._part}", **self._options)
-        self._exact[rows] = plan
-        return plan, ()
-
-
-def _place(address: int, shape: tuple[int, ...]) -> bytes:
-    """A row-major tensor, as Plan.run_at() takes it."""
-    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    return struct.pack(f"={2 + 2 * len(shape)}q", address, len(shape), *shape, *strides)

@@ -79,6 +79,31 @@ class Tokenizer:
         """Tokens of a text; with `special` those that the tokenizer puts around it, too."""
         return list(self.backend.encode(text, add_special_tokens=special).ids)
 
+    def encode_pair(
+        self, text: str, pair: str | None = None, *, most: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Tokens of a text or a pair with those that the tokenizer puts around it, and which text each belongs to.
+
+        Args:
+          text: the first text.
+          pair: the second one.
+          most: tokens that there may be; of a pair the second text is cut, then the first.
+
+        Raises:
+          ValueError: not even what stands around a text has room.
+        """
+        first = self.backend.encode(text, add_special_tokens=False)
+        second = None if pair is None else self.backend.encode(pair, add_special_tokens=False)
+        if most is not None:
+            room = most - int(self.backend.num_special_tokens_to_add(pair is not None))
+            if room < 1:
+                raise ValueError(f"expected at least {most + 1 - room} tokens, got {most}")
+            first.truncate(room)
+            if second is not None:
+                second.truncate(max(room - len(first.ids), 0))
+        encoded = self.backend.post_process(first, second, True)
+        return list(encoded.ids), list(encoded.type_ids)
+
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of tokens."""
         return str(self.backend.decode(list(tokens), skip_special_tokens=skip_special))

@@ -14,8 +14,10 @@ from starlette.routing import Route
 from thresher.llm import LLM
 from thresher.serve.chat_completions import ChatCompletions
 from thresher.serve.completions import Completions
+from thresher.serve.embeddings import Embeddings
 from thresher.serve.messages import Messages
 from thresher.serve.profiles import Profiles
+from thresher.serve.rerank import Rerank
 from thresher.serve.responses import Responses, stream_error
 from thresher.serve.service import Service
 from thresher.serve.simple_endpoints import Health, Metrics, Models, Tokens
@@ -64,6 +66,9 @@ def create_app(
         route("/v1/responses", Responses(service), "POST", stream_error),
         route("/v1/messages", messages.answer, "POST"),
         route("/v1/messages/count_tokens", messages.count, "POST"),
+        route("/v1/embeddings", Embeddings(service), "POST"),
+        route("/v1/rerank", Rerank(service), "POST"),
+        route("/rerank", Rerank(service), "POST"),
         route("/v1/models", models.all, "GET"),
         route("/v1/models/{name:path}", models.one, "GET"),
         route("/tokenize", tokens.encode, "POST"),

@@ -51,6 +51,8 @@ class Metrics:
         )
         self.registry.register(refused)
         self._refused, self._name = refused, name
+        encoded = [("texts", "Texts that an encoder has read."), ("tokens", "Tokens of them.")]
+        self._encoded = [Counter(f"thresher:encoded_{key}", about, registry=self.registry) for key, about in encoded]
 
     def end(self, stats: RequestStats, now: float) -> None:
         """A prompt has all its answers."""
@@ -66,6 +68,11 @@ class Metrics:
     def refuse(self, status: int) -> None:
         """A request was refused."""
         self._refused.labels(self._name, str(status)).inc()
+
+    def encoded(self, texts: int, tokens: int) -> None:
+        """An encoder has read texts."""
+        for counter, count in zip(self._encoded, (texts, tokens), strict=True):
+            counter.inc(count)
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """All of it, and its content type, as a scraper that sends `accept` wants it."""

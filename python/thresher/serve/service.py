@@ -6,36 +6,49 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from thresher.llm import LLM, AsyncStream, Delta, EngineClosedError, QueueFullError, SamplingParams
+from thresher.llm import LLM, AsyncStream, Delta, EngineClosedError, QueueFullError, SamplingParams, TextEncoder
 from thresher.llm.tokenizer import Tokenizer
+from thresher.serve.encoding import Encoding
 from thresher.serve.metrics import Metrics
 from thresher.web.errors import ApiError
 
 _LONG_TEXT = 20_000  # characters beyond which a thread makes tokens of a text, and others go on meanwhile
 _SMOOTHING = 0.1
 _SHUTDOWN = "the server is shutting down; try again"
+T = TypeVar("T")
 _NAMED = re.compile(r"([a-z_]+): expected ")
 
 
 class Service:
     """A model and its state, for the endpoints; belongs to one event loop."""
 
-    def __init__(self, llm: LLM, name: str, *, stall_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        name: str,
+        *,
+        encoder: TextEncoder | None = None,
+        encoder_name: str = "embedding",
+        stall_s: float = 10.0,
+    ) -> None:
         """Serves a model.
 
         Args:
           llm: the model.
           name: as clients call it.
+          encoder: for /v1/embeddings and /v1/rerank; None: there are none.
+          encoder_name: as clients call that.
           stall_s: a step that takes longer than this counts as one that never ends.
         """
         self.llm = llm
         self.name = name
         self.created = int(time.time())
         self.metrics = Metrics(llm, name)
+        self._encoding = None if encoder is None else Encoding(encoder, encoder_name, self.metrics)
         self._stall_s = stall_s
         self._open: set[Answers] = set()
         self._draining = False
@@ -58,7 +71,8 @@ class Service:
         engine = self.llm.engine
         if engine.failure is not None:
             return "dead"
-        if engine.busy_s > self._stall_s:
+        encoding = self._encoding
+        if engine.busy_s > self._stall_s or (encoding is not None and encoding.busy_s > self._stall_s):
             return "stalled"
         return "draining" if self._draining else "ok"
 
@@ -69,9 +83,41 @@ class Service:
           ApiError: it is another.
         """
         if name is not None and name != self.name:
+            raise _other_model(self.name, name)
+
+    @property
+    def models(self) -> list[tuple[str, int, int]]:
+        """Of each model its name, since when it is served, and its longest text."""
+        found = [(self.name, self.created, self.llm.engine.max_length)]
+        if self._encoding is not None:
+            found.append((self._encoding.name, self._encoding.created, self._encoding.encoder.max_length))
+        return found
+
+    def encoding(self, name: str | None) -> Encoding:
+        """The encoder.
+
+        Raises:
+          ApiError: there is none, it is called otherwise, or the server takes no requests.
+        """
+        encoding = self._encoding
+        if encoding is None:
             raise ApiError(
-                404, f"expected the model {self.name!r}, got {name[:80]!r}", param="model", code="model_not_found"
+                404,
+                "expected a model for embeddings, got none; start the server with --embedding",
+                code="model_not_found",
             )
+        if name is not None and name != encoding.name:
+            raise _other_model(encoding.name, name)
+        if self._draining:
+            raise ApiError(503, _SHUTDOWN, code="draining")
+        return encoding
+
+    async def beside_the_loop(self, size: int, work: Callable[[], T]) -> T:
+        """What `work` gives about so many characters, in a thread where they are many; ValueError becomes a refusal."""
+        try:
+            return work() if size <= _LONG_TEXT else await asyncio.to_thread(work)
+        except ValueError as error:
+            raise refusal(error) from None
 
     async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of a text."""
@@ -127,6 +173,8 @@ class Service:
 
     def abort(self) -> None:
         """Fails what is open: it is answered with 503."""
+        if self._encoding is not None:
+            self._encoding.abort(ApiError(503, _SHUTDOWN, code="shutting_down"))
         for answers in list(self._open):
             answers.stream.fail(ApiError(503, _SHUTDOWN, code="shutting_down"))
 
@@ -204,6 +252,10 @@ class Answers:
             "prompt_tokens_details": {"cached_tokens": sum(s.cached_tokens for s in stats)},
             "completion_tokens_details": {"accepted_prediction_tokens": sum(s.accepted_tokens for s in stats)},
         }
+
+
+def _other_model(name: str, got: str) -> ApiError:
+    return ApiError(404, f"expected the model {name!r}, got {got[:80]!r}", param="model", code="model_not_found")
 
 
 def refusal(error: ValueError) -> ApiError:

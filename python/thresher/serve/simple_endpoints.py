@@ -19,22 +19,20 @@ class Models:
 
     async def all(self, exchange: Exchange) -> None:
         """What is served."""
-        await exchange.send_json({"object": "list", "data": [self._card()]})
+        await exchange.send_json({"object": "list", "data": [_card(*model) for model in self._service.models]})
 
     async def one(self, exchange: Exchange) -> None:
         """One of them."""
-        self._service.check_name(exchange.path_values["name"])
-        await exchange.send_json(self._card())
+        wanted = exchange.path_values["name"]
+        found = next((model for model in self._service.models if model[0] == wanted), None)
+        if found is None:
+            self._service.check_name(wanted)
+        else:
+            await exchange.send_json(_card(*found))
 
-    def _card(self) -> dict[str, Any]:
-        service = self._service
-        return {
-            "id": service.name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "thresher",
-            "max_model_len": service.llm.engine.max_length,
-        }
+
+def _card(name: str, created: int, max_length: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "thresher", "max_model_len": max_length}
 
 
 class Tokens:

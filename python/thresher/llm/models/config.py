@@ -124,7 +124,12 @@ def _check(config: ModelConfig) -> None:
         raise UnsupportedModelError(f"config.json: expected a head size that 16 divides, got {config.head_size}")
 
 
-def _activation(name: str) -> str:
+def activation_of(name: str) -> str:
+    """What the operator `linear` calls an activation of config.json.
+
+    Raises:
+      UnsupportedModelError: there is none.
+    """
     if name not in _ACTIVATIONS:
         raise UnsupportedModelError(f"config.json: expected an activation of {sorted(_ACTIVATIONS)}, got {name!r}")
     return _ACTIVATIONS[name]
@@ -189,7 +194,7 @@ def _common(config: Mapping[str, Any]) -> dict[str, Any]:
         "windows": _windows(config, False),
         "ropes": (_rope(config, head_size),) * layers,
         "attention_scale": head_size**-0.5,
-        "activation": _activation(config.get("hidden_act", "silu")),
+        "activation": activation_of(config.get("hidden_act", "silu")),
         "tie_embeddings": bool(config.get("tie_word_embeddings", False)),
         "eos_token_ids": _tokens(config.get("eos_token_id")),
         "bos_token_id": config.get("bos_token_id"),
@@ -290,7 +295,7 @@ def _gpt2(config: Mapping[str, Any]) -> ModelConfig:
         ropes=(None,) * layers,
         attention_scale=(hidden // heads) ** -0.5 if config.get("scale_attn_weights", True) else 1.0,
         norm="layer",
-        activation=_activation(config.get("activation_function", "gelu_new")),
+        activation=activation_of(config.get("activation_function", "gelu_new")),
         gated=False,
         tie_embeddings=True,
         learned_positions=config["n_positions"],

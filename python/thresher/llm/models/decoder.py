@@ -11,17 +11,14 @@ import numpy.typing as npt
 from thresher import _engine
 from thresher.llm.formats import StoredTensor
 from thresher.llm.models import rope
+from thresher.llm.models.checkpoint import Checkpoint
 from thresher.llm.models.config import ModelConfig, Rope
-from thresher.llm.models.names import Names
+from thresher.llm.models.graph_builder import GraphBuilder
 
 PAGE_TOKENS = 32
 
 
-class MissingTensorError(ValueError):
-    """The checkpoint lacks a tensor that the model wants, or has it in another shape."""
-
-
-class Decoder:
+class Decoder(Checkpoint):
     """Builds the graphs of one model.
 
     `body` reads the tokens of a step and writes their keys and values to the states; `head` scores what may come next.
@@ -38,12 +35,9 @@ class Decoder:
         Raises:
           ValueError: the checkpoint is another model's.
         """
+        super().__init__(config.architecture, tensors)
         self.config = config
         self.max_positions = max_positions
-        self._tensors = tensors
-        self._names = Names(config.architecture, tensors.keys())
-        self._stored: dict[str, StoredTensor] = {}
-        self._small: dict[str, npt.NDArray[np.float32]] = {}
         self._ropes: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = {}
 
     def body(self, tokens: int, sequences: int, table_width: int, pages: Sequence[int], cache: str) -> _engine.Graph:
@@ -125,55 +119,8 @@ class Decoder:
             self._ropes[id(own)] = rope.tables(own, self.max_positions)
         return self._ropes[id(own)]
 
-    def stored(self, name: str, shape: Sequence[int] | None) -> StoredTensor:
-        """A tensor of the checkpoint.
-
-        Raises:
-          MissingTensorError: there is none of that name and shape.
-        """
-        found = self._stored.get(name)
-        if found is None:
-            if name not in self._tensors:
-                raise MissingTensorError(f"expected a tensor {name}, got none; the checkpoint is not complete")
-            found = self._stored[name] = _readable(self._tensors[name])
-        if shape is not None and tuple(found.shape) != tuple(shape):
-            raise MissingTensorError(f"tensor {name}: expected shape {tuple(shape)}, got {tuple(found.shape)}")
-        return found
-
-    def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> npt.NDArray[np.float32]:
-        """A bias or the weight of a norm as f32, plus `offset`."""
-        if name not in self._small:
-            elements = self.stored(name, shape).dequantized().astype(np.float32, copy=False)
-            self._small[name] = np.ascontiguousarray(elements + np.float32(offset) if offset else elements)
-        return self._small[name]
-
-    def columns(self, name: str) -> npt.NDArray[np.int64]:
-        """Which inputs the columns of a weight belong to."""
-        return np.asarray(self._tensors[name].array(), np.int64)
-
-    def has_tensor(self, name: str) -> bool:
-        """Whether the checkpoint has a tensor of that name."""
-        return name in self._tensors
-
-    def name(self, role: str, *numbers: int) -> str:
-        """What the checkpoint calls a tensor, or a linear, in that role."""
-        return self._names.of(role, *numbers)
-
-    def has(self, role: str, *numbers: int) -> bool:
-        """Whether the checkpoint has it."""
-        return self._names.has(role, *numbers)
-
     def _table_shape(self) -> tuple[int, int]:
         return (self.config.vocab_size, self.config.hidden_size)
-
-
-def _readable(tensor: StoredTensor) -> StoredTensor:
-    """The tensor where the engine can read it: at a whole multiple of its elements' size, as floats."""
-    if tensor.encoding in ("f64", "i64", "i32", "i16", "i8", "u8", "bool"):
-        return StoredTensor("f32", tensor.shape, tensor.dequantized().reshape(-1).view(np.uint8))
-    if tensor.encoding in ("f32", "bf16", "f16") and tensor.data.ctypes.data % 4:
-        return StoredTensor(tensor.encoding, tensor.shape, tensor.data.copy())
-    return tensor
 
 
 class _Batch:
@@ -183,35 +130,14 @@ class _Batch:
         self.slots, self.starts, self.lengths, self.tables = slots, starts, lengths, tables
 
 
-class _Layers:
-    """One graph while it is built, and the parts that layers consist of."""
+class _Layers(GraphBuilder):
+    """The parts that layers consist of."""
 
     def __init__(self, decoder: Decoder, tokens: int) -> None:
-        self.graph = _engine.Graph()
-        self.module = ""
+        super().__init__(decoder)
         self._decoder = decoder
         self._config = decoder.config
         self._tokens = tokens
-        self._weights: dict[str, int] = {}
-
-    def add(self, op: str, *inputs: int | None, **attrs: Any) -> int:
-        """A node with one output."""
-        return self.graph.add(op, inputs, attrs, "", self.module)[0]
-
-    def number(self, value: float) -> int:
-        return self.add("full", shape=[], value=float(value), dtype="f32")
-
-    def weight(self, name: str, shape: Sequence[int] | None) -> int:
-        """A weight as the checkpoint stores it, once a graph."""
-        if name not in self._weights:
-            found = self._decoder.stored(name, shape)
-            self._weights[name] = self.graph.weight(name, found.encoding, found.shape, found.data)
-        return self._weights[name]
-
-    def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> int:
-        if name not in self._weights:
-            self._weights[name] = self.graph.constant(name, self._decoder.small(name, shape, offset), True)
-        return self._weights[name]
 
     def linear(self, x: int, name: str, inputs: int, outputs: int, **attrs: Any) -> int:
         """x times a weight of the checkpoint, plus its bias if it has one."""

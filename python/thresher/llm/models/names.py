@@ -42,6 +42,21 @@ _GPT2 = {
     "up": "h.{}.mlp.c_fc",
     "down": "h.{}.mlp.c_proj",
 }
+_BERT = {
+    "embedding": "embeddings.word_embeddings.weight",
+    "positions": "embeddings.position_embeddings.weight",
+    "types": "embeddings.token_type_embeddings.weight",
+    "embedding_norm": "embeddings.LayerNorm.weight",
+    "q": "encoder.layer.{}.attention.self.query",
+    "k": "encoder.layer.{}.attention.self.key",
+    "v": "encoder.layer.{}.attention.self.value",
+    "o": "encoder.layer.{}.attention.output.dense",
+    "attention_post_norm": "encoder.layer.{}.attention.output.LayerNorm.weight",
+    "up": "encoder.layer.{}.intermediate.dense",
+    "down": "encoder.layer.{}.output.dense",
+    "feed_forward_post_norm": "encoder.layer.{}.output.LayerNorm.weight",
+    "pooler": "pooler.dense",
+}
 _GGUF = {
     "embedding": "token_embd.weight",
     "norm": "output_norm.weight",
@@ -63,8 +78,9 @@ _GGUF = {
     "down": "blk.{}.ffn_down",
     "router": "blk.{}.ffn_gate_inp",
 }
-_TABLES = {"gemma3_text": _GEMMA, "gpt2": _GPT2}
-_PREFIXES = ("model.", "", "transformer.", "model.language_model.", "language_model.model.")
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert")
+_TABLES = {"gemma3_text": _GEMMA, "gpt2": _GPT2, **dict.fromkeys(_ENCODERS, _BERT)}
+_PREFIXES = ("model.", "", "transformer.", "model.language_model.", "language_model.model.", "bert.", "roberta.")
 _HEADS = ("lm_head", "language_model.lm_head")
 
 

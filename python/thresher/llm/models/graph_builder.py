@@ -1,0 +1,45 @@
+"""One graph while it is built from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thresher import _engine
+from thresher.llm.models.checkpoint import Checkpoint
+
+
+class GraphBuilder:
+    """A graph, and what all models add to it.
+
+    Attributes:
+      graph: the graph.
+      module: what nodes that are added belong to, in profiles.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.graph = _engine.Graph()
+        self.module = ""
+        self._checkpoint = checkpoint
+        self._weights: dict[str, int] = {}
+
+    def add(self, op: str, *inputs: int | None, **attrs: Any) -> int:
+        """A node with one output."""
+        return self.graph.add(op, inputs, attrs, "", self.module)[0]
+
+    def number(self, value: float) -> int:
+        """A scalar, f32."""
+        return self.add("full", shape=[], value=float(value), dtype="f32")
+
+    def weight(self, name: str, shape: Sequence[int] | None) -> int:
+        """A weight as the checkpoint stores it, once a graph."""
+        if name not in self._weights:
+            found = self._checkpoint.stored(name, shape)
+            self._weights[name] = self.graph.weight(name, found.encoding, found.shape, found.data)
+        return self._weights[name]
+
+    def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> int:
+        """A bias or the weight of a norm, f32, once a graph."""
+        if name not in self._weights:
+            self._weights[name] = self.graph.constant(name, self._checkpoint.small(name, shape, offset), True)
+        return self._weights[name]
