@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,13 +14,14 @@ from thresher.cli.common import fail
 from thresher.cli.llm import Cache, Length, Model, Precision, Threads
 
 if TYPE_CHECKING:
-    from thresher.llm import LLM, TextEncoder
+    from thresher.serve.served_model import ServedModel
 
 _EPILOG = """
 Examples:
 
 - `thresher serve SmolLM2-135M-Instruct` answers at http://127.0.0.1:8000 as OpenAI's API does
 - `thresher serve model.gguf --embedding all-MiniLM-L6-v2` also turns texts into vectors and ranks documents
+- `thresher serve model.gguf --processes 2` has two engines, each on half of the cores
 - `thresher serve model.gguf --host 0.0.0.0 --api-key-file keys.txt` lets others in who have a key
 """
 
@@ -57,6 +59,9 @@ def _serve(
         Path | None, typer.Option("--tls-certificate", metavar="FILE", help="In PEM; answers by HTTPS.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Of the certificate.")] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Each with the model, on a share of the cores.")
+    ] = 1,
     max_batch: Annotated[int, typer.Option("--max-batch", metavar="N", min=1, help="Answers at a time.")] = 16,
     max_waiting: Annotated[
         int | None,
@@ -87,7 +92,8 @@ def _serve(
 ) -> None:
     """Serve a language model over HTTP, as OpenAI's API has it."""
     try:
-        from thresher.serve import Service, create_app
+        from thresher.serve.app import guarded
+        from thresher.serve.served_model import ServedModel
         from thresher.web.guard import is_loopback_address
         from thresher.web.running import AddressError, Server, bind, url_of
     except ModuleNotFoundError as error:
@@ -95,6 +101,26 @@ def _serve(
     keys = [*(api_key or ()), *_keys_of(api_key_file)]
     if (tls_certificate is None) != (tls_key is None):
         fail("expected --tls-certificate and --tls-key together, got one of them")
+    served = ServedModel(
+        path=str(model.absolute()),
+        name=name or model.stem,
+        options={
+            "precision": precision,
+            "weights": weights,
+            "kv_cache": kv_cache,
+            "kv_cache_bytes": kv_cache_bytes,
+            "max_batch": max_batch,
+            "max_waiting": max_waiting or max(1, max_batch // 2),  # so that nobody waits as long as an answer takes
+            "max_length": max_length,
+            "speculation": speculation,
+            "num_threads": threads,
+        },
+        embedding=None if embedding is None else str(embedding.absolute()),
+        embedding_name=embedding_name or ("" if embedding is None else embedding.absolute().name),
+        stall_s=stall_seconds,
+    )
+    if served.name == served.embedding_name:
+        fail(f"expected a name of its own for each model, got {served.name} twice; give --embedding-name")
     try:
         bound = bind(host, port)
     except AddressError as error:
@@ -102,46 +128,23 @@ def _serve(
     loopback = is_loopback_address(host)
     if not loopback and not keys:
         typer.echo(f"thresher: warning: whoever reaches {host} may use the model; give --api-key-file", err=True)
-    llm = _load(
-        model,
-        precision=precision,
-        weights=weights,
-        kv_cache=kv_cache,
-        kv_cache_bytes=kv_cache_bytes,
-        max_batch=max_batch,
-        max_waiting=max_waiting or max(1, max_batch // 2),  # so that nobody waits as long as an answer takes
-        max_length=max_length,
-        speculation=speculation,
-        num_threads=threads,
-    )
-    encoder = None if embedding is None else _load_encoder(embedding, num_threads=threads)
-    encoder_name = embedding_name or ("" if embedding is None else embedding.absolute().name)
-    if encoder_name == (name or model.stem):
-        fail(f"expected a name of its own for each model, got {encoder_name} twice; give --embedding-name")
-    with llm:
-        service = Service(
-            llm,
-            name or model.stem,
-            encoder=encoder,
-            encoder_name=encoder_name,
-            stall_s=stall_seconds,
-        )
-        app = create_app(
-            service,
+    url = url_of(bound, tls=tls_key is not None)
+    several = f", by {processes} processes" if processes > 1 else ""
+    with _service(served, max_body_bytes) if processes == 1 else _router(served, processes, max_body_bytes) as front:
+        app = guarded(
+            front.app,
             api_keys=keys,
             allow_origins=allow_origin or (),
             loopback=loopback,
             requests_per_minute=requests_per_minute,
-            max_body_bytes=max_body_bytes,
         )
-        url = url_of(bound, tls=tls_key is not None)
         try:
             server = Server(
                 app,
-                drain=service.drain,
-                abort=service.abort,
+                drain=front.drain,
+                abort=front.abort,
                 shutdown_s=shutdown_seconds,
-                ready=lambda: typer.echo(f"{service.name} at {url}/v1"),
+                ready=lambda: typer.echo(f"{served.name} at {url}/v1{several}"),
                 tls_certificate=tls_certificate,
                 tls_key=tls_key,
                 access_log=access_log,
@@ -149,6 +152,53 @@ def _serve(
         except OSError as error:
             fail(f"expected a certificate and its key, got {error}")
         server.run(sockets=[bound])
+
+
+class _Front(NamedTuple):
+    """What answers requests, and how it is told of the end."""
+
+    app: Any
+    drain: Callable[[], None]
+    abort: Callable[[], None]
+
+
+@contextmanager
+def _service(served: ServedModel, max_body_bytes: int) -> Iterator[_Front]:
+    """The model in this process."""
+    from thresher.cli.common import engine
+    from thresher.serve.app import create_routes
+
+    engine()
+    try:
+        service = served.load()
+    except (OSError, ValueError, NotImplementedError, MemoryError) as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"expected the module {error.name}, got none; pip install 'thresher[serve]'")
+    with service.llm:
+        yield _Front(create_routes(service, max_body_bytes), service.drain, service.abort)
+
+
+@contextmanager
+def _router(served: ServedModel, processes: int, max_body_bytes: int) -> Iterator[_Front]:
+    """The model in processes of their own, each on a share of the cores."""
+    from thresher.cli.common import engine
+    from thresher.serve.router import Router
+    from thresher.serve.workers import WorkerError, Workers
+
+    engine()
+    with tempfile.TemporaryDirectory(prefix="thresher-") as folder:  # nobody else may read it
+        try:
+            workers = Workers.of(served, processes, Path(folder), max_body_bytes=max_body_bytes)
+            workers.start()
+        except (ValueError, WorkerError) as error:
+            fail(str(error))
+        try:
+            router = Router(workers, max_body_bytes=max_body_bytes)
+            yield _Front(router, router.drain, workers.stop)
+        finally:
+            workers.stop()
+            workers.join()
 
 
 def _keys_of(file: Path | None) -> list[str]:
@@ -161,31 +211,3 @@ def _keys_of(file: Path | None) -> list[str]:
     if not keys:
         fail(f"expected a key a line in {file}, got none")
     return keys
-
-
-def _load(model: Path, **options: object) -> LLM:
-    from thresher.cli.common import engine
-
-    engine()
-    with _loading():
-        from thresher.llm import LLM
-
-        return LLM(model, **options)  # type: ignore[arg-type]
-
-
-def _load_encoder(model: Path, **options: object) -> TextEncoder:
-    with _loading():
-        from thresher.llm import TextEncoder
-
-        return TextEncoder(model, **options)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _loading() -> Iterator[None]:
-    """Says what is wrong with a model."""
-    try:
-        yield
-    except (OSError, ValueError, NotImplementedError, MemoryError) as error:
-        fail(str(error))
-    except ModuleNotFoundError as error:
-        fail(f"expected the module {error.name}, got none; pip install 'thresher[serve]'")

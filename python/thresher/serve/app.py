@@ -16,19 +16,18 @@ from thresher.serve.chat_completions import ChatCompletions
 from thresher.serve.completions import Completions
 from thresher.serve.embeddings import Embeddings
 from thresher.serve.messages import Messages
+from thresher.serve.paths import OPEN, UNCOUNTED, error_body_of, stream_error_of
 from thresher.serve.profiles import Profiles
 from thresher.serve.rerank import Rerank
-from thresher.serve.responses import Responses, stream_error
+from thresher.serve.responses import Responses
 from thresher.serve.service import Service
 from thresher.serve.simple_endpoints import Health, Metrics, Models, Tokens
-from thresher.web.errors import ApiError, anthropic_body, openai_body
+from thresher.web.errors import ApiError
 from thresher.web.exchange import Endpoint, ErrorBody, Exchange
 from thresher.web.guard import Guard
 from thresher.web.page import Page
 
 DEFAULT_BODY_BYTES = 16 << 20
-_OPEN = ("/", "/health", "/ping")  # without a key
-_UNCOUNTED = (*_OPEN, "/metrics")
 _PAGE = Path(__file__).parent / "page.html"
 
 
@@ -53,17 +52,28 @@ def create_app(
       requests_per_minute: of one key, or without keys of one address; None: any number.
       max_body_bytes: of a request.
     """
-    service = llm if isinstance(llm, Service) else Service(llm, name)
+    return guarded(
+        create_routes(llm if isinstance(llm, Service) else Service(llm, name), max_body_bytes),
+        api_keys=api_keys,
+        allow_origins=allow_origins,
+        loopback=loopback,
+        requests_per_minute=requests_per_minute,
+    )
 
-    def route(path: str, handler: Any, method: str, in_stream: ErrorBody | None = None) -> Route:
-        return Route(path, Endpoint(handler, _body_of(path), max_body_bytes, in_stream), methods=[method])
+
+def create_routes(service: Service, max_body_bytes: int = DEFAULT_BODY_BYTES) -> Any:
+    """The same with nothing before it: whoever reaches it may ask."""
+
+    def route(path: str, handler: Any, method: str) -> Route:
+        endpoint = Endpoint(handler, error_body_of(path), max_body_bytes, stream_error_of(path))
+        return Route(path, endpoint, methods=[method])
 
     models, tokens, messages = Models(service), Tokens(service), Messages(service)
     profiles = Profiles()
     routes = [
         route("/v1/chat/completions", ChatCompletions(service), "POST"),
         route("/v1/completions", Completions(service), "POST"),
-        route("/v1/responses", Responses(service), "POST", stream_error),
+        route("/v1/responses", Responses(service), "POST"),
         route("/v1/messages", messages.answer, "POST"),
         route("/v1/messages/count_tokens", messages.count, "POST"),
         route("/v1/embeddings", Embeddings(service), "POST"),
@@ -82,28 +92,34 @@ def create_app(
         route("/profiles/{number}/{file}", profiles.one, "GET"),
         route("/", Page(_PAGE), "GET"),
     ]
-    app: Any = Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
+    return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
+
+
+def guarded(
+    app: Any,
+    *,
+    api_keys: Sequence[str] = (),
+    allow_origins: Sequence[str] = (),
+    loopback: bool = True,
+    requests_per_minute: int | None = None,
+) -> Any:
+    """An application with a door before it; the arguments are those of create_app()."""
     if allow_origins:
         app = CORSMiddleware(app, allow_origins=list(allow_origins), allow_methods=["GET", "POST"], allow_headers=["*"])
     return Guard(
         app,
         keys=api_keys,
-        open_paths=_OPEN,
+        open_paths=OPEN,
         origins=allow_origins,
         loopback=loopback,
         requests_per_minute=requests_per_minute,
-        free_paths=_UNCOUNTED,
+        free_paths=UNCOUNTED,
         error_body=_body_for,
     )
 
 
 def _body_for(scope: Any) -> ErrorBody:
-    return _body_of(scope["path"])
-
-
-def _body_of(path: str) -> ErrorBody:
-    """Errors are those of the API that a path belongs to."""
-    return anthropic_body if path.startswith("/v1/messages") else openai_body
+    return error_body_of(scope["path"])
 
 
 async def _unknown(request: Any, error: Exception) -> Any:

@@ -10,9 +10,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-import httptools
-
-_READ = 1 << 16
+from thresher.serve.http_answer import HttpAnswer, request_head
 
 
 @dataclasses.dataclass(slots=True)
@@ -73,14 +71,14 @@ class Target:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a page."""
-        answer = _Answer(time.monotonic())
+        answer = _Answer()
         await self._exchange("GET", path, b"", answer, streamed=False)
         return answer.status, bytes(answer.body)
 
     async def stream(self, path: str, body: dict[str, Any], timeout_s: float = 600) -> Timing:
         """Sends a request that streams its answer, and waits for its end; never raises but for what is not HTTP's."""
         timing = Timing(begun=time.monotonic())
-        answer = _Answer(timing.begun)
+        answer = _Answer()
         try:
             await asyncio.wait_for(
                 self._exchange("POST", path, json.dumps(body).encode(), answer, streamed=True), timeout_s
@@ -92,7 +90,7 @@ class Target:
                 timing.error = answer.error
             elif not answer.finished:
                 timing.error = "the stream ended without [DONE]"
-        except (OSError, httptools.HttpParserError, asyncio.TimeoutError, ValueError) as error:
+        except (OSError, asyncio.TimeoutError, ValueError) as error:
             timing.status, timing.error = answer.status, f"{type(error).__name__}: {error}"
         timing.times, timing.ended = answer.times, time.monotonic()
         timing.prompt_tokens, timing.finish_reason = answer.prompt_tokens, answer.finish_reason
@@ -102,44 +100,32 @@ class Target:
     async def _exchange(self, method: str, path: str, body: bytes, answer: _Answer, *, streamed: bool) -> None:
         reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self._tls)
         try:
-            head = f"{method} {self._path}{path} HTTP/1.1\r\nHost: {self._netloc}\r\nConnection: close\r\n"
-            if self._key:
-                head += f"Authorization: Bearer {self._key}\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            parser = httptools.HttpResponseParser(answer)
-            answer.take_status = parser.get_status_code
-            answer.streamed = streamed
-            while not answer.whole:
-                data = await reader.read(_READ)
-                if not data:
-                    break
-                parser.feed_data(data)
+            headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+            writer.write(request_head(method, f"{self._path}{path}", self._netloc, len(body), headers) + body)
+            got = HttpAnswer(reader)
+            await got.begin()
+            answer.status = got.status
+            while part := await got.part():
+                answer.add(part, streamed=streamed)
         finally:
             writer.close()
 
 
 class _Answer:
-    """What the parser of HTTP is told to call."""
+    """What has come of an answer."""
 
-    def __init__(self, begun: float) -> None:
-        self.begun = begun
+    def __init__(self) -> None:
         self.status = 0
-        self.streamed = False
-        self.whole = self.finished = False
+        self.finished = False
         self.body = bytearray()
         self.times: list[float] = []
         self.error = ""
         self.prompt_tokens = self.output_tokens = 0
         self.finish_reason: str | None = None
-        self.take_status: Any = None
 
-    def on_headers_complete(self) -> None:
-        self.status = int(self.take_status())
-
-    def on_body(self, data: bytes) -> None:
+    def add(self, data: bytes, *, streamed: bool) -> None:
         self.body += data
-        if not self.streamed or self.status != 200:
+        if not streamed or self.status != 200:
             return
         *events, rest = bytes(self.body).replace(b"\r\n", b"\n").split(b"\n\n")
         self.body = bytearray(rest)
@@ -148,9 +134,6 @@ class _Answer:
             for line in event.split(b"\n"):
                 if line.startswith(b"data:"):
                     self._take(line[5:].strip(), now)
-
-    def on_message_complete(self) -> None:
-        self.whole = True
 
     def _take(self, data: bytes, now: float) -> None:
         if data == b"[DONE]":
