@@ -198,7 +198,8 @@ def tests_session(session: nox.Session) -> None:
     parser = parser_of(
         "tests",
         "Builds the wheel and thresher_tests, runs ctest, installs the wheel beside PyTorch and a real model, runs "
-        "pytest; with --only cpp no wheel is built and no PyTorch installed. Other arguments go to pytest. For another "
+        "pytest; with --only cpp no wheel is built and no PyTorch installed. Other arguments go to pytest; `serve` "
+        "as the first of them runs the tests of the server alone, those that take minutes included. For another "
         "architecture the C++ tests run emulated. With --container, wheel and tests are built in the platform's image "
         "and run in a clean one of the wheel's architecture (docs/containers.md); other arguments then go to "
         "scripts/wheel_test.py.",
@@ -206,6 +207,7 @@ def tests_session(session: nox.Session) -> None:
             "",
             "--only cpp --filter Gemm",
             "--only python -k doctor -x",
+            "serve",
             "--build-type Debug",
             "--platform arm --filter Gemm",
             "--platform arm --container",
@@ -237,6 +239,10 @@ def tests_session(session: nox.Session) -> None:
         if only == "python" and platform.cross:
             raise ToolchainError(f"Python tests for {platform.machine} need --container on this machine.")
         ctest = ["-R", options.filter] if options.filter else []
+        if rest[:1] == ["serve"]:
+            everything = ["-m", "thorough or not thorough", *rest[1:]]
+            tests.run_tests(flavour, only="python", ctest=ctest, pytest=everything, places=tests.SERVE_TESTS)
+            return
         tests.run_tests(flavour, only=only, ctest=ctest, pytest=rest)
 
     carry_out(session, parser, action, passes_on=True)

@@ -341,8 +341,9 @@ class Podman(Engine):
         return limit_options(self.host)
 
     def build_command(self, request: BuildRequest) -> list[str]:
-        """A name that is here already is not asked for on a registry."""
-        return [*super().build_command(request)[:1], "--layers", "--pull=never", *super().build_command(request)[1:]]
+        """A name that is here already is not asked for on a registry; Docker's format keeps health checks."""
+        own = ["--layers", "--pull=never", "--format=docker"]
+        return [*super().build_command(request)[:1], *own, *super().build_command(request)[1:]]
 
     def run_command(self, request: RunRequest) -> list[str]:
         """See Engine.run_command."""

@@ -20,9 +20,9 @@ from .engine import BuildRequest, Engine, Image
 from .host import HostConfiguration
 from .image_pins import Pins, read_pins
 
-TARGETS = ("base", "build", "dev", "test", "runtime")
+TARGETS = ("base", "build", "dev", "test", "runtime", "serve")
 # The images of the architecture that a wheel is for, whatever that of this machine is.
-OF_THE_WHEEL = ("test", "runtime")
+OF_THE_WHEEL = ("test", "runtime", "serve")
 NAME = "localhost/thresher"
 LABEL = "thresher.image"
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -36,8 +36,11 @@ INPUTS = (
 )
 # What only the images of a platform are made of.
 PLATFORM_INPUTS = {"cuda": ("requirements/locks/cuda-compiler.txt",)}
-# What only the image that runs models is made of, beside the wheels in dist/.
-RUNTIME_INPUT = "requirements/locks/proof.txt"
+# What only the images that run and serve models are made of, beside the wheels in dist/.
+WHEEL_INPUTS = {
+    "runtime": ("requirements/locks/proof.txt",),
+    "serve": ("requirements/locks/proof.txt", "requirements/locks/serve.txt"),
+}
 # What the images of a platform take at most while they are built, in GiB.
 SPACE_GIB = {"x86": 4, "arm": 4, "cuda": 8}
 
@@ -160,10 +163,9 @@ def _inputs(spec: ImageSpec) -> dict[str, bytes]:
     Raises:
         ToolchainError: the image is to hold a wheel, and there is none for its architecture.
     """
-    names = [*INPUTS, *PLATFORM_INPUTS.get(spec.platform, ())]
+    names = [*INPUTS, *PLATFORM_INPUTS.get(spec.platform, ()), *WHEEL_INPUTS.get(spec.target, ())]
     files = {name: (ROOT / name).read_bytes() for name in names}
-    if spec.target == "runtime":
-        files[RUNTIME_INPUT] = (ROOT / RUNTIME_INPUT).read_bytes()
+    if spec.target in WHEEL_INPUTS:
         wheels = sorted((ROOT / "dist").glob(f"thresher-*_{spec.machine.machine}.whl"))
         if not wheels:
             raise ToolchainError(

@@ -97,10 +97,13 @@ class Environment:
 
 TOOLS = Environment("tools", ("build.txt",))
 CHECKS = Environment("checks", ("check.txt",))
-MODEL = Environment("model", (PYTORCH, "numpy.txt", "model.txt"), ("model-weights.txt",))
+MODEL = Environment("model", (PYTORCH, "numpy.txt", "model.txt", "tokenizers.txt"), ("model-weights.txt",))
 RUNTIME = Environment("runtime", ("runtime.txt",), base=MODEL)
 TESTS = Environment(
-    "tests", ("runtime.txt", "pytest.txt", "tests.txt", "nox.txt", "browser.txt"), ("test-weights.txt",), base=MODEL
+    "tests",
+    ("runtime.txt", "serve.txt", "pytest.txt", "tests.txt", "nox.txt", "browser.txt"),
+    ("test-weights.txt",),
+    base=MODEL,
 )
 # Like TESTS, for wheels of builds that watch themselves, so that one build does not displace the other.
 SANITIZED = Environment("sanitized", TESTS.requirements, TESTS.without_dependencies, base=MODEL, locked_as="tests")
@@ -112,15 +115,16 @@ PEERS = Environment("peers", ("bench-peers.txt",), ("bench-data.txt",), base=MOD
 CUDA_COMPILER = Environment("cuda-compiler", ("cuda.txt",))
 ZENTORCH = Environment("zentorch", ("bench-zentorch.txt",), base=MODEL)
 LOCKER = Environment("locker", ("uv.txt",))
-# Locks that are never an environment under build/venv: what proves a wheel, here and on other machines, nox, and what
-# builds source archives.
+# Locks that are never an environment under build/venv: what proves a wheel, here and on other machines, what the image
+# `serve` holds, nox, and what builds source archives.
 PROOF = Environment("proof", ("numpy.txt", "runtime.txt"))
+SERVE = Environment("serve", (*PROOF.requirements, "serve.txt", "tokenizers.txt"))
 WHEEL_TEST = Environment("wheel-test", ("numpy.txt", "runtime.txt", "pytest.txt"))
 NOX = Environment("nox", ("nox.txt",))
 SETUPTOOLS = Environment("setuptools", ("setuptools.txt",))
 # An environment comes after the one it stands on.
 ALL = (
-    *(SETUPTOOLS, LOCKER, TOOLS, CHECKS, NOX, PROOF, WHEEL_TEST, CUDA_COMPILER),
+    *(SETUPTOOLS, LOCKER, TOOLS, CHECKS, NOX, PROOF, SERVE, WHEEL_TEST, CUDA_COMPILER),
     *(MODEL, RUNTIME, TESTS, SANITIZED, COVERAGE, FUZZ, LINT, RELEASE, PEERS, ZENTORCH),
 )
 # What a build of PyTorch for NVIDIA GPUs asks for, of the lock of MODEL.

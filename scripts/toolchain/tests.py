@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import environments, native, package, wheel
@@ -14,6 +15,14 @@ from .system import offer_test_packages
 
 CONTAINER_TEST = BUILD / "container_test"
 PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
+# The table of docs/serving.md#what-is-tested, the tests that take minutes included.
+SERVE_TESTS = (
+    "tests/browser/test_serve_page.py",
+    *(
+        f"tests/python/test_serve_{name}.py"
+        for name in ("agents", "answer_text", "bench", "embeddings", "http", "life", "load", "openai", "processes")
+    ),
+)
 # What tests/cuda runs on where there is no GPU.
 EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.
@@ -33,7 +42,14 @@ def emulated_device(flavour: Flavour) -> str:
     return f"--device-library={flavour.objects / f'lib{EMULATOR}.so'}"
 
 
-def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: list[str]) -> None:
+def run_tests(
+    flavour: Flavour,
+    *,
+    only: str | None,
+    ctest: list[str],
+    pytest: list[str],
+    places: Sequence[str] = PYTHON_TESTS,
+) -> None:
     """Builds, then runs the C++ tests (ctest) and the Python tests (pytest).
 
     The C++ tests alone need neither a wheel nor PyTorch.
@@ -43,6 +59,7 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         only: "cpp" or "python" to run just these.
         ctest: more arguments for ctest.
         pytest: more arguments for pytest; without any, the tests share the cores.
+        places: folders and files of the Python tests.
 
     Raises:
         ToolchainError: the build or a test failed.
@@ -64,7 +81,7 @@ def run_tests(flavour: Flavour, *, only: str | None, ctest: list[str], pytest: l
         made = {"CPP_PACKAGE": str(package.build_package(flavour))}
         workers = [] if pytest or cores() == 1 else ["-n", str(min(cores(), MOST_WORKERS)), "--dist", "loadfile"]
         run(
-            [python, "-m", "pytest", *PYTHON_TESTS, emulated_device(flavour), *workers, *pytest],
+            [python, "-m", "pytest", *places, emulated_device(flavour), *workers, *pytest],
             cwd=ROOT,
             environment={**OFFLINE, **made},
         )

@@ -268,7 +268,15 @@ def test_a_build_names_everything(tmp_path):
         platform="linux/arm64",
     )
     assert podman().build_command(request) == [
-        *("build", "--layers", "--pull=never", "--tag=t", f"--file={tmp_path}/Dockerfile", "--target=dev"),
+        *(
+            "build",
+            "--layers",
+            "--pull=never",
+            "--format=docker",
+            "--tag=t",
+            f"--file={tmp_path}/Dockerfile",
+            "--target=dev",
+        ),
         *("--platform=linux/arm64", "--build-arg=BASE=b", "--label=l=1", f"--secret=id=pip,src={tmp_path}/pip"),
         str(tmp_path),
     ]
@@ -381,6 +389,7 @@ def test_a_missing_emulator_is_named_with_its_cure(monkeypatch, tmp_path):
         ("aarch64", "dev", "arm64"),
         ("aarch64", "test", "arm64"),
         ("x86_64", "runtime", "arm64"),
+        ("x86_64", "serve", "arm64"),
     ],
 )
 def test_only_images_that_run_the_wheel_are_foreign(monkeypatch, machine, target, wanted):
@@ -414,16 +423,17 @@ def test_what_the_dockerfile_copies_is_in_the_context_and_in_the_key():
     inputs = {*images.INPUTS, *(name for names in images.PLATFORM_INPUTS.values() for name in names)}
     assert copied < inputs
     assert copied | added == allowed
-    assert added == {images.RUNTIME_INPUT, "dist/thresher-*.whl"}
+    assert added == {*images.WHEEL_INPUTS["serve"], "dist/thresher-*.whl"} > set(images.WHEEL_INPUTS["runtime"])
 
 
-def test_the_image_that_runs_models_depends_on_its_wheel(monkeypatch, tmp_path):
+@pytest.mark.parametrize("target", ["runtime", "serve"])
+def test_the_image_that_runs_models_depends_on_its_wheel(monkeypatch, tmp_path, target):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    for name in (*images.INPUTS, images.RUNTIME_INPUT):
+    for name in (*images.INPUTS, *images.WHEEL_INPUTS[target]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(name.encode())
     monkeypatch.setattr(images, "ROOT", tmp_path)
-    spec = images.ImageSpec("x86", "runtime")
+    spec = images.ImageSpec("x86", target)
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "thresher-0.1.0-cp311-cp311-manylinux_2_34_aarch64.whl").write_bytes(b"arm")
     with pytest.raises(
@@ -437,13 +447,14 @@ def test_the_image_that_runs_models_depends_on_its_wheel(monkeypatch, tmp_path):
     assert images.inputs_key(spec, "b", "1", images._inputs(spec)) != first
 
 
-def test_the_image_that_runs_models_has_no_compiler_and_no_root():
+@pytest.mark.parametrize("target", ["runtime", "serve"])
+def test_the_image_that_runs_models_has_no_compiler_and_no_root(target):
     stages = re.split(r"^(?=FROM )", (ROOT / "docker" / "Dockerfile").read_text(), flags=re.MULTILINE)
-    installed, runtime = (next(s for s in stages if f" AS {name}" in s) for name in ("installed", "runtime"))
+    installed, image = (next(s for s in stages if f" AS {name}" in s) for name in ("installed", target))
     assert installed.startswith("FROM base AS "), "base has Python and certificates alone"
-    assert runtime.startswith("FROM base AS ")
-    assert re.findall(r"^USER (\S+)$", runtime, re.MULTILINE)[-1] == "10001"
-    assert "apt-get" not in installed + runtime and "--require-hashes" in installed
+    assert image.startswith("FROM base AS ")
+    assert re.findall(r"^USER (\S+)$", image, re.MULTILINE)[-1] == "10001"
+    assert "apt-get" not in installed + image and "--require-hashes" in installed
 
 
 def test_every_target_and_platform_is_a_stage():

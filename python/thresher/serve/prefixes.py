@@ -10,6 +10,7 @@ from typing import Any
 
 _BLOCK = 128  # characters, about a page of tokens
 _MOST = 100_000  # blocks of a process that are remembered
+_MUCH_MORE = 2  # requests that one may have beyond the least busy one, and still get those it knows the beginning of
 _PARTS = ("tools", "system", "instructions", "messages", "input", "prompt", "query")  # in the order of prompts
 
 
@@ -25,6 +26,27 @@ def blocks_of(body: Mapping[str, Any]) -> list[bytes]:
         digest.update(text[start : start + _BLOCK].encode())
         found.append(digest.digest())
     return found
+
+
+def blocks_of_text(body: bytes) -> list[bytes]:
+    """The same of a body as it came; of one that is no JSON object, none: whoever gets it says what is wrong."""
+    try:
+        found = json.loads(body) if body else None
+        return blocks_of(found) if isinstance(found, dict) else []
+    except (ValueError, RecursionError):
+        return []
+
+
+def preferred(opened: Sequence[int], matched: Sequence[int]) -> list[int]:
+    """Numbers of processes, the best for a request first.
+
+    Args:
+      opened: of each process how many requests it has.
+      matched: how many first blocks of the request it has seen.
+    """
+    least = min(opened, default=0)
+    known = [match if count <= least + _MUCH_MORE else -1 for count, match in zip(opened, matched, strict=True)]
+    return sorted(range(len(opened)), key=lambda number: (-known[number], opened[number]))
 
 
 class Prefixes:

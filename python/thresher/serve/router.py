@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,12 +16,12 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from thresher.serve.http_answer import HttpAnswer, request_head
 from thresher.serve.paths import error_body_of, stream_error_of
-from thresher.serve.prefixes import blocks_of
+from thresher.serve.prefixes import blocks_of_text, preferred
 from thresher.serve.workers import Worker, Workers
 from thresher.web.errors import ApiError
 from thresher.web.exchange import Endpoint, Exchange
 
-_PASSED_ON = ("accept", "content-type", "user-agent")  # headers of requests
+PASSED_ON = ("accept", "content-type", "user-agent")  # headers of requests
 _PASSED_BACK = ("cache-control", "retry-after", "content-security-policy", "content-disposition", "x-frame-options")
 _POLL_S = 1.0
 _PATIENCE_S = 5.0  # that a process has to say how it is
@@ -67,7 +67,7 @@ class Router:
     async def _relay(self, exchange: Exchange, body: bytes) -> None:
         if self._draining:
             raise ApiError(503, "the server is shutting down; try again", code="draining")
-        blocks = _blocks(body)
+        blocks = blocks_of_text(body)
         workers = self._one(exchange) if exchange.scope["path"].startswith(_OF_ONE) else self._order(blocks)
         for number, worker in enumerate(workers):
             worker.open += 1
@@ -77,7 +77,7 @@ class Router:
                     if answer.status == 429 and number + 1 < len(workers):
                         continue  # another one may have room
                     worker.seen.add(blocks)
-                    await _copy(answer, exchange)
+                    await relay(answer, exchange)
                     return
             except (OSError, EOFError):
                 raise ApiError(
@@ -95,9 +95,9 @@ class Router:
         up = [worker for worker in self._workers if worker.up and worker.answering]
         if not up:
             raise ApiError(503, "expected a process that answers, got none", code="dead", headers={"retry-after": "1"})
-        least = min(worker.open for worker in up)
-        known = {worker.number: worker.seen.match(blocks) for worker in up if worker.open <= least + _MUCH_MORE}
-        return sorted(up, key=lambda worker: (-known.get(worker.number, -1), worker.open, worker.asked))
+        up.sort(key=lambda worker: worker.asked)
+        order = preferred([worker.open for worker in up], [worker.seen.match(blocks) for worker in up])
+        return [up[number] for number in order]
 
     def _one(self, exchange: Exchange) -> list[Worker]:
         """The process that the query names.
@@ -157,15 +157,26 @@ async def _connected(worker: Worker, request: bytes) -> AsyncIterator[HttpAnswer
 def _ask(worker: Worker, exchange: Exchange, body: bytes) -> Any:
     """Asks a process what a client asked."""
     scope = exchange.scope
-    headers = {name.title(): value for name in _PASSED_ON if (value := exchange.header(name)) is not None}
+    headers = {name.title(): value for name in PASSED_ON if (value := exchange.header(name)) is not None}
     target = scope["raw_path"].decode("latin-1")
     if scope["query_string"]:
         target += f"?{scope['query_string'].decode('latin-1')}"
     return _connected(worker, request_head(scope["method"], target, "localhost", len(body), headers) + body)
 
 
-async def _copy(answer: HttpAnswer, exchange: Exchange) -> None:
-    """Gives a client the answer of a process."""
+class Answer(Protocol):
+    """What another process answers."""
+
+    status: int
+    headers: dict[str, str]
+
+    async def part(self) -> bytes:
+        """The next part of the body; b"": that was all."""
+        ...
+
+
+async def relay(answer: Answer, exchange: Exchange) -> None:
+    """Gives a client the answer of a process: a stream as it comes, all else at its end."""
     kind = answer.headers.get("content-type", "application/octet-stream")
     if kind.startswith("text/event-stream"):
         await exchange.begin_events()
@@ -177,7 +188,10 @@ async def _copy(answer: HttpAnswer, exchange: Exchange) -> None:
         await exchange.end_events(rest)
         return
     headers = {name: answer.headers[name] for name in _PASSED_BACK if name in answer.headers}
-    await exchange.send(answer.status, kind, await answer.body(), headers)
+    parts = []
+    while part := await answer.part():
+        parts.append(part)
+    await exchange.send(answer.status, kind, b"".join(parts), headers)
 
 
 async def _state(worker: Worker) -> dict[str, Any]:
@@ -201,15 +215,6 @@ async def _metrics_of(worker: Worker) -> str:
 async def _get(worker: Worker, path: str) -> bytes:
     async with _connected(worker, request_head("GET", path, "localhost", 0)) as answer:
         return await answer.body()
-
-
-def _blocks(body: bytes) -> list[bytes]:
-    """What a request begins with; of one that is none, nothing: the process that gets it says what is wrong."""
-    try:
-        found = json.loads(body) if body else None
-        return blocks_of(found) if isinstance(found, dict) else []
-    except (ValueError, RecursionError):
-        return []
 
 
 class _Together(Collector):
