@@ -11,6 +11,7 @@ set(package_headers
     base/tensor.h
     base/version.h
     base/view.h
+    operator_package.h
     pti.h
     run/model_file.h)
 

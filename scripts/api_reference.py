@@ -21,8 +21,8 @@ PAGE = ROOT / "docs" / "api.md"
 
 # What has a section; of each module, what its __all__ names and is neither a module nor in an earlier section.
 MODULES = (
-    *("thresher", "thresher.ops", "thresher.profiler", "thresher.passes", "thresher.cache", "thresher.tuning"),
-    *("thresher.zoo", "thresher.dashboard", "thresher.llm", "thresher.serve", "thresher.signatures"),
+    *("thresher", "thresher.ops", "thresher.packages", "thresher.profiler", "thresher.passes", "thresher.cache"),
+    *("thresher.tuning", "thresher.zoo", "thresher.dashboard", "thresher.llm", "thresher.serve", "thresher.signatures"),
 )
 SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises):")
 ITEM = re.compile(r"(\*{0,2}[\w.]+(?:, [\w.]+)*): (.*)")

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thresher import cache, dashboard, llm, model, ops, passes, profiler, signatures, tuning, zoo
+    from thresher import cache, dashboard, llm, model, ops, packages, passes, profiler, signatures, tuning, zoo
     from thresher.compiler import (
         CompilationStats,
         CompilerConfig,
@@ -81,6 +81,7 @@ __all__ = [
     "model",
     "ops",
     "optimize_layout",
+    "packages",
     "passes",
     "peaks",
     "profile",
@@ -93,8 +94,20 @@ __all__ = [
 ]
 
 _MODULES = (
-    *("cache", "compiler", "dashboard", "llm", "machine", "model", "ops", "passes", "profiler", "signatures", "tuning"),
-    "zoo",
+    *(
+        "cache",
+        "compiler",
+        "dashboard",
+        "llm",
+        "machine",
+        "model",
+        "ops",
+        "packages",
+        "passes",
+        "profiler",
+        "signatures",
+    ),
+    *("tuning", "zoo"),
 )
 _FROM_MACHINE = frozenset({"Backend", "Peaks", "backends", "peaks"})
 _FROM_MODEL = frozenset({"Model", "load"})

@@ -160,7 +160,10 @@ class Graph:
     def parse(arg: str, /) -> Graph: ...
 
 def ops() -> list[dict[str, object]]:
-    """One dict per operator: name, doc, operands, attrs, section, modelled."""
+    """One dict per operator: name, doc, operands, attrs, section, modelled, package (empty: the engine's own)."""
+
+def load_operators(path: str) -> dict[str, object]:
+    """Opens a library of operators outside the engine (operator_package.h); gives its name, version and operators."""
 
 def passes(level: str = "O2") -> list[str]:
     """Names of the passes of an optimisation level, in order."""

@@ -17,6 +17,7 @@ from .wheel import source_date_epoch
 
 # What every package holds; cmake/package.cmake says what else.
 CONTENT = (
+    "include/thresher/operator_package.h",
     "include/thresher/run/model_file.h",
     "lib/cmake/thresher/thresher-config-version.cmake",
     "lib/cmake/thresher/thresher-config.cmake",

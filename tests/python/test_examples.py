@@ -19,12 +19,14 @@ WITH_EXAMPLES = (
     "thresher.measure.memory",
     "thresher.measure.profiling",
     "thresher.ops",
+    "thresher.ops.extend",
     "thresher.ops.fuse",
     "thresher.ops.layout",
+    "thresher.packages",
     "thresher.zoo",
 )
 # What such functions give; its example is theirs.
-RESULTS = {"BenchmarkResult", "BenchmarkRow", "Bottleneck", "MemoryReport"}
+RESULTS = {"OperatorPackage", "BenchmarkResult", "BenchmarkRow", "Bottleneck", "MemoryReport"}
 
 
 @pytest.mark.parametrize("name", ["thresher.passes", *WITH_EXAMPLES])

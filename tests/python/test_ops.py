@@ -59,6 +59,13 @@ CASES: dict[str, Case] = {
         {},
         functional.scaled_dot_product_attention,
     ),
+    "conv": (
+        ops.conv,
+        (t(2, 3, 7, 6), t(4, 3, 3, 2), t(4)),
+        {"stride": (2, 1), "padding": 1, "dilation": 1},
+        functional.conv2d,
+    ),
+    "conv over one dimension": (ops.conv, (t(2, 4, 9), t(6, 4, 3)), {}, functional.conv1d),
     "layer_norm": (ops.layer_norm, (t(2, 3, 8), (8,), t(8), t(8)), {"eps": 1e-3}, functional.layer_norm),
     "layer_norm over two": (ops.layer_norm, (t(2, 3, 8), (3, 8), t(3, 8)), {}, functional.layer_norm),
     "rms_norm": (ops.rms_norm, (t(2, 3, 8), (8,), t(8)), {"eps": 1e-3}, functional.rms_norm),
@@ -148,6 +155,10 @@ OPERATORS: dict[str, tuple[Any, ...]] = {
     "matmul": (t(2, 3, 4), t(4, 5)),
     "linear": (t(2, 4), t(3, 4), t(3)),
     "attention": (t(1, 4, 5, 8), t(1, 2, 6, 8), t(1, 2, 6, 3), None, True),
+    "conv": (
+        *(t(1, 3, 6, 5), t(4, 3, 3, 3), t(4), [1, 1], [1, 1], [1, 1], 1, False, [0, 0]),
+        *("NCHW", "NCHW", "NCHW"),
+    ),
     "layer_norm": (t(2, 3, 8), [8], t(8), t(8)),
     "rms_norm": (t(2, 3, 8), [3, 8], t(3, 8)),
     "softmax": (t(3, 4), 0),
@@ -289,6 +300,19 @@ def test_a_fused_function_is_one_plan(compiler: Any) -> None:
     with torch.no_grad():
         ran = engine_operators(gated, x, weight, gate)
     assert ran["pointwise"] == 1 and "silu" not in ran, "silu, product and sum are one step"
+
+
+def test_a_convolution_in_a_fused_function_takes_what_follows_it(compiler: Any) -> None:
+    @thresher.fuse_ops
+    def block(x: Any, weight: Any, bias: Any) -> Any:
+        return ops.silu(ops.conv(x, weight, bias, padding=1)) + x
+
+    args = t(1, 8, 6, 6), t(8, 8, 3, 3), t(8)
+    with torch.no_grad():
+        found, ran = block(*args), engine_operators(block, *args)
+    expected = functional.silu(functional.conv2d(*args, padding=1)) + args[0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert ran["convolution"] == 1 and not {"silu", "pointwise"} & ran.keys()
 
 
 def test_gradients_of_a_fused_function(compiler: Any) -> None:

@@ -22,9 +22,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _ops(json_file: JsonFile = None) -> None:
-    """List the operators that the engine runs; a model's others run in PyTorch."""
-    from thresher.cli.common import engine
+    """List the operators that the engine runs, and those of installed packages; a model's others run in PyTorch."""
+    from thresher import packages
+    from thresher.cli.common import engine, plain_warnings
 
+    with plain_warnings():
+        packages.installed()
     rows: list[dict[str, Any]] = engine().ops()
     if write_json(json_file, rows):
         return

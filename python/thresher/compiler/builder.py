@@ -38,7 +38,7 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
     def register(function: Rule) -> Rule:
         for target in targets:
             if target in RULES:
-                raise AssertionError(f"two importer rules for {target}")
+                raise ValueError(f"expected an operator that has no rule yet, got {target}; take the one that it has")
             RULES[target] = function
         return function
 

@@ -16,8 +16,9 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from thresher import packages
 from thresher.compiler import rules_conv, rules_index, rules_linear, rules_pointwise, rules_shape, rules_sym
-from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Value, engine_dtype
+from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Rule, Value, engine_dtype
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.origin import module_of, source_of
 from thresher.compiler.placement import Placement
@@ -218,7 +219,7 @@ def import_node(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> 
         if any(isinstance(arg, (Value, Foreign)) for arg in args):
             raise UnsupportedNode("arithmetic on a tensor as if it were a number")
         return target(*args, **kwargs)  # type: ignore[operator]
-    function = RULES.get(target) or RULES.get(str(target))
+    function = _rule_of(target)
     if function is None:
         raise UnsupportedNode("the engine has no such operator")
     bound = _bind(target, args, kwargs)
@@ -230,8 +231,18 @@ def import_node(builder: Builder, node: fx.Node, values: dict[fx.Node, Any]) -> 
     return function(builder, bound)
 
 
+def _rule_of(target: Any) -> Rule | None:
+    found = RULES.get(target) or RULES.get(str(target))
+    if found is None:
+        with unset_fake_temporarily():  # what modules do when they are imported is no part of the program
+            packages.load_rules()
+        found = RULES.get(target)
+    return found
+
+
 def supported_operators() -> list[str]:
     """Names of the aten operators that have an importer rule; some only for certain arguments."""
+    packages.load_rules()
     return sorted(str(target) for target in RULES)
 
 

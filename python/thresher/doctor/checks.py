@@ -59,6 +59,7 @@ def run_checks() -> list[Finding]:
         check_numpy,
         check_torch,
         check_backend,
+        check_packages,
         check_torch_profiler,
         check_cache,
         check_report_file,
@@ -233,6 +234,21 @@ def check_backend() -> Finding:
             "pip install the wheel",
         )
     return Finding("backend", Level.OK, f'torch.compile(backend="thresher") leads to {found[0]}')
+
+
+def check_packages() -> Finding:
+    """Whether the installed packages of operators are of this release."""
+    import warnings
+
+    from thresher import packages
+
+    with warnings.catch_warnings():  # what they tell is told here
+        warnings.simplefilter("ignore")
+        found = packages.installed()
+    if problems := [package.problem for package in found if package.problem is not None]:
+        return Finding("operator packages", Level.WARN, "; ".join(problems), "or pip uninstall it to do without")
+    named = [f"{package.name} {package.version} ({len(package.operators)})" for package in found]
+    return Finding("operator packages", Level.OK, ", ".join(named) or "none is installed")
 
 
 def check_torch_profiler() -> Finding:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from thresher import _engine, startup, tuning
+from thresher import _engine, packages, startup, tuning
 from thresher import threads as pool
 
 # NumPy has no bf16: such a port takes and gives float32, which holds every bf16.
@@ -210,8 +210,8 @@ def load(
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is damaged, incomplete, changed meanwhile or none of thresher.export, or a setting cannot
-        work.
+      ValueError: the file is damaged, incomplete, changed meanwhile or none of thresher.export, has operators of a
+        package that is not installed, or a setting cannot work.
       NotImplementedError: the file was written by a later version in a format that this one does not know.
     """
     start = time.perf_counter()
@@ -222,14 +222,24 @@ def load(
     name = os.fspath(path)
     if not os.path.exists(name):
         raise FileNotFoundError(f"expected a model file, got no {name}; thresher.export writes one")
-    engine = _engine.Model.load(
-        name,
-        level=optimization_level,
-        precision=precision,
-        exclude=None if precision_exclude is None else list(precision_exclude),
-        max_weight_error=max_weight_error,
-        num_threads=number,
-    )
+
+    def opened() -> _engine.Model:
+        return _engine.Model.load(
+            name,
+            level=optimization_level,
+            precision=precision,
+            exclude=None if precision_exclude is None else list(precision_exclude),
+            max_weight_error=max_weight_error,
+            num_threads=number,
+        )
+
+    try:
+        engine = opened()
+    except ValueError:
+        # Looking for packages takes longer than loading a small model: only where an operator may be theirs.
+        if not packages.load_installed():
+            raise
+        engine = opened()
     return Model(engine, time.perf_counter() - start)
 
 

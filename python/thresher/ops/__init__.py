@@ -12,12 +12,20 @@ from collections.abc import Sequence
 import torch
 
 import thresher.ops.rules  # noqa: F401  # how models that use the operators are imported
+from thresher.compiler.builder import Builder, Value
+from thresher.compiler.errors import UnsupportedNode
 from thresher.ops import library
+from thresher.ops.extend import rule, run
 from thresher.ops.fuse import fuse_ops
 from thresher.ops.layout import optimize_layout
+from thresher.signatures.operator import conv
 
 __all__ = [
+    "Builder",
+    "UnsupportedNode",
+    "Value",
     "attention",
+    "conv",
     "fuse_ops",
     "gelu",
     "layer_norm",
@@ -26,6 +34,8 @@ __all__ = [
     "optimize_layout",
     "rms_norm",
     "rotary",
+    "rule",
+    "run",
     "silu",
     "softmax",
 ]

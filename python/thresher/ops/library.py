@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from operator import getitem
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ _graphs: OrderedDict[object, CompiledGraph] = OrderedDict()
 _lock = ForkLock()
 
 
-def _held(tensor: torch.Tensor) -> bool:
+def held(tensor: torch.Tensor) -> bool:
     """Whether the engine can hold a tensor and computes anything with it."""
     return (
         tensor.dtype in ENGINE_DTYPES
@@ -37,8 +38,8 @@ def _held(tensor: torch.Tensor) -> bool:
     )
 
 
-def _run(operator: Any, args: tuple[Any, ...]) -> torch.Tensor:
-    """Runs one operator in the engine, as a graph of its own."""
+def run_alone(operator: Any, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Runs one operator in the engine, as a graph of its own; gives its results."""
     key = (operator, *((a.dtype, a.shape) if isinstance(a, torch.Tensor) else _plain(a) for a in args))
     with _lock:
         graph = _graphs.get(key)
@@ -52,19 +53,14 @@ def _run(operator: Any, args: tuple[Any, ...]) -> torch.Tensor:
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     # PyTorch's threads have just run another operator as a rule, and spin on the cores.
     if _engine.num_threads() == 1 or not borrow_threads():
-        return _only(graph(tensors))
+        return graph(tensors)
     try:
-        return _only(graph(tensors))
+        return graph(tensors)
     finally:
         give_back()
 
 
 _CONFIG = CompilerConfig(fallback="error", plan_sizes="one")
-
-
-def _only(results: list[Any]) -> torch.Tensor:
-    result: torch.Tensor = results[0]
-    return result
 
 
 def _plain(value: Any) -> object:
@@ -84,8 +80,13 @@ def _module(operator: Any, args: tuple[Any, ...]) -> fx.GraphModule:
         else:
             given.append(arg)
     call = graph.call_function(operator, tuple(given))
-    call.meta["val"] = operator(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in given))
-    graph.output((call,))
+    made = call.meta["val"] = operator(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in given))
+    results = [call]
+    if isinstance(made, (tuple, list)):
+        results = [graph.call_function(getitem, (call, i)) for i in range(len(made))]
+        for result, val in zip(results, made, strict=True):
+            result.meta["val"] = val
+    graph.output(tuple(results))
     return fx.GraphModule({}, graph)
 
 
@@ -117,8 +118,8 @@ def _define(
     def kernel(*args: Any) -> torch.Tensor:
         args = (*args, *defaults[len(args) :])  # PyTorch leaves out what equals the default
         shape(*args)
-        if all(_held(arg) for arg in args if isinstance(arg, torch.Tensor)):
-            return _run(operator, args)
+        if all(held(arg) for arg in args if isinstance(arg, torch.Tensor)):
+            return run_alone(operator, args)[0]
         made = compute(*args).contiguous()
         return made.clone() if any(made is arg for arg in args) else made
 

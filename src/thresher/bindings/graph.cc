@@ -10,6 +10,7 @@
 #include "thresher/graph/parser.h"
 #include "thresher/graph/printer.h"
 #include "thresher/kernels/copy.h"
+#include "thresher/ops/outside.h"
 #include "thresher/passes/pass_manager.h"
 
 namespace thresher::bindings {
@@ -179,6 +180,7 @@ nb::list Ops() {
     row["attrs"] = attrs;
     row["section"] = kSections[static_cast<size_t>(op->section)];
     row["modelled"] = op->cost != nullptr;
+    row["package"] = op->outside == nullptr ? "" : std::string(op->name.substr(0, op->name.find('.')));
     rows.append(row);
   }
   return rows;
@@ -250,7 +252,19 @@ void BindGraph(nb::module_& m) {
       .def("hash", [](const Graph& graph) { return ToHex(HashGraph(graph)); })
       .def_static("parse", [](const std::string& text) { return Unwrap(ParseGraph(text)); });
   m.def("ops", &Ops, nb::sig("def ops() -> list[dict[str, object]]"),
-        "One dict per operator: name, doc, operands, attrs, section, modelled.");
+        "One dict per operator: name, doc, operands, attrs, section, modelled, package (empty: the engine's own).");
+  m.def(
+      "load_operators",
+      [](const std::string& path) {
+        const OperatorLibrary library = Unwrap(LoadOperators(path));
+        nb::dict described;
+        described["name"] = library.name;
+        described["version"] = library.version;
+        described["operators"] = library.operators;
+        return described;
+      },
+      nb::arg("path"), nb::sig("def load_operators(path: str) -> dict[str, object]"),
+      "Opens a library of operators outside the engine (operator_package.h); gives its name, version and operators.");
   m.def(
       "passes", [](const std::string& level) { return PassesForLevel(Unwrap(ParseLevel(level))); },
       nb::arg("level") = "O2", "Names of the passes of an optimisation level, in order.");

@@ -135,7 +135,11 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
                                         std::string source, std::string module) {
   const OpDef* op = FindOp(op_name);
   if (op == nullptr) {
-    return Unsupported("operator " + Quote(op_name) + " is not one of this engine's; `thresher ops` lists them");
+    const size_t dot = op_name.find('.');
+    const std::string cure =
+        dot == std::string::npos ? "" : "install the package of operators " + Quote(op_name.substr(0, dot)) + "; ";
+    return Unsupported("operator " + Quote(op_name) + " is not one of this engine's; " + cure +
+                       "`thresher ops` lists those that there are");
   }
   const size_t declared = op->operands.size();
   const bool variadic = declared > 0 && ParseOperand(op->operands.back()).variadic;
@@ -182,7 +186,7 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
     THRESHER_TRY(CheckSize(op_name, "operand", types[i].dtype, types[i].shape));
   }
   THRESHER_TRY(CheckAttrs(*op, attrs));
-  Result<std::vector<TensorType>> inferred = op->infer(InferContext{types, attrs});
+  Result<std::vector<TensorType>> inferred = op->infer(InferContext{types, attrs, op});
   if (!inferred.ok()) {
     const Status status = inferred.status();
     std::string where = source.empty() ? "" : " (from " + source + ")";

@@ -16,6 +16,10 @@
 namespace thresher {
 
 class Lowering;  // plan/lowering.h
+struct OpDef;
+namespace operators {
+struct Row;  // operator_package.h
+}
 
 // Which section of the operator report a row's time belongs to.
 enum class Section : uint8_t { kForward, kReshape, kAlloc };
@@ -43,6 +47,7 @@ struct OperandType : TensorType {
 struct InferContext {
   std::span<const OperandType> inputs;
   const Attrs& attrs;
+  const OpDef* op = nullptr;  // the row, for functions that several rows share
 };
 
 // Work of one execution. `flops` < 0: not modelled.
@@ -88,6 +93,8 @@ struct OpDef {
   std::pair<size_t, size_t> (*weights)(const Attrs&, size_t num_operands) = nullptr;
   // The operands [first, last) that may be constants or states in blocks. Null: none.
   std::pair<size_t, size_t> (*blocked)(const Attrs&, size_t num_operands) = nullptr;
+  // Of a package outside this repository: its own row. Null: the engine's.
+  const operators::Row* outside = nullptr;
 
   bool Has(Trait trait) const { return (static_cast<uint8_t>(traits) & static_cast<uint8_t>(trait)) != 0; }
 };
@@ -103,8 +110,11 @@ struct NodeTypes {
 // Whether the operand is a weight of a product, and a constant.
 bool IsConstantWeight(const Graph& graph, const Node& node, size_t operand);
 
-// All rows, sorted by name.
+// All rows, sorted by name. What is handed out stays as it is; AddOps changes what is handed out next.
 std::span<const OpDef* const> AllOps();
+
+// Adds rows of a package, all or, where a name is taken, none of them. May be called while graphs are made.
+Status AddOps(std::vector<OpDef> rows);
 
 // The row of that name, or nullptr.
 const OpDef* FindOp(std::string_view name);

@@ -51,9 +51,11 @@ enum class KernelId : uint32_t {
   kResample,
   // A product with both factors as they are stored.
   kStoredProduct,
+  // What a package outside this repository brings (operator_package.h).
+  kOutside,
 };
 
-inline constexpr std::array<std::string_view, 35> kKernelNames = {"copy",
+inline constexpr std::array<std::string_view, 36> kKernelNames = {"copy",
                                                                   "cat",
                                                                   "fill",
                                                                   "arange",
@@ -87,8 +89,9 @@ inline constexpr std::array<std::string_view, 35> kKernelNames = {"copy",
                                                                   "convolution",
                                                                   "depthwise",
                                                                   "resample",
-                                                                  "stored_product"};
-static_assert(kKernelNames.size() == static_cast<size_t>(KernelId::kStoredProduct) + 1);
+                                                                  "stored_product",
+                                                                  "outside"};
+static_assert(kKernelNames.size() == static_cast<size_t>(KernelId::kOutside) + 1);
 
 constexpr std::string_view Name(KernelId kernel) { return kKernelNames[static_cast<size_t>(kernel)]; }
 

@@ -98,7 +98,7 @@ void AssignCost(const Graph& graph, const Node& node, std::vector<Step>& steps, 
   }
   if (step->name == node.op->name && step->flops >= 0) return;
   const NodeTypes types(graph, node);
-  const Cost cost = node.op->cost(InferContext{types.inputs, node.attrs}, types.outputs);
+  const Cost cost = node.op->cost(InferContext{types.inputs, node.attrs, node.op}, types.outputs);
   step->flops = cost.flops;
   step->bytes = cost.bytes_read + cost.bytes_written;
 }

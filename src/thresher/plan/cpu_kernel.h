@@ -58,5 +58,6 @@ std::span<const CpuKernel> IndexKernels();
 std::span<const CpuKernel> SortKernels();
 std::span<const CpuKernel> ShapeKernels();
 std::span<const CpuKernel> CreateKernels();
+std::span<const CpuKernel> OutsideKernels();
 
 }  // namespace thresher
