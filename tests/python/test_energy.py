@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -135,3 +137,112 @@ def test_counter_that_disappears(tmp_path: Path) -> None:
     found = meter.stop()
     assert found["joules"] is None
     assert "No such file" in found["reason"]
+
+
+# ---- GPUs ----
+
+# What NVIDIA's driver would answer: GPUS says how many there are, MJ what each counts, RESULT what becomes of asking.
+DRIVER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
+int nvmlInit_v2(void) { return number("INIT"); }
+const char* nvmlErrorString(int result) {
+  return result == 9 ? "Driver Not Loaded" : result == 15 ? "GPU is lost" : "Unknown Error";
+}
+int nvmlDeviceGetCount_v2(unsigned* count) { *count = number("GPUS"); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) { *device = (void*)(long)(index + 1); return 0; }
+int nvmlDeviceGetName(void* device, char* name, unsigned size) {
+  (void)device;
+  return snprintf(name, size, "NVIDIA H100") < 0;
+}
+int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millijoules) {
+  *millijoules = 1000ull * (long)device + number("MJ");
+  return number("RESULT");
+}
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A library with the driver's functions, and no counters of a processor."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path / "libnvidia-ml.so.1"
+    command = [compiler, "-xc", "-shared", "-fPIC", "-o", str(library), "-"]
+    subprocess.run(command, input=DRIVER, text=True, check=True)
+    for name, value in (("INIT", "0"), ("GPUS", "2"), ("MJ", "0"), ("RESULT", "0")):
+        monkeypatch.setenv(name, value)
+    return str(library)
+
+
+def test_gpus_are_added_to_the_processor(tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sysfs = tmp_path / "powercap"
+    package = domain(sysfs, "intel-rapl:0", "package-0", 0)
+    meter = EnergyMeter(sysfs, nvml_library=driver)
+    meter.start()
+    package.write_text("500000")
+    monkeypatch.setenv("MJ", "2250")
+    found = meter.stop()
+    assert found["domains"] == [
+        {"name": "package-0", "joules": 0.5},
+        {"name": "gpu 0 (NVIDIA H100)", "joules": 2.25},
+        {"name": "gpu 1 (NVIDIA H100)", "joules": 2.25},
+    ]
+    assert found["joules"] == pytest.approx(5.0) and found["reason"] is None
+
+
+def test_a_sum_that_lacks_the_processor_is_none_and_the_gpus_are_told(
+    tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = EnergyMeter(tmp_path / "powercap", nvml_library=driver)
+    meter.start()
+    monkeypatch.setenv("MJ", "1500")
+    found = meter.stop()
+    assert found["joules"] is None and "powercap" in found["reason"]
+    assert [part["joules"] for part in found["domains"]] == [1.5, 1.5]
+    assert found["seconds"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("INIT", "9", "expected NVIDIA's driver to begin from libnvidia-ml.so.1, got: Driver Not Loaded; `nvidia-smi`"),
+        ("RESULT", "3", "expected gpu 0 (NVIDIA H100) to count energy, got none; GPUs count it from Volta on"),
+        ("RESULT", "15", "expected the energy of gpu 0 (NVIDIA H100) from libnvidia-ml.so.1, got: GPU is lost"),
+    ],
+)
+def test_a_driver_that_cannot_be_asked_is_a_reason(
+    tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    sysfs = tmp_path / "powercap"
+    package = domain(sysfs, "intel-rapl:0", "package-0", 0)
+    meter = EnergyMeter(sysfs, nvml_library=driver)
+    meter.start()
+    package.write_text("500000")
+    found = meter.stop()
+    assert found["joules"] is None and found["reason"].startswith(reason)
+    assert found["domains"] == [{"name": "package-0", "joules": 0.5}]
+
+
+def test_a_gpu_that_is_lost_meanwhile_leaves_the_others(
+    tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sysfs = tmp_path / "powercap"
+    package = domain(sysfs, "intel-rapl:0", "package-0", 0)
+    meter = EnergyMeter(sysfs, nvml_library=driver)
+    meter.start()
+    package.write_text("500000")
+    monkeypatch.setenv("RESULT", "15")
+    found = meter.stop()
+    assert found["joules"] is None and found["reason"].count("GPU is lost") == 2
+    assert found["domains"] == [{"name": "package-0", "joules": 0.5}]
+
+
+def test_a_machine_without_the_driver_wants_no_gpus(tmp_path: Path) -> None:
+    domain(tmp_path, "intel-rapl:0", "package-0", 0)
+    meter = EnergyMeter(tmp_path, nvml_library="libno-such-driver.so")
+    meter.start()
+    assert meter.stop()["reason"] is None

@@ -1,13 +1,17 @@
-"""Energy that the processor used, from the counters that Linux shows under /sys/class/powercap (RAPL)."""
+"""Energy that the machine used: the processor's from /sys/class/powercap (RAPL), NVIDIA GPUs' from NVML."""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from thresher.profiler import nvml
 
 SYSFS = Path("/sys/class/powercap")
 # What is added up. The other domains (core, uncore) are parts of the package; psys contains everything once more.
@@ -19,8 +23,8 @@ _POLL_SECONDS = 10.0
 @dataclass
 class _Domain:
     name: str
-    file: Path
-    range_uj: int
+    read: Callable[[], int]  # microjoules
+    range_uj: int  # where it begins anew; 0 where it does so at no certain number
     last_uj: int
     used_uj: int = 0
 
@@ -28,7 +32,8 @@ class _Domain:
 class EnergyMeter:
     """Measures the energy between `start` and `stop`.
 
-    The counters are those of the whole processor: what other processes used in that time is contained.
+    The counters are those of the whole processor and of all NVIDIA GPUs: what other processes used in that time is
+    contained.
 
         meter = EnergyMeter()
         meter.start()
@@ -36,15 +41,19 @@ class EnergyMeter:
         print(meter.stop())
     """
 
-    def __init__(self, sysfs: Path = SYSFS, *, poll_seconds: float = _POLL_SECONDS) -> None:
+    def __init__(
+        self, sysfs: Path = SYSFS, *, poll_seconds: float = _POLL_SECONDS, nvml_library: str = nvml.LIBRARY
+    ) -> None:
         """Prepares a meter.
 
         Args:
             sysfs: The folder with the counters.
             poll_seconds: How often the counters are read in between, so that none wraps around unnoticed.
+            nvml_library: What asks the driver of GPUs.
         """
         self._sysfs = sysfs
         self._poll_seconds = poll_seconds
+        self._nvml_library = nvml_library
         self._domains: list[_Domain] = []
         self._reason: str | None = None
         self._begin = 0.0
@@ -55,10 +64,18 @@ class EnergyMeter:
         """Begins to measure; an earlier measurement is forgotten. Raises nothing: `stop` says why there is none."""
         self._halt()
         self._domains, self._reason = [], None
-        try:
-            self._domains = _find(self._sysfs)
-        except _Unreadable as error:
-            self._reason = str(error)
+        reasons = []
+        finders: tuple[Callable[[], list[_Domain]], ...] = (
+            functools.partial(_find, self._sysfs),
+            functools.partial(_gpus, self._nvml_library),
+        )
+        for find in finders:
+            try:
+                self._domains += find()
+            except (_Unreadable, nvml.NvmlError) as error:
+                reasons.append(str(error))
+        self._reason = "; ".join(reasons) or None
+        if not self._domains:
             return
         self._begin = time.monotonic()
         self._end = threading.Event()
@@ -69,21 +86,22 @@ class EnergyMeter:
         """Ends the measurement.
 
         Returns:
-            "joules": the sum, None if it is not known; "reason": why it is not, and what to do; "domains": a list of
-            "name" and "joules"; "seconds": how long it was measured, None without a measurement.
+            "joules": the sum, None if a part of it is not known; "reason": why it is not, and what to do; "domains":
+            the parts that are known, a list of "name" and "joules"; "seconds": how long it was measured, None where
+            no part was.
         """
         measured = self._thread is not None
         self._halt()
         if self._reason is None and not measured:
             self._reason = "expected start() before stop(), got no start; call start() first"
-        if self._reason is None:
+        if measured:
             self._read()
-        if self._reason is not None:
+        if not measured or not self._domains:
             return {"joules": None, "reason": self._reason, "domains": [], "seconds": None}
         domains = [{"name": domain.name, "joules": domain.used_uj / 1e6} for domain in self._domains]
         return {
-            "joules": sum(domain.used_uj for domain in self._domains) / 1e6,
-            "reason": None,
+            "joules": None if self._reason else sum(domain.used_uj for domain in self._domains) / 1e6,
+            "reason": self._reason,
             "domains": domains,
             "seconds": time.monotonic() - self._begin,
         }
@@ -95,19 +113,21 @@ class EnergyMeter:
             self._thread = None
 
     def _poll(self, end: threading.Event) -> None:
-        while not end.wait(self._poll_seconds) and self._reason is None:
+        while not end.wait(self._poll_seconds) and self._domains:
             self._read()
 
     def _read(self) -> None:
-        try:
-            for domain in self._domains:
-                now = _number(domain.file)
-                # Smaller than before: the counter began anew once since; the poll sees to it that it is not twice.
-                gone_by = now - domain.last_uj if now >= domain.last_uj else now - domain.last_uj + domain.range_uj
-                domain.used_uj += gone_by
-                domain.last_uj = now
-        except _Unreadable as error:
-            self._reason = str(error)
+        for domain in list(self._domains):
+            try:
+                now = domain.read()
+            except (_Unreadable, nvml.NvmlError) as error:
+                self._reason = f"{self._reason}; {error}" if self._reason else str(error)
+                self._domains.remove(domain)
+                continue
+            # Smaller than before: the counter began anew once since; the poll sees to it that it is not twice.
+            gone_by = now - domain.last_uj if now >= domain.last_uj else now + max(domain.range_uj - domain.last_uj, 0)
+            domain.used_uj += gone_by
+            domain.last_uj = now
 
 
 class _Unreadable(Exception):
@@ -143,13 +163,27 @@ def _find(sysfs: Path) -> list[_Domain]:
         if kind not in _WANTED or label in domains:
             continue
         file = folder / "energy_uj"
-        domains[label] = _Domain(label, file, _number(folder / "max_energy_range_uj"), _number(file))
+        read = functools.partial(_number, file)
+        domains[label] = _Domain(label, read, _number(folder / "max_energy_range_uj"), read())
     if not domains:
         raise _Unreadable(
             f"expected one of the domains {', '.join(_WANTED)} in {sysfs}, got {', '.join(names)}; "
             "this processor does not count what is needed"
         )
     return list(domains.values())
+
+
+def _gpus(library: str) -> list[_Domain]:
+    """The GPUs' counters as they are now."""
+    found = []
+    for counter in nvml.counters(library):
+        read = functools.partial(_microjoules, counter)
+        found.append(_Domain(counter.name, read, 0, read()))
+    return found
+
+
+def _microjoules(counter: nvml.GpuCounter) -> int:
+    return 1000 * counter.read()
 
 
 def _parent_name(folder: Path) -> str:

@@ -138,7 +138,7 @@ def _head(report: dict[str, Any]) -> Text:
         ("machine", ", ".join(part for part in runs_on if part) or "not known"),
         ("versions", ", ".join(made_by) or "not known"),
         ("wall clock", f"{milliseconds(report['time']['wall_ns'])} ms"),
-        ("energy", f"not known: {energy['reason']}" if energy["joules"] is None else _energy(energy)),
+        ("energy", _energy(energy)),
     ]
     if machine["peaks_reason"]:
         lines.append(("peaks", f"not known: {machine['peaks_reason']}"))
@@ -151,6 +151,8 @@ def _head(report: dict[str, Any]) -> Text:
 
 def _energy(energy: dict[str, Any]) -> str:
     domains = ", ".join(f"{domain['name']} {domain['joules']:.2f}" for domain in energy["domains"])
+    if energy["joules"] is None:
+        return f"not known: {energy['reason']}" + (f" (known: {domains} J)" if domains else "")
     return f"{energy['joules']:.2f} J ({domains})"
 
 
