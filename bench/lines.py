@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Literal
 
-import bars
+from bars import notes_of
 from report import Row
+
+from thresher.draw.bars import BAR, GAP, STYLE, footer_lines
 
 WIDTH = 884
 LEFT = 64
@@ -39,7 +41,7 @@ def _style() -> str:
             for name, pair in COLOURS.items()
         )
 
-    return f"""{bars.STYLE}
+    return f"""{STYLE}
 .line {{ fill: none; stroke-width: 1.8; stroke-linejoin: round }}
 .ours {{ stroke-width: 3 }}
 .leader {{ stroke-width: 1; opacity: .5 }}
@@ -113,9 +115,9 @@ def svg(rows: list[Row], title: str, unavailable: Sequence[str] = (), along: Alo
     for name, members in panels.items():
         parts += _panel(members, y, name, along)
         y += HEAD + PANEL + FOOT
-    footer = bars.footer(unavailable, y)
+    footer = footer_lines(notes_of(unavailable), y)
     parts += footer
-    height = y + 14 + (bars.GAP + bars.BAR) * max(0, len(footer) - 1)
+    height = y + 14 + (GAP + BAR) * max(0, len(footer) - 1)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
@@ -146,7 +148,7 @@ def _panel(rows: list[Row], top: int, name: str, along: Along) -> list[str]:
     def y_of(time: float) -> float:
         return scaled(time, levels[0], levels[-1], floor, top + HEAD)
 
-    parts = [f'<text class="case" x="12" y="{top + 16}">{escape(name)}</text>']
+    parts = [f'<text class="group" x="12" y="{top + 16}">{escape(name)}</text>']
     for level in levels:
         y, unit = y_of(level), " ms" if level == levels[-1] else ""
         parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>')

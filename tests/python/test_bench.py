@@ -143,7 +143,8 @@ def test_svg_is_well_formed_and_fits() -> None:
     document = ElementTree.fromstring(svg(rows_of(result_of(rounds)), "A < B & C"))
     space = "{http://www.w3.org/2000/svg}"
     width, height = float(document.attrib["width"]), float(document.attrib["height"])
-    bars = document.findall(f"{space}rect")
+    paper, *bars = document.findall(f"{space}rect")
+    assert paper.attrib["class"] == "paper"
     assert len(bars) == 4
     assert [bar.attrib["class"] for bar in bars] == ["peer", "peer", "ours", "ours"]
     lengths = [float(bar.attrib["width"]) for bar in bars]

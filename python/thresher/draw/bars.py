@@ -53,6 +53,12 @@ class Bar:
     marked: bool = False
 
 
+def footer_lines(notes: Sequence[str], y: int) -> list[str]:
+    """Lines of text that begin at y, each GAP + BAR below the one before, as SVG."""
+    lines = [line for note in notes for line in textwrap.wrap(note, FOOTER_LETTERS, break_on_hyphens=False)]
+    return [f'<text x="12" y="{y + (GAP + BAR) * i}">{escape(line)}</text>' for i, line in enumerate(lines)]
+
+
 def bars_svg(groups: Mapping[str, Sequence[Bar]], title: str, subtitle: str, notes: Sequence[str] = ()) -> str:
     """Draws bars.
 
@@ -81,11 +87,9 @@ def bars_svg(groups: Mapping[str, Sequence[Bar]], title: str, subtitle: str, not
             parts.append(f'<text class="value" x="{LABEL + width + 6:.1f}" y="{middle}">{escape(bar.figures)}</text>')
             y += BAR + GAP
         parts.append(f'<line class="axis" x1="{LABEL}" y1="{start - 3}" x2="{LABEL}" y2="{y - GAP + 3}"/>')
-    for note in notes:
-        for line in textwrap.wrap(note, FOOTER_LETTERS, break_on_hyphens=False):
-            y += GAP + BAR
-            parts.append(f'<text x="12" y="{y}">{escape(line)}</text>')
-    height = y + 12
+    footer = footer_lines(notes, y + GAP + BAR)
+    height = y + (GAP + BAR) * len(footer) + 12
+    parts += footer
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
