@@ -174,12 +174,33 @@ def all_passes() -> list[dict[str, str]]:
 def plan_obstacle(graph: Graph, device: Device, level: str = "O2", passes: Sequence[str] | None = None) -> str:
     """Why there can be no plan of the graph for the device; empty where there can be one."""
 
+def digests(arrays: Sequence[object]) -> list[str]:
+    """Digests of bytes (uint8), 32 hexadecimal digits each: against accidents, not against attackers."""
+
+def packed_layout() -> str:
+    """A digest of how weights are packed here: engines with the same one can use each other's."""
+
+def read_texts(data: object, at: int, count: int) -> tuple[list[str], int]:
+    """Texts from byte `at` on, each behind its length in 8 bytes, and where they end.
+
+    There are fewer than `count` where the data end before. Bytes that are no UTF-8 become surrogates.
+    """
+
 class WeightStore:
     """Packed weights, shared between the plans of one model."""
 
-    def __init__(self) -> None: ...
+    def __init__(self, named: bool = False) -> None: ...
     def add_placed(self, device: Device, host: int, nbytes: int, address: int, owner: object) -> None:
         """What lies at the address `host` lies at `address` in the device's memory as well, while `owner` lives."""
+
+    def add_source(self, bytes: object, digest: str) -> None:
+        """Weights among these bytes (uint8), whose digest this is, are named by their place there."""
+
+    def add_part(self, name: str, bytes: object) -> None:
+        """These bytes (uint8) are taken where the matrix of that name would be packed."""
+
+    def parts(self) -> list[tuple[str, npt.NDArray[Any], bool]]:
+        """Of a store that names: what each packed matrix is called, its bytes, and whether they were given."""
 
     @property
     def bytes(self) -> int: ...

@@ -11,13 +11,15 @@ file system: what cannot be read is missing, what cannot be written is not kept,
 
 from thresher.cache.entry import Entry, State
 from thresher.cache.explanation import Explanation, explain
-from thresher.cache.files import clear, entries, load, prune, store
+from thresher.cache.files import clear, entries, load, load_parts, prune, store, store_parts
 from thresher.cache.location import CacheWarning, disabled, enabled, folder, set_dir
+from thresher.cache.parts import Parts
 
 __all__ = [
     "CacheWarning",
     "Entry",
     "Explanation",
+    "Parts",
     "State",
     "clear",
     "disabled",
@@ -26,7 +28,9 @@ __all__ = [
     "explain",
     "folder",
     "load",
+    "load_parts",
     "prune",
     "set_dir",
     "store",
+    "store_parts",
 ]

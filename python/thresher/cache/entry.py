@@ -13,10 +13,11 @@ from thresher import json_text
 
 FORMAT = "thresher-cache-1"
 _DIGITS = 40
-ENTRY_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json")
+_NAME = rf"[0-9a-f]{{{_DIGITS}}}\.(?:json|parts)"
+ENTRY_NAME = re.compile(_NAME)
 ASIDE_SUFFIX = ".damaged"
-ASIDE_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json{re.escape(ASIDE_SUFFIX)}")
-UNFINISHED_NAME = re.compile(rf"[0-9a-f]{{{_DIGITS}}}\.json\..*\.partial")
+ASIDE_NAME = re.compile(rf"{_NAME}{re.escape(ASIDE_SUFFIX)}")
+UNFINISHED_NAME = re.compile(rf"{_NAME}\..*\.partial")
 KIND_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -71,9 +72,9 @@ def full_key(kind: str, key: Any) -> dict[str, Any]:
     return dict(json.loads(_canonical(full)))
 
 
-def name_of(full: dict[str, Any]) -> str:
-    """The name of the file that holds the result of a full key."""
-    return f"{_digest(full)[:_DIGITS]}.json"
+def name_of(full: dict[str, Any], suffix: str = ".json") -> str:
+    """The name of the file that holds the result of a full key; one with parts has another suffix."""
+    return f"{_digest(full)[:_DIGITS]}{suffix}"
 
 
 def encode(full: dict[str, Any], value: Any, stored_at: str) -> bytes:
@@ -115,7 +116,7 @@ def decode(text: bytes, name: str) -> dict[str, Any]:
         raise DamagedError(f"a part of it is missing or wrong: {error}") from None
     if not complete or checksum != found:
         raise DamagedError("its checksum does not fit its content")
-    if name_of(full) != name:
+    if name_of(full, Path(name).suffix) != name:
         raise DamagedError("its name belongs to another key")
     return body
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from thresher.cache import location
+from thresher.cache import location, parts
 from thresher.cache.entry import (
     ASIDE_NAME,
     ASIDE_SUFFIX,
@@ -41,6 +42,16 @@ def load(kind: str, key: Any) -> Any | None:
         The result, or None where there is none that can be used. A damaged file is put aside under another name, with
         a warning, once.
     """
+    return _load(kind, key, ".json", lambda path, name: decode(path.read_bytes(), name)["value"])
+
+
+def load_parts(kind: str, key: Any) -> parts.Parts | None:
+    """The same of a result with parts. Their bytes are compared with their digests."""
+    found: parts.Parts | None = _load(kind, key, parts.SUFFIX, lambda path, name: parts.read(path, name)[1])
+    return found
+
+
+def _load(kind: str, key: Any, suffix: str, read: Callable[[Path, str], Any]) -> Any | None:
     base = _usable_folder()
     if base is None:
         return None
@@ -49,16 +60,15 @@ def load(kind: str, key: Any) -> Any | None:
     try:
         if not folder.is_dir():
             return None
-        path = folder / name_of(full)
-        body = decode(path.read_bytes(), path.name)
+        path = folder / name_of(full, suffix)
+        return read(path, path.name)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         _warn(base, f"expected files that can be read, got: {error.strerror or error} ({folder}); {_CURE}")
         return None
     except DamagedError as error:
-        return _put_aside(path, error)
-    return body["value"]
+        return _put_aside(path, error, read)
 
 
 def store(kind: str, key: Any, value: Any) -> bool:
@@ -77,12 +87,35 @@ def store(kind: str, key: Any, value: Any) -> bool:
         ValueError: The same, of a number that is not finite.
     """
     full = full_key(_checked(kind), key)
-    text = encode(full, value, datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    text = encode(full, value, _now())
+    return _store(kind, name_of(full), lambda file: file.write(text))
+
+
+def store_parts(kind: str, key: Any, value: Any, bytes_of: Sequence[tuple[str, Any]]) -> bool:
+    """The same of a result with parts.
+
+    Args:
+        kind: What sort of result; a lower-case word.
+        key: What else the result depends on; anything JSON can hold.
+        value: The result beside its parts; anything JSON can hold.
+        bytes_of: Names of parts, each once, and what they hold: arrays of uint8, or other bytes.
+
+    Returns:
+        Whether it was kept.
+    """
+    full = full_key(_checked(kind), key)
+    return _store(kind, name_of(full, parts.SUFFIX), lambda file: parts.write(file, full, value, bytes_of, _now()))
+
+
+def _store(kind: str, name: str, write: Callable[[BinaryIO], object]) -> bool:
     base = _usable_folder()
     if base is None:
         return False
     try:
-        _write(base / kind / name_of(full), text)
+        path = base / kind / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with writing(path, mode=0o600) as file:
+            write(file)
     except OSError as error:
         _warn(
             base,
@@ -92,9 +125,18 @@ def store(kind: str, key: Any, value: Any) -> bool:
     return True
 
 
-def entries(kind: str | None = None) -> list[Entry]:
-    """Every file of the cache, or those of one kind, with what it is good for."""
-    return [_inspect(path) for path in _files(kind)]
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def entries(kind: str | None = None, *, whole: bool = False) -> list[Entry]:
+    """Every file of the cache, or those of one kind, with what it is good for.
+
+    Args:
+        kind: Of results.
+        whole: Whether the bytes of parts, which may be gigabytes, are read and compared with their digests.
+    """
+    return [_inspect(path, whole) for path in _files(kind)]
 
 
 def prune(older_than_days: float | None = None) -> list[Entry]:
@@ -154,7 +196,7 @@ def _warn(path: Path, problem: str) -> None:
     location.warn_once(str(path), f"cache {path}: {problem}")
 
 
-def _put_aside(path: Path, error: DamagedError) -> Any | None:
+def _put_aside(path: Path, error: DamagedError, read: Callable[[Path, str], Any]) -> Any | None:
     """Makes room for a whole file, and keeps the damaged one to look at; the result if there is one after all."""
     aside = path.with_name(path.name + ASIDE_SUFFIX)
     try:
@@ -163,7 +205,7 @@ def _put_aside(path: Path, error: DamagedError) -> Any | None:
         _warn(path, f"this file is not used, since {error}; it is replaced when the result is stored again")
         return None
     try:
-        body = decode(aside.read_bytes(), path.name)
+        value = read(aside, path.name)
     except (OSError, DamagedError):
         _warn(
             path,
@@ -174,13 +216,7 @@ def _put_aside(path: Path, error: DamagedError) -> Any | None:
     with suppress(OSError):
         os.link(aside, path)
     _remove(aside)
-    return body["value"]
-
-
-def _write(path: Path, text: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with writing(path, mode=0o600) as file:
-        file.write(text)
+    return value
 
 
 def _files(kind: str | None) -> list[Path]:
@@ -199,7 +235,7 @@ def _listed(folder: Path | None) -> list[Path]:
         return []
 
 
-def _inspect(path: Path) -> Entry:
+def _inspect(path: Path, whole: bool) -> Entry:
     from thresher import _engine
 
     kind = path.parent.name
@@ -207,7 +243,11 @@ def _inspect(path: Path) -> Entry:
         size = path.stat().st_size
         if UNFINISHED_NAME.fullmatch(path.name):
             return Entry(path, kind, State.UNFINISHED, size)
-        body = decode(path.read_bytes(), path.name.removesuffix(ASIDE_SUFFIX))
+        name = path.name.removesuffix(ASIDE_SUFFIX)
+        if name.endswith(parts.SUFFIX):
+            body, _ = parts.read(path, name, check=whole)
+        else:
+            body = decode(path.read_bytes(), name)
     except OSError as error:
         return Entry(path, kind, State.DAMAGED, 0, problem=f"it cannot be read: {error.strerror or error}")
     except DamagedError as error:

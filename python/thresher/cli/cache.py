@@ -56,7 +56,7 @@ def _verify(json_file: JsonFile = None) -> None:
     """Check every file; exit code 1 if one is damaged."""
     from thresher.cache import State
 
-    found = _entries()
+    found = _entries(whole=True)
     damaged = [entry for entry in found if entry.state is State.DAMAGED]
     if not write_json(json_file, {"files": len(found), "damaged": [entry.to_dict() for entry in damaged]}):
         for entry in damaged:
@@ -156,12 +156,12 @@ def _path(json_file: JsonFile = None) -> None:
     typer.echo(folder)
 
 
-def _entries(kind: str | None = None) -> list[Entry]:
+def _entries(kind: str | None = None, *, whole: bool = False) -> list[Entry]:
     from thresher.cache import entries
     from thresher.cli.common import engine
 
     engine()
-    return entries(kind)
+    return entries(kind, whole=whole)
 
 
 def _count(files: int) -> str:

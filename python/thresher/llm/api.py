@@ -19,6 +19,7 @@ from thresher.llm.draft_model import DraftModel
 from thresher.llm.engine import Engine, EngineStats
 from thresher.llm.formats.tensors import BLOCKS
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
+from thresher.llm.packed_weights import PackedWeights
 from thresher.llm.request import Delta, Request, RequestStats
 from thresher.llm.runner import CACHES, Runner, page_bytes
 from thresher.llm.sampling import Logprobs, SamplingParams
@@ -150,7 +151,6 @@ class LLM:
         engine = _device(device)
         loaded = loading.load(Path(path), weights)
         self.config = loaded.config
-        self.tokenizer: Tokenizer | None = loaded.tokenizer
         most = self.config.max_positions
         length = min(max_length or min(most, _DEFAULT_LENGTH), most)
         _at_least_one(max_length=length - 1)
@@ -165,13 +165,15 @@ class LLM:
             "device": engine,
         }
         self.runner = _runner(
-            loaded, Path(path), length, kv_cache_bytes, max_scored=max_batch + _MORE_SCORES, **options
+            loaded, Path(path), length, kv_cache_bytes, weights, max_scored=max_batch + _MORE_SCORES, **options
         )
+        text = loaded.text.result()
+        self.tokenizer: Tokenizer | None = text.tokenizer
         drafter = None
         if draft_model is not None:
             small = loading.load(Path(draft_model), weights)
             _check_same_tokens(loaded, small)
-            draft_runner = _runner(small, Path(draft_model), length, None, **options)
+            draft_runner = _runner(small, Path(draft_model), length, None, weights, **options)
             pool = PagePool(draft_runner.pages, PAGE_TOKENS)
             drafter = DraftModel(draft_runner, pool, self.config.vocab_size, draft_tokens)
         self.engine = Engine(
@@ -179,7 +181,7 @@ class LLM:
             PagePool(self.runner.pages, PAGE_TOKENS, prefix_cache_ttl_s),
             vocab_size=self.config.vocab_size,
             max_length=length,
-            eos_token_ids=loaded.eos_token_ids,
+            eos_token_ids=text.eos_token_ids,
             tokenizer=self.tokenizer,
             max_waiting=max_waiting,
             prefix_cache=prefix_cache,
@@ -336,8 +338,10 @@ def _runner(
     path: Path,
     length: int,
     kv_cache_bytes: int | None,
+    weights: str,
     *,
     cache: str,
+    precision: str,
     device: _engine.Device | None,
     **options: Any,
 ) -> Runner:
@@ -363,14 +367,23 @@ def _runner(
         pages = kv_cache_bytes // one
         if pages < 1:
             raise ValueError(f"kv_cache_bytes: expected at least {one}, one page, got {kv_cache_bytes}")
-    runner = Runner(decoder, pages=pages, cache=cache, device=device, name=path.name, **options)
+    options |= {"precision": precision, "cache": cache, "device": device, "name": path.name}
+    if device is not None:
+        runner = Runner(decoder, pages=pages, **options)
+        runner.prepare()
+        return runner
+    packed = PackedWeights(loaded.files, weights, precision)
+    runner = Runner(decoder, pages=pages, store=packed.store, **options)
     runner.prepare()
+    loaded.text.result()  # a model without it is of no use
+    packed.keep(path.name)
     return runner
 
 
 def _check_same_tokens(large: loading.Loaded, small: loading.Loaded) -> None:
-    if large.tokenizer is not None and small.tokenizer is not None:
-        same = large.tokenizer.backend.get_vocab() == small.tokenizer.backend.get_vocab()
+    own, other = large.text.result().tokenizer, small.text.result().tokenizer
+    if own is not None and other is not None:
+        same = own.backend.get_vocab() == other.backend.get_vocab()
     else:
         same = large.config.vocab_size == small.config.vocab_size
     if not same:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from thresher.llm.formats import StoredTensor, quantize, read_gguf, read_safetensors, unpack_linears
+from thresher.llm.formats import MappedFile, StoredTensor, quantize, read_gguf, read_safetensors, unpack_linears
 from thresher.llm.models import ModelConfig, gguf
 from thresher.llm.tokenizer import Tokenizer
 
@@ -20,20 +21,33 @@ _ENDS_OF_TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")  # bes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Text:
+    """What a model reads and writes.
+
+    Attributes:
+      tokenizer: None where the folder has none.
+      eos_token_ids: tokens that end an answer.
+    """
+
+    tokenizer: Tokenizer | None
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Loaded:
     """A model on disk.
 
     Attributes:
       config: what its graph follows from.
       tensors: its weights.
-      tokenizer: None where the folder has none.
-      eos_token_ids: tokens that end an answer.
+      files: which these are parts of, as far as they are not numbers of their own.
+      text: is made beside what else is done; result() waits for it, and raises what is wrong with it.
     """
 
     config: ModelConfig
     tensors: Mapping[str, StoredTensor]
-    tokenizer: Tokenizer | None
-    eos_token_ids: tuple[int, ...]
+    files: tuple[MappedFile, ...]
+    text: Future[Text]
 
 
 def load(path: Path, weights: str = "model") -> Loaded:
@@ -45,7 +59,8 @@ def load(path: Path, weights: str = "model") -> Loaded:
 
     Raises:
       FileNotFoundError: the path, or a file that is wanted there, does not exist.
-      ValueError: a file is not what it should be, or the model is not supported.
+      ValueError: a file is not what it should be, or the model is not supported; of a tokenizer, text.result() raises
+        it.
     """
     if not path.exists():
         raise FileNotFoundError(f"expected a model at {path}, got nothing there")
@@ -69,27 +84,41 @@ def _encoded(tensor: StoredTensor, weights: str) -> StoredTensor:
 def _folder(path: Path) -> Loaded:
     described = read_json(path / "config.json")
     config = ModelConfig.from_dict(described)
-    tensors: Mapping[str, StoredTensor] = read_safetensors(path)
+    stored = read_safetensors(path)
+    tensors: Mapping[str, StoredTensor] = stored
     quantized = described.get("quantization_config")
     if quantized is not None:
         if not isinstance(quantized, dict):
             raise ValueError(f"{path / 'config.json'}: expected an object as quantization_config, got {quantized!r}")
         tensors = unpack_linears(tensors, quantized)
-    tokenizer = Tokenizer.from_folder(path) if (path / "tokenizer.json").is_file() else None
-    return Loaded(config, tensors, tokenizer, _ends(path, config, tokenizer))
+
+    def text() -> Text:
+        tokenizer = Tokenizer.from_folder(path) if (path / "tokenizer.json").is_file() else None
+        return Text(tokenizer, _ends(path, config, tokenizer))
+
+    return Loaded(config, tensors, stored.files, _beside(text))
 
 
 def _gguf(path: Path) -> Loaded:
     tensors = read_gguf(path)
     factors = tensors.get("rope_freqs.weight")
     config = gguf.config_of(tensors.metadata, None if factors is None else factors.dequantized())
-    ends = set(config.eos_token_ids)
-    tokenizer = gguf.tokenizer_of(tensors.metadata)
-    for name in _ENDS_OF_TURNS:
-        number = tokenizer.token_id(name)
-        if number is not None:
-            ends.add(number)
-    return Loaded(config, tensors, tokenizer, tuple(sorted(ends)))
+
+    def text(metadata: Mapping[str, Any] = tensors.metadata) -> Text:
+        tokenizer = gguf.tokenizer_of(metadata)
+        ends = {number for name in _ENDS_OF_TURNS if (number := tokenizer.token_id(name)) is not None}
+        return Text(tokenizer, tuple(sorted(ends.union(config.eos_token_ids))))
+
+    # Without the metadata: a vocabulary takes more memory there than in the tokenizer.
+    return Loaded(config, dict(tensors), tensors.files, _beside(text))
+
+
+def _beside(work: Callable[[], Text]) -> Future[Text]:
+    executor = ThreadPoolExecutor(1, "thresher-tokenizer")
+    try:
+        return executor.submit(work)
+    finally:
+        executor.shutdown(wait=False)
 
 
 def read_json(file: Path, kind: type = dict) -> Any:

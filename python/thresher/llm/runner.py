@@ -60,6 +60,7 @@ class Runner:
         precision: str = "model",
         num_threads: int = 0,
         device: _engine.Device | None = None,
+        store: _engine.WeightStore | None = None,
         name: str = "llm",
     ) -> None:
         """Takes memory for the pages; plans are made when they are first wanted.
@@ -74,6 +75,7 @@ class Runner:
           precision: of products with weights, as in the compiler's configuration.
           num_threads: 0: as many as the engine has.
           device: what computes, and holds the pages; default: the CPU.
+          store: of packed weights; default: a new one.
           name: of the plans in profiles.
 
         Raises:
@@ -87,7 +89,7 @@ class Runner:
         self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads, "device": device}
         self._options["graphs"] = device is not None
         self._name = name
-        self._store = _engine.WeightStore()
+        self._store = _engine.WeightStore() if store is None else store
         config = decoder.config
         self._width = -(-decoder.max_positions // PAGE_TOKENS)
         layer_bytes = pages * page_bytes(decoder, cache) // config.num_layers

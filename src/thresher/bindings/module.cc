@@ -12,6 +12,8 @@ NB_MODULE(_engine, m) {
   thresher::bindings::BindModel(m);
   thresher::bindings::BindPeaks(m);
   thresher::bindings::BindProfile(m);
+  thresher::bindings::BindTexts(m);
   thresher::bindings::BindTuning(m);
   thresher::bindings::BindWatch(m);
+  thresher::bindings::BindWeights(m);
 }

@@ -13,7 +13,9 @@ void BindPlan(nanobind::module_& m);
 void BindModel(nanobind::module_& m);
 void BindProfile(nanobind::module_& m);
 void BindSystem(nanobind::module_& m);
+void BindTexts(nanobind::module_& m);
 void BindTuning(nanobind::module_& m);
 void BindWatch(nanobind::module_& m);
+void BindWeights(nanobind::module_& m);
 
 }  // namespace thresher::bindings

@@ -323,24 +323,6 @@ void BindPlan(nb::module_& m) {
   m.def("plan_obstacle", &PlanObstacle, nb::arg("graph"), nb::arg("device"), nb::arg("level") = "O2",
         nb::arg("passes") = nb::none(),
         "Why there can be no plan of the graph for the device; empty where there can be one.");
-  nb::class_<WeightStore>(m, "WeightStore", "Packed weights, shared between the plans of one model.")
-      .def(nb::init<>())
-      .def(
-          "add_placed",
-          [](WeightStore& store, const Device& device, uintptr_t host, int64_t nbytes, uintptr_t address,
-             nb::object owner) {
-            // Whoever is last to let go of the owner may not hold the interpreter's lock.
-            auto* const held = new nb::object(std::move(owner));
-            const auto release = [held](const void*) {
-              const GilAcquire lock;
-              delete held;
-            };
-            store.AddPlaced(&device, reinterpret_cast<const void*>(host), nbytes,
-                            std::shared_ptr<const void>(reinterpret_cast<const void*>(address), release));
-          },
-          nb::arg("device"), nb::arg("host"), nb::arg("nbytes"), nb::arg("address"), nb::arg("owner"),
-          "What lies at the address `host` lies at `address` in the device's memory as well, while `owner` lives.")
-      .def_prop_ro("bytes", &WeightStore::bytes);
   nb::class_<GraphFamily>(m, "GraphFamily", "One program for many sizes, told from its graphs at a few of them.")
       .def_static("fit", &FitFamily, nb::arg("names"), nb::arg("degree"), nb::arg("samples"),
                   nb::sig("def fit(names: Sequence[str], degree: int, "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -63,21 +64,79 @@ Result<WeightStore::Packed> WeightStore::GetPacked(std::span<const Matrix> matri
   Key key{{}, k, transposed, precision, std::string(isa::Name(isa::Current()))};
   for (const Matrix& matrix : matrices) std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
   const auto pack = [&]() -> Result<Entry> {
+    Entry entry;
+    for (const Matrix& matrix : matrices) {
+      if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
+    }
+    if (named_) {
+      THRESHER_ASSIGN(entry.name, NameOf(matrices, key));
+      int64_t bytes = 0;
+      for (const Matrix& matrix : matrices) bytes += kernels::PackedBytes(precision, k, matrix.n);
+      if (const std::optional<Packed> found = FindPart(*entry.name, bytes)) {
+        entry.packed = *found;
+        entry.given = true;
+        return entry;
+      }
+    }
     std::vector<Weight> weights;
     std::vector<std::shared_ptr<const void>> held;
     for (const Matrix& matrix : matrices) {
       THRESHER_ASSIGN(held.emplace_back(), Hold(matrix.constant));
       weights.push_back(DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding));
     }
-    Entry entry;
     entry.packed = Pack(weights, precision, num_threads);
-    for (const Matrix& matrix : matrices) {
-      if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
-    }
     return entry;
   };
   THRESHER_ASSIGN(const Entry entry, entries_.Get(key, pack));
   return entry.packed;
+}
+
+Result<Digest> WeightStore::NameOf(std::span<const Matrix> matrices, const Key& key) const {
+  const auto& [identities, k, transposed, precision, isa] = key;
+  std::string text = std::to_string(k) + (transposed ? " transposed " : " ") + std::string(Name(precision)) + " " + isa;
+  for (const Matrix& matrix : matrices) {
+    const auto* const data = static_cast<const std::byte*>(matrix.constant.data);
+    const int64_t bytes = EncodedBytes(matrix.encoding, k * matrix.n);
+    text += "; " + std::to_string(matrix.n) + " " + std::string(Name(matrix.encoding)) + " ";
+    {
+      const std::lock_guard lock(mutex_);
+      // The last that begins at or before the matrix.
+      auto source = sources_.upper_bound(data);
+      if (source != sources_.begin() && data + bytes <= std::prev(source)->first + std::prev(source)->second.bytes) {
+        --source;
+        text += ToHex(source->second.digest) + " " + std::to_string(data - source->first);
+        continue;
+      }
+    }
+    THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(matrix.constant));
+    text += ToHex(HashBytes(data, static_cast<size_t>(bytes)));
+  }
+  return HashBytes(text.data(), text.size());
+}
+
+std::optional<WeightStore::Packed> WeightStore::FindPart(const Digest& name, int64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = parts_.find(name);
+  if (found == parts_.end() || found->second.bytes != bytes) return std::nullopt;
+  return found->second;
+}
+
+void WeightStore::AddSource(const void* host, int64_t bytes, const Digest& digest, std::shared_ptr<const void> owner) {
+  const std::lock_guard lock(mutex_);
+  sources_[static_cast<const std::byte*>(host)] = {bytes, digest, std::move(owner)};
+}
+
+void WeightStore::AddPart(const Digest& name, const Packed& packed) {
+  const std::lock_guard lock(mutex_);
+  parts_[name] = packed;
+}
+
+std::vector<WeightStore::Part> WeightStore::parts() const {
+  std::vector<Part> found;
+  entries_.ForEach([&](const Entry& entry) {
+    if (entry.name) found.push_back({*entry.name, entry.packed, entry.given});
+  });
+  return found;
 }
 
 Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std::span<const int64_t> offsets,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -28,6 +29,9 @@ namespace thresher {
 // change: when they do, plans are rebuilt with a new store.
 class WeightStore {
  public:
+  // `named`: matrices that GetPacked() packs get names, for parts().
+  explicit WeightStore(bool named = false) : named_(named) {}
+
   struct Packed {
     std::shared_ptr<const void> owner;
     const void* data = nullptr;
@@ -73,6 +77,21 @@ class WeightStore {
   // caller keeps it there.
   void AddPlaced(const void* device, const void* host, int64_t bytes, std::shared_ptr<const void> placed);
 
+  // Panels, and what they are called in every process: the name follows from the bytes of the weights, not from where
+  // these lie, and from all that packing depends on but the code of the kernels (plan/packed_layout.h).
+  struct Part {
+    Digest name;
+    Packed packed;
+    bool given = false;  // by AddPart()
+  };
+  // All these bytes have this digest: what lies among them is called by its place there and need not be read. They
+  // stay as long as the owner.
+  void AddSource(const void* host, int64_t bytes, const Digest& digest, std::shared_ptr<const void> owner);
+  // Panels of parts() of another process, which are taken where a matrix of that name and size is to be packed.
+  void AddPart(const Digest& name, const Packed& packed);
+  // What was packed or taken, of a store that names; in the order of the weights in memory.
+  std::vector<Part> parts() const;
+
   // Bytes of all packed weights.
   int64_t bytes() const;
 
@@ -86,7 +105,12 @@ class WeightStore {
   struct Entry {
     Packed packed;
     std::vector<std::shared_ptr<const void>> sources;  // so that no address in the key is reused for other data
+    std::optional<Digest> name = {};
+    bool given = false;
   };
+  // What the matrices of a key, packed so, are called.
+  Result<Digest> NameOf(std::span<const Matrix> matrices, const Key& key) const;
+  std::optional<Packed> FindPart(const Digest& name, int64_t bytes) const;
   // The panels of the matrices, one after the other.
   Packed Pack(std::span<const Weight> weights, Precision precision, int num_threads);
   using ErrorKey = std::tuple<Identity, int64_t, int64_t, bool, Precision>;
@@ -104,12 +128,20 @@ class WeightStore {
     int64_t bytes = 0;
     std::shared_ptr<const void> memory;
   };
+  struct Source {
+    int64_t bytes = 0;
+    Digest digest;
+    std::shared_ptr<const void> owner;
+  };
+  const bool named_;
   mutable ForkMutex mutex_{LockRank::kWeights};
   PackedMemory memory_;
   OnceMap<Key, Entry> entries_{mutex_};
   OnceMap<ErrorKey, ErrorEntry> errors_{mutex_};
   OnceMap<PlacedKey, PlacedEntry> placed_{mutex_};
   std::map<std::pair<const void*, const std::byte*>, GivenRange> given_;  // by device and where it begins
+  std::map<const std::byte*, Source> sources_;                            // by where they begin
+  std::map<Digest, Packed> parts_;
 };
 
 }  // namespace thresher

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "thresher/base/thread_pool.h"
+#include "thresher/graph/constant_source.h"
 #include "thresher/plan/builder.h"
+#include "thresher/plan/packed_layout.h"
 
 namespace thresher {
 namespace {
@@ -157,6 +159,78 @@ TEST(WeightStore, PlansKeepOnlyWhatTheirStepsRead) {
   EXPECT_FALSE(read.alive.expired());
   plan.reset();
   EXPECT_TRUE(read.alive.expired());
+}
+
+TEST(WeightStore, NamesFollowFromBytesAndPartsAreTaken) {
+  WeightStore first(true), second(true);
+  const Held held = MakeConstant(true, 3), equal = MakeConstant(true, 3), other = MakeConstant(true, 4);
+  const WeightStore::Packed packed = Pack(first, held.constant, kRows, kColumns, false);
+  Pack(first, held.constant, kRows, kColumns, true);
+  Pack(first, other.constant, kRows, kColumns, false);
+  std::vector<WeightStore::Part> parts = first.parts();
+  ASSERT_EQ(parts.size(), 3);
+  EXPECT_NE(parts[0].name, parts[1].name);
+  EXPECT_NE(parts[1].name, parts[2].name);
+  EXPECT_NE(parts[0].name, parts[2].name);
+  for (const WeightStore::Part& part : parts) {
+    EXPECT_FALSE(part.given);
+    second.AddPart(part.name, part.packed);
+  }
+  EXPECT_EQ(Pack(second, equal.constant, kRows, kColumns, false).data, packed.data);
+  EXPECT_NE(Pack(second, MakeConstant(true, 5).constant, kRows, kColumns, false).data, packed.data);
+  const std::vector<WeightStore::Part> found = second.parts();
+  ASSERT_EQ(found.size(), 2);
+  EXPECT_NE(found[0].given, found[1].given);
+  EXPECT_EQ(second.bytes(), 2 * packed.bytes);
+  // Without names there are none.
+  WeightStore unnamed;
+  Pack(unnamed, held.constant, kRows, kColumns, false);
+  EXPECT_TRUE(unnamed.parts().empty());
+}
+
+TEST(WeightStore, WeightsOfASourceAreNamedWithoutBeingRead) {
+  struct Unreadable : ConstantSource {
+    Result<std::shared_ptr<const void>> Hold(const void*) override { return InvalidArgument("it was read"); }
+    void Trim() override {}
+  };
+  const Held held = MakeConstant(true);
+  const auto* const data = static_cast<const std::byte*>(held.constant.data);
+  constexpr int64_t bytes = kRows * kColumns * sizeof(float);
+  const Digest digest{1, 2};
+  const auto name = [&](const std::byte* begin, int64_t size, const Digest& of) {
+    WeightStore store(true);
+    store.AddSource(begin, size, of, held.constant.owner);
+    Pack(store, held.constant, kRows, kColumns, false);
+    return store.parts().at(0).name;
+  };
+  EXPECT_EQ(name(data, bytes, digest), name(data, bytes, digest));
+  EXPECT_NE(name(data, bytes, digest), name(data, bytes, {1, 3}));
+  EXPECT_NE(name(data, bytes, digest), name(data - 8, bytes + 8, digest)) << "the place counts";
+  EXPECT_EQ(name(data, bytes - 1, digest), name(data + 1, bytes, digest)) << "not whole within: named by its bytes";
+  EXPECT_NE(name(data, bytes - 1, digest), name(data, bytes, digest));
+
+  WeightStore packs(true), takes(true);
+  packs.AddSource(data, bytes, digest, held.constant.owner);
+  const WeightStore::Packed packed = Pack(packs, held.constant, kRows, kColumns, false);
+  takes.AddSource(data, bytes, digest, held.constant.owner);
+  takes.AddPart(packs.parts().at(0).name, packed);
+  Constant unreadable = held.constant;
+  unreadable.source = std::make_shared<Unreadable>();
+  EXPECT_EQ(Pack(takes, unreadable, kRows, kColumns, false).data, packed.data);
+}
+
+TEST(WeightStore, PartsOfAnotherSizeAreNotTaken) {
+  WeightStore first(true), second(true);
+  const Held held = MakeConstant(true);
+  const WeightStore::Packed packed = Pack(first, held.constant, kRows, kColumns, false);
+  second.AddPart(first.parts().at(0).name, {packed.owner, packed.data, packed.bytes - 64});
+  EXPECT_NE(Pack(second, held.constant, kRows, kColumns, false).data, packed.data);
+}
+
+TEST(PackedLayout, FollowsFromTheInstructionSetAlone) {
+  const Digest digest = PackedLayout();
+  EXPECT_EQ(PackedLayout(), digest);
+  EXPECT_NE(digest, Digest{});
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ import tempfile
 import warnings
 
 from thresher import _engine, cache
-from thresher.cache import entry
+from thresher.cache import entry, parts
 from thresher.machine import roofs
 from thresher.tuning import table
 
@@ -27,6 +27,7 @@ def run(data: bytes) -> None:
 
 def keep(data: bytes) -> None:
     write("peaks", "0" * 40 + ".json", data)
+    write("peaks", "0" * 40 + parts.SUFFIX, data)
     list_all()
     try:
         body = json.loads(data)
@@ -46,8 +47,11 @@ def keep(data: bytes) -> None:
             name = entry.name_of(full)
         except (ValueError, RecursionError):  # no writer makes these
             continue
-        write(str(full["kind"]), name, json.dumps(kept).encode())
+        text = json.dumps(kept).encode()
+        write(str(full["kind"]), name, text)
+        write(str(full["kind"]), entry.name_of(full, parts.SUFFIX), parts._HEAD.pack(parts._MAGIC, len(text)) + text)
     list_all()
+    cache.load_parts("peaks", key)
     peaks = roofs.known_peaks(1)
     if peaks is not None:
         peaks.to_dict()

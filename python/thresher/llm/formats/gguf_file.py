@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from thresher import _engine
 from thresher.llm.formats.mapped_file import map_file
 from thresher.llm.formats.tensors import StoredTensor, Tensors, stored_bytes
 
@@ -82,22 +83,9 @@ class _Cursor:
 
     def texts(self, count: int) -> list[str]:
         """So many texts: vocabularies have hundreds of thousands, for which text() would take seconds."""
-        found = []
-        length = struct.Struct("<Q").unpack_from
-        data, at, end = self.data, self.at, len(self.data)
-        for _ in range(count):
-            stop = at + 8 + length(data, at)[0] if at + 8 <= end else end + 1
-            try:
-                if stop <= end:
-                    found.append(str(data[at + 8 : stop], "utf-8"))
-                    at = stop
-                    continue
-            except UnicodeDecodeError:
-                pass
-            self.at = at
-            found.append(self.text("a text"))
-            at = self.at
-        self.at = at
+        found, self.at = _engine.read_texts(self.data, self.at, count)
+        if len(found) < count:
+            self.text("a text")  # says what is wrong
         return found
 
     def value(self, kind: int, key: str, nesting: int = 0) -> Any:
@@ -149,14 +137,14 @@ def read_gguf(path: str | os.PathLike[str]) -> Tensors:
         OSError: It cannot be read.
     """
     place = Path(path)
-    data = map_file(place)
+    file = map_file(place)
     try:
-        return _read(data)
+        return Tensors(*_read(file.data), [file])
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _read(data: npt.NDArray[np.uint8]) -> Tensors:
+def _read(data: npt.NDArray[np.uint8]) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
     cursor = _Cursor(data)
     magic = bytes(cursor.take(min(4, cursor.left()), "a GGUF file"))
     if magic != b"GGUF":
@@ -196,7 +184,7 @@ def _read(data: npt.NDArray[np.uint8]) -> Tensors:
                 f"got a file of {len(data)} bytes{DAMAGED}"
             )
         tensors[name] = StoredTensor(encoding, shape, data[begin + offset : begin + offset + size])
-    return Tensors(tensors, metadata)
+    return tensors, metadata
 
 
 def _entry(cursor: _Cursor, alignment: int) -> tuple[str, tuple[str, tuple[int, ...], int, int]]:

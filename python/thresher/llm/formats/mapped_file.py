@@ -5,14 +5,31 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 
-def map_file(path: Path) -> npt.NDArray[np.uint8]:
-    """The bytes of a file, read only and read from disk as they are looked at. They stay as long as the array.
+@dataclass(frozen=True)
+class MappedFile:
+    """A file in memory.
+
+    Attributes:
+        path: Where it lies.
+        identity: Device, number, bytes, and when content and state changed last, in nanoseconds: a file that has the
+            same ones is the same.
+        data: Its bytes, read only and read from disk as they are looked at. They stay as long as the array.
+    """
+
+    path: Path
+    identity: tuple[int, int, int, int, int]
+    data: npt.NDArray[np.uint8]
+
+
+def map_file(path: Path) -> MappedFile:
+    """Maps a file.
 
     Raises:
         ValueError: It is no regular file, or empty.
@@ -24,4 +41,6 @@ def map_file(path: Path) -> npt.NDArray[np.uint8]:
             raise ValueError(
                 f"{path}: expected a file of weights, got {'no regular' if found.st_size else 'an empty'} file"
             )
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return MappedFile(path, identity, np.frombuffer(mapped, np.uint8))

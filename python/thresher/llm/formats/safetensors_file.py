@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thresher import json_text
-from thresher.llm.formats.mapped_file import map_file
+from thresher.llm.formats.mapped_file import MappedFile, map_file
 from thresher.llm.formats.tensors import StoredTensor, Tensors, stored_bytes
 
 INDEX = "model.safetensors.index.json"
@@ -46,17 +46,19 @@ def read_safetensors(path: str | os.PathLike[str]) -> Tensors:
     place = Path(path)
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, Any] = {}
+    files: list[MappedFile] = []
     for file in _files(place):
-        data = map_file(file)
+        mapped = map_file(file)
         try:
-            found, texts = _read(data)
+            found, texts = _read(mapped.data)
             if twice := sorted(tensors.keys() & found.keys()):
                 raise ValueError(f"expected each tensor in one file, got '{twice[0]}' again; remove one of the files")
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
         tensors |= found
+        files.append(mapped)
         metadata |= texts
-    return Tensors(tensors, metadata)
+    return Tensors(tensors, metadata, files)
 
 
 def _files(place: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from thresher import _engine
+from thresher.llm.formats.mapped_file import MappedFile
 
 # Numbers and bytes of a block of what the engine stores floats in.
 BLOCKS: Mapping[str, tuple[int, int]] = MappingProxyType(
@@ -88,11 +89,15 @@ class Tensors(Mapping[str, StoredTensor]):
 
     Attributes:
         metadata: What else the files say.
+        files: These, which most tensors are parts of.
     """
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, Any]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, Any], files: Sequence[MappedFile] = ()
+    ) -> None:
         self._tensors = dict(tensors)
         self.metadata = MappingProxyType(dict(metadata))
+        self.files = tuple(files)
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self._tensors[name]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from thresher.llm.models.config import ModelConfig, Rope, UnsupportedModelError
 from thresher.llm.tokenizer import Tokenizer
 
@@ -130,9 +132,10 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     if types is not None:
-        special = [tokens[i] for i, own in enumerate(types) if own == _CONTROL]
+        types = np.asarray(types)
+        special = [tokens[i] for i in np.flatnonzero(types == _CONTROL)]
         backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-        others = [tokens[i] for i, own in enumerate(types) if own == _USER_DEFINED]
+        others = [tokens[i] for i in np.flatnonzero(types == _USER_DEFINED)]
         backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in others])
     names = {}
     for name in ("bos", "eos", "unknown", "padding"):
