@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
 
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/iterate.h"
@@ -22,76 +25,153 @@ namespace {
 
 using V = hn::Vec<TileTag>;
 
-// Lines of output positions that pass by the same channels, so that what they share of x is in L1.
-constexpr size_t kMostLines = 8;
-constexpr size_t kTableTaps = 256;
+constexpr size_t kMostSums = 8;
+// Lines of output positions that pass by the same piece of x, so that what they share of it is in L1.
+constexpr size_t kMostLines = 64;
+constexpr size_t kTableTaps = 1024;
+static_assert(kTableTaps >= static_cast<size_t>(kMostDepthwiseTaps));
+constexpr size_t kPieceBytes = size_t{24} * 1024;
 
-// A tap that lies in x, by elements.
+// A tap of a line that lies in x, by elements.
 struct Tap {
-  ptrdiff_t x;  // from the image's beginning, at position 0 of the line
+  ptrdiff_t x;  // from the first of the line's positions
   size_t weight;
+  size_t column;  // among the taps of the kernel's last dimension
 };
 
-// kSums sums of one vector each, of neighbouring positions (x_step and out_step apart, the same channels) or, kAcross,
-// of neighbouring vectors of channels.
+// Which of a tile's sums a tap of some column meets: all, where x does not end before.
+struct Meeting {
+  ptrdiff_t begin, end;
+  bool all;
+};
+
+// Sums of neighbouring positions, x_step and out_step apart.
 struct SumsArgs {
   const Tap* taps;
   size_t num_taps;
+  const Meeting* meetings;  // one a column of taps
   const float* x;
   const float* weight;
   const float* bias;
-  const float* residual;
   float* out;
-  size_t x_step, out_step, residual_step;
-  size_t count;  // of channels, up to a vector; kAcross: whole vectors
-  bool residual_first;
+  size_t x_step, out_step;
+  size_t count;           // of channels; whole vectors, or less than one
+  float least, greatest;  // of the result
+  bool bounded;
+  // What the next line of positions will read first of all: lines of x, and positions of each for every sum.
+  ptrdiff_t next_line, fetched_line;
+  size_t fetched_lines, fetched_positions;
+  size_t fetched_step;
 };
 
-template <int kSums, bool kAcross, Activation kActivation>
-HWY_INLINE void RunSums(const SumsArgs& args) {
+template <int kSums, bool kWhole>
+HWY_NOINLINE void RunSums(const SumsArgs& args) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
-  const bool whole = kAcross || args.count == lanes;
+  const size_t step = args.x_step;
   const auto load = [&](const float* from)
-                        HWY_ATTR { return whole ? hn::LoadU(d, from) : hn::LoadN(d, from, args.count); };
-#define THRESHER_DECLARE(i) \
-  V s##i = i < kSums && args.bias != nullptr ? load(args.bias + (kAcross ? i * lanes : 0)) : hn::Zero(d);
-  THRESHER_DEPTHWISE_SUMS(THRESHER_DECLARE)
+                        HWY_ATTR { return kWhole ? hn::LoadU(d, from) : hn::LoadN(d, from, args.count); };
+  for (size_t c = 0; c < args.count; c += lanes) {
+    const V bias = args.bias == nullptr ? hn::Zero(d) : load(args.bias + c);
+    const float* HWY_RESTRICT const first = args.x + c;
+#define THRESHER_DECLARE(i) V s##i = bias;
+    THRESHER_DEPTHWISE_SUMS(THRESHER_DECLARE)
 #undef THRESHER_DECLARE
-  for (size_t t = 0; t < args.num_taps; ++t) {
-    const float* HWY_RESTRICT x = args.x + args.taps[t].x;
-    const float* HWY_RESTRICT weight = args.weight + args.taps[t].weight;
-    const V w = load(weight);
-#define THRESHER_ADD(i)                                                                         \
-  if constexpr (i < kSums) {                                                                    \
-    s##i = hn::MulAdd(load(x + i * args.x_step), kAcross ? load(weight + i * lanes) : w, s##i); \
+    for (size_t t = 0; t < args.num_taps; ++t) {
+      const Tap& tap = args.taps[t];
+      const Meeting& meets = args.meetings[tap.column];
+      const V w = load(args.weight + tap.weight + c);
+      // Three positions a pointer: the multiples of `step` are addressing modes.
+      const float* HWY_RESTRICT const x0 = first + tap.x;
+      const float* HWY_RESTRICT const x1 = x0 + 3 * step;
+      const float* HWY_RESTRICT const x2 = x1 + 3 * step;
+#define THRESHER_ADD(i) \
+  if constexpr (i < kSums) s##i = hn::MulAdd(load((i < 3 ? x0 : i < 6 ? x1 : x2) + i % 3 * step), w, s##i);
+      if (meets.all) {
+        THRESHER_DEPTHWISE_SUMS(THRESHER_ADD)
+        continue;
+      }
+#define THRESHER_ADD_IF_MET(i)             \
+  if (i >= meets.begin && i < meets.end) { \
+    THRESHER_ADD(i)                        \
   }
-    THRESHER_DEPTHWISE_SUMS(THRESHER_ADD)
+      THRESHER_DEPTHWISE_SUMS(THRESHER_ADD_IF_MET)
+#undef THRESHER_ADD_IF_MET
 #undef THRESHER_ADD
+    }
+    for (size_t line = 0; line < args.fetched_lines; ++line) {
+      const float* const next = first + args.next_line + static_cast<ptrdiff_t>(line) * args.fetched_line;
+      for (size_t i = 0; i < kSums * args.fetched_positions; ++i)
+        __builtin_prefetch(next + i * args.fetched_step, 0, 3);
+    }
+    if (args.bounded) {
+      const V least = hn::Set(d, args.least), greatest = hn::Set(d, args.greatest);
+#define THRESHER_BOUND(i) s##i = AtMost(d, greatest, AtLeast(d, least, s##i));
+      THRESHER_DEPTHWISE_SUMS(THRESHER_BOUND)
+#undef THRESHER_BOUND
+    }
+    float* HWY_RESTRICT const out = args.out + c;
+#define THRESHER_STORE(i)                                       \
+  if constexpr (i < kSums) {                                    \
+    if constexpr (kWhole) {                                     \
+      hn::StoreU(s##i, d, out + i * args.out_step);             \
+    } else {                                                    \
+      hn::StoreN(s##i, d, out + i * args.out_step, args.count); \
+    }                                                           \
   }
-  const auto finish = [&](V sum, size_t i) HWY_ATTR {
-    if (args.residual == nullptr) {
-      sum = Activate<kActivation>(d, sum);
-    } else {
-      const V added = load(args.residual + i * args.residual_step);
-      sum = args.residual_first ? Activate<kActivation>(d, hn::Add(sum, added))
-                                : hn::Add(Activate<kActivation>(d, sum), added);
-    }
-    float* const out = args.out + i * args.out_step;
-    if (whole) {
-      hn::StoreU(sum, d, out);
-    } else {
-      hn::StoreN(sum, d, out, args.count);
-    }
-  };
-#define THRESHER_FINISH(i) \
-  if constexpr (i < kSums) finish(s##i, i);
-  THRESHER_DEPTHWISE_SUMS(THRESHER_FINISH)
-#undef THRESHER_FINISH
+    THRESHER_DEPTHWISE_SUMS(THRESHER_STORE)
+#undef THRESHER_STORE
+  }
 }
 
-// The taps of one position that lie in x; or, with `whole_width`, of all positions of its line, as if all did.
-size_t FindTaps(const Windows& w, const WindowPosition& position, bool whole_width, Tap* taps) {
+using SumsFunction = void (*)(const SumsArgs&);
+
+template <bool kWhole, size_t... I>
+SumsFunction SumsAt(size_t sums, std::index_sequence<I...>) {
+  static constexpr SumsFunction table[] = {&RunSums<static_cast<int>(I) + 1, kWhole>...};
+  return table[sums - 1];
+}
+
+template <bool kWhole>
+SumsFunction SumsFor(size_t sums) {
+  return SumsAt<kWhole>(sums, std::make_index_sequence<kMostSums>());
+}
+
+int64_t CeilDiv(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
+
+// Where x is spread, positions of a line that are `spread` apart meet the same taps: those positions are a phase of it.
+struct Phase {
+  int64_t first;  // position
+  int64_t count;
+  int64_t kernel;                     // taps of the last dimension
+  int64_t at[kMostDepthwiseTaps];     // where each lies in x for the first position, or
+  bool inside[kMostDepthwiseTaps];    // among the zeros of the spread, for every position
+  int64_t begin[kMostDepthwiseTaps];  // the positions, by number in the phase, for which it lies within x
+  int64_t end[kMostDepthwiseTaps];
+
+  Phase(const Windows& w, int64_t number)
+      : first(number), count(CeilDiv(w.out[2] - number, w.spread[2])), kernel(w.kernel[2]) {
+    for (int64_t k = 0; k < kernel; ++k) {
+      const int64_t from = number * w.stride[2] - w.padding[2] + k * w.dilation[2];
+      inside[k] = from % w.spread[2] == 0;
+      at[k] = from / w.spread[2];
+      begin[k] = std::max<int64_t>(CeilDiv(-at[k], w.stride[2]), 0);
+      end[k] = std::min(CeilDiv(w.in[2] - at[k], w.stride[2]), count);
+    }
+  }
+
+  // Of the tile of `sums` positions from `position` on.
+  void Meet(int64_t position, int64_t sums, Meeting* meetings) const {
+    for (int64_t k = 0; k < kernel; ++k) {
+      const ptrdiff_t from = static_cast<ptrdiff_t>(begin[k] - position);
+      const ptrdiff_t to = static_cast<ptrdiff_t>(end[k] - position);
+      meetings[k] = {from, to, from <= 0 && to >= sums};
+    }
+  }
+};
+
+// The taps of a line's positions in a phase, all columns of those lines of x that there are.
+size_t FindTaps(const Windows& w, const WindowPosition& position, const Phase& phase, Tap* taps) {
   size_t count = 0;
   for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
     const int64_t at_d = w.At(0, position.at[0], kd);
@@ -100,135 +180,130 @@ size_t FindTaps(const Windows& w, const WindowPosition& position, bool whole_wid
       const int64_t at_h = w.At(1, position.at[1], kh);
       if (at_h < 0) continue;
       for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
-        const int64_t at_w = whole_width ? kw * w.dilation[2] - w.padding[2] : w.At(2, position.at[2], kw);
-        if (!whole_width && at_w < 0) continue;
-        taps[count].x = at_d * w.x_strides[0] + at_h * w.x_strides[1] + at_w * w.x_strides[2];
-        taps[count].weight = static_cast<size_t>(((kd * w.kernel[1] + kh) * w.kernel[2] + kw) * w.channels);
-        ++count;
+        if (!phase.inside[kw]) continue;
+        taps[count++] = {at_d * w.x_strides[0] + at_h * w.x_strides[1] + phase.at[kw] * w.x_strides[2],
+                         static_cast<size_t>(((kd * w.kernel[1] + kh) * w.kernel[2] + kw) * w.channels),
+                         static_cast<size_t>(kw)};
       }
     }
   }
   return count;
 }
 
-// The positions of a line all of whose taps lie within its width.
-Range Inner(const Windows& w) {
-  if (w.spread[2] != 1) return {};
-  const int64_t begin = std::max<int64_t>(w.padding[2] + w.stride[2] - 1, 0) / w.stride[2];
-  const int64_t room = w.in[2] - 1 - (w.kernel[2] - 1) * w.dilation[2] + w.padding[2];
-  const int64_t end = room < 0 ? 0 : std::min(w.out[2], room / w.stride[2] + 1);
-  return begin < end ? Range{begin, end} : Range{};
+// How activations that are bounds are expressed; others are left to Finish.
+bool BoundsOf(Activation activation, SumsArgs* sums) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  sums->bounded = activation != Activation::kNone;
+  sums->least = 0.0f;
+  sums->greatest = activation == Activation::kRelu6 ? 6.0f : kInfinity;
+  return activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6;
 }
 
-template <Activation kActivation>
-void RunLines(const DepthwiseArgs& args, Range lines) {
+// One phase of the positions of `lines` lines.
+void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   const Windows& w = args.windows;
   const size_t lanes = hn::Lanes(TileTag());
   const size_t channels = static_cast<size_t>(w.channels);
-  const int64_t width = w.out[2];
-  const Range inner = Inner(w);
-  const int64_t x_step = w.stride[2] * w.x_strides[2];
   const size_t num_taps = static_cast<size_t>(w.taps());
-  const int64_t most_lines = static_cast<int64_t>(std::clamp<size_t>(kTableTaps / num_taps, 1, kMostLines));
+  const int64_t most_lines = static_cast<int64_t>(std::min(kTableTaps / num_taps, kMostLines));
+  const FinishFunction finish = FinishFor<float>(args.activation);
   Tap table[kTableTaps];
   size_t counts[kMostLines];
+  ptrdiff_t images[kMostLines];
+  ptrdiff_t next_lines[kMostLines];
+  Meeting meetings[kMostDepthwiseTaps];
+  alignas(64) float strip[kMostSums * kMaxPanelWidth];
   SumsArgs sums{};
-  sums.x_step = static_cast<size_t>(x_step);
-  sums.out_step = static_cast<size_t>(args.ldc);
-  sums.residual_step = static_cast<size_t>(args.ldr);
-  sums.residual_first = args.residual_first;
-  const auto at = [&](int64_t row, size_t channel) {
-    sums.weight = args.weight + channel;
-    sums.bias = args.bias == nullptr ? nullptr : args.bias + channel;
-    sums.residual = args.residual == nullptr ? nullptr : args.residual + row * args.ldr + channel;
-    sums.out = args.out + row * args.ldc + channel;
+  const bool direct = BoundsOf(args.activation, &sums) && args.residual == nullptr;
+  sums.bounded = sums.bounded && direct;
+  const size_t out_step = static_cast<size_t>(w.spread[2] * args.ldc);
+  sums.x_step = static_cast<size_t>(w.stride[2] * w.x_strides[2]);
+  sums.out_step = direct ? out_step : PanelWidth();
+  sums.fetched_line = static_cast<ptrdiff_t>(w.x_strides[1]);
+  sums.fetched_lines = static_cast<size_t>(w.stride[1]);
+  sums.fetched_positions = static_cast<size_t>(w.stride[2]);
+  sums.fetched_step = static_cast<size_t>(w.x_strides[2]);
+  sums.meetings = meetings;
+
+  // What the tiles of one line after the other read, so many channels and positions of it, stays in L1.
+  const RowTiles tiles(static_cast<size_t>(phase.count), kMostSums);
+  const size_t line_bytes = sizeof(float) * static_cast<size_t>(w.kernel[0] * w.kernel[1]);
+  const size_t reach = static_cast<size_t>((w.kernel[2] - 1) * w.dilation[2]);
+  const auto piece_bytes = [&](size_t positions) {
+    return line_bytes * (positions * static_cast<size_t>(w.stride[2]) + reach);
   };
-  for (int64_t first = lines.begin; first < lines.end && inner.size() > 0; first += most_lines) {
-    const int64_t last = std::min(first + most_lines, lines.end);
-    for (int64_t line = first; line < last; ++line) {
-      const auto i = static_cast<size_t>(line - first);
-      counts[i] = FindTaps(w, WindowPosition(w, line * width), true, table + i * num_taps);
-    }
-    for (size_t channel = 0; channel < channels; channel += lanes) {
-      sums.count = std::min(lanes, channels - channel);
-      for (int64_t line = first; line < last; ++line) {
-        const auto i = static_cast<size_t>(line - first);
-        sums.taps = table + i * num_taps;
-        sums.num_taps = counts[i];
-        const int64_t image = WindowPosition(w, line * width).batch;
-        const auto from = [&](int64_t o) {
-          at(line * width + o, channel);
-          sums.x = args.x + image * w.x_batch + o * x_step + static_cast<int64_t>(channel);
-        };
-        // The last tile goes back over positions that are done rather than being a narrow one.
-        int64_t o = inner.begin;
-        for (; o + 8 <= inner.end; o += 8) {
-          from(o);
-          RunSums<8, false, kActivation>(sums);
-        }
-        while (o < inner.end) {
-          if (inner.size() < 4) {
-            from(o++);
-            RunSums<1, false, kActivation>(sums);
-            continue;
-          }
-          o = std::min(o, inner.end - 4);
-          from(o);
-          RunSums<4, false, kActivation>(sums);
-          o += 4;
-        }
-      }
-    }
+  const size_t most_channels =
+      std::max(kPieceBytes / piece_bytes(tiles.Height(0)) / (4 * lanes), size_t{1}) * 4 * lanes;
+  const size_t pieces = (channels + most_channels - 1) / most_channels;
+  const size_t piece = ((channels + pieces - 1) / pieces + lanes - 1) / lanes * lanes;
+  size_t strip_tiles = 1;
+  while (strip_tiles < tiles.count && piece_bytes((strip_tiles + 1) * tiles.Height(0)) * piece <= kPieceBytes) {
+    ++strip_tiles;
   }
-  // What is left of each line reaches over its ends.
-  if (inner.size() == width) return;
-  sums.x_step = sums.out_step = sums.residual_step = lanes;
-  sums.taps = table;
-  for (int64_t line = lines.begin; line < lines.end; ++line) {
-    for (int64_t o = 0; o < width; ++o) {
-      if (o == inner.begin && inner.size() > 0) o = inner.end;
-      if (o == width) break;
-      const WindowPosition position(w, line * width + o);
-      sums.num_taps = FindTaps(w, position, false, table);
-      size_t channel = 0;
-      const auto from = [&] {
-        at(line * width + o, channel);
-        sums.x = args.x + position.batch * w.x_batch + channel;
-      };
-      sums.count = lanes;
-      for (; channel + 4 * lanes <= channels; channel += 4 * lanes) {
-        from();
-        RunSums<4, true, kActivation>(sums);
-      }
-      for (; channel < channels; channel += lanes) {
-        sums.count = std::min(lanes, channels - channel);
-        from();
-        RunSums<1, false, kActivation>(sums);
+
+  for (int64_t first = lines.begin; first < lines.end; first += most_lines) {
+    const size_t count = static_cast<size_t>(std::min(first + most_lines, lines.end) - first);
+    for (size_t i = 0; i < count; ++i) {
+      const WindowPosition position(w, (first + static_cast<int64_t>(i)) * w.out[2]);
+      counts[i] = FindTaps(w, position, phase, table + i * num_taps);
+      images[i] = static_cast<ptrdiff_t>(position.batch * w.x_batch);
+      const int64_t next = position.at[1] * w.stride[1] - w.padding[1] + (w.kernel[1] - 1) * w.dilation[1] + 1;
+      next_lines[i] =
+          std::max<int64_t>(w.At(0, position.at[0], 0), 0) * w.x_strides[0] + next / w.spread[1] * w.x_strides[1];
+    }
+    for (size_t channel = 0; channel < channels; channel += piece) {
+      const size_t end = std::min(channel + piece, channels);
+      int64_t strip_begin = 0;
+      for (size_t tile = 0; tile < tiles.count; tile += strip_tiles) {
+        int64_t strip_end = strip_begin;
+        for (size_t i = 0; i < count; ++i) {
+          sums.taps = table + i * num_taps;
+          sums.num_taps = counts[i];
+          sums.next_line = next_lines[i];
+          int64_t position = strip_begin;
+          for (size_t t = tile; t < std::min(tile + strip_tiles, tiles.count); ++t) {
+            const size_t height = tiles.Height(t);
+            phase.Meet(position, static_cast<int64_t>(height), meetings);
+            const int64_t row = (first + static_cast<int64_t>(i)) * w.out[2] + phase.first + position * w.spread[2];
+            const auto run = [&](size_t c, size_t columns, bool whole) {
+              sums.x = args.x + images[i] + position * static_cast<int64_t>(sums.x_step) + c;
+              sums.weight = args.weight + c;
+              sums.bias = args.bias == nullptr ? nullptr : args.bias + c;
+              sums.out = direct ? args.out + row * args.ldc + c : strip;
+              sums.count = columns;
+              (whole ? SumsFor<true>(height) : SumsFor<false>(height))(sums);
+              if (direct) return;
+              FinishArgs to{};
+              to.sums = strip;
+              to.to = {args.out + row * args.ldc + c,
+                       out_step,
+                       args.residual == nullptr ? nullptr : args.residual + row * args.ldr + c,
+                       static_cast<size_t>(w.spread[2] * args.ldr),
+                       height,
+                       columns};
+              to.residual_first = args.residual_first;
+              finish(to);
+            };
+            const size_t whole = channel + (end - channel) / lanes * lanes;
+            if (direct && whole > channel) {
+              run(channel, whole - channel, true);
+            } else {
+              for (size_t c = channel; c < whole; c += lanes) run(c, lanes, true);
+            }
+            if (whole < end) run(whole, end - whole, false);
+            position += static_cast<int64_t>(height);
+          }
+          strip_end = position;
+        }
+        strip_begin = strip_end;
       }
     }
   }
 }
 
 void DepthwiseRange(const DepthwiseArgs& args, Range lines) {
-  switch (args.activation) {
-    case Activation::kNone:
-      return RunLines<Activation::kNone>(args, lines);
-    case Activation::kRelu:
-      return RunLines<Activation::kRelu>(args, lines);
-    case Activation::kGelu:
-      return RunLines<Activation::kGelu>(args, lines);
-    case Activation::kGeluTanh:
-      return RunLines<Activation::kGeluTanh>(args, lines);
-    case Activation::kSilu:
-      return RunLines<Activation::kSilu>(args, lines);
-    case Activation::kTanh:
-      return RunLines<Activation::kTanh>(args, lines);
-    case Activation::kSigmoid:
-      return RunLines<Activation::kSigmoid>(args, lines);
-    case Activation::kRelu6:
-      return RunLines<Activation::kRelu6>(args, lines);
-    case Activation::kHardSwish:
-      return RunLines<Activation::kHardSwish>(args, lines);
+  for (int64_t phase = 0; phase < std::min(args.windows.spread[2], args.windows.out[2]); ++phase) {
+    RunPhase(args, lines, Phase(args.windows, phase));
   }
 }
 

@@ -20,6 +20,7 @@
 #include "thresher/kernels/pack-inl.h"
 #include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
+#include "thresher/kernels/window_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -135,6 +136,10 @@ inline size_t GatherRows(const GemmArgs& args, size_t row, size_t rows, size_t b
 template <class Panel>
 void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
   constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
+  if (kStoredAsFloats && args.windows != nullptr && LineReading(*args.windows).Suits(static_cast<size_t>(args.k))) {
+    WindowProduct(args, scratch).Run(range);
+    return;
+  }
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
   const size_t lda = static_cast<size_t>(args.lda);
@@ -296,7 +301,11 @@ void RunProduct(const GemmArgs& args, float* scratch, const PanelRange& range) {
 }
 
 size_t ScratchFloats(const GemmArgs& args) {
-  return ForPanel(args.precision, [&](auto panel) HWY_ATTR { return BuffersFor<decltype(panel)>(args).end; });
+  const size_t floats =
+      ForPanel(args.precision, [&](auto panel) HWY_ATTR { return BuffersFor<decltype(panel)>(args).end; });
+  // Which way is taken depends on sizes that may be others when the product runs.
+  return args.windows != nullptr && args.precision == Precision::kFp32 ? std::max(floats, kWindowScratchFloats)
+                                                                       : floats;
 }
 
 size_t GemmBlockRows(const GemmArgs& args, size_t rows, size_t panels) {

@@ -141,10 +141,11 @@ TEST(ConvolutionTest, EveryGeometry) {
   }
 }
 
-// Panels with columns beyond n wait elsewhere than whole ones while blocks of k pass.
+// Lines too short for tiles of their own. Panels with columns beyond n wait elsewhere than whole ones while blocks of k
+// pass.
 TEST(ConvolutionTest, DepthBlocks) {
   const std::vector<Axis> axes = {{.in = 7, .kernel = 3, .before = 1, .after = 1},
-                                  {.in = 6, .kernel = 3, .before = 1, .after = 1}};
+                                  {.in = 3, .kernel = 3, .before = 1, .after = 1}};
   for (const int64_t channels : {40, 131, 257}) {
     for (const int64_t n : {5, 32, 64, 70, 161}) {
       CheckProduct({.axes = axes, .channels = channels, .n = n});
@@ -153,6 +154,60 @@ TEST(ConvolutionTest, DepthBlocks) {
   }
   for (const Blocking& blocking : testing::OddBlockings()) {
     CheckProduct({.axes = axes, .channels = 60, .n = 70, .residual = true, .num_parts = 3, .blocking = blocking});
+  }
+}
+
+// Lines of every length: tiles of one and of two groups, of one line and of two; strides; lines that are copied because
+// of their ends, or because rows would share sets of L1.
+TEST(ConvolutionTest, EveryWidth) {
+  for (int64_t width = 1; width <= 31; ++width) {
+    for (const int64_t stride : {1, 2}) {
+      for (const int64_t pad : {0, 1}) {
+        CheckProduct(
+            {.axes = {{.in = 3, .kernel = 2, .before = pad},
+                      {.in = stride * width + 2 - 2 * pad, .kernel = 3, .stride = stride, .before = pad, .after = pad}},
+             .channels = 5,
+             .n = 33,
+             .batch = 1,
+             .num_parts = static_cast<int>(width % 3) + 1});
+      }
+    }
+  }
+  for (const int64_t channels : {510, 1022, 1024}) {
+    CheckProduct({.axes = {{.in = 1}, {.in = 17, .kernel = 2, .stride = 2}}, .channels = channels, .n = 5, .batch = 1});
+    CheckProduct({.axes = {{.in = 9, .kernel = 3, .before = 1, .after = 1, .dilation = 2}},
+                  .channels = channels,
+                  .n = 5,
+                  .batch = 1});
+  }
+}
+
+// Lines too long for one copy, and blocks of more rows, lines or runs than a table holds.
+TEST(ConvolutionTest, LongLines) {
+  for (const int num_parts : {1, 4}) {
+    CheckProduct({.axes = {{.in = 700, .kernel = 3, .before = 1, .after = 1}},
+                  .channels = 201,
+                  .n = 7,
+                  .batch = 1,
+                  .residual = true,
+                  .num_parts = num_parts});
+    CheckProduct({.axes = {{.in = 6, .kernel = 3, .before = 1, .after = 1},
+                           {.in = 230, .kernel = 3, .stride = 2, .before = 1, .after = 1}},
+                  .channels = 131,
+                  .n = 3,
+                  .batch = 1,
+                  .num_parts = num_parts});
+    CheckProduct({.axes = {{.in = 30, .kernel = 7, .before = 3, .after = 3}, {.in = 40, .kernel = 7, .dilation = 2}},
+                  .channels = 2,
+                  .n = 3,
+                  .batch = 1,
+                  .num_parts = num_parts});
+    CheckProduct({.axes = {{.in = 500, .kernel = 4, .spread = 3}}, .channels = 6, .n = 5, .num_parts = num_parts});
+    CheckProduct({.axes = {{.in = 90, .kernel = 3}, {.in = 6, .kernel = 3, .before = 1, .after = 1}},
+                  .channels = 24,
+                  .n = 3,
+                  .batch = 5,
+                  .num_parts = num_parts});
   }
 }
 
@@ -260,6 +315,25 @@ TEST(DepthwiseTest, EveryWidth) {
                       .channels = 24});
     }
   }
+}
+
+// Phases of x that is spread, and more lines, positions and channels than one piece has.
+TEST(DepthwiseTest, Pieces) {
+  for (const int64_t spread : {1, 2, 3}) {
+    for (const int64_t stride : {1, 2}) {
+      CheckDepthwise({.axes = {{.in = 5, .kernel = 3, .before = 2},
+                               {.in = 13, .kernel = 4, .stride = stride, .before = 2, .after = 1, .spread = spread}},
+                      .channels = 21,
+                      .activation = Activation::kRelu6,
+                      .num_parts = 2});
+    }
+  }
+  CheckDepthwise({.axes = {{.in = 90, .kernel = 3, .before = 1, .after = 1}, {.in = 50, .kernel = 3, .after = 1}},
+                  .channels = 70,
+                  .num_parts = 3});
+  CheckDepthwise({.axes = {{.in = 5, .kernel = 7, .before = 3, .after = 3}, {.in = 9, .kernel = 7, .before = 6}},
+                  .channels = 300,
+                  .activation = Activation::kRelu});
 }
 
 TEST(DepthwiseTest, Epilogues) {

@@ -1,0 +1,157 @@
+// The register tile of rows that are windows of lines of positions: rows of up to two groups times one packed panel.
+//
+// Rows of a group are neighbouring positions of one line, so they lie lda apart wherever the windows begin; k is cut
+// into runs, one for what a window covers of each line of x (or each tap of it), which lie at the same distances for
+// both groups. Runs of zeros (padding) are left out.
+
+#if defined(THRESHER_KERNELS_WINDOW_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef THRESHER_KERNELS_WINDOW_TILE_INL_H_
+#undef THRESHER_KERNELS_WINDOW_TILE_INL_H_
+#else
+#define THRESHER_KERNELS_WINDOW_TILE_INL_H_
+#endif
+
+#include <cstddef>
+#include <utility>
+
+#include "hwy/highway.h"
+#include "thresher/kernels/tile-inl.h"
+
+#undef THRESHER_WINDOW_DECLARE
+#undef THRESHER_WINDOW_ROW
+#undef THRESHER_WINDOW_STEP
+#undef THRESHER_WINDOW_K
+#undef THRESHER_WINDOW_STORE
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+
+inline constexpr int kGroupRows = kTileRows / 2;
+
+// How far ahead of its use a panel is fetched into L1.
+inline constexpr size_t kFetchFloats = 1024;
+
+// Where the elements of one run begin.
+struct WindowRun {
+  ptrdiff_t a;  // elements behind the row's first
+  size_t b;     // rows of the panel
+};
+
+// out = init + a * b + residual, on the rows of both groups, one group behind the other, x PanelWidth() elements.
+struct WindowTileArgs {
+  const float* a;    // of the first group's first row
+  ptrdiff_t second;  // elements from there to the second group's first row
+  size_t lda;        // from one row of a group to the next
+  const float* b;    // packed panel
+  const WindowRun* runs;
+  size_t num_runs;
+  size_t k;           // of each run
+  const float* init;  // one row for all, or null for zeros
+  float* out;
+  size_t out_ld;
+  const float* residual;  // rows residual_ld apart, or null
+  size_t residual_ld;
+};
+
+template <int G1, int G2>
+HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
+  static_assert(G1 <= kGroupRows && G2 <= G1);
+  const TileTag d;
+  using V = hn::Vec<TileTag>;
+  const size_t lanes = hn::Lanes(d);
+  const size_t width = PanelWidth();
+  const size_t lda = args.lda;
+#define THRESHER_WINDOW_DECLARE(i)               \
+  V c##i##a = hn::Zero(d);                       \
+  V c##i##b = hn::Zero(d);                       \
+  if constexpr (i < G1 + G2) {                   \
+    if (args.init != nullptr) {                  \
+      c##i##a = hn::LoadU(d, args.init);         \
+      c##i##b = hn::LoadU(d, args.init + lanes); \
+    }                                            \
+  }
+  THRESHER_TILE_ROWS(THRESHER_WINDOW_DECLARE)
+
+  // Three rows a pointer, as in RunTile.
+#define THRESHER_WINDOW_ROW(i) \
+  (i < G1 ? (i < 3   ? p0      \
+             : i < 6 ? p1      \
+                     : p2)     \
+          : (i - G1 < 3   ? q0 \
+             : i - G1 < 6 ? q1 \
+                          : q2))[(i < G1 ? i : i - G1) % 3 * lda + u]
+#define THRESHER_WINDOW_STEP(i)                      \
+  if constexpr (i < G1 + G2) {                       \
+    const V av = hn::Set(d, THRESHER_WINDOW_ROW(i)); \
+    THRESHER_TILE_FMA(av, ba, c##i##a);              \
+    THRESHER_TILE_FMA(av, bb, c##i##b);              \
+  }
+#define THRESHER_WINDOW_K(u_value)                                 \
+  {                                                                \
+    constexpr size_t u = u_value;                                  \
+    const V ba = hn::Load(d, b + u * kPanelVectors * lanes);       \
+    const V bb = hn::Load(d, b + (u * kPanelVectors + 1) * lanes); \
+    THRESHER_TILE_ROWS(THRESHER_WINDOW_STEP)                       \
+  }
+  for (const WindowRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
+    const float* HWY_RESTRICT b = args.b + run->b * width;
+    const float* HWY_RESTRICT p0 = args.a + run->a;
+    const float* HWY_RESTRICT p1 = p0 + 3 * lda;
+    const float* HWY_RESTRICT p2 = p1 + 3 * lda;
+    const float* HWY_RESTRICT q0 = p0 + args.second;
+    const float* HWY_RESTRICT q1 = q0 + 3 * lda;
+    const float* HWY_RESTRICT q2 = q1 + 3 * lda;
+    size_t k = args.k;
+    for (; k >= 4; k -= 4) {
+      for (size_t line = 0; line < 4 * width; line += 16) __builtin_prefetch(b + kFetchFloats + line, 0, 3);
+      THRESHER_WINDOW_K(0)
+      THRESHER_WINDOW_K(1)
+      THRESHER_WINDOW_K(2)
+      THRESHER_WINDOW_K(3)
+      p0 += 4, p1 += 4, p2 += 4;
+      q0 += 4, q1 += 4, q2 += 4;
+      b += 4 * width;
+    }
+    for (; k > 0; --k) {
+      THRESHER_WINDOW_K(0)
+      ++p0, ++p1, ++p2;
+      ++q0, ++q1, ++q2;
+      b += width;
+    }
+  }
+
+  float* out = args.out;
+  const float* residual = args.residual;
+#define THRESHER_WINDOW_STORE(i)                                                         \
+  if constexpr (i < G1 + G2) {                                                           \
+    if (residual != nullptr) {                                                           \
+      c##i##a = hn::Add(c##i##a, hn::LoadU(d, residual + i * args.residual_ld));         \
+      c##i##b = hn::Add(c##i##b, hn::LoadU(d, residual + i * args.residual_ld + lanes)); \
+    }                                                                                    \
+    hn::StoreU(c##i##a, d, out + i * args.out_ld);                                       \
+    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes);                               \
+  }
+  THRESHER_TILE_ROWS(THRESHER_WINDOW_STORE)
+}
+
+using WindowTileFunction = void (*)(const WindowTileArgs&);
+
+template <size_t... I>
+WindowTileFunction WindowTileAt(size_t index, std::index_sequence<I...>) {
+  // A group alone, with one that is a row shorter, with its like.
+  static constexpr WindowTileFunction table[] = {
+      &RunWindowTile < static_cast<int>(I / 3) + 1,
+      I % 3 == 0 ? 0 : static_cast<int>(I / 3) + static_cast<int>(I % 3) - 1 > ...};
+  return table[index];
+}
+
+// 1 <= first <= kGroupRows; second is 0, first - 1 or first.
+HWY_INLINE WindowTileFunction WindowTileFor(size_t first, size_t second) {
+  const size_t kind = second == 0 ? 0 : second == first ? 2 : 1;
+  return WindowTileAt((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kGroupRows>());
+}
+
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
