@@ -20,7 +20,18 @@ SERVE_TESTS = (
     "tests/browser/test_serve_page.py",
     *(
         f"tests/python/test_serve_{name}.py"
-        for name in ("agents", "answer_text", "bench", "embeddings", "http", "life", "load", "openai", "processes")
+        for name in (
+            "agents",
+            "answer_text",
+            "bench",
+            "embeddings",
+            "http",
+            "life",
+            "load",
+            "openai",
+            "processes",
+            "ray",
+        )
     ),
 )
 # What tests/cuda runs on where there is no GPU.
