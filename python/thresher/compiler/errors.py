@@ -36,4 +36,4 @@ class PassError(ThresherError, RuntimeError):
 
 
 class UnsupportedNode(Exception):
-    """Internal: one node of a graph cannot be imported. The text is the reason shown to the user."""
+    """One node of a graph cannot be imported. The text is the reason shown to the user."""
