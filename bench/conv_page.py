@@ -12,11 +12,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bars import STYLE
-
 from measure.statistics import median
 from measure.table import Table
 from measure.worker import Worker, WorkerError, clean_environment
+from thresher.draw.bars import STYLE
 
 OURS = "thresher"
 # Key, title, environment.
