@@ -318,13 +318,26 @@ def test_a_row_of_layers_of_half_precision(compiler: Any) -> None:
             assert got.dtype == dtype
 
 
-def test_small_groups_are_left_to_pytorch_which_runs_them_sooner(compiler: Any) -> None:
-    model, x = with_statistics(Bottleneck(32, 4)), torch.randn(1, 32, 9, 9)
+def test_small_groups_run_in_the_engine(compiler: Any) -> None:
+    for width, groups in ((32, 4), (64, 4), (48, 24)):
+        model, x = with_statistics(Bottleneck(width, groups)), torch.randn(2, width, 9, 9)
+        with torch.no_grad():
+            want = copy.deepcopy(model).double()(x.double())
+            close([compiler.compile(model)(x)], [want])
+        assert not compiler.compilation_stats().unsupported
+        compiler.clear_cache()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_groups_of_few_outputs_are_left_to_pytorch_which_runs_them_sooner(compiler: Any, transposed: bool) -> None:
+    layer = (nn.ConvTranspose2d if transposed else nn.Conv2d)(48, 24, 3, groups=6)
+    model, x = nn.Sequential(nn.Conv2d(32, 48, 1), layer, nn.Conv2d(24, 32, 1)), torch.randn(1, 32, 9, 9)
     with torch.no_grad():
         want = copy.deepcopy(model).double()(x.double())
         close([compiler.compile(model)(x)], [want])
         (left,) = compiler.compilation_stats().unsupported
-        assert (left.op, left.reason) == ("aten.convolution.default", "groups of 4 channels, which PyTorch runs sooner")
+        assert left.op == "aten.convolution.default"
+        assert left.reason == "groups of 8 input and 4 output channels, which PyTorch runs sooner"
         compiler.clear_cache()
         whole = compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))
         close([whole(x)], [want])

@@ -87,9 +87,10 @@ HEAVY = {
     aten.gelu.default,
     aten._grouped_mm.default,
 }
-# A convolution of several groups fills a part of each panel only. PyTorch, which has kernels for that, was 1.1 to 6
-# times as fast with fewer channels a group than this; in one dimension only with shorter windows.
-LEAST_GROUP = 128
+# A convolution of several groups fills vectors where as many output channels are whole groups of no more inputs than
+# outputs, or lie in one group. PyTorch, which has kernels for all, is sooner elsewhere; in one dimension only with
+# windows of fewer numbers than this.
+VECTOR_CHANNELS = 16
 LEAST_WINDOW = 400
 # Operators of ours (thresher.ops) run in the engine wherever they stand.
 OWN_NAMESPACE = "thresher"
@@ -197,9 +198,15 @@ def find_slow(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOperator | Non
     for node in module.graph.nodes:
         if node.target is not aten.convolution.default or node.args[8] == 1:
             continue
-        _, channels, *window = node.args[1].meta["val"].shape
-        if 1 < channels < LEAST_GROUP and (len(window) > 1 or channels * window[0] < LEAST_WINDOW):
-            found[node] = _describe(node, f"groups of {channels} channels, which PyTorch runs sooner")
+        outputs, channels, *window = node.args[1].meta["val"].shape
+        if node.args[6]:  # a transposed one's weights are [input channels, outputs of a group, window...]
+            outputs, channels = channels, outputs // node.args[8]
+        else:
+            outputs //= node.args[8]
+        fills = outputs >= VECTOR_CHANNELS or (VECTOR_CHANNELS % outputs == 0 and channels <= outputs)
+        if not fills and (len(window) > 1 or channels * window[0] < LEAST_WINDOW):
+            reason = f"groups of {channels} input and {outputs} output channels, which PyTorch runs sooner"
+            found[node] = _describe(node, reason)
     return found
 
 

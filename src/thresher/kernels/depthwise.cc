@@ -31,6 +31,7 @@ constexpr size_t kMostLines = 64;
 constexpr size_t kTableTaps = 1024;
 static_assert(kTableTaps >= static_cast<size_t>(kMostDepthwiseTaps));
 constexpr size_t kPieceBytes = size_t{24} * 1024;
+constexpr size_t kWeightBytes = size_t{20} * 1024;
 
 // A tap of a line that lies in x, by elements.
 struct Tap {
@@ -45,6 +46,14 @@ struct Meeting {
   bool all;
 };
 
+// How the lanes of a vector of output channels meet the input channels of their groups.
+enum class Lanes : uint8_t {
+  kOwn,       // each its own: one channel a group
+  kPermuted,  // whole groups, whose inputs fill no more than a vector
+  kShared,    // all the same: a vector is a part of a group
+  kGathered,  // anything else
+};
+
 // Sums of neighbouring positions, x_step and out_step apart.
 struct SumsArgs {
   const Tap* taps;
@@ -55,7 +64,10 @@ struct SumsArgs {
   const float* bias;
   float* out;
   size_t x_step, out_step;
-  size_t count;           // of channels; whole vectors, or less than one
+  size_t channel;  // of the first sum
+  size_t count;    // of channels; whole vectors, or less than one
+  size_t group_inputs, group_outputs;
+  size_t term;            // from the weights of an input channel of the group to those of the next one
   float least, greatest;  // of the result
   bool bounded;
   // What the next line of positions will read first of all: lines of x, and positions of each for every sum.
@@ -64,40 +76,69 @@ struct SumsArgs {
   size_t fetched_step;
 };
 
-template <int kSums, bool kWhole>
+template <int kSums, Lanes kLanes, bool kWhole>
 HWY_NOINLINE void RunSums(const SumsArgs& args) {
   const TileTag d;
+  const hn::RebindToSigned<TileTag> di;
   const size_t lanes = hn::Lanes(d);
   const size_t step = args.x_step;
+  const size_t terms = kLanes == Lanes::kOwn ? 1 : args.group_inputs;
   const auto load = [&](const float* from)
                         HWY_ATTR { return kWhole ? hn::LoadU(d, from) : hn::LoadN(d, from, args.count); };
   for (size_t c = 0; c < args.count; c += lanes) {
     const V bias = args.bias == nullptr ? hn::Zero(d) : load(args.bias + c);
-    const float* HWY_RESTRICT const first = args.x + c;
+    // The first input channel that the vector meets, and where those of its lanes lie behind it.
+    const size_t group = kLanes == Lanes::kOwn ? 0 : (args.channel + c) / args.group_outputs;
+    const float* HWY_RESTRICT const first =
+        args.x + (kLanes == Lanes::kOwn ? args.channel + c : group * args.group_inputs);
+    HWY_ALIGN int32_t inputs[hn::MaxLanes(di)] = {};
+    if constexpr (kLanes == Lanes::kPermuted || kLanes == Lanes::kGathered) {
+      for (size_t i = 0; i < std::min(lanes, args.count - c); ++i) {
+        inputs[i] = static_cast<int32_t>(((args.channel + c + i) / args.group_outputs - group) * args.group_inputs);
+      }
+    }
+    const auto first_inputs = hn::Load(di, inputs);
+    const size_t loaded = kLanes == Lanes::kPermuted ? args.count / args.group_outputs * args.group_inputs : 0;
 #define THRESHER_DECLARE(i) V s##i = bias;
     THRESHER_DEPTHWISE_SUMS(THRESHER_DECLARE)
 #undef THRESHER_DECLARE
-    for (size_t t = 0; t < args.num_taps; ++t) {
-      const Tap& tap = args.taps[t];
-      const Meeting& meets = args.meetings[tap.column];
-      const V w = load(args.weight + tap.weight + c);
-      // Three positions a pointer: the multiples of `step` are addressing modes.
-      const float* HWY_RESTRICT const x0 = first + tap.x;
-      const float* HWY_RESTRICT const x1 = x0 + 3 * step;
-      const float* HWY_RESTRICT const x2 = x1 + 3 * step;
+    for (size_t term = 0; term < terms; ++term) {
+      const auto at = hn::Add(first_inputs, hn::Set(di, static_cast<int32_t>(term)));
+      const auto indices = hn::IndicesFromVec(d, kLanes == Lanes::kPermuted ? at : hn::Zero(di));
+      const auto meet = [&](const float* from) HWY_ATTR {
+        if constexpr (kLanes == Lanes::kOwn) {
+          return load(from);
+        } else if constexpr (kLanes == Lanes::kPermuted) {
+          return hn::TableLookupLanes(kWhole ? hn::LoadU(d, from) : hn::LoadN(d, from, loaded), indices);
+        } else if constexpr (kLanes == Lanes::kShared) {
+          return hn::Set(d, from[term]);
+        } else {
+          return hn::GatherIndex(d, from, at);
+        }
+      };
+      const float* HWY_RESTRICT const weight = args.weight + args.channel + c + term * args.term;
+      for (size_t t = 0; t < args.num_taps; ++t) {
+        const Tap& tap = args.taps[t];
+        const Meeting& meets = args.meetings[tap.column];
+        const V w = load(weight + tap.weight);
+        // Three positions a pointer: the multiples of `step` are addressing modes.
+        const float* HWY_RESTRICT const x0 = first + tap.x;
+        const float* HWY_RESTRICT const x1 = x0 + 3 * step;
+        const float* HWY_RESTRICT const x2 = x1 + 3 * step;
 #define THRESHER_ADD(i) \
-  if constexpr (i < kSums) s##i = hn::MulAdd(load((i < 3 ? x0 : i < 6 ? x1 : x2) + i % 3 * step), w, s##i);
-      if (meets.all) {
-        THRESHER_DEPTHWISE_SUMS(THRESHER_ADD)
-        continue;
-      }
+  if constexpr (i < kSums) s##i = hn::MulAdd(meet((i < 3 ? x0 : i < 6 ? x1 : x2) + i % 3 * step), w, s##i);
+        if (meets.all) {
+          THRESHER_DEPTHWISE_SUMS(THRESHER_ADD)
+          continue;
+        }
 #define THRESHER_ADD_IF_MET(i)             \
   if (i >= meets.begin && i < meets.end) { \
     THRESHER_ADD(i)                        \
   }
-      THRESHER_DEPTHWISE_SUMS(THRESHER_ADD_IF_MET)
+        THRESHER_DEPTHWISE_SUMS(THRESHER_ADD_IF_MET)
 #undef THRESHER_ADD_IF_MET
 #undef THRESHER_ADD
+      }
     }
     for (size_t line = 0; line < args.fetched_lines; ++line) {
       const float* const next = first + args.next_line + static_cast<ptrdiff_t>(line) * args.fetched_line;
@@ -126,15 +167,33 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
 
 using SumsFunction = void (*)(const SumsArgs&);
 
-template <bool kWhole, size_t... I>
+template <Lanes kLanes, bool kWhole, size_t... I>
 SumsFunction SumsAt(size_t sums, std::index_sequence<I...>) {
-  static constexpr SumsFunction table[] = {&RunSums<static_cast<int>(I) + 1, kWhole>...};
+  static constexpr SumsFunction table[] = {&RunSums<static_cast<int>(I) + 1, kLanes, kWhole>...};
   return table[sums - 1];
 }
 
-template <bool kWhole>
-SumsFunction SumsFor(size_t sums) {
-  return SumsAt<kWhole>(sums, std::make_index_sequence<kMostSums>());
+SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole) {
+  const auto all = std::make_index_sequence<kMostSums>();
+  switch (lanes) {
+    case Lanes::kOwn:
+      return whole ? SumsAt<Lanes::kOwn, true>(sums, all) : SumsAt<Lanes::kOwn, false>(sums, all);
+    case Lanes::kPermuted:
+      return whole ? SumsAt<Lanes::kPermuted, true>(sums, all) : SumsAt<Lanes::kPermuted, false>(sums, all);
+    case Lanes::kShared:
+      return SumsAt<Lanes::kShared, true>(sums, all);
+    case Lanes::kGathered:
+      break;
+  }
+  return SumsAt<Lanes::kGathered, false>(sums, all);
+}
+
+Lanes LanesOf(const DepthwiseArgs& args) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
+  if (args.group_inputs == 1 && args.group_outputs == 1) return Lanes::kOwn;
+  if (args.group_outputs % lanes == 0) return Lanes::kShared;
+  const bool fits = lanes % args.group_outputs == 0 && args.group_inputs <= args.group_outputs;
+  return fits ? Lanes::kPermuted : Lanes::kGathered;
 }
 
 int64_t CeilDiv(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
@@ -171,7 +230,7 @@ struct Phase {
 };
 
 // The taps of a line's positions in a phase, all columns of those lines of x that there are.
-size_t FindTaps(const Windows& w, const WindowPosition& position, const Phase& phase, Tap* taps) {
+size_t FindTaps(const Windows& w, const WindowPosition& position, const Phase& phase, size_t tap_weights, Tap* taps) {
   size_t count = 0;
   for (int64_t kd = 0; kd < w.kernel[0]; ++kd) {
     const int64_t at_d = w.At(0, position.at[0], kd);
@@ -182,7 +241,7 @@ size_t FindTaps(const Windows& w, const WindowPosition& position, const Phase& p
       for (int64_t kw = 0; kw < w.kernel[2]; ++kw) {
         if (!phase.inside[kw]) continue;
         taps[count++] = {at_d * w.x_strides[0] + at_h * w.x_strides[1] + phase.at[kw] * w.x_strides[2],
-                         static_cast<size_t>(((kd * w.kernel[1] + kh) * w.kernel[2] + kw) * w.channels),
+                         static_cast<size_t>((kd * w.kernel[1] + kh) * w.kernel[2] + kw) * tap_weights,
                          static_cast<size_t>(kw)};
       }
     }
@@ -203,7 +262,9 @@ bool BoundsOf(Activation activation, SumsArgs* sums) {
 void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   const Windows& w = args.windows;
   const size_t lanes = hn::Lanes(TileTag());
-  const size_t channels = static_cast<size_t>(w.channels);
+  const size_t channels = static_cast<size_t>(args.outputs);
+  const size_t tap_weights = static_cast<size_t>(args.group_inputs) * channels;
+  const Lanes kind = LanesOf(args);
   const size_t num_taps = static_cast<size_t>(w.taps());
   const int64_t most_lines = static_cast<int64_t>(std::min(kTableTaps / num_taps, kMostLines));
   const FinishFunction finish = FinishFor<float>(args.activation);
@@ -224,6 +285,10 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   sums.fetched_positions = static_cast<size_t>(w.stride[2]);
   sums.fetched_step = static_cast<size_t>(w.x_strides[2]);
   sums.meetings = meetings;
+  sums.weight = args.weight;
+  sums.group_inputs = static_cast<size_t>(args.group_inputs);
+  sums.group_outputs = static_cast<size_t>(args.group_outputs);
+  sums.term = channels;
 
   // What the tiles of one line after the other read, so many channels and positions of it, stays in L1.
   const RowTiles tiles(static_cast<size_t>(phase.count), kMostSums);
@@ -232,8 +297,11 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   const auto piece_bytes = [&](size_t positions) {
     return line_bytes * (positions * static_cast<size_t>(w.stride[2]) + reach);
   };
-  const size_t most_channels =
-      std::max(kPieceBytes / piece_bytes(tiles.Height(0)) / (4 * lanes), size_t{1}) * 4 * lanes;
+  // Groups have more weights, which stay in L1 as well.
+  const size_t fitting = kPieceBytes / piece_bytes(tiles.Height(0)) / (4 * lanes) * 4;
+  const size_t most_weights = kWeightBytes / (num_taps * sums.group_inputs * lanes * sizeof(float));
+  const size_t most_channels = lanes * (kind == Lanes::kOwn ? std::max(fitting, size_t{4})
+                                                            : std::max(std::min(fitting, most_weights), size_t{1}));
   const size_t pieces = (channels + most_channels - 1) / most_channels;
   const size_t piece = ((channels + pieces - 1) / pieces + lanes - 1) / lanes * lanes;
   size_t strip_tiles = 1;
@@ -245,7 +313,7 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
     const size_t count = static_cast<size_t>(std::min(first + most_lines, lines.end) - first);
     for (size_t i = 0; i < count; ++i) {
       const WindowPosition position(w, (first + static_cast<int64_t>(i)) * w.out[2]);
-      counts[i] = FindTaps(w, position, phase, table + i * num_taps);
+      counts[i] = FindTaps(w, position, phase, tap_weights, table + i * num_taps);
       images[i] = static_cast<ptrdiff_t>(position.batch * w.x_batch);
       const int64_t next = position.at[1] * w.stride[1] - w.padding[1] + (w.kernel[1] - 1) * w.dilation[1] + 1;
       next_lines[i] =
@@ -266,12 +334,12 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
             phase.Meet(position, static_cast<int64_t>(height), meetings);
             const int64_t row = (first + static_cast<int64_t>(i)) * w.out[2] + phase.first + position * w.spread[2];
             const auto run = [&](size_t c, size_t columns, bool whole) {
-              sums.x = args.x + images[i] + position * static_cast<int64_t>(sums.x_step) + c;
-              sums.weight = args.weight + c;
+              sums.x = args.x + images[i] + position * static_cast<int64_t>(sums.x_step);
+              sums.channel = c;
               sums.bias = args.bias == nullptr ? nullptr : args.bias + c;
               sums.out = direct ? args.out + row * args.ldc + c : strip;
               sums.count = columns;
-              (whole ? SumsFor<true>(height) : SumsFor<false>(height))(sums);
+              SumsFor(height, kind, whole)(sums);
               if (direct) return;
               FinishArgs to{};
               to.sums = strip;
@@ -284,13 +352,16 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
               to.residual_first = args.residual_first;
               finish(to);
             };
-            const size_t whole = channel + (end - channel) / lanes * lanes;
+            // Where a vector of inputs is not full, the next one's elements must not be read.
+            const bool full = kind == Lanes::kOwn || kind == Lanes::kShared ||
+                              (kind == Lanes::kPermuted && args.group_inputs == args.group_outputs);
+            const size_t whole = full ? channel + (end - channel) / lanes * lanes : channel;
             if (direct && whole > channel) {
               run(channel, whole - channel, true);
             } else {
               for (size_t c = channel; c < whole; c += lanes) run(c, lanes, true);
             }
-            if (whole < end) run(whole, end - whole, false);
+            for (size_t c = whole; c < end; c += lanes) run(c, std::min(lanes, end - c), false);
             position += static_cast<int64_t>(height);
           }
           strip_end = position;
@@ -323,17 +394,17 @@ HWY_EXPORT(DepthwiseRange);
 void Depthwise(const DepthwiseArgs& args, int part, int num_parts) {
   const Windows& w = args.windows;
   const Range lines = PartRange(args.batch * w.out[0] * w.out[1], part, num_parts);
-  if (lines.size() > 0 && w.channels > 0) HWY_DYNAMIC_DISPATCH(DepthwiseRange)(args, lines);
+  if (lines.size() > 0 && args.outputs > 0) HWY_DYNAMIC_DISPATCH(DepthwiseRange)(args, lines);
 }
 
 void DepthwiseReference(const DepthwiseArgs& args) {
   const Windows& w = args.windows;
   for (int64_t row = 0; row < args.batch * w.positions(); ++row) {
     const WindowPosition position(w, row);
-    for (int64_t c = 0; c < w.channels; ++c) {
+    for (int64_t c = 0; c < args.outputs; ++c) {
       double sum = args.bias == nullptr ? 0.0 : args.bias[c];
       for (int64_t tap = 0; tap < w.taps(); ++tap) {
-        int64_t rest = tap, offset = position.batch * w.x_batch + c;
+        int64_t rest = tap, offset = position.batch * w.x_batch + c / args.group_outputs * args.group_inputs;
         bool inside = true;
         for (int d = 2; d >= 0; --d) {
           const int64_t at = w.At(d, position.at[d], rest % w.kernel[d]);
@@ -341,7 +412,10 @@ void DepthwiseReference(const DepthwiseArgs& args) {
           offset += at * w.x_strides[d];
           rest /= w.kernel[d];
         }
-        if (inside) sum += static_cast<double>(args.x[offset]) * static_cast<double>(args.weight[tap * w.channels + c]);
+        for (int64_t i = 0; inside && i < args.group_inputs; ++i) {
+          sum += static_cast<double>(args.x[offset + i]) *
+                 static_cast<double>(args.weight[(tap * args.group_inputs + i) * args.outputs + c]);
+        }
       }
       const double added = args.residual == nullptr ? 0.0 : args.residual[row * args.ldr + c];
       sum = args.residual_first ? ActivateReference(args.activation, sum + added)

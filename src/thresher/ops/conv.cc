@@ -234,6 +234,9 @@ Status DepthwiseStep(const StepContext& c) {
   const auto& p = c.as<ConvolutionParams>();
   kernels::DepthwiseArgs args;
   args.windows = WindowsOf(p);
+  args.outputs = p.n * p.shape.groups;
+  args.group_inputs = p.shape.channels;
+  args.group_outputs = p.n;
   args.batch = p.m / args.windows.positions();
   args.x = c.in(kX).as<const float>();
   args.weight = c.in(kWeight).as<const float>();
@@ -243,7 +246,7 @@ Status DepthwiseStep(const StepContext& c) {
   args.activation = p.shape.activation;
   args.residual_first = p.shape.residual_first;
   args.out = c.out().as<float>();
-  args.ldc = p.shape.channels;
+  args.ldc = args.outputs;
   kernels::Depthwise(args, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -289,21 +292,35 @@ WeightLayout LayoutOf(const View& w, int64_t tap_stride, const ConvolutionParams
   return layout;
 }
 
-// The weight of a depthwise convolution as [taps, channels].
-Result<TensorRef> DepthwiseWeight(const Value& value, const WeightLayout& layout, const ConvolutionParams& p,
-                                  Lowering& lowering) {
+// The weight of a depthwise convolution as [taps, channels of a group, groups, outputs of a group].
+Result<TensorRef> DepthwiseWeight(const Node& node, const TensorRef& raw, const WeightLayout& layout,
+                                  const ConvolutionParams& p, const Graph& graph, Lowering& lowering) {
+  const Weight& matrix = layout.matrix;
+  const Dims shape = {matrix.taps, p.shape.channels, p.shape.groups, p.n};
+  const Dims strides = {matrix.stride_tap, matrix.stride_k, layout.to_group, matrix.stride_n};
+  if (!graph.is_constant(node.inputs[kWeight])) {
+    TensorRef turned = raw;
+    turned.offset += layout.first;
+    turned.view.rank = static_cast<int>(shape.size());
+    std::copy(shape.begin(), shape.end(), turned.view.shape);
+    std::copy(strides.begin(), strides.end(), turned.view.strides);
+    return lowering.Contiguous(turned);
+  }
+  const Value& value = graph.value(node.inputs[kWeight]);
   THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
   std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
   kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
-  const int64_t groups = p.shape.groups, taps = layout.matrix.taps;
-  std::vector<float> turned(numbers.size());
-  for (int64_t tap = 0; tap < taps; ++tap) {
-    for (int64_t g = 0; g < groups; ++g) {
-      turned[static_cast<size_t>(tap * groups + g)] =
-          numbers[static_cast<size_t>(layout.first + tap * layout.matrix.stride_tap + g * layout.to_group)];
+  std::vector<float> turned;
+  turned.reserve(numbers.size());
+  for (int64_t tap = 0; tap < shape[0]; ++tap) {
+    for (int64_t i = 0; i < shape[1]; ++i) {
+      for (int64_t g = 0; g < shape[2]; ++g) {
+        const int64_t from = layout.first + tap * strides[0] + i * strides[1] + g * strides[2];
+        for (int64_t o = 0; o < shape[3]; ++o) turned.push_back(numbers[static_cast<size_t>(from + o * strides[3])]);
+      }
     }
   }
-  return lowering.AddConstant(DType::kF32, {taps, groups}, std::move(turned));
+  return lowering.AddConstant(DType::kF32, shape, std::move(turned));
 }
 
 ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const Geometry& g) {
@@ -373,9 +390,9 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     residual = ops::RowsOrCopy(residual, lowering);
     ops::AsRows(residual.view, &rows, &cols, &p.ldr);
   }
-  if (s.channels == 1 && p.n == 1 && g.groups > 1 && layout.matrix.taps <= kernels::kMostDepthwiseTaps && constant) {
-    THRESHER_ASSIGN(const TensorRef turned, DepthwiseWeight(weight, layout, p, lowering));
-    s.channels = g.groups;
+  if (g.groups > 1 && kernels::SuitsDepthwise(s.channels, p.n) && layout.matrix.taps <= kernels::kMostDepthwiseTaps &&
+      (constant || raw.view.dtype == DType::kF32)) {
+    THRESHER_ASSIGN(const TensorRef turned, DepthwiseWeight(node, raw, layout, p, graph, lowering));
     lowering.AddStep(KernelId::kDepthwise, {x, turned, bias, residual}, {out}, p);
     return Status::Ok();
   }

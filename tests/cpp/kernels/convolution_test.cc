@@ -1,6 +1,7 @@
 // Products over windows, and convolutions of each channel by itself.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -268,16 +269,20 @@ TEST(ConvolutionTest, TapsArePackedFromWhereTheyLie) {
   }
 }
 
-void CheckDepthwise(const Case& c) {
+// c.channels outputs.
+void CheckDepthwise(const Case& c, int64_t group_inputs = 1, int64_t group_outputs = 1) {
   const int64_t extra = 3;
   DepthwiseArgs args;
-  args.windows = WindowsOf(c.axes, c.channels, extra);
+  args.windows = WindowsOf(c.axes, c.channels / group_outputs * group_inputs, extra);
+  args.outputs = c.channels;
+  args.group_inputs = group_inputs;
+  args.group_outputs = group_outputs;
   const Windows& w = args.windows;
   SCOPED_TRACE(ToString(w) + " " + std::string(Name(c.activation)) + " parts " + std::to_string(c.num_parts));
   const int64_t ld = c.channels + 1;
   const auto rows = static_cast<size_t>(c.batch * w.positions());
   const std::vector<float> x = RandomFloats(static_cast<size_t>(c.batch * w.x_batch), 1);
-  const std::vector<float> weight = RandomFloats(static_cast<size_t>(w.taps() * c.channels), 2);
+  const std::vector<float> weight = RandomFloats(static_cast<size_t>(w.taps() * group_inputs * c.channels), 2);
   const std::vector<float> bias = RandomFloats(static_cast<size_t>(c.channels), 3);
   const std::vector<float> residual = RandomFloats(rows * static_cast<size_t>(ld), 4, -3.0f, 3.0f);
   args.batch = c.batch;
@@ -314,6 +319,32 @@ TEST(DepthwiseTest, EveryWidth) {
                                {.in = width, .kernel = 3, .stride = stride, .before = 1, .after = 1}},
                       .channels = 24});
     }
+  }
+}
+
+// Vectors of several groups, of parts of one, and of groups that lie across them; x ends with the last one's channels.
+TEST(DepthwiseTest, Groups) {
+  const std::vector<Axis> axes = {{.in = 4, .kernel = 3, .before = 1, .after = 1},
+                                  {.in = 11, .kernel = 3, .before = 1, .after = 1}};
+  for (const auto& [inputs, outputs] : std::vector<std::pair<int64_t, int64_t>>{{1, 2},
+                                                                                {1, 4},
+                                                                                {2, 2},
+                                                                                {2, 4},
+                                                                                {4, 4},
+                                                                                {8, 8},
+                                                                                {3, 8},
+                                                                                {8, 16},
+                                                                                {16, 16},
+                                                                                {20, 16},
+                                                                                {4, 2},
+                                                                                {5, 3},
+                                                                                {3, 1}}) {
+    SCOPED_TRACE(std::to_string(inputs) + " to " + std::to_string(outputs));
+    for (const int64_t groups : {1, 3, 8, 11}) {
+      CheckDepthwise({.axes = axes, .channels = groups * outputs, .num_parts = 2}, inputs, outputs);
+    }
+    CheckDepthwise({.axes = axes, .channels = 5 * outputs, .residual = true, .activation = Activation::kSilu}, inputs,
+                   outputs);
   }
 }
 
