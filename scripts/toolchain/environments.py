@@ -108,7 +108,7 @@ TESTS = Environment(
 # Like TESTS, for wheels of builds that watch themselves, so that one build does not displace the other.
 SANITIZED = Environment("sanitized", TESTS.requirements, TESTS.without_dependencies, base=MODEL, locked_as="tests")
 COVERAGE = Environment("coverage", (*TESTS.requirements, "coverage.txt"), base=MODEL)
-FUZZ = Environment("fuzz", ("runtime.txt", "fuzz.txt"), base=MODEL)
+FUZZ = Environment("fuzz", ("runtime.txt", "serve.txt", "fuzz.txt"), base=MODEL)
 LINT = Environment("lint", (*(r for r in TESTS.requirements if r != "browser.txt"), "lint.txt"), base=MODEL)
 RELEASE = Environment("release", ("release.txt",))
 PEERS = Environment("peers", ("bench-peers.txt",), ("bench-data.txt",), base=MODEL)

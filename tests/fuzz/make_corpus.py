@@ -323,6 +323,36 @@ REQUESTS = {
 }
 
 
+# Of the server of language models: the first byte chooses the path, lines of headers and the body follow.
+CHAT = {"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 3, "temperature": 0}
+SERVE_REQUESTS = {
+    "completion": b"\0\nx-api-key: a\n\n" + json.dumps({"prompt": "the cat", "max_tokens": 3, "logprobs": 1}).encode(),
+    "tokens": b"\0\n\n" + json.dumps({"prompt": [[5, 6], [7]], "max_tokens": 2, "n": 2, "stream": True}).encode(),
+    "chat": b"\1\norigin: http://localhost\n\n" + json.dumps({**CHAT, "stop": ["a"], "stream": True}).encode(),
+    "response": b"\2\n\n" + json.dumps({"input": "the cat", "max_output_tokens": 16, "instructions": "sit"}).encode(),
+    "message": b"\3\n\n" + json.dumps({**CHAT, "model": "tiny", "system": [{"type": "text", "text": "sit"}]}).encode(),
+    "tokenize": b"\7\ncontent-type: text/plain\n\n" + json.dumps({"prompt": "the cat"}).encode(),
+    "health": b"\x16\nauthorization: Bearer a\n\n",
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": [1]}, "b": {"type": "array", "maxItems": 2}},
+    "required": ["a"],
+}
+SERVE_SCHEMAS = {
+    "schema": b"s" + json.dumps({**SCHEMA, "additionalProperties": False}).encode(),
+    "tool": b"t" + json.dumps({**SCHEMA, "$defs": {"x": {"type": "string", "pattern": "a+"}}}).encode(),
+    "regex": b"r[ab]{1,3}(c|d)?",
+    "grammar": b'gstart: "a" b\nb: /x+/',
+}
+ANSWERS = {
+    "hermes": b'\x05\x03ok<tool_call>\n{"name": "f", "arguments": {"a": "}"}}\n</tool_call>',
+    "llama": b'\x02\x01{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}',
+    "mistral": b'\x03\x02[TOOL_CALLS][{"name": "f", "arguments": {}}]ok[TOOL_CALLS]g[ARGS]{"b": 2}',
+    "thought": b"\x0c\x04 a</think> b",
+}
+
+
 def text(indented: str) -> bytes:
     return textwrap.dedent(indented).lstrip("\n").encode()
 
@@ -473,6 +503,9 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield "report_file/op_report.json", compact(OP_REPORT)
     for name, request in REQUESTS.items():
         yield f"profiler_request/{name}.hex", digits(request)
+    for target, kept in (("serve_request", SERVE_REQUESTS), ("serve_schema", SERVE_SCHEMAS), ("answer_text", ANSWERS)):
+        for name, content in kept.items():
+            yield f"{target}/{name}.hex", digits(content)
     for name, file in weights().items():
         yield name, digits(file)
     for name, array in arrays().items():

@@ -29,9 +29,17 @@ def cases() -> list[tuple[str, Path]]:
     return [(name, path) for name in NAMES for path in fuzz_targets.inputs(name)]
 
 
+def target(name: str) -> fuzz_targets.Target:
+    """The function of a target; the test is skipped where packages are missing that it needs beside the engine."""
+    try:
+        return fuzz_targets.load(name)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+
+
 @pytest.mark.parametrize(("name", "path"), cases(), ids=lambda value: value.name if isinstance(value, Path) else value)
 def test_replay(name: str, path: Path) -> None:
-    run = fuzz_targets.load(name)
+    run = target(name)
     data = fuzz_targets.contents(path)
     gc.collect()
     tracemalloc.start()
@@ -48,7 +56,7 @@ def test_replay(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_beginnings_of_seeds(name: str) -> None:
-    run = fuzz_targets.load(name)
+    run = target(name)
     for path in fuzz_targets.inputs(name):
         if path.parent.parent.name != "corpus":
             continue
