@@ -25,7 +25,11 @@ ABOUT = {"cpu": "x", "threads": "2", "version": "0.1.0", "energy": "expected the
 def message(run: str, name: str, busy_ms: float, records: int = 40, end: float | None = None, **about: str) -> Message:
     end = time.time() if end is None else end
     made = tuple(
-        Record(end - (records - 1 - i) / 4, 4, busy_ms * 4, 200 << 20, 50 << 20, 1 << 20) for i in range(records)
+        Record(
+            *(end - (records - 1 - i) / 4, 4, busy_ms * 4, 200 << 20, 50 << 20, 1 << 20),
+            durations=((busy_ms * 0.9, 3), (busy_ms * 1.3, 1)),
+        )
+        for i in range(records)
     )
     return Message(run, name, 4711, {**ABOUT, **about}, made)
 
@@ -82,6 +86,9 @@ def test_a_process_appears_and_its_numbers_are_right(page: Page, served: tuple[S
     values = dict(zip(card.locator("dt").all_inner_texts(), card.locator("dd").all_inner_texts(), strict=True))
     assert values == {
         "mean call": "2.50 ms",
+        "50 % within": "2.24 ms",
+        "95 % within": "3.23 ms",
+        "99 % within": "3.23 ms",
         "calls a second": "16",
         "memory": "209.7 MB",
         "of it the engine": "52.4 MB",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sqlite3
 import threading
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 starlette = pytest.importorskip("starlette")
 
 from thresher.dashboard.app import create_app  # noqa: E402
+from thresher.dashboard.durations import bounded, counted, from_text, percentiles, to_text  # noqa: E402
 from thresher.dashboard.records import FIELDS, Message, MessageError, Record, parse  # noqa: E402
 from thresher.dashboard.regressions import find_regressions  # noqa: E402
 from thresher.dashboard.store import ENDED_SECONDS, LIVE_SECONDS, MOST_LIVE, Run, Store, StoreError  # noqa: E402
@@ -27,7 +31,7 @@ from thresher.web.running import Server, bind, url_of  # noqa: E402
 
 def message(run: str = "a" * 32, name: str = "service", records: int = 1, **values: Any) -> Message:
     now = time.time()
-    given = {"calls": 2, "busy_ms": 10.0, "memory_bytes": 1 << 20, **values}
+    given = {"calls": 2, "busy_ms": 10.0, "memory_bytes": 1 << 20, "durations": ((4.0, 1), (6.0, 1)), **values}
     made = tuple(Record(now - (records - i) / 10, **given) for i in range(records))
     return Message(run, name, 7, {"cpu": "x", "threads": "2", "version": "1"}, made)
 
@@ -100,11 +104,16 @@ def test_a_message_survives_the_way() -> None:
         ({"pid": True}, "pid: expected the number of a process"),
         ({"about": {"a": 1}}, "about: expected at most 20 texts"),
         ({"records": "no"}, "records: expected a list"),
-        ({"records": [[0, 0, 0, 0, 0, 0, 0]] * 1001}, "records: expected a list of at most 1000"),
-        ({"records": [[1, 2]]}, "records: expected lists of 7: time_s"),
-        ({"records": [[None, 0, 0, 0, 0, 0, 0]]}, "expected time_s to be a number"),
-        ({"records": [[1, -1, 0, 0, 0, 0, 0]]}, "expected calls to be a number of at least 0, got '-1'"),
-        ({"records": [[1, 1, float("nan"), 0, 0, 0, 0]]}, "expected busy_ms to be a number"),
+        ({"records": [[0, 0, 0, 0, 0, 0, 0, []]] * 1001}, "records: expected a list of at most 1000"),
+        ({"records": [[1, 2]]}, "records: expected lists of 8: time_s"),
+        ({"records": [[None, 0, 0, 0, 0, 0, 0, []]]}, "expected time_s to be a number"),
+        ({"records": [[1, -1, 0, 0, 0, 0, 0, []]]}, "expected calls to be a number of at least 0, got '-1'"),
+        ({"records": [[1, 1, float("nan"), 0, 0, 0, 0, []]]}, "expected busy_ms to be a number"),
+        ({"records": [[1, 1, 0, 0, 0, 0, 0, None]]}, "expected durations to be a list of at most 200, got None"),
+        ({"records": [[1, 1, 0, 0, 0, 0, 0, [[1, 1]] * 201]]}, "expected durations to be a list of at most 200"),
+        ({"records": [[1, 1, 0, 0, 0, 0, 0, [[1.5]]]]}, "expected durations to be pairs of milliseconds"),
+        ({"records": [[1, 1, 0, 0, 0, 0, 0, [[1.5, 0]]]]}, "expected durations to be pairs of milliseconds"),
+        ({"records": [[1, 1, 0, 0, 0, 0, 0, [[float("inf"), 1]]]]}, "expected durations to be pairs of milliseconds"),
     ],
 )
 def test_a_bad_message_says_what_was_expected(change: dict[str, Any], expected: str) -> None:
@@ -185,10 +194,67 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     newer = sqlite3.connect(tmp_path / "newer")
     newer.execute("PRAGMA user_version=9")
     newer.close()
-    with pytest.raises(StoreError, match="it is of version 9, expected 1"):
+    with pytest.raises(StoreError, match="it is of version 9, expected 2"):
         Store(tmp_path / "newer")
     with pytest.raises(StoreError, match="expected a file for the history"):
         Store(tmp_path / "text" / "below")
+
+
+def test_percentiles_of_the_last_minute_and_of_a_whole_run(store: Store, tmp_path: Path) -> None:
+    now = time.time()
+
+    def called(ago_s: float, *pairs: tuple[float, int]) -> None:
+        record = Record(now - ago_s, sum(n for _, n in pairs), 1.0, durations=pairs)
+        store.add(Message("a" * 32, "service", 7, {}, (record,)))
+
+    called(90.0, (50.0, 100))
+    called(2.0, (1.0, 600), (2.0, 300))
+    called(1.0, (2.0, 80), (40.0, 20))
+    (live,) = store.live(now)
+    assert live["percentiles"] == pytest.approx({"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 40.0}, rel=6e-3)
+    (live,) = store.live(now + 2.0)
+    assert live["percentiles"]["p50_ms"] == pytest.approx(1.0, rel=6e-3)
+    assert store.flush()
+    called(0.5, (3.0, 900))
+    assert store.flush()
+    (run,) = store.runs()
+    assert sum(run.durations.values()) == 2000
+    data = run.to_dict()
+    assert [data[name] for name in ("p50_ms", "p95_ms", "p99_ms")] == pytest.approx([3.0, 40.0, 50.0], rel=6e-3)
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=400))
+def test_percentiles_are_those_of_the_durations_within_a_step(times: list[float]) -> None:
+    pairs = [(ms, 1) for ms in times]
+    found = percentiles(counted(pairs))
+    for percent in (50, 95, 99):
+        exact = sorted(times)[math.ceil(percent * len(times) / 100) - 1]
+        assert found[f"p{percent}_ms"] == pytest.approx(exact, rel=6e-3)
+    joined = bounded(pairs)
+    assert len(joined) <= 200 and sum(n for _, n in joined) == len(times)
+    assert sum(ms * n for ms, n in joined) == pytest.approx(sum(times))
+    assert from_text(to_text(counted(pairs))) == counted(pairs)
+
+
+def test_no_calls_have_no_percentiles() -> None:
+    assert percentiles({}) == {"p50_ms": None, "p95_ms": None, "p99_ms": None}
+    assert from_text("[1]") == from_text("{") == from_text(None) == {}
+
+
+def test_a_history_of_before_goes_on(tmp_path: Path) -> None:
+    older = sqlite3.connect(tmp_path / "h")
+    older.executescript(
+        "CREATE TABLE runs (id TEXT PRIMARY KEY, name TEXT NOT NULL, pid INTEGER NOT NULL, about TEXT NOT NULL, "
+        "first_s REAL NOT NULL, last_s REAL NOT NULL, calls INTEGER NOT NULL, busy_ms REAL NOT NULL, joules REAL);"
+        f"INSERT INTO runs VALUES ('{'a' * 32}', 'service', 7, '{{}}', 1, 2, 3, 30, NULL); PRAGMA user_version=1;"
+    )
+    older.close()
+    store = Store(tmp_path / "h")
+    store.add(message(records=2))
+    assert store.flush()
+    (run,) = store.runs()
+    assert (run.calls, run.latency_ms) == (7, 50 / 7) and sum(run.durations.values()) == 4
+    store.close()
 
 
 # ---- regressions ----
@@ -323,6 +389,9 @@ def test_a_process_is_seen_within_a_second(dashboard: Running) -> None:
     dashboard.store.flush()
     (run,) = dashboard.store.runs()
     assert run.calls == 50 and run.latency_ms is not None and 0 < run.latency_ms < 1000
+    assert sum(run.durations.values()) == 50, "every call is counted, none of those before"
+    data = run.to_dict()
+    assert 0 < data["p50_ms"] <= data["p95_ms"] <= data["p99_ms"] <= run.busy_ms
 
 
 def test_a_process_without_a_dashboard_goes_on(store: Store) -> None:

@@ -8,11 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from thresher.dashboard.durations import MOST_STEPS, counted
+
 MOST_RECORDS = 1000  # of one message
 _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_TEXT = 200
 # What a record is made of, in the order of a message; the first two are always known.
 FIELDS = ("time_s", "calls", "busy_ms", "memory_bytes", "engine_bytes", "cache_bytes", "joules")
+# What stands behind them in a message: durations of calls, as pairs of milliseconds and how many took so long.
+DURATIONS = "durations"
 
 
 class MessageError(ValueError):
@@ -30,7 +34,8 @@ class Record:
       memory_bytes: resident memory of the process.
       engine_bytes: memory that the engine holds: packed weights, working memory.
       cache_bytes: files of the result cache.
-      joules: energy of the processor in the interval. All but the first two are None where they are not known.
+      joules: energy of the machine in the interval. All but the first two are None where they are not known.
+      durations: of the calls: milliseconds, and how many took so long.
     """
 
     time_s: float
@@ -40,10 +45,15 @@ class Record:
     engine_bytes: int | None = None
     cache_bytes: int | None = None
     joules: float | None = None
+    durations: tuple[tuple[float, int], ...] = ()
 
     def row(self) -> list[Any]:
         """The values in the order of FIELDS."""
         return [getattr(self, name) for name in FIELDS]
+
+    def steps(self) -> dict[int, int]:
+        """The durations as counts by step."""
+        return counted(self.durations)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,8 +77,14 @@ class Message:
 
     def to_dict(self) -> dict[str, Any]:
         """What JSON can hold, as `parse` takes it."""
-        data = dataclasses.asdict(self)
-        return {**data, "records": [record.row() for record in self.records]}
+        return {
+            **self.head(),
+            "records": [[*record.row(), list(map(list, record.durations))] for record in self.records],
+        }
+
+    def head(self) -> dict[str, Any]:
+        """What JSON can hold, without the records."""
+        return {"run": self.run, "name": self.name, "pid": self.pid, "about": self.about}
 
 
 def parse(data: Mapping[str, Any]) -> Message:
@@ -94,12 +110,27 @@ def parse(data: Mapping[str, Any]) -> Message:
 
 
 def _record(row: Any) -> Record:
-    if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != len(FIELDS):
-        raise MessageError(f"records: expected lists of {len(FIELDS)}: {', '.join(FIELDS)}, got {str(row)[:80]}")
+    if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != len(FIELDS) + 1:
+        names = ", ".join((*FIELDS, DURATIONS))
+        raise MessageError(f"records: expected lists of {len(FIELDS) + 1}: {names}, got {str(row)[:80]}")
+    *row, durations = row
     for name, value in zip(FIELDS, row, strict=True):
         known = type(value) in (int, float) and math.isfinite(value) and 0 <= value < 1 << 60
         if not known and (value is not None or name in FIELDS[:2]):
             raise MessageError(f"records: expected {name} to be a number of at least 0, got {str(value)[:80]!r}")
     time_s, calls, busy_ms, memory, engine, cache, joules = row
     memory, engine, cache = (None if value is None else int(value) for value in (memory, engine, cache))
-    return Record(float(time_s), int(calls), busy_ms, memory, engine, cache, joules)
+    return Record(float(time_s), int(calls), busy_ms, memory, engine, cache, joules, _durations(durations))
+
+
+def _durations(data: Any) -> tuple[tuple[float, int], ...]:
+    if not isinstance(data, list) or len(data) > MOST_STEPS:
+        raise MessageError(f"records: expected {DURATIONS} to be a list of at most {MOST_STEPS}, got {str(data)[:80]}")
+    for pair in data:
+        fits = isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (int, float) and type(pair[1]) is int
+        if not fits or not 0 <= pair[0] < 1 << 60 or not 0 < pair[1] < 1 << 60:
+            raise MessageError(
+                f"records: expected {DURATIONS} to be pairs of milliseconds and how many took so long, got "
+                f"{str(pair)[:80]}"
+            )
+    return tuple((float(ms), count) for ms, count in data)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from thresher.dashboard.durations import bounded
 from thresher.dashboard.records import MOST_RECORDS, Message, Record
 
 DEFAULT_URL = "http://127.0.0.1:8650"
@@ -98,11 +99,12 @@ class Reporter:
     def _measure(self) -> Record:
         from thresher.measure.resident import resident_bytes
 
-        calls, wall_ns = self._totals()
-        before_calls, before_ns = self._sums
-        self._sums = (calls, wall_ns)
+        calls, wall_ns, took = self._totals()
+        before_calls, before_ns, before_took = self._sums
+        self._sums = (calls, wall_ns, took)
         if calls < before_calls:  # somebody has reset the profiler
-            before_calls, before_ns = 0, 0
+            before_calls, before_ns, before_took = 0, 0, {}
+        durations = [(ns / 1e6, count - before_took.get(ns, 0)) for ns, count in took.items()]
         energy = self._meter.stop()
         self._meter.start()
         if energy["joules"] is None:
@@ -115,11 +117,15 @@ class Reporter:
             int(self._engine.allocated_bytes()),
             self._cache_bytes(),
             energy["joules"],
+            tuple(bounded([(ms, count) for ms, count in durations if count > 0])),
         )
 
-    def _totals(self) -> tuple[int, int]:
-        phases = self._engine.profile_summary()["phases"]
-        return sum(phase["calls"] for phase in phases), sum(phase["wall_ns"] for phase in phases)
+    def _totals(self) -> tuple[int, int, dict[int, int]]:
+        """Calls until now, how long they took together, and how many took how long."""
+        summary = self._engine.profile_summary()
+        phases = summary["phases"]
+        wall_ns = sum(phase["wall_ns"] for phase in phases)
+        return sum(phase["calls"] for phase in phases), wall_ns, dict(summary["calls"])
 
     def _cache_bytes(self) -> int | None:
         from thresher import cache

@@ -7,13 +7,14 @@ import json
 import sqlite3
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
+from thresher.dashboard.durations import from_text, percentiles, to_text
 from thresher.dashboard.records import FIELDS, Message, Record
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LIVE_SECONDS = 60.0
 ENDED_SECONDS = 5.0  # a process that has said nothing for so long runs no longer
 MOST_LIVE = 1200  # records of one run that are kept in memory
@@ -26,7 +27,8 @@ _BUSY_MS = 200
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS runs (
   id TEXT PRIMARY KEY, name TEXT NOT NULL, pid INTEGER NOT NULL, about TEXT NOT NULL,
-  first_s REAL NOT NULL, last_s REAL NOT NULL, calls INTEGER NOT NULL, busy_ms REAL NOT NULL, joules REAL
+  first_s REAL NOT NULL, last_s REAL NOT NULL, calls INTEGER NOT NULL, busy_ms REAL NOT NULL, joules REAL,
+  durations TEXT
 );
 CREATE TABLE IF NOT EXISTS records (run TEXT NOT NULL, {", ".join(f"{name} REAL" for name in FIELDS)});
 CREATE INDEX IF NOT EXISTS records_of_run ON records (run, time_s);
@@ -51,7 +53,8 @@ class Run:
       last_s: its last one.
       calls: of compiled models.
       busy_ms: how long these took together.
-      joules: energy of the processor; None where it is not known.
+      joules: energy of the machine; None where it is not known.
+      durations: of the calls, as counts by step.
     """
 
     id: str
@@ -63,6 +66,7 @@ class Run:
     calls: int
     busy_ms: float
     joules: float | None
+    durations: dict[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def latency_ms(self) -> float | None:
@@ -71,7 +75,9 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """What JSON can hold."""
-        return {**dataclasses.asdict(self), "latency_ms": self.latency_ms}
+        data = dataclasses.asdict(self)
+        del data["durations"]
+        return {**data, "latency_ms": self.latency_ms, **percentiles(self.durations)}
 
 
 class _Live:
@@ -80,6 +86,24 @@ class _Live:
     def __init__(self, message: Message) -> None:
         self.message = message
         self.records: deque[Record] = deque(maxlen=MOST_LIVE)
+        self._window: deque[tuple[float, dict[int, int]]] = deque()  # of the last minute
+        self._durations: Counter[int] = Counter()  # in the window
+
+    def add(self, record: Record) -> None:
+        """Takes a record."""
+        self.records.append(record)
+        steps = record.steps()
+        if steps:
+            self._window.append((record.time_s, steps))
+            self._durations.update(steps)
+            if len(self._window) > MOST_LIVE:
+                self._durations.subtract(self._window.popleft()[1])
+
+    def percentiles(self, since_s: float) -> dict[str, float | None]:
+        """Of the calls since then; not before an earlier question's time."""
+        while self._window and self._window[0][0] < since_s:
+            self._durations.subtract(self._window.popleft()[1])
+        return percentiles(+self._durations)
 
 
 class Store:
@@ -129,7 +153,7 @@ class Store:
                     del self._live[oldest]
             live.message = message
             for record in message.records:
-                live.records.append(record)
+                live.add(record)
                 self._waiting.append((message, record))
             while len(self._waiting) > MOST_WAITING:
                 self._waiting.popleft()
@@ -145,7 +169,8 @@ class Store:
                 live = self._live[run]
                 recent = [record.row() for record in live.records if record.time_s >= since]
                 if _last(live) >= now_s - ENDED_SECONDS:
-                    found.append({**live.message.to_dict(), "records": recent})
+                    head = live.message.head()
+                    found.append({**head, "records": recent, "percentiles": live.percentiles(since)})
                 elif not recent:
                     del self._live[run]  # its history is in the file
         return sorted(found, key=lambda one: (one["name"], one["pid"]))
@@ -157,11 +182,12 @@ class Store:
           StoreError: the file cannot be read.
         """
         rows = self._read(
-            "SELECT id, name, pid, about, first_s, last_s, calls, busy_ms, joules FROM runs "
+            "SELECT id, name, pid, about, first_s, last_s, calls, busy_ms, joules, durations FROM runs "
             "ORDER BY first_s DESC LIMIT ?",
             (limit,),
         )
-        return [Run(row[0], row[1], row[2], json.loads(row[3]), *row[4:]) for row in rows]
+        # Runs are rows but for what is text in the file.
+        return [Run(*(*row[:3], json.loads(row[3]), *row[4:9], from_text(row[9]))) for row in rows]
 
     def history(self, run: str, limit: int = 2000) -> list[list[Any]]:
         """The latest records of a run, in the order of FIELDS, the oldest first.
@@ -213,7 +239,9 @@ class Store:
         connection = sqlite3.connect(self.path, timeout=_BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version not in (0, SCHEMA_VERSION):
+            if version == 1:
+                connection.execute("ALTER TABLE runs ADD COLUMN durations TEXT")
+            elif version not in (0, SCHEMA_VERSION):
                 raise sqlite3.DatabaseError(f"it is of version {version}, expected {SCHEMA_VERSION}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -244,8 +272,13 @@ class Store:
             )
             for message, records in sums.values():
                 joules = [record.joules for record in records if record.joules is not None]
+                kept = execute("SELECT durations FROM runs WHERE id = ?", (message.run,)).fetchone()
+                durations = Counter(from_text(kept[0] if kept else None))
+                for record in records:
+                    durations.update(record.steps())
                 execute(
-                    "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                    "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                    "durations = excluded.durations, "
                     "about = excluded.about, last_s = max(last_s, excluded.last_s), calls = calls + excluded.calls, "
                     "busy_ms = busy_ms + excluded.busy_ms, "
                     "joules = CASE WHEN excluded.joules IS NULL THEN joules "
@@ -260,6 +293,7 @@ class Store:
                         sum(record.calls for record in records),
                         sum(record.busy_ms or 0.0 for record in records),
                         sum(joules) if joules else None,
+                        to_text(durations),
                     ),
                 )
             # Rows are numbered in the order they came: the file holds the latest.

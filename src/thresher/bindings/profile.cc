@@ -155,6 +155,8 @@ nb::dict Summarize() {
     entry["total_ns"] = row.total_ns;
     sites.append(entry);
   }
+  nb::list calls;
+  for (const profile::DurationCount& step : summary.calls) calls.append(nb::make_tuple(step.ns, step.count));
   nb::dict result;
   result["enabled"] = summary.enabled;
   result["rank"] = summary.rank;
@@ -164,6 +166,7 @@ nb::dict Summarize() {
   result["records"] = summary.records;
   result["dropped"] = summary.dropped;
   result["overwritten"] = summary.overwritten;
+  result["calls"] = calls;
   result["phases"] = phases;
   result["rows"] = rows;
   result["sites"] = sites;

@@ -43,6 +43,14 @@ int64_t Histogram::Median() const {
   return 0;
 }
 
+std::vector<DurationCount> Histogram::Counts() const {
+  std::vector<DurationCount> found;
+  for (size_t step = 0; step < kSteps; ++step) {
+    if (counts_[step] > 0) found.push_back({MiddleOf(step), counts_[step]});
+  }
+  return found;
+}
+
 void Aggregator::Add(Ring& ring, const Record& record, const SiteTable& sites) {
   if (record.section != Section::kCall) {
     ++records_;
@@ -91,7 +99,10 @@ void Aggregator::AddOp(const Record& record, const SiteTable& sites) {
 void Aggregator::AddWall(Ring& ring, const Record& record) {
   PhaseTotals& totals = totals_[static_cast<size_t>(record.phase)];
   if (record.kind == Kind::kExecution) ++totals.executions;
-  if (record.kind == Kind::kCall && record.event == kCallEvent) ++totals.calls;  // a part of a model is no call of it
+  if (record.kind == Kind::kCall && record.event == kCallEvent) {  // a part of a model is no call of it
+    ++totals.calls;
+    calls_.Add(record.end_ns - record.start_ns);
+  }
   while (ring.num_wall_items > 0) {
     const Ring::WallItem& inner = ring.wall_items[ring.num_wall_items - 1];
     if (inner.start_ns < record.start_ns) break;
@@ -110,11 +121,13 @@ void Aggregator::Clear() {
   rows_.clear();
   site_sums_.clear();
   totals_ = {};
+  calls_ = {};
   records_ = 0;
 }
 
 void Aggregator::Fill(const SiteTable& sites, Summary& summary) const {
   summary.records = records_;
+  summary.calls = calls_.Counts();
   for (size_t i = 0; i < totals_.size(); ++i) {
     PhaseTotals totals = totals_[i];
     totals.phase = static_cast<Phase>(i);

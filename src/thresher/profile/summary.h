@@ -37,6 +37,12 @@ struct SiteRow {
   int64_t total_ns = 0;
 };
 
+// How many durations fell into one step of a histogram.
+struct DurationCount {
+  int64_t ns = 0;  // the middle of the step
+  uint64_t count = 0;
+};
+
 struct PhaseTotals {
   Phase phase = Phase::kInference;
   uint64_t calls = 0;
@@ -53,11 +59,12 @@ struct Summary {
   int num_threads = 0;  // of the shared pool
   std::string cpu;      // model name
   uint64_t records = 0;
-  uint64_t dropped = 0;             // records that are in no row, because memory for them was not to be had
-  uint64_t overwritten = 0;         // records that are in the rows, but can no longer be read one by one
-  std::vector<PhaseTotals> phases;  // those with records, in the order of Phase
-  std::vector<SummaryRow> rows;     // by phase, section, then falling total
-  std::vector<SiteRow> sites;       // what the rows are made of
+  uint64_t dropped = 0;              // records that are in no row, because memory for them was not to be had
+  uint64_t overwritten = 0;          // records that are in the rows, but can no longer be read one by one
+  std::vector<PhaseTotals> phases;   // those with records, in the order of Phase
+  std::vector<DurationCount> calls;  // how long calls of models took, in all phases, in steps of less than 1.6 %
+  std::vector<SummaryRow> rows;      // by phase, section, then falling total
+  std::vector<SiteRow> sites;        // what the rows are made of
 };
 
 // Counts of durations in steps of less than 1.6 %, for the median.
@@ -66,6 +73,8 @@ class Histogram {
   void Add(int64_t ns);
   // The middle of the step that holds the lower median; 0 when empty.
   int64_t Median() const;
+  // The steps that hold any, in order.
+  std::vector<DurationCount> Counts() const;
 
  private:
   // Below 2^7 ns every value has its own step, above it every octave has 2^6 steps; the last takes all beyond 2^44 ns.
@@ -117,6 +126,7 @@ class Aggregator {
   std::vector<std::unique_ptr<Row>> rows_;  // name * kRowsPerName + phase * kNumOpSections + section
   std::vector<SiteSum> site_sums_;          // site * kNumPhases + phase
   std::array<PhaseTotals, kNumPhases> totals_{};
+  Histogram calls_;
   uint64_t records_ = 0;
 };
 

@@ -395,6 +395,19 @@ TEST_F(ProfilerTest, StartsFromTheEnvironment) {
   unsetenv("THRESHER_PROFILE");
 }
 
+TEST(Histogram, CountsAreOfStepsInOrder) {
+  Histogram histogram;
+  EXPECT_TRUE(histogram.Counts().empty());
+  for (const int64_t ns : {1000000, 5, 1000001, 7, 5}) histogram.Add(ns);
+  const std::vector<DurationCount> counts = histogram.Counts();
+  ASSERT_EQ(counts.size(), 3u);
+  EXPECT_EQ(counts[0].ns, 5);
+  EXPECT_EQ(counts[0].count, 2u);
+  EXPECT_EQ(counts[1].ns, 7);
+  EXPECT_NEAR(static_cast<double>(counts[2].ns), 1e6, 1e4);
+  EXPECT_EQ(counts[2].count, 2u);
+}
+
 TEST(Histogram, MedianIsWithinOnePercent) {
   for (const int64_t centre : {int64_t{0}, int64_t{1}, int64_t{127}, int64_t{128}, int64_t{1000}, int64_t{123'456},
                                int64_t{7'000'000}, int64_t{60'000'000'000}}) {

@@ -36,10 +36,25 @@ function median(values) {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
+function moment(seconds) {
+  return new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+}
+
+// Shows a link, once for each address; what is no address of a page is left out.
+function linkTo(place, address, text) {
+  if (place.dataset.address === (address ?? "")) return;
+  place.dataset.address = address ?? "";
+  const safe = address !== null && /^https?:\/\//.test(address);
+  place.replaceChildren(...(safe ? [element("a", { href: address, textContent: text })] : []));
+}
+
 // ---- what runs now ----
 
 const ROWS = [
   ["latency", "mean call"],
+  ["p50", "50 % within"],
+  ["p95", "95 % within"],
+  ["p99", "99 % within"],
   ["throughput", "calls a second"],
   ["memory", "memory"],
   ["engine", "of it the engine"],
@@ -66,7 +81,7 @@ function makeCard(process) {
   const link = element("p");
   const root = element("article", { className: "card" }, title, facts, list, svg, link);
   root.dataset.run = process.run;
-  return { root, values, svg, line, facts, link, profile: null };
+  return { root, values, svg, line, facts, link };
 }
 
 function update(card, process, fields) {
@@ -80,8 +95,10 @@ function update(card, process, fields) {
   const seconds = recent.length > 1 ? last[at.time_s] - recent[0][at.time_s] : 0;
   const later = recent.slice(1).reduce((total, r) => total + r[at.calls], 0);
   const { values } = card;
-  setText(card.facts, `process ${process.pid}, ${process.about.threads ?? "?"} threads, ${process.about.version ?? ""}`);
+  const { threads = "?", version = "" } = process.about;
+  setText(card.facts, `process ${process.pid}, ${threads} thread${threads === "1" ? "" : "s"}, ${version}`);
   setText(values.latency, calls ? milliseconds(sum("busy_ms") / calls) : "no calls");
+  for (const key of ["p50", "p95", "p99"]) setText(values[key], milliseconds(process.percentiles[`${key}_ms`]));
   setText(values.throughput, seconds ? number(later / seconds, later / seconds < 10 ? 1 : 0) : "–");
   setText(values.memory, bytes(last[at.memory_bytes]));
   setText(values.engine, bytes(last[at.engine_bytes]));
@@ -104,12 +121,7 @@ function update(card, process, fields) {
     ? `mean call over the last minute: ${milliseconds(median(latencies))} in the middle, ${milliseconds(top)} at most`
     : "no calls in the last minute";
   card.svg.setAttribute("aria-label", about);
-  const profile = process.about.profile ?? null;
-  if (profile !== card.profile) {
-    card.profile = profile;
-    const safe = profile !== null && /^https?:\/\//.test(profile);
-    card.link.replaceChildren(...(safe ? [element("a", { href: profile, textContent: "profile of this run" })] : []));
-  }
+  linkTo(card.link, process.about.profile ?? null, "profile of this run");
 }
 
 function showLive(data) {
@@ -142,6 +154,7 @@ function showLive(data) {
 
 // ---- what ran before ----
 
+const TIMES = ["latency", "p50", "p95", "p99"];
 const chosen = new Set();
 const rows = new Map();
 let known = [];
@@ -156,8 +169,8 @@ function makeRow(run) {
     compare();
   });
   const cells = {};
-  for (const key of ["name", "began", "calls", "latency", "energy", "version"]) cells[key] = element("td");
-  for (const key of ["calls", "latency", "energy"]) cells[key].className = "n";
+  for (const key of ["name", "began", "calls", ...TIMES, "energy", "version", "profile"]) cells[key] = element("td");
+  for (const key of ["calls", ...TIMES, "energy"]) cells[key].className = "n";
   const tick = element("td", {}, element("label", {}, box));
   const root = element("tr", {}, tick, ...Object.values(cells));
   root.dataset.run = run.id;
@@ -175,11 +188,12 @@ function showRuns(data) {
     }
     if (body.children[place] !== row.root) body.insertBefore(row.root, body.children[place] ?? null);
     setText(row.cells.name, run.name);
-    setText(row.cells.began, new Date(run.first_s * 1000).toLocaleString());
+    setText(row.cells.began, moment(run.first_s));
     setText(row.cells.calls, String(run.calls));
-    setText(row.cells.latency, milliseconds(run.latency_ms));
+    for (const key of TIMES) setText(row.cells[key], milliseconds(run[`${key}_ms`]));
     setText(row.cells.energy, run.joules === null ? "–" : `${number(run.joules, 1)} J`);
     setText(row.cells.version, run.about.version ?? "");
+    linkTo(row.cells.profile, run.about.profile ?? null, "profile");
   });
   const alive = new Set(data.runs.map((run) => run.id));
   for (const [id, row] of rows) {
@@ -214,8 +228,7 @@ function compare() {
     const ratio = 100 * (run.latency_ms / base.latency_ms - 1);
     const words = `${Math.abs(ratio).toFixed(1)} % ${ratio > 0 ? "slower" : "faster"}`;
     const mark = element("span", { className: ratio > 0 ? "slower" : "faster", textContent: words });
-    const began = new Date(run.first_s * 1000).toLocaleString();
-    return element("p", {}, `${run.name}, ${began}: `, mark, ` than ${base.name}, ${milliseconds(base.latency_ms)} a call`);
+    return element("p", {}, `${run.name}, ${moment(run.first_s)}: `, mark, ` than ${base.name}, ${milliseconds(base.latency_ms)} a call`);
   });
   const text = lines.map((line) => line.textContent).join("");
   if (place.textContent !== text) place.replaceChildren(...lines);
