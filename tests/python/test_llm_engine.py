@@ -22,6 +22,7 @@ from thresher.llm import (
     SamplingParams,
     UnsupportedModelError,
 )
+from thresher.llm.bench import bench
 from thresher.llm.speculation import NGramDrafts
 
 torch = pytest.importorskip("torch")
@@ -588,3 +589,32 @@ def test_commands_load_as_they_are_told(folder):
     ):
         wrong = run("run", *answer[:2], *options)
         assert wrong.exit_code != 0 and text in wrong.output
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_bench_counts_tokens_while_all_answers_are_under_way(llm, monkeypatch, batch):
+    """Each step takes 20 ms here, whatever it computes: so a token of an answer does, beside prompts or not."""
+    run = llm.runner.run
+
+    def slowly(work):
+        begin = time.monotonic()
+        scores = run(work)
+        time.sleep(max(0.0, 0.02 - (time.monotonic() - begin)))
+        return scores
+
+    monkeypatch.setattr(llm.runner, "run", slowly)
+    before = llm.stats()
+    result = bench(llm, batch=batch, prompt_tokens=40, output_tokens=6, rounds=1)
+    assert result.token_ms == pytest.approx(20, rel=0.5)
+    assert result.decode_tokens_per_s == pytest.approx(batch / result.token_ms * 1e3)
+    assert result.ttft_ms >= 20
+    assert (result.read_gb_per_s is None) == (batch > 1)
+    after = llm.stats()
+    assert (after.running, after.waiting) == (0, 0)
+    assert after.cancelled - before.cancelled == 2 * batch
+
+
+def test_bench_says_where_answers_have_no_room(llm):
+    with pytest.raises(ValueError, match="output_tokens: expected answers that fit into 200 tokens"):
+        bench(llm, batch=2, prompt_tokens=40, output_tokens=190, rounds=1)
+    assert llm.stats().running == 0

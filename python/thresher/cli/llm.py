@@ -162,9 +162,11 @@ def _bench(
     from thresher.llm.bench import bench, bench_gap, peak_memory_bytes
 
     batches = batch or [1]
-    length, least = max_length or prompt + output, 1
+    length, least = max_length, 1
+    if length is None and max(batches) == 1:  # of several, the first go on until the last is under way
+        length = prompt + output
     if beside is not None:  # room for the prompt, and for an answer that goes on as long as it takes
-        length, least = max(length, beside + 1024), 2
+        length, least = max(length or 0, beside + 1024), 2
     begin = time.monotonic()
     how = {"precision": precision, "weights": weights, "kv_cache": kv_cache}
     guesses = {"speculation": speculation, "draft_model": draft_model}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import resource
 import statistics
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from thresher.llm.api import LLM
+from thresher.llm.request import Delta
 from thresher.llm.sampling import SamplingParams
 
 
@@ -24,8 +28,8 @@ class BenchResult:
       output_tokens: of each answer.
       ttft_ms: to the first token of the first request that has one.
       prefill_tokens_per_s: tokens of prompts, until the last request has its first token.
-      token_ms: between two tokens of an answer.
-      decode_tokens_per_s: of all answers together.
+      token_ms: between two tokens of an answer, once all are under way.
+      decode_tokens_per_s: of all answers together, then.
       read_gb_per_s: of weights and pages, where one request decodes alone.
       roof_share: of the measured speed of reading memory; None: that has not been measured (`thresher peaks`), or
         several requests share what is read.
@@ -53,7 +57,7 @@ def bench(llm: LLM, *, batch: int, prompt_tokens: int, output_tokens: int, round
       llm: the model.
       batch: requests at a time.
       prompt_tokens: of each; random tokens, so that nothing is found in the cache.
-      output_tokens: of each, at least 2.
+      output_tokens: of each, counted from when all are under way; at least 2.
       rounds: how often, after one more that is not counted.
 
     Raises:
@@ -62,19 +66,16 @@ def bench(llm: LLM, *, batch: int, prompt_tokens: int, output_tokens: int, round
     if output_tokens < 2:
         raise ValueError(f"output_tokens: expected 2 or more, got {output_tokens}")
     random = np.random.default_rng(0)
-    params = SamplingParams(temperature=0, max_tokens=output_tokens, ignore_eos=True)
     ttft, prefill, between = [], [], []
     for number in range(rounds + 1):
         prompts = random.integers(0, llm.config.vocab_size, (batch, prompt_tokens)).tolist()
-        begin = time.monotonic()
-        outputs = llm.generate(prompts, params)
+        times = _times(llm, prompts, output_tokens)
         if not number:
             continue
-        firsts = [o.stats.first_token for o in outputs]
-        lasts = [o.stats.finished for o in outputs]
-        ttft.append(min(firsts) - begin)
-        prefill.append(max(firsts) - begin)
-        between.append(statistics.median((b - a) / (output_tokens - 1) for a, b in zip(firsts, lasts, strict=True)))
+        firsts = [own[0] for own in times]
+        ttft.append(min(firsts))
+        prefill.append(max(firsts))
+        between.append(_between(times))
     token_s = statistics.median(between)
     read = share = None
     if batch == 1:
@@ -91,6 +92,55 @@ def bench(llm: LLM, *, batch: int, prompt_tokens: int, output_tokens: int, round
         read,
         share,
     )
+
+
+def _times(llm: LLM, prompts: list[list[int]], output_tokens: int) -> list[list[float]]:
+    """When the tokens of answers came, in seconds since the prompts did; until each has so many from when all began."""
+    params = SamplingParams(temperature=0, ignore_eos=True)
+    changed = threading.Condition()
+    times: list[list[float]] = [[] for _ in prompts]
+    ended: list[Exception | None] = []
+    begin = time.monotonic()
+
+    def deliver(own: list[float]) -> Callable[[Delta], None]:
+        def take(delta: Delta) -> None:
+            with changed:
+                own.extend([time.monotonic() - begin] * len(delta.token_ids))
+                if delta.finish_reason is not None:
+                    ended.append(delta.error)
+                changed.notify()
+
+        return take
+
+    def enough() -> bool:
+        if not all(times):
+            return False
+        start = max(own[0] for own in times)
+        return all(len(own) - bisect.bisect_left(own, start) >= output_tokens for own in times)
+
+    requests = [llm.engine.submit(prompt, params, deliver(own)) for prompt, own in zip(prompts, times, strict=True)]
+    with changed:
+        changed.wait_for(lambda: ended or enough())
+        early = not enough()
+        for request in requests:
+            llm.engine.cancel(request)
+        changed.wait_for(lambda: len(ended) == len(requests))
+    for error in ended:
+        if error is not None:
+            raise error
+    if early:
+        raise ValueError(
+            f"output_tokens: expected answers that fit into {llm.engine.max_length} tokens with their prompts until all"
+            f" are under way and have {output_tokens} more, got longer ones; load the model with a larger max_length"
+        )
+    return times
+
+
+def _between(times: list[list[float]]) -> float:
+    """Seconds between two tokens of an answer while all were under way."""
+    start, end = max(own[0] for own in times), min(own[-1] for own in times)
+    inside = [[at for at in own if start <= at <= end] for own in times]
+    return statistics.median((own[-1] - own[0]) / (len(own) - 1) for own in inside)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
