@@ -417,8 +417,11 @@ def profile_events() -> list[dict[str, Any]]:
 def profile_site(name: str, section: str = "call") -> int:
     """The number of a place, for profile_event()."""
 
-def profile_event(event: int, site: int, start_ns: int) -> None:
-    """Records an interval on the calling thread, from start_ns until now."""
+def profile_event(event: int, site: int, start_ns: int, value: int = 0) -> None:
+    """Records an interval on the calling thread, from start_ns until now; of a call, value is its tokens."""
+
+def profile_phase(name: str) -> None:
+    """The phase of what the calling thread records from now on: inference, prefill or decode."""
 
 def trace_start(path: str, max_bytes: int) -> None:
     """Starts a trace into a new file, or in memory if path is empty."""

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,11 +21,13 @@ from thresher.llm.engine import Engine, EngineStats
 from thresher.llm.formats.tensors import BLOCKS
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.packed_weights import PackedWeights
+from thresher.llm.profile_window import ProfileWindow
 from thresher.llm.request import Delta, Request, RequestStats
 from thresher.llm.runner import CACHES, Runner, page_bytes
 from thresher.llm.sampling import Logprobs, SamplingParams
 from thresher.llm.tokenizer import Message, Tokenizer
 from thresher.machine import Backend, open_device
+from thresher.profiler.control import Profile
 
 Prompt = str | Sequence[int]
 
@@ -307,6 +310,30 @@ class LLM:
     def stats(self) -> EngineStats:
         """The engine now, and sums since it began."""
         return self.engine.stats()
+
+    def profile_window(
+        self, *, steps: int, request: int | None = None, batch: int | None = None, trace: bool | str | Path = True
+    ) -> Future[Profile]:
+        """Profiles some steps of the model while it answers: where their time goes, by phase and operator.
+
+        Args:
+          steps: how many.
+          request: begins with the first step that computes the request of this number, counted from 0 since the model
+            was loaded, or a later one.
+          batch: or with the first that computes so many answers.
+          trace: where to keep every record for a time line, as in ``thresher.profiler.profile``.
+
+        Returns:
+          What gives the profile when the steps are over: ``result().op_report()``. Cancelled if close() comes before
+          the first of them.
+
+        Raises:
+          ValueError: steps, or what they begin with, are not legal.
+          RuntimeError: another window is not over.
+        """
+        window = ProfileWindow(trace, steps=steps, request=request, batch=batch)
+        self.engine.profile(window)
+        return window.result
 
     def decode_bytes(self, length: int) -> int:
         """Memory that a step reads in which one sequence of `length` tokens gets one more: weights and its pages."""

@@ -9,10 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from thresher import _engine
 from thresher.llm.cache import PagePool
 from thresher.llm.constraints import Guides
 from thresher.llm.draft_model import DraftModel
 from thresher.llm.pace import Pace
+from thresher.llm.profile_window import ProfileWindow
 from thresher.llm.request import Delta, Request, State
 from thresher.llm.request import Sequence as Answer
 from thresher.llm.runner import Runner, Work
@@ -24,6 +26,8 @@ from thresher.llm.tokenizer import TextStream, Tokenizer
 _log = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2
+_CALL = next(int(str(event["number"])) for event in _engine.profile_events() if event["name"] == "thresherCall")
+_STEP = _engine.profile_site("step")
 
 
 class QueueFullError(RuntimeError):
@@ -136,6 +140,7 @@ class Engine:
         self._pace = Pace(runner.max_tokens)
         self._draft_s = 0.0  # a guess in a step
         self._failure: BaseException | None = None  # what the thread died of
+        self._window: ProfileWindow | None = None
         self._turn_began = 0.0  # when the thread last began to do something; 0: it waits
         self._drafted = self._accepted = 0
         self._prompt_tokens = self._computed = self._output = self._steps = self._preemptions = 0
@@ -229,6 +234,20 @@ class Engine:
             cancelled=self._cancels,
         )
 
+    def profile(self, window: ProfileWindow) -> None:
+        """Profiles the steps of a window.
+
+        Raises:
+          RuntimeError: those of another one are not over.
+          EngineClosedError: close() was called.
+        """
+        with self._lock:
+            if self._closed:
+                raise EngineClosedError("the engine has been closed")
+            if self._window is not None and not self._window.result.done():
+                raise RuntimeError("expected one profile at a time, got another one; wait for its result or cancel it")
+            self._window = window
+
     @property
     def failure(self) -> BaseException | None:
         """What the engine's thread died of; None: it lives."""
@@ -258,6 +277,8 @@ class Engine:
             self._die(error)
         finally:
             self._turn_began = 0.0
+            if self._window is not None:
+                self._window.end()
 
     def _die(self, error: BaseException) -> None:
         """Fails what is open: nobody waits for a thread that is no more."""
@@ -333,6 +354,32 @@ class Engine:
             self._scheduler.add(answer)
 
     def _compute(self, step: Step) -> None:
+        """One step; in profiles a call, of the phase decode if it has answers alone, else of prefill."""
+        window = self._window
+        if window is not None:
+            if window.result.done():
+                window = self._window = None
+            else:
+                window.before(step)
+        try:
+            self._compute_call(step)
+        finally:
+            if window is not None:
+                window.after()
+
+    def _compute_call(self, step: Step) -> None:
+        if not _engine.profile_enabled():
+            self._compute_step(step)
+            return
+        _engine.profile_phase("decode" if step.tokens == step.decoding + step.drafted else "prefill")
+        start_ns = _engine.profile_now_ns()
+        try:
+            self._compute_step(step)
+        finally:
+            _engine.profile_event(_CALL, _STEP, start_ns, step.tokens)
+            _engine.profile_phase("inference")
+
+    def _compute_step(self, step: Step) -> None:
         start = time.monotonic()
         for answer in step.sequences:
             if not answer.request.stats.started:

@@ -143,7 +143,11 @@ def _line(rank: str, name: str, count: str, low: str, high: str, mean: str, tota
 
 
 def _counts(phase: Phase) -> str:
-    return f"{phase.calls} calls, {phase.executions} executions, wall clock {phase.wall_ns / 1e6:.2f} ms"
+    text = f"{phase.calls} calls, {phase.executions} executions, wall clock {phase.wall_ns / 1e6:.2f} ms"
+    if phase.tokens_per_s is not None:
+        roof = "" if phase.percent_of_peak is None else f", {phase.percent_of_peak:.1f} % of the roof"
+        text += f"\n{phase.tokens} tokens, {phase.tokens_per_s:.1f} tokens/s{roof}"
+    return text
 
 
 def _origin(report: OpReport) -> str:

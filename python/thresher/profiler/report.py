@@ -96,6 +96,9 @@ class Phase:
         calls: Calls of compiled models.
         executions: Runs of plans; a call may run several, or run one that no call surrounds.
         wall_ns: Time between the start and the end of the calls (or of the executions outside any), in nanoseconds.
+        tokens: That the calls computed, of a language model.
+        percent_of_peak: Shortest time that the machine's measured peaks allow for the operators whose work is modelled,
+            in percent of the wall clock; None where that is not known of any.
     """
 
     name: str
@@ -103,6 +106,13 @@ class Phase:
     calls: int
     executions: int
     wall_ns: int
+    tokens: int = 0
+    percent_of_peak: float | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens in a second of wall clock; None where there are none."""
+        return self.tokens / self.wall_ns * 1e9 if self.tokens and self.wall_ns > 0 else None
 
     @property
     def rows_ns(self) -> int:
@@ -201,6 +211,8 @@ class OpReport:
                 calls=totals["calls"],
                 executions=totals["executions"],
                 wall_ns=totals["wall_ns"],
+                tokens=totals.get("tokens", 0),
+                percent_of_peak=_share_of(totals, roofs),
             )
             for totals in summary["phases"]
         )
@@ -237,6 +249,9 @@ class OpReport:
                     "wall_ms": phase.wall_ns / 1e6,
                     "rows_ms": phase.rows_ns / 1e6,
                     "gap_ms": phase.gap_ns / 1e6,
+                    "tokens": phase.tokens,
+                    "tokens_per_s": phase.tokens_per_s,
+                    "percent_of_peak": phase.percent_of_peak,
                     "sections": [
                         {
                             "section": section.name,
@@ -279,6 +294,8 @@ class OpReport:
                         calls=integer(phase["calls"]),
                         executions=integer(phase["executions"]),
                         wall_ns=_nanoseconds(phase["wall_ms"]),
+                        tokens=integer(phase.get("tokens", 0)),
+                        percent_of_peak=_unless_unknown(phase.get("percent_of_peak")),
                     )
                     for phase in data["phases"]
                 ),
@@ -352,6 +369,12 @@ def _roofs(summary: Mapping[str, Any], peaks: object) -> dict[_Key, tuple[float,
         else:
             known[key] = (compute, memory + longer)
     return {key: times for key, times in known.items() if key not in unknown}
+
+
+def _share_of(totals: Mapping[str, Any], roofs: Mapping[_Key, tuple[float, float]]) -> float | None:
+    """Shortest time of a phase in percent of its wall clock."""
+    least = [sum(times) for key, times in roofs.items() if key[0] == totals["phase"]]
+    return 100 * sum(least) / totals["wall_ns"] if least and totals["wall_ns"] > 0 else None
 
 
 def _section(

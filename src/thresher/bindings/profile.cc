@@ -98,7 +98,7 @@ profile::Kind KindOf(uint16_t event) {
 }
 
 // An interval on the calling thread, from `start_ns` until now.
-void RecordEvent(uint16_t event, uint32_t site, int64_t start_ns) {
+void RecordEvent(uint16_t event, uint32_t site, int64_t start_ns, int64_t value) {
   if (!profile::Enabled()) return;
   profile::Record record;
   record.start_ns = start_ns;
@@ -107,7 +107,15 @@ void RecordEvent(uint16_t event, uint32_t site, int64_t start_ns) {
   record.event = event;
   record.site = site;
   record.section = profile::SiteOf(site).section;
+  record.value = value;
   profile::Add(record);
+}
+
+void SetPhase(const std::string& name) {
+  for (size_t i = 0; i < profile::kPhaseNames.size(); ++i) {
+    if (profile::kPhaseNames[i] == name) return profile::SetPhase(static_cast<profile::Phase>(i));
+  }
+  throw nb::value_error(("expected a phase of inference, prefill, decode, got '" + name + "'").c_str());
 }
 
 nb::dict Summarize() {
@@ -118,6 +126,7 @@ nb::dict Summarize() {
     entry["phase"] = std::string(profile::Name(totals.phase));
     entry["calls"] = totals.calls;
     entry["executions"] = totals.executions;
+    entry["tokens"] = totals.tokens;
     entry["wall_ns"] = totals.wall_ns;
     entry["rows_ns"] = totals.rows_ns;
     entry["gap_ns"] = totals.gap_ns;
@@ -196,8 +205,10 @@ void BindProfile(nb::module_& m) {
         "Every kind of event: number, name, area (\"engine\": exists today) and doc.");
   m.def("profile_site", &NumberOf, nb::arg("name"), nb::arg("section") = "call",
         "The number of a place, for profile_event().");
-  m.def("profile_event", &RecordEvent, nb::arg("event"), nb::arg("site"), nb::arg("start_ns"),
-        "Records an interval on the calling thread, from start_ns until now.");
+  m.def("profile_event", &RecordEvent, nb::arg("event"), nb::arg("site"), nb::arg("start_ns"), nb::arg("value") = 0,
+        "Records an interval on the calling thread, from start_ns until now; of a call, value is its tokens.");
+  m.def("profile_phase", &SetPhase, nb::arg("name"),
+        "The phase of what the calling thread records from now on: inference, prefill or decode.");
   m.def(
       "trace_start",
       [](const std::string& path, int64_t max_bytes) {

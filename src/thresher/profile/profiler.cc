@@ -154,6 +154,7 @@ struct ThreadSlot {
 };
 
 thread_local ThreadSlot slot;
+thread_local Phase current_phase = Phase::kInference;
 
 void AfterForkInChild() {
   // The records are the parent's to report, and its receivers are its own. Nobody else is here to be locked out.
@@ -338,7 +339,10 @@ void Add(const Record& record) {
   Push(stamped);
 }
 
+void SetPhase(Phase phase) { current_phase = phase; }
+
 void Stamp(Record& record) {
+  if (record.phase == Phase::kInference) record.phase = current_phase;
   record.thread = slot.thread;
   record.external = slot.Id(IdKind::kOperator);
   record.user = slot.Id(IdKind::kUser);

@@ -71,6 +71,9 @@ void Add(const Record& record);
 void Stamp(Record& record);
 void AddStamped(const Record& record);
 
+// The phase of a model's work that what the calling thread keeps from now on belongs to, unless the record says another.
+void SetPhase(Phase phase);
+
 // The same for an interval from outside the engine. `section` is "forward", "reshape", "alloc" (an operator) or "call"
 // (one call of a compiled model). Errors: another section, or an end before the start.
 Status AddInterval(std::string_view section, std::string_view name, int64_t start_ns, int64_t end_ns);

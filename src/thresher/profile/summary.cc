@@ -102,6 +102,7 @@ void Aggregator::AddWall(Ring& ring, const Record& record) {
   if (record.kind == Kind::kCall && record.event == kCallEvent) {  // a part of a model is no call of it
     ++totals.calls;
     calls_.Add(record.end_ns - record.start_ns);
+    totals.tokens += record.value;
   }
   while (ring.num_wall_items > 0) {
     const Ring::WallItem& inner = ring.wall_items[ring.num_wall_items - 1];

@@ -47,6 +47,7 @@ struct PhaseTotals {
   Phase phase = Phase::kInference;
   uint64_t calls = 0;
   uint64_t executions = 0;
+  int64_t tokens = 0;   // that the calls computed, of a language model
   int64_t wall_ns = 0;  // sum of the outermost calls and executions
   int64_t rows_ns = 0;  // sum of the phase's rows
   int64_t gap_ns = 0;   // wall_ns - rows_ns
