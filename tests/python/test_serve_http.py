@@ -91,6 +91,8 @@ def test_metrics_have_the_names_that_dashboards_know(server):
         ("POST", "/v1/completions", _BODY, {"Origin": "https://evil.example"}, 403, "this server's own page"),
         ("GET", "/v1/models", None, {"Host": "evil.example"}, 403, "expected a name of this machine as Host"),
         ("POST", "/v1/completions", {}, {}, 400, "prompt: expected a text, tokens, or a list of them, got none"),
+        ("POST", "/v1/completions", {"prompt": "a", "structured_outputs": {"grammar": 'start: "a"'}}, {}, 400,
+         "structured_outputs.grammar: expected a server that takes grammars"),
         ("POST", "/v1/completions", {"prompt": 5}, {}, 400, "prompt: expected a text"),
         ("POST", "/v1/completions", {"prompt": ["a", [1, True]]}, {}, 400, "prompt: expected a text"),
         ("POST", "/v1/completions", {"prompt": [[]]}, {}, 400, "expected at least one token"),

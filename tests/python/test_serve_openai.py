@@ -45,7 +45,8 @@ def llm(folder):
 
 @pytest.fixture(scope="module")
 def server(folder):
-    with serving(serve_command(folder, "--max-batch", "4", "--max-waiting", "16", "--max-length", "500")) as running:
+    options = ["--max-batch", "4", "--max-waiting", "16", "--max-length", "500", "--allow-grammars"]
+    with serving(serve_command(folder, *options)) as running:
         yield running
 
 

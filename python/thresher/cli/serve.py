@@ -82,6 +82,9 @@ def _serve(
         str | None, typer.Option("--speculation", metavar="NAME", help="ngram: guess tokens and check several at once.")
     ] = None,
     threads: Threads = 0,
+    allow_grammars: Annotated[
+        bool, typer.Option("--allow-grammars", help="Clients may send grammars; some make the engine hang.")
+    ] = False,
     stall_seconds: Annotated[
         float, typer.Option("--stall-seconds", min=0.1, help="A step that takes longer makes /health say 503.")
     ] = 10.0,
@@ -116,6 +119,7 @@ def _serve(
             "num_threads": threads,
         },
         embedding=None if embedding is None else str(embedding.absolute()),
+        grammars=allow_grammars,
         embedding_name=embedding_name or ("" if embedding is None else embedding.absolute().name),
         stall_s=stall_seconds,
     )

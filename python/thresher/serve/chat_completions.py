@@ -37,7 +37,7 @@ class ChatCompletions:
         self._service.check_name(fields.text("model"))
         stream = fields.flag("stream")
         usage = sampling_fields.include_usage(fields, stream)
-        chat = _read(fields)
+        chat = _read(fields, self._service.grammars)
         prompt = await chat_prompt(self._service, chat)
 
         async def work() -> None:
@@ -51,8 +51,8 @@ class ChatCompletions:
         await exchange.while_listening(work())
 
 
-def _read(fields: Fields) -> Chat:
-    options = sampling_fields.common_options(fields)
+def _read(fields: Fields, grammars: bool) -> Chat:
+    options = sampling_fields.common_options(fields, grammars=grammars)
     limits = [fields.integer(name, 1) for name in ("max_completion_tokens", "max_tokens")]
     options["max_tokens"] = next((limit for limit in limits if limit is not None), None)
     if fields.flag("logprobs"):

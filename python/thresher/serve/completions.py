@@ -32,7 +32,7 @@ class Completions:
         stream = fields.flag("stream")
         usage = sampling_fields.include_usage(fields, stream)
         echo = fields.flag("echo")
-        options = sampling_fields.common_options(fields)
+        options = sampling_fields.common_options(fields, grammars=self._service.grammars)
         logprobs = fields.integer("logprobs", 0, _MOST_LOGPROBS)
         options["logprobs"] = logprobs
         if echo and logprobs is not None:

@@ -21,8 +21,12 @@ FORMS = ("regex", "choice", "json_schema", "grammar")  # options that say what f
 _TOKEN = re.compile(r"[0-9]{1,9}")
 
 
-def common_options(fields: Fields) -> dict[str, Any]:
+def common_options(fields: Fields, *, grammars: bool) -> dict[str, Any]:
     """Options of SamplingParams that chats and completions share.
+
+    Args:
+      fields: of the request.
+      grammars: clients may send some.
 
     Raises:
       ApiError: a field has a wrong value.
@@ -46,7 +50,7 @@ def common_options(fields: Fields) -> dict[str, Any]:
         "stop_token_ids": _tokens(fields, "stop_token_ids"),
         "ignore_eos": fields.flag("ignore_eos"),
         "skip_special_tokens": fields.flag("skip_special_tokens", True),
-        **_merged_forms(_form(fields), _response_form(fields)),
+        **_merged_forms(_form(fields, grammars), _response_form(fields)),
     }
     if options["top_k"] == -1:
         options["top_k"] = 0
@@ -113,7 +117,7 @@ def include_usage(fields: Fields, stream: bool) -> bool:
     return given.flag("include_usage")
 
 
-def _form(fields: Fields) -> dict[str, Any]:
+def _form(fields: Fields, grammars: bool) -> dict[str, Any]:
     """What `structured_outputs` asks for, which vLLM's API has beside response_format."""
     given = fields.object("structured_outputs")
     if given is None:
@@ -121,6 +125,14 @@ def _form(fields: Fields) -> dict[str, Any]:
     names = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
     found = {option: given.raw(name) for name, option in names.items() if given.raw(name) is not None}
     given.done()
+    if "grammar" in found and not grammars:  # llguidance does not end with some, and with it the engine
+        raise ApiError(
+            400,
+            "structured_outputs.grammar: expected a server that takes grammars, got one that does not; "
+            "send json, regex or choice, or start it with --allow-grammars",
+            param="structured_outputs.grammar",
+            code="unsupported_parameter",
+        )
     if len(found) != 1:
         raise ApiError(
             400,

@@ -20,6 +20,7 @@ class ServedModel:
       options: of LLM, what JSON can say.
       embedding: the encoder's folder; None: there is none.
       embedding_name: as clients call that.
+      grammars: clients may send grammars for answers.
       stall_s: a step that takes longer than this counts as one that never ends.
     """
 
@@ -28,6 +29,7 @@ class ServedModel:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     embedding: str | None = None
     embedding_name: str = ""
+    grammars: bool = False
     stall_s: float = 10.0
 
     def load(self) -> Service:
@@ -40,4 +42,11 @@ class ServedModel:
         if self.embedding is not None:
             encoder = TextEncoder(self.embedding, num_threads=int(self.options.get("num_threads", 0)))
         llm = LLM(self.path, **self.options)
-        return Service(llm, self.name, encoder=encoder, encoder_name=self.embedding_name, stall_s=self.stall_s)
+        return Service(
+            llm,
+            self.name,
+            encoder=encoder,
+            encoder_name=self.embedding_name,
+            grammars=self.grammars,
+            stall_s=self.stall_s,
+        )

@@ -33,6 +33,7 @@ class Service:
         *,
         encoder: TextEncoder | None = None,
         encoder_name: str = "embedding",
+        grammars: bool = False,
         stall_s: float = 10.0,
     ) -> None:
         """Serves a model.
@@ -42,10 +43,12 @@ class Service:
           name: as clients call it.
           encoder: for /v1/embeddings and /v1/rerank; None: there are none.
           encoder_name: as clients call that.
+          grammars: clients may send grammars for answers; with some of these an answer never ends, nor does the step.
           stall_s: a step that takes longer than this counts as one that never ends.
         """
         self.llm = llm
         self.name = name
+        self.grammars = grammars
         self.created = int(time.time())
         self.metrics = Metrics(llm, name)
         self._encoding = None if encoder is None else Encoding(encoder, encoder_name, self.metrics)
