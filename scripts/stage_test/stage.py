@@ -14,7 +14,7 @@ from typing import Any
 from measure.environment import git_revision
 from measure.progress import Progress
 from measure.worker import Worker, clean_environment
-from stage_test.plan import AGREEMENT_FILE, AGREEMENT_FORMAT, KINDS, RUN_FORMAT, SCENARIOS, Plan, Scenario
+from stage_test.plan import AGREEMENT_FILE, AGREEMENT_FORMAT, KINDS, RUN_FORMAT, Plan, Scenario, scenarios_of
 
 PREPARE_LIMIT_S = 600.0
 # A request that takes longer than this is a hang, whatever the machine.
@@ -24,7 +24,15 @@ REQUEST_LIMIT_S = 60.0
 class Measurement:
     """The processes while they live, one for each kind of scenario. Use it as a context manager."""
 
-    def __init__(self, plan: Plan, python_base: Path, python_thresher: Path, output: Path, root: Path) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        python_base: Path,
+        python_thresher: Path,
+        output: Path,
+        root: Path,
+        python_serve: Path | None = None,
+    ) -> None:
         """Starts nothing yet.
 
         Args:
@@ -33,9 +41,14 @@ class Measurement:
           python_thresher: python of the environment with it.
           output: folder of the results; attempts of an earlier run in it are removed.
           root: the source tree, for its revision.
+          python_serve: python of an environment with the server and its model; wanted where the plan has (5).
         """
         self._plan = plan
-        self._pythons = {kind: python_base if kind == "base" else python_thresher for kind in KINDS}
+        self._scenarios = scenarios_of(asdict(plan))
+        self._kinds = [kind for kind in KINDS if any(scenario.kind == kind for scenario in self._scenarios)]
+        self._pythons = {kind: python_base if kind == "base" else python_thresher for kind in self._kinds}
+        if python_serve is not None:
+            self._pythons["serve"] = python_serve
         self._output = output
         self._revision = git_revision(root)
         self._workers: dict[str, Worker] = {}
@@ -58,7 +71,7 @@ class Measurement:
 
     def _command(self, kind: str) -> list[str]:
         plan = self._plan
-        runner = Path(__file__).with_name("runner.py")
+        runner = Path(__file__).with_name("serve_runner.py" if kind == "serve" else "runner.py")
         numbers = [str(plan.threads), str(plan.batch), str(plan.sequence)]
         return [str(self._pythons[kind]), str(runner), kind, *numbers]
 
@@ -67,9 +80,9 @@ class Measurement:
         return clean_environment(self._plan.threads, extra)
 
     def _start(self) -> None:
-        progress = Progress("stage_test: loading the model and warming up", len(KINDS))
-        for kind in KINDS:
-            watched = [scenario for scenario in SCENARIOS if scenario.kind == kind]
+        progress = Progress("stage_test: loading the model and warming up", len(self._kinds))
+        for kind in self._kinds:
+            watched = [scenario for scenario in self._scenarios if scenario.kind == kind]
             log = self._output / "logs" / f"{kind}.stderr.txt"
             name = f"scenarios {', '.join(scenario.id for scenario in watched)} ({watched[0].title})"
             worker = Worker(name, self._command(kind), self._environment(kind), log)
@@ -89,7 +102,7 @@ class Measurement:
         Raises:
           WorkerError: a scenario's process failed.
         """
-        blocks: dict[str, list[dict[str, Any]]] = {scenario.id: [] for scenario in SCENARIOS}
+        blocks: dict[str, list[dict[str, Any]]] = {scenario.id: [] for scenario in self._scenarios}
         turns = list(self._plan.turns())
         for worker in self._workers.values():
             worker.call("begin", PREPARE_LIMIT_S)
@@ -102,7 +115,7 @@ class Measurement:
             progress.step(f"round {round_number + 1}, {scenario.id}")
         folder = self._output / f"attempt-{number}"
         folder.mkdir(parents=True)
-        for scenario in SCENARIOS:
+        for scenario in self._scenarios:
             finished = self._workers[scenario.kind].call("finish", PREPARE_LIMIT_S, profiler=scenario.profiler)
             run = self._run(scenario, number, blocks[scenario.id], finished)
             write_json(folder / f"{scenario.id}.json", run)
@@ -117,9 +130,9 @@ class Measurement:
         Raises:
           WorkerError: a scenario's process failed.
         """
-        progress = Progress("stage_test: comparing outputs", len(SCENARIOS))
+        progress = Progress("stage_test: comparing outputs", len(self._scenarios))
         scenarios: dict[str, Any] = {}
-        for scenario in SCENARIOS:
+        for scenario in self._scenarios:
             worker = self._workers[scenario.kind]
             scenarios[scenario.id] = worker.call("agree", PREPARE_LIMIT_S, profiler=scenario.profiler)
             progress.step(scenario.id)

@@ -267,6 +267,9 @@ def _read_agreement(path: Path, attempt: Attempt) -> tuple[list[Outcome], list[d
         scenarios = value["scenarios"]
         eager = [float(pair["cosine"]) for pair in scenarios["1-off"]["similarities"]]
         for scenario in SCENARIOS:
+            if scenario.id in attempt.runs and scenario.profiler == "http":
+                count = float(scenarios[scenario.id]["answers_that_differ"])
+                outcomes.append(Outcome("5-http vs 5-off", "answers_that_differ", count, 0.0, count, 0.0))
             if scenario.id not in attempt.runs or not scenario.compiled:
                 continue
             entry = scenarios[scenario.id]

@@ -128,6 +128,7 @@ def run_stage(flavour: Flavour, arguments: list[str]) -> None:
         [
             *(SCRIPTS / "stage_test.py", "--python-base", environments.ensure(MODEL)),
             *("--python-thresher", environments.install_wheel(RUNTIME, built), "--output", BUILD / "stage_test"),
+            *("--python-serve", environments.install_wheel(TESTS, built)),
             *arguments,
         ]
     )

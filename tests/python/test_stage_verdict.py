@@ -25,7 +25,7 @@ from measure.table import Table
 from measure.worker import Worker, WorkerError, clean_environment
 from stage_test import render
 from stage_test.main import main
-from stage_test.plan import FIRST_SCENARIOS, SCENARIOS, Plan
+from stage_test.plan import FIRST_SCENARIOS, SCENARIOS, WITHOUT_SERVE, Plan
 from stage_test.verdict import ResultError, judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def good(tmp_path: Path) -> Path:
 def with_bf16(good: Path) -> Path:
     """The good recording with a (4), which is younger: as fast as (3), and half as far off as PyTorch."""
     folder = good / "attempt-1"
-    scenarios = [scenario.id for scenario in SCENARIOS]
+    scenarios = list(WITHOUT_SERVE)
     bf16 = json.loads((folder / "3-off.json").read_text(encoding="utf-8"))
     bf16["scenario"]["id"] = "4-off"
     (folder / "4-off.json").write_text(json.dumps(bf16), encoding="utf-8")
@@ -52,6 +52,20 @@ def with_bf16(good: Path) -> Path:
     errors = {"last_hidden_state_error": 0.01, "last_hidden_state_error_of_pytorch": 0.02}
     edit(good / "agreement.json", lambda value: value["scenarios"].update({"4-off": errors}))
     return good
+
+
+@pytest.fixture
+def with_serve(with_bf16: Path) -> Path:
+    """The same with a (5): the server takes 2 ms more."""
+    folder = with_bf16 / "attempt-1"
+    for name, milliseconds in (("5-off", 80.0), ("5-http", 82.0)):
+        run = json.loads((folder / "3-off.json").read_text(encoding="utf-8"))
+        run["scenario"]["id"] = name
+        run["samples_ms"] = [milliseconds] * len(run["samples_ms"])
+        (folder / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
+    same = {"answers_that_differ": 0}
+    edit(with_bf16 / "agreement.json", lambda value: value["scenarios"].update({"5-off": same, "5-http": same}))
+    return with_bf16
 
 
 def edit(path: Path, change: Edit) -> None:
@@ -112,6 +126,19 @@ def test_bf16_is_judged_where_it_was_measured(with_bf16: Path, capsys: pytest.Ca
     assert "(4) bfloat16 vs (3) float32" in out and "error_over_pytorchs" in out
     scale(with_bf16, "4-off", 1.3)
     assert {outcome.title for outcome in judge(with_bf16).failures} == {"(4) bfloat16 vs (3) float32"}
+
+
+def test_the_server_is_judged_where_it_was_measured(with_serve: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    everything = [scenario.id for scenario in SCENARIOS]
+    for name in everything:
+        edit(with_serve / "attempt-1" / f"{name}.json", lambda run: run["plan"].update(scenarios=everything))
+    code, out, _ = run_verdict(with_serve, capsys)
+    assert code == 0
+    assert "(5) over HTTP vs in process" in out and "answers_that_differ" in out
+    edit(with_serve / "agreement.json", lambda value: value["scenarios"]["5-http"].update(answers_that_differ=1))
+    assert [outcome.statistic for outcome in judge(with_serve).failures] == ["answers_that_differ"]
+    scale(with_serve, "5-http", 1.1)
+    assert {outcome.title for outcome in judge(with_serve).failures} >= {"(5) over HTTP vs in process"}
 
 
 @pytest.mark.parametrize("error", [0.021, math.nan])
@@ -362,14 +389,14 @@ def test_markdown_and_json(tmp_path: Path) -> None:
 
 
 def test_plan_gives_every_scenario_the_same_share() -> None:
-    plan = Plan(requests=80, block=5)
+    plan = Plan(requests=10 * len(SCENARIOS), block=5)
     counts: Counter[str] = Counter()
     first: Counter[str] = Counter()
     rounds: dict[int, list[str]] = {}
     for number, scenario, requests in plan.turns():
         counts[scenario.id] += requests
         rounds.setdefault(number, []).append(scenario.id)
-    assert counts == {scenario.id: 80 for scenario in SCENARIOS}
+    assert counts == {scenario.id: 10 * len(SCENARIOS) for scenario in SCENARIOS}
     for order in rounds.values():
         assert sorted(order) == sorted(scenario.id for scenario in SCENARIOS)
         first[order[0]] += 1
