@@ -229,9 +229,15 @@ def told(code: str, path: str) -> str:
     return done.stdout + done.stderr
 
 
+def of_the_guide() -> str:
+    """The code in docs/operators.md that makes an operator of its own for PyTorch."""
+    parts = (ROOT / "docs" / "operators.md").read_text().split("```python\n")
+    return next(part for part in parts if part.startswith("@torch.library.custom_op")).split("```")[0]
+
+
 @pytest.fixture(scope="module")
 def exported(site: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder with a model file, its input and its result, and what was printed where they were made."""
+    """A folder with a model file, its input and its result; and what was printed, where all of PyTorch was tried."""
     folder = tmp_path_factory.mktemp("exported")
     code = f"""
 config = thresher.CompilerConfig(fallback="error")
@@ -255,6 +261,19 @@ x = torch.randn(2, 7, 6)
 thresher.export(model, (x,), {str(folder / "model.thrmodel")!r})
 import numpy
 numpy.savez({str(folder / "wanted.npz")!r}, x=x.numpy(), y=model(x).detach().numpy())
+from types import SimpleNamespace
+from thresher import ops
+{of_the_guide()}
+x = torch.randn(4, 5)
+wanted = torch.logcumsumexp(x, -1)
+torch.testing.assert_close(prefix_lse(x), wanted)
+run = thresher.compile(prefix_lse, config=config)
+torch.testing.assert_close(run(x), wanted)
+torch.library.opcheck(prefix_lse, (x, 0))
+try:
+    prefix_lse(x.double())
+except ValueError as error:
+    print(error)
 """
     return folder, told(code, site)
 
@@ -282,27 +301,8 @@ print("right")
     )
 
 
-def test_the_guide_s_own_operator_runs_in_both_modes(site: str) -> None:
-    guide = (ROOT / "docs" / "operators.md").read_text()
-    code = next(part for part in guide.split("```python\n") if part.startswith("@torch.library.custom_op")).split(
-        "```"
-    )[0]
-    code = f"""
-from types import SimpleNamespace
-from thresher import ops
-{code}
-x = torch.randn(4, 5)
-wanted = torch.logcumsumexp(x, -1)
-torch.testing.assert_close(prefix_lse(x), wanted)
-run = thresher.compile(prefix_lse, config=thresher.CompilerConfig(fallback="error"))
-torch.testing.assert_close(run(x), wanted)
-torch.library.opcheck(prefix_lse, (x, 0))
-try:
-    prefix_lse(x.double())
-except ValueError as error:
-    print(error)
-"""
-    assert "expected tensors that the engine holds, got float64[4, 5] on cpu as argument 0" in told(code, site)
+def test_the_own_operator_of_the_guide_runs_in_both_modes(exported: tuple[Path, str]) -> None:
+    assert "expected tensors that the engine holds, got float64[4, 5] on cpu as argument 0" in exported[1]
 
 
 def test_commands_show_installed_packages(site: str) -> None:

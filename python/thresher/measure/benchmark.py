@@ -50,7 +50,7 @@ class BenchmarkRow:
       max_abs_error: the largest difference from eager PyTorch's results; None without it.
       memory_bytes: how much resident memory rose at most from before the engine had the model until it was warm; None
         where it cannot be told.
-      joules_per_call: energy of the processor, None where it is not counted.
+      joules_per_call: energy of processor and GPUs, None where a part of it is not counted.
     """
 
     engine: str
