@@ -122,6 +122,7 @@ const Package* PackageOf(const std::string& fault) {
   if (fault == "release") package.engine_version = "0.0.9";
   if (fault == "name") rows[0].name = "other.blend";
   if (fault == "package") package.name = "a b";
+  if (fault == "empty") package.num_rows = 0;
   if (fault == "doc") rows[0].doc = "";
   if (fault == "operands") rows[0].operands = "x y!";
   if (fault == "none") rows[0].operands = "";

@@ -178,6 +178,7 @@ def test_the_text_of_a_graph_and_the_list_of_operators_name_them(trial: Path) ->
         ("release", "expected a library of operators for thresher .*, got .* for thresher 0.0.9; build its package"),
         ("name", r"operator 'other.blend': expected a name of the form trial.operator, got 'other.blend'"),
         ("package", "expected a package whose name has letters, digits and _ only, got 'a b'"),
+        ("empty", "expected a package with operators, got none in 'trial'"),
         ("doc", "operator 'trial.blend': expected a sentence"),
         ("operands", r"expected names of operands, each with \? behind it if it is optional, got 'y!'"),
         ("none", "expected 1 to 8 operands, got 0"),

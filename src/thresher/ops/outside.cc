@@ -214,7 +214,8 @@ Status CheckRow(const Row& row, std::string_view package) {
     return InvalidArgument("expected 1 to " + std::to_string(operators::kMaxResults) + " results, got " +
                            std::to_string(row.num_results));
   }
-  if (row.num_attributes < 0 || row.num_attributes > operators::kMaxAttributes) {
+  if (row.num_attributes < 0 || row.num_attributes > operators::kMaxAttributes ||
+      (row.num_attributes > 0 && row.attributes == nullptr)) {
     return InvalidArgument("expected at most " + std::to_string(operators::kMaxAttributes) + " attributes, got " +
                            std::to_string(row.num_attributes));
   }
@@ -238,6 +239,9 @@ Result<std::vector<OpDef>> OutsideRows(const operators::Package& package) {
   if (!IsName(TextOf(package.name))) {
     return InvalidArgument("expected a package whose name has letters, digits and _ only, got '" +
                            std::string(TextOf(package.name)) + "'");
+  }
+  if (package.rows == nullptr || package.num_rows < 1) {
+    return InvalidArgument("expected a package with operators, got none in '" + std::string(package.name) + "'");
   }
   std::vector<OpDef> rows;
   for (const Row& row : std::span(package.rows, static_cast<size_t>(package.num_rows))) {
