@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page
 pytest.importorskip("starlette")
 
 from thresher.dashboard.app import create_app
+from thresher.dashboard.durations import counted
 from thresher.dashboard.records import Message, Record
 from thresher.dashboard.store import Store
 from thresher.web.running import Server, bind, url_of
@@ -27,7 +28,7 @@ def message(run: str, name: str, busy_ms: float, records: int = 40, end: float |
     made = tuple(
         Record(
             *(end - (records - 1 - i) / 4, 4, busy_ms * 4, 200 << 20, 50 << 20, 1 << 20),
-            durations=((busy_ms * 0.9, 3), (busy_ms * 1.3, 1)),
+            durations=counted([(busy_ms * 0.9e6, 3), (busy_ms * 1.3e6, 1)]),
         )
         for i in range(records)
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 STEPS_PER_OCTAVE = 64
 LAST_STEP = STEPS_PER_OCTAVE * 60  # of nanoseconds: 36 years
-MOST_STEPS = 200  # of one record
 PERCENTILES = (50, 95, 99)
 
+# (step, how many), each step once, in order.
+Counts = tuple[tuple[int, int], ...]
 
-def step_of(ms: float) -> int:
-    """The step of a duration."""
-    return min(max(round(STEPS_PER_OCTAVE * math.log2(max(ms * 1e6, 1.0))), 0), LAST_STEP)
+
+def step_of(ns: float) -> int:
+    """The step of a duration: 64 times the logarithm of its nanoseconds to base 2, rounded."""
+    return min(max(round(STEPS_PER_OCTAVE * math.log2(max(ns, 1.0))), 0), LAST_STEP)
 
 
 def milliseconds(step: int) -> float:
@@ -24,23 +26,12 @@ def milliseconds(step: int) -> float:
     return float(2 ** (step / STEPS_PER_OCTAVE)) / 1e6
 
 
-def counted(pairs: Iterable[tuple[float, int]]) -> dict[int, int]:
-    """Counts by step, from durations in milliseconds and how many there were of each."""
+def counted(pairs: Iterable[tuple[float, int]]) -> Counts:
+    """Counts by step, from durations in nanoseconds and how many there were of each."""
     counts: Counter[int] = Counter()
-    for ms, count in pairs:
-        counts[step_of(ms)] += count
-    return dict(counts)
-
-
-def bounded(pairs: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """At most MOST_STEPS of them: neighbours join where there are more."""
-    found = sorted(pairs)
-    while len(found) > MOST_STEPS:
-        found = [
-            (sum(ms * n for ms, n in part) / sum(n for _, n in part), sum(n for _, n in part))
-            for part in (found[i : i + 2] for i in range(0, len(found), 2))
-        ]
-    return found
+    for ns, count in pairs:
+        counts[step_of(ns)] += count
+    return tuple(sorted(counts.items()))
 
 
 def percentiles(counts: Mapping[int, int]) -> dict[str, float | None]:

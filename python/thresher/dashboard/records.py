@@ -8,14 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thresher.dashboard.durations import MOST_STEPS, counted
+from thresher.dashboard.durations import LAST_STEP, Counts
 
 MOST_RECORDS = 1000  # of one message
 _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_TEXT = 200
 # What a record is made of, in the order of a message; the first two are always known.
 FIELDS = ("time_s", "calls", "busy_ms", "memory_bytes", "engine_bytes", "cache_bytes", "joules")
-# What stands behind them in a message: durations of calls, as pairs of milliseconds and how many took so long.
+# What stands behind them in a message: durations of calls, as pairs of their step (durations.py) and how many.
 DURATIONS = "durations"
 
 
@@ -35,7 +35,7 @@ class Record:
       engine_bytes: memory that the engine holds: packed weights, working memory.
       cache_bytes: files of the result cache.
       joules: energy of the machine in the interval. All but the first two are None where they are not known.
-      durations: of the calls: milliseconds, and how many took so long.
+      durations: of the calls, as counts by step.
     """
 
     time_s: float
@@ -45,15 +45,11 @@ class Record:
     engine_bytes: int | None = None
     cache_bytes: int | None = None
     joules: float | None = None
-    durations: tuple[tuple[float, int], ...] = ()
+    durations: Counts = ()
 
     def row(self) -> list[Any]:
         """The values in the order of FIELDS."""
         return [getattr(self, name) for name in FIELDS]
-
-    def steps(self) -> dict[int, int]:
-        """The durations as counts by step."""
-        return counted(self.durations)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,14 +119,16 @@ def _record(row: Any) -> Record:
     return Record(float(time_s), int(calls), busy_ms, memory, engine, cache, joules, _durations(durations))
 
 
-def _durations(data: Any) -> tuple[tuple[float, int], ...]:
-    if not isinstance(data, list) or len(data) > MOST_STEPS:
-        raise MessageError(f"records: expected {DURATIONS} to be a list of at most {MOST_STEPS}, got {str(data)[:80]}")
+def _durations(data: Any) -> Counts:
+    if not isinstance(data, list):
+        raise MessageError(f"records: expected {DURATIONS} to be a list, got {str(data)[:80]}")
+    last = -1
     for pair in data:
-        fits = isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (int, float) and type(pair[1]) is int
-        if not fits or not 0 <= pair[0] < 1 << 60 or not 0 < pair[1] < 1 << 60:
+        fits = isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int and type(pair[1]) is int
+        if not fits or not last < pair[0] <= LAST_STEP or not 0 < pair[1] < 1 << 60:
             raise MessageError(
-                f"records: expected {DURATIONS} to be pairs of milliseconds and how many took so long, got "
-                f"{str(pair)[:80]}"
+                f"records: expected {DURATIONS} to be pairs of a step from 0 to {LAST_STEP}, each once and in order, "
+                f"and how many took so long, got {str(pair)[:80]}"
             )
-    return tuple((float(ms), count) for ms, count in data)
+        last = pair[0]
+    return tuple(map(tuple, data))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from thresher.dashboard.durations import bounded
+from thresher.dashboard.durations import counted
 from thresher.dashboard.records import MOST_RECORDS, Message, Record
 
 DEFAULT_URL = "http://127.0.0.1:8650"
@@ -104,7 +104,7 @@ class Reporter:
         self._sums = (calls, wall_ns, took)
         if calls < before_calls:  # somebody has reset the profiler
             before_calls, before_ns, before_took = 0, 0, {}
-        durations = [(ns / 1e6, count - before_took.get(ns, 0)) for ns, count in took.items()]
+        new = [(ns, count - before_took.get(ns, 0)) for ns, count in took.items()]
         energy = self._meter.stop()
         self._meter.start()
         if energy["joules"] is None:
@@ -117,7 +117,7 @@ class Reporter:
             int(self._engine.allocated_bytes()),
             self._cache_bytes(),
             energy["joules"],
-            tuple(bounded([(ms, count) for ms, count in durations if count > 0])),
+            counted([(ns, count) for ns, count in new if count > 0]),
         )
 
     def _totals(self) -> tuple[int, int, dict[int, int]]:

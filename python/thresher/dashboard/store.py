@@ -11,7 +11,7 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
-from thresher.dashboard.durations import from_text, percentiles, to_text
+from thresher.dashboard.durations import Counts, from_text, percentiles, to_text
 from thresher.dashboard.records import FIELDS, Message, Record
 
 SCHEMA_VERSION = 2
@@ -85,25 +85,32 @@ class _Live:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.records: deque[Record] = deque(maxlen=MOST_LIVE)
-        self._window: deque[tuple[float, dict[int, int]]] = deque()  # of the last minute
+        self.rows: deque[list[Any]] = deque(maxlen=MOST_LIVE)  # records, in the order of FIELDS
+        self._window: deque[tuple[float, Counts]] = deque()  # of the last minute
         self._durations: Counter[int] = Counter()  # in the window
 
     def add(self, record: Record) -> None:
         """Takes a record."""
-        self.records.append(record)
-        steps = record.steps()
-        if steps:
-            self._window.append((record.time_s, steps))
-            self._durations.update(steps)
-            if len(self._window) > MOST_LIVE:
-                self._durations.subtract(self._window.popleft()[1])
+        self.rows.append(record.row())
+        if not record.durations:
+            return
+        self._window.append((record.time_s, record.durations))
+        for step, count in record.durations:
+            self._durations[step] += count
+        if len(self._window) > MOST_LIVE:
+            self._forget()
 
     def percentiles(self, since_s: float) -> dict[str, float | None]:
         """Of the calls since then; not before an earlier question's time."""
         while self._window and self._window[0][0] < since_s:
-            self._durations.subtract(self._window.popleft()[1])
-        return percentiles(+self._durations)
+            self._forget()
+        return percentiles(self._durations)
+
+    def _forget(self) -> None:
+        for step, count in self._window.popleft()[1]:
+            self._durations[step] -= count
+            if not self._durations[step]:
+                del self._durations[step]
 
 
 class Store:
@@ -167,7 +174,7 @@ class Store:
             found = []
             for run in list(self._live):
                 live = self._live[run]
-                recent = [record.row() for record in live.records if record.time_s >= since]
+                recent = [row for row in live.rows if row[0] >= since]
                 if _last(live) >= now_s - ENDED_SECONDS:
                     head = live.message.head()
                     found.append({**head, "records": recent, "percentiles": live.percentiles(since)})
@@ -275,7 +282,7 @@ class Store:
                 kept = execute("SELECT durations FROM runs WHERE id = ?", (message.run,)).fetchone()
                 durations = Counter(from_text(kept[0] if kept else None))
                 for record in records:
-                    durations.update(record.steps())
+                    durations.update(dict(record.durations))
                 execute(
                     "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
                     "durations = excluded.durations, "
@@ -310,4 +317,4 @@ class Store:
 
 
 def _last(live: _Live) -> float:
-    return live.records[-1].time_s if live.records else 0.0
+    return float(live.rows[-1][0]) if live.rows else 0.0
