@@ -342,3 +342,71 @@ def test_groups_of_few_outputs_are_left_to_pytorch_which_runs_them_sooner(compil
         whole = compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))
         close([whole(x)], [want])
         assert not compiler.compilation_stats().unsupported
+
+
+@pytest.mark.parametrize("pads", [(0, 1, 0, 1), (2, 1, 0, 3), (1, 1, 1, 1)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_zeros_around_an_image_are_the_convolutions_own(compiler: Any, pads: tuple[int, ...], stride: int) -> None:
+    conv = nn.Conv2d(6, 12, 3, stride, padding=(0, 1), groups=3).eval()
+    x = torch.randn(2, 6, 9, 12).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        got = compiler.compile(lambda x: conv(F.pad(x, pads)), config=compiler.CompilerConfig(fallback="error"))(x)
+        close([got], [copy.deepcopy(conv).double()(F.pad(x.double(), pads))])
+    assert steps() == ["convolution"]
+
+
+@pytest.mark.parametrize(
+    "padded",
+    [
+        lambda x: F.pad(x, (1, 1, 1, 1), value=0.5),
+        lambda x: F.pad(x, (-1, 2, 0, 1)),
+        lambda x: F.pad(x, (1, 0, 0, 1, 0, 1))[:, :6],
+        lambda x: F.pad(x, (1, 0, 0, 1, 0, 0, 0, 1)),
+    ],
+)
+def test_what_else_is_around_an_image_stays(compiler: Any, padded: Any) -> None:
+    conv = nn.Conv2d(6, 12, 3).eval()
+    x = torch.randn(2, 6, 9, 12)
+    with torch.no_grad():
+        got = compiler.compile(lambda x: conv(padded(x)), config=compiler.CompilerConfig(fallback="error"))(x)
+        close([got], [copy.deepcopy(conv).double()(padded(x.double()))])
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"scale_factor": 2.0, "mode": "bilinear"},
+        {"size": (20, 7), "mode": "bilinear", "align_corners": True},
+        {"scale_factor": 3.0},
+        {"size": (5, 24)},
+        {"size": (5, 24), "mode": "nearest-exact"},
+        {"scale_factor": 2.0, "mode": "bicubic"},
+    ],
+)
+def test_resizing_is_one_step(compiler: Any, named: dict[str, Any]) -> None:
+    x = torch.randn(2, 6, 9, 12).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        got = compiler.compile(lambda x: F.interpolate(x, **named), config=compiler.CompilerConfig(fallback="error"))(x)
+        close([got], [F.interpolate(x.double(), **named)])
+    assert steps() == ["resize"]
+
+
+def test_resizing_by_a_factor_that_is_no_ratio_of_sizes(compiler: Any) -> None:
+    x = torch.randn(2, 6, 9, 13)
+    with torch.no_grad():
+        compiled = compiler.compile(
+            lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+            config=compiler.CompilerConfig(fallback="error"),
+        )
+        close([compiled(x)], [F.interpolate(x.double(), scale_factor=1.7, mode="bilinear")], 1e-5)
+
+
+def test_tracing_elsewhere_is_as_it_was() -> None:
+    from thresher.compiler.resizing import kept_whole
+
+    vec = torch.ops.aten.upsample_bilinear2d.vec
+    before = dict(vec.py_kernels), dict(torch.ops.aten.upsample_bilinear2d.default.py_kernels)
+    with pytest.raises(KeyError), kept_whole(), kept_whole():
+        assert dict(vec.py_kernels) != before[0]
+        raise KeyError
+    assert (dict(vec.py_kernels), dict(torch.ops.aten.upsample_bilinear2d.default.py_kernels)) == before

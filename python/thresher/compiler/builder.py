@@ -56,6 +56,7 @@ class Value:
       argument: position of the compiled function's argument this is, or -1.
       transposed: for the transpose of a matrix or of a batch of them, that matrix or batch.
       scalar: the number every element equals, where known.
+      padded: for a tensor with zeros around it, that tensor, and how many there are before and after each dimension.
     """
 
     id: int
@@ -64,6 +65,7 @@ class Value:
     argument: int = -1
     transposed: Value | None = None
     scalar: Scalar | None = None
+    padded: tuple[Value, tuple[tuple[int, int], ...]] | None = None
 
     @property
     def rank(self) -> int:

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from thresher.compiler.attention import Interpreter
 from thresher.compiler.decompositions import DECOMPOSITIONS
 from thresher.compiler.origin import argument_name, module_path
+from thresher.compiler.resizing import kept_whole
 
 log = logging.getLogger("thresher.compiler")
 
@@ -40,7 +41,13 @@ def capture_inference(
     inputs = [_fake(value, context) for value in example_inputs]
     try:
         # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
-        with torch.no_grad(), fx.traceback.preserve_node_meta(), enable_python_dispatcher(), context.fake_mode:
+        with (
+            torch.no_grad(),
+            fx.traceback.preserve_node_meta(),
+            enable_python_dispatcher(),
+            context.fake_mode,
+            kept_whole(),
+        ):
             traced = make_fx(Interpreter(gm).run, decomposition_table=DECOMPOSITIONS)(*inputs)
     except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
         log.debug("a graph goes through AOTAutograd after all", exc_info=True)

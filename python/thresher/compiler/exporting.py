@@ -31,6 +31,7 @@ from thresher.compiler.importer import EmptyTensor, Imported, import_graph
 from thresher.compiler.origin import module_path
 from thresher.compiler.partition import find_unsupported, merge_descriptions
 from thresher.compiler.precision import MODEL_PRECISION, Precision, warn_unmatched
+from thresher.compiler.resizing import kept_whole
 from thresher.compiler.stats import lacking
 
 log = logging.getLogger("thresher.compiler")
@@ -335,6 +336,7 @@ def _aten(program: ExportedProgram) -> fx.GraphModule:
         fx.traceback.preserve_node_meta(),
         enable_python_dispatcher(),
         mode or contextlib.nullcontext(),
+        kept_whole(),
     ):
         traced = make_fx(fx.Interpreter(graph).run, decomposition_table=DECOMPOSITIONS)(*inputs)
     _drop_assertions(traced)

@@ -41,6 +41,12 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
         "dilation": per_dimension(a.dilation, rank),
         "groups": int(a.groups),
     }
+    # Zeros around the spatial dimensions are the convolution's own.
+    if x.padded and not a.transposed and x.padded[1][:2] == ((0, 0), (0, 0)):
+        own = attrs["padding"]
+        x, around = x.padded
+        sides = zip(own * 2, [*(pair[0] for pair in around[2:]), *(pair[1] for pair in around[2:])], strict=True)
+        attrs["padding"] = [zeros + more for zeros, more in sides]
     if a.transposed:
         attrs |= {"transposed": True, "output_padding": per_dimension(a.output_padding, rank)}
     return channels_second(b, b.emit("convolution", [channels_last(b, x), weight, a.bias], **attrs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -142,7 +143,10 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
         back = [_full_like(b, x, axis, after, a.value)] if after > 0 else []
         if front or back:
             x = b.emit("cat", [*front, x, *back], dim=axis)
-    return x
+    if a.value != 0 or any(min(before, after) < 0 for _, before, after in pairs):
+        return x
+    around = {axis: (before, after) for axis, before, after in pairs}
+    return dataclasses.replace(x, padded=(a.self, tuple(around.get(axis, (0, 0)) for axis in range(x.rank))))
 
 
 def _full_like(b: Builder, x: Value, axis: int, size: int, value: float) -> Value:
