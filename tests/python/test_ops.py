@@ -388,7 +388,7 @@ def test_a_table_is_laid_out_once(compiler: Any, tmp_path: Any) -> None:
         return ops.softmax(x * table)
 
     laid = thresher.optimize_layout(scores)
-    x, table = t(64, 48), t(48, 64).t()
+    x, table = t(64, 48), t(64, 96)[:, ::2]
     with torch.no_grad():
         expected = torch.softmax(x * table, -1)
         for function in (scores, laid):

@@ -24,14 +24,14 @@ def optimize_layout(target: _F) -> _F:
     ... @thresher.fuse_ops
     ... def scores(x, table):
     ...     return thresher.ops.softmax(thresher.ops.matmul(x, table))
-    >>> x, table = torch.randn(4, 8), torch.randn(16, 8).t()  # columns lie together
+    >>> x, table = torch.randn(4, 8), torch.randn(8, 32)[:, ::2]  # with gaps
     >>> torch.allclose(scores(x, table), torch.softmax(x @ table, -1), atol=1e-5)
     True
 
-    The engine reads its inputs in any order, but copies those that are not row-major at every call, with one thread.
-    With this decorator that is done by PyTorch's threads, and once for a tensor that is passed again unchanged, such
-    as a table. A module gets its parameters and buffers laid out where they are, and is returned itself: then there are
-    no copies of them in memory beside the packed ones.
+    The engine reads inputs whose dimensions lie in another order as they are, but copies those with gaps, or repeated
+    elements, at every call, with one thread. With this decorator PyTorch's threads lay out whatever is not row-major,
+    and once for a tensor that is passed again unchanged, such as a table. A module gets its parameters and buffers laid
+    out where they are, and is returned itself: then there are no copies of them in memory beside the packed ones.
 
     Args:
       target: a function of tensors, which may be nested in lists and dicts; or a torch.nn.Module.
