@@ -136,9 +136,12 @@ inline size_t GatherRows(const GemmArgs& args, size_t row, size_t rows, size_t b
 template <class Panel>
 void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
   constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
-  if (kStoredAsFloats && args.windows != nullptr && LineReading(*args.windows).Suits(static_cast<size_t>(args.k))) {
-    WindowProduct(args, scratch).Run(range);
-    return;
+  if constexpr (Panel::kGroup == 0) {
+    const size_t depth = static_cast<size_t>(args.k);
+    if (args.windows != nullptr && LineReading(*args.windows).Suits<Panel>(depth)) {
+      WindowProduct<Panel>(args, PanelStride<Panel>(depth), kHasColumnScale<Panel>, scratch).Run(range);
+      return;
+    }
   }
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);

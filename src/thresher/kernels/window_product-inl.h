@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "thresher/base/cpu.h"
@@ -104,9 +105,13 @@ struct LineReading {
     copy_floats = static_cast<size_t>((piece - 1) * w.stride[2] + reach + 1) * position;
   }
 
-  // Whether a product of these rows is best read so: what of a panel passes by must stay in L2 as a whole.
+  // Whether a product of these rows is best read so. A panel must stay in L2 as a whole; one of smaller numbers is
+  // widened by every tile, which pays where a tile has many rows.
+  template <class Panel>
   bool Suits(size_t k) const {
-    return piece > 0 && k * PanelWidth() * sizeof(float) <= static_cast<size_t>(Caches().l2) / 2;
+    constexpr bool kLoads = std::is_same_v<Panel, FloatPanel> || kTileRows >= 12;
+    return kLoads && piece > 0 && run % kRowsTogether<Panel> == 0 &&
+           Panel::Bytes(k) <= static_cast<size_t>(Caches().l2) / 2;
   }
 };
 
@@ -115,10 +120,14 @@ constexpr size_t kWindowStripFloats = size_t{kTileRows} * kMaxPanelWidth;
 constexpr size_t kWindowScratchFloats = kWindowTableFloats + kWindowStripFloats + kLineFloats;
 static_assert(kWindowScratchFloats * sizeof(float) <= kMostGemmScratchBytes);
 
+// panel_stride: bytes from one panel to the next; where there are scales of columns, they are at a panel's end.
+template <class Panel>
 class WindowProduct {
  public:
-  WindowProduct(const GemmArgs& args, float* scratch)
+  WindowProduct(const GemmArgs& args, size_t panel_stride, bool column_scale, float* scratch)
       : args_(args),
+        panel_stride_(panel_stride),
+        column_scale_(column_scale),
         w_(*args.windows),
         reading_(w_),
         tables_(*reinterpret_cast<WindowTables*>(scratch)),
@@ -276,15 +285,17 @@ class WindowProduct {
     const size_t width = PanelWidth();
     const size_t column = panel * width;
     const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
-    const bool direct = columns == width && args_.activation == Activation::kNone;
+    const bool direct = columns == width && args_.activation == Activation::kNone && !column_scale_;
     const FinishFunction finish = FinishFor<float>(args_.activation);
     alignas(64) float padded_bias[kMaxPanelWidth];
     const float* const a = reading_.copies ? copies_ : args_.a;
     WindowTileArgs tile;
     tile.lda = Lda();
-    tile.b = static_cast<const float*>(args_.packed_b) + panel * static_cast<size_t>(args_.k) * width;
+    const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
+    const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
+    tile.b = b;
     tile.k = reading_.run;
-    tile.init = PanelBias(args_.bias, column, columns, padded_bias);
+    tile.init = column_scale_ ? nullptr : bias;
     for (size_t i = 0; i < num_tiles_; ++i) {
       const WindowTile& t = tables_.tiles[i];
       const TileResult to = ResultAt(args_, t.row, column, t.first + t.second, columns);
@@ -297,17 +308,23 @@ class WindowProduct {
       tile.residual_ld = to.ldr;
       tile.out = direct ? to.c : strip_;
       tile.out_ld = direct ? to.ldc : width;
-      WindowTileFor(t.first, t.second)(tile);
+      WindowTileFor<Panel>(t.first, t.second)(tile);
       if (direct) continue;
       FinishArgs end{};
       end.sums = strip_;
       end.to = to;
       end.residual_first = args_.residual_first;
+      if (column_scale_) {
+        end.bias = bias;
+        end.column_scale = reinterpret_cast<const float*>(b + Panel::Bytes(static_cast<size_t>(args_.k)));
+      }
       finish(end);
     }
   }
 
   const GemmArgs& args_;
+  const size_t panel_stride_;
+  const bool column_scale_;
   const Windows& w_;
   const LineReading reading_;
   WindowTables& tables_;

@@ -12,9 +12,12 @@
 #endif
 
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "hwy/highway.h"
+#include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 #undef THRESHER_WINDOW_DECLARE
@@ -29,7 +32,11 @@ namespace thresher::kernels::HWY_NAMESPACE {
 inline constexpr int kGroupRows = kTileRows / 2;
 
 // How far ahead of its use a panel is fetched into L1.
-inline constexpr size_t kFetchFloats = 1024;
+inline constexpr size_t kFetchBytes = 4096;
+
+// Rows of k that a panel stores as one.
+template <class Panel>
+inline constexpr size_t kRowsTogether = std::is_same_v<Panel, Bf16Panel> ? 2 : 1;
 
 // Where the elements of one run begin.
 struct WindowRun {
@@ -42,10 +49,10 @@ struct WindowTileArgs {
   const float* a;    // of the first group's first row
   ptrdiff_t second;  // elements from there to the second group's first row
   size_t lda;        // from one row of a group to the next
-  const float* b;    // packed panel
+  const void* b;     // packed panel
   const WindowRun* runs;
   size_t num_runs;
-  size_t k;           // of each run
+  size_t k;           // of each run; of panels that store pairs of rows, an even number
   const float* init;  // one row for all, or null for zeros
   float* out;
   size_t out_ld;
@@ -53,13 +60,12 @@ struct WindowTileArgs {
   size_t residual_ld;
 };
 
-template <int G1, int G2>
+template <class Panel, int G1, int G2>
 HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
   static_assert(G1 <= kGroupRows && G2 <= G1);
   const TileTag d;
   using V = hn::Vec<TileTag>;
   const size_t lanes = hn::Lanes(d);
-  const size_t width = PanelWidth();
   const size_t lda = args.lda;
 #define THRESHER_WINDOW_DECLARE(i)               \
   V c##i##a = hn::Zero(d);                       \
@@ -86,15 +92,15 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     THRESHER_TILE_FMA(av, ba, c##i##a);              \
     THRESHER_TILE_FMA(av, bb, c##i##b);              \
   }
-#define THRESHER_WINDOW_K(u_value)                                 \
-  {                                                                \
-    constexpr size_t u = u_value;                                  \
-    const V ba = hn::Load(d, b + u * kPanelVectors * lanes);       \
-    const V bb = hn::Load(d, b + (u * kPanelVectors + 1) * lanes); \
-    THRESHER_TILE_ROWS(THRESHER_WINDOW_STEP)                       \
+#define THRESHER_WINDOW_K(u_value)           \
+  {                                          \
+    constexpr size_t u = u_value;            \
+    const V ba = Panel::Load(d, b, u, 0);    \
+    const V bb = Panel::Load(d, b, u, 1);    \
+    THRESHER_TILE_ROWS(THRESHER_WINDOW_STEP) \
   }
   for (const WindowRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
-    const float* HWY_RESTRICT b = args.b + run->b * width;
+    const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b) + Panel::Bytes(run->b);
     const float* HWY_RESTRICT p0 = args.a + run->a;
     const float* HWY_RESTRICT p1 = p0 + 3 * lda;
     const float* HWY_RESTRICT p2 = p1 + 3 * lda;
@@ -103,20 +109,27 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     const float* HWY_RESTRICT q2 = q1 + 3 * lda;
     size_t k = args.k;
     for (; k >= 4; k -= 4) {
-      for (size_t line = 0; line < 4 * width; line += 16) __builtin_prefetch(b + kFetchFloats + line, 0, 3);
+      for (size_t line = 0; line < Panel::Bytes(4); line += 64) __builtin_prefetch(b + kFetchBytes + line, 0, 3);
       THRESHER_WINDOW_K(0)
       THRESHER_WINDOW_K(1)
       THRESHER_WINDOW_K(2)
       THRESHER_WINDOW_K(3)
       p0 += 4, p1 += 4, p2 += 4;
       q0 += 4, q1 += 4, q2 += 4;
-      b += 4 * width;
+      b += Panel::Bytes(4);
     }
-    for (; k > 0; --k) {
-      THRESHER_WINDOW_K(0)
-      ++p0, ++p1, ++p2;
-      ++q0, ++q1, ++q2;
-      b += width;
+    if constexpr (kRowsTogether<Panel> == 2) {
+      if (k > 0) {
+        THRESHER_WINDOW_K(0)
+        THRESHER_WINDOW_K(1)
+      }
+    } else {
+      for (; k > 0; --k) {
+        THRESHER_WINDOW_K(0)
+        ++p0, ++p1, ++p2;
+        ++q0, ++q1, ++q2;
+        b += Panel::Bytes(1);
+      }
     }
   }
 
@@ -136,19 +149,21 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
 
 using WindowTileFunction = void (*)(const WindowTileArgs&);
 
-template <size_t... I>
-WindowTileFunction WindowTileAt(size_t index, std::index_sequence<I...>) {
-  // A group alone, with one that is a row shorter, with its like.
-  static constexpr WindowTileFunction table[] = {
-      &RunWindowTile < static_cast<int>(I / 3) + 1,
-      I % 3 == 0 ? 0 : static_cast<int>(I / 3) + static_cast<int>(I % 3) - 1 > ...};
-  return table[index];
+// Entries of the table below: each height of the first group alone, with one that is a row shorter, with its like.
+constexpr int FirstRows(size_t entry) { return static_cast<int>(entry / 3) + 1; }
+constexpr int SecondRows(size_t entry) { return entry % 3 == 0 ? 0 : static_cast<int>(entry / 3 + entry % 3) - 1; }
+
+template <class Panel, size_t... I>
+WindowTileFunction WindowTileAt(size_t entry, std::index_sequence<I...>) {
+  static constexpr WindowTileFunction table[] = {&RunWindowTile<Panel, FirstRows(I), SecondRows(I)>...};
+  return table[entry];
 }
 
 // 1 <= first <= kGroupRows; second is 0, first - 1 or first.
+template <class Panel>
 HWY_INLINE WindowTileFunction WindowTileFor(size_t first, size_t second) {
   const size_t kind = second == 0 ? 0 : second == first ? 2 : 1;
-  return WindowTileAt((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kGroupRows>());
+  return WindowTileAt<Panel>((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kGroupRows>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

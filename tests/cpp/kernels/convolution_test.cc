@@ -233,6 +233,15 @@ TEST(ConvolutionTest, EveryFormOfWeights) {
     for (const int64_t channels : {8, 75}) {
       CheckProduct({.axes = axes, .channels = channels, .n = 70, .precision = precision});
       CheckProduct({.axes = {{.in = 3, .kernel = 2}}, .channels = channels, .batch = 1, .precision = precision});
+      // Two taps of 75 channels are a whole number of pairs, three are not.
+      for (const int64_t kernel : {2, 3}) {
+        CheckProduct({.axes = {{.in = 2, .kernel = 2, .before = 1}, {.in = 23, .kernel = kernel, .before = 1}},
+                      .channels = channels,
+                      .n = 64,
+                      .batch = 1,
+                      .residual = true,
+                      .precision = precision});
+      }
     }
   }
 }
