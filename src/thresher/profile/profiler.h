@@ -71,7 +71,7 @@ void Add(const Record& record);
 void Stamp(Record& record);
 void AddStamped(const Record& record);
 
-// The phase of a model's work that what the calling thread keeps from now on belongs to, unless the record says another.
+// The phase that records of the calling thread belong to from now on, unless they say another.
 void SetPhase(Phase phase);
 
 // The same for an interval from outside the engine. `section` is "forward", "reshape", "alloc" (an operator) or "call"
