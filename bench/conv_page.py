@@ -33,7 +33,7 @@ BUDGET_S = 20.0  # of turns, of one case: what is slow gets fewer
 MIN_ROUNDS = 3
 # An answer is no convolution of the same numbers where it is off by more, as a share of its length.
 LARGEST_ERROR = {"fp32": 1e-4, "bf16": 2e-2}
-_WIDTH, _LABEL, _VALUE, _BAR, _TOP = 860, 250, 190, 16, 64
+_WIDTH, _LABEL, _VALUE, _BAR, _TOP = 920, 280, 220, 16, 64
 
 
 def measure(
@@ -187,7 +187,7 @@ def svg_of(rows: Sequence[Mapping[str, Any]], title: str) -> str:
         y += _BAR
     at = _LABEL + scale
     parts.append(f'<line class="axis" x1="{at:.1f}" y1="{_TOP - 4}" x2="{at:.1f}" y2="{y}"/>')
-    means = ", ".join(f"{name} {mean:.2f} x" for name, mean, _ in means_of(shown))
+    means = ", ".join(f"{name} {mean:.2f}" for name, mean, _ in means_of(shown) if name.endswith(", all"))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y + 12}" viewBox="0 0 {_WIDTH} {y + 12}" '
         f'role="img" aria-label="{escape(title, quote=True)}">'

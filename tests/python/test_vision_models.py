@@ -66,7 +66,7 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...], tuple[int, ...]]] = 
         (2, 0),
     ),
     "mobilenet": (
-        of_transformers("MobileNetV2", depth_multiplier=0.25, tf_padding=False, finegrained_output=False),
+        of_transformers("MobileNetV2", depth_multiplier=0.25, finegrained_output=False),
         IMAGE,
         (1, 0),
     ),
@@ -186,6 +186,7 @@ def test_efficientnet_sees_what_pytorch_sees() -> None:
             shares, want = compiled(photo).softmax(1)[0], found.model(photo).softmax(1)[0]
             assert shares.topk(5).indices.tolist() == want.topk(5).indices.tolist(), name
             torch.testing.assert_close(shares, want, atol=1e-5, rtol=1e-3)
+            assert movements() == 1, "the photo is turned, and nothing else"
             best[name] = efficientnet.NAMES[int(shares.argmax())]
     assert best == {
         "chelsea.png": "tiger cat",
