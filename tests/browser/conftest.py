@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ def browser() -> Iterator[Browser]:
     path = chromium_path()
     if path is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
+    # Ubuntu's package is a program that asks for a snap.
+    if subprocess.run([path, "--version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"{path} --version fails: install Google Chrome, or Chromium where it comes as a package")
     with sync_playwright() as playwright:
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
         launched = playwright.chromium.launch(executable_path=path, args=options)

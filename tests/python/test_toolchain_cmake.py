@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = next((ROOT / "build" / "venv").glob("tools-*/bin"), None)
 CMAKE = shutil.which("cmake", path=str(TOOLS) if TOOLS else None)
-pytestmark = pytest.mark.skipif(not CMAKE, reason="no CMake")
+# Ninja is among the tools; make, which CMake would take, is not on a bare machine.
+NINJA = shutil.which("ninja", path=str(TOOLS) if TOOLS else None)
+GENERATOR = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={NINJA}"]
+pytestmark = pytest.mark.skipif(not (CMAKE and NINJA), reason="no CMake, or no Ninja")
 
 
 def check_options(tmp_path: Path, *defines: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +28,7 @@ def check_options(tmp_path: Path, *defines: str) -> subprocess.CompletedProcess[
         f'include("{ROOT}/cmake/options.cmake")\n'
         'message(STATUS "version=${THRESHER_VERSION_STRING}")\n'
     )
-    command = [str(CMAKE), "-S", str(tmp_path), "-B", str(tmp_path / "b"), *defines]
+    command = [str(CMAKE), *GENERATOR, "-S", str(tmp_path), "-B", str(tmp_path / "b"), *defines]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -59,7 +62,7 @@ def test_a_place_without_pytorch_is_named_with_its_cure(tmp_path: Path, place: s
         "project(shim_only LANGUAGES NONE)\n"
         f'include("{ROOT}/cmake/torch_shim.cmake")\n'
     )
-    command = [str(CMAKE), "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DTHRESHER_TORCH_SHIMS={where}"]
+    command = [str(CMAKE), *GENERATOR, "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DTHRESHER_TORCH_SHIMS={where}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     message = " ".join(done.stderr.split())
@@ -80,7 +83,7 @@ def fetch_highway(folder: Path, *definitions: str, **environment: str) -> subpro
     (folder / pin).parent.mkdir(parents=True)
     upstream = (folder / "upstream.tar.gz").as_uri()
     (folder / pin).write_text(re.sub(r'url: "[^"]+"', f'url: "{upstream}"', (ROOT / pin).read_text()))
-    command = [str(CMAKE), "-S", str(folder), "-B", str(folder / "b"), *definitions]
+    command = [str(CMAKE), *GENERATOR, "-S", str(folder), "-B", str(folder / "b"), *definitions]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
     )

@@ -258,14 +258,15 @@ def test_bad_numbers_and_combinations_stop() -> None:
 
 def test_the_option_needs_clang(tmp_path: Path) -> None:
     tools = next((ROOT / "build" / "venv").glob("tools-*/bin"), None)
-    cmake = shutil.which("cmake", path=str(tools) if tools else None)
-    if cmake is None:
-        pytest.skip("no CMake")
+    cmake, ninja = (shutil.which(name, path=str(tools) if tools else None) for name in ("cmake", "ninja"))
+    if cmake is None or ninja is None:
+        pytest.skip("no CMake, or no Ninja")
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(compiler_only LANGUAGES NONE)\n"
         f'set(CMAKE_CXX_COMPILER_ID GNU)\ninclude("{ROOT}/cmake/compiler.cmake")\n'
     )
-    command = [cmake, "-S", str(tmp_path), "-B", str(tmp_path / "b"), "-DTHRESHER_BUILD_FUZZERS=ON"]
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    command = [cmake, *generator, "-S", str(tmp_path), "-B", str(tmp_path / "b"), "-DTHRESHER_BUILD_FUZZERS=ON"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     message = " ".join(done.stderr.split())
