@@ -517,6 +517,7 @@ class TestAudit:
         found = words(audit.check_tags([make_wheel(tmp_path, name=name, more={ENGINE: data})]))
         assert f"| manylinux_2_17_{machine} |" in found
 
+    @pytest.mark.thorough
     @pytest.mark.usefixtures("judges")
     def test_twine_judges_the_metadata(self, tmp_path: Path, good: WheelFile) -> None:
         assert not audit.check_twine([good]).problems
@@ -527,12 +528,14 @@ class TestAudit:
         )
         assert "twine to pass" in words(audit.check_twine([good, bad]))
 
+    @pytest.mark.thorough
     @pytest.mark.usefixtures("judges")
     def test_check_wheel_contents_judges_the_files(self, tmp_path: Path, good: WheelFile) -> None:
         assert not audit.check_contents([good]).problems
         bad = make_wheel(tmp_path, more={"tests/__init__.py": b""})
         assert "tests" in words(audit.check_contents([bad]))
 
+    @pytest.mark.thorough
     @pytest.mark.usefixtures("judges")
     def test_the_schema_judges_the_bill(self, tmp_path: Path, good: WheelFile) -> None:
         assert not audit.check_sboms([good]).problems

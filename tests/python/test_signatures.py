@@ -481,17 +481,18 @@ for i in range(int(sys.argv[1])):
 """
 
 
-def test_eight_writers_and_a_killed_one(folder: Path) -> None:
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.thorough)])
+def test_writers_and_a_killed_one(folder: Path, count: int) -> None:
     environment = {**without_settings(), "THRESHER_CACHE_DIR": str(folder), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error::thresher.cache.CacheWarning", "-c", WRITER]
     victim = subprocess.Popen([*command, "100000"], env=environment, stdout=subprocess.PIPE, text=True)
-    writers = [subprocess.Popen([*command, "4"], env=environment, stdout=subprocess.DEVNULL) for _ in range(8)]
+    writers = [subprocess.Popen([*command, "4"], env=environment, stdout=subprocess.DEVNULL) for _ in range(count)]
     try:
         assert victim.stdout is not None
         assert victim.stdout.readline() == "ready\n"
         time.sleep(random.uniform(0.05, 0.5))
         victim.send_signal(signal.SIGKILL)
-        assert [writer.wait(timeout=300) for writer in writers] == [0] * 8
+        assert [writer.wait(timeout=300) for writer in writers] == [0] * count
     finally:
         for process in (victim, *writers):
             process.kill()

@@ -62,7 +62,8 @@ def test_a_place_without_pytorch_is_named_with_its_cure(tmp_path: Path, place: s
         "project(shim_only LANGUAGES NONE)\n"
         f'include("{ROOT}/cmake/torch_shim.cmake")\n'
     )
-    command = [str(CMAKE), *GENERATOR, "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DTHRESHER_TORCH_SHIMS={where}"]
+    shims = f"-DTHRESHER_TORCH_SHIMS={where}"
+    command = [str(CMAKE), *GENERATOR, "-S", str(tmp_path), "-B", str(tmp_path / "b"), shims]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     message = " ".join(done.stderr.split())
