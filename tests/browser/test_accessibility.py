@@ -24,8 +24,15 @@ def assert_accessible(page: Page, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 420])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (1280, False),
+        (420, True),
+        pytest.param(1280, True, marks=pytest.mark.thorough),
+        pytest.param(420, False, marks=pytest.mark.thorough),
+    ],
+)
 def test_axe_finds_nothing_on_any_page(open_page: Open, both: tuple[dict, dict], dark: bool, width: int) -> None:
     report, diff = both
     report = dict(report, source=dict(report["source"], sampled=True), health=dict(report["health"], dropped=2))

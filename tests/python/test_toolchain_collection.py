@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -33,6 +35,7 @@ def differing(first: list[str], second: list[str]) -> list[tuple[str, str]]:
     return [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
 
 
+@pytest.mark.thorough
 def test_every_process_finds_the_same_tests() -> None:
     # One after the other: a name that holds the time of day differs too.
     first, second = collected(*PYTHON_TESTS, seed=1), collected(*PYTHON_TESTS, seed=2)

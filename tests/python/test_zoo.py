@@ -182,5 +182,5 @@ def test_run_and_bench(tmp_path: Path) -> None:
     assert failed.exit_code == 1 and "engines: expected a list of eager" in failed.stderr
     exported = run("export", "digits-vit", str(tmp_path / "m.thrmodel"))
     assert exported.exit_code == 0 and (tmp_path / "m.thrmodel").stat().st_size > 100_000
-    failed = run("export", "digits-unet", str(tmp_path / "missing" / "m.thrmodel"))
+    failed = run("export", "digits-vit", str(tmp_path / "missing" / "m.thrmodel"))
     assert failed.exit_code == 1 and failed.stderr.startswith("thresher: ")
