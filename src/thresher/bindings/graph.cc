@@ -85,6 +85,7 @@ const Value& ValueAt(const Graph& graph, ValueId id) {
 std::vector<ValueId> AddNode(Graph& graph, const std::string& op, const std::vector<std::optional<ValueId>>& inputs,
                              const nb::dict& attrs, std::string source, std::string module) {
   std::vector<ValueId> ids;
+  ids.reserve(inputs.size());
   for (const std::optional<ValueId>& id : inputs) ids.push_back(id.value_or(kNoValue));
   return Unwrap(graph.Add(op, std::move(ids), AttrsFrom(attrs), std::move(source), std::move(module)));
 }

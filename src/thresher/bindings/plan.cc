@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -187,7 +188,7 @@ std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& 
   std::vector<View> views(ports.size());
   for (size_t i = 0; i < views.size(); ++i) {
     View& view = views[i];
-    view.data = reinterpret_cast<void*>(read());
+    view.data = std::bit_cast<void*>(read());
     view.dtype = ports[i].dtype;
     view.rank = static_cast<int>(read() & 0xFF);
     if (view.rank > kMaxRank) throw nb::value_error("places: a tensor has more dimensions than the engine knows");
@@ -207,7 +208,7 @@ void RunAt(Session& session, const nb::bytes& inputs, const nb::bytes& outputs, 
   Status status;
   {
     const GilRelease release;
-    status = stream ? session.LaunchOn(reinterpret_cast<void*>(*stream), in, out, sizes) : session.Run(in, out, sizes);
+    status = stream ? session.LaunchOn(std::bit_cast<void*>(*stream), in, out, sizes) : session.Run(in, out, sizes);
   }
   Check(status);
 }

@@ -1,6 +1,7 @@
 // Packed weights.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <memory>
 #include <span>
 #include <string>
@@ -81,8 +82,8 @@ void BindWeights(nb::module_& m) {
               const GilAcquire lock;
               delete held;
             };
-            store.AddPlaced(&device, reinterpret_cast<const void*>(host), nbytes,
-                            std::shared_ptr<const void>(reinterpret_cast<const void*>(address), release));
+            store.AddPlaced(&device, std::bit_cast<const void*>(host), nbytes,
+                            std::shared_ptr<const void>(std::bit_cast<const void*>(address), release));
           },
           nb::arg("device"), nb::arg("host"), nb::arg("nbytes"), nb::arg("address"), nb::arg("owner"),
           "What lies at the address `host` lies at `address` in the device's memory as well, while `owner` lives.")

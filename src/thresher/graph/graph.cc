@@ -173,13 +173,14 @@ Result<std::vector<ValueId>> Graph::Add(const std::string& op_name, std::vector<
     types[i].dtype = value(inputs[i]).dtype;
     types[i].shape = value(inputs[i]).shape;
     types[i].present = true;
-    types[i].blocks = value(inputs[i]).constant.blocks;
-    if (types[i].blocks) {
+    const auto& blocks = value(inputs[i]).constant.blocks;
+    types[i].blocks = blocks;
+    if (blocks) {
       const auto [first, last] =
           op->blocked == nullptr ? std::pair<size_t, size_t>(0, 0) : op->blocked(attrs, inputs.size());
       if (i < first || i >= last) {
         return Unsupported(op_name + ": expected numbers one by one as operand " + Quote(spec.name) + ", got " +
-                           std::string(Name(*types[i].blocks)) +
+                           std::string(Name(*blocks)) +
                            "; only weights of products and tables of embedding are read in blocks: dequantise it");
       }
     }

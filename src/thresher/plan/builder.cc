@@ -160,9 +160,10 @@ class PlanBuilder {
       if (graph.is_state(id)) {
         return InvalidArgument("expected values that are no states as outputs, got a state; the caller has its memory");
       }
-      if (graph.value(id).constant.blocks) {
+      const auto& blocks = graph.value(id).constant.blocks;
+      if (blocks) {
         return Unsupported("expected results whose numbers lie one by one, got the constant '" + graph.value(id).name +
-                           "' in " + std::string(Name(*graph.value(id).constant.blocks)) + "; dequantise it");
+                           "' in " + std::string(Name(*blocks)) + "; dequantise it");
       }
       outputs.push_back(lowering.Ref(id));
     }

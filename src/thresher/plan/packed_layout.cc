@@ -44,6 +44,7 @@ Digest PackedLayout() {
   const int64_t outputs = 2 * kernels::PackedColumns() + 3;  // with a panel that is not full
   const std::vector<uint32_t> numbers = Numbers(static_cast<size_t>(kInputs * outputs));
   std::vector<Digest> layouts;
+  layouts.reserve(std::size(kPrecisionNames) + static_cast<size_t>(kNumEncodings));
   for (size_t i = 0; i < std::size(kPrecisionNames); ++i) {
     layouts.push_back(LayoutOf(Encoding::kF32, static_cast<Precision>(i), outputs, numbers));
   }
