@@ -47,7 +47,7 @@ def main() -> None:
     model = torch.compile(SpeechEncoder().eval(), backend="thresher")
     spectrogram = torch.randn(2, 80, 400)
     with torch.no_grad():
-        for _ in range(20):
+        for _ in range(200):
             encoded = model(spectrogram)
     print("encoded:", tuple(encoded.shape))
 
