@@ -15,7 +15,7 @@ from typing import Any
 from measure.statistics import median
 from measure.table import Table
 from measure.worker import Worker, WorkerError, clean_environment
-from thresher.draw.bars import STYLE
+from thresher.draw.bars import whole_svg
 
 OURS = "thresher"
 # Key, title, environment.
@@ -188,12 +188,5 @@ def svg_of(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     at = _LABEL + scale
     parts.append(f'<line class="axis" x1="{at:.1f}" y1="{_TOP - 4}" x2="{at:.1f}" y2="{y}"/>')
     means = ", ".join(f"{name} {mean:.2f}" for name, mean, _ in means_of(shown) if name.endswith(", all"))
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y + 12}" viewBox="0 0 {_WIDTH} {y + 12}" '
-        f'role="img" aria-label="{escape(title, quote=True)}">'
-    )
-    titles = [
-        f'<text class="title" x="12" y="24">{escape(title)}</text>',
-        f'<text x="12" y="44">Times as fast as the fastest peer, medians. Geometric means: {escape(means)}</text>',
-    ]
-    return "\n".join([head, f"<style>{STYLE}</style>", *titles, *parts, "</svg>", ""])
+    figures = f"Times as fast as the fastest peer, medians. Geometric means: {means}"
+    return whole_svg(_WIDTH, y + 12, title, figures, [], parts)

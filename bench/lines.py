@@ -10,7 +10,7 @@ from typing import Literal
 from bars import notes_of
 from report import Row
 
-from thresher.draw.bars import BAR, GAP, STYLE, footer_lines
+from thresher.draw.bars import BAR, GAP, STYLE, footer_lines, whole_svg
 
 WIDTH = 884
 LEFT = 64
@@ -118,16 +118,11 @@ def svg(rows: list[Row], title: str, unavailable: Sequence[str] = (), along: Alo
     footer = footer_lines(notes_of(unavailable), y)
     parts += footer
     height = y + 14 + (GAP + BAR) * max(0, len(footer) - 1)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
+    figures = (
+        "Milliseconds a call, median, both scales logarithmic; lower is faster. "
+        "Solid: fp32, dashed: bf16 or fp16, dotted: int8."
     )
-    titles = [
-        f'<text class="title" x="12" y="24">{escape(title)}</text>',
-        '<text x="12" y="44">Milliseconds a call, median, both scales logarithmic; lower is faster. '
-        "Solid: fp32, dashed: bf16 or fp16, dotted: int8.</text>",
-    ]
-    return "\n".join([head, f"<style>{_style()}</style>", *titles, *parts, "</svg>", ""])
+    return whole_svg(WIDTH, height, title, figures, [], parts, _style())
 
 
 def _panel(rows: list[Row], top: int, name: str, along: Along) -> list[str]:

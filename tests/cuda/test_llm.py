@@ -9,32 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_decoder import write_decoder
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
-from thresher.llm import LLM, SamplingParams  # noqa: E402
-from thresher.machine import Backend  # noqa: E402
+from thresher.llm import LLM, SamplingParams
+from thresher.machine import Backend
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    config = transformers.LlamaConfig(
-        vocab_size=160,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(1)
-    transformers.LlamaForCausalLM(config).save_pretrained(path)
-    return path
+    return write_decoder(tmp_path_factory.mktemp("model"), "Llama", seed=1, initializer_range=0.3)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_decoder import write_decoder
 
 from thresher.llm import (
     LLM,
@@ -48,20 +49,8 @@ def folder(tmp_path_factory):
         "<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<s>assistant: {% endif %}"
     )
     (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "chat_template": template}))
-    config = transformers.LlamaConfig(
-        vocab_size=backend.get_vocab_size(),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        eos_token_id=1,
-    )
-    torch.manual_seed(1)
-    transformers.LlamaForCausalLM(config).save_pretrained(path)
-    return path
+    changes = {"max_position_embeddings": 512, "initializer_range": 0.3, "eos_token_id": 1}
+    return write_decoder(path, "Llama", seed=1, vocab_size=backend.get_vocab_size(), **changes)
 
 
 @pytest.fixture(scope="module")

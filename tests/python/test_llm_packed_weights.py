@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from small_decoder import write_decoder
 
 from thresher import _engine, cache
 from thresher.cache import CacheWarning, location
@@ -28,21 +29,9 @@ def cache_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    config = transformers.Qwen2Config(
-        vocab_size=160,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(3)
-    transformers.Qwen2ForCausalLM(config).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    return write_decoder(tmp_path / "model", "Qwen2", seed=3, initializer_range=0.3)
 
 
 def answer(folder, **options):

@@ -5,30 +5,19 @@ from __future__ import annotations
 import concurrent.futures
 
 import pytest
+from small_decoder import write_decoder
 
 from thresher import profiler
 from thresher.llm import LLM
 from thresher.profiler.report import OpReport
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    config = transformers.Qwen2Config(
-        vocab_size=160,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-    )
-    torch.manual_seed(3)
-    transformers.Qwen2ForCausalLM(config).save_pretrained(path)
-    return path
+    return write_decoder(tmp_path_factory.mktemp("model"), "Qwen2", seed=3)
 
 
 @pytest.fixture(scope="module")

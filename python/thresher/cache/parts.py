@@ -129,9 +129,9 @@ def read(path: Path, name: str, *, check: bool = True) -> tuple[dict[str, Any], 
                 raise DamagedError(f"it has {size} bytes, and part {part} {count} at {first + begin}")
             parts[part] = data[first + begin : first + begin + count]
             digests.append(digest)
+    except DamagedError:
+        raise
     except (TypeError, KeyError, ValueError) as error:
-        if isinstance(error, DamagedError):
-            raise
         raise DamagedError(f"its list of parts is wrong: {error}") from None
     if check:
         found = _engine.digests(list(parts.values()))

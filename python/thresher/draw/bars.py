@@ -59,6 +59,34 @@ def footer_lines(notes: Sequence[str], y: int) -> list[str]:
     return [f'<text x="12" y="{y + (GAP + BAR) * i}">{escape(line)}</text>' for i, line in enumerate(lines)]
 
 
+def whole_svg(
+    width: int, height: int, title: str, subtitle: str, below: Sequence[str], above: Sequence[str], style: str = STYLE
+) -> str:
+    """Puts a picture together.
+
+    Args:
+        width: In pixels.
+        height: In pixels.
+        title: The headline, at 24 pixels.
+        subtitle: A sentence that says what the figures are, at 44 pixels.
+        below: What lies below these lines, as SVG.
+        above: All else.
+        style: Of all of it, as CSS.
+
+    Returns:
+        A whole SVG document.
+    """
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title, quote=True)}">'
+    )
+    titles = [
+        f'<text class="title" x="12" y="24">{escape(title)}</text>',
+        f'<text x="12" y="44">{escape(subtitle)}</text>',
+    ]
+    return "\n".join([head, f"<style>{style}</style>", *below, *titles, *above, "</svg>", ""])
+
+
 def bars_svg(groups: Mapping[str, Sequence[Bar]], title: str, subtitle: str, notes: Sequence[str] = ()) -> str:
     """Draws bars.
 
@@ -90,13 +118,4 @@ def bars_svg(groups: Mapping[str, Sequence[Bar]], title: str, subtitle: str, not
     footer = footer_lines(notes, y + GAP + BAR)
     height = y + (GAP + BAR) * len(footer) + 12
     parts += footer
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">'
-    )
-    titles = [
-        '<rect class="paper" width="100%" height="100%"/>',
-        f'<text class="title" x="12" y="24">{escape(title)}</text>',
-        f'<text x="12" y="44">{escape(subtitle)}</text>',
-    ]
-    return "\n".join([head, f"<style>{STYLE}</style>", *titles, *parts, "</svg>", ""])
+    return whole_svg(WIDTH, height, title, subtitle, ['<rect class="paper" width="100%" height="100%"/>'], parts)

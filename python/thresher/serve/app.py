@@ -16,14 +16,14 @@ from thresher.serve.chat_completions import ChatCompletions
 from thresher.serve.completions import Completions
 from thresher.serve.embeddings import Embeddings
 from thresher.serve.messages import Messages
-from thresher.serve.paths import OPEN, UNCOUNTED, error_body_of, stream_error_of
+from thresher.serve.paths import OPEN, UNCOUNTED, endpoint_at, error_body_of
 from thresher.serve.profiles import Profiles
 from thresher.serve.rerank import Rerank
 from thresher.serve.responses import Responses
 from thresher.serve.service import Service
 from thresher.serve.simple_endpoints import Health, Metrics, Models, Tokens
 from thresher.web.errors import ApiError
-from thresher.web.exchange import Endpoint, ErrorBody, Exchange
+from thresher.web.exchange import ErrorBody, Exchange
 from thresher.web.guard import Guard
 from thresher.web.page import Page
 
@@ -65,8 +65,7 @@ def create_routes(service: Service, max_body_bytes: int = DEFAULT_BODY_BYTES) ->
     """The same with nothing before it: whoever reaches it may ask."""
 
     def route(path: str, handler: Any, method: str) -> Route:
-        endpoint = Endpoint(handler, error_body_of(path), max_body_bytes, stream_error_of(path))
-        return Route(path, endpoint, methods=[method])
+        return Route(path, endpoint_at(path, handler, max_body_bytes), methods=[method])
 
     models, tokens, messages = Models(service), Tokens(service), Messages(service)
     profiles = Profiles()

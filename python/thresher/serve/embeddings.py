@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 from thresher.llm.text_encoder import Encoded, TextEncoder
+from thresher.serve.encoding import usage_of
 from thresher.serve.service import Service
 from thresher.web.errors import ApiError
 from thresher.web.exchange import Exchange
@@ -52,9 +53,7 @@ class Embeddings:
                 }
                 for index, vector in enumerate(vectors)
             ]
-            tokens = sum(len(item.tokens) for item in items)
-            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-            await exchange.send_json({"object": "list", "data": data, "model": encoding.name, "usage": usage})
+            await exchange.send_json({"object": "list", "data": data, "model": encoding.name, "usage": usage_of(items)})
 
         await exchange.while_listening(work())
 

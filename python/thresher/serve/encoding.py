@@ -18,6 +18,12 @@ _TURN_TOKENS = 4096  # that are computed before those who came meanwhile get the
 _MOST_WAITING = 1 << 20  # tokens in the queue, beyond which requests are refused
 
 
+def usage_of(items: Sequence[Encoded]) -> dict[str, int]:
+    """What texts cost, as answers say it."""
+    tokens = sum(len(item.tokens) for item in items)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
 class Encoding:
     """An encoder and the queue before it; belongs to one event loop."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from thresher.serve.responses import stream_error
 from thresher.web.errors import anthropic_body, openai_body
-from thresher.web.exchange import ErrorBody
+from thresher.web.exchange import Endpoint, ErrorBody, Exchange
 
 OPEN = ("/", "/health", "/ping")  # without a key
 UNCOUNTED = (*OPEN, "/metrics")
@@ -15,6 +17,7 @@ def error_body_of(path: str) -> ErrorBody:
     return anthropic_body if path.startswith("/v1/messages") else openai_body
 
 
-def stream_error_of(path: str) -> ErrorBody:
-    """What errors look like in a stream that has begun there."""
-    return stream_error if path == "/v1/responses" else error_body_of(path)
+def endpoint_at(path: str, handler: Callable[[Exchange], Awaitable[None]], max_body_bytes: int) -> Endpoint:
+    """What answers there, with errors as its API has them; streams that have begun may have others."""
+    error_body = error_body_of(path)
+    return Endpoint(handler, error_body, max_body_bytes, stream_error if path == "/v1/responses" else error_body)

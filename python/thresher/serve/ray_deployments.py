@@ -15,12 +15,12 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.request_router import RequestRouter
 
 from thresher.serve.app import create_routes, guarded
-from thresher.serve.paths import error_body_of, stream_error_of
+from thresher.serve.paths import endpoint_at
 from thresher.serve.prefixes import Prefixes, blocks_of_text, preferred
 from thresher.serve.router import PASSED_ON, relay
 from thresher.serve.served_model import ServedModel
 from thresher.web.errors import ApiError
-from thresher.web.exchange import Endpoint, Exchange
+from thresher.web.exchange import Exchange
 
 _LOOK_S = 5.0  # between two looks of Ray at a replica
 _MOST_OPEN = 10_000  # requests at the door
@@ -171,9 +171,7 @@ class Door:
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        path = scope["path"]
-        endpoint = Endpoint(self._pass_on, error_body_of(path), self._max_body_bytes, stream_error_of(path))
-        await endpoint(scope, receive, send)
+        await endpoint_at(scope["path"], self._pass_on, self._max_body_bytes)(scope, receive, send)
 
     async def _pass_on(self, exchange: Exchange) -> None:
         if exchange.scope["path"] in _OF_ONE:

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from thresher.llm.text_encoder import Encoded, TextEncoder, cosines
+from thresher.serve.encoding import usage_of
 from thresher.serve.service import Service
 from thresher.web.exchange import Exchange
 from thresher.web.fields import Fields, wrong
@@ -43,10 +44,8 @@ class Rerank:
             if show:
                 for result in results:
                     result["document"] = {"text": documents[result["index"]]}
-            tokens = sum(len(item.tokens) for item in items)
-            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
             head = {"id": f"rerank-{uuid.uuid4().hex}", "model": encoding.name}
-            await exchange.send_json({**head, "usage": usage, "results": results})
+            await exchange.send_json({**head, "usage": usage_of(items), "results": results})
 
         await exchange.while_listening(work())
 

@@ -15,20 +15,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from thresher.serve.http_answer import HttpAnswer, request_head
-from thresher.serve.paths import error_body_of, stream_error_of
+from thresher.serve.paths import endpoint_at
 from thresher.serve.prefixes import blocks_of_text, preferred
 from thresher.serve.workers import Worker, Workers
 from thresher.web.errors import ApiError
-from thresher.web.exchange import Endpoint, Exchange
+from thresher.web.exchange import Exchange
 
 PASSED_ON = ("accept", "content-type", "user-agent")  # headers of requests
 _PASSED_BACK = ("cache-control", "retry-after", "content-security-policy", "content-disposition", "x-frame-options")
 _POLL_S = 1.0
 _PATIENCE_S = 5.0  # that a process has to say how it is
 _OF_ONE = ("/start_profile", "/stop_profile", "/profiles")  # the first process, or `?process=N`
-_MUCH_MORE = (
-    2  # requests that a process may have beyond the least busy one, and still get those it knows the beginning of
-)
 
 
 class Router:
@@ -52,7 +49,7 @@ class Router:
             self._poll = asyncio.ensure_future(self._poll_all())
         path = scope["path"]
         handler = {"/health": self._health, "/ping": self._health, "/metrics": self._metrics}.get(path, self._pass_on)
-        await Endpoint(handler, error_body_of(path), self._max_body_bytes, stream_error_of(path))(scope, receive, send)
+        await endpoint_at(path, handler, self._max_body_bytes)(scope, receive, send)
 
     def drain(self) -> None:
         """Takes no requests from now on."""

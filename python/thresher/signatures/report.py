@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from thresher import _engine
+from thresher.draw.bars import whole_svg
 from thresher.signatures.run import CommandResult
 from thresher.signatures.timing import Timing
 
@@ -140,15 +141,8 @@ def to_svg(results: Sequence[CommandResult]) -> str:
     mean = geometric_mean(_ratios(results))
     told = "" if mean is None else f" Geometric mean: {mean:.2f} times as fast as PyTorch."
     title = f"{len(timed)} kernels on {_engine.cpu_model()}, {_engine.isa()}"
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y + 12}" viewBox="0 0 {_WIDTH} {y + 12}" '
-        f'role="img" aria-label="{escape(title, quote=True)}">'
-    )
-    titles = [
-        f'<text class="title" x="12" y="24">{escape(title)}</text>',
-        f'<text x="12" y="44">Median of a run; shorter is faster.{told}</text>',
-    ]
-    return "\n".join([head, f"<style>{_STYLE}</style>", *titles, *parts, "</svg>", ""])
+    figures = f"Median of a run; shorter is faster.{told}"
+    return whole_svg(_WIDTH, y + 12, title, figures, [], parts, _STYLE)
 
 
 def _figures(timing: Timing, found: CommandResult) -> str:
