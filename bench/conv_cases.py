@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,18 @@ import torch
 from torch import nn
 
 SEED = 18
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-PRECISIONS = {dtype: name for name, dtype in DTYPES.items()}
+# Of models and inputs; in int8, engines round both themselves.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
+PRECISIONS = {torch.float32: ("fp32", "int8"), torch.bfloat16: ("bf16",)}
 _CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
 
 
 def layers(file: Path, batches: list[int]) -> list[dict[str, Any]]:
-    """The convolutions of a file that go forward in a type that is measured, at some batch sizes; as plain data."""
+    """The convolutions of a file that go forward in a type that is measured, at some batch sizes; as plain data.
+
+    Those in float32 are there once more for int8.
+    """
     from thresher.signatures import ConvSignature, Mode, command_to_signature
     from thresher.signatures.driver import read_commands
     from thresher.signatures.in_torch import canonical
@@ -30,7 +35,7 @@ def layers(file: Path, batches: list[int]) -> list[dict[str, Any]]:
             continue
         x = canonical(signature.input_shape, signature.input_layout)
         w = canonical(signature.kernel_shape, signature.kernel_layout)
-        for batch in batches:
+        for batch, precision in itertools.product(batches, PRECISIONS[signature.dtype]):
             found.append(
                 {
                     "name": _name(x[1:], w, signature),
@@ -47,7 +52,7 @@ def layers(file: Path, batches: list[int]) -> list[dict[str, Any]]:
                     "transposed": signature.transposed,
                     "bias": signature.bias,
                     "channels_last": signature.input_layout.endswith("C"),
-                    "precision": PRECISIONS[signature.dtype],
+                    "precision": precision,
                 }
             )
     return found

@@ -32,7 +32,7 @@ TURN_LIMIT_S = 60.0
 BUDGET_S = 20.0  # of turns, of one case: what is slow gets fewer
 MIN_ROUNDS = 3
 # An answer is no convolution of the same numbers where it is off by more, as a share of its length.
-LARGEST_ERROR = {"fp32": 1e-4, "bf16": 2e-2}
+LARGEST_ERROR = {"fp32": 1e-4, "bf16": 2e-2, "int8": 0.5}
 _WIDTH, _LABEL, _VALUE, _BAR, _TOP = 920, 280, 220, 16, 64
 
 

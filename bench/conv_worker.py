@@ -42,9 +42,10 @@ class ConvWorker:
         """What there is to measure: {"file": commands or null, "batches": sizes}."""
         if command["file"] is None:
             found = [
-                {"name": name, "kind": "network", "network": name, "batch": batch, "precision": "fp32"}
+                {"name": name, "kind": "network", "network": name, "batch": batch, "precision": precision}
                 for name in NETWORKS
                 for batch in command["batches"]
+                for precision in ("fp32", "int8")
             ]
         else:
             found = layers(Path(command["file"]), command["batches"])
@@ -96,6 +97,8 @@ class ConvWorker:
                 raise Unavailable("ONNX Runtime has no convolution in bfloat16 on processors")
             self._prepare_peer(case)
             return
+        if self._engine != "thresher" and case["precision"] == "int8":
+            raise Unavailable("PyTorch takes int8 from models that were quantised with calibration data")
         model, x = make(case)
         dtype = DTYPES[case["precision"]]
         model, x = model.to(dtype), x.to(dtype)
@@ -110,7 +113,10 @@ class ConvWorker:
 
             thresher.clear_cache()
             torch._dynamo.reset()
-            model = thresher.compile(model, config=thresher.CompilerConfig(fallback="error"))
+            config = thresher.CompilerConfig(
+                fallback="error", precision="int8" if case["precision"] == "int8" else "model"
+            )
+            model = thresher.compile(model, config=config)
         self._call = lambda: model(x)
         self._output = lambda answer: answer.float().numpy()
 
@@ -122,11 +128,27 @@ class ConvWorker:
             example = torch.from_numpy(x)
             torch.onnx.export(network, (example,), str(onnx), input_names=["x"], opset_version=18, dynamo=False)
         module = importlib.import_module(f"engines.{self._engine}")
-        engine = module.Engine(self._folder, self._threads, case["precision"])
+        folder, precision = self._folder, case["precision"]
+        if precision == "int8":
+            # Both take the same file, in which what is between the layers is rounded as well.
+            folder, precision = _calibrated(onnx, x), "fp32"
+        engine = module.Engine(folder, self._threads, precision)
         engine.create()
         inputs = engine.prepare({"x": x})
         self._call = lambda: engine.run(inputs)
         self._output = engine.output
+
+
+def _calibrated(onnx: Path, x: np.ndarray) -> Path:
+    """A folder with the int8 form of a network as its model."""
+    from engines.onnxruntime import calibrated
+
+    folder = onnx.parent / "int8"
+    if not folder.exists():
+        made = calibrated(onnx, {"x": x})
+        folder.mkdir()
+        made.replace(folder / "model.onnx")
+    return folder
 
 
 if __name__ == "__main__":

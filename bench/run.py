@@ -179,7 +179,7 @@ def _conv(chosen: argparse.Namespace, pythons: dict[str, Any], output: Path) -> 
             chosen.batches or (1, 8),
             chosen.threads or (1, 2),
             chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else CONV_ROUNDS),
-            chosen.precision or ("fp32", "bf16"),
+            chosen.precision or ("fp32", "bf16", "int8"),
         )
         what = file.stem if file else "networks"
         rows, machine = found["rows"], found["environment"]

@@ -76,8 +76,8 @@ def compile(
         "fp32" agrees with PyTorch to about 1e-5;
         "bf16" rounds weights and inputs of layers to 8 bits of precision, each by at most 0.4 %;
         "fp16" to 11 bits, each by at most 0.05 %, in a smaller range;
-        "int8" rounds weights to 255 steps for each output and inputs to 255 steps for each row: errors of up to half a
-        step, 0.4 % of the largest element of that output or row;
+        "int8" rounds weights to 255 steps for each output and inputs to 255 steps for each row (of convolutions, for
+        each picture of the batch): errors of up to half a step, 0.4 % of the largest element of that output or row;
         "int8_weight" rounds only the weights so, "int4_weight" to 15 steps for each group of weights.
         ``compilation_stats().precision_decisions`` has the measured error of every layer's weights.
       precision_exclude: patterns on module paths, as named_modules() has them; what they match stays as the

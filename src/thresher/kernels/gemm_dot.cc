@@ -23,6 +23,8 @@
 #include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/int4_tile-inl.h"
 #include "thresher/kernels/pack-inl.h"
+#include "thresher/kernels/row_codes-inl.h"
+#include "thresher/kernels/window_dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -62,98 +64,21 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
   }
 }
 
-// Stores `count` codes, saturating.
-HWY_INLINE void StoreCodes(hn::Vec<IntTag> q, uint8_t* row, size_t j, size_t count) {
-  const auto store = [&](auto d, auto* out) HWY_ATTR {
-    const auto codes = hn::DemoteTo(d, q);
-    if (count == hn::Lanes(d)) {
-      hn::StoreU(codes, d, out + j);
-    } else {
-      hn::StoreN(codes, d, out + j, count);
-    }
-  };
-  if constexpr (Int8Dot::kRowBytes == 2) {
-    store(hn::Rebind<int16_t, IntTag>(), reinterpret_cast<int16_t*>(row));
-  } else if constexpr (Int8Dot::kRowOffset == 0) {
-    store(hn::Rebind<uint8_t, IntTag>(), row);
-  } else {
-    store(hn::Rebind<int8_t, IntTag>(), reinterpret_cast<int8_t*>(row));
-  }
-}
-
-// How a row is quantised: code = x / scale + zero, and whether all of its numbers are finite.
-struct RowCodes {
-  float scale;
-  float inverse;
-  int32_t zero;
-  bool finite;
-};
-
-RowCodes CodesOf(const float* HWY_RESTRICT x, size_t k) {
-  const TileTag d;
-  const size_t lanes = hn::Lanes(d);
-  // 0 belongs to the range, so that it has a code of its own.
-  auto min = hn::Zero(d), min2 = hn::Zero(d);
-  auto max = hn::Zero(d), max2 = hn::Zero(d);
-  auto odd = hn::Zero(d);  // becomes NaN with a NaN or an infinity
-  size_t j = 0;
-  for (; j + 2 * lanes <= k; j += 2 * lanes) {
-    const auto v = hn::LoadU(d, x + j);
-    const auto w = hn::LoadU(d, x + j + lanes);
-    min = hn::Min(min, v);
-    max = hn::Max(max, v);
-    min2 = hn::Min(min2, w);
-    max2 = hn::Max(max2, w);
-    odd = hn::MulAdd(hn::Sub(v, w), hn::Zero(d), odd);
-  }
-  for (; j < k; j += lanes) {
-    const auto v = hn::LoadN(d, x + j, std::min(lanes, k - j));
-    min = hn::Min(min, v);
-    max = hn::Max(max, v);
-    odd = hn::MulAdd(v, hn::Zero(d), odd);
-  }
-  const float low = hn::ReduceMin(d, hn::Min(min, min2));
-  const float range = hn::ReduceMax(d, hn::Max(max, max2)) - low;
-  RowCodes codes;
-  codes.finite = hn::ReduceSum(d, odd) == 0.0f && range <= std::numeric_limits<float>::max();
-  codes.scale = range / 255.0f;
-  codes.inverse = codes.scale >= std::numeric_limits<float>::min() ? 1.0f / codes.scale : 0.0f;
-  codes.zero = codes.finite ? static_cast<int32_t>(std::nearbyint(-low * codes.inverse)) : 0;
-  return codes;
-}
-
-void StoreRow(const float* HWY_RESTRICT x, size_t k, const RowCodes& codes, uint8_t* HWY_RESTRICT row) {
-  const TileTag d;
-  const IntTag di;
-  const size_t lanes = hn::Lanes(d);
-  const int32_t shift = Int8Dot::kCentred ? 0 : codes.zero - Int8Dot::kRowOffset;
-  const auto vmagic = hn::Set(d, kRoundingMagic + static_cast<float>(shift));
-  const auto vinverse = hn::Set(d, codes.inverse);
-  const auto code = [&](hn::Vec<TileTag> v) HWY_ATTR {
-    const auto q = hn::Sub(hn::BitCast(di, hn::MulAdd(v, vinverse, vmagic)), hn::Set(di, kRoundingMagicBits));
-    if constexpr (Int8Dot::kRowBytes == 1) return q;  // storing bytes saturates
-    return hn::Min(hn::Max(q, hn::Set(di, shift - codes.zero)), hn::Set(di, shift - codes.zero + 255));
-  };
-  size_t j = 0;
-  for (; j + lanes <= k; j += lanes) StoreCodes(code(hn::LoadU(d, x + j)), row, j, lanes);
-  if (j < k) StoreCodes(code(hn::LoadN(d, x + j, k - j)), row, j, k - j);
-}
-
 void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
   const size_t k = static_cast<size_t>(args.k);
   const size_t ldx = static_cast<size_t>(args.ldx);
   const size_t stride = RowStride(RowForm::kInt8, k);
   // First the scales of some rows, then their codes: the end of one row's sums hides behind the next row.
   constexpr size_t kRows = 8;
-  RowCodes codes[kRows];
+  RowCodes codes[kRows] = {};
   for (size_t block = begin; block < end; block += kRows) {
     const size_t rows = std::min(kRows, end - block);
-    for (size_t r = 0; r < rows; ++r) codes[r] = CodesOf(args.x + (block + r) * ldx, k);
+    for (size_t r = 0; r < rows; ++r) codes[r] = RowCodes(RangeOf(args.x + (block + r) * ldx, k));
     for (size_t r = 0; r < rows; ++r) {
       const size_t i = block + r;
       uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
       args.scale[i] = codes[r].finite ? codes[r].scale : std::numeric_limits<float>::quiet_NaN();
-      args.zero[i] = Int8Dot::kCentred ? 0 : codes[r].zero - Int8Dot::kRowOffset;
+      args.zero[i] = codes[r].StoredZero();
       if (codes[r].finite) StoreRow(args.x + i * ldx, k, codes[r], row);
       const size_t used = codes[r].finite ? k * Int8Dot::kRowBytes : 0;
       std::memset(row + used, 0, stride - used);
@@ -423,8 +348,19 @@ int RowsOfTile(RowForm form) {
 
 bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 
+int64_t BytesOfElement(RowForm form) {
+  return form == RowForm::kBF16 ? static_cast<int64_t>(sizeof(uint16_t)) : static_cast<int64_t>(Int8Dot::kRowBytes);
+}
+
+size_t WindowScratch() { return kWindowDotScratchBytes; }
+
 template <class Dot>
 void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  if (args.windows != nullptr) {
+    const size_t k = static_cast<size_t>(args.k);
+    const size_t stride = std::is_same_v<Dot, Int8Dot> ? Int8Stride(k) : NumberBytes<Dot>(k);
+    return WindowDotProduct<Dot>(args, stride, NumberBytes<Dot>(k), scratch).Run(range);
+  }
 #if THRESHER_UNIT_TARGET
   if (UnitInUse() == isa::Tiles::kInstructions) return GemmUnitRange<AmxUnit, Dot>(args, scratch, range);
   if (UnitInUse() == isa::Tiles::kPlain) return GemmUnitRange<PlainUnit, Dot>(args, scratch, range);
@@ -533,6 +469,8 @@ namespace {
 
 HWY_EXPORT(HasShortSums);
 HWY_EXPORT(RowsOfTile);
+HWY_EXPORT(BytesOfElement);
+HWY_EXPORT(WindowScratch);
 HWY_EXPORT(RowStride);
 HWY_EXPORT(ConvertRange);
 HWY_EXPORT(RestoreRange);
@@ -558,6 +496,8 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
 
 int TileRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsOfTile)(form); }
 
+int64_t ElementBytes(RowForm form) { return HWY_DYNAMIC_DISPATCH(BytesOfElement)(form); }
+
 int64_t RowBytes(RowForm form, int64_t k) {
   if (form == RowForm::kF32) return k * static_cast<int64_t>(sizeof(float));
   if (form == RowForm::kBlocks) return BlockRowBytes(k);
@@ -579,6 +519,7 @@ void RestoreRows(const ConvertRowsArgs& converted, float* x) {
 size_t GemmDotScratchBytes(const GemmDotArgs& args) {
   if (args.form == RowForm::kInt16) return 0;
   if (args.form == RowForm::kBlocks) return GemmBlockScratchBytes(args);
+  if (args.windows != nullptr) return HWY_DYNAMIC_DISPATCH(WindowScratch)();
   return static_cast<size_t>(std::min<int64_t>(args.m, kMostBlockRows) * PackedColumns()) * sizeof(float);
 }
 

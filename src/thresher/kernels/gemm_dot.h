@@ -30,6 +30,9 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant = Variant::kAuto
 // Rows of the tile that is multiplied in registers, or by a matrix unit.
 int TileRows(RowForm form);
 
+// Bytes of an element of kBF16 or kInt8.
+int64_t ElementBytes(RowForm form);
+
 // Bytes of a converted row of k elements.
 int64_t RowBytes(RowForm form, int64_t k);
 
@@ -54,6 +57,10 @@ struct GemmDotArgs {
   const void* rows = nullptr;  // from ConvertRows
   const float* scale = nullptr;
   const int32_t* zero = nullptr;
+  // Or the rows are these windows of the image at `rows` (window_image.h; kBF16 and kInt8), with a scale and a zero
+  // point a picture: of a group's channels, which `channels` of all groups lie side by side with.
+  const Windows* windows = nullptr;
+  int64_t channels = 0;
   const void* packed_b = nullptr;  // from PackWeight
   float* c = nullptr;              // [m, n], rows ldc apart
   int64_t ldc = 0;

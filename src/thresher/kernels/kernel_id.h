@@ -47,6 +47,9 @@ enum class KernelId : uint32_t {
   kGroupedProduct,
   kBatchedProduct,
   kConvolution,
+  kRanges,
+  kImage,
+  kDotConvolution,
   kDepthwise,
   kResample,
   // A product with both factors as they are stored.
@@ -55,7 +58,7 @@ enum class KernelId : uint32_t {
   kOutside,
 };
 
-inline constexpr std::array<std::string_view, 36> kKernelNames = {"copy",
+inline constexpr std::array<std::string_view, 39> kKernelNames = {"copy",
                                                                   "cat",
                                                                   "fill",
                                                                   "arange",
@@ -87,6 +90,9 @@ inline constexpr std::array<std::string_view, 36> kKernelNames = {"copy",
                                                                   "grouped_product",
                                                                   "batched_product",
                                                                   "convolution",
+                                                                  "ranges",
+                                                                  "image",
+                                                                  "dot_convolution",
                                                                   "depthwise",
                                                                   "resample",
                                                                   "stored_product",

@@ -10,6 +10,8 @@
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/depthwise.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_dot.h"
+#include "thresher/kernels/window_image.h"
 #include "thresher/ops/common.h"
 #include "thresher/ops/linear.h"
 
@@ -93,7 +95,9 @@ Result<std::vector<TensorType>> InferConvolution(const InferContext& c) {
   }
   const int64_t k = g.transposed ? w[1] * g.groups : w[0];
   TensorType out{c.inputs[kX].dtype, {x[0]}};
+  int64_t taps = 1;
   for (size_t d = 0; d < rank; ++d) {
+    taps = std::min(taps * std::min(w[d + 2], kMostAttr), kMostAttr);
     const int64_t reach = g.dilation[d] * (w[d + 2] - 1);
     const int64_t pad = g.before[d] + g.after[d];
     int64_t size;
@@ -124,8 +128,12 @@ Result<std::vector<TensorType>> InferConvolution(const InferContext& c) {
     return InvalidArgument("expected an output of sizes below 2^31, got " + ToString(out.shape));
   }
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
-  if (GetAttr<std::string>(c.attrs, "precision", "fp32") == "int8") {
-    return Unsupported("expected a precision whose activations are floats, got int8; use int8_weight");
+  if (GetAttr<std::string>(c.attrs, "precision", "fp32") == "int8" &&
+      (channels / g.groups % kernels::kImageChannels != 0 || taps > kernels::kMostImageTaps)) {
+    return Unsupported("expected a multiple of " + std::to_string(kernels::kImageChannels) +
+                       " channels a group and at most " + std::to_string(kernels::kMostImageTaps) +
+                       " taps for int8, got x " + ToString(x) + ", weight " + ToString(w) + " and groups " +
+                       std::to_string(g.groups) + "; use int8_weight");
   }
   return std::vector<TensorType>{std::move(out)};
 }
@@ -151,6 +159,7 @@ struct Shape {
   bool residual_first;
   kernels::Activation activation;
   Precision precision;
+  kernels::RowForm form;  // of x; kF32: as it is
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
@@ -228,6 +237,108 @@ Status ConvolutionStep(const StepContext& c) {
 size_t ConvolutionScratch(const StepContext& c) {
   const Windows windows = WindowsOf(c.as<ConvolutionParams>());
   return kernels::GemmScratchBytes(GroupArgs(c, windows));
+}
+
+int64_t BatchOf(const ConvolutionParams& p) { return p.m / (p.out_d * p.out_h * p.out_w); }
+
+kernels::ImageLayout LayoutOf(const ConvolutionParams& p) {
+  return {p.shape.form, WindowsOf(p), p.shape.channels * p.shape.groups};
+}
+
+// x as an image in one piece of memory: the image, then a scale and a zero point a picture.
+struct ImageMemory {
+  ImageMemory(const View& view, const ConvolutionParams& p)
+      : image(static_cast<std::byte*>(view.data)),
+        scale(reinterpret_cast<float*>(image + BatchOf(p) * LayoutOf(p).picture)),
+        zero(reinterpret_cast<int32_t*>(scale + BatchOf(p))) {}
+
+  static int64_t Floats(const ConvolutionParams& p) {
+    return BatchOf(p) * (LayoutOf(p).picture / static_cast<int64_t>(sizeof(float)) + 2);
+  }
+
+  std::byte* image;
+  float* scale;
+  int32_t* zero;
+};
+
+kernels::ConvertWindowsArgs ImageArgs(const StepContext& c) {
+  const auto& p = c.as<ConvolutionParams>();
+  kernels::ConvertWindowsArgs args;
+  args.form = p.shape.form;
+  args.windows = WindowsOf(p);
+  args.batch = BatchOf(p);
+  args.channels = p.shape.channels * p.shape.groups;
+  args.x = c.in(0).as<const float>();
+  return args;
+}
+
+// Operand: x.
+Status RangesStep(const StepContext& c) {
+  kernels::ConvertWindowsArgs args = ImageArgs(c);
+  args.ranges = c.out().as<float>();
+  kernels::FindRanges(args, c.part, c.num_parts);
+  return Status::Ok();
+}
+
+// Operands: x, and its ranges for int8.
+Status ImageStep(const StepContext& c) {
+  const ImageMemory memory(c.out(), c.as<ConvolutionParams>());
+  kernels::ConvertWindowsArgs args = ImageArgs(c);
+  args.ranges = const_cast<float*>(c.in(1).as<const float>());
+  args.image = memory.image;
+  args.scale = memory.scale;
+  args.zero = memory.zero;
+  kernels::ConvertWindows(args, c.part, c.num_parts);
+  return Status::Ok();
+}
+
+// As GroupArgs; the first operand is the image.
+kernels::GemmDotArgs DotGroupArgs(const StepContext& c, const Windows& windows) {
+  const auto& p = c.as<ConvolutionParams>();
+  const ImageMemory memory(c.in(kX), p);
+  kernels::GemmDotArgs args;
+  args.form = p.shape.form;
+  args.precision = p.shape.precision;
+  args.m = p.m;
+  args.n = p.n;
+  args.k = p.k;
+  args.rows = memory.image;
+  args.scale = memory.scale;
+  args.zero = memory.zero;
+  args.windows = &windows;
+  args.channels = p.shape.channels * p.shape.groups;
+  args.packed_b = c.in(kWeight).data;
+  args.c = c.out().as<float>();
+  args.ldc = p.n * p.shape.groups;
+  args.bias = c.in(kBias).as<const float>();
+  args.residual = c.in(kResidual).as<const float>();
+  args.ldr = p.ldr;
+  args.activation = p.shape.activation;
+  args.residual_first = p.shape.residual_first;
+  args.blocking = p.blocking;
+  return args;
+}
+
+Status DotConvolutionStep(const StepContext& c) {
+  const auto& p = c.as<ConvolutionParams>();
+  const Windows windows = WindowsOf(p);
+  kernels::GemmDotArgs args = DotGroupArgs(c, windows);
+  const int64_t packed = kernels::PackedBytes(p.shape.precision, p.k, p.n);
+  const int64_t channels = p.shape.channels * kernels::ElementBytes(p.shape.form);
+  for (int64_t g = 0; g < p.shape.groups; ++g) {
+    kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
+    args.rows = static_cast<const std::byte*>(args.rows) + channels;
+    args.packed_b = static_cast<const std::byte*>(args.packed_b) + packed;
+    args.c += p.n;
+    if (args.bias != nullptr) args.bias += p.n;
+    if (args.residual != nullptr) args.residual += p.n;
+  }
+  return Status::Ok();
+}
+
+size_t DotConvolutionScratch(const StepContext& c) {
+  const Windows windows = WindowsOf(c.as<ConvolutionParams>());
+  return kernels::GemmDotScratchBytes(DotGroupArgs(c, windows));
 }
 
 Status DepthwiseStep(const StepContext& c) {
@@ -364,6 +475,34 @@ ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const 
   return p;
 }
 
+// x in the form p.shape.form.
+TensorRef AddImage(const TensorRef& x, const ConvolutionParams& p, Lowering& lowering) {
+  TensorRef ranges;
+  if (p.shape.form == kernels::RowForm::kInt8) {
+    ranges = lowering.AllocateTemporary(DType::kF32, {2 * kernels::RangesOf(WindowsOf(p), BatchOf(p))});
+    Step& step = lowering.AddStep(KernelId::kRanges, {x}, {ranges}, p);
+    step.name = "ranges";
+    step.section = Section::kReshape;
+    step.flops = 0;
+    step.bytes = static_cast<double>(sizeof(float)) * static_cast<double>(x.view.size());
+  }
+  const int64_t floats = ImageMemory::Floats(p);
+  const TensorRef image = lowering.AllocateTemporary(DType::kF32, {floats});
+  Step& step = lowering.AddStep(KernelId::kImage, {x, ranges}, {image}, p);
+  step.name = p.shape.form == kernels::RowForm::kBF16 ? "to_bf16" : "quantize";
+  step.section = Section::kReshape;
+  step.flops = 0;
+  step.bytes = static_cast<double>(sizeof(float)) * static_cast<double>(floats + x.view.size());
+  return image;
+}
+
+// The form of x that a product of this precision wants.
+kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
+  const kernels::RowForm form = lowering.target().RowsFor(p.shape.precision, p.m, kernels::Variant::kAuto);
+  const bool dot = form == kernels::RowForm::kInt8 || form == kernels::RowForm::kBF16;
+  return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
+}
+
 Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (Empty(out)) return Status::Ok();
@@ -397,7 +536,11 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     return Status::Ok();
   }
   const Precision stored = constant ? StoredPrecision(StoredAs(weight)) : Precision::kFp32;
-  s.precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
+  s.precision = stored;
+  if (constant) {
+    s.precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
+  }
+  s.form = FormFor(p, lowering);
   const int number = lowering.AddProduct(s.precision, p.m, p.n, p.k);
   p.blocking = lowering.product(number).blocking;
   TensorRef packed;
@@ -413,7 +556,10 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
                            matrix.stride_tap, layout.first},
                           lowering);
   }
-  lowering.AddStep(KernelId::kConvolution, {x, packed, bias, residual}, {out}, p).product = number;
+  const bool as_is = s.form == kernels::RowForm::kF32;
+  const TensorRef rows = as_is ? x : AddImage(x, p, lowering);
+  const KernelId kernel = as_is ? KernelId::kConvolution : KernelId::kDotConvolution;
+  lowering.AddStep(kernel, {rows, packed, bias, residual}, {out}, p).product = number;
   return Status::Ok();
 }
 
@@ -421,6 +567,9 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
 
 std::span<const CpuKernel> ConvolutionKernels() {
   static const CpuKernel kernels[] = {{KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
+                                      {KernelId::kRanges, RangesStep},
+                                      {KernelId::kImage, ImageStep},
+                                      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch},
                                       {KernelId::kDepthwise, DepthwiseStep}};
   return kernels;
 }
@@ -443,7 +592,8 @@ std::span<const OpDef> ConvolutionOps() {
          "none, relu, gelu, gelu_tanh, silu, tanh, sigmoid, relu6 or hardswish"},
         {"residual_first", AttrType::kBool, false, "the residual is added before the activation; default false"},
         {"precision", AttrType::kString, false,
-         "that weights are stored in: fp32, bf16, fp16, int8_weight or int4_weight; default: as they are"}},
+         "of weights and arithmetic: fp32, bf16, fp16, int8 (of a multiple of 8 channels a group), int8_weight or "
+         "int4_weight; default: as the weight is stored"}},
        Section::kForward,
        InferConvolution,
        CostConvolution,

@@ -52,6 +52,22 @@ std::string Percent(double share) {
   return text;
 }
 
+// Of a group's channels in convolutions of smaller numbers, a multiple: steps along k stay within a tap.
+constexpr int64_t kStepChannels = 8;
+// Groups of no more outputs than a vector are not products.
+constexpr int64_t kVectorOutputs = 16;
+
+// Why a product stays as the model has it whatever its weights are; empty if nothing is against it.
+std::string Unsuited(const Graph& graph, const Node& node) {
+  if (node.op->name == "linear") return {};
+  if (GetAttr<bool>(node.attrs, "transposed", false)) return "a transposed convolution";
+  const Dims& w = graph.value(node.inputs[1]).shape;
+  const int64_t groups = GetAttr<int64_t>(node.attrs, "groups", 1);
+  if (groups > 1 && w[0] / groups <= kVectorOutputs) return "a convolution of small groups";
+  if (w[1] % kStepChannels == 0) return {};
+  return std::to_string(w[1]) + " channels are no multiple of " + std::to_string(kStepChannels);
+}
+
 // Fills in precision, weight_error and reason.
 Status Decide(const Graph& graph, const Node& linear, Precision wanted, const PassContext& context,
               PrecisionDecision& decision) {
@@ -72,6 +88,7 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, const Pa
     decision.reason = "the weight is not a constant";
     return Status::Ok();
   }
+  if (decision.reason = Unsuited(graph, linear); !decision.reason.empty()) return Status::Ok();
   if (const std::string* pattern = Excluded(linear.module, options.exclude)) {
     decision.reason = "excluded by \"" + *pattern + "\"";
     return Status::Ok();
@@ -116,8 +133,10 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
                            std::to_string(*options.max_weight_error));
   }
   const auto concerned = [&](const Node& node) {
-    return node.op->name == "linear" &&
-           (*wanted != Precision::kFp32 || StoredAs(graph.value(node.inputs[1])) != Encoding::kF32);
+    if (node.op->name == "linear") {
+      return *wanted != Precision::kFp32 || StoredAs(graph.value(node.inputs[1])) != Encoding::kF32;
+    }
+    return node.op->name == "convolution" && (*wanted == Precision::kInt8 || *wanted == Precision::kBf16);
   };
   if (*wanted == Precision::kFp32 && std::none_of(graph.nodes().begin(), graph.nodes().end(), concerned)) return graph;
   Rewriter rewriter(graph);
@@ -141,7 +160,9 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
     decision.module = node.module;
     decision.source = node.source;
     decision.op = node.op->name;
-    decision.k = graph.value(node.inputs[0]).shape.back();
+    const Dims& weight = graph.value(node.inputs[1]).shape;
+    decision.k = node.op->name == "linear" ? graph.value(node.inputs[0]).shape.back()
+                                           : NumElements(weight) / std::max<int64_t>(weight[0], 1);
     decision.n = graph.value(node.outputs[0]).shape.back();
     if (as_stored) {
       decision.precision = StoredPrecision(StoredAs(graph.value(node.inputs[1])));

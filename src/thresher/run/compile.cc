@@ -42,7 +42,9 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
   PassContext context;
   context.evaluate = EvaluateConstants;
   context.weight_error = [&](const Value& weight, bool transposed, Precision precision) {
-    const int64_t k = weight.shape[transposed ? 1 : 0];
+    // Of a convolution [K, C / groups, kernel...], what an output channel meets.
+    const int64_t k = weight.shape.size() > 2 ? NumElements(weight.shape) / std::max<int64_t>(weight.shape[0], 1)
+                                              : weight.shape[transposed ? 1 : 0];
     return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision,
                             options.plan.num_threads);
   };

@@ -1,0 +1,324 @@
+// Products whose rows are windows of an image (window_image.h), by dot products. Rows of a tile are two groups of
+// neighbouring positions, as in window_tile-inl.h; here every window has the same runs, for the image holds the zeros.
+
+#if defined(THRESHER_KERNELS_WINDOW_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef THRESHER_KERNELS_WINDOW_DOT_INL_H_
+#undef THRESHER_KERNELS_WINDOW_DOT_INL_H_
+#else
+#define THRESHER_KERNELS_WINDOW_DOT_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "hwy/highway.h"
+#include "thresher/base/cpu.h"
+#include "thresher/kernels/dot_tile-inl.h"
+#include "thresher/kernels/epilogue-inl.h"
+#include "thresher/kernels/gemm_dot.h"
+#include "thresher/kernels/tile-inl.h"
+#include "thresher/kernels/window_image.h"
+#include "thresher/kernels/window_tile-inl.h"
+
+#undef THRESHER_WINDOW_DOT_DECLARE
+#undef THRESHER_WINDOW_DOT_ROW
+#undef THRESHER_WINDOW_DOT_STEP
+#undef THRESHER_WINDOW_DOT_TWO_STEPS
+#undef THRESHER_WINDOW_DOT_STORE
+
+HWY_BEFORE_NAMESPACE();
+namespace thresher::kernels::HWY_NAMESPACE {
+
+// How far ahead of its use a panel is fetched into L1.
+inline constexpr size_t kDotFetchBytes = 4096;
+
+// Where one run begins, in bytes.
+struct WindowDotRun {
+  ptrdiff_t a;  // behind the row's first
+  size_t b;     // behind the panel's first
+};
+
+// out = init + a * b + residual, on the rows of both groups, one group behind the other, x PanelWidth() elements.
+struct WindowDotTileArgs {
+  const uint8_t* a;  // of the first group's first row
+  ptrdiff_t second;  // bytes from there to the second group's first row
+  size_t lda;        // from one row of a group to the next
+  const uint8_t* b;  // packed panel
+  const WindowDotRun* runs;
+  size_t num_runs;
+  size_t steps;           // of each run, an even number
+  const void* init;       // Sum: one row for all, or null for zeros
+  void* out;              // Sum
+  size_t out_ld;          // elements
+  const float* residual;  // added to sums in float: rows residual_ld apart, or null
+  size_t residual_ld;
+};
+
+template <class Dot>
+inline constexpr int kDotGroupRows = std::min(Dot::kMostRows, kTileRows) / 2;
+
+template <class Dot, int G1, int G2>
+HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
+  static_assert(G1 <= kDotGroupRows<Dot> && G2 <= G1);
+  const typename Dot::Tag d;
+  using V = hn::Vec<typename Dot::Tag>;
+  using Sum = typename Dot::Sum;
+  const size_t lanes = hn::Lanes(d);
+  const size_t half = lanes * Dot::kLaneBytes;
+  const size_t lda = args.lda;
+  const Sum* init = static_cast<const Sum*>(args.init);
+#define THRESHER_WINDOW_DOT_DECLARE(i)      \
+  V c##i##a = hn::Zero(d);                  \
+  V c##i##b = hn::Zero(d);                  \
+  if constexpr (i < G1 + G2) {              \
+    if (init != nullptr) {                  \
+      c##i##a = hn::LoadU(d, init);         \
+      c##i##b = hn::LoadU(d, init + lanes); \
+    }                                       \
+  }
+  THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_DECLARE)
+
+  // Three rows a pointer, as in RunTile.
+#define THRESHER_WINDOW_DOT_ROW(i)  \
+  ((i < G1 ? (i < 3   ? p0          \
+              : i < 6 ? p1          \
+                      : p2)         \
+           : (i - G1 < 3   ? q0     \
+              : i - G1 < 6 ? q1     \
+                           : q2)) + \
+   static_cast<size_t>((i < G1 ? i : i - G1) % 3) * lda)
+#define THRESHER_WINDOW_DOT_STEP(i)                                                    \
+  if constexpr (i < G1 + G2) {                                                         \
+    const auto av = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i) + u * sizeof(uint32_t)); \
+    c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                 \
+    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                           \
+  }
+#define THRESHER_WINDOW_DOT_TWO_STEPS(i)                                \
+  if constexpr (i < G1 + G2) {                                          \
+    const auto first = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i));      \
+    const auto second = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i) + 4); \
+    c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);      \
+    c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);      \
+  }
+  for (const WindowDotRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
+    const uint8_t* HWY_RESTRICT b = args.b + run->b;
+    const uint8_t* HWY_RESTRICT p0 = args.a + run->a;
+    const uint8_t* HWY_RESTRICT p1 = p0 + 3 * lda;
+    const uint8_t* HWY_RESTRICT p2 = p1 + 3 * lda;
+    const uint8_t* HWY_RESTRICT q0 = p0 + args.second;
+    const uint8_t* HWY_RESTRICT q1 = q0 + 3 * lda;
+    const uint8_t* HWY_RESTRICT q2 = q1 + 3 * lda;
+    for (size_t steps = args.steps; steps >= 2; steps -= 2) {
+      for (size_t line = 0; line < 4 * half; line += 64) __builtin_prefetch(b + kDotFetchBytes + line, 0, 3);
+      if constexpr (Dot::kTwoSteps) {
+        const auto ones = hn::Set(typename Dot::ShortTag(), 1);
+        const auto b0a = Dot::LoadB(b);
+        const auto b0b = Dot::LoadB(b + half);
+        const auto b1a = Dot::LoadB(b + 2 * half);
+        const auto b1b = Dot::LoadB(b + 3 * half);
+        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_TWO_STEPS)
+      } else {
+        {
+          constexpr size_t u = 0;
+          THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)
+        }
+        {
+          constexpr size_t u = 1;
+          THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)
+        }
+      }
+      p0 += 8, p1 += 8, p2 += 8;
+      q0 += 8, q1 += 8, q2 += 8;
+      b += 4 * half;
+    }
+  }
+
+  Sum* out = static_cast<Sum*>(args.out);
+#define THRESHER_WINDOW_DOT_STORE(i)                                                            \
+  if constexpr (i < G1 + G2) {                                                                  \
+    if constexpr (std::is_same_v<Sum, float>) {                                                 \
+      if (args.residual != nullptr) {                                                           \
+        c##i##a = hn::Add(c##i##a, hn::LoadU(d, args.residual + i * args.residual_ld));         \
+        c##i##b = hn::Add(c##i##b, hn::LoadU(d, args.residual + i * args.residual_ld + lanes)); \
+      }                                                                                         \
+    }                                                                                           \
+    hn::StoreU(c##i##a, d, out + i * args.out_ld);                                              \
+    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes);                                      \
+  }
+  THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STORE)
+}
+
+using WindowDotTileFunction = void (*)(const WindowDotTileArgs&);
+
+// Entries of the table: see WindowTileAt.
+template <class Dot, size_t... I>
+WindowDotTileFunction WindowDotTileAt(size_t entry, std::index_sequence<I...>) {
+  static constexpr WindowDotTileFunction table[] = {&RunWindowDotTile<Dot, FirstRows(I), SecondRows(I)>...};
+  return table[entry];
+}
+
+// 1 <= first <= kDotGroupRows<Dot>; second is 0, first - 1 or first.
+template <class Dot>
+HWY_INLINE WindowDotTileFunction WindowDotTileFor(size_t first, size_t second) {
+  const size_t kind = second == 0 ? 0 : second == first ? 2 : 1;
+  return WindowDotTileAt<Dot>((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kDotGroupRows<Dot>>());
+}
+
+// Neighbouring output positions of a line.
+struct WindowGroup {
+  size_t row;
+  size_t count;
+  ptrdiff_t a;  // bytes
+  int64_t picture;
+};
+
+constexpr size_t kWindowDotScratchBytes =
+    size_t{kTileRows} * kMaxPanelWidth * sizeof(float) + static_cast<size_t>(kMostImageTaps) * sizeof(WindowDotRun);
+
+// panel_stride: bytes from one panel to the next; number_bytes: those of its numbers.
+template <class Dot>
+class WindowDotProduct {
+ public:
+  WindowDotProduct(const GemmDotArgs& args, size_t panel_stride, size_t number_bytes, void* scratch)
+      : args_(args),
+        w_(*args.windows),
+        image_(args.form, w_, args.channels),
+        panel_stride_(panel_stride),
+        number_bytes_(number_bytes),
+        strip_(static_cast<Sum*>(scratch)),
+        runs_(reinterpret_cast<WindowDotRun*>(strip_ + size_t{kTileRows} * kMaxPanelWidth)) {
+    FindRuns();
+  }
+
+  void Run(const PanelRange& range) {
+    const size_t most = BlockRows();
+    for (size_t begin = range.row_begin; begin < range.row_end; begin += most) {
+      const size_t end = std::min(begin + most, range.row_end);
+      for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) Multiply(panel, begin, end);
+    }
+  }
+
+ private:
+  using Sum = typename Dot::Sum;
+  static constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
+
+  void FindRuns() {
+    const size_t step_bytes = PanelWidth() * Dot::kLaneBytes;
+    const size_t tap_steps = static_cast<size_t>(w_.channels) / Dot::kStep;
+    const bool joined = w_.dilation[2] == 1 && w_.channels == args_.channels;
+    const int64_t together = joined ? w_.kernel[2] : 1;
+    size_t tap = 0;
+    for (int64_t kd = 0; kd < w_.kernel[0]; ++kd) {
+      for (int64_t kh = 0; kh < w_.kernel[1]; ++kh) {
+        for (int64_t kw = 0; kw < w_.kernel[2]; kw += together) {
+          const int64_t a = kd * w_.dilation[0] * image_.strides[0] + kh * w_.dilation[1] * image_.strides[1] +
+                            kw * w_.dilation[2] * image_.strides[2];
+          runs_[num_runs_++] = {static_cast<ptrdiff_t>(a), tap * tap_steps * step_bytes};
+          tap += static_cast<size_t>(together);
+        }
+      }
+    }
+    steps_ = static_cast<size_t>(together) * tap_steps;
+  }
+
+  // Rows that a panel passes before the next one comes: their part of the image stays in L2 beside it.
+  size_t BlockRows() const {
+    const int64_t row_bytes = image_.strides[2] * image_.stride[2] * (w_.out[1] > 1 ? image_.stride[1] : 1);
+    return static_cast<size_t>(std::max<int64_t>(Caches().l2 / 4 / std::max<int64_t>(row_bytes, 1), 8 * kTileRows));
+  }
+
+  void Multiply(size_t panel, size_t begin, size_t end) {
+    const size_t width = PanelWidth();
+    const size_t column = panel * width;
+    const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
+    const FinishFunction finish = FinishFor<Sum>(args_.activation);
+    alignas(64) float padded_bias[kMaxPanelWidth];
+    const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
+    const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
+    const bool direct = !kInt8 && columns == width && args_.activation == Activation::kNone;
+    WindowDotTileArgs tile{};
+    tile.lda = static_cast<size_t>(image_.stride[2] * image_.strides[2]);
+    tile.b = b;
+    tile.runs = runs_;
+    tile.num_runs = num_runs_;
+    tile.steps = steps_;
+    tile.init = kInt8 ? nullptr : bias;
+    ForTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
+      const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);
+      FetchResult(to);
+      tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
+      tile.second = second.a - first.a;
+      tile.out = direct ? static_cast<void*>(to.c) : strip_;
+      tile.out_ld = direct ? to.ldc : width;
+      tile.residual = direct ? to.residual : nullptr;
+      tile.residual_ld = to.ldr;
+      WindowDotTileFor<Dot>(first.count, second.count)(tile);
+      if (direct) return;
+      FinishArgs finished{};
+      finished.sums = strip_;
+      finished.to = to;
+      finished.residual_first = args_.residual_first;
+      float row_scale[kTileRows];
+      int32_t row_zero[kTileRows];
+      if constexpr (kInt8) {
+        finished.bias = bias;
+        finished.column_scale = reinterpret_cast<const float*>(b + number_bytes_);
+        std::fill_n(row_scale, first.count, args_.scale[first.picture]);
+        std::fill_n(row_scale + first.count, second.count, args_.scale[second.picture]);
+        finished.row_scale = row_scale;
+        if constexpr (!Int8Dot::kCentred) {
+          std::fill_n(row_zero, first.count, args_.zero[first.picture]);
+          std::fill_n(row_zero + first.count, second.count, args_.zero[second.picture]);
+          finished.column_sum = reinterpret_cast<const int32_t*>(b + number_bytes_ + width * sizeof(float));
+          finished.row_zero = row_zero;
+        }
+      }
+      finish(finished);
+    });
+  }
+
+  // Calls tile(first, second) for all rows; a tile of one group has an empty second one.
+  template <class Function>
+  HWY_INLINE void ForTiles(size_t begin, size_t end, const Function& tile) const {
+    WindowGroup first{};
+    for (size_t row = begin; row < end;) {
+      const WindowPosition at(w_, static_cast<int64_t>(row));
+      const size_t count = std::min(static_cast<size_t>(w_.out[2] - at.at[2]), end - row);
+      const ptrdiff_t a = static_cast<ptrdiff_t>(
+          at.batch * image_.picture + at.at[0] * image_.stride[0] * image_.strides[0] +
+          at.at[1] * image_.stride[1] * image_.strides[1] + at.at[2] * image_.stride[2] * image_.strides[2]);
+      const ptrdiff_t lda = static_cast<ptrdiff_t>(image_.stride[2] * image_.strides[2]);
+      const RowTiles groups(count, static_cast<size_t>(kDotGroupRows<Dot>));
+      size_t done = 0;
+      for (size_t g = 0; g < groups.count; ++g) {
+        const WindowGroup group{row + done, groups.Height(g), a + static_cast<ptrdiff_t>(done) * lda, at.batch};
+        done += group.count;
+        if (first.count == group.count || first.count == group.count + 1) {
+          tile(first, group);
+          first.count = 0;
+          continue;
+        }
+        if (first.count > 0) tile(first, WindowGroup{first.row, 0, first.a, first.picture});
+        first = group;
+      }
+      row += count;
+    }
+    if (first.count > 0) tile(first, WindowGroup{first.row, 0, first.a, first.picture});
+  }
+
+  const GemmDotArgs& args_;
+  const Windows& w_;
+  const ImageLayout image_;
+  const size_t panel_stride_, number_bytes_;
+  Sum* const strip_;
+  WindowDotRun* const runs_;
+  size_t num_runs_ = 0, steps_ = 0;
+};
+
+}  // namespace thresher::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,215 @@
+// Products over windows of bf16 and int8, and the image that they read.
+#include "thresher/kernels/window_image.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/float_testing.h"
+#include "kernels/product_testing.h"
+#include "kernels/window_testing.h"
+
+namespace thresher::kernels {
+namespace {
+
+using testing::AlignedFloats;
+using testing::Axis;
+using testing::ForEachIsa;
+using testing::kGeometries;
+using testing::Multiply;
+using testing::RandomFloats;
+using testing::WindowsOf;
+
+// An image with all that belongs to it.
+struct Image {
+  std::vector<float> ranges, scale;
+  std::vector<int32_t> zero;
+  AlignedFloats data;
+  ConvertWindowsArgs args;
+
+  Image(RowForm form, const Windows& w, int64_t batch, int64_t channels, const std::vector<float>& x, int num_parts)
+      : ranges(2 * static_cast<size_t>(RangesOf(w, batch))),
+        scale(static_cast<size_t>(batch)),
+        zero(static_cast<size_t>(batch)),
+        data(static_cast<size_t>(batch * ImageLayout(form, w, channels).picture) / sizeof(float)) {
+    args = {form, w, batch, channels, x.data(), ranges.data(), data.data(), scale.data(), zero.data()};
+    if (form == RowForm::kInt8) {
+      for (int part = 0; part < num_parts; ++part) FindRanges(args, part, num_parts);
+    }
+    for (int part = 0; part < num_parts; ++part) ConvertWindows(args, part, num_parts);
+  }
+
+  std::vector<float> Restored() const {
+    const int64_t elements = ImageLayout(args.form, args.windows, args.channels).picture / ElementBytes(args.form);
+    std::vector<float> x(static_cast<size_t>(args.batch * elements));
+    RestoreWindows(args, x.data());
+    return x;
+  }
+};
+
+// The same windows over what an image stands for.
+Windows WindowsOfImage(const Windows& w, const ImageLayout& layout, int64_t element) {
+  Windows over = w;
+  over.x_batch = layout.picture / element;
+  for (int d = 0; d < 3; ++d) {
+    over.x_strides[d] = layout.strides[d] / element;
+    over.in[d] = layout.size[d];
+    over.stride[d] = layout.stride[d];
+    over.padding[d] = 0;
+    over.spread[d] = 1;
+  }
+  return over;
+}
+
+struct Case {
+  std::vector<Axis> axes;
+  int64_t channels = 8;  // of a group
+  int64_t groups = 1;
+  int64_t extra = 0;  // elements between positions of x
+  int64_t n = 37;
+  int64_t batch = 2;
+  bool bias = true;
+  bool residual = false;
+  bool residual_first = false;
+  Activation activation = Activation::kNone;
+  int num_parts = 1;
+};
+
+void CheckElements(const Case& c, const Windows& w, const std::vector<float>& x, const Image& image) {
+  const ImageLayout layout(image.args.form, w, image.args.channels);
+  const std::vector<float> restored = image.Restored();
+  size_t at = 0;
+  for (int64_t picture = 0; picture < c.batch; ++picture) {
+    const float step = image.args.form == RowForm::kInt8 ? image.scale[static_cast<size_t>(picture)] : 0.0f;
+    for (int64_t i = 0; i < layout.size[0] * layout.size[1] * layout.size[2]; ++i) {
+      const int64_t d = layout.Source(w, 0, i / layout.size[2] / layout.size[1]);
+      const int64_t h = layout.Source(w, 1, i / layout.size[2] % layout.size[1]);
+      const int64_t v = layout.Source(w, 2, i % layout.size[2]);
+      const bool inside = d >= 0 && h >= 0 && v >= 0;
+      for (int64_t channel = 0; channel < image.args.channels; ++channel, ++at) {
+        const int64_t from =
+            picture * w.x_batch + d * w.x_strides[0] + h * w.x_strides[1] + v * w.x_strides[2] + channel;
+        const float wanted = inside ? x[static_cast<size_t>(from)] : 0.0f;
+        const float limit = inside ? 0.5001f * step + std::abs(wanted) * 0.00391f : 0.0f;
+        ASSERT_NEAR(restored[at], wanted, limit) << "element " << at;
+      }
+    }
+  }
+}
+
+void Check(const Case& c) {
+  const int64_t channels = c.channels * c.groups;
+  Windows w = WindowsOf(c.axes, channels, c.extra);
+  w.channels = c.channels;
+  SCOPED_TRACE(testing::ToString(w) + " n " + std::to_string(c.n) + " " + std::string(Name(c.activation)));
+  const int64_t k = w.taps() * c.channels, m = c.batch * w.positions();
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(c.batch * w.x_batch), 1, -0.5f, 2.0f);
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(k * c.n), 2);
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(c.n), 3);
+  const int64_t ldc = c.n + 5;
+  const std::vector<float> residual = RandomFloats(static_cast<size_t>(m * ldc), 4, -3.0f, 3.0f);
+  const std::vector<float> untouched(residual.size(), 12345.0f);
+  for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+    const RowForm form = precision == Precision::kInt8 ? RowForm::kInt8 : RowForm::kBF16;
+    ForEachIsa([&] {
+      const Image image(form, w, c.batch, channels, x, c.num_parts);
+      CheckElements(c, w, x, image);
+      AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, c.n)) / sizeof(float) + 1);
+      PackWeight(precision, Weight{b.data(), Encoding::kF32, k, c.n, c.n, 1}, packed.data());
+      std::vector<float> stored(b.size());
+      UnpackWeight(precision, packed.data(), k, c.n, stored.data());
+      const std::vector<float> restored = image.Restored();
+      const ImageLayout layout(form, w, channels);
+      const Windows over = WindowsOfImage(w, layout, ElementBytes(form));
+      for (int64_t group = 0; group < c.groups; ++group) {
+        GemmArgs reference;
+        reference.m = m, reference.n = c.n, reference.k = k;
+        reference.a = restored.data() + group * c.channels;
+        reference.windows = &over;
+        reference.ldc = reference.ldr = ldc;
+        reference.bias = c.bias ? bias.data() : nullptr;
+        reference.residual = c.residual ? residual.data() : nullptr;
+        reference.residual_first = c.residual_first;
+        reference.activation = c.activation;
+        std::vector<float> expected = untouched, actual = untouched;
+        reference.c = expected.data();
+        GemmReference(reference, stored.data(), c.n, 1);
+        GemmDotArgs args;
+        args.form = form;
+        args.precision = precision;
+        args.m = m, args.n = c.n, args.k = k;
+        args.rows = static_cast<const std::byte*>(image.args.image) + group * c.channels * ElementBytes(form);
+        args.scale = image.args.scale;
+        args.zero = image.args.zero;
+        args.windows = &w;
+        args.channels = channels;
+        args.packed_b = packed.data();
+        args.c = actual.data();
+        args.ldc = args.ldr = ldc;
+        args.bias = reference.bias;
+        args.residual = reference.residual;
+        args.residual_first = c.residual_first;
+        args.activation = c.activation;
+        Multiply(args, c.num_parts);
+        testing::ExpectClose(actual, expected, 4e-6f + 4e-7f * static_cast<float>(k), 4e-6f);
+      }
+    });
+  }
+}
+
+TEST(WindowImageTest, EveryGeometry) {
+  for (const auto& axes : kGeometries) {
+    for (const int64_t channels : {8, 24}) Check({.axes = axes, .channels = channels, .extra = channels - 8});
+    Check({.axes = axes, .channels = 16, .groups = 2, .n = 19, .residual = true, .num_parts = 3});
+  }
+}
+
+// Tiles of one and of two groups, of one line and of two, in a picture and over the end of one.
+TEST(WindowImageTest, EveryWidth) {
+  for (int64_t width = 1; width <= 31; ++width) {
+    for (const int64_t stride : {1, 2}) {
+      Check({.axes = {{.in = 2, .kernel = 2, .before = 1},
+                      {.in = stride * width + 1, .kernel = 3, .stride = stride, .before = 1}},
+             .n = width % 2 == 0 ? 33 : 64,
+             .batch = 3,
+             .num_parts = static_cast<int>(width % 3) + 1});
+    }
+  }
+}
+
+TEST(WindowImageTest, Epilogues) {
+  for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
+    for (const bool first : {false, true}) {
+      Check({.axes = {{.in = 8, .kernel = 3, .stride = 2, .before = 1}},
+             .n = 75,
+             .bias = !first,
+             .residual = true,
+             .residual_first = first,
+             .activation = static_cast<Activation>(act)});
+    }
+  }
+}
+
+// A picture with a NaN or an infinity is NaN as a whole, and only that one.
+TEST(WindowImageTest, NotFinite) {
+  const Windows w = WindowsOf({{.in = 5, .kernel = 3, .before = 1, .after = 1}}, 8, 0);
+  for (const float odd : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
+    std::vector<float> x = RandomFloats(static_cast<size_t>(3 * w.x_batch), 1);
+    x[static_cast<size_t>(w.x_batch) + 17] = odd;
+    ForEachIsa([&] {
+      const Image image(RowForm::kInt8, w, 3, 8, x, 2);
+      const std::vector<float> restored = image.Restored();
+      const size_t picture = restored.size() / 3;
+      for (size_t i = 0; i < restored.size(); ++i) {
+        ASSERT_EQ(std::isnan(restored[i]), i / picture == 1) << "element " << i;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace thresher::kernels

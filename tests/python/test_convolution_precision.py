@@ -1,0 +1,93 @@
+"""Convolutions in int8 and bf16: what is chosen, and what it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+# Largest error of a result whose entries have a deviation of about 1.
+LIMITS = {"int8": 0.15, "bf16": 0.05}
+
+
+class Network(nn.Module):
+    """Convolutions of several kinds on NCHW images of 3 channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, stride=2, padding=1)
+        self.wide = nn.Conv2d(16, 24, 3, padding=1)
+        self.depthwise = nn.Conv2d(24, 24, 3, padding=1, groups=24)
+        self.dilated = nn.Conv2d(24, 48, (3, 5), stride=2, padding=(2, 3), dilation=2, bias=False)
+        self.grouped = nn.Conv2d(48, 48, 3, padding=1, groups=2)
+        self.inner = nn.Conv2d(48, 48, 3, padding=1)
+        self.up = nn.ConvTranspose2d(48, 8, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.depthwise(nn.functional.silu(self.wide(x))))
+        x = torch.relu(self.grouped(self.dilated(x)))
+        return self.up(x + self.inner(x))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    """Random weights, scaled so that results have a deviation of about 1."""
+    torch.manual_seed(0)
+    model = Network().eval()
+    with torch.no_grad():
+        x = torch.randn(2, 3, 33, 29)
+        model.up.weight /= model(x).std()
+    return model
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+def test_a_network(compiler: Any, network: nn.Module, precision: str) -> None:
+    x = torch.randn(2, 3, 33, 29)
+    compiled = compiler.compile(network, precision=precision, config=compiler.CompilerConfig(fallback="error"))
+    with torch.no_grad():
+        error = (compiled(x) - network(x)).abs().max().item()
+    assert error <= LIMITS[precision]
+    chosen = {d.module: (d.precision, d.reason) for d in compiler.compilation_stats().precision_decisions}
+    for layer in ("wide", "dilated", "grouped", "inner"):
+        assert chosen[layer][0] == precision, chosen
+    assert chosen["stem"] == ("fp32", "3 channels are no multiple of 8")
+    assert chosen["depthwise"] == ("fp32", "a convolution of small groups")
+    assert chosen["up"] == ("fp32", "a transposed convolution")
+    assert precision != "int8" or error > 1e-4, "the precision made no difference: was it applied?"
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 41), (2, 16, 5, 9, 7)])
+def test_one_and_three_dimensions(compiler: Any, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    kind = nn.Conv1d if len(shape) == 3 else nn.Conv3d
+    model = kind(16, 24, 3, stride=2, padding=1).eval()
+    x = torch.randn(shape)
+    compiled = compiler.compile(model, precision="int8", config=compiler.CompilerConfig(fallback="error"))
+    with torch.no_grad():
+        expected = model(x)
+        assert (compiled(x) - expected).abs().max() <= 0.03 * expected.abs().max()
+
+
+def test_a_picture_does_not_depend_on_its_neighbours(compiler: Any, network: nn.Module) -> None:
+    compiled = compiler.compile(network, precision="int8", dynamic=True)
+    x = torch.randn(3, 3, 33, 29)
+    with torch.no_grad():
+        first = compiled(x)[0]
+        other = x.clone()
+        other[1] *= 1000
+        other[2, 0, 4, 4] = float("nan")
+        changed = compiled(other)
+        alone = compiled(x[:1])[0]
+    assert torch.equal(changed[0], first)
+    assert torch.equal(alone, first)
+    assert changed[2].isnan().any() and changed[1].isfinite().all()
+
+
+def test_excluded(compiler: Any, network: nn.Module) -> None:
+    x = torch.randn(1, 3, 33, 29)
+    compiled = compiler.compile(network, precision="int8", precision_exclude=("wide", "dilated", "grouped", "inner"))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), network(x), rtol=1e-4, atol=1e-4)
