@@ -389,7 +389,7 @@ def bench(session: nox.Session) -> None:
         "bench/run.py. Results lie in build/bench. Arguments that are not listed here go to bench/run.py, or with "
         "--kernels to each program of bench/kernels. bench/run.py knows --precision fp32,bf16,fp16,int8, "
         "--model minilm|bert-base, --latency, --accuracy, --sizes, --door, --loading, --scaling, --architectures, "
-        "--llm FILE, conv, --quick, --rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; "
+        "conv, llm, --quick, --rounds, --threads, --batches, --sequences, --inductor and --only ENGINE; "
         "`python bench/run.py --help` explains them.",
         [
             "",
@@ -402,7 +402,8 @@ def bench(session: nox.Session) -> None:
             "--loading",
             "--scaling --quick",
             "--architectures",
-            "--llm model.gguf --batches 1,8",
+            "llm",
+            "llm --model-file model.gguf --work decode,prefill",
             "conv --threads 1 --batches 1",
             "conv --networks",
             "--zentorch --inductor",

@@ -1,133 +1,87 @@
-"""The page of language models: prompts and answers by each engine, in turns, on the same file."""
+"""The page of language models: every work on every model, in one table."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measure.statistics import median
+from llm_turns import ENGINES, Places
+from llm_works import WORKS, Model, Row, Settings
+
 from measure.table import Table
-from measure.worker import Worker, WorkerError, clean_environment
+from measure.worker import WorkerError, clean_environment
 
-CREATE_LIMIT_S = 300.0
-RUN_LIMIT_S = 300.0
-OURS = "thresher"
-
-
-@dataclass(frozen=True)
-class LlmEngine:
-    """An engine and whose environment it is in."""
-
-    key: str
-    title: str
-    place: str
+_EXPORT_LIMIT_S = 900.0
+_TITLES = {engine.key: engine.title for engine in ENGINES}
 
 
-ENGINES = (
-    LlmEngine(OURS, "Thresher", "thresher"),
-    LlmEngine("llama_cpp", "llama.cpp", "peers"),
-    LlmEngine("ik_llama", "ik_llama.cpp", "peers"),
-)
+def models_of(places: Places, paths: Sequence[Path], threads: int) -> list[Model]:
+    """The models that are measured; of GGUF files transformers writes what engines need that do not read them.
 
-
-@dataclass(frozen=True)
-class Load:
-    """What is asked at a time: so many prompts of so many tokens, answers of so many."""
-
-    batch: int
-    prompt: int
-    output: int
-
-
-def measure(
-    pythons: Mapping[str, Path], output: Path, model: Path, load: Load, threads: int, rounds: int
-) -> dict[str, Any]:
-    """Measures one load with every engine, all of them loaded, one turn each a round, after one that is not counted.
-
-    Returns:
-      The load, and for each engine what "create" answers, samples, and their medians: seconds to the first token,
-      tokens of prompts a second, milliseconds between two tokens of an answer, tokens of all answers a second; or
-      "unavailable" with the reason.
+    Args:
+      places: where things lie.
+      paths: GGUF files and Hugging Face folders; none: SmolLM2-135M and a model of 0.4 billion random weights.
+      threads: to write with.
 
     Raises:
-      WorkerError: an engine failed, or there is no Thresher.
+      WorkerError: that failed.
     """
-    row: dict[str, Any] = {"model": model.name, "threads": threads, **vars(load), "engines": {}}
-    script = Path(__file__).with_name("llm_worker.py")
-    variables = clean_environment(threads, {"THRESHER_NUM_THREADS": str(threads), "THRESHER_PROFILE": "OFF"})
-    with ExitStack() as stack:
-        workers = {}
-        for engine in ENGINES:
-            sizes = map(str, (threads, load.batch, load.prompt + load.output))
-            command = [str(pythons[engine.place]), str(script), engine.key, str(model), *sizes]
-            log = output / "logs" / f"llm-{engine.key}.log"
-            worker = stack.enter_context(Worker(engine.title, command, variables, log))
-            made = worker.call("create", CREATE_LIMIT_S)
-            row["engines"][engine.key] = {"title": engine.title, **made}
-            if "unavailable" not in made:
-                workers[engine.key] = worker
-            elif engine.key == OURS:
-                raise WorkerError(f"{engine.title}: {made['unavailable']}; give the python of an environment with it")
-        samples: dict[str, list[dict[str, float]]] = {key: [] for key in workers}
-        for turn in range(rounds + 1):
-            for key in workers if turn % 2 else reversed(workers):
-                sizes_of = {"prompt": load.prompt, "output": load.output}
-                sample = workers[key].call("run", RUN_LIMIT_S, seed=turn, **sizes_of)
-                if turn:
-                    samples[key].append(sample)
-    for key, found in samples.items():
-        row["engines"][key] |= summary(load, found)
-    return row
+    found = [Model(path.name, path, path, "bf16") for path in paths if path.is_dir()]
+    files = [path for path in paths if path.is_file()]
+    if paths and not files:
+        return found
+    script, described = Path(__file__).with_name("llm_export.py"), places.output / "llm-models" / "models.json"
+    command = [str(places.pythons["peers"]), str(script), str(described.parent), *map(str, files)]
+    report("writing the models")
+    done = subprocess.run(
+        command, env=clean_environment(threads, {}), timeout=_EXPORT_LIMIT_S, check=False, stderr=subprocess.PIPE
+    )
+    if done.returncode:
+        raise WorkerError(f"llm_export.py: {done.stderr.decode(errors='replace')[-2000:]}")
+    for each in json.loads(described.read_text(encoding="utf-8")):
+        found.append(Model(each["title"], Path(each["file"]), Path(each["folder"]), each["bits"]))
+    return found
 
 
-def summary(load: Load, samples: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Medians of the turns of one engine."""
-    token_s = median([(s["end"] - s["prompts"]) / (load.output - 1) for s in samples])
-    return {
-        "samples": list(samples),
-        "first_ms": median([s["first"] for s in samples]) * 1e3,
-        "prompt_tokens_per_s": load.batch * load.prompt / median([s["prompts"] for s in samples]),
-        "token_ms": token_s * 1e3,
-        "tokens_per_s": load.batch / token_s,
-        "peak_mb": max(s["peak_mb"] for s in samples),
-    }
+def measure(models: Sequence[Model], works: Sequence[str], settings: Settings) -> list[Row]:
+    """Every work on every model.
+
+    Raises:
+      WorkerError: an engine failed.
+    """
+    rows: list[Row] = []
+    for model in models:
+        for work in works:
+            report(f"{model.title}: {work}")
+            rows.extend(WORKS[work](model, settings))
+    return rows
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], threads: int) -> Table:
-    """One row an engine and load; what is not available has its reason."""
-    columns = ["<model", "batch", "prompt", "<engine", "start s", "first token ms", "prompt tok/s", "ms a token"]
-    table = Table(f"language models, {threads} threads", [*columns, "tok/s", "peak MB", "<Thresher is faster by"])
+def table_of(rows: Sequence[Row]) -> Table:
+    """One row a work; those that miss something are bad."""
+    columns = ["<model", "<work", "threads", "<Thresher", "<of the roof", "<times as fast as others", "<wanted"]
+    table = Table("language models", [*columns, "<missed"])
     for row in rows:
-        ours = row["engines"][OURS]
-        load = (row["model"], str(row["batch"]), str(row["prompt"]))
-        for key, engine in row["engines"].items():
-            if "unavailable" in engine:
-                table.add(*load, engine["title"], "", "", "", "", "", "", f"not available: {engine['unavailable']}")
-                continue
-            prompts = ours["prompt_tokens_per_s"] / engine["prompt_tokens_per_s"]
-            answers = engine["token_ms"] / ours["token_ms"]
-            table.add(
-                *load,
-                engine["title"],
-                f"{engine['start_s']:.2f}",
-                f"{engine['first_ms']:.1f}",
-                f"{engine['prompt_tokens_per_s']:.0f}",
-                f"{engine['token_ms']:.2f}",
-                f"{engine['tokens_per_s']:.1f}",
-                f"{engine['peak_mb']:.0f}",
-                "" if key == OURS else f"{prompts:.2f} (prompts), {answers:.2f} (answers)",
-                bad=key != OURS and min(prompts, answers) < 1,
-            )
+        share = "" if row.share is None else f"{row.share:.0%} ({row.roof})"
+        peers = ", ".join(f"{_TITLES[key]} {times:.2f}" for key, times in row.peers.items())
+        table.add(row.model, row.work, str(row.threads), row.found, share, peers, row.wanted, row.missed,
+                  bad=bool(row.missed))  # fmt: skip
     return table
 
 
-def notes_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the engines say of themselves, each once."""
-    found = {f"{e['title']}: {e['note']}" for row in rows for e in row["engines"].values() if e.get("note")}
+def notes_of(rows: Sequence[Row]) -> list[str]:
+    """What engines say of themselves, and which were not there, each once."""
+    found = set()
+    for row in rows:
+        engines: Mapping[str, Any] = row.details.get("engines", {})
+        for engine in engines.values():
+            text = engine.get("note") or engine.get("unavailable")
+            if text:
+                found.add(f"{engine['title']}: {text}")
     return sorted(found)
 
 

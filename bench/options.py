@@ -7,6 +7,7 @@ from pathlib import Path
 
 from architectures import ARCHITECTURES, SMALL, WHOLE
 from comparison import ENGINES, PRECISIONS, REFERENCE, Settings
+from llm_works import WORKS
 from models import LONGEST, MODELS
 
 QUICK_ROUNDS = 4
@@ -31,7 +32,8 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q --architectures bert,swin --precision fp32 --threads 2
   python bench/run.py --python-thresher P --python-peers Q --architectures bert-base,gpt2-small,llama-0.4b \\
     --precision bf16,fp16
-  python bench/run.py --python-thresher P --python-peers Q --llm model.gguf --batches 1,8 --sequences 128,512
+  python bench/run.py --python-thresher P --python-peers Q llm
+  python bench/run.py --python-thresher P --python-peers Q llm --model-file model.gguf --work decode,prefill
   python bench/run.py --python-thresher P --python-peers Q conv --threads 1 --batches 1
   python bench/run.py --python-thresher P --python-peers Q conv --commands-file bench/layers.txt --precision bf16
   python bench/run.py --python-thresher P --python-peers Q --inductor --zentorch --python-zentorch Z
@@ -53,18 +55,19 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def _lengths(text: str) -> tuple[int, ...]:
-    numbers = _numbers(text)
-    if max(numbers) > LONGEST:
-        raise argparse.ArgumentTypeError(f"the models have {LONGEST} positions, got '{text}'")
-    return numbers
-
-
 def _precisions(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in PRECISIONS]
     if unknown:
         raise argparse.ArgumentTypeError(f"expected some of {', '.join(PRECISIONS)}, got '{unknown[0]}'")
+    return names
+
+
+def _works(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in WORKS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(WORKS)}, got '{unknown[0]}'")
     return names
 
 
@@ -96,8 +99,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "subject",
         nargs="?",
-        choices=["conv"],
-        help="conv: convolutions, each and in networks, beside the best of PyTorch, ONNX Runtime and OpenVINO",
+        choices=["conv", "llm"],
+        help="conv: convolutions, each and in networks, beside the best of PyTorch, ONNX Runtime and OpenVINO; llm: "
+        "language models beside llama.cpp, ik_llama.cpp, OpenVINO GenAI, CTranslate2 and PyTorch, against the roofs of "
+        "the machine, and against what is wanted of them",
     )
     what.add_argument(
         "--latency",
@@ -138,13 +143,16 @@ def parser() -> argparse.ArgumentParser:
         f"or some of {', '.join(SMALL)}, and of the size of published ones {', '.join(WHOLE)}; --precision is then the "
         "type of the models' values (default: fp32,bf16)",
     )
-    what.add_argument(
-        "--llm",
+    made.add_argument(
+        "--model-file",
         type=Path,
         action="append",
         metavar="FILE",
-        help="a language model (GGUF) in Thresher, llama.cpp and ik_llama.cpp: start, prompts and answers; repeatable. "
-        "--batches are then requests at a time, --sequences tokens of each prompt",
+        help="with llm: this model, a GGUF file or a Hugging Face folder; repeatable (default: SmolLM2-135M and 0.4 "
+        "billion random weights in bf16 and Q8_0)",
+    )
+    made.add_argument(
+        "--work", type=_works, metavar="NAMES", help=f"with llm: some of {', '.join(WORKS)} (default: all)"
     )
     made.add_argument(
         "--commands-file",
@@ -163,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
         "--threads", type=_numbers, help="numbers of threads (default: 1,2; 1 with --latency, --accuracy)"
     )
     made.add_argument("--batches", type=_numbers, help="batch sizes (default: 1,8; 1 with --latency)")
-    made.add_argument("--sequences", type=_lengths, help="sequence lengths (default: 128)")
+    made.add_argument("--sequences", type=_numbers, help="sequence lengths (default: 128)")
     made.add_argument("--inductor", action="store_true", help="also torch.compile with PyTorch's own back end")
     made.add_argument("--zentorch", action="store_true", help="also AMD's plug-in for PyTorch")
     known = [spec.key for spec in ENGINES]
@@ -216,13 +224,17 @@ def parse(argv: list[str]) -> argparse.Namespace:
         made.error(f"--accuracy needs trained weights, and {options.model} has random ones; use --model minilm")
     if options.architectures and "int8" in (options.precision or ()):
         made.error("--architectures takes the types of values fp32, bf16 and fp16, got int8")
-    if not options.subject and (options.commands_file or options.networks):
+    if options.subject != "conv" and (options.commands_file or options.networks):
         made.error("--commands-file and --networks belong to conv: bench/run.py ... conv --networks")
     if options.commands_file and (options.networks or not options.commands_file.exists()):
         made.error(f"--commands-file: expected a file of commands without --networks, got {options.commands_file}")
-    for file in options.llm or ():
+    if options.subject != "llm" and (options.model_file or options.work):
+        made.error("--model-file and --work belong to llm: bench/run.py ... llm --work decode")
+    for file in options.model_file or ():
         if not file.exists():
-            made.error(f"--llm: expected a GGUF file, got nothing at {file}")
+            made.error(f"--model-file: expected a GGUF file or a model's folder, got nothing at {file}")
+    if options.subject != "llm" and max(options.sequences or (1,)) > LONGEST:
+        made.error(f"--sequences: the models have {LONGEST} positions, got {max(options.sequences)}")
     if options.latency and options.sequences and len(set(options.sequences)) < 2:
         made.error(f"--latency draws lines and needs two sequence lengths, got {options.sequences[0]}")
     return options

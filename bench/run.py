@@ -20,20 +20,22 @@ import bars
 import conv_page
 import lines
 import llm_page
+import llm_turns
+import llm_works
 import options
 from comparison import Places, Settings, export, label, measure
 from models import MODELS
 from report import environment_lines, profiler_cost, rows_of, table_of, unavailable_of
 
+from measure import environment
 from measure.environment import git_revision
 from measure.table import Table
 from measure.worker import WorkerError, clean_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURE_ROUNDS = 12
-LLM_ROUNDS = 7
+LLM_ROUNDS = 5
 CONV_ROUNDS = 7
-LLM_OUTPUT = 64  # tokens of an answer
 EXIT_DONE = 0
 EXIT_BROKEN = 1
 EXIT_ERROR = 2
@@ -71,8 +73,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         if chosen.subject == "conv":
             return _conv(chosen, {"thresher": pythons["thresher"], "peers": pythons["peers"]}, output)
-        if chosen.llm:
-            return _llm(chosen, pythons, output)
+        if chosen.subject == "llm":
+            return _llm(chosen, {"thresher": pythons["thresher"], "peers": pythons["peers"]}, output)
         print("bench: writing the model and its inputs", file=sys.stderr, flush=True)
         export(places, settings, accuracy=chosen.accuracy)
         if chosen.accuracy:
@@ -132,35 +134,37 @@ def _architectures(chosen: argparse.Namespace, output: Path) -> int:
     rounds = chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else ARCHITECTURE_ROUNDS)
     precisions = chosen.precision or ("fp32", "bf16")
     rows = architecture_page.measure(python, output, chosen.architectures, precisions, threads, rounds)
-    environment = next((row["environment"] for row in rows if "environment" in row), {})
+    machine = next((row["environment"] for row in rows if "environment" in row), {})
     result = {"format": "thresher architectures", "revision": git_revision(ROOT), "threads": threads}
     result |= {
-        "environment": environment,
+        "environment": machine,
         "rows": [{k: v for k, v in row.items() if k != "environment"} for row in rows],
     }
     bad = [row for row in rows if architecture_page.is_bad(row)]
-    remarks = [f"{len(rows) - len(bad)} of {len(rows)} rows as they should be; {environment.get('cpu_model', '')}"]
+    remarks = [f"{len(rows) - len(bad)} of {len(rows)} rows as they should be; {machine.get('cpu_model', '')}"]
     output.mkdir(parents=True, exist_ok=True)
     _write(output, "architectures", architecture_page.table_of(rows, threads), remarks, result)
     return EXIT_BROKEN if bad else EXIT_DONE
 
 
-def _llm(chosen: argparse.Namespace, pythons: dict[str, Path | None], output: Path) -> int:
-    threads = max(chosen.threads or (2,))
-    rounds = chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else LLM_ROUNDS)
-    places = {name: python for name, python in pythons.items() if python is not None}
-    rows = []
-    for model in chosen.llm:
-        for batch in chosen.batches or (1, 8):
-            for prompt in chosen.sequences or (128, 512):
-                llm_page.report(f"{model.name}, batch {batch}, prompts of {prompt} tokens")
-                load = llm_page.Load(batch, prompt, LLM_OUTPUT)
-                rows.append(llm_page.measure(places, output, model.resolve(), load, threads, rounds))
-    environment = rows[0]["engines"][llm_page.OURS]["environment"]
-    result = {"format": "thresher language models", "revision": git_revision(ROOT), "rows": rows}
-    remarks = [f"{environment['cpu_model']}, {' '.join(environment['isa'])}", *llm_page.notes_of(rows)]
+def _llm(chosen: argparse.Namespace, pythons: dict[str, Path], output: Path) -> int:
+    threads = chosen.threads or (1, 2)
+    places = llm_turns.Places(pythons, output)
     output.mkdir(parents=True, exist_ok=True)
-    _write(output, "llm", llm_page.table_of(rows, threads), remarks, result)
+    models = llm_page.models_of(places, [file.resolve() for file in chosen.model_file or ()], max(threads))
+    settings = llm_works.Settings(
+        places,
+        threads,
+        chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else LLM_ROUNDS),
+        chosen.sequences or (128, 512, 2048),
+        chosen.batches or (8, 32),
+    )
+    rows = llm_page.measure(models, chosen.work or tuple(llm_works.WORKS), settings)
+    machine = environment.describe()
+    result = {"format": "thresher language models", "revision": git_revision(ROOT), "environment": machine}
+    result["rows"] = [row.to_dict() for row in rows]
+    remarks = [f"{machine['cpu_model']}, {' '.join(machine['isa'])}", *llm_page.notes_of(rows)]
+    _write(output, "llm", llm_page.table_of(rows), remarks, result)
     return EXIT_DONE
 
 

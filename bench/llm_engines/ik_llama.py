@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,16 @@ from ik_llama_cpp import IkLlama
 from ik_llama_cpp import _ctypes_api as api
 from ik_llama_cpp._internals import make_batch_range, make_batch_single
 
-from llm_engines import Times
+from llm_engines import Model, Times
 
 _CHUNK = 512
 
 
 class Engine:
-    def __init__(self, model: Path, threads: int, batch: int, context: int) -> None:
+    def __init__(self, model: Model, threads: int, batch: int, context: int) -> None:
         if batch > 1:
             raise Unavailable("its Python package computes one sequence at a time")
-        self._llama: Any = IkLlama(str(model), n_ctx=context, n_threads=threads, verbose=False)
+        self._llama: Any = IkLlama(model.gguf(), n_ctx=context, n_threads=threads, verbose=False)
         self._context = self._llama._context
         self._vocab_size = self._llama._model.n_vocab
         self.note = "" if self._llama._has_vnni else "its package switches flash attention off on this processor"

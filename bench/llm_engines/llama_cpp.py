@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import xllamacpp
 
-from llm_engines import Times
+from llm_engines import Model, Times
 
 
 class Engine:
-    def __init__(self, model: Path, threads: int, batch: int, context: int) -> None:
+    def __init__(self, model: Model, threads: int, batch: int, context: int) -> None:
         params = xllamacpp.CommonParams()
-        params.model.path = str(model)
+        params.model.path = model.gguf()
         params.n_parallel, params.n_ctx = batch, batch * context
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.n_gpu_layers = 0
