@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "thresher/base/half.h"
+
+#define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,6 +22,7 @@
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
+#include "thresher/kernels/paged_quads-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 #ifndef THRESHER_KERNELS_PAGED_ATTENTION_ONCE_
@@ -152,6 +155,14 @@ HWY_INLINE Vec Load(Tag d, const Half* p) {
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 int64_t Width() { return static_cast<int64_t>(PanelWidth()); }
 
+// Whether keys and values are multiplied as the integers that they are kept as.
+template <class T>
+inline constexpr bool kQuads = false;
+#if THRESHER_PAGED_QUADS
+template <>
+inline constexpr bool kQuads<paged::Blocks<Encoding::kQ8_0>> = true;
+#endif
+
 // What a part works with: buffers in its scratch memory, each on a line of its own.
 struct Scratch {
   explicit Scratch(const Sizes& sizes, std::byte* memory = nullptr)
@@ -170,8 +181,12 @@ struct Scratch {
     l = reserve(rows);
     all_m = reserve(rows);
     all_l = reserve(rows);
-    panel = reserve(Width() * std::max(kChunkTokens, sizes.depth));
+    constexpr int64_t kBytes = sizeof(float);
+    panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), quads::Buffers::kValueBytes / kBytes));
+    digits = reserve(quads::Buffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
   }
+
+  quads::Buffers quad_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
 
   static constexpr int64_t kLine = 16;
   static float* floats(std::byte* memory) {
@@ -188,6 +203,7 @@ struct Scratch {
   float* all;                    // [rows, depth]: of the chunks so far
   float *m, *l, *all_m, *all_l;  // [rows]: maximum and sum
   float* panel;                  // [depth, Width()] of keys, or [kChunkTokens, Width()] of values
+  float* digits;                 // of q, where it is multiplied so
 };
 
 // Rows times a panel: each sum in the order of k, whatever the number of rows, so that a row has the same bits in every
@@ -331,7 +347,9 @@ float* OutRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit,
   return a.out.as<float>() + token * a.out.strides[0] + head * a.out.strides[1];
 }
 
-void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, float* HWY_RESTRICT q) {
+template <class T>
+void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, const Scratch& scratch) {
+  float* HWY_RESTRICT q = scratch.q;
   const int64_t rows = unit.rows(sizes);
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t token = a.starts[unit.sequence] + unit.first + row / sizes.group;
@@ -339,11 +357,15 @@ void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& un
     const float* from = a.q.as<const float>() + token * a.q.strides[0] + head * a.q.strides[1];
     for (int64_t i = 0; i < sizes.depth; ++i) q[row * sizes.depth + i] = from[i] * a.scale;
   }
+#if THRESHER_PAGED_QUADS
+  if constexpr (kQuads<T>) quads::Digits(q, rows, sizes.depth, scratch.quad_buffers(sizes));
+#endif
 }
 
 // Where the panels of keys of a chunk begin, from that of token `begin` to that before `end`; their values lie
 // Sizes::values() behind them.
 struct Panels {
+  Panels() = default;  // none
   Panels(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk)
       : begin(std::max<int64_t>(unit.begin - chunk * kChunkTokens, 0) / kPanelTokens * kPanelTokens),
         end(std::min(unit.end - chunk * kChunkTokens, kChunkTokens)) {
@@ -356,8 +378,51 @@ struct Panels {
     }
   }
 
-  int64_t begin, end;
+  int64_t begin = 0, end = 0;
   const uint8_t* keys[kChunkPanels] = {};
+};
+
+// Weights of a row from its scores of the chunk that begins at `start`.
+void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
+                int64_t row, const Scratch& scratch) {
+  float* const scores = scratch.scores + row * scratch.scores_ld;
+  const int64_t position = unit.position + row / sizes.group - start;
+  const int64_t row_end = std::min(position + 1, end);
+  const int64_t row_begin = a.window > 0 ? std::max<int64_t>(position - a.window + 1, 0) : 0;
+  if (row_begin >= row_end) {
+    std::fill_n(scores, kChunkTokens, 0.0f);
+    scratch.m[row] = kNoKey;
+    scratch.l[row] = 0;
+    return;
+  }
+  Softmax(scores, row_begin, row_end, end, a.softcap, scratch.m + row, scratch.l + row);
+}
+
+// Asks memory for the panels of a chunk, a share with each step of the work on the one before it.
+class Ahead {
+ public:
+  Ahead(const Panels& panels, const Sizes& sizes, int64_t steps)
+      : panels_(panels),
+        values_(sizes.values()),
+        lines_((kPanelTokens * sizes.row_bytes + kLine - 1) / kLine),
+        share_((2 * kChunkPanels * lines_ + steps - 1) / std::max<int64_t>(steps, 1)) {}
+
+  void Step() {
+    for (int64_t i = 0; i < share_ && part_ < 2 * kChunkPanels; ++i) {
+      const uint8_t* const keys = panels_.keys[part_ / 2];
+      if (keys != nullptr) __builtin_prefetch(keys + part_ % 2 * values_ + line_ * kLine, 0, 2);
+      if (++line_ == lines_) {
+        line_ = 0;
+        ++part_;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const Panels& panels_;
+  int64_t values_, lines_, share_;
+  int64_t part_ = 0, line_ = 0;  // keys and values of each panel in turn
 };
 
 // Of chunk number `chunk` of the sequence: sums, m and l of all rows. Memory is asked for what comes next while it is
@@ -378,19 +443,7 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
     }
     Multiply(scratch.q, sizes.depth, rows, scratch.panel, sizes.depth, scratch.scores + first, scratch.scores_ld);
   }
-  for (int64_t row = 0; row < rows; ++row) {
-    float* const scores = scratch.scores + row * scratch.scores_ld;
-    const int64_t position = unit.position + row / sizes.group - start;
-    const int64_t row_end = std::min(position + 1, end);
-    const int64_t row_begin = a.window > 0 ? std::max<int64_t>(position - a.window + 1, 0) : 0;
-    if (row_begin >= row_end) {
-      std::fill_n(scores, kChunkTokens, 0.0f);
-      scratch.m[row] = kNoKey;
-      scratch.l[row] = 0;
-      continue;
-    }
-    Softmax(scores, row_begin, row_end, end, a.softcap, scratch.m + row, scratch.l + row);
-  }
+  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
   const bool last = unit.end <= start + kChunkTokens;
   const Panels next(a, sizes, unit, last ? chunk : chunk + 1);
   for (int64_t column = 0; column < sizes.depth; column += width) {
@@ -409,6 +462,50 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
   }
 }
 
+#if THRESHER_PAGED_QUADS
+// The same where they are multiplied as integers; `cold`: nobody has asked memory for this chunk.
+void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
+                  const Scratch& scratch, bool cold) {
+  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / quads::kNumbers;
+  const Panels panels(a, sizes, unit, chunk);
+  const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
+  const quads::Buffers buffers = scratch.quad_buffers(sizes);
+  const bool last = unit.end <= start + kChunkTokens;
+  const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
+  Ahead ahead(next, sizes, count + rows + groups * rows);
+  for (int64_t key = begin; key < end; key += kPanelTokens) {
+    const uint8_t* const keys = panels.keys[key / kPanelTokens];
+    if (cold) Prefetch(keys + sizes.values(), kPanelTokens * sizes.row_bytes);
+    quads::Scores(keys, rows, sizes.depth, buffers, scratch.scores + key, scratch.scores_ld);
+    ahead.Step();
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    SoftmaxRow(a, sizes, unit, start, end, row, scratch);
+    ahead.Step();
+  }
+  for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t key = begin; key < end; key += kPanelTokens) {
+      const int64_t at = key - begin;
+      quads::UnpackValues(panels.keys[key / kPanelTokens] + sizes.values(), sizes.row_bytes, group,
+                          std::min(end - key, kPanelTokens), buffers.values + at * quads::kNumbers,
+                          buffers.scales + at);
+    }
+    quads::Sums(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin,
+                scratch.sums + group * quads::kNumbers, scratch.sums_ld, [&] { ahead.Step(); });
+  }
+}
+#endif
+
+// Of one chunk, the way that suits how keys and values are kept.
+template <class T>
+HWY_INLINE void AnyChunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
+                         const Scratch& scratch, [[maybe_unused]] bool cold) {
+#if THRESHER_PAGED_QUADS
+  if constexpr (kQuads<T>) return ChunkOfQuads(a, sizes, unit, chunk, scratch, cold);
+#endif
+  Chunk<T>(a, sizes, unit, chunk, scratch);
+}
+
 template <class T>
 void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
   const Sizes sizes(a);
@@ -421,12 +518,12 @@ void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_pa
       const bool mine = paged::IsMine(cost, cut.cost, part, num_parts);
       cost += rows * (unit.end - unit.begin);
       if (!mine) return;
-      LoadQueries(a, sizes, unit, scratch.q);
+      LoadQueries<T>(a, sizes, unit, scratch);
       std::fill_n(scratch.all, rows * sizes.depth, 0.0f);
       std::fill_n(scratch.all_m, rows, kNoKey);
       std::fill_n(scratch.all_l, rows, 0.0f);
       for (int64_t chunk = 0; chunk < unit.chunks(); ++chunk) {
-        Chunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch);
+        AnyChunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch, chunk == 0);
         for (int64_t row = 0; row < rows; ++row) {
           Merge(scratch.sums + row * scratch.sums_ld, scratch.m[row], scratch.l[row], sizes.depth,
                 scratch.all + row * sizes.depth, scratch.all_m + row, scratch.all_l + row);
@@ -444,9 +541,9 @@ void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_pa
       const bool mine = paged::IsMine(cost, cut.cost, part, num_parts);
       cost += rows * keys;
       if (!mine) continue;
-      if (!loaded) LoadQueries(a, sizes, unit, scratch.q);
+      if (!loaded) LoadQueries<T>(a, sizes, unit, scratch);
+      AnyChunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch, !loaded);
       loaded = true;
-      Chunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch);
       for (int64_t row = 0; row < rows; ++row) {
         float* const kept = a.partial + (slot + row) * (sizes.depth + 2);
         std::copy_n(scratch.sums + row * scratch.sums_ld, sizes.depth, kept);
