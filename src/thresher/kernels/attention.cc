@@ -210,9 +210,10 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
     size_t row = 0;
     for (size_t t = 0; t < tiles.count; ++t) {
       const size_t height = tiles.Height(t);
+      float* tile_out = out + row * out_ld + p * width;
       tile.a = a + row * lda;
-      tile.out = out + row * out_ld + p * width;
-      tile.init = accumulate ? tile.out : nullptr;
+      tile.out = tile_out;
+      tile.init = accumulate ? tile_out : nullptr;
       tile.fetch = {next, 1, MayFetchIntoL1(height)};
       TileForRows(height)(tile);
       row += height;

@@ -29,8 +29,19 @@ void TransposeTile(const T* src, int64_t src_stride, T* dst, int64_t dst_stride,
   int64_t c = 0;
   if constexpr (sizeof(T) == 4) {
     const hn::FixedTag<uint32_t, 4> d;
+    int64_t r = 0;
+    if (columns == 3 && dst_stride == 3) {  // planes of colours
+      for (; r + 4 <= rows; r += 4) {
+        hn::StoreInterleaved3(hn::LoadU(d, src + r), hn::LoadU(d, src + src_stride + r),
+                              hn::LoadU(d, src + 2 * src_stride + r), d, dst + 3 * r);
+      }
+      for (; r < rows; ++r) {
+        for (int64_t k = 0; k < 3; ++k) dst[3 * r + k] = src[k * src_stride + r];
+      }
+      return;
+    }
     for (; c + 4 <= columns; c += 4) {
-      int64_t r = 0;
+      r = 0;
       for (; r + 4 <= rows; r += 4) {
         const T* const from = src + c * src_stride + r;
         HWY_NAMESPACE::StoreTransposed4x4(d, hn::LoadU(d, from), hn::LoadU(d, from + src_stride),
@@ -83,7 +94,7 @@ void Transpose(const Loop<2>& loop, int row_dim, const T* src, T* dst, int part,
 // The dimension that src runs along while dst runs along the last one, or -1.
 int TransposedDim(const Loop<2>& loop) {
   const int last = loop.rank - 1;
-  if (loop.strides[1][last] != 1 || loop.strides[0][last] == 0 || loop.strides[0][last] == 1 || loop.shape[last] < 4)
+  if (loop.strides[1][last] != 1 || loop.strides[0][last] == 0 || loop.strides[0][last] == 1 || loop.shape[last] < 3)
     return -1;
   for (int d = 0; d < last; ++d) {
     if (loop.strides[0][d] == 1 && loop.shape[d] >= 4) return d;

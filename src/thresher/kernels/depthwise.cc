@@ -67,9 +67,8 @@ struct SumsArgs {
   size_t channel;  // of the first sum
   size_t count;    // of channels; whole vectors, or less than one
   size_t group_inputs, group_outputs;
-  size_t term;            // from the weights of an input channel of the group to those of the next one
-  float least, greatest;  // of the result
-  bool bounded;
+  size_t term;         // from the weights of an input channel of the group to those of the next one
+  Bounds bounds = {};  // of the result
   // What the next line of positions will read first of all: lines of x, and positions of each for every sum.
   ptrdiff_t next_line, fetched_line;
   size_t fetched_lines, fetched_positions;
@@ -145,8 +144,8 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
       for (size_t i = 0; i < kSums * args.fetched_positions; ++i)
         __builtin_prefetch(next + i * args.fetched_step, 0, 3);
     }
-    if (args.bounded) {
-      const V least = hn::Set(d, args.least), greatest = hn::Set(d, args.greatest);
+    if (args.bounds.any) {
+      const V least = hn::Set(d, args.bounds.least), greatest = hn::Set(d, args.bounds.greatest);
 #define THRESHER_BOUND(i) s##i = AtMost(d, greatest, AtLeast(d, least, s##i));
       THRESHER_DEPTHWISE_SUMS(THRESHER_BOUND)
 #undef THRESHER_BOUND
@@ -249,15 +248,6 @@ size_t FindTaps(const Windows& w, const WindowPosition& position, const Phase& p
   return count;
 }
 
-// How activations that are bounds are expressed; others are left to Finish.
-bool BoundsOf(Activation activation, SumsArgs* sums) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  sums->bounded = activation != Activation::kNone;
-  sums->least = 0.0f;
-  sums->greatest = activation == Activation::kRelu6 ? 6.0f : kInfinity;
-  return activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6;
-}
-
 // One phase of the positions of `lines` lines.
 void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   const Windows& w = args.windows;
@@ -275,8 +265,8 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   Meeting meetings[kMostDepthwiseTaps];
   alignas(64) float strip[kMostSums * kMaxPanelWidth];
   SumsArgs sums{};
-  const bool direct = BoundsOf(args.activation, &sums) && args.residual == nullptr;
-  sums.bounded = sums.bounded && direct;
+  const bool direct = IsBounds(args.activation, &sums.bounds) && args.residual == nullptr;
+  if (!direct) sums.bounds.any = false;
   const size_t out_step = static_cast<size_t>(w.spread[2] * args.ldc);
   sums.x_step = static_cast<size_t>(w.stride[2] * w.x_strides[2]);
   sums.out_step = direct ? out_step : PanelWidth();

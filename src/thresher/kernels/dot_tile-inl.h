@@ -208,22 +208,18 @@ struct Int8Dot {
 
 #endif
 
-// What a tile computes: out = init + a * b, on `rows` x PanelWidth() elements.
-struct DotTileArgs {
+// What a tile computes: out = init + a * b, ended as TileEnd says.
+struct DotTileArgs : TileEnd {
   const uint8_t* a;  // rows lda bytes apart
   size_t lda;
   const uint8_t* b;
   size_t steps;
   const void* init;  // Sum, rows init_ld elements apart (0: one row for all), or null for zeros
   size_t init_ld;
-  void* out;  // Sum, rows out_ld elements apart
-  size_t out_ld;
-  const float* residual;  // added to sums in float: rows residual_ld apart, or null; may be out
-  size_t residual_ld;
   Fetch fetch;
 };
 
-template <class Dot, int R>
+template <class Dot, int kRows>
 HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   const typename Dot::Tag d;
   using V = hn::Vec<typename Dot::Tag>;
@@ -244,7 +240,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 #define THRESHER_DOT_DECLARE(i)                                \
   V c##i##a = hn::Zero(d);                                     \
   V c##i##b = hn::Zero(d);                                     \
-  if constexpr (i < R) {                                       \
+  if constexpr (i < kRows) {                                   \
     if (init != nullptr) {                                     \
       c##i##a = hn::LoadU(d, init + i * args.init_ld);         \
       c##i##b = hn::LoadU(d, init + i * args.init_ld + lanes); \
@@ -253,7 +249,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   THRESHER_TILE_ROWS(THRESHER_DOT_DECLARE)
 
 #define THRESHER_DOT_STEP(i)                                                                     \
-  if constexpr (i < R) {                                                                         \
+  if constexpr (i < kRows) {                                                                     \
     const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;                  \
     const auto av = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + u * sizeof(uint32_t)); \
     c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                           \
@@ -261,7 +257,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   }
 
 #define THRESHER_DOT_TWO_STEPS(i)                                                 \
-  if constexpr (i < R) {                                                          \
+  if constexpr (i < kRows) {                                                      \
     const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;   \
     const auto first = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda);      \
     const auto second = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + 4); \
@@ -270,7 +266,9 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   }
 
   size_t steps = args.steps;
+  ResultLines result(args, kRows, steps / 2);
   for (; steps >= 2; steps -= 2) {
+    result.Turn();
     FetchLines(fetch, fetched);
     if constexpr (Dot::kTwoSteps) {
       const auto ones = hn::Set(typename Dot::ShortTag(), 1);
@@ -298,29 +296,17 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
     THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
   }
 
-  Sum* out = static_cast<Sum*>(args.out);
+  constexpr int kVectors = kPanelVectors;
   if constexpr (std::is_same_v<Sum, float>) {
-    if (args.residual != nullptr) {
-      const float* residual = args.residual;
-#define THRESHER_DOT_RESIDUAL(i)                                                       \
-  if constexpr (i < R) {                                                               \
-    c##i##a = hn::Add(c##i##a, hn::LoadU(d, residual + i * args.residual_ld));         \
-    c##i##b = hn::Add(c##i##b, hn::LoadU(d, residual + i * args.residual_ld + lanes)); \
+    THRESHER_TILE_END(args)
+  } else {
+    const TileEnd& end = args;
+    Sum* const out = static_cast<Sum*>(end.out);
+    THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
   }
-      THRESHER_TILE_ROWS(THRESHER_DOT_RESIDUAL)
-    }
-  }
-#define THRESHER_DOT_STORE(i)                              \
-  if constexpr (i < R) {                                   \
-    hn::StoreU(c##i##a, d, out + i * args.out_ld);         \
-    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes); \
-  }
-  THRESHER_TILE_ROWS(THRESHER_DOT_STORE)
 #undef THRESHER_DOT_DECLARE
 #undef THRESHER_DOT_STEP
 #undef THRESHER_DOT_TWO_STEPS
-#undef THRESHER_DOT_STORE
-#undef THRESHER_DOT_RESIDUAL
 }
 
 using DotTileFunction = void (*)(const DotTileArgs&);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "hwy/highway.h"
@@ -51,6 +52,13 @@ HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t colum
   std::copy_n(bias + column, columns, padded);
   std::fill(padded + columns, padded + PanelWidth(), 0.0f);
   return padded;
+}
+
+// Whether an activation does nothing but keep results within bounds, if that, and within which.
+HWY_INLINE bool IsBounds(Activation activation, Bounds* bounds) {
+  *bounds = {activation != Activation::kNone, 0.0f,
+             activation == Activation::kRelu6 ? 6.0f : std::numeric_limits<float>::infinity()};
+  return activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6;
 }
 
 // Where the results of a tile go, and the residual that joins them.
@@ -176,6 +184,47 @@ FinishFunction FinishFor(Activation activation) {
   }
   return &Finish<Sum, Activation::kNone>;
 }
+
+// How the tiles of a product end: what can be done while sums are in registers the tile does; Finish does the rest,
+// from where the tile stored them.
+template <class Sum>
+class Ending {
+ public:
+  // Of the arguments of either product; where sums are `scaled`, tiles cannot end them.
+  template <class Args>
+  HWY_INLINE Ending(const Args& args, bool scaled)
+      : finish_(FinishFor<Sum>(args.activation)), residual_first_(args.residual_first) {
+    in_tile_ = IsBounds(args.activation, &bounds_) && !scaled && std::is_same_v<Sum, float>;
+  }
+
+  bool in_tile() const { return in_tile_; }
+  FinishFunction finish() const { return finish_; }
+
+  // What a tile is told whose result goes to `to`, its sums to `sums` (PanelWidth() apart) if Finish wants them.
+  HWY_INLINE TileEnd Of(const TileResult& to, Sum* sums) const {
+    if (!in_tile_) return {sums, PanelWidth(), nullptr, 0};
+    return {to.c, to.ldc, to.residual, to.ldr, residual_first_, bounds_, true, to.columns};
+  }
+
+  // What Finish is told after it: where sums are scaled, the bias is not in them yet.
+  // `scales`: of the panel's columns, or null.
+  HWY_INLINE FinishArgs Rest(const TileResult& to, const Sum* sums, const float* bias, const uint8_t* scales) const {
+    FinishArgs rest{};
+    rest.sums = sums;
+    rest.to = to;
+    rest.residual_first = residual_first_;
+    if (scales == nullptr) return rest;
+    rest.bias = bias;
+    rest.column_scale = reinterpret_cast<const float*>(scales);
+    return rest;
+  }
+
+ private:
+  FinishFunction finish_;
+  Bounds bounds_;
+  bool residual_first_;
+  bool in_tile_;
+};
 
 }  // namespace thresher::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

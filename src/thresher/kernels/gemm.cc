@@ -65,6 +65,14 @@ size_t PanelRows(const Blocking& blocking) {
   return std::max<size_t>(PanelBlockBytes(blocking, kTileRows) / row_bytes / kStepUnit<Panel>, 1) * kStepUnit<Panel>;
 }
 
+// Whether all of k stays in registers and rows are read where they lie: where L2 delivers a panel as fast as it is
+// used, next to rows that push each other out of L1. Zen 4 was faster with blocks of k.
+template <class Panel>
+bool FitsWhole(const GemmArgs& args) {
+  return std::is_same_v<Panel, FloatPanel> && kTileRows >= 14 && IsIntel() && args.blocking.panel_kib == 0 &&
+         StoredBytes<Panel>(static_cast<size_t>(args.k)) <= static_cast<size_t>(Caches().l2) / 4;
+}
+
 // How `rows` rows pass `panels` panels.
 struct RowBlocks {
   bool gathers;
@@ -77,9 +85,9 @@ RowBlocks RowBlocksFor(const GemmArgs& args, size_t rows, size_t panels) {
   const size_t panel_rows = PanelRows<Panel>(args.blocking);
   const size_t most_rows = BlockRows(args.blocking, sizeof(float) * k);
   const bool in_place = args.residual != nullptr && args.residual == args.c;
-  const bool gathers = args.windows != nullptr ||
-                       (k > panel_rows && (rows > most_rows || RowsShareSets(static_cast<size_t>(args.lda))) &&
-                        panels >= kLeastGatherPanels && !in_place);
+  const bool gathers = args.windows != nullptr || (k > panel_rows && !FitsWhole<Panel>(args) &&
+                                                   (rows > most_rows || RowsShareSets(static_cast<size_t>(args.lda))) &&
+                                                   panels >= kLeastGatherPanels && !in_place);
   if (!gathers) return {false, most_rows};
   const size_t fitting = kGatheredFloats / GatheredStride(panel_rows);
   const size_t wanted = args.blocking.most_rows > 0 ? most_rows : size_t{kMostBlockRows};
@@ -150,8 +158,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
   const size_t width = PanelWidth();
   const size_t panel_stride = PanelStride<Panel>(k);
   const size_t rows = range.row_end - range.row_begin;
-  const FinishFunction finish = FinishFor<float>(args.activation);
-  const bool sums_are_result = args.activation == Activation::kNone && !kHasColumnScale<Panel>;
+  const Ending<float> ending(args, kHasColumnScale<Panel>);
   const bool windowed = args.windows != nullptr;
 
   const size_t panel_rows = PanelRows<Panel>(args.blocking);
@@ -174,7 +181,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
     const RowTiles tiles(block_rows,
                          static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
-    const bool whole_k = tiles.count == 1 && direct_panel && args.windows == nullptr;
+    const bool whole_k = direct_panel && !windowed && (tiles.count == 1 || (FitsWhole<Panel>(args) && !gathers));
     const size_t most_k = whole_k ? std::max<size_t>(k, 1) : panel_rows;
     const size_t k_blocks = std::max<size_t>(1, (k + most_k - 1) / most_k);
     const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>;
@@ -186,7 +193,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
       const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-      const bool direct = columns == width && sums_are_result;
+      const bool one_vector = columns <= hn::Lanes(TileTag());
       const size_t k_begin = std::min(k, k_block * k_step);
       const size_t k_end = std::min(k, k_begin + k_step);
       const bool first = k_block == 0;
@@ -216,7 +223,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
                                      tiles.Height(wraps ? 0 : t + 1), width);
           next.residual = nullptr;
           FetchResult(next);
-        } else if (last) {
+        } else if (last && !ending.in_tile()) {
           FetchResult(to);
         }
         tile.a = a + (row - block_begin) * a_stride;
@@ -226,31 +233,16 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
         tile.fetch = kStoredAsFloats && tiles.count == 1
                          ? FetchAlone(height, static_cast<size_t>(RunsFor(height)), block_b, block_bytes, turns, next_b)
                          : FetchShare(tiles, t, block_b, block_bytes, turns, next_b);
-        tile.residual = nullptr;
-        tile.residual_ld = to.ldr;
-        if (last && !direct) {
-          tile.out = in_c ? strip : wait;
-          tile.out_ld = width;
-        } else {
-          tile.out = last ? to.c : wait;
-          tile.out_ld = last ? ldc : wait_ld;
-          if (last) tile.residual = to.residual;
-        }
-        TileFunction run = TileForRows(height);
+        float* const sums = in_c ? strip : wait;
+        static_cast<TileEnd&>(tile) = last ? ending.Of(to, sums) : TileEnd{wait, wait_ld, nullptr, 0};
+        TileFunction run = one_vector ? TileForRows<FloatPanel, kTileRows, 1>(height) : TileForRows(height);
         if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
           if (direct_panel) run = TileForRows<Panel, kDirectTileRows>(height);
         }
         run(tile);
-        if (last && !direct) {
-          FinishArgs end{};
-          end.sums = tile.out;
-          end.to = to;
-          end.residual_first = args.residual_first;
-          if (kHasColumnScale<Panel>) {
-            end.bias = bias;
-            end.column_scale = reinterpret_cast<const float*>(panel_b + StoredBytes<Panel>(k));
-          }
-          finish(end);
+        if (last && !ending.in_tile()) {
+          ending.finish()(
+              ending.Rest(to, sums, bias, kHasColumnScale<Panel> ? panel_b + StoredBytes<Panel>(k) : nullptr));
         }
         row += height;
       }

@@ -147,7 +147,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
   const size_t step_bytes = width * Dot::kLaneBytes;
   const size_t panel_stride = kInt8 ? Int8Stride(k) : steps * step_bytes;
   const size_t rows = range.row_end - range.row_begin;
-  const FinishFunction finish = FinishFor<Sum>(args.activation);
+  const Ending<Sum> ending(args, kInt8);
 
   const size_t most_rows = BlockRows(args.blocking, lda);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
@@ -170,7 +170,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
       const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-      const bool direct = !kInt8 && columns == width && args.activation == Activation::kNone;
+      const uint8_t* const scales = kInt8 ? panel_b + steps * step_bytes : nullptr;
 
       for (size_t b = 0; b < blocks; ++b) {
         const size_t begin = std::min(steps, b * block_steps);
@@ -189,38 +189,23 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
           tile.a = static_cast<const uint8_t*>(args.rows) + row * lda + begin * sizeof(uint32_t);
           tile.init = b == 0 ? static_cast<const void*>(kInt8 ? nullptr : bias) : wait;
           tile.init_ld = b == 0 ? 0 : width;
-          if (last && direct) {
-            tile.out = to.c;
-            tile.out_ld = to.ldc;
-            tile.residual = to.residual;
-          } else {
-            tile.out = wait;
-            tile.out_ld = width;
-            tile.residual = nullptr;
-          }
-          tile.residual_ld = to.ldr;
+          static_cast<TileEnd&>(tile) = last ? ending.Of(to, wait) : TileEnd{wait, width, nullptr, 0};
           const size_t turns = tile.steps / 2;
           const uint8_t* next_b = tile.b + block_bytes;
           tile.fetch = tiles.count == 1 ? FetchAlone(height, 1, tile.b, block_bytes, turns, next_b)
                                         : FetchShare(tiles, t, tile.b, block_bytes, turns, next_b);
-          if (last) FetchResult(to);
+          if (last && !ending.in_tile()) FetchResult(to);
           DotTileForRows<Dot>(height)(tile);
-          if (last && !direct) {
-            FinishArgs finished{};
-            finished.sums = wait;
-            finished.to = to;
-            finished.residual_first = args.residual_first;
+          if (last && !ending.in_tile()) {
+            FinishArgs rest = ending.Rest(to, wait, bias, scales);
             if constexpr (kInt8) {
-              finished.bias = bias;
-              const uint8_t* numbers_end = panel_b + steps * step_bytes;
-              finished.column_scale = reinterpret_cast<const float*>(numbers_end);
-              finished.row_scale = args.scale + row;
+              rest.row_scale = args.scale + row;
               if constexpr (!Int8Dot::kCentred) {
-                finished.column_sum = reinterpret_cast<const int32_t*>(numbers_end + width * sizeof(float));
-                finished.row_zero = args.zero + row;
+                rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
+                rest.row_zero = args.zero + row;
               }
             }
-            finish(finished);
+            ending.finish()(rest);
           }
           row += height;
         }
@@ -245,7 +230,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t number_bytes = NumberBytes<Dot>(k);
   const size_t panel_stride = kInt8 ? Int8Stride(k) : number_bytes;
   const size_t rows = range.row_end - range.row_begin;
-  const FinishFunction finish = FinishFor<Sum>(args.activation);
+  const Ending<Sum> ending(args, kInt8);
 
   const Blocking& blocking = args.blocking;
   const size_t l2 = static_cast<size_t>(Caches().l2);
@@ -292,18 +277,14 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           FetchResult(to);
           unit.Run(tile, tiles.Height(t));
           if (direct) continue;
-          FinishArgs finished{};
-          finished.sums = strip;
-          finished.to = to;
-          finished.residual_first = args.residual_first;
+          const uint8_t* const scales = kInt8 ? panel_b + number_bytes : nullptr;
+          FinishArgs rest = ending.Rest(to, strip, bias, scales);
           if constexpr (kInt8) {
-            finished.bias = bias;
-            finished.column_scale = reinterpret_cast<const float*>(panel_b + number_bytes);
-            finished.column_sum = reinterpret_cast<const int32_t*>(panel_b + number_bytes + width * sizeof(float));
-            finished.row_scale = args.scale + row;
-            finished.row_zero = args.zero + row;
+            rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
+            rest.row_scale = args.scale + row;
+            rest.row_zero = args.zero + row;
           }
-          unit.Finish(finish, finished);
+          unit.Finish(ending.finish(), rest);
         }
       }
     }

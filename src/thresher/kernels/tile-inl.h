@@ -15,17 +15,23 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "hwy/highway.h"
 #include "thresher/base/cpu.h"
+#include "thresher/kernels/math-inl.h"
 
 #undef THRESHER_TILE_ROWS
 #undef THRESHER_TILE_DECLARE
 #undef THRESHER_TILE_STEP
 #undef THRESHER_TILE_STEP1
-#undef THRESHER_TILE_FOLD
+#undef THRESHER_TILE_RESIDUAL
+#undef THRESHER_TILE_PART_OF_RESIDUAL
+#undef THRESHER_TILE_BOUND
 #undef THRESHER_TILE_STORE
+#undef THRESHER_TILE_STORE_PART
+#undef THRESHER_TILE_END
 
 #define THRESHER_TILE_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
 
@@ -83,20 +89,122 @@ struct Fetch {
   bool into_l1 = false;  // else into L2
 };
 
-// What a tile computes: out = init + a * b + residual, on `rows` x PanelWidth() elements.
-struct TileArgs {
+// Between which results are kept, by an activation that does nothing else.
+struct Bounds {
+  bool any = false;
+  float least = 0.0f, greatest = 0.0f;
+};
+
+// What becomes of a tile's sums. Sums in int32 are stored as they are, all of them.
+struct TileEnd {
+  void* out;  // rows out_ld elements apart
+  size_t out_ld;
+  const float* residual;  // is added: rows residual_ld apart, or null; may be out
+  size_t residual_ld;
+  bool residual_first = false;  // before they are kept within bounds
+  Bounds bounds = {};
+  bool fetches = false;                                 // what of out and residual is not in L1
+  size_t columns = std::numeric_limits<size_t>::max();  // of the tile's, the first of which are stored
+};
+
+// The stores come at once at a tile's end, more lines than the processor can have under way: a tile fetches them, and
+// the residual's, row by row while it multiplies.
+class ResultLines {
+ public:
+  // Of `rows` rows of a tile that has `turns` turns to fetch them in; those that have none are fetched now.
+  HWY_INLINE ResultLines(const TileEnd& end, size_t rows, size_t turns) : rows_(end.fetches ? rows : 0) {
+    out_ = static_cast<const float*>(end.out);
+    residual_ = end.residual;
+    out_ld_ = end.out_ld;
+    residual_ld_ = end.residual_ld;
+    while (rows_ > turns) Turn();
+  }
+  HWY_INLINE void Turn() {
+    if (rows_ == 0) return;
+    --rows_;
+    __builtin_prefetch(out_, 1, 3);
+    __builtin_prefetch(out_ + kLine, 1, 3);
+    out_ += out_ld_;
+    if (residual_ == nullptr) return;
+    __builtin_prefetch(residual_, 0, 3);
+    __builtin_prefetch(residual_ + kLine, 0, 3);
+    residual_ += residual_ld_;
+  }
+
+ private:
+  static constexpr size_t kLine = 64 / sizeof(float);
+  size_t rows_;
+  const float* out_;
+  const float* residual_;
+  size_t out_ld_, residual_ld_;
+};
+
+// What a tile computes: out = init + a * b, ended as TileEnd says.
+struct TileArgs : TileEnd {
   const float* a;  // rows lda apart
   size_t lda;
   const void* b;  // packed panel
   size_t k;
   const float* init;  // rows init_ld apart (0: one row for all, such as a bias), or null for zeros
   size_t init_ld;
-  float* out;  // rows out_ld apart
-  size_t out_ld;
-  const float* residual;  // rows residual_ld apart, or null; may be out
-  size_t residual_ld;
   Fetch fetch;
 };
+
+// The end of a tile of kRows rows and kVectors vectors of sums in float.
+#define THRESHER_TILE_RESIDUAL(i)                                                                                 \
+  if constexpr (i < kRows) {                                                                                      \
+    c##i##a = hn::Add(c##i##a, hn::LoadU(d, residual + i * end.residual_ld));                                     \
+    if constexpr (kVectors > 1) c##i##b = hn::Add(c##i##b, hn::LoadU(d, residual + i * end.residual_ld + lanes)); \
+  }
+#define THRESHER_TILE_PART_OF_RESIDUAL(i)                                                      \
+  if constexpr (i < kRows) {                                                                   \
+    c##i##a = hn::Add(c##i##a, hn::LoadN(d, residual + i * end.residual_ld, left));            \
+    if constexpr (kVectors > 1)                                                                \
+      c##i##b = hn::Add(c##i##b, hn::LoadN(d, residual + i * end.residual_ld + lanes, right)); \
+  }
+#define THRESHER_TILE_BOUND(i)                                                             \
+  if constexpr (i < kRows) {                                                               \
+    c##i##a = AtMost(d, greatest, AtLeast(d, least, c##i##a));                             \
+    if constexpr (kVectors > 1) c##i##b = AtMost(d, greatest, AtLeast(d, least, c##i##b)); \
+  }
+#define THRESHER_TILE_STORE(i)                                                        \
+  if constexpr (i < kRows) {                                                          \
+    hn::StoreU(c##i##a, d, out + i * end.out_ld);                                     \
+    if constexpr (kVectors > 1) hn::StoreU(c##i##b, d, out + i * end.out_ld + lanes); \
+  }
+#define THRESHER_TILE_STORE_PART(i)                                                          \
+  if constexpr (i < kRows) {                                                                 \
+    hn::StoreN(c##i##a, d, out + i * end.out_ld, left);                                      \
+    if constexpr (kVectors > 1) hn::StoreN(c##i##b, d, out + i * end.out_ld + lanes, right); \
+  }
+#define THRESHER_TILE_END(args)                                            \
+  {                                                                        \
+    const TileEnd& end = args;                                             \
+    const bool whole = end.columns >= kVectors * lanes;                    \
+    const size_t left = std::min(end.columns, lanes);                      \
+    const size_t right = whole ? lanes : end.columns - left;               \
+    const V least = hn::Set(d, end.bounds.least);                          \
+    const V greatest = hn::Set(d, end.bounds.greatest);                    \
+    if (end.bounds.any && !end.residual_first) {                           \
+      THRESHER_TILE_ROWS(THRESHER_TILE_BOUND)                              \
+    }                                                                      \
+    if (const float* const residual = end.residual; residual != nullptr) { \
+      if (whole) {                                                         \
+        THRESHER_TILE_ROWS(THRESHER_TILE_RESIDUAL)                         \
+      } else {                                                             \
+        THRESHER_TILE_ROWS(THRESHER_TILE_PART_OF_RESIDUAL)                 \
+      }                                                                    \
+    }                                                                      \
+    if (end.bounds.any && end.residual_first) {                            \
+      THRESHER_TILE_ROWS(THRESHER_TILE_BOUND)                              \
+    }                                                                      \
+    float* const out = static_cast<float*>(end.out);                       \
+    if (whole) {                                                           \
+      THRESHER_TILE_ROWS(THRESHER_TILE_STORE)                              \
+    } else {                                                               \
+      THRESHER_TILE_ROWS(THRESHER_TILE_STORE_PART)                         \
+    }                                                                      \
+  }
 
 // Zen 4 lets tall tiles wait for what they fetched into L2; tiles of few rows are held up by fetching into L1.
 constexpr bool MayFetchIntoL1(size_t rows) { return rows > 8; }
@@ -113,10 +221,10 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
 
 // S > 1 splits k into S runs, each with accumulators of its own: that hides the latency of the multiply-adds when R
 // alone is too small, and reads the panel as S streams, because one stream does not use all of a core's memory
-// bandwidth.
-template <class Panel, int R, int S>
+// bandwidth. A tile of one vector is for a last panel whose columns fill no more: it leaves the other vector alone.
+template <class Panel, int kRows, int S, int kVectors = kPanelVectors>
 HWY_NOINLINE void RunTile(const TileArgs& args) {
-  static_assert(R * S <= 14);
+  static_assert(kRows * S <= 14 && kVectors <= kPanelVectors);
   const TileTag d;
   using V = hn::Vec<TileTag>;
   const size_t lanes = hn::Lanes(d);
@@ -134,50 +242,52 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   const size_t run = S > 1 ? args.k / S / 4 * 4 : args.k;
   const size_t run_bytes = S > 1 ? Panel::Bytes(run) : 0;
 
-#define THRESHER_TILE_DECLARE(i)                                    \
-  V c##i##a = hn::Zero(d);                                          \
-  V c##i##b = hn::Zero(d);                                          \
-  if constexpr (i < R) {                                            \
-    if (args.init != nullptr) {                                     \
-      c##i##a = hn::LoadU(d, args.init + i * args.init_ld);         \
-      c##i##b = hn::LoadU(d, args.init + i * args.init_ld + lanes); \
-    }                                                               \
+#define THRESHER_TILE_DECLARE(i)                                                                \
+  V c##i##a = hn::Zero(d);                                                                      \
+  V c##i##b = hn::Zero(d);                                                                      \
+  if constexpr (i < kRows) {                                                                    \
+    if (args.init != nullptr) {                                                                 \
+      c##i##a = hn::LoadU(d, args.init + i * args.init_ld);                                     \
+      if constexpr (kVectors > 1) c##i##b = hn::LoadU(d, args.init + i * args.init_ld + lanes); \
+    }                                                                                           \
   }
   THRESHER_TILE_ROWS(THRESHER_TILE_DECLARE)
 
-  // Accumulator i belongs to row i % R and to run i / R.
-#define THRESHER_TILE_STEP(i)                                                           \
-  if constexpr (i < R * S) {                                                            \
-    constexpr int r = i % R;                                                            \
-    constexpr int s = i / R;                                                            \
-    const float* p = r < 3 ? a0 : r < 6 ? a1 : r < 9 ? a2 : r < 12 ? a3 : a4;           \
-    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + s * run + u]);         \
-    THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a); \
-    THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
+  // Accumulator i belongs to row i % kRows and to run i / kRows.
+#define THRESHER_TILE_STEP(i)                                                                                       \
+  if constexpr (i < kRows * S) {                                                                                    \
+    constexpr int r = i % kRows;                                                                                    \
+    constexpr int s = i / kRows;                                                                                    \
+    const float* p = r < 3 ? a0 : r < 6 ? a1 : r < 9 ? a2 : r < 12 ? a3 : a4;                                       \
+    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + s * run + u]);                                     \
+    THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a);                             \
+    if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
   }
-#define THRESHER_TILE_K(u_value)                                         \
-  {                                                                      \
-    constexpr size_t u = u_value;                                        \
-    const V b0a = Panel::Load(d, b, u, 0);                               \
-    const V b0b = Panel::Load(d, b, u, 1);                               \
-    const V b1a = S > 1 ? Panel::Load(d, b + run_bytes, u, 0) : b0a;     \
-    const V b1b = S > 1 ? Panel::Load(d, b + run_bytes, u, 1) : b0b;     \
-    const V b2a = S > 2 ? Panel::Load(d, b + 2 * run_bytes, u, 0) : b0a; \
-    const V b2b = S > 2 ? Panel::Load(d, b + 2 * run_bytes, u, 1) : b0b; \
-    const V b3a = S > 3 ? Panel::Load(d, b + 3 * run_bytes, u, 0) : b0a; \
-    const V b3b = S > 3 ? Panel::Load(d, b + 3 * run_bytes, u, 1) : b0b; \
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                               \
+#define THRESHER_TILE_K(u_value)                                                         \
+  {                                                                                      \
+    constexpr size_t u = u_value;                                                        \
+    const V b0a = Panel::Load(d, b, u, 0);                                               \
+    const V b0b = kVectors > 1 ? Panel::Load(d, b, u, 1) : b0a;                          \
+    const V b1a = S > 1 ? Panel::Load(d, b + run_bytes, u, 0) : b0a;                     \
+    const V b1b = S > 1 && kVectors > 1 ? Panel::Load(d, b + run_bytes, u, 1) : b0b;     \
+    const V b2a = S > 2 ? Panel::Load(d, b + 2 * run_bytes, u, 0) : b0a;                 \
+    const V b2b = S > 2 && kVectors > 1 ? Panel::Load(d, b + 2 * run_bytes, u, 1) : b0b; \
+    const V b3a = S > 3 ? Panel::Load(d, b + 3 * run_bytes, u, 0) : b0a;                 \
+    const V b3b = S > 3 && kVectors > 1 ? Panel::Load(d, b + 3 * run_bytes, u, 1) : b0b; \
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                               \
   }
 #define THRESHER_TILE_STEP1(i)                                                \
-  if constexpr (i < R) {                                                      \
+  if constexpr (i < kRows) {                                                  \
     const float* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4; \
     const V av = hn::Set(d, p[static_cast<size_t>(i % 3) * lda]);             \
     THRESHER_TILE_FMA(av, b0a, c##i##a);                                      \
-    THRESHER_TILE_FMA(av, b0b, c##i##b);                                      \
+    if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, b0b, c##i##b);          \
   }
 
+  ResultLines result(args, kRows, args.k / S / 4);
   size_t k = run;
   for (; k >= 4; k -= 4) {
+    result.Turn();
     for (size_t s = 0; s < S; ++s) FetchLines(fetch, fetched + s * run_bytes);
     THRESHER_TILE_K(0)
     THRESHER_TILE_K(1)
@@ -200,22 +310,22 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   }
   for (size_t j = 0; j < k; ++j) {
     const V b0a = Panel::Load(d, b, j, 0);
-    const V b0b = Panel::Load(d, b, j, 1);
+    const V b0b = kVectors > 1 ? Panel::Load(d, b, j, 1) : b0a;
     THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
     ++a0, ++a1, ++a2, ++a3, ++a4;
   }
 #undef THRESHER_TILE_K
 
   // The sums of the other sets join those of set 0. Only rows below 3 are ever split.
-  if constexpr (R == 1 && S == 4) {
+  if constexpr (kRows == 1 && S == 4) {
     c0a = hn::Add(hn::Add(c0a, c1a), hn::Add(c2a, c3a));
     c0b = hn::Add(hn::Add(c0b, c1b), hn::Add(c2b, c3b));
-  } else if constexpr (R == 2 && S == 2) {
+  } else if constexpr (kRows == 2 && S == 2) {
     c0a = hn::Add(c0a, c2a);
     c0b = hn::Add(c0b, c2b);
     c1a = hn::Add(c1a, c3a);
     c1b = hn::Add(c1b, c3b);
-  } else if constexpr (R == 3 && S == 2) {
+  } else if constexpr (kRows == 3 && S == 2) {
     c0a = hn::Add(c0a, c3a);
     c0b = hn::Add(c0b, c3b);
     c1a = hn::Add(c1a, c4a);
@@ -226,27 +336,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     static_assert(S == 1);
   }
 
-  float* out = args.out;
-  if (args.residual == nullptr) {
-#define THRESHER_TILE_STORE(i)                             \
-  if constexpr (i < R) {                                   \
-    hn::StoreU(c##i##a, d, out + i * args.out_ld);         \
-    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes); \
-  }
-    THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
-  } else {
-    const float* residual = args.residual;
-#undef THRESHER_TILE_STORE
-#define THRESHER_TILE_STORE(i)                                          \
-  if constexpr (i < R) {                                                \
-    const float* ri = residual + i * args.residual_ld;                  \
-    const V ra = hn::LoadU(d, ri);                                      \
-    const V rb = hn::LoadU(d, ri + lanes);                              \
-    hn::StoreU(hn::Add(c##i##a, ra), d, out + i * args.out_ld);         \
-    hn::StoreU(hn::Add(c##i##b, rb), d, out + i * args.out_ld + lanes); \
-  }
-    THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
-  }
+  THRESHER_TILE_END(args)
 }
 
 using TileFunction = void (*)(const TileArgs&);
@@ -257,16 +347,16 @@ constexpr int RunsFor(size_t rows) {
   return rows <= 3 ? 2 : 1;
 }
 
-template <class Panel, size_t... I>
+template <class Panel, int kVectors, size_t... I>
 constexpr TileFunction TileAt(size_t index, std::index_sequence<I...>) {
-  constexpr TileFunction table[] = {&RunTile<Panel, static_cast<int>(I) + 1, RunsFor(I + 1)>...};
+  constexpr TileFunction table[] = {&RunTile<Panel, static_cast<int>(I) + 1, RunsFor(I + 1), kVectors>...};
   return table[index];
 }
 
 // 1 <= rows <= kMostRows.
-template <class Panel = FloatPanel, int kMostRows = kTileRows>
+template <class Panel = FloatPanel, int kMostRows = kTileRows, int kVectors = kPanelVectors>
 HWY_INLINE TileFunction TileForRows(size_t rows) {
-  return TileAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
+  return TileAt<Panel, kVectors>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
 }
 
 // Cuts `rows` rows into tiles of nearly equal height, at most `most`: with two accumulators a row, a tile of one or two

@@ -285,8 +285,8 @@ class WindowProduct {
     const size_t width = PanelWidth();
     const size_t column = panel * width;
     const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
-    const bool direct = columns == width && args_.activation == Activation::kNone && !column_scale_;
-    const FinishFunction finish = FinishFor<float>(args_.activation);
+    const Ending<float> ending(args_, column_scale_);
+    const bool one_vector = columns <= hn::Lanes(TileTag());
     alignas(64) float padded_bias[kMaxPanelWidth];
     const float* const a = reading_.copies ? copies_ : args_.a;
     WindowTileArgs tile;
@@ -296,29 +296,22 @@ class WindowProduct {
     tile.b = b;
     tile.k = reading_.run;
     tile.init = column_scale_ ? nullptr : bias;
+    const uint8_t* const scales = column_scale_ ? b + Panel::Bytes(static_cast<size_t>(args_.k)) : nullptr;
     for (size_t i = 0; i < num_tiles_; ++i) {
       const WindowTile& t = tables_.tiles[i];
       const TileResult to = ResultAt(args_, t.row, column, t.first + t.second, columns);
-      FetchResult(to);
+      if (!ending.in_tile()) FetchResult(to);
       tile.a = a + t.a;
       tile.second = t.to_second;
       tile.runs = tables_.runs + t.runs;
       tile.num_runs = t.num_runs;
-      tile.residual = direct ? to.residual : nullptr;
-      tile.residual_ld = to.ldr;
-      tile.out = direct ? to.c : strip_;
-      tile.out_ld = direct ? to.ldc : width;
-      WindowTileFor<Panel>(t.first, t.second)(tile);
-      if (direct) continue;
-      FinishArgs end{};
-      end.sums = strip_;
-      end.to = to;
-      end.residual_first = args_.residual_first;
-      if (column_scale_) {
-        end.bias = bias;
-        end.column_scale = reinterpret_cast<const float*>(b + Panel::Bytes(static_cast<size_t>(args_.k)));
+      static_cast<TileEnd&>(tile) = ending.Of(to, strip_);
+      WindowTileFunction run = WindowTileFor<Panel>(t.first, t.second);
+      if constexpr (std::is_same_v<Panel, FloatPanel>) {
+        if (one_vector) run = WindowTileFor<Panel, 1>(t.first, t.second);
       }
-      finish(end);
+      run(tile);
+      if (!ending.in_tile()) ending.finish()(ending.Rest(to, strip_, bias, scales));
     }
   }
 

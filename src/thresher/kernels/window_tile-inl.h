@@ -24,7 +24,6 @@
 #undef THRESHER_WINDOW_ROW
 #undef THRESHER_WINDOW_STEP
 #undef THRESHER_WINDOW_K
-#undef THRESHER_WINDOW_STORE
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -44,8 +43,8 @@ struct WindowRun {
   size_t b;     // rows of the panel
 };
 
-// out = init + a * b + residual, on the rows of both groups, one group behind the other, x PanelWidth() elements.
-struct WindowTileArgs {
+// out = init + a * b, on the rows of both groups, one group behind the other, ended as TileEnd says.
+struct WindowTileArgs : TileEnd {
   const float* a;    // of the first group's first row
   ptrdiff_t second;  // elements from there to the second group's first row
   size_t lda;        // from one row of a group to the next
@@ -54,27 +53,24 @@ struct WindowTileArgs {
   size_t num_runs;
   size_t k;           // of each run; of panels that store pairs of rows, an even number
   const float* init;  // one row for all, or null for zeros
-  float* out;
-  size_t out_ld;
-  const float* residual;  // rows residual_ld apart, or null
-  size_t residual_ld;
 };
 
-template <class Panel, int G1, int G2>
+template <class Panel, int G1, int G2, int kVectors>
 HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
-  static_assert(G1 <= kGroupRows && G2 <= G1);
+  static_assert(G1 <= kGroupRows && G2 <= G1 && kVectors <= kPanelVectors);
+  constexpr int kRows = G1 + G2;
   const TileTag d;
   using V = hn::Vec<TileTag>;
   const size_t lanes = hn::Lanes(d);
   const size_t lda = args.lda;
-#define THRESHER_WINDOW_DECLARE(i)               \
-  V c##i##a = hn::Zero(d);                       \
-  V c##i##b = hn::Zero(d);                       \
-  if constexpr (i < G1 + G2) {                   \
-    if (args.init != nullptr) {                  \
-      c##i##a = hn::LoadU(d, args.init);         \
-      c##i##b = hn::LoadU(d, args.init + lanes); \
-    }                                            \
+#define THRESHER_WINDOW_DECLARE(i)                                           \
+  V c##i##a = hn::Zero(d);                                                   \
+  V c##i##b = hn::Zero(d);                                                   \
+  if constexpr (i < kRows) {                                                 \
+    if (args.init != nullptr) {                                              \
+      c##i##a = hn::LoadU(d, args.init);                                     \
+      if constexpr (kVectors > 1) c##i##b = hn::LoadU(d, args.init + lanes); \
+    }                                                                        \
   }
   THRESHER_TILE_ROWS(THRESHER_WINDOW_DECLARE)
 
@@ -86,19 +82,20 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
           : (i - G1 < 3   ? q0 \
              : i - G1 < 6 ? q1 \
                           : q2))[(i < G1 ? i : i - G1) % 3 * lda + u]
-#define THRESHER_WINDOW_STEP(i)                      \
-  if constexpr (i < G1 + G2) {                       \
-    const V av = hn::Set(d, THRESHER_WINDOW_ROW(i)); \
-    THRESHER_TILE_FMA(av, ba, c##i##a);              \
-    THRESHER_TILE_FMA(av, bb, c##i##b);              \
+#define THRESHER_WINDOW_STEP(i)                                     \
+  if constexpr (i < kRows) {                                        \
+    const V av = hn::Set(d, THRESHER_WINDOW_ROW(i));                \
+    THRESHER_TILE_FMA(av, ba, c##i##a);                             \
+    if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, bb, c##i##b); \
   }
-#define THRESHER_WINDOW_K(u_value)           \
-  {                                          \
-    constexpr size_t u = u_value;            \
-    const V ba = Panel::Load(d, b, u, 0);    \
-    const V bb = Panel::Load(d, b, u, 1);    \
-    THRESHER_TILE_ROWS(THRESHER_WINDOW_STEP) \
+#define THRESHER_WINDOW_K(u_value)                            \
+  {                                                           \
+    constexpr size_t u = u_value;                             \
+    const V ba = Panel::Load(d, b, u, 0);                     \
+    const V bb = kVectors > 1 ? Panel::Load(d, b, u, 1) : ba; \
+    THRESHER_TILE_ROWS(THRESHER_WINDOW_STEP)                  \
   }
+  ResultLines result(args, kRows, args.num_runs * (args.k / 4));
   for (const WindowRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b) + Panel::Bytes(run->b);
     const float* HWY_RESTRICT p0 = args.a + run->a;
@@ -109,6 +106,7 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     const float* HWY_RESTRICT q2 = q1 + 3 * lda;
     size_t k = args.k;
     for (; k >= 4; k -= 4) {
+      result.Turn();
       for (size_t line = 0; line < Panel::Bytes(4); line += 64) __builtin_prefetch(b + kFetchBytes + line, 0, 3);
       THRESHER_WINDOW_K(0)
       THRESHER_WINDOW_K(1)
@@ -133,18 +131,7 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     }
   }
 
-  float* out = args.out;
-  const float* residual = args.residual;
-#define THRESHER_WINDOW_STORE(i)                                                         \
-  if constexpr (i < G1 + G2) {                                                           \
-    if (residual != nullptr) {                                                           \
-      c##i##a = hn::Add(c##i##a, hn::LoadU(d, residual + i * args.residual_ld));         \
-      c##i##b = hn::Add(c##i##b, hn::LoadU(d, residual + i * args.residual_ld + lanes)); \
-    }                                                                                    \
-    hn::StoreU(c##i##a, d, out + i * args.out_ld);                                       \
-    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes);                               \
-  }
-  THRESHER_TILE_ROWS(THRESHER_WINDOW_STORE)
+  THRESHER_TILE_END(args)
 }
 
 using WindowTileFunction = void (*)(const WindowTileArgs&);
@@ -153,17 +140,17 @@ using WindowTileFunction = void (*)(const WindowTileArgs&);
 constexpr int FirstRows(size_t entry) { return static_cast<int>(entry / 3) + 1; }
 constexpr int SecondRows(size_t entry) { return entry % 3 == 0 ? 0 : static_cast<int>(entry / 3 + entry % 3) - 1; }
 
-template <class Panel, size_t... I>
+template <class Panel, int kVectors, size_t... I>
 WindowTileFunction WindowTileAt(size_t entry, std::index_sequence<I...>) {
-  static constexpr WindowTileFunction table[] = {&RunWindowTile<Panel, FirstRows(I), SecondRows(I)>...};
+  static constexpr WindowTileFunction table[] = {&RunWindowTile<Panel, FirstRows(I), SecondRows(I), kVectors>...};
   return table[entry];
 }
 
 // 1 <= first <= kGroupRows; second is 0, first - 1 or first.
-template <class Panel>
+template <class Panel, int kVectors = kPanelVectors>
 HWY_INLINE WindowTileFunction WindowTileFor(size_t first, size_t second) {
   const size_t kind = second == 0 ? 0 : second == first ? 2 : 1;
-  return WindowTileAt<Panel>((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kGroupRows>());
+  return WindowTileAt<Panel, kVectors>((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kGroupRows>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

@@ -169,6 +169,17 @@ TEST(ConvolutionTest, Epilogues) {
   }
 }
 
+// The last panel by one vector or by two, its last columns stored by themselves.
+TEST(ConvolutionTest, EveryColumnRemainder) {
+  for (int64_t n = 1; n <= 66; ++n) {
+    CheckProduct({.axes = {{.in = 9, .kernel = 3, .before = 1, .after = 1}},
+                  .n = n,
+                  .residual = true,
+                  .residual_first = n % 2 == 0,
+                  .activation = Activation::kRelu6});
+  }
+}
+
 TEST(ConvolutionTest, EveryFormOfWeights) {
   const std::vector<Axis> axes = {{.in = 9, .kernel = 3, .before = 1, .after = 1}, {.in = 5, .kernel = 2}};
   for (const Precision precision :

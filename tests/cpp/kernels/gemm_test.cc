@@ -24,6 +24,7 @@ struct Case {
   bool bias = false;
   enum { kNoResidual, kResidual, kInPlace } residual = kNoResidual;
   Activation activation = Activation::kNone;
+  bool residual_first = false;
   bool transposed = true;  // b is [n, k], as in torch Linear
   int64_t extra = 0;       // what every leading dimension exceeds its row by
   int num_parts = 1;
@@ -35,8 +36,9 @@ constexpr float kUntouched = 12345.0f;
 void Check(const Case& c) {
   SCOPED_TRACE("m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " k " + std::to_string(c.k) + " bias " +
                std::to_string(c.bias) + " residual " + std::to_string(c.residual) + " act " +
-               std::string(Name(c.activation)) + " transposed " + std::to_string(c.transposed) + " extra " +
-               std::to_string(c.extra) + " parts " + std::to_string(c.num_parts) + " " + testing::ToString(c.blocking));
+               std::string(Name(c.activation)) + " residual first " + std::to_string(c.residual_first) +
+               " transposed " + std::to_string(c.transposed) + " extra " + std::to_string(c.extra) + " parts " +
+               std::to_string(c.num_parts) + " " + testing::ToString(c.blocking));
   const int64_t lda = c.k + c.extra;
   const int64_t ldc = c.n + c.extra;
   const int64_t ldb = (c.transposed ? c.k : c.n) + c.extra;
@@ -61,6 +63,7 @@ void Check(const Case& c) {
                                                   : residual.data() + 1;
   args.ldr = ldc;
   args.activation = c.activation;
+  args.residual_first = c.residual_first;
   args.blocking = c.blocking;
   GemmReference(args, b.data() + 1, stride_k, stride_n);
 
@@ -87,7 +90,10 @@ TEST(GemmTest, EveryRowRemainder) {
 }
 
 TEST(GemmTest, EveryColumnRemainder) {
-  for (int64_t n = 1; n <= 70; ++n) Check({.m = 7, .n = n, .k = 21, .bias = true, .residual = Case::kResidual});
+  for (int64_t n = 1; n <= 70; ++n) {
+    Check({.m = 7, .n = n, .k = 21, .bias = true, .residual = Case::kResidual});
+    Check({.m = 15, .n = n, .k = 66, .residual = Case::kResidual, .activation = Activation::kRelu6, .extra = 3});
+  }
 }
 
 TEST(GemmTest, EveryDepthRemainder) {
@@ -118,8 +124,18 @@ TEST(GemmTest, GatheredRows) {
   for (const int64_t k : {2048, 4096}) {
     for (const int64_t n : {127, 128, 290}) {
       for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
-        Check({.m = 29, .n = n, .k = k, .bias = true, .residual = residual});
-        Check({.m = 29, .n = n, .k = k, .bias = true, .residual = residual, .activation = Activation::kRelu});
+        for (const int32_t panel_kib : {0, 64}) {  // where a panel fits L2 as a whole, nothing is gathered by default
+          const Blocking blocking = {.panel_kib = panel_kib};
+          Check({.m = 29, .n = n, .k = k, .bias = true, .residual = residual, .blocking = blocking});
+          Check({.m = 29,
+                 .n = n,
+                 .k = k,
+                 .bias = true,
+                 .residual = residual,
+                 .activation = Activation::kRelu,
+                 .residual_first = n == 128,
+                 .blocking = blocking});
+        }
       }
     }
   }
@@ -133,12 +149,15 @@ TEST(GemmTest, Epilogues) {
   for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
     for (const bool bias : {false, true}) {
       for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
-        Check({.m = 13,
-               .n = 75,
-               .k = 30,
-               .bias = bias,
-               .residual = residual,
-               .activation = static_cast<Activation>(act)});
+        for (const bool residual_first : {false, true}) {
+          Check({.m = 13,
+                 .n = 75,
+                 .k = 30,
+                 .bias = bias,
+                 .residual = residual,
+                 .activation = static_cast<Activation>(act),
+                 .residual_first = residual_first});
+        }
       }
     }
   }
