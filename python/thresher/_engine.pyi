@@ -104,6 +104,10 @@ class Device:
     """Where kernels run: the CPU, or a device of a library of kernels."""
 
     def __init__(self, library: str | None = None, index: int = 0) -> None: ...
+    @staticmethod
+    def of_rank(rank: int, size: int, *, all_reduce: int, all_gather: int, type: int, sum: int, group: int) -> Device:
+        """The CPU of one rank among `size`: addresses of the MPI library's functions, and its handles."""
+
     @property
     def info(self) -> dict[str, Any]: ...
     def empty(self, nbytes: int) -> DeviceBuffer: ...
@@ -413,6 +417,9 @@ def profile_now_ns() -> int:
 def profile_record(section: str, name: str, start_ns: int, end_ns: int) -> None: ...
 def profile_events() -> list[dict[str, Any]]:
     """Every kind of event: number, name, area ("engine": exists today) and doc."""
+
+def profile_rank(rank: int, size: int) -> None:
+    """Which process this is, in reports and traces, among those that run one model together."""
 
 def profile_site(name: str, section: str = "call") -> int:
     """The number of a place, for profile_event()."""

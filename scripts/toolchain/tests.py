@@ -18,6 +18,7 @@ PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
 # The table of docs/serving.md#what-is-tested, the tests that take minutes included.
 SERVE_TESTS = (
     "tests/browser/test_serve_page.py",
+    "tests/python/test_llm_ranks.py",
     *(
         f"tests/python/test_serve_{name}.py"
         for name in (

@@ -21,8 +21,8 @@ from serving import serve_command, serving, write_model
 pytest.importorskip("uvicorn")
 
 from thresher.llm import LLM
+from thresher.machine import core_slices
 from thresher.serve.prefixes import Prefixes, blocks_of
-from thresher.serve.workers import core_slices
 
 _TEXT = "the cat sat on the mat and looked at the moon while a dog ran round the old house in the rain"
 _WORDS = _TEXT.split()

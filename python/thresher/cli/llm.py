@@ -11,7 +11,7 @@ import typer
 from thresher.cli.common import Command, JsonFile, colored, console, fail, write_json
 
 if TYPE_CHECKING:
-    from thresher.llm import LLM, SamplingParams
+    from thresher.llm import LLM, RankGroup, SamplingParams
 
 _RUN_EPILOG = """
 Examples:
@@ -19,6 +19,7 @@ Examples:
 - `thresher llm run SmolLM2-135M-Instruct "What is the capital of France?"` answers and ends
 - `thresher llm run model "Write a haiku" --draft-model small` lets a smaller model guess: the same answer, sooner
 - `thresher llm run model "Once upon a time" --raw --max-tokens 100` continues the text as it stands
+- `mpirun -n 2 thresher llm run model "Hello" --tensor-parallel` has two processes compute half of each layer
 """
 _CHAT_EPILOG = """
 Examples:
@@ -56,6 +57,9 @@ Speculation = Annotated[
 DraftModel = Annotated[
     Path | None, typer.Option("--draft-model", metavar="MODEL", help="A smaller model with the same tokens guesses.")
 ]
+TensorParallel = Annotated[
+    bool, typer.Option("--tensor-parallel", help="One rank of several, started by mpirun: each computes a share.")
+]
 Threads = Annotated[int, typer.Option("--threads", metavar="N", min=0, help="0: as many as the engine has.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Of the answer.")]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the most likely token.")]
@@ -91,12 +95,15 @@ def _run(
     draft_model: DraftModel = None,
     threads: Threads = 0,
     device: Device = "cpu",
+    tensor_parallel: TensorParallel = False,
 ) -> None:
     """Answer one prompt."""
+    ranks = join_ranks(tensor_parallel)
     params = _params(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     how = {"precision": precision, "weights": weights, "kv_cache": kv_cache}
     guesses = {"speculation": speculation, "draft_model": draft_model}
-    with _load(model, {"max_length": max_length, "num_threads": threads, "device": device, **how, **guesses}) as llm:
+    options = {"max_length": max_length, "num_threads": threads, "device": device, "ranks": ranks, **how, **guesses}
+    with _load(model, options) as llm:
         if raw or llm.tokenizer is None or llm.tokenizer.template is None:
             _print_stream(llm, llm.encode(prompt), params)
         else:
@@ -155,12 +162,14 @@ def _bench(
     draft_model: DraftModel = None,
     threads: Threads = 0,
     device: Device = "cpu",
+    tensor_parallel: TensorParallel = False,
 ) -> None:
     """Measure how fast a model answers."""
     import time
 
     from thresher.llm.bench import bench, bench_gap, peak_memory_bytes
 
+    ranks = join_ranks(tensor_parallel)
     batches = batch or [1]
     length, least = max_length, 1
     if length is None and max(batches) == 1:  # of several, the first go on until the last is under way
@@ -171,7 +180,8 @@ def _bench(
     how = {"precision": precision, "weights": weights, "kv_cache": kv_cache}
     guesses = {"speculation": speculation, "draft_model": draft_model}
     sizes = {"max_length": length, "max_batch": max(*batches, least)}
-    with _load(model, {"num_threads": threads, "device": device, **sizes, **how, **guesses}) as llm:
+    where = {"num_threads": threads, "device": device, "ranks": ranks}
+    with _load(model, {**where, **sizes, **how, **guesses}) as llm:
         load_s = time.monotonic() - begin
         try:
             results = [
@@ -302,14 +312,38 @@ def _params(**options: Any) -> SamplingParams:
         fail(str(error))
 
 
+def join_ranks(wanted: bool) -> RankGroup | None:
+    """The ranks that share a model, where they are wanted; whoever is not rank 0 follows it here to the end."""
+    if not wanted:
+        return None
+    from thresher.llm import RankError, follow
+    from thresher.llm.rank_group import started_ranks
+
+    try:
+        ranks = started_ranks()
+        if ranks.rank == 0:
+            return ranks
+        follow(ranks)
+    except ModuleNotFoundError as error:
+        fail(f"expected the module {error.name}, got none; pip install 'thresher[mpi]'")
+    except RankError:
+        raise typer.Exit(1) from None  # the others say why
+    except (OSError, ValueError, RuntimeError, NotImplementedError, MemoryError) as error:
+        fail(str(error))
+    raise typer.Exit
+
+
 def _load(model: Path, options: dict[str, Any]) -> LLM:
     from thresher.cli.common import engine
 
     engine()
     try:
-        from thresher.llm import LLM
+        from thresher.llm import LLM, RankError
 
-        return LLM(model, **{"max_batch": 1, **options})
+        try:
+            return LLM(model, **{"max_batch": 1, **options})
+        except RankError as error:
+            fail(str(error))
     except (OSError, ValueError, NotImplementedError, MemoryError) as error:
         fail(str(error))
     except ModuleNotFoundError as error:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from thresher.cli.common import fail
-from thresher.cli.llm import Cache, Length, Model, Precision, Threads
+from thresher.cli.llm import Cache, Length, Model, Precision, TensorParallel, Threads, join_ranks
 
 if TYPE_CHECKING:
+    from thresher.llm import RankGroup
     from thresher.serve.served_model import ServedModel
 
 _EPILOG = """
@@ -22,6 +23,7 @@ Examples:
 - `thresher serve SmolLM2-135M-Instruct` answers at http://127.0.0.1:8000 as OpenAI's API does
 - `thresher serve model.gguf --embedding all-MiniLM-L6-v2` also turns texts into vectors and ranks documents
 - `thresher serve model.gguf --processes 2` has two engines, each on half of the cores
+- `mpirun -n 2 thresher serve model.gguf --tensor-parallel` has two engines that share each layer
 - `thresher serve model.gguf --host 0.0.0.0 --api-key-file keys.txt` lets others in who have a key
 """
 
@@ -82,6 +84,7 @@ def _serve(
         str | None, typer.Option("--speculation", metavar="NAME", help="ngram: guess tokens and check several at once.")
     ] = None,
     threads: Threads = 0,
+    tensor_parallel: TensorParallel = False,
     allow_grammars: Annotated[
         bool, typer.Option("--allow-grammars", help="Clients may send grammars; some make the engine hang.")
     ] = False,
@@ -101,6 +104,9 @@ def _serve(
         from thresher.web.running import AddressError, Server, bind, url_of
     except ModuleNotFoundError as error:
         fail(f"expected the module {error.name}, got none; pip install 'thresher[serve]'")
+    if tensor_parallel and processes > 1:
+        fail("expected --tensor-parallel or --processes, got both; mpirun -n says how many ranks share the model")
+    ranks = join_ranks(tensor_parallel)
     keys = [*(api_key or ()), *_keys_of(api_key_file)]
     if (tls_certificate is None) != (tls_key is None):
         fail("expected --tls-certificate and --tls-key together, got one of them")
@@ -134,7 +140,10 @@ def _serve(
         typer.echo(f"thresher: warning: whoever reaches {host} may use the model; give --api-key-file", err=True)
     url = url_of(bound, tls=tls_key is not None)
     several = f", by {processes} processes" if processes > 1 else ""
-    with _service(served, max_body_bytes) if processes == 1 else _router(served, processes, max_body_bytes) as front:
+    if ranks is not None:
+        several = f", by {ranks.size} ranks"
+    one = processes == 1
+    with _service(served, max_body_bytes, ranks) if one else _router(served, processes, max_body_bytes) as front:
         app = guarded(
             front.app,
             api_keys=keys,
@@ -167,14 +176,17 @@ class _Front(NamedTuple):
 
 
 @contextmanager
-def _service(served: ServedModel, max_body_bytes: int) -> Iterator[_Front]:
-    """The model in this process."""
+def _service(served: ServedModel, max_body_bytes: int, ranks: RankGroup | None) -> Iterator[_Front]:
+    """The model in this process, or its rank 0 here and the others beside it."""
     from thresher.cli.common import engine
+    from thresher.llm import RankError
     from thresher.serve.app import create_routes
 
     engine()
     try:
-        service = served.load()
+        service = served.load(ranks)
+    except RankError as error:
+        fail(str(error))
     except (OSError, ValueError, NotImplementedError, MemoryError) as error:
         fail(str(error))
     except ModuleNotFoundError as error:

@@ -20,10 +20,12 @@ from thresher.llm.draft_model import DraftModel
 from thresher.llm.engine import Engine, EngineStats
 from thresher.llm.formats.tensors import BLOCKS
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
-from thresher.llm.packed_weights import PackedWeights
+from thresher.llm.models.sharding import Share
 from thresher.llm.profile_window import ProfileWindow
+from thresher.llm.rank_group import RankGroup
 from thresher.llm.request import Delta, Request, RequestStats
 from thresher.llm.runner import CACHES, Runner, page_bytes
+from thresher.llm.runner_order import RunnerOrder
 from thresher.llm.sampling import Logprobs, SamplingParams
 from thresher.llm.tokenizer import Message, Tokenizer
 from thresher.machine import Backend, open_device
@@ -109,6 +111,7 @@ class LLM:
         draft_tokens: int = 4,
         num_threads: int = 0,
         device: str = "cpu",
+        ranks: RankGroup | None = None,
     ) -> None:
         """Loads a model.
 
@@ -135,6 +138,8 @@ class LLM:
           draft_tokens: how many are guessed at a time.
           num_threads: default: as many as the engine has.
           device: what computes, and holds weights, keys and values: "cpu", or an NVIDIA GPU: "cuda", "cuda:1".
+          ranks: processes that compute this model together, of which this is rank 0; the others call ``follow``. They
+            end when the model is closed. kv_cache_bytes are those of each.
 
         Raises:
           FileNotFoundError: something is missing at `path`.
@@ -150,7 +155,10 @@ class LLM:
         if speculation and draft_model is not None:
             raise ValueError("expected one way to guess, got speculation and draft_model; leave one of them out")
         _at_least_one(draft_tokens=draft_tokens)
+        if ranks is not None and (ranks.rank or device != "cpu"):
+            raise ValueError(f"ranks: expected rank 0 of them on the CPU, got rank {ranks.rank} on {device!r}")
         _engine.initialize()
+        self._ranks = ranks
         engine = _device(device)
         loaded = loading.load(Path(path), weights)
         self.config = loaded.config
@@ -168,7 +176,10 @@ class LLM:
             "device": engine,
         }
         self.runner = _runner(
-            loaded, Path(path), length, kv_cache_bytes, weights, max_scored=max_batch + _MORE_SCORES, **options
+            *(loaded, Path(path), length, kv_cache_bytes, weights),
+            max_scored=max_batch + _MORE_SCORES,
+            ranks=ranks,
+            **options,
         )
         text = loaded.text.result()
         self.tokenizer: Tokenizer | None = text.tokenizer
@@ -340,8 +351,11 @@ class LLM:
         return self.runner.weight_bytes + self.runner.cache_bytes * length // (self.stats().pages * PAGE_TOKENS)
 
     def close(self) -> None:
-        """Cancels what is open and ends the engine's thread."""
+        """Cancels what is open and ends the engine's thread, and other ranks."""
         self.engine.close()
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.end()
 
     def __enter__(self) -> LLM:
         return self
@@ -368,8 +382,8 @@ def _runner(
     weights: str,
     *,
     cache: str,
-    precision: str,
     device: _engine.Device | None,
+    ranks: RankGroup | None = None,
     **options: Any,
 ) -> Runner:
     """A runner whose pages take so many bytes, or are enough for max_batch sequences of `length` tokens."""
@@ -382,7 +396,8 @@ def _runner(
         )
     if length > config.max_positions:
         raise ValueError(f"{path}: expected a model for {length} tokens, got one for {config.max_positions}")
-    decoder = Decoder(config, loaded.tensors, length)
+    share = Share() if ranks is None else Share(ranks.rank, ranks.size)
+    decoder = Decoder(config, loaded.tensors, length, share)
     one = page_bytes(decoder, cache)
     if kv_cache_bytes is None:
         wanted = options["max_batch"] * -(-length // PAGE_TOKENS)
@@ -394,16 +409,16 @@ def _runner(
         pages = kv_cache_bytes // one
         if pages < 1:
             raise ValueError(f"kv_cache_bytes: expected at least {one}, one page, got {kv_cache_bytes}")
-    options |= {"precision": precision, "cache": cache, "device": device, "name": path.name}
-    if device is not None:
-        runner = Runner(decoder, pages=pages, **options)
-        runner.prepare()
-        return runner
-    packed = PackedWeights(loaded.files, weights, precision)
-    runner = Runner(decoder, pages=pages, store=packed.store, **options)
-    runner.prepare()
-    loaded.text.result()  # a model without it is of no use
-    packed.keep(path.name)
+    order = RunnerOrder(str(path.absolute()), weights, length, pages, {**options, "cache": cache})
+    if ranks is None:
+        return order.make(loaded, decoder, device=device)
+    ranks.tell(order)
+    error: Exception | None = None
+    try:
+        runner = order.make(loaded, decoder, ranks=ranks)
+    except Exception as found:
+        error = found
+    ranks.agree(error)
     return runner
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from thresher import _engine, cache
 from thresher.llm.formats import MappedFile
+from thresher.llm.models.sharding import Share
 
 KIND = "weights"
 _LEAST_BYTES = 16 << 20  # less is packed sooner than a file is made sure of
@@ -17,13 +18,20 @@ _SETTLED_NS = 2_000_000_000  # since a file changed: then any later change shows
 class PackedWeights:
     """The store of packed weights of one model, and its place in the cache."""
 
-    def __init__(self, files: tuple[MappedFile, ...], weights: str, precision: str) -> None:
+    def __init__(
+        self,
+        files: tuple[MappedFile, ...],
+        weights: str,
+        precision: str,
+        share: Share = Share(),  # noqa: B008
+    ) -> None:
         """Finds what an earlier process kept.
 
         Args:
           files: of the model.
           weights: how matrices are kept.
           precision: of products.
+          share: the part of the model that is packed here.
         """
         self._key: dict[str, Any] | None = None
         self.store = _engine.WeightStore(named=cache.enabled())
@@ -38,6 +46,8 @@ class PackedWeights:
             "precision": precision,
             "layout": _engine.packed_layout(),
         }
+        if share.size > 1:
+            self._key["share"] = [share.rank, share.size]
         found = cache.load_parts(KIND, self._key)
         if found is not None:
             for name, data in found.parts.items():

@@ -13,6 +13,7 @@ from thresher import _engine
 from thresher.llm.formats.tensors import stored_bytes
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.plans import Plans
+from thresher.llm.rank_group import RankGroup
 from thresher.llm.tensor_place import tensor_place
 
 CACHES = ("f32", "bf16", "f16", "q8_0", "q4_0")  # how keys and values may be kept
@@ -61,6 +62,7 @@ class Runner:
         num_threads: int = 0,
         device: _engine.Device | None = None,
         store: _engine.WeightStore | None = None,
+        ranks: RankGroup | None = None,
         name: str = "llm",
     ) -> None:
         """Takes memory for the pages; plans are made when they are first wanted.
@@ -76,6 +78,7 @@ class Runner:
           num_threads: 0: as many as the engine has.
           device: what computes, and holds the pages; default: the CPU.
           store: of packed weights; default: a new one.
+          ranks: the processes of which this computes one share; the decoder is of that share.
           name: of the plans in profiles.
 
         Raises:
@@ -86,7 +89,9 @@ class Runner:
         self._decoder = decoder
         self.pages = pages
         self._cache = cache
-        self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads, "device": device}
+        self._ranks = ranks
+        self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads}
+        self._options["device"] = device if ranks is None else ranks.device
         self._options["graphs"] = device is not None
         self._name = name
         self._store = _engine.WeightStore() if store is None else store
@@ -145,8 +150,18 @@ class Runner:
 
         Returns:
           Scores, f32 [tokens behind which they are wanted, vocabulary], in the order of `work`; good until the next
-          step.
+          step. Of several ranks one whose step fails ends all.
         """
+        if self._ranks is None:
+            return self._compute(work)
+        try:
+            if self._ranks.rank == 0:
+                self._ranks.tell(work)
+            return self._compute(work)
+        except BaseException as error:
+            self._ranks.abort(error)
+
+    def _compute(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
         start = 0
         wanted: list[int] = []
         for number, item in enumerate(work):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from thresher.llm import LLM, TextEncoder
+from thresher.llm import LLM, RankGroup, TextEncoder
 from thresher.serve.service import Service
 
 
@@ -32,8 +32,11 @@ class ServedModel:
     grammars: bool = False
     stall_s: float = 10.0
 
-    def load(self) -> Service:
+    def load(self, ranks: RankGroup | None = None) -> Service:
         """Loads the models; the service's `llm` has to be closed.
+
+        Args:
+          ranks: that share the language model.
 
         Raises:
           OSError, ValueError, NotImplementedError, MemoryError: as LLM and TextEncoder say.
@@ -41,7 +44,7 @@ class ServedModel:
         encoder = None
         if self.embedding is not None:
             encoder = TextEncoder(self.embedding, num_threads=int(self.options.get("num_threads", 0)))
-        llm = LLM(self.path, **self.options)
+        llm = LLM(self.path, ranks=ranks, **self.options)
         return Service(
             llm,
             self.name,

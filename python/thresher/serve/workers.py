@@ -11,11 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from thresher import _engine
+from thresher.machine import core_slices
 from thresher.serve.prefixes import Prefixes
 from thresher.serve.served_model import ServedModel
 
@@ -185,16 +184,3 @@ class Workers:
         end = time.monotonic() + _END_S
         for worker in self.all:
             worker.join(max(0.1, end - time.monotonic()))
-
-
-def core_slices(count: int) -> list[list[int]]:
-    """The CPUs of `count` equal shares of the cores that this process may use, those of a node beside each other.
-
-    Raises:
-      ValueError: there are fewer cores.
-    """
-    cores = _engine.topology()["cores"]
-    if not 1 <= count <= len(cores):
-        raise ValueError(f"processes: expected 1 to {len(cores)}, as many as there are cores, got {count}")
-    bounds = [number * len(cores) // count for number in range(count + 1)]
-    return [[cpu for core in cores[first:last] for cpu in core["cpus"]] for first, last in pairwise(bounds)]

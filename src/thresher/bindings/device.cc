@@ -14,6 +14,7 @@
 #include "thresher/bindings/module.h"
 #include "thresher/run/cpu_device.h"
 #include "thresher/run/device_library.h"
+#include "thresher/run/mpi_communicator.h"
 
 namespace thresher::bindings {
 namespace {
@@ -65,6 +66,11 @@ std::shared_ptr<Device> OpenDevice(const std::optional<std::string>& library, in
   if (library) return Unwrap(Unwrap(DeviceLibrary::Open(*library))->OpenDevice(index));
   if (index != 0) Refuse("index: expected 0, the one CPU, got " + std::to_string(index));
   return CpuDevice();
+}
+
+std::shared_ptr<Device> DeviceOfRank(int rank, int size, uintptr_t all_reduce, uintptr_t all_gather, uintptr_t type,
+                                     uintptr_t sum, uintptr_t group) {
+  return CpuDeviceOfRank(Unwrap(MakeMpiCommunicator({all_reduce, all_gather, type, sum, group}, rank, size)));
 }
 
 }  // namespace
@@ -157,6 +163,9 @@ void BindDevice(nb::module_& m) {
   nb::class_<Device>(m, "Device", "Where kernels run: the CPU, or a device of a library of kernels.")
       .def(nb::new_([](const std::optional<std::string>& library, int index) { return OpenDevice(library, index); }),
            nb::arg("library") = nb::none(), nb::arg("index") = 0)
+      .def_static("of_rank", &DeviceOfRank, nb::arg("rank"), nb::arg("size"), nb::kw_only(), nb::arg("all_reduce"),
+                  nb::arg("all_gather"), nb::arg("type"), nb::arg("sum"), nb::arg("group"),
+                  "The CPU of one rank among `size`: addresses of the MPI library's functions, and its handles.")
       .def_prop_ro(
           "info", [](const Device& device) { return ToPython(device.info()); },
           nb::sig("def info(self) -> dict[str, typing.Any]"))

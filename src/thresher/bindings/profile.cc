@@ -4,6 +4,7 @@
 #include "thresher/bindings/module.h"
 #include "thresher/profile/memory.h"
 #include "thresher/profile/profiler.h"
+#include "thresher/profile/rank.h"
 #include "thresher/profile/trace_file.h"
 #include "thresher/pti.h"
 #include "thresher/run/device_library.h"
@@ -203,6 +204,18 @@ void BindProfile(nb::module_& m) {
         "The newest records of every thread, one dict each.");
   m.def("profile_events", &Events, nb::sig("def profile_events() -> list[dict[str, object]]"),
         "Every kind of event: number, name, area (\"engine\": exists today) and doc.");
+  m.def(
+      "profile_rank",
+      [](int rank, int size) {
+        if (size < 1 || rank < 0 || rank >= size) {
+          throw nb::value_error(
+              ("expected a rank below their number, got " + std::to_string(rank) + " of " + std::to_string(size))
+                  .c_str());
+        }
+        profile::SetRank(rank, size);
+      },
+      nb::arg("rank"), nb::arg("size"),
+      "Which process this is, in reports and traces, among those that run one model together.");
   m.def("profile_site", &NumberOf, nb::arg("name"), nb::arg("section") = "call",
         "The number of a place, for profile_event().");
   m.def("profile_event", &RecordEvent, nb::arg("event"), nb::arg("site"), nb::arg("start_ns"), nb::arg("value") = 0,

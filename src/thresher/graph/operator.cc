@@ -12,9 +12,10 @@ bool IsBefore(const OpDef* a, const OpDef* b) { return a->name < b->name; }
 
 std::vector<const OpDef*> CollectOps() {
   std::vector<const OpDef*> all;
-  for (const auto family : {LinearOps(), LinearsOps(), GroupedLinearOps(), ConvolutionOps(), ResampleOps(),
-                            AttentionOps(), PagedAttentionOps(), RotaryOps(), NormOps(), PointwiseOps(),
-                            PointwiseChainOps(), ReduceOps(), IndexOps(), SortOps(), ShapeOps(), CreateOps()}) {
+  for (const auto family :
+       {LinearOps(), LinearsOps(), GroupedLinearOps(), ConvolutionOps(), ResampleOps(), AttentionOps(),
+        PagedAttentionOps(), RotaryOps(), NormOps(), PointwiseOps(), PointwiseChainOps(), ReduceOps(), IndexOps(),
+        SortOps(), ShapeOps(), CreateOps(), CommunicationOps()}) {
     for (const OpDef& op : family) all.push_back(&op);
   }
   std::sort(all.begin(), all.end(), IsBefore);

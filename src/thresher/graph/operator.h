@@ -139,5 +139,6 @@ std::span<const OpDef> IndexOps();
 std::span<const OpDef> SortOps();
 std::span<const OpDef> ShapeOps();
 std::span<const OpDef> CreateOps();
+std::span<const OpDef> CommunicationOps();
 
 }  // namespace thresher

@@ -54,11 +54,14 @@ enum class KernelId : uint32_t {
   kResample,
   // A product with both factors as they are stored.
   kStoredProduct,
+  // Between processes that run one model together.
+  kAllReduce,
+  kAllGather,
   // What a package outside this repository brings (operator_package.h).
   kOutside,
 };
 
-inline constexpr std::array<std::string_view, 39> kKernelNames = {"copy",
+inline constexpr std::array<std::string_view, 41> kKernelNames = {"copy",
                                                                   "cat",
                                                                   "fill",
                                                                   "arange",
@@ -96,6 +99,8 @@ inline constexpr std::array<std::string_view, 39> kKernelNames = {"copy",
                                                                   "depthwise",
                                                                   "resample",
                                                                   "stored_product",
+                                                                  "all_reduce",
+                                                                  "all_gather",
                                                                   "outside"};
 static_assert(kKernelNames.size() == static_cast<size_t>(KernelId::kOutside) + 1);
 

@@ -12,7 +12,8 @@ std::span<const CpuKernel> CpuKernels() {
     for (const auto family :
          {LinearKernels(), GroupedLinearKernels(), ConvolutionKernels(), ResampleKernels(), AttentionKernels(),
           PagedAttentionKernels(), RotaryKernels(), NormKernels(), PointwiseKernels(), PointwiseChainKernels(),
-          ReduceKernels(), IndexKernels(), SortKernels(), ShapeKernels(), CreateKernels(), OutsideKernels()}) {
+          ReduceKernels(), IndexKernels(), SortKernels(), ShapeKernels(), CreateKernels(), CommunicationKernels(),
+          OutsideKernels()}) {
       for (const CpuKernel& kernel : family) made[static_cast<size_t>(kernel.id)] = kernel;
     }
     return made;

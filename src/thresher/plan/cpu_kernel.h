@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 
+#include "thresher/base/communicator.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
 #include "thresher/kernels/kernel_id.h"
@@ -18,6 +19,7 @@ struct StepContext {
   std::byte* scratch = nullptr;  // 64-byte aligned, this thread's own
   int part = 0;
   int num_parts = 1;
+  Communicator* communicator = nullptr;  // with the other ranks; null: there are none
 
   const View& in(int i) const { return operands[i]; }
   const View& out(int i = 0) const { return operands[num_inputs + i]; }
@@ -58,6 +60,7 @@ std::span<const CpuKernel> IndexKernels();
 std::span<const CpuKernel> SortKernels();
 std::span<const CpuKernel> ShapeKernels();
 std::span<const CpuKernel> CreateKernels();
+std::span<const CpuKernel> CommunicationKernels();
 std::span<const CpuKernel> OutsideKernels();
 
 }  // namespace thresher

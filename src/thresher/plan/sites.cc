@@ -78,6 +78,9 @@ profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int nu
   site.kernel = step.shown.kernel + " " + std::string(variant);
   const bool copies = step.section == Section::kReshape;
   site.hardware = copies ? profile::kMemcpyEvent : profile::kKernelEvent;
+  if (step.kernel == KernelId::kAllReduce || step.kernel == KernelId::kAllGather) {
+    site.hardware = profile::kUpdateRemoteEvent;
+  }
   if (copies) site.kernel = "Memcpy DtoD (" + site.kernel + ")";
   return site;
 }

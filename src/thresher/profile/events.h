@@ -88,14 +88,13 @@ inline constexpr std::array<Event, 45> kEvents = {{
     {"thresherFileTransferFtoD", Area::kOtherDevices, "Copy from file to device"},
     {"thresherFileTransferDtoF", Area::kOtherDevices, "Copy from device to file"},
     {"thresherClockCalibration", Area::kEngine, "The clocks of two devices are compared"},
-    {"thresherBarrier1", Area::kSeveralProcesses, "Several processes: first barrier"},
+    {"thresherBarrier1", Area::kEngine, "Several processes: all ranks have loaded their share of a model"},
     {"thresherBarrier2", Area::kSeveralProcesses, "Several processes: second barrier"},
     {"thresherBarrier3", Area::kSeveralProcesses, "Several processes: third barrier"},
     {"thresherPostKeys", Area::kSeveralProcesses, "Several processes: memory keys are published"},
     {"thresherFetchKeys", Area::kSeveralProcesses, "Several processes: memory keys are read"},
-    {"thresherUpdateRemote", Area::kSeveralProcesses, "Several processes: remote memory is written"},
-    {"thresherPrepareAndSyncRemote", Area::kSeveralProcesses,
-     "Several processes: remote memory is prepared and agreed on"},
+    {"thresherUpdateRemote", Area::kEngine, "Several processes: ranks add up or gather what each has computed"},
+    {"thresherPrepareAndSyncRemote", Area::kEngine, "Several processes: rank 0 tells the others of a step"},
     {"thresherCheckDeadlock", Area::kSeveralProcesses, "Several processes: progress of the others is checked"},
     {"Kernel", Area::kEngine, "Hardware: one kernel, named by operator and kernel variant"},
     {"Memcpy", Area::kEngine, "Hardware: one copy"},
@@ -127,6 +126,7 @@ inline constexpr uint16_t kLaunchStreamEvent = 18;
 inline constexpr uint16_t kTransferToDeviceEvent = 19;
 inline constexpr uint16_t kTransferToHostEvent = 20;
 inline constexpr uint16_t kClockCalibrationEvent = 25;
+inline constexpr uint16_t kUpdateRemoteEvent = 31;
 inline constexpr uint16_t kKernelEvent = 34;
 inline constexpr uint16_t kMemcpyEvent = 35;
 inline constexpr uint16_t kMemsetEvent = 36;

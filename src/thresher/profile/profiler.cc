@@ -21,6 +21,7 @@
 #include "thresher/base/fork_mutex.h"
 #include "thresher/base/isa.h"
 #include "thresher/base/thread_pool.h"
+#include "thresher/profile/rank.h"
 #include "thresher/profile/ring.h"
 
 namespace thresher::profile {
@@ -394,6 +395,7 @@ Summary Summarize() {
   summary.enabled = Started();
   summary.isa = isa::Name(isa::Current());
   summary.num_threads = ThreadPool::Global().num_threads();
+  summary.rank = Rank();
   summary.cpu = CpuModel();
   State& state = GetState();
   const std::lock_guard lock(state.mutex);

@@ -179,7 +179,8 @@ class Tool {
 
   void TakeDevice(const Record& record) {
     const Site& site = SiteOf(record.site);
-    const uint32_t kind = site.hardware == kKernelEvent ? THRESHER_PTI_KIND_KERNEL : THRESHER_PTI_KIND_COPY;
+    const bool copies = site.hardware == kMemcpyEvent || site.hardware == kMemsetEvent;
+    const uint32_t kind = copies ? THRESHER_PTI_KIND_COPY : THRESHER_PTI_KIND_KERNEL;
     if (!Wants(kind)) return;
     thresher_pti_kernel out{};
     out.header = {sizeof out, kind};

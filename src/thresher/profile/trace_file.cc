@@ -25,6 +25,7 @@
 #include "thresher/base/thread_pool.h"
 #include "thresher/base/version.h"
 #include "thresher/profile/profiler.h"
+#include "thresher/profile/rank.h"
 
 namespace thresher::profile {
 namespace {
@@ -191,7 +192,8 @@ std::string Head() {
   return "{\"engine_version\": " + json::Quote(kVersion) + ", \"isa\": " + json::Quote(isa::Name(isa::Current())) +
          ", \"cpu\": " + json::Quote(CpuModel()) +
          ", \"num_threads\": " + std::to_string(ThreadPool::Global().num_threads()) +
-         ", \"pid\": " + std::to_string(getpid()) + ", \"rank\": 0, \"start_ns\": " + std::to_string(NowNs()) + "}";
+         ", \"pid\": " + std::to_string(getpid()) + ", \"rank\": " + std::to_string(Rank()) +
+         ", \"world_size\": " + std::to_string(WorldSize()) + ", \"start_ns\": " + std::to_string(NowNs()) + "}";
 }
 
 TraceStatus StatusOf(const State& state) {

@@ -118,6 +118,8 @@ class FirstError {
 
 class CpuStream : public DeviceStream {
  public:
+  explicit CpuStream(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
+
   Status CopyToDevice(void* to, const void* host, size_t bytes) override { return Copy("HtoD", to, host, bytes); }
   Status CopyToHost(void* host, const void* from, size_t bytes) override { return Copy("DtoH", host, from, bytes); }
   Status SendToDevice(void* to, const void* host, size_t bytes) override { return Copy("HtoD", to, host, bytes); }
@@ -152,6 +154,7 @@ class CpuStream : public DeviceStream {
       c.scratch = context.scratch + context.scratch_bytes * thread;
       c.part = part;
       c.num_parts = sized.parts[s];
+      c.communicator = communicator_.get();
       if (Status status = kernels[static_cast<size_t>(step.kernel)].run(c); !status.ok()) error.Set(std::move(status));
     };
     const auto ended = [&](int round) {
@@ -189,17 +192,20 @@ class CpuStream : public DeviceStream {
     std::memcpy(to, from, bytes);
     return Status::Ok();
   }
+
+  const std::shared_ptr<Communicator> communicator_;
 };
 
 class Cpu : public Device {
  public:
-  explicit Cpu(DeviceInfo info) : Device(std::move(info)) {}
+  explicit Cpu(DeviceInfo info, std::shared_ptr<Communicator> communicator = nullptr)
+      : Device(std::move(info)), communicator_(std::move(communicator)) {}
 
   std::shared_ptr<const Target> target() override { return CpuTarget(); }
   bool is_host() const override { return true; }
 
   Result<std::unique_ptr<DeviceStream>> CreateStream() override {
-    return std::unique_ptr<DeviceStream>(std::make_unique<CpuStream>());
+    return std::unique_ptr<DeviceStream>(std::make_unique<CpuStream>(communicator_));
   }
   Result<std::unique_ptr<DeviceStream>> WrapStream(void*) override {
     return Unsupported("expected a device with streams that have handles, got the CPU");
@@ -221,6 +227,8 @@ class Cpu : public Device {
   }
   Result<void*> AllocateHostBytes(size_t bytes) override { return AllocateBytes(bytes); }
   void ReleaseHostBytes(void* address, size_t bytes) override { ReleaseBytes(address, bytes); }
+
+  const std::shared_ptr<Communicator> communicator_;  // null: it runs alone
 };
 
 }  // namespace
@@ -236,6 +244,10 @@ const std::shared_ptr<Device>& CpuDevice() {
     return std::make_shared<Cpu>(std::move(info));
   }());
   return device;
+}
+
+std::shared_ptr<Device> CpuDeviceOfRank(std::shared_ptr<Communicator> communicator) {
+  return std::make_shared<Cpu>(CpuDevice()->info(), std::move(communicator));
 }
 
 }  // namespace thresher

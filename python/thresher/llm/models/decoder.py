@@ -14,6 +14,7 @@ from thresher.llm.models import rope
 from thresher.llm.models.checkpoint import Checkpoint
 from thresher.llm.models.config import ModelConfig, Rope
 from thresher.llm.models.graph_builder import GraphBuilder
+from thresher.llm.models.sharding import HEAD_SHARE, Share, shard
 
 PAGE_TOKENS = 32
 
@@ -24,19 +25,30 @@ class Decoder(Checkpoint):
     `body` reads the tokens of a step and writes their keys and values to the states; `head` scores what may come next.
     """
 
-    def __init__(self, config: ModelConfig, tensors: Mapping[str, StoredTensor], max_positions: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Mapping[str, StoredTensor],
+        max_positions: int,
+        share: Share = Share(),  # noqa: B008 is immutable
+    ) -> None:
         """Prepares what graphs of all sizes share.
 
         Args:
           config: the model.
           tensors: its checkpoint, which must stay as it is.
           max_positions: how long a sequence may become.
+          share: the part of it that is built here, of ranks that exchange what they compute.
 
         Raises:
           ValueError: the checkpoint is another model's.
+          UnsupportedModelError: it cannot be shared by so many ranks.
         """
+        if share.size > 1:
+            config, tensors = shard(config, tensors, share)
         super().__init__(config.architecture, tensors)
         self.config = config
+        self.share = share
         self.max_positions = max_positions
         self._ropes: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = {}
 
@@ -105,7 +117,10 @@ class Decoder(Checkpoint):
             name = self._names.of("embedding")
         else:
             name = self._names.of("head") + ".weight"
-        logits = build.add("linear", x, build.weight(name, self._table_shape()))
+        if self.has_tensor(HEAD_SHARE):
+            logits = self._gathered(build, x, rows)
+        else:
+            logits = build.add("linear", x, build.weight(name, self._table_shape()))
         cap = self.config.logits_softcap
         if cap:
             scaled = build.add("mul", logits, build.number(1.0 / cap))
@@ -118,6 +133,13 @@ class Decoder(Checkpoint):
         if id(own) not in self._ropes:
             self._ropes[id(own)] = rope.tables(own, self.max_positions)
         return self._ropes[id(own)]
+
+    def _gathered(self, build: GraphBuilder, x: int, rows: int) -> int:
+        """The scores of all tokens, of which each rank computes as many."""
+        vocabulary, hidden = self._table_shape()
+        own = build.add("linear", x, build.weight(HEAD_SHARE, (vocabulary // self.share.size, hidden)))
+        of_all = build.add("permute", build.add("all_gather", own, ranks=self.share.size), dims=[1, 0, 2])
+        return build.add("reshape", of_all, shape=[rows, vocabulary])
 
     def _table_shape(self) -> tuple[int, int]:
         return (self.config.vocab_size, self.config.hidden_size)
@@ -207,7 +229,7 @@ class _Layers(GraphBuilder):
             softcap=config.attention_softcap,
         )
         y = self.add("reshape", y, shape=[self._tokens, wide])
-        return self.linear(y, decoder.name("o", layer), wide, config.hidden_size)
+        return self._summed(self.linear(y, decoder.name("o", layer), wide, config.hidden_size))
 
     def feed_forward(self, layer: int, x: int) -> int:
         """The part behind attention: one of its kind, or those of many that a router chooses."""
@@ -226,7 +248,11 @@ class _Layers(GraphBuilder):
                 gate = self.linear(x, decoder.name("gate", layer), hidden, size)
                 up = self.linear(x, decoder.name("up", layer), hidden, size)
             y = self.add("mul", self.add(config.activation, gate), up)
-        return self.linear(y, decoder.name("down", layer), size, hidden)
+        return self._summed(self.linear(y, decoder.name("down", layer), size, hidden))
+
+    def _summed(self, x: int) -> int:
+        """What all ranks have computed, added up."""
+        return x if self._decoder.share.size == 1 else self.add("all_reduce", x)
 
     def _experts(self, layer: int, x: int) -> int:
         """Tokens sorted by their experts, so that each expert multiplies its own in one product."""
@@ -258,4 +284,4 @@ class _Layers(GraphBuilder):
         y = grouped(self.add("mul", self.add(config.activation, gate), up), "expert_down", hidden, size)
         y = self.add("reshape", self.add("embedding", y, back), shape=[self._tokens, chosen, hidden])
         weighted = self.add("mul", y, self.add("reshape", weights, shape=[self._tokens, chosen, 1]))
-        return self.add("sum", weighted, dims=[1], keepdim=False)
+        return self._summed(self.add("sum", weighted, dims=[1], keepdim=False))

@@ -270,6 +270,7 @@ class _Decoder:
         hardware = np.where(known, self._site_hardware[device_site], 0)
         is_copy = (hardware == event_names.MEMCPY) | (hardware == event_names.MEMSET)
         device["category"] = np.where(is_copy, int(Category.COPY), int(Category.KERNEL))
+        device["category"][hardware == event_names.UPDATE_REMOTE] = Category.COMMUNICATION
         device["event"] = np.where(hardware > 0, hardware, event_names.KERNEL)
         label = self._site_label[device_site]
         if not known.all():
