@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from thresher.llm.engine import Engine
 from thresher.llm.request import Delta, Request
 from thresher.llm.sampling import SamplingParams
+
+
+class _Doorbell:
+    """Wakes what waits on one event loop: a step has something for many streams, and calls the loop once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._ringing: deque[Callable[[], None]] = deque()
+        self._called = False  # the loop will be told
+
+    def ring(self, wake: Callable[[], None]) -> None:
+        """Calls something on the loop; from any thread."""
+        self._ringing.append(wake)
+        loop = self._loop()
+        if not self._called and loop is not None:
+            self._called = True
+            loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._called = False  # before any is called: who rings from now on calls again
+        while self._ringing:
+            self._ringing.popleft()()
+
+
+_doorbells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Doorbell] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 class AsyncStream:
@@ -43,9 +71,11 @@ class AsyncStream:
         """
         self._engine = engine
         self._loop = loop or asyncio.get_running_loop()
+        with _lock:
+            self._doorbell = _doorbells.setdefault(self._loop, _Doorbell(self._loop))
         self._ready: deque[tuple[int, Delta]] = deque()
         self._left = False
-        self._called = False  # the loop will be told
+        self._rung = False  # this stream will be woken
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._open = params.n * len(prompts)
@@ -79,8 +109,10 @@ class AsyncStream:
             await self._waiter
         taken = []
         while self._ready:
-            taken.append(self._ready.popleft())
-        self._open -= sum(delta.finish_reason is not None for _, delta in taken)
+            one = self._ready.popleft()
+            taken.append(one)
+            if one[1].finish_reason is not None:
+                self._open -= 1
         return taken
 
     def cancel(self) -> None:
@@ -105,13 +137,13 @@ class AsyncStream:
             if self._left or self._loop.is_closed():
                 return
             self._ready.append((number, delta))
-            if not self._called:
-                self._called = True
-                self._loop.call_soon_threadsafe(self._wake)
+            if not self._rung:
+                self._rung = True
+                self._doorbell.ring(self._wake)
 
         return deliver
 
     def _wake(self) -> None:
-        self._called = False  # before anything is taken: what comes from now on calls again
+        self._rung = False  # before anything is taken: what comes from now on rings again
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

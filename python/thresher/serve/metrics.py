@@ -15,7 +15,28 @@ from thresher.llm import LLM, RequestStats
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0)
 _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0)
 _REQUEST = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
+_MOST_NEW = 4096  # times that wait to be told
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+
+
+class _Times:
+    """A histogram that is told of many times together: one by one, a token's would cost as much as its JSON."""
+
+    def __init__(self, histogram: Any) -> None:
+        self._histogram = histogram
+        self._new: list[float] = []
+
+    def observe(self, seconds: float) -> None:
+        """One more."""
+        self._new.append(seconds)
+        if len(self._new) >= _MOST_NEW:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tells it of what is new."""
+        taken, self._new = self._new, []
+        for seconds in taken:
+            self._histogram.observe(seconds)
 
 
 class Metrics:
@@ -38,7 +59,7 @@ class Metrics:
             return made.labels(name)
 
         self.first = histogram("time_to_first_token_seconds", "From a request to its first token.", _SECONDS)
-        self.between = histogram("inter_token_latency_seconds", "Between two tokens of an answer.", _BETWEEN)
+        self.between = _Times(histogram("inter_token_latency_seconds", "Between two tokens of an answer.", _BETWEEN))
         self._whole = histogram("e2e_request_latency_seconds", "From a request to its end.", _REQUEST)
         self._queue = histogram("request_queue_time_seconds", "In the queue.", _REQUEST)
         self._prompt = histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
@@ -76,6 +97,7 @@ class Metrics:
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """All of it, and its content type, as a scraper that sends `accept` wants it."""
+        self.between.flush()
         encode, kind = choose_encoder(accept)
         return encode(self.registry), kind
 

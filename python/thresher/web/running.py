@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import threading
@@ -98,6 +99,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens."""
         await super().startup(sockets)
+        # What is there now stays: looking through all of it again and again would hold up answers.
+        gc.collect()
+        gc.freeze()
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
