@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -47,10 +48,12 @@ def create_app(store: Store, *, loopback: bool = True) -> Any:
         await exchange.send_json({"taken": len(message.records)})
 
     async def live(exchange: Exchange) -> None:
+        processes, taken = store.live(_after(exchange))
         await exchange.send_json(
             {
                 "fields": FIELDS,
-                "processes": store.live(),
+                "processes": processes,
+                "last": taken,
                 "problem": store.problem,
                 "waiting": store.waiting(),
                 "dropped": store.dropped,
@@ -84,6 +87,14 @@ def create_app(store: Store, *, loopback: bool = True) -> Any:
     ]
     app: Any = Starlette(routes=routes)
     return Guard(app, loopback=loopback, error_body=lambda scope: openai_body)
+
+
+def _after(exchange: Exchange) -> int:
+    """What the query says of records that the client has."""
+    values = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("after", ["0"])
+    if len(values) > 1 or not values[0].isdecimal() or len(values[0]) > 18:
+        raise ApiError(400, f"after: expected the number that the last answer gave, got {', '.join(values)[:80]!r}")
+    return int(values[0])
 
 
 def _or_503(read: Any) -> Any:

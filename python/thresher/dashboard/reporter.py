@@ -21,6 +21,7 @@ DEFAULT_URL = "http://127.0.0.1:8650"
 _MOST_WAITING = 10_000
 _CACHE_S = 10.0  # the folder of the cache is looked at this often
 _TIMEOUT_S = 2.0
+_SEND_S = 0.25  # between messages; records that come faster go together
 
 
 class Reporter:
@@ -80,7 +81,7 @@ class Reporter:
 
     def _work(self) -> None:
         connection: http.client.HTTPConnection | None = None
-        due = time.monotonic()
+        due = sent = time.monotonic()
         while True:
             due += self._every_s
             ended = self._end.wait(max(0.0, due - time.monotonic()))
@@ -88,7 +89,9 @@ class Reporter:
             while len(self._waiting) > _MOST_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1
-            connection = self._send(connection)
+            if ended or time.monotonic() >= sent + _SEND_S - self._every_s / 2:
+                sent = time.monotonic()
+                connection = self._send(connection)
             if ended:
                 break
             due = max(due, time.monotonic() - self._every_s)  # after a stall there is nothing to catch up with

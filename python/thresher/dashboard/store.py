@@ -11,13 +11,13 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
-from thresher.dashboard.durations import Counts, from_text, percentiles, to_text
+from thresher.dashboard.durations import from_text, percentiles, to_text
 from thresher.dashboard.records import FIELDS, Message, Record
 
 SCHEMA_VERSION = 2
 LIVE_SECONDS = 60.0
 ENDED_SECONDS = 5.0  # a process that has said nothing for so long runs no longer
-MOST_LIVE = 1200  # records of one run that are kept in memory
+MOST_LIVE = 1200  # records of one run in memory: of the last minute, and no more than these
 MOST_RUNS = 1000  # in memory
 DEFAULT_RECORDS = 1_000_000  # in the file, some 140 MB; the oldest go first
 MOST_WAITING = 200_000  # records that wait while the file cannot be written
@@ -84,30 +84,39 @@ class _Live:
     """A run in memory."""
 
     def __init__(self, message: Message) -> None:
-        self.message = message
-        self.rows: deque[list[Any]] = deque(maxlen=MOST_LIVE)  # records, in the order of FIELDS
-        self._window: deque[tuple[float, Counts]] = deque()  # of the last minute
-        self._durations: Counter[int] = Counter()  # in the window
+        self.head = message.head()
+        self.last_s = 0.0
+        self._records: deque[tuple[int, Record]] = deque()  # of the last minute, by number
+        self._durations: Counter[int] = Counter()  # of these
 
-    def add(self, record: Record) -> None:
-        """Takes a record."""
-        self.rows.append(record.row())
-        if not record.durations:
-            return
-        self._window.append((record.time_s, record.durations))
+    def add(self, number: int, record: Record) -> None:
+        """Takes a record; records are numbered in the order they come."""
+        self.last_s = record.time_s
+        self._records.append((number, record))
         for step, count in record.durations:
             self._durations[step] += count
-        if len(self._window) > MOST_LIVE:
-            self._forget()
+        self.forget(record.time_s - LIVE_SECONDS)
 
-    def percentiles(self, since_s: float) -> dict[str, float | None]:
-        """Of the calls since then; not before an earlier question's time."""
-        while self._window and self._window[0][0] < since_s:
-            self._forget()
+    def rows(self, after: int = 0) -> list[list[Any]]:
+        """The records that came after that number, in the order of FIELDS."""
+        found = []
+        for number, record in reversed(self._records):
+            if number <= after:
+                break
+            found.append(record.row())
+        return found[::-1]
+
+    def percentiles(self) -> dict[str, float | None]:
+        """Of the calls in the last minute."""
         return percentiles(self._durations)
 
-    def _forget(self) -> None:
-        for step, count in self._window.popleft()[1]:
+    def forget(self, before_s: float) -> None:
+        """Drops the records before a time, and what is too much."""
+        while self._records and (self._records[0][1].time_s < before_s or len(self._records) > MOST_LIVE):
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        for step, count in self._records.popleft()[1].durations:
             self._durations[step] -= count
             if not self._durations[step]:
                 del self._durations[step]
@@ -135,6 +144,7 @@ class Store:
         self.dropped = 0
         self._most_records = most_records
         self._live: dict[str, _Live] = {}
+        self._taken = 0  # records, ever
         self._waiting: deque[tuple[Message, Record]] = deque()
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -156,31 +166,40 @@ class Store:
             if live is None:
                 live = self._live[message.run] = _Live(message)
                 while len(self._live) > MOST_RUNS:
-                    oldest = min(self._live, key=lambda run: _last(self._live[run]))
+                    oldest = min(self._live, key=lambda run: self._live[run].last_s)
                     del self._live[oldest]
-            live.message = message
+            live.head = message.head()
             for record in message.records:
-                live.add(record)
+                self._taken += 1
+                live.add(self._taken, record)
                 self._waiting.append((message, record))
             while len(self._waiting) > MOST_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1
 
-    def live(self, now_s: float | None = None) -> list[dict[str, Any]]:
-        """The processes that said something just now, by name, with their records of the last minute."""
+    def live(self, after: int = 0, now_s: float | None = None) -> tuple[list[dict[str, Any]], int]:
+        """The processes that said something just now, by name, with what they said in the last minute.
+
+        Args:
+          after: only records with a greater number.
+          now_s: the time, in seconds since the Unix epoch; None: now.
+
+        Returns:
+          The processes; and the number of the latest record, for the next question.
+        """
         now_s = time.time() if now_s is None else now_s
-        since = now_s - LIVE_SECONDS
         with self._lock:
+            if after > self._taken:  # the page is older than this server
+                after = 0
             found = []
-            for run in list(self._live):
-                live = self._live[run]
-                recent = [row for row in live.rows if row[0] >= since]
-                if _last(live) >= now_s - ENDED_SECONDS:
-                    head = live.message.head()
-                    found.append({**head, "records": recent, "percentiles": live.percentiles(since)})
-                elif not recent:
+            for run, live in list(self._live.items()):
+                live.forget(now_s - LIVE_SECONDS)
+                if live.last_s >= now_s - ENDED_SECONDS:
+                    found.append({**live.head, "records": live.rows(after), "percentiles": live.percentiles()})
+                elif live.last_s < now_s - LIVE_SECONDS:
                     del self._live[run]  # its history is in the file
-        return sorted(found, key=lambda one: (one["name"], one["pid"]))
+            taken = self._taken
+        return sorted(found, key=lambda one: (one["name"], one["pid"])), taken
 
     def runs(self, limit: int = 200) -> list[Run]:
         """The latest runs, the newest first.
@@ -314,7 +333,3 @@ class Store:
     def _work(self) -> None:
         while not self._end.wait(_FLUSH_S):
             self.flush()
-
-
-def _last(live: _Live) -> float:
-    return float(live.rows[-1][0]) if live.rows else 0.0

@@ -3,6 +3,7 @@
 
 const LIVE_MS = 500;
 const RUNS_MS = 2000;
+const SHOWN_S = 60;
 const SVG = "http://www.w3.org/2000/svg";
 const $ = (selector, root = document) => root.querySelector(selector);
 
@@ -62,6 +63,7 @@ const ROWS = [
   ["energy", "power"],
 ];
 const cards = new Map();
+let after = 0; // the number of the last record that is here
 
 function makeCard(process) {
   const values = {};
@@ -81,13 +83,16 @@ function makeCard(process) {
   const link = element("p");
   const root = element("article", { className: "card" }, title, facts, list, svg, link);
   root.dataset.run = process.run;
-  return { root, values, svg, line, facts, link };
+  return { root, values, svg, line, facts, link, records: [] };
 }
 
 function update(card, process, fields) {
   const at = Object.fromEntries(fields.map((name, i) => [name, i]));
-  const records = process.records;
-  const last = records[records.length - 1];
+  card.records.push(...process.records);
+  const last = card.records[card.records.length - 1];
+  if (!last) return; // the server has begun anew
+  card.records = card.records.filter((r) => r[at.time_s] > last[at.time_s] - SHOWN_S);
+  const records = card.records;
   const recent = records.filter((r) => r[at.time_s] > last[at.time_s] - 2);
   const sum = (name) => recent.reduce((total, r) => total + (r[at[name]] ?? 0), 0);
   const calls = sum("calls");
@@ -113,7 +118,7 @@ function update(card, process, fields) {
   const top = Math.max(...latencies, 0);
   const end = last[at.time_s];
   const points = called.map((r, i) => {
-    const x = 100 - ((end - r[at.time_s]) / 60) * 100;
+    const x = 100 - ((end - r[at.time_s]) / SHOWN_S) * 100;
     return `${x.toFixed(2)},${(29 - (latencies[i] / (top || 1)) * 28).toFixed(2)}`;
   });
   card.line.setAttribute("points", points.join(" "));
@@ -125,6 +130,7 @@ function update(card, process, fields) {
 }
 
 function showLive(data) {
+  after = data.last;
   const seen = new Set();
   const grid = $("#running");
   for (const process of data.processes) {
@@ -239,7 +245,7 @@ function compare() {
 async function ask(path, show, every) {
   const start = performance.now();
   try {
-    const answer = await fetch(path);
+    const answer = await fetch(path());
     const data = await answer.json();
     if (!answer.ok) throw new Error(data.error?.message ?? answer.status);
     show(data);
@@ -251,5 +257,5 @@ async function ask(path, show, every) {
   setTimeout(() => ask(path, show, every), Math.max(50, every - (performance.now() - start)));
 }
 
-ask("/live", showLive, LIVE_MS);
-ask("/runs", showRuns, RUNS_MS);
+ask(() => `/live?after=${after}`, showLive, LIVE_MS);
+ask(() => "/runs", showRuns, RUNS_MS);
