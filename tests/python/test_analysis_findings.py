@@ -114,6 +114,15 @@ def test_calls(tmp_path: Path) -> None:
     assert "calls" not in rules(engine(tmp_path, op(0, 9.9), record(2, 0, 10 * MS, event=39)))
 
 
+def test_compilation_is_no_calling(tmp_path: Path) -> None:
+    compiled = [record(1, 10 * MS, 40 * MS, event=43), record(1, 20 * MS, 30 * MS, event=44)]
+    found = rules(engine(tmp_path, op(0, 9.9), record(2, 0, 10 * MS, event=39), *compiled))
+    assert "calls" not in found and "compile" in found
+    report = engine(tmp_path, op(2, 4), record(2, 0, 10 * MS, event=39), record(1, MS, 8 * MS, event=5), *compiled)
+    detail = finding(report, "calls")["detail"]
+    assert "3.00 ms in the engine around its kernels, 60 % of the wall clock but for compilation" in detail
+
+
 def test_fallback(tmp_path: Path) -> None:
     def report(host: float) -> dict[str, Any]:
         events = [
