@@ -238,8 +238,28 @@ def of_the_guide() -> str:
 
 @pytest.fixture(scope="module")
 def exported(site: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder with a model file, its input and its result; and what was printed, where all of PyTorch was tried."""
+    """A folder with a model file, its input and its result; and what was printed, where the model ran by itself."""
     folder = tmp_path_factory.mktemp("exported")
+    code = f"""
+run = thresher.compile(model, config=thresher.CompilerConfig(fallback="error"))
+x = torch.randn(2, 7, 6)
+with torch.no_grad(), thresher.profiler.profile() as p:
+    torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
+assert thresher.compilation_stats().unsupported == ()
+print([row.opname for row in p.report.rows if row.opname.startswith("scans")])
+thresher.export(model, (x,), {str(folder / "model.thrmodel")!r})
+import numpy
+numpy.savez({str(folder / "wanted.npz")!r}, x=x.numpy(), y=model(x).detach().numpy())
+"""
+    return folder, told(code, site)
+
+
+def test_a_model_needs_nothing_but_the_installed_package(exported: tuple[Path, str]) -> None:
+    assert "['scans.logcumsumexp']" in exported[1]
+
+
+@pytest.mark.thorough
+def test_shapes_types_and_odd_numbers_and_the_own_operator_of_the_guide(site: str) -> None:
     code = f"""
 config = thresher.CompilerConfig(fallback="error")
 run = thresher.compile(model, config=config)
@@ -247,7 +267,6 @@ with torch.no_grad():
     for shape in ((3, 7, 6), (1, 2, 6), (4, 9, 6), (40, 300, 6)):
         x = torch.randn(*shape)
         torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
-assert thresher.compilation_stats().unsupported == ()
 inf, nan = math.inf, math.nan
 odd = torch.tensor([[-inf, -inf, 1.0], [inf, 2.0, -inf], [0.0, nan, 1.0], [inf, inf, -inf]])
 whole = thresher.compile(lambda x: torch.logcumsumexp(x, -1), config=config)
@@ -255,13 +274,6 @@ torch.testing.assert_close(whole(odd), torch.logcumsumexp(odd, -1), equal_nan=Tr
 half = torch.randn(3, 50).bfloat16()
 wanted = torch.logcumsumexp(half.float(), -1).bfloat16()
 torch.testing.assert_close(whole(half), wanted, rtol=1e-2, atol=0)
-with thresher.profiler.profile() as p:
-    run(x)
-print([row.opname for row in p.report.rows if row.opname.startswith("scans")])
-x = torch.randn(2, 7, 6)
-thresher.export(model, (x,), {str(folder / "model.thrmodel")!r})
-import numpy
-numpy.savez({str(folder / "wanted.npz")!r}, x=x.numpy(), y=model(x).detach().numpy())
 from types import SimpleNamespace
 from thresher import ops
 {of_the_guide()}
@@ -276,11 +288,8 @@ try:
 except ValueError as error:
     print(error)
 """
-    return folder, told(code, site)
-
-
-def test_a_model_needs_nothing_but_the_installed_package(exported: tuple[Path, str]) -> None:
-    assert "['scans.logcumsumexp']" in exported[1]
+    said = told(code, site)
+    assert "expected tensors that the engine holds, got float64[4, 5] on cpu as argument 0" in said
 
 
 def test_a_model_file_with_such_an_operator_runs_without_pytorch(site: str, exported: tuple[Path, str]) -> None:
@@ -302,10 +311,6 @@ print("right")
     )
 
 
-def test_the_own_operator_of_the_guide_runs_in_both_modes(exported: tuple[Path, str]) -> None:
-    assert "expected tensors that the engine holds, got float64[4, 5] on cpu as argument 0" in exported[1]
-
-
 def test_commands_show_installed_packages(site: str) -> None:
     code = "from thresher.cli import main; import sys; sys.argv[1:] = [{}]; main()"
     assert "scans.logcumsumexp" in run_python(code.format("'ops'"), PYTHONPATH=site, COLUMNS="200").stdout
@@ -313,7 +318,22 @@ def test_commands_show_installed_packages(site: str) -> None:
     assert "operator packages" in said and "scans 1.0 (1)" in said
 
 
+LEFT_OUT = "operators are left out: the package thresher-scans 1.0: expected a library of operators for"
+
+
 def test_a_package_for_another_release_is_left_out_and_told(trial: Path, tmp_path: Path) -> None:
+    code = """
+import thresher
+print(thresher.packages.installed()[0].problem)
+print([row["name"] for row in thresher._engine.ops() if row["package"]])
+"""
+    done = run_python(code, PYTHONPATH=installed_in(tmp_path, trial), FAULT="release")
+    problem, found = done.stdout.splitlines()
+    assert LEFT_OUT in done.stderr and "expected a library of operators for" in problem and found == "[]"
+
+
+@pytest.mark.thorough
+def test_a_model_goes_on_without_a_package_for_another_release(trial: Path, tmp_path: Path) -> None:
     path = installed_in(tmp_path, trial)
     code = """
 import os
@@ -322,11 +342,9 @@ x = torch.randn(3, 7, 6)
 with torch.no_grad():
     torch.testing.assert_close(thresher.compile(model)(x), model(x))
 print([op.op for op in thresher.compilation_stats().unsupported])
-print(thresher.packages.installed()[0].problem)
 """
     said = told(code, path)
-    assert "operators are left out: the package thresher-scans 1.0: expected a library of operators for" in said
-    assert "['aten.logcumsumexp.default']" in said
+    assert LEFT_OUT in said and "['aten.logcumsumexp.default']" in said
 
 
 def cpp_package(folder: Path) -> Path:
