@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,13 @@ def test_levels_in_any_case(level: str) -> None:
     done = thresher("doctor", "--json", THRESHER_LOG=level)
     found = {check["name"]: check["level"] for check in json.loads(done.stdout)["checks"]}
     assert found["variables"] == "OK", done.stdout
+
+
+def test_a_warning_is_shown_once_and_what_is_meant_for_developers_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    from thresher.cli.common import plain_warnings
+
+    with plain_warnings():
+        for _ in range(3):
+            warnings.warn("this machine is slow", stacklevel=1)
+            warnings.warn("call it otherwise", DeprecationWarning, stacklevel=1)
+    assert capsys.readouterr().err == "thresher: warning: this machine is slow\n"

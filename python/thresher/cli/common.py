@@ -145,14 +145,15 @@ def need_torch(command: str) -> None:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Within this block warnings are one line on standard error, without the place in our code that gave them."""
+    """Within this block warnings are one line on standard error, each once, without the place that gave them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # from library to library: nothing a user can mend
         try:
             yield
         finally:
-            for warning in caught:
-                typer.echo(f"thresher: warning: {warning.message}", err=True)
+            for text in dict.fromkeys(str(warning.message) for warning in caught):
+                typer.echo(f"thresher: warning: {text}", err=True)
 
 
 def write(path: Path, text: str) -> None:

@@ -126,7 +126,8 @@ def _run(
         return
     typer.echo(answer)
     compared = "" if error is None else f"; largest difference from eager PyTorch {error:.1e}"
-    typer.echo(f"({found.info.weights} weights, run by {by} in {seconds:.2f} s, compilation included{compared})")
+    compiled = "" if eager else ", compilation included"
+    typer.echo(f"(weights: {found.info.weights}; run by {by} in {seconds:.2f} s{compiled}{compared})")
 
 
 @_group.command(name="bench", cls=Command, epilog="Examples: `thresher zoo bench minilm --batch 1 --batch 8`")

@@ -124,8 +124,8 @@ def info(name: str) -> Entry:
     """What an entry is.
 
     >>> import thresher
-    >>> thresher.zoo.info("whisper-tiny").weights
-    'seeded'
+    >>> thresher.zoo.info("whisper-tiny-en").weights
+    'trained'
 
     Args:
       name: one of ``list()``.

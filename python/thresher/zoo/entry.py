@@ -40,8 +40,8 @@ class Entry:
       kind: "encoder", "decoder", "vision", "speech" or "diffusion".
       description: one sentence.
       parameters: how many numbers it has learnt.
-      weights: "trained" (they come with a package), "trained here" (by this machine, from data of a package, at the
-        first load; kept in the cache) or "seeded" (random, the same each time: answers mean nothing).
+      weights: "trained" (they come with a package) or "trained here" (by this machine, from data of a package, at the
+        first load; kept in the cache).
       origin: where weights, or data, come from, and their licence.
       packages: what has to be installed, as (name of the import, what pip calls it).
       make: makes it.

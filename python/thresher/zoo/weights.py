@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+# Kinds of numbers, as CTranslate2 counts them.
+_CTRANSLATE2 = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 
 
 def fill(model: torch.nn.Module, weights: Sequence[torch.Tensor]) -> Any:
@@ -52,3 +56,40 @@ def of_onnx(path: Path) -> tuple[list[torch.Tensor], dict[str, str]]:
                 weight = torch.from_numpy(numpy_helper.to_array(constants[name]).copy())
                 weights.append(weight.t() if node.op_type == "MatMul" else weight)
     return weights, {entry.key: entry.value for entry in model.metadata_props}
+
+
+def of_ctranslate2(path: Path) -> dict[str, torch.Tensor]:
+    """What stands in a model file of CTranslate2's, floats as float32.
+
+    Raises:
+      ValueError: it is of another version than 6.
+    """
+    data = path.read_bytes()
+    at = 0
+
+    def number(kind: str) -> int:
+        nonlocal at
+        (found,) = struct.unpack_from(f"<{kind}", data, at)
+        at += struct.calcsize(kind)
+        return int(found)
+
+    def text() -> str:
+        nonlocal at
+        size = number("H")
+        at += size
+        return data[at - size : at - 1].decode()  # a zero ends it
+
+    version = number("I")
+    if version != 6:
+        raise ValueError(f"{path}: expected a file of version 6, got {version}; take the version that the entry names")
+    text()  # of the model
+    number("I")
+    found = {}
+    for _ in range(number("I")):
+        name = text()
+        shape = [number("I") for _ in range(number("B"))]
+        kind, size = number("B"), number("I")
+        values = torch.frombuffer(bytearray(data[at : at + size]), dtype=_CTRANSLATE2[kind]).reshape(shape)
+        found[name] = values.float() if values.is_floating_point() else values
+        at += size
+    return found
