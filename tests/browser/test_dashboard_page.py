@@ -91,12 +91,13 @@ def test_a_process_appears_and_its_numbers_are_right(page: Page, served: tuple[S
         "95 % within": "3.23 ms",
         "99 % within": "3.23 ms",
         "calls a second": "16",
-        "memory": "209.7 MB",
-        "of it the engine": "52.4 MB",
+        "memory": "210 MB",
+        "in the engine": "52.4 MB",
         "result cache": "1.0 MB",
         "power": "not known",
     }
-    assert card.locator("dd").last.get_attribute("title") == "expected the counters, got none"
+    assert card.locator(".energy dd").get_attribute("title") == "expected the counters, got none"
+    assert card.locator(".foot").inner_text().split("\n")[0] == "last minute, up to 2.50 ms"
     assert card.locator("a").get_attribute("href") == "http://127.0.0.1:9/page"
     assert "2.50 ms in the middle" in str(card.locator("svg").get_attribute("aria-label"))
 

@@ -27,7 +27,8 @@ function milliseconds(value) {
 }
 
 function bytes(value) {
-  return value === null || value === undefined ? "–" : `${number(value / 1e6, 1)} MB`;
+  if (value === null || value === undefined) return "–";
+  return value < 1e9 ? `${number(value / 1e6, value < 1e8 ? 1 : 0)} MB` : `${number(value / 1e9, 2)} GB`;
 }
 
 function median(values) {
@@ -38,7 +39,7 @@ function median(values) {
 }
 
 function moment(seconds) {
-  return new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+  return new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" });
 }
 
 // Shows a link, once for each address; what is no address of a page is left out.
@@ -53,14 +54,14 @@ function linkTo(place, address, text) {
 
 const ROWS = [
   ["latency", "mean call"],
+  ["throughput", "calls a second"],
+  ["energy", "power"],
   ["p50", "50 % within"],
   ["p95", "95 % within"],
   ["p99", "99 % within"],
-  ["throughput", "calls a second"],
   ["memory", "memory"],
-  ["engine", "of it the engine"],
+  ["engine", "in the engine"],
   ["cache", "result cache"],
-  ["energy", "power"],
 ];
 const cards = new Map();
 let after = 0; // the number of the last record that is here
@@ -70,7 +71,7 @@ function makeCard(process) {
   const list = element("dl");
   for (const [key, label] of ROWS) {
     values[key] = element("dd");
-    list.append(element("dt", { textContent: label }), values[key]);
+    list.append(element("div", { className: key }, element("dt", { textContent: label }), values[key]));
   }
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 100 30");
@@ -80,10 +81,12 @@ function makeCard(process) {
   svg.append(line);
   const title = element("h3", { textContent: process.name });
   const facts = element("p", { className: "dim" });
-  const link = element("p");
-  const root = element("article", { className: "card" }, title, facts, list, svg, link);
+  const scale = element("span", { className: "dim" });
+  const link = element("span");
+  const foot = element("p", { className: "foot" }, scale, link);
+  const root = element("article", { className: "card" }, title, facts, list, svg, foot);
   root.dataset.run = process.run;
-  return { root, values, svg, line, facts, link, records: [] };
+  return { root, values, svg, line, facts, scale, link, records: [] };
 }
 
 function update(card, process, fields) {
@@ -112,6 +115,7 @@ function update(card, process, fields) {
   const known = joules.length && joules.every((value) => value !== null);
   const power = known && seconds ? `${number(joules.reduce((a, b) => a + b, 0) / seconds, 1)} W` : "not known";
   setText(values.energy, power);
+  values.energy.className = known ? "" : "dim";
   values.energy.title = known ? "" : (process.about.energy ?? "");
   const called = records.filter((r) => r[at.calls]);
   const latencies = called.map((r) => r[at.busy_ms] / r[at.calls]);
@@ -126,6 +130,7 @@ function update(card, process, fields) {
     ? `mean call over the last minute: ${milliseconds(median(latencies))} in the middle, ${milliseconds(top)} at most`
     : "no calls in the last minute";
   card.svg.setAttribute("aria-label", about);
+  setText(card.scale, latencies.length ? `last minute, up to ${milliseconds(top)}` : "no calls in the last minute");
   linkTo(card.link, process.about.profile ?? null, "profile of this run");
 }
 
