@@ -147,7 +147,7 @@ def test_compile(tmp_path: Path) -> None:
         engine(tmp_path, op(5, 8), record(3, 0, 4 * MS, event=0), record(3, 4 * MS, 5 * MS, event=1)), "compile"
     )
     assert found["severity"] == "high"
-    assert "thresherCompileGraph 1 times, 4.00 ms" in found["detail"] and "38.5 % of the wall clock" in found["detail"]
+    assert "thresherCompileGraph 1 time, 4.00 ms" in found["detail"] and "38.5 % of the wall clock" in found["detail"]
     many = [record(3, at * MS, at * MS + 1000, event=0) for at in range(5)]
     assert "5 graphs were compiled" in finding(engine(tmp_path, op(5, 8), *many), "compile")["advice"]
 

@@ -4,6 +4,7 @@
 const LIVE_MS = 500;
 const RUNS_MS = 2000;
 const SHOWN_S = 60;
+const SHOWN_MEDIANS = 3;
 const SVG = "http://www.w3.org/2000/svg";
 const $ = (selector, root = document) => root.querySelector(selector);
 
@@ -121,9 +122,11 @@ function update(card, process, fields) {
   const latencies = called.map((r) => r[at.busy_ms] / r[at.calls]);
   const top = Math.max(...latencies, 0);
   const end = last[at.time_s];
+  // One call that had to wait would make the others a flat line: the curve ends at some times the median.
+  const height = Math.min(top, SHOWN_MEDIANS * (median(latencies) ?? 0)) || 1;
   const points = called.map((r, i) => {
     const x = 100 - ((end - r[at.time_s]) / SHOWN_S) * 100;
-    return `${x.toFixed(2)},${(29 - (latencies[i] / (top || 1)) * 28).toFixed(2)}`;
+    return `${x.toFixed(2)},${(29 - Math.min(latencies[i] / height, 1) * 28).toFixed(2)}`;
   });
   card.line.setAttribute("points", points.join(" "));
   const about = latencies.length

@@ -170,7 +170,9 @@ def _compile(report: dict[str, Any]) -> Iterator[Finding]:
     wall = report["overview"]["total"]["wall_ns"]
     share = _share(time_ns, wall)
     count = sum(row["count"] for row in rows if row["name"] == _COMPILING[0])
-    which = ", ".join(f"{row['name']} {row['count']} times, {_ms(row['total_ns'])}" for row in rows)
+    which = ", ".join(
+        f"{row['name']} {row['count']} time{'s' * (row['count'] != 1)}, {_ms(row['total_ns'])}" for row in rows
+    )
     yield Finding(
         "high" if share >= 20 else "medium" if share >= 2 else "info",
         "Graphs are compiled or prepared inside the recording",
