@@ -27,7 +27,6 @@
 #undef THRESHER_WINDOW_DOT_ROW
 #undef THRESHER_WINDOW_DOT_STEP
 #undef THRESHER_WINDOW_DOT_TWO_STEPS
-#undef THRESHER_WINDOW_DOT_STORE
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -41,8 +40,8 @@ struct WindowDotRun {
   size_t b;     // behind the panel's first
 };
 
-// out = init + a * b + residual, on the rows of both groups, one group behind the other, x PanelWidth() elements.
-struct WindowDotTileArgs {
+// out = init + a * b, on the rows of both groups, one group behind the other, ended as TileEnd says.
+struct WindowDotTileArgs : TileEnd {
   const uint8_t* a;  // of the first group's first row
   ptrdiff_t second;  // bytes from there to the second group's first row
   size_t lda;        // from one row of a group to the next
@@ -51,10 +50,7 @@ struct WindowDotTileArgs {
   size_t num_runs;
   size_t steps;           // of each run, an even number
   const void* init;       // Sum: one row for all, or null for zeros
-  void* out;              // Sum
-  size_t out_ld;          // elements
-  const float* residual;  // added to sums in float: rows residual_ld apart, or null
-  size_t residual_ld;
+  const TileEnd* result;  // where the results go in the end, which is fetched meanwhile
 };
 
 template <class Dot>
@@ -63,6 +59,8 @@ inline constexpr int kDotGroupRows = std::min(Dot::kMostRows, kTileRows) / 2;
 template <class Dot, int G1, int G2>
 HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
   static_assert(G1 <= kDotGroupRows<Dot> && G2 <= G1);
+  constexpr int kRows = G1 + G2;
+  constexpr int kVectors = kPanelVectors;
   const typename Dot::Tag d;
   using V = hn::Vec<typename Dot::Tag>;
   using Sum = typename Dot::Sum;
@@ -73,7 +71,7 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
 #define THRESHER_WINDOW_DOT_DECLARE(i)      \
   V c##i##a = hn::Zero(d);                  \
   V c##i##b = hn::Zero(d);                  \
-  if constexpr (i < G1 + G2) {              \
+  if constexpr (i < kRows) {                \
     if (init != nullptr) {                  \
       c##i##a = hn::LoadU(d, init);         \
       c##i##b = hn::LoadU(d, init + lanes); \
@@ -91,18 +89,19 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
                            : q2)) + \
    static_cast<size_t>((i < G1 ? i : i - G1) % 3) * lda)
 #define THRESHER_WINDOW_DOT_STEP(i)                                                    \
-  if constexpr (i < G1 + G2) {                                                         \
+  if constexpr (i < kRows) {                                                           \
     const auto av = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i) + u * sizeof(uint32_t)); \
     c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                 \
     c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                           \
   }
 #define THRESHER_WINDOW_DOT_TWO_STEPS(i)                                \
-  if constexpr (i < G1 + G2) {                                          \
+  if constexpr (i < kRows) {                                            \
     const auto first = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i));      \
     const auto second = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i) + 4); \
     c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);      \
     c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);      \
   }
+  ResultLines result(*args.result, kRows, args.num_runs * (args.steps / 2));
   for (const WindowDotRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* HWY_RESTRICT b = args.b + run->b;
     const uint8_t* HWY_RESTRICT p0 = args.a + run->a;
@@ -112,6 +111,7 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
     const uint8_t* HWY_RESTRICT q1 = q0 + 3 * lda;
     const uint8_t* HWY_RESTRICT q2 = q1 + 3 * lda;
     for (size_t steps = args.steps; steps >= 2; steps -= 2) {
+      result.Turn();
       for (size_t line = 0; line < 4 * half; line += 64) __builtin_prefetch(b + kDotFetchBytes + line, 0, 3);
       if constexpr (Dot::kTwoSteps) {
         const auto ones = hn::Set(typename Dot::ShortTag(), 1);
@@ -136,19 +136,13 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
     }
   }
 
-  Sum* out = static_cast<Sum*>(args.out);
-#define THRESHER_WINDOW_DOT_STORE(i)                                                            \
-  if constexpr (i < G1 + G2) {                                                                  \
-    if constexpr (std::is_same_v<Sum, float>) {                                                 \
-      if (args.residual != nullptr) {                                                           \
-        c##i##a = hn::Add(c##i##a, hn::LoadU(d, args.residual + i * args.residual_ld));         \
-        c##i##b = hn::Add(c##i##b, hn::LoadU(d, args.residual + i * args.residual_ld + lanes)); \
-      }                                                                                         \
-    }                                                                                           \
-    hn::StoreU(c##i##a, d, out + i * args.out_ld);                                              \
-    hn::StoreU(c##i##b, d, out + i * args.out_ld + lanes);                                      \
+  if constexpr (std::is_same_v<Sum, float>) {
+    THRESHER_TILE_END(args)
+  } else {
+    const TileEnd& end = args;
+    Sum* const out = static_cast<Sum*>(end.out);
+    THRESHER_TILE_ROWS(THRESHER_TILE_STORE)
   }
-  THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STORE)
 }
 
 using WindowDotTileFunction = void (*)(const WindowDotTileArgs&);
@@ -234,11 +228,11 @@ class WindowDotProduct {
     const size_t width = PanelWidth();
     const size_t column = panel * width;
     const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
-    const FinishFunction finish = FinishFor<Sum>(args_.activation);
+    const Ending<Sum> ending(args_, kInt8);
     alignas(64) float padded_bias[kMaxPanelWidth];
     const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
     const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
-    const bool direct = !kInt8 && columns == width && args_.activation == Activation::kNone;
+    const uint8_t* const scales = kInt8 ? b + number_bytes_ : nullptr;
     WindowDotTileArgs tile{};
     tile.lda = static_cast<size_t>(image_.stride[2] * image_.strides[2]);
     tile.b = b;
@@ -248,35 +242,28 @@ class WindowDotProduct {
     tile.init = kInt8 ? nullptr : bias;
     ForTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
       const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);
-      FetchResult(to);
+      const TileEnd result{to.c, to.ldc, to.residual, to.ldr, args_.residual_first, {}, true, to.columns};
+      static_cast<TileEnd&>(tile) = ending.Of(to, strip_);
+      tile.result = &result;
       tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
       tile.second = second.a - first.a;
-      tile.out = direct ? static_cast<void*>(to.c) : strip_;
-      tile.out_ld = direct ? to.ldc : width;
-      tile.residual = direct ? to.residual : nullptr;
-      tile.residual_ld = to.ldr;
       WindowDotTileFor<Dot>(first.count, second.count)(tile);
-      if (direct) return;
-      FinishArgs finished{};
-      finished.sums = strip_;
-      finished.to = to;
-      finished.residual_first = args_.residual_first;
+      if (ending.in_tile()) return;
+      FinishArgs rest = ending.Rest(to, strip_, bias, scales);
       float row_scale[kTileRows];
       int32_t row_zero[kTileRows];
       if constexpr (kInt8) {
-        finished.bias = bias;
-        finished.column_scale = reinterpret_cast<const float*>(b + number_bytes_);
         std::fill_n(row_scale, first.count, args_.scale[first.picture]);
         std::fill_n(row_scale + first.count, second.count, args_.scale[second.picture]);
-        finished.row_scale = row_scale;
+        rest.row_scale = row_scale;
         if constexpr (!Int8Dot::kCentred) {
           std::fill_n(row_zero, first.count, args_.zero[first.picture]);
           std::fill_n(row_zero + first.count, second.count, args_.zero[second.picture]);
-          finished.column_sum = reinterpret_cast<const int32_t*>(b + number_bytes_ + width * sizeof(float));
-          finished.row_zero = row_zero;
+          rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
+          rest.row_zero = row_zero;
         }
       }
-      finish(finished);
+      ending.finish()(rest);
     });
   }
 
