@@ -35,7 +35,8 @@ _PERSON = {
 
 @pytest.fixture(scope="module")
 def llm(folder):  # noqa: F811
-    with LLM(folder, precision="fp32", max_length=300, max_batch=6, speculation="ngram") as made:
+    options = {"max_length": 300, "max_batch": 6, "speculation": "ngram", "allow_grammars": True}
+    with LLM(folder, precision="fp32", **options) as made:
         yield made
 
 
@@ -81,6 +82,13 @@ def test_json_schemas(llm):
 def test_grammars(llm):
     texts = _texts(llm, grammar='start: sum\nsum: NUMBER | NUMBER "+" NUMBER "=" NUMBER\nNUMBER: /[0-9]{1,3}/')
     assert all(re.fullmatch(r"\d{1,3}(\+\d{1,3}=\d{1,3})?", text) for text in texts)
+
+
+def test_grammars_are_taken_only_where_they_are_allowed(folder):  # noqa: F811
+    with LLM(folder, precision="fp32", max_length=100, max_batch=1) as careful:
+        with pytest.raises(ValueError, match="grammar: expected a model that takes grammars"):
+            careful.generate("a", grammar="start: a b\na: /x+/\nb: /x+/", max_tokens=4)
+        assert careful.generate("a", choice=["yes"], max_tokens=4)[0].text == "yes"
 
 
 def test_min_tokens_do_not_keep_a_whole_answer_open(llm):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from thresher import cache
 from thresher.llm import LLM
 from thresher.llm.formats import read_gguf
 
@@ -37,6 +38,14 @@ _PROMPTS = [
     "The mitochondria are",
     "Yesterday it rained, so today",
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """Packed weights are kept where these tests end, not with the user's."""
+    cache.set_dir(tmp_path_factory.mktemp("cache"))
+    yield
+    cache.set_dir(None)
 
 
 def _data(package, name):

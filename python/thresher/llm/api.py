@@ -109,6 +109,7 @@ class LLM:
         speculation: str | None = None,
         draft_model: str | os.PathLike[str] | None = None,
         draft_tokens: int = 4,
+        allow_grammars: bool = False,
         num_threads: int = 0,
         device: str = "cpu",
         ranks: RankGroup | None = None,
@@ -136,6 +137,8 @@ class LLM:
           draft_model: a smaller model with the same tokens, which guesses instead; it gets pages of its own for
             max_batch sequences, and the options of this one.
           draft_tokens: how many are guessed at a time.
+          allow_grammars: answers may be asked to keep to a grammar. llguidance does not return from some grammars, and
+            all requests wait: for those whose authors you know.
           num_threads: default: as many as the engine has.
           device: what computes, and holds weights, keys and values: "cpu", or an NVIDIA GPU: "cuda", "cuda:1".
           ranks: processes that compute this model together, of which this is rank 0; the others call ``follow``. They
@@ -201,6 +204,7 @@ class LLM:
             prefix_cache=prefix_cache,
             draft_tokens=draft_tokens if speculation or drafter else 0,
             draft_model=drafter,
+            allow_grammars=allow_grammars,
         )
 
     # ---- generation ----

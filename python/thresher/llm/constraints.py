@@ -112,7 +112,11 @@ class Guide:
 class Guides:
     """Makes guides for one model. May be used from any thread."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int], *, grammars: bool = False
+    ) -> None:
+        """Takes grammars only where it is told to: llguidance does not return from some, and with it the engine."""
+        self._grammars = grammars
         self._tokenizer, self._vocab_size, self._eos = tokenizer, vocab_size, list(eos_token_ids)
         self._lock = threading.Lock()
         self._known: Any = None
@@ -121,9 +125,14 @@ class Guides:
         """The guide of an answer that has not begun.
 
         Raises:
-          ValueError: the form is not legal, or nothing keeps to it.
+          ValueError: the form is not legal, or nothing keeps to it, or it is a grammar and none are taken.
           ModuleNotFoundError: llguidance is not installed.
         """
+        if form.grammar is not None and not self._grammars:
+            raise ValueError(
+                "grammar: expected a model that takes grammars, got one that does not, as some never end; use regex, "
+                "choice or json_schema, or load it with allow_grammars=True where you know who writes them"
+            )
         try:
             from llguidance import LLMatcher
         except ModuleNotFoundError:

@@ -97,6 +97,7 @@ class Engine:
         prefix_cache: bool = True,
         draft_tokens: int = 0,
         draft_model: DraftModel | None = None,
+        allow_grammars: bool = False,
     ) -> None:
         """Starts the engine's thread.
 
@@ -111,6 +112,7 @@ class Engine:
           prefix_cache: beginnings of prompts are computed once.
           draft_tokens: how many are guessed at a time; 0: none.
           draft_model: guesses them; None: they are taken from what stands in prompt and answer.
+          allow_grammars: answers may be asked to keep to grammars.
         """
         self.max_length = min(max_length, pool.pages * pool.page_tokens)
         self._runner = runner
@@ -128,7 +130,9 @@ class Engine:
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_token_ids)
         self._tokenizer = tokenizer
-        self._guides = None if tokenizer is None else Guides(tokenizer, vocab_size, eos_token_ids)
+        self._guides = (
+            None if tokenizer is None else Guides(tokenizer, vocab_size, eos_token_ids, grammars=allow_grammars)
+        )
         self._max_waiting = max_waiting
         self._lock = threading.Condition()
         self._arrived: deque[Request] = deque()

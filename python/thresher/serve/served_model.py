@@ -44,7 +44,7 @@ class ServedModel:
         encoder = None
         if self.embedding is not None:
             encoder = TextEncoder(self.embedding, num_threads=int(self.options.get("num_threads", 0)))
-        llm = LLM(self.path, ranks=ranks, **self.options)
+        llm = LLM(self.path, ranks=ranks, allow_grammars=self.grammars, **self.options)
         return Service(
             llm,
             self.name,
