@@ -9,7 +9,9 @@ from small_decoder import write_decoder
 
 from thresher import profiler
 from thresher.llm import LLM
+from thresher.profiler.analysis import build_report
 from thresher.profiler.report import OpReport
+from thresher.profiler.trace import read_trace
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -85,11 +87,16 @@ def test_a_window_from_a_request_on(llm, tmp_path):
     answer(llm, 8, 6)
     assert not window.done()
     answer(llm, 8, 6)
-    report = window.result(timeout=30).report
+    profile = window.result(timeout=30)
+    report = profile.report
     assert sum(phase.calls for phase in report.phases) == 4
     assert report.phase("prefill").tokens == 8
     assert report.phase("decode").tokens == 3
-    assert (tmp_path / "window.thrtrace").stat().st_size > 0
+    shown = build_report(read_trace(tmp_path / "window.thrtrace"))["overview"]["phases"]  # what the page has
+    assert [(each["phase"], each["calls"], each["tokens"]) for each in shown] == [("prefill", 1, 8), ("decode", 3, 3)]
+    for each, phase in zip(shown, report.phases, strict=True):
+        assert each["wall_ns"] == phase.wall_ns
+        assert each["tokens_per_s"] == pytest.approx(phase.tokens_per_s)
     assert not profiler.is_enabled()
 
 

@@ -14,6 +14,7 @@ from thresher.profiler.analysis.modules import modules
 from thresher.profiler.analysis.operators import operators, operators_by_shape, runtime
 from thresher.profiler.analysis.overview import find_steps, overview
 from thresher.profiler.analysis.peaks import normalise
+from thresher.profiler.analysis.phases import phases
 from thresher.profiler.analysis.roofline import roofline
 from thresher.profiler.analysis.rows import groups_of
 from thresher.profiler.analysis.timeline import DEFAULT_MAX_EVENTS, timeline
@@ -79,6 +80,7 @@ def build_report(
         "roofline": roofline(by_shape, costs),
     }
     report["overview"]["findings"] = findings(report)
+    report["overview"]["phases"] = phases(trace, by_shape)
     return report
 
 

@@ -60,6 +60,7 @@ function completeReport(raw) {
       total: object(overview.total),
       steps: objects(overview.steps),
       findings: objects(overview.findings),
+      phases: objects(overview.phases),
     },
     operators: objects(report.operators),
     operators_by_shape: objects(report.operators_by_shape),

@@ -62,6 +62,16 @@ function keyFigures(report) {
     if (category === "host" && !total.host) continue;
     cards.push(card(name, percent(share(total[category], wall)), time(total[category])));
   }
+  for (const phase of overview.phases) {
+    const roof = number(phase.percent_of_peak);
+    cards.push(
+      card(
+        text(phase.phase) === "decode" ? "Answers (decode)" : "Prompts (prefill)",
+        `${digits(number(phase.tokens_per_s))} tokens/s`,
+        `${plural(number(phase.tokens), "token")}${roof === null ? "" : `, ${percent(roof / 100)} of the roof`}`,
+      ),
+    );
+  }
   if (steps.length) cards.push(card("Median step", time(median(steps)), plural(steps.length, "step")));
   cards.push(
     card(
