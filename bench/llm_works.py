@@ -202,13 +202,15 @@ def start(model: Model, s: Settings) -> Iterator[Row]:
 
 def gap(model: Model, s: Settings) -> Iterator[Row]:
     """Time between two tokens of an answer while a long prompt is computed beside it, 99 of 100 times at most."""
-    with loaded(s.places, (model.file, model.folder), max(s.threads), 2, s.context) as engines:
-        found = [engines.call("gap") for _ in range(_few(s))]
-    times = median([each["beside_p99_ms"] / each["alone_p99_ms"] for each in found])
-    beside = median([each["beside_p99_ms"] for each in found])
-    yield Row(model.title, f"p99 gap beside a prompt of {found[0]['prompt_tokens']}", max(s.threads),
-              f"{beside:.1f} ms, {times:.1f} x alone", wanted="3 x alone",
-              missed=_missed((("alone", 3.0, times),)), details={"samples": found})  # fmt: skip
+    threads = max(s.threads)
+    for cache in ("bf16", "q8_0"):
+        with loaded(s.places, (model.file, model.folder), threads, 2, s.context, kv_cache=cache) as engines:
+            found = [engines.call("gap") for _ in range(_few(s))]
+        times = median([each["beside_p99_ms"] / each["alone_p99_ms"] for each in found])
+        beside = median([each["beside_p99_ms"] for each in found])
+        work = f"p99 gap beside a prompt of {found[0]['prompt_tokens']}, cache in {cache}"
+        yield Row(model.title, work, threads, f"{beside:.1f} ms, {times:.1f} x alone", wanted="3 x alone",
+                  missed=_missed((("alone", 3.0, times),)), details={"samples": found})  # fmt: skip
 
 
 def _few(s: Settings) -> int:
