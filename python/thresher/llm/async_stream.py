@@ -3,40 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from thresher.llm.engine import Engine
 from thresher.llm.request import Delta, Request
 from thresher.llm.sampling import SamplingParams
-
-
-class _Doorbell:
-    """Wakes what waits on one event loop: a step has something for many streams, and calls the loop once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self._ringing: deque[Callable[[], None]] = deque()
-        self._called = False  # the loop will be told
-
-    def ring(self, wake: Callable[[], None]) -> None:
-        """Calls something on the loop; from any thread."""
-        self._ringing.append(wake)
-        loop = self._loop()
-        if not self._called and loop is not None:
-            self._called = True
-            loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self._called = False  # before any is called: who rings from now on calls again
-        while self._ringing:
-            self._ringing.popleft()()
-
-
-_doorbells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Doorbell] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
 
 
 class AsyncStream:
@@ -71,8 +43,6 @@ class AsyncStream:
         """
         self._engine = engine
         self._loop = loop or asyncio.get_running_loop()
-        with _lock:
-            self._doorbell = _doorbells.setdefault(self._loop, _Doorbell(self._loop))
         self._ready: deque[tuple[int, Delta]] = deque()
         self._left = False
         self._rung = False  # this stream will be woken
@@ -139,7 +109,7 @@ class AsyncStream:
             self._ready.append((number, delta))
             if not self._rung:
                 self._rung = True
-                self._doorbell.ring(self._wake)
+                self._engine.doorbell.ring(self._loop, self._wake)
 
         return deliver
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from thresher import _engine
 from thresher.llm.cache import PagePool
 from thresher.llm.constraints import Guides
+from thresher.llm.doorbell import Doorbell
 from thresher.llm.draft_model import DraftModel
 from thresher.llm.pace import Pace
 from thresher.llm.profile_window import ProfileWindow
@@ -82,7 +83,12 @@ class EngineStats:
 
 
 class Engine:
-    """Computes requests together. All methods may be called from any thread."""
+    """Computes requests together. All methods may be called from any thread.
+
+    Attributes:
+      max_length: tokens of a prompt with its answer.
+      doorbell: wakes event loops at the end of a step; for what delivers, on the engine's thread.
+    """
 
     def __init__(
         self,
@@ -115,6 +121,7 @@ class Engine:
           allow_grammars: answers may be asked to keep to grammars.
         """
         self.max_length = min(max_length, pool.pages * pool.page_tokens)
+        self.doorbell = Doorbell()
         self._runner = runner
         self._pool = pool
         self._scheduler = Scheduler(
@@ -296,6 +303,7 @@ class Engine:
         for request in arrived:
             for index in range(request.params.n):
                 self._deliver(request, Delta(index, finish_reason="error", error=closed))
+        self.doorbell.step_ends()
 
     def _work(self) -> None:
         while True:
@@ -314,12 +322,14 @@ class Engine:
                 request.cancelled = True
                 for answer in list(self._open.get(request.number, ())):
                     self._end(answer, "cancel")
+            self.doorbell.step_ends()
             if closed:
                 return
             self._scheduler.chunk = self._pace.chunk(self._scheduler.answering)
             step = self._scheduler.next_step()
             if step is not None:
                 self._compute(step)
+            self.doorbell.step_ends()
 
     def _busy(self) -> bool:
         return bool(self._scheduler.waiting or self._scheduler.running)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Collection
+from typing import NamedTuple
 
 from thresher.serve.tool_formats import ToolFormat
 
@@ -15,8 +15,7 @@ _LONGEST_HEADER = 4096  # characters in which it has to come
 _NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of an answer.
 
     Attributes:
@@ -56,6 +55,7 @@ class AnswerText:
         self._call: _Call | None = None
         self._in_list = False
         self.calls = 0
+        self.may_think = think or thinking
 
     @property
     def thinking(self) -> bool:
@@ -83,7 +83,7 @@ class AnswerText:
         merged: list[Piece] = []
         for piece in found:
             if merged and piece.kind != "call" and (merged[-1].kind, merged[-1].call) == (piece.kind, piece.call):
-                merged[-1] = dataclasses.replace(piece, text=merged[-1].text + piece.text)
+                merged[-1] = piece._replace(text=merged[-1].text + piece.text)
             else:
                 merged.append(piece)
         return merged

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 import uuid
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from thresher.llm import Delta
@@ -40,9 +40,13 @@ class ChatCompletions:
         chat = _read(fields, self._service.grammars)
         prompt = await chat_prompt(self._service, chat)
 
+        frame = _Frame(
+            self._service.name, usage
+        )  # now: once the request is submitted, the engine waits for nothing here
+
         async def work() -> None:
             async with await self._service.answer([prompt.tokens], prompt.params, chat.priority) as answers:
-                made = _ChatAnswer(self._service, answers, prompt)
+                made = _ChatAnswer(self._service, answers, prompt, frame)
                 if stream:
                     await made.stream(exchange, usage)
                 else:
@@ -125,25 +129,40 @@ def _is_text(pieces: list[Piece]) -> bool:
     return len(pieces) == 1 and pieces[0].kind == "text"
 
 
+class _Frame:
+    """What all parts of an answer have in common.
+
+    Attributes:
+      head: of the answer.
+      chunk_head, chunk_tail: of a part of it.
+      plain: of a part that differs in its number and text alone, as nearly all do: what stands before, between, after.
+    """
+
+    def __init__(self, model: str, usage: bool) -> None:
+        self.head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self.chunk_head = {**self.head, "object": "chat.completion.chunk"}
+        self.chunk_tail = {"usage": None} if usage else {}
+        choice = {**_PLAIN, "index": _AT, "delta": {"content": _TEXT}}
+        plain = event({**self.chunk_head, "choices": [choice], **self.chunk_tail}).decode()
+        self.plain = tuple(re.split(f'{_AT}|"{_TEXT}"', plain))
+
+
 class _ChatAnswer:
     """What is sent about one chat."""
 
-    def __init__(self, service: Service, answers: Answers, prompt: ChatPrompt) -> None:
+    def __init__(self, service: Service, answers: Answers, prompt: ChatPrompt, frame: _Frame) -> None:
         self._service, self._answers = service, answers
         self._count = prompt.params.n
         self._logprobs = prompt.params.logprobs is not None
         self._reading = Reading(answers, prompt)
         self._ids: dict[tuple[int, int], str] = {}
-        self._head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": service.name}
+        self._frame = frame
 
     async def stream(self, exchange: Exchange, usage: bool) -> None:
         """Sends parts as they come."""
-        head = {**self._head, "object": "chat.completion.chunk"}
-        tail = {"usage": None} if usage else {}
+        head, tail = self._frame.chunk_head, self._frame.chunk_tail
         begun: set[int] = set()
-        # Nearly all parts differ in their text alone: the rest of their JSON is made once.
-        plain = event({**head, "choices": [{**_PLAIN, "index": _AT, "delta": {"content": _TEXT}}], **tail}).decode()
-        before, between, after = re.split(f'{_AT}|"{_TEXT}"', plain)
+        before, between, after = self._frame.plain
         while taken := await self._reading.take():
             if not exchange.started:
                 await exchange.begin_events()
@@ -151,7 +170,7 @@ class _ChatAnswer:
             for delta, pieces in taken:
                 reason = self._reason(delta)
                 if delta.index in begun and not reason and not self._logprobs and _is_text(pieces):
-                    events += f"{before}{delta.index}{between}{json.dumps(pieces[0].text)}{after}".encode()
+                    events += f"{before}{delta.index}{between}{quoted(pieces[0].text)}{after}".encode()
                     continue
                 changes = [self._change(delta.index, piece) for piece in pieces]
                 if delta.index not in begun:
@@ -196,7 +215,7 @@ class _ChatAnswer:
             for index in range(count)
         ]
         await exchange.send_json(
-            {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage()}
+            {**self._frame.head, "object": "chat.completion", "choices": choices, "usage": self._usage()}
         )
 
     def _reason(self, delta: Delta) -> str | None:

@@ -42,7 +42,7 @@ class Reading:
         pieces = reader.add(delta.text)
         if delta.finish_reason is not None:
             pieces = pieces + reader.finish()
-        if reader.thinking or any(piece.kind == "reasoning" for piece in pieces):
+        if reader.may_think and (reader.thinking or any(piece.kind == "reasoning" for piece in pieces)):
             self.thoughts += len(delta.token_ids)
         return pieces
 
