@@ -181,6 +181,34 @@ def test_a_full_disk_loses_nothing(store: Store) -> None:
     assert store.flush() and store.count() == 1800 and store.runs()[0].calls == 3600
 
 
+def test_the_end_waits_for_a_locked_file(tmp_path: Path) -> None:
+    store = Store(tmp_path / "h")
+    other = sqlite3.connect(tmp_path / "h", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    store.add(message(records=4))
+    threading.Timer(0.8, other.execute, ("ROLLBACK",)).start()
+    store.close()
+    assert Store(tmp_path / "h").count() == 4
+    other.close()
+
+
+def test_what_cannot_be_written_before_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thresher.dashboard.store._CLOSE_S", 0.1)
+    store = Store(tmp_path / "h")
+    store.add(message(records=4))
+    with sqlite3.connect(tmp_path / "h", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        store.add(message(records=3))
+        wanted = "h: expected to write [37] records before the end, got: database is locked; they are lost"
+        with pytest.raises(StoreError, match=wanted):
+            store.close()
+        store.close()
+        with pytest.raises(StoreError, match="h: expected a file for the history, got: database is locked"):
+            Store(tmp_path / "h")
+        other.execute("ROLLBACK")
+    other.close()
+
+
 def test_what_waits_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thresher.dashboard.store.MOST_WAITING", 10)
     with store._writing:

@@ -61,7 +61,10 @@ def _dashboard(
         )
         server.run(sockets=[bound])
     finally:
-        store.close()
+        try:
+            store.close()
+        except StoreError as error:
+            fail(str(error))
 
 
 def _default_history() -> Path:

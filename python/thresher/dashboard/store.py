@@ -22,6 +22,7 @@ MOST_RUNS = 1000  # in memory
 DEFAULT_RECORDS = 1_000_000  # in the file, some 140 MB; the oldest go first
 MOST_WAITING = 200_000  # records that wait while the file cannot be written
 _FLUSH_S = 0.5
+_CLOSE_S = 5.0  # how long the end waits for a file that cannot be written
 _BUSY_MS = 200
 
 _SCHEMA = f"""
@@ -142,6 +143,7 @@ class Store:
         self.path = path
         self.problem: str | None = None
         self.dropped = 0
+        self._reason = ""  # of the problem
         self._most_records = most_records
         self._live: dict[str, _Live] = {}
         self._taken = 0  # records, ever
@@ -242,6 +244,7 @@ class Store:
                 try:
                     self._write(batch)
                 except sqlite3.Error as error:
+                    self._reason = str(error)
                     self.problem = f"the history {self.path} is not written: {error}; records wait in memory"
                     return False
                 with self._lock:
@@ -253,13 +256,24 @@ class Store:
             return True
 
     def close(self) -> None:
-        """Writes what waits and closes the file; the second call does nothing."""
+        """Writes what waits, trying for some seconds, and closes the file; the second call does nothing.
+
+        Raises:
+          StoreError: something could not be written, and is lost.
+        """
         if self._end.is_set():
             return
         self._end.set()
         self._thread.join()
-        self.flush()
+        end = time.monotonic() + _CLOSE_S
+        while not self.flush() and time.monotonic() < end:
+            time.sleep(_BUSY_MS / 1000)
         self._connection.close()
+        if self._waiting:
+            raise StoreError(
+                f"{self.path}: expected to write {len(self._waiting)} records before the end, got: {self._reason}; they "
+                "are lost; make room or end what holds the file before the next one"
+            )
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=_BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
