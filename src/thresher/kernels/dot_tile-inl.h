@@ -320,6 +320,7 @@ constexpr DotTileFunction DotTileAt(size_t index, std::index_sequence<I...>) {
 // 1 <= rows <= Dot::kMostRows.
 template <class Dot>
 HWY_INLINE DotTileFunction DotTileForRows(size_t rows) {
+  HWY_ASSUME(rows >= 1 && rows <= static_cast<size_t>(Dot::kMostRows));
   return DotTileAt<Dot>(rows - 1, std::make_index_sequence<static_cast<size_t>(Dot::kMostRows)>());
 }
 
