@@ -271,8 +271,8 @@ class Store:
         self._connection.close()
         if self._waiting:
             raise StoreError(
-                f"{self.path}: expected to write {len(self._waiting)} records before the end, got: {self._reason}; they "
-                "are lost; make room or end what holds the file before the next one"
+                f"{self.path}: expected to write {len(self._waiting)} records before the end, got: {self._reason}; "
+                "they are lost; make room or end what holds the file before the next one"
             )
 
     def _open(self) -> sqlite3.Connection:
