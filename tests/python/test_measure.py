@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import mmap
 import re
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,20 @@ def test_a_slow_engine_is_seen_to_be_slow(net: Any) -> None:
 
     fast = thresher.benchmark(net, (64,), (1,), 20, engines=["eager"]).rows[0]
     assert thresher.benchmark(slow, (64,), (1,), 20, engines=["eager"]).rows[0].latency.p50_ms > fast.latency.p50_ms
+
+
+def test_a_disturbed_measurement_says_so() -> None:
+    calls = itertools.count()
+
+    def disturbed(given: Any) -> Any:
+        if next(calls) % 20 > 9:
+            time.sleep(0.05)
+        return given + 1
+
+    result = thresher.benchmark(disturbed, (64,), (1,), 40, engines=["eager"])
+    (note,) = [note for note in result.notes if "other programs were at work" in note]
+    assert re.match(r"batch 1: the medians of PyTorch eager's rounds go from \d+\.\d+ to \d+\.\d+ ms: ", note)
+    assert note in str(result)
 
 
 def test_memory_is_that_of_the_engine(net: Any) -> None:

@@ -33,6 +33,7 @@ from thresher.threads import get_num_threads
 
 REFERENCE = "eager"
 ROUNDS = 10
+UNEVEN = 3  # rounds that differ more were disturbed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -330,6 +331,12 @@ def _measure(
     for name, blocks in samples.items():
         latency = Latency.of([one for block in blocks for one in block])
         used = joules[name]
+        shortest, longest = (pick(median(block) for block in blocks) for pick in (min, max))
+        if longest > UNEVEN * shortest:
+            notes[
+                f"batch {batch}: the medians of {ENGINES[name].title}'s rounds go from {shortest:.3f} to {longest:.3f} "
+                "ms: other programs were at work; measure again when they are not"
+            ] = None
         rows.append(
             BenchmarkRow(
                 engine=name,
