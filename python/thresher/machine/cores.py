@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from thresher import _engine
-
 
 def core_slices(count: int) -> list[list[int]]:
     """The CPUs of `count` equal shares of the cores that this process may use, those of a node beside each other.
@@ -13,6 +11,8 @@ def core_slices(count: int) -> list[list[int]]:
     Raises:
       ValueError: there are fewer cores.
     """
+    from thresher import _engine  # what reads profiles imports this package, and needs no engine
+
     cores = _engine.topology()["cores"]
     if not 1 <= count <= len(cores):
         raise ValueError(f"processes: expected 1 to {len(cores)}, as many as there are cores, got {count}")

@@ -10,7 +10,7 @@ from typing import Any
 
 _BLOCK = 128  # characters, about a page of tokens
 _MOST = 100_000  # blocks of a process that are remembered
-_MUCH_MORE = 2  # requests that one may have beyond the least busy one, and still get those it knows the beginning of
+_MUCH_MORE = 4  # requests that one may have beyond the least busy one, and still get those it knows the beginning of
 _PARTS = ("tools", "system", "instructions", "messages", "input", "prompt", "query")  # in the order of prompts
 
 

@@ -44,7 +44,8 @@ class ServedModel:
         encoder = None
         if self.embedding is not None:
             encoder = TextEncoder(self.embedding, num_threads=int(self.options.get("num_threads", 0)))
-        llm = LLM(self.path, ranks=ranks, allow_grammars=self.grammars, **self.options)
+        # Clients' grammars are refused before they get here; those of tools are the server's own.
+        llm = LLM(self.path, ranks=ranks, allow_grammars=True, **self.options)
         return Service(
             llm,
             self.name,
