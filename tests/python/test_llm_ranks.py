@@ -169,6 +169,7 @@ def listens(pid, port):
     return False
 
 
+@pytest.mark.thorough
 def test_a_server_of_two_ranks_answers_and_ends_when_one_is_killed(mpirun, folder):
     with served(mpirun, folder) as server:
         body = {"model": "tiny", "prompt": "the cat", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -185,6 +186,7 @@ def test_a_server_of_two_ranks_answers_and_ends_when_one_is_killed(mpirun, folde
         assert "KILLED BY SIGNAL: 9" in out + err or "signal 9" in out + err
 
 
+@pytest.mark.thorough
 def test_a_server_of_two_ranks_ends_well(mpirun, folder):
     with served(mpirun, folder) as server:
         zero = next(pid for pid in ranks_of(server.process) if listens(pid, server.port))

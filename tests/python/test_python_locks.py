@@ -257,7 +257,7 @@ def wheel(folder: Path, content: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("origin", ["virtualenv", "ensurepip"])
+@pytest.mark.parametrize("origin", [pytest.param("virtualenv", marks=pytest.mark.thorough), "ensurepip"])
 def test_pip_installs_the_locked_bytes_from_a_folder_and_no_others(
     locks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], origin: str
 ) -> None:

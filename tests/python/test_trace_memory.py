@@ -37,6 +37,7 @@ print(json.dumps({{
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.release_build
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
 def test_a_large_trace_needs_little_memory(tmp_path: Path) -> None:
