@@ -92,8 +92,10 @@ def run_tests(
         python = environments.install_wheel(TESTS, built)
         made = {"CPP_PACKAGE": str(package.build_package(flavour))}
         workers = [] if pytest or cores() == 1 else ["-n", str(min(cores(), MOST_WORKERS)), "--dist", "loadfile"]
+        # Only the tests of that folder know the option.
+        device = [emulated_device(flavour)] if "tests/cuda" in places else []
         run(
-            [python, "-m", "pytest", *places, emulated_device(flavour), *workers, *pytest],
+            [python, "-m", "pytest", *places, *device, *workers, *pytest],
             cwd=ROOT,
             environment={**OFFLINE, **made},
         )

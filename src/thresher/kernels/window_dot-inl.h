@@ -221,7 +221,8 @@ class WindowDotProduct {
   // Rows that a panel passes before the next one comes: their part of the image stays in L2 beside it.
   size_t BlockRows() const {
     const int64_t row_bytes = image_.strides[2] * image_.stride[2] * (w_.out[1] > 1 ? image_.stride[1] : 1);
-    return static_cast<size_t>(std::max<int64_t>(Caches().l2 / 4 / std::max<int64_t>(row_bytes, 1), 8 * kTileRows));
+    return static_cast<size_t>(
+        std::max<int64_t>(Caches().l2 / 4 / std::max<int64_t>(row_bytes, 1), int64_t{8} * kTileRows));
   }
 
   void Multiply(size_t panel, size_t begin, size_t end) {

@@ -1,5 +1,7 @@
 #include "thresher/plan/sites.h"
 
+#include <optional>
+
 #include "thresher/graph/operator.h"
 #include "thresher/graph/program.h"
 
@@ -19,7 +21,9 @@ std::string PrecisionOf(const Graph& graph, const Node& node) {
   std::string precision = GetAttr<std::string>(node.attrs, "precision", "");
   if (!precision.empty() || node.outputs.empty()) return precision;
   for (const ValueId id : node.inputs) {
-    if (id != kNoValue && graph.value(id).constant.blocks) return std::string(Name(*graph.value(id).constant.blocks));
+    if (id == kNoValue) continue;
+    const std::optional<Encoding>& blocks = graph.value(id).constant.blocks;
+    if (blocks) return std::string(Name(*blocks));
   }
   const DType dtype = graph.value(node.outputs.front()).dtype;
   return dtype == DType::kF32 ? "fp32" : std::string(Name(dtype));
