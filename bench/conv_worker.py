@@ -133,7 +133,12 @@ class ConvWorker:
             # Both take the same file, in which what is between the layers is rounded as well.
             folder, precision = _calibrated(onnx, x), "fp32"
         engine = module.Engine(folder, self._threads, precision)
-        engine.create()
+        try:
+            engine.create()
+        except RuntimeError as error:
+            if case["precision"] != "int8":
+                raise
+            raise Unavailable(f"does not take the int8 file: {str(error).splitlines()[0]}") from error
         inputs = engine.prepare({"x": x})
         self._call = lambda: engine.run(inputs)
         self._output = engine.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import importlib.util
 import json
 import os
@@ -244,13 +245,15 @@ def test_429_comes_where_no_process_has_room(folder):
 def test_the_end_waits_for_open_requests(folder):
     with serving(_two(folder)) as server:
         pids = [each["pid"] for each in _health(server)["processes"]]
-        answers: list = []
-        thread = threading.Thread(target=lambda: answers.append(server.request("POST", "/v1/completions", _LONG)))
-        thread.start()
-        server.wait_for(lambda m: m["vllm:num_requests_running"] == 1, "an answer")
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        body = {**_LONG, "stream": True, "stream_options": {"include_usage": True}}
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        answer = connection.getresponse()
+        assert answer.status == 200 and answer.readline().startswith(b"data: {")
         server.process.send_signal(signal.SIGTERM)
-        thread.join()
-        assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 400
+        *_, last, end = re.findall(rb"data: (.*)", answer.read())
+        connection.close()
+        assert end == b"[DONE]" and json.loads(last)["usage"]["completion_tokens"] == 400
         assert server.process.wait(timeout=20) == 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
