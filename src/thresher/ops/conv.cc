@@ -195,16 +195,14 @@ Windows WindowsOf(const ConvolutionParams& p) {
   return w;
 }
 
-// One group's product; operands are x, the packed weights, bias and residual.
-kernels::GemmArgs GroupArgs(const StepContext& c, const Windows& windows) {
+// What both forms of a group's product take alike; operands are x, the packed weights, bias and residual.
+template <class Args>
+Args ProductArgs(const StepContext& c) {
   const auto& p = c.as<ConvolutionParams>();
-  kernels::GemmArgs args;
+  Args args;
   args.m = p.m;
   args.n = p.n;
   args.k = p.k;
-  args.a = c.in(kX).as<const float>();
-  args.lda = p.x_w;
-  if (!p.shape.plain) args.windows = &windows;
   args.precision = p.shape.precision;
   args.packed_b = c.in(kWeight).data;
   args.c = c.out().as<float>();
@@ -218,19 +216,35 @@ kernels::GemmArgs GroupArgs(const StepContext& c, const Windows& windows) {
   return args;
 }
 
-Status ConvolutionStep(const StepContext& c) {
-  const auto& p = c.as<ConvolutionParams>();
-  const Windows windows = WindowsOf(p);
-  kernels::GemmArgs args = GroupArgs(c, windows);
+// Calls multiply(args) for one group after the other; it moves what it reads of x on by itself.
+template <class Args, class Multiply>
+void ForGroups(const ConvolutionParams& p, Args args, const Multiply& multiply) {
   const int64_t packed = kernels::PackedBytes(p.shape.precision, p.k, p.n);
   for (int64_t g = 0; g < p.shape.groups; ++g) {
-    kernels::Gemm(args, c.scratch, c.part, c.num_parts);
-    args.a += p.shape.channels;
+    multiply(args);
     args.packed_b = static_cast<const std::byte*>(args.packed_b) + packed;
     args.c += p.n;
     if (args.bias != nullptr) args.bias += p.n;
     if (args.residual != nullptr) args.residual += p.n;
   }
+}
+
+kernels::GemmArgs GroupArgs(const StepContext& c, const Windows& windows) {
+  const auto& p = c.as<ConvolutionParams>();
+  auto args = ProductArgs<kernels::GemmArgs>(c);
+  args.a = c.in(kX).as<const float>();
+  args.lda = p.x_w;
+  if (!p.shape.plain) args.windows = &windows;
+  return args;
+}
+
+Status ConvolutionStep(const StepContext& c) {
+  const auto& p = c.as<ConvolutionParams>();
+  const Windows windows = WindowsOf(p);
+  ForGroups(p, GroupArgs(c, windows), [&](kernels::GemmArgs& args) {
+    kernels::Gemm(args, c.scratch, c.part, c.num_parts);
+    args.a += p.shape.channels;
+  });
   return Status::Ok();
 }
 
@@ -292,47 +306,29 @@ Status ImageStep(const StepContext& c) {
   return Status::Ok();
 }
 
-// As GroupArgs; the first operand is the image.
+// As GroupArgs, without what lies in the image, which is the first operand.
 kernels::GemmDotArgs DotGroupArgs(const StepContext& c, const Windows& windows) {
   const auto& p = c.as<ConvolutionParams>();
-  const ImageMemory memory(c.in(kX), p);
-  kernels::GemmDotArgs args;
+  auto args = ProductArgs<kernels::GemmDotArgs>(c);
   args.form = p.shape.form;
-  args.precision = p.shape.precision;
-  args.m = p.m;
-  args.n = p.n;
-  args.k = p.k;
-  args.rows = memory.image;
-  args.scale = memory.scale;
-  args.zero = memory.zero;
   args.windows = &windows;
   args.channels = p.shape.channels * p.shape.groups;
-  args.packed_b = c.in(kWeight).data;
-  args.c = c.out().as<float>();
-  args.ldc = p.n * p.shape.groups;
-  args.bias = c.in(kBias).as<const float>();
-  args.residual = c.in(kResidual).as<const float>();
-  args.ldr = p.ldr;
-  args.activation = p.shape.activation;
-  args.residual_first = p.shape.residual_first;
-  args.blocking = p.blocking;
   return args;
 }
 
 Status DotConvolutionStep(const StepContext& c) {
   const auto& p = c.as<ConvolutionParams>();
   const Windows windows = WindowsOf(p);
+  const ImageMemory memory(c.in(kX), p);
   kernels::GemmDotArgs args = DotGroupArgs(c, windows);
-  const int64_t packed = kernels::PackedBytes(p.shape.precision, p.k, p.n);
+  args.rows = memory.image;
+  args.scale = memory.scale;
+  args.zero = memory.zero;
   const int64_t channels = p.shape.channels * kernels::ElementBytes(p.shape.form);
-  for (int64_t g = 0; g < p.shape.groups; ++g) {
-    kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
-    args.rows = static_cast<const std::byte*>(args.rows) + channels;
-    args.packed_b = static_cast<const std::byte*>(args.packed_b) + packed;
-    args.c += p.n;
-    if (args.bias != nullptr) args.bias += p.n;
-    if (args.residual != nullptr) args.residual += p.n;
-  }
+  ForGroups(p, args, [&](kernels::GemmDotArgs& group) {
+    kernels::GemmDot(group, c.scratch, c.part, c.num_parts);
+    group.rows = static_cast<const std::byte*>(group.rows) + channels;
+  });
   return Status::Ok();
 }
 
