@@ -47,6 +47,7 @@ for folder in folders:
 profiler.stop()
 report = profiler.collect()
 rows = [row for phase in report.phases for section in phase.sections for row in section.rows]
+assert {{phase.name for phase in report.phases if phase.sections}} >= {{"prefill", "decode"}}, report.phases
 print("rank", report.rank, sum(row.count for row in rows if row.opname == "all_reduce"), flush=True)
 """
 

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from thresher import _engine
 from thresher.llm.cache import PagePool
 from thresher.llm.constraints import Guides
 from thresher.llm.doorbell import Doorbell
@@ -22,13 +21,12 @@ from thresher.llm.runner import Runner, Work
 from thresher.llm.sampling import Floats, Logprobs, Sampler, SamplingParams, report
 from thresher.llm.scheduler import Scheduler, Step
 from thresher.llm.speculation import ModelDrafts, NGramDrafts
+from thresher.llm.step_record import Phase, recorded_step
 from thresher.llm.tokenizer import TextStream, Tokenizer
 
 _log = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2
-_CALL = next(int(str(event["number"])) for event in _engine.profile_events() if event["name"] == "thresherCall")
-_STEP = _engine.profile_site("step")
 
 
 class QueueFullError(RuntimeError):
@@ -376,30 +374,20 @@ class Engine:
             else:
                 window.before(step)
         try:
-            self._compute_call(step)
+            phase = step.phase
+            with recorded_step(phase, step.tokens):
+                self._compute_step(step, phase)
         finally:
             if window is not None:
                 window.after()
 
-    def _compute_call(self, step: Step) -> None:
-        if not _engine.profile_enabled():
-            self._compute_step(step)
-            return
-        _engine.profile_phase("decode" if step.tokens == step.decoding + step.drafted else "prefill")
-        start_ns = _engine.profile_now_ns()
-        try:
-            self._compute_step(step)
-        finally:
-            _engine.profile_event(_CALL, _STEP, start_ns, step.tokens)
-            _engine.profile_phase("inference")
-
-    def _compute_step(self, step: Step) -> None:
+    def _compute_step(self, step: Step, phase: Phase) -> None:
         start = time.monotonic()
         for answer in step.sequences:
             if not answer.request.stats.started:
                 answer.request.stats.started = start
         try:
-            logits = self._runner.run(step.work)
+            logits = self._runner.run(step.work, phase)
         except Exception as error:
             _log.exception("a step failed")
             for answer in step.sequences:

@@ -14,6 +14,7 @@ from thresher.llm.models.sharding import Share
 from thresher.llm.packed_weights import PackedWeights
 from thresher.llm.rank_group import RankGroup
 from thresher.llm.runner import Runner
+from thresher.llm.step_record import recorded_step
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,5 +82,7 @@ def follow(ranks: RankGroup) -> None:
     except Exception as found:
         error = found
     ranks.agree(error)
-    while (work := ranks.listen()) is not None:
-        runner.run(work)
+    while (told := ranks.listen()) is not None:
+        phase, work = told
+        with recorded_step(phase, sum(len(item.tokens) for item in work)):
+            runner.run(work)

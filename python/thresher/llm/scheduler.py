@@ -15,6 +15,7 @@ from thresher.llm.draft_model import DraftModel
 from thresher.llm.request import Sequence, State
 from thresher.llm.runner import Work
 from thresher.llm.speculation import NGramDrafts
+from thresher.llm.step_record import Phase
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,6 +39,11 @@ class Step:
     def drafted(self) -> int:
         """How many tokens are guesses."""
         return sum(item.drafted for item in self.work)
+
+    @property
+    def phase(self) -> Phase:
+        """Decode, if it has answers alone."""
+        return "decode" if self.tokens == self.decoding + self.drafted else "prefill"
 
 
 class Scheduler:
