@@ -34,9 +34,8 @@ def _free_port():
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory):
-    """Where two replicas answer, one a node."""
-    folder = write_model(tmp_path_factory.mktemp("model"))
+def cluster_port():
+    """Of two nodes, on which serve.run deploys what it is given."""
     node = {"num_cpus": 1, "object_store_memory": 80_000_000}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
@@ -44,13 +43,28 @@ def port(tmp_path_factory):
         ray.init(address=cluster.address, log_to_driver=False)
         found = _free_port()
         serve.start(http_options={"host": "127.0.0.1", "port": found})
-        options = {"precision": "fp32", "weights": "q8_0", "max_length": 500, "max_batch": 16}
-        serve.run(thresher.serve.ray_app(folder, "tiny", min_replicas=2, max_replicas=2, api_keys=["k"], **options))
         yield found
         serve.shutdown()
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def _deploy(folder, **replicas):
+    options = {"precision": "fp32", "weights": "q8_0", "max_length": 500, "max_batch": 16}
+    serve.run(thresher.serve.ray_app(folder, "tiny", api_keys=["k"], **replicas, **options))
+
+
+@pytest.fixture(scope="module")
+def port(cluster_port, folder):
+    """Where two replicas answer, one a node."""
+    _deploy(folder, min_replicas=2, max_replicas=2)
+    return cluster_port
 
 
 def _ask(port, path, body=None, key="k"):
@@ -156,3 +170,23 @@ def test_more_than_all_can_do_is_429(port):
 def test_options_are_checked(tmp_path):
     with pytest.raises(ValueError, match="expected 1 <= min_replicas <= max_replicas, got 3 and 2"):
         thresher.serve.ray_app(tmp_path, min_replicas=3, max_replicas=2)
+
+
+def test_much_to_do_brings_a_second_replica(cluster_port, folder):
+    serve.delete("default")
+    _deploy(folder, min_replicas=1, max_replicas=2)
+    end = time.monotonic() + 180
+    found: list = []
+
+    def ask_on():
+        while len(_replicas()) < 2 and time.monotonic() < end:
+            found.append(_ask(cluster_port, "/v1/completions", _LONG)[0])
+
+    assert len(_replicas()) == 1
+    threads = [threading.Thread(target=ask_on) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(_replicas()) == 2, f"{len(found)} requests in three minutes, and one replica"
+    assert set(found) <= {200, 429} and 200 in found
