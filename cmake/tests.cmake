@@ -10,21 +10,33 @@ file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cp
 # The fuzz targets, whose kept inputs are replayed. What is planted for their self-check stays out.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/fuzz/*.cc")
 list(APPEND test_sources ${fuzz_sources})
+# What compiles sooner than it runs: most tests take milliseconds, however they are compiled.
+set(test_optimisation $<$<CONFIG:Release>:-O1>)
+
+# The emulated device: in the tests, and as a library that the engine opens like that of a real one (tests/cuda,
+# --device-library).
+set(emulator_sources "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulated_library.cc"
+                     "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulator.cc")
+add_library(thresher_emulator OBJECT ${emulator_sources})
+thresher_target_flags(thresher_emulator)
+set_target_properties(thresher_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_compile_options(thresher_emulator PRIVATE $<$<CONFIG:Release>:-O2>)
+target_include_directories(thresher_emulator PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
+target_link_libraries(thresher_emulator PRIVATE thresher_core)
+add_library(thresher_emulated_device MODULE $<TARGET_OBJECTS:thresher_emulator>)
+thresher_target_flags(thresher_emulated_device)
+target_link_libraries(thresher_emulated_device PRIVATE thresher_core)
+
 if(test_sources)
-  add_executable(thresher_tests ${test_sources})
+  list(REMOVE_ITEM test_sources ${emulator_sources})
+  add_executable(thresher_tests ${test_sources} $<TARGET_OBJECTS:thresher_emulator>)
   thresher_target_flags(thresher_tests)
+  target_compile_options(thresher_tests PRIVATE ${test_optimisation})
   target_include_directories(thresher_tests PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp" "${PROJECT_SOURCE_DIR}/tests")
   target_compile_definitions(thresher_tests PRIVATE THRESHER_TEST_DATA="${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(thresher_tests PRIVATE thresher_core GTest::gmock GTest::gtest_main)
   gtest_discover_tests(thresher_tests DISCOVERY_MODE PRE_TEST)
 endif()
-
-# The emulated device as a library that the engine opens like that of a real one (tests/cuda, --device-library).
-add_library(thresher_emulated_device MODULE "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulated_library.cc"
-            "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulator.cc")
-thresher_target_flags(thresher_emulated_device)
-target_include_directories(thresher_emulated_device PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
-target_link_libraries(thresher_emulated_device PRIVATE thresher_core)
 
 # Faults on purpose, in a program and in a library that Python loads: the self-check of `nox -s sanitize`.
 add_executable(planted_faults EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/sanitizers/planted_faults.cc")
