@@ -18,7 +18,7 @@ PACKAGES = (
 # Flags of the processor that change which kernels an engine picks (x86 names, then Arm names).
 ISA_FLAGS = (
     *("sse2", "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
-    *("avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"),
+    *("avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8", "amx_fp16"),
     *("asimd", "asimddp", "bf16", "i8mm", "sve", "sve2"),
 )
 

@@ -36,7 +36,7 @@ const std::vector<Variable>& Table() {
        Type::kChoice,
        "",
        "Instruction set that kernels use; by default the best one this CPU has.",
-       {"sse2", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx", "neon", "neon_bf16", "sve", "sve2"}},
+       {"sse2", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx", "amx_fp16", "neon", "neon_bf16", "sve", "sve2"}},
       {"THRESHER_LOG",
        Type::kChoice,
        "warning",

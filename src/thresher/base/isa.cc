@@ -31,6 +31,7 @@ constexpr Row kRows[] = {
     {Isa::kAvx512Vnni, "avx512_vnni", HWY_AVX3_DL},
     {Isa::kAvx512Bf16, "avx512_bf16", HWY_AVX3_ZEN4},
     {Isa::kAmx, "amx", HWY_AVX3_ZEN4},
+    {Isa::kAmxFp16, "amx_fp16", HWY_AVX3_ZEN4},
 #if HWY_ARCH_ARM && !defined(__ARM_FEATURE_AES)
     {Isa::kNeon, "neon", HWY_NEON_WITHOUT_AES},
 #else
@@ -55,22 +56,25 @@ int64_t DetectedTargets() {
   return targets;
 }
 
-std::vector<Isa> Filter(int64_t targets, bool tiles) {
+std::vector<Isa> Filter(int64_t targets, bool tiles, bool f16_tiles) {
   std::vector<Isa> found;
   for (const Row& row : kRows) {
-    if ((row.target & targets) != 0 && (tiles || row.isa != Isa::kAmx)) found.push_back(row.isa);
+    const bool fits = row.isa == Isa::kAmx ? tiles : row.isa == Isa::kAmxFp16 ? tiles && f16_tiles : true;
+    if ((row.target & targets) != 0 && fits) found.push_back(row.isa);
   }
   return found;
 }
 
 // Highway knows no target with tiles: kernels of kAvx512Bf16 ask for them.
 std::atomic<Tiles> g_tiles = Tiles::kNone;
+std::atomic<bool> g_f16_tiles = false;
 
 // Kernels run what is compiled for `targets`.
-void Use(int64_t targets, Tiles tiles) {
+void Use(int64_t targets, Tiles tiles, bool f16_tiles) {
   hwy::SetSupportedTargetsForTest(targets);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   g_tiles.store(tiles, std::memory_order_relaxed);
+  g_f16_tiles.store(f16_tiles, std::memory_order_relaxed);
 }
 
 // Everything from a target downwards, because a source may lack the one that is wanted.
@@ -90,18 +94,19 @@ bool Contains(const std::vector<Isa>& isas, Isa isa) { return std::find(isas.beg
 std::string_view Name(Isa isa) { return Find(isa).name; }
 
 const std::vector<Isa>& Compiled() {
-  static const std::vector<Isa> compiled = Filter(HWY_TARGETS, true);
+  static const std::vector<Isa> compiled = Filter(HWY_TARGETS, true, true);
   return compiled;
 }
 
 const std::vector<Isa>& Available() {
-  static const std::vector<Isa> available = Filter(HWY_TARGETS & DetectedTargets(), DetectAmx().usable);
+  static const std::vector<Isa> available =
+      Filter(HWY_TARGETS & DetectedTargets(), DetectAmx().usable, DetectAmx().fp16);
   return available;
 }
 
 Isa Current() {
   DetectedTargets();
-  return Filter(HWY_TARGETS & hwy::SupportedTargets(), CurrentTiles() != Tiles::kNone).back();
+  return Filter(HWY_TARGETS & hwy::SupportedTargets(), CurrentTiles() != Tiles::kNone, HasF16Tiles()).back();
 }
 
 Status Force(std::string_view name) {
@@ -120,24 +125,30 @@ Status Force(std::string_view name) {
                            " only. Choose one of " + Join(Available()) + " or unset the variable.");
   }
   if (!Contains(Available(), *wanted)) {
-    const bool refused = *wanted == Isa::kAmx && !Refusal().empty();
+    const bool refused = (*wanted == Isa::kAmx || *wanted == Isa::kAmxFp16) && !Refusal().empty();
     const std::string why = refused ? std::string(Refusal()) : "this CPU lacks " + std::string(name);
     return InvalidArgument("THRESHER_ISA=" + std::string(name) + ": " + why + "; it has " + Join(Available()) +
                            ". Choose one of these or unset the variable.");
   }
-  Use(TargetsUpTo(*wanted), *wanted == Isa::kAmx ? Tiles::kInstructions : Tiles::kNone);
+  const bool f16_tiles = *wanted == Isa::kAmxFp16;
+  Use(TargetsUpTo(*wanted), *wanted == Isa::kAmx || f16_tiles ? Tiles::kInstructions : Tiles::kNone, f16_tiles);
   return Status::Ok();
 }
 
-void UseBest() { Use(DetectedTargets(), Contains(Available(), Isa::kAmx) ? Tiles::kInstructions : Tiles::kNone); }
+void UseBest() {
+  Use(DetectedTargets(), Contains(Available(), Isa::kAmx) ? Tiles::kInstructions : Tiles::kNone,
+      Contains(Available(), Isa::kAmxFp16));
+}
 
 std::string_view Refusal() { return DetectAmx().refusal; }
 
 Tiles CurrentTiles() { return g_tiles.load(std::memory_order_relaxed); }
 
+bool HasF16Tiles() { return g_f16_tiles.load(std::memory_order_relaxed); }
+
 bool ForcePlainTiles() {
   if (!Contains(Available(), Isa::kAvx512Bf16)) return false;
-  Use(TargetsUpTo(Isa::kAmx), Tiles::kPlain);
+  Use(TargetsUpTo(Isa::kAmxFp16), Tiles::kPlain, true);
   return true;
 }
 

@@ -11,10 +11,22 @@
 namespace thresher::isa {
 
 // Within one architecture, later is better.
-enum class Isa : uint8_t { kSse2, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx, kNeon, kNeonBf16, kSve, kSve2 };
+enum class Isa : uint8_t {
+  kSse2,
+  kAvx2,
+  kAvx512,
+  kAvx512Vnni,
+  kAvx512Bf16,
+  kAmx,
+  kAmxFp16,
+  kNeon,
+  kNeonBf16,
+  kSve,
+  kSve2
+};
 
-// The name that THRESHER_ISA takes: "sse2", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx", "neon",
-// "neon_bf16", "sve", "sve2".
+// The name that THRESHER_ISA takes: "sse2", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx", "amx_fp16",
+// "neon", "neon_bf16", "sve", "sve2".
 std::string_view Name(Isa isa);
 
 // Those this build has kernels for, worst first.
@@ -41,13 +53,17 @@ std::string_view Refusal();
 // Undoes Force: the best available instruction set.
 void UseBest();
 
-// kAmx is kAvx512Bf16 with tiles (base/amx.h), which kernels use where they pay. Packed weights are the same.
+// kAmx is kAvx512Bf16 with tiles (base/amx.h), which kernels use where they pay; packed weights are the same. kAmxFp16
+// has tiles of fp16, too, for which weights in fp16 are packed.
 enum class Tiles : uint8_t { kNone, kInstructions, kPlain };
 
-// What multiplies tiles now: kNone unless Current() is kAmx.
+// What multiplies tiles now: kNone unless Current() is kAmx or kAmxFp16.
 Tiles CurrentTiles();
 
-// Force("amx") with plain code in place of the tile instructions, for tests; until the next Force(), Select() or
+// Whether Current() is kAmxFp16.
+bool HasF16Tiles();
+
+// Force("amx_fp16") with plain code in place of the tile instructions, for tests; until the next Force(), Select() or
 // UseBest(). False, and nothing happens, where this CPU or build lacks kAvx512Bf16.
 bool ForcePlainTiles();
 

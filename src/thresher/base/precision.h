@@ -15,7 +15,7 @@ namespace thresher {
 enum class Precision : uint8_t {
   kFp32,
   kBf16,        // weights and, where the processor multiplies bf16, activations in bf16; sums in fp32
-  kFp16,        // weights in fp16, computed in fp32
+  kFp16,        // weights in fp16, computed in fp32, or, where the processor multiplies fp16, activations in fp16
   kInt8,        // weights in int8, one scale a column; activations in 8 bits, one scale and zero point a row
   kInt8Weight,  // weights in int8, one scale a column; computed in fp32
   kInt4Weight,  // weights in 4 bits, one scale for 32 of them along k; computed in fp32

@@ -4,7 +4,8 @@
 // A step of a panel, 32 columns of pairs of bf16 or quads of int8, is 128 bytes: 16 steps are two tiles beside each
 // other. Two tiles of rows times these two keep four tiles of sums in the unit. Rows of A hold whole pieces of 16
 // steps, zeros behind their end. Between 16 and 32 rows, the two tiles of rows overlap: what they share is computed
-// twice and stored twice.
+// twice and stored twice. Rows of windows (window_dot-inl.h) are two groups of neighbouring positions, read where they
+// lie in the image, in as many runs along k as a window has pieces.
 
 #if defined(THRESHER_KERNELS_AMX_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_AMX_TILE_INL_H_
@@ -54,6 +55,18 @@ constexpr size_t UnitRowStride(size_t bytes) {
   return ((bytes + kUnitRowBytes - 1) / kUnitRowBytes | 1) * kUnitRowBytes;
 }
 
+// Fewer rows are multiplied by vectors. A tile of up to 16 rows takes 52 cycles for 16 steps of a panel: its two
+// products wait for those of the steps before. Vectors take 16 a row in int8, and give the same bits; in bf16 Intel's
+// take 64.
+template <class Dot>
+inline constexpr size_t kLeastUnitRows = std::is_same_v<typename Dot::Sum, int32_t> ? 4 : 1;
+
+// Where a run of steps begins, in bytes.
+struct StepRun {
+  ptrdiff_t a;  // behind each row's first
+  size_t b;     // behind the panel's first
+};
+
 // What multiplies a tile of rows by a panel: up to kMostRows rows, while an object of this type lives.
 template <class DotType>
 struct VectorTiles {
@@ -70,13 +83,14 @@ struct VectorTiles {
 template <class Unit>
 class ConfiguredTiles {
  public:
-  // Sums in 0 to 3, rows of A in 4 and 5, B in 6 and 7.
-  explicit ConfiguredTiles(size_t rows) {
+  // Sums in 0 to 3, rows of A in 4 and 5, of `depth` bytes, and what they meet of B in 6 and 7.
+  explicit ConfiguredTiles(size_t rows, size_t depth = kUnitRowBytes) {
     rows = std::min(rows, kUnitRows);
     TileConfig config;
     for (size_t tile = 0; tile < kUnitTiles; ++tile) {
-      config.row_bytes[tile] = static_cast<uint16_t>(kUnitRowBytes);
-      config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : kUnitRows);
+      const bool left = tile == 4 || tile == 5;
+      config.row_bytes[tile] = static_cast<uint16_t>(left ? depth : kUnitRowBytes);
+      config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : depth / sizeof(uint32_t));
     }
     Unit::Configure(config);
   }
@@ -85,9 +99,18 @@ class ConfiguredTiles {
   ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
 };
 
+// Pairs of fp16, of HalfPairsPanel; sums in float.
+struct F16Dot {
+  using Sum = float;
+  static constexpr size_t kStep = 2;
+  static constexpr size_t kLaneBytes = 4;
+};
+
 template <class Unit, class Dot, int kC, int kA, int kB>
 HWY_INLINE void UnitDot() {
-  if constexpr (std::is_same_v<typename Dot::Sum, float>) {
+  if constexpr (std::is_same_v<Dot, F16Dot>) {
+    Unit::template DotF16<kC, kA, kB>();
+  } else if constexpr (std::is_same_v<typename Dot::Sum, float>) {
     Unit::template DotBf16<kC, kA, kB>();
   } else {
     Unit::template DotUint8Int8<kC, kA, kB>();
@@ -112,16 +135,50 @@ struct PendingFinish {
     rows.to.rows = end - begin;
     if (rows.row_scale != nullptr) rows.row_scale += begin;
     if (rows.row_zero != nullptr) rows.row_zero += begin;
+    if constexpr (std::is_same_v<Sum, float>) {
+      if (rows.row_scale != nullptr) Scale(rows);
+    }
     finish(rows);
   }
+
+ private:
+  // Finish scales integers only. The sums are where a tile has stored them.
+  static void Scale(const FinishArgs& rows) {
+    const TileTag d;
+    float* sums = const_cast<float*>(static_cast<const float*>(rows.sums));
+    for (size_t i = 0; i < rows.to.rows; ++i) {
+      const auto scale = hn::Set(d, rows.row_scale[i]);
+      for (size_t j = 0; j < PanelWidth(); j += hn::Lanes(d), sums += hn::Lanes(d)) {
+        hn::StoreU(hn::Mul(hn::LoadU(d, sums), scale), d, sums);
+      }
+    }
+  }
+};
+
+// out = init + a * b of one tile of `rows` rows, or of two.
+struct UnitTileArgs {
+  const uint8_t* a;  // rows lda bytes apart
+  size_t lda;
+  ptrdiff_t second;   // bytes from the first tile's rows to the second's
+  size_t second_row;  // rows of the result from the first tile's to the second's
+  size_t rows;        // as the tiles are configured
+  const uint8_t* b;
+  const StepRun* runs;
+  size_t num_runs;
+  size_t steps;      // of each run
+  bool padded;       // whether rows have zeros behind each run, up to whole pieces of kUnitSteps; else it is anything
+  const void* init;  // Sum, rows init_ld elements apart (0: one row for all), or null for zeros
+  size_t init_ld;
+  void* out;
+  size_t out_ld;
+  Fetch fetch;  // lines with each piece of steps
 };
 
 // kTwo: two tiles of rows. `pending` is done meanwhile. A residual is not added here.
 template <class Unit, class Dot, bool kTwo>
-HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows, PendingFinish& pending) {
+HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pending) {
   static_assert(Dot::kLaneBytes == sizeof(uint32_t));
   constexpr size_t kStepBytes = 2 * kUnitRowBytes;
-  const size_t second = kTwo ? rows - kUnitRows : 0;
   const size_t lda = args.lda;
 
   if (args.init == nullptr) {
@@ -137,48 +194,60 @@ HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows, Pending
     Unit::template Load<0>(init, stride);
     Unit::template Load<1>(init + kUnitRowBytes, stride);
     if constexpr (kTwo) {
-      Unit::template Load<2>(init + second * stride, stride);
-      Unit::template Load<3>(init + second * stride + kUnitRowBytes, stride);
+      Unit::template Load<2>(init + args.second_row * stride, stride);
+      Unit::template Load<3>(init + args.second_row * stride + kUnitRowBytes, stride);
     }
   }
 
-  const auto multiply = [&](const uint8_t* a, const uint8_t* b) HWY_ATTR {
+  const auto multiply = [](const uint8_t* a, ptrdiff_t second, size_t ld, const uint8_t* b) HWY_ATTR {
     Unit::template Load<6>(b, kStepBytes);
-    Unit::template Load<4>(a, lda);
+    Unit::template Load<4>(a, ld);
     UnitDot<Unit, Dot, 0, 4, 6>();
     Unit::template Load<7>(b + kUnitRowBytes, kStepBytes);
     UnitDot<Unit, Dot, 1, 4, 7>();
     if constexpr (kTwo) {
-      Unit::template Load<5>(a + second * lda, lda);
+      Unit::template Load<5>(a + second, ld);
       UnitDot<Unit, Dot, 2, 5, 6>();
       UnitDot<Unit, Dot, 3, 5, 7>();
     }
   };
-  const uint8_t* a = args.a;
-  const uint8_t* b = args.b;
   const uint8_t* fetched = args.fetch.from;
   const size_t lines = args.fetch.lines;
-  size_t steps = args.steps;
+  const size_t pieces = args.steps / kUnitSteps, rest = args.steps % kUnitSteps;
   // Rows of what is pending that a step does, so that all are done with the last one.
   const size_t most_done = pending.finish == nullptr ? 0 : pending.args.to.rows;
-  const size_t share = most_done / std::max<size_t>(steps / kUnitSteps, 1) + 1;
+  const size_t share = most_done / std::max<size_t>(args.num_runs * pieces, 1) + 1;
   size_t done = 0;
-  for (; steps >= kUnitSteps; steps -= kUnitSteps) {
-    for (size_t line = 0; line < lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
-    multiply(a, b);
-    const size_t end = std::min(done + share, most_done);
-    pending.template Run<typename Dot::Sum>(done, end);
-    done = end;
-    a += kUnitRowBytes;
-    b += kUnitSteps * kStepBytes;
-    fetched += 64 * lines;
-  }
-  if (steps != 0) {
-    // What lies behind the panel may be anything, and 0 times anything is not always 0.
+  for (const StepRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
+    const uint8_t* a = args.a + run->a;
+    const uint8_t* b = args.b + run->b;
+    for (size_t piece = 0; piece < pieces; ++piece) {
+      for (size_t line = 0; line < lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
+      multiply(a, args.second, lda, b);
+      const size_t end = std::min(done + share, most_done);
+      pending.template Run<typename Dot::Sum>(done, end);
+      done = end;
+      a += kUnitRowBytes;
+      b += kUnitSteps * kStepBytes;
+      fetched += 64 * lines;
+    }
+    if (rest == 0) continue;
+    // What lies behind the run may be anything, and 0 times anything is not always 0.
     alignas(64) uint8_t padded[kUnitSteps * kStepBytes];
-    std::memcpy(padded, b, steps * kStepBytes);
-    std::memset(padded + steps * kStepBytes, 0, (kUnitSteps - steps) * kStepBytes);
-    multiply(a, padded);
+    std::memcpy(padded, b, rest * kStepBytes);
+    std::memset(padded + rest * kStepBytes, 0, (kUnitSteps - rest) * kStepBytes);
+    if (args.padded) {
+      multiply(a, args.second, lda, padded);
+      continue;
+    }
+    alignas(64) uint8_t rows[kUnitBlockRows * kUnitRowBytes];
+    const size_t bytes = rest * sizeof(uint32_t);
+    for (size_t i = 0; i < (kTwo ? 2 : 1) * args.rows; ++i) {
+      const uint8_t* from = i < args.rows ? a + i * lda : a + args.second + (i - args.rows) * lda;
+      std::memcpy(rows + i * kUnitRowBytes, from, bytes);
+      std::memset(rows + i * kUnitRowBytes + bytes, 0, kUnitRowBytes - bytes);
+    }
+    multiply(rows, static_cast<ptrdiff_t>(args.rows * kUnitRowBytes), kUnitRowBytes, padded);
   }
   pending.template Run<typename Dot::Sum>(done, most_done);
   pending.finish = nullptr;
@@ -188,15 +257,9 @@ HWY_NOINLINE void MultiplyUnitTile(const DotTileArgs& args, size_t rows, Pending
   Unit::template Store<0>(out, stride);
   Unit::template Store<1>(out + kUnitRowBytes, stride);
   if constexpr (kTwo) {
-    Unit::template Store<2>(out + second * stride, stride);
-    Unit::template Store<3>(out + second * stride + kUnitRowBytes, stride);
+    Unit::template Store<2>(out + args.second_row * stride, stride);
+    Unit::template Store<3>(out + args.second_row * stride + kUnitRowBytes, stride);
   }
-}
-
-// Up to 16 rows when the tiles are configured for so many, else 16 to 32.
-template <class Unit, class Dot>
-HWY_INLINE void RunUnitTile(const DotTileArgs& args, size_t rows, PendingFinish& pending) {
-  (rows <= kUnitRows ? &MultiplyUnitTile<Unit, Dot, false> : &MultiplyUnitTile<Unit, Dot, true>)(args, rows, pending);
 }
 
 template <class Unit, class DotType>
@@ -208,7 +271,18 @@ class UnitTiles {
   ~UnitTiles() {
     if (pending_.finish != nullptr) pending_.template Run<typename Dot::Sum>(0, pending_.args.to.rows);
   }
-  void Run(const DotTileArgs& tile, size_t rows) { RunUnitTile<Unit, Dot>(tile, rows, pending_); }
+  // Up to 16 rows when the tiles are configured for so many, else 16 to 32.
+  void Run(const DotTileArgs& tile, size_t rows) {
+    constexpr StepRun kAll{0, 0};
+    const size_t second = rows <= kUnitRows ? 0 : rows - kUnitRows;
+    Run({tile.a, tile.lda, static_cast<ptrdiff_t>(second * tile.lda), second, std::min(rows, kUnitRows), tile.b, &kAll,
+         1, tile.steps, true, tile.init, tile.init_ld, tile.out, tile.out_ld, tile.fetch},
+        rows > kUnitRows);
+  }
+  // One tile of rows, or two.
+  void Run(const UnitTileArgs& args, bool two) {
+    (two ? &MultiplyUnitTile<Unit, Dot, true> : &MultiplyUnitTile<Unit, Dot, false>)(args, pending_);
+  }
   // Soon: while the next tile is multiplied, or when this object ends. What the arguments point to must last.
   void Finish(FinishFunction finish, const FinishArgs& args) {
     pending_.finish = finish;

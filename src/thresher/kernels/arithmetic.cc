@@ -59,6 +59,8 @@ bool MultipliesInt8() {
   return Pays([] { return Rates().int8; });
 }
 
+bool MultipliesF16() { return isa::HasF16Tiles() && Wanted() != Choice::kNever; }
+
 Arithmetic ArithmeticFor(Precision wanted) {
   if (wanted == Precision::kBf16 && !MultipliesBf16()) {
     return {wanted, Because("bf16", Bf16Dots() && Wanted() != Choice::kNever ? Rates().bf16 : 0)};

@@ -13,6 +13,9 @@ namespace thresher::kernels {
 bool MultipliesBf16();
 bool MultipliesInt8();
 
+// Where there are tiles of fp16: as fast as those of bf16, eight times as fast as fp32.
+bool MultipliesF16();
+
 // What a precision is computed as, and why where that is not what its name says.
 struct Arithmetic {
   Precision precision;

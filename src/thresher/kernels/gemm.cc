@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "thresher/base/isa.h"
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/gemm_block.h"
 #include "thresher/kernels/gemm_dot.h"
@@ -278,6 +279,9 @@ auto ForPanel(Precision precision, const Function& function) {
     case Precision::kBf16:
       return function(Bf16Panel());
     case Precision::kFp16:
+#if THRESHER_HALF_PAIRS
+      if (isa::HasF16Tiles()) return function(HalfPairsPanel());
+#endif
       return function(HalfPanel());
     case Precision::kInt8Weight:
       return function(Int8Panel());
@@ -333,6 +337,22 @@ void Encode(HalfPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_REST
     hn::StoreU(Narrow<F16>(d, hn::LoadU(d, in + i)), d16, reinterpret_cast<uint16_t*>(out) + i);
   }
 }
+
+#if THRESHER_HALF_PAIRS
+void Encode(HalfPairsPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> du;
+  const size_t width = PanelWidth();
+  for (size_t row = 0; row < k; row += 2) {
+    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
+      const auto even = hn::PromoteTo(du, Narrow<F16>(d, hn::LoadU(d, in + row * width + j)));
+      auto odd = hn::Zero(du);
+      if (row + 1 < k) odd = hn::PromoteTo(du, Narrow<F16>(d, hn::LoadU(d, in + (row + 1) * width + j)));
+      hn::StoreU(hn::Or(hn::ShiftLeft<16>(odd), even), du, reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
+    }
+  }
+}
+#endif
 
 // The largest magnitude in a column of `rows` rows.
 HWY_INLINE hn::Vec<TileTag> ColumnMax(TileTag d, const float* HWY_RESTRICT in, size_t rows) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "thresher/kernels/block_format.h"
@@ -16,6 +17,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // foreach_target.h must come first.
 #include "hwy/highway.h"
+#include "thresher/kernels/amx_block-inl.h"
 #include "thresher/kernels/block_tile-inl.h"
 #include "thresher/kernels/epilogue-inl.h"
 
@@ -191,16 +193,26 @@ size_t ScratchBytes(const GemmDotArgs& args) {
   return strip + kUnpackedGroups * (3 * sizeof(float) + kGroupNumbers) * width;
 }
 
+// What many rows meet: panels that are unpacked first, where that takes long.
+template <class Panel>
+using ManyRowsPanel = std::conditional_t<Panel::kUnpacks, Unpacked<Panel>, Panel>;
+
+// What multiplies tiles of up to kMostRows rows, in registers.
+template <class Panel>
+struct VectorBlockTiles {
+  static constexpr size_t kMostRows = kBlockTileRows;
+  explicit VectorBlockTiles(size_t) {}
+  static void Run(const BlockTileArgs& tile, size_t rows) { BlockTileForRows<Panel, kBlockTileRows>(rows)(tile); }
+};
+
 // Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack.
-template <class Panel, bool kUnpack>
+template <class Panel, bool kUnpack, class Tiles>
 void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t column, size_t begin, size_t end, float* strip,
-                   uint8_t* unpacked) {
-  using Read = std::conditional_t<kUnpack, Unpacked<Panel>, Panel>;
-  constexpr int kMostRows = kUnpack || !Panel::kUnpacks ? kBlockTileRows : kDirectTileRows;
+                   uint8_t* unpacked, Tiles& multiplier) {
   const size_t all = static_cast<size_t>(args.k) / kGroupNumbers;
   const size_t width = PanelWidth();
   const size_t columns = std::min(width, static_cast<size_t>(args.n) - column);
-  const RowTiles tiles(end - begin, static_cast<size_t>(kMostRows));
+  const RowTiles tiles(end - begin, Tiles::kMostRows);
   const size_t step = tiles.count == 1 && !kUnpack ? all : kUnpackedGroups;
   BlockTileArgs tile;
   tile.lda = static_cast<size_t>(BlockRowBytes(args.k));
@@ -224,14 +236,14 @@ void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t column,
       if (g + tile.groups == all) FetchResult(ResultAt(args, row, column, height, columns));
       tile.a = static_cast<const uint8_t*>(args.rows) + row * tile.lda + g * sizeof(RowGroup);
       tile.out = strip + (row - begin) * width;
-      BlockTileForRows<Read, kMostRows>(height)(tile);
+      multiplier.Run(tile, height);
       row += height;
     }
   }
 }
 
-template <class Panel>
-void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+template <class Panel, class ManyRows>
+void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
   const size_t width = PanelWidth();
@@ -247,13 +259,17 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t begin = range.row_begin + rows * block / row_blocks;
     const size_t end = range.row_begin + rows * (block + 1) / row_blocks;
+    const bool many = end - begin > static_cast<size_t>(kDirectTileRows);
+    VectorBlockTiles<Panel> few_rows(end - begin);
+    std::optional<ManyRows> many_rows;
+    if (many) many_rows.emplace(std::min(end - begin, ManyRows::kMostRows));
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* const b = static_cast<const uint8_t*>(args.packed_b) + panel * stride;
       const size_t column = panel * width;
-      if (Panel::kUnpacks && end - begin > kDirectTileRows) {
-        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked);
+      if (many) {
+        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked, *many_rows);
       } else {
-        MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked);
+        MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked, few_rows);
       }
       FinishArgs finished{};
       finished.sums = strip;
@@ -264,6 +280,20 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
       finish(finished);
     }
   }
+}
+
+template <class Panel>
+void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  using Many = ManyRowsPanel<Panel>;
+#if THRESHER_UNIT_TARGET
+  if (UnitInUse() == isa::Tiles::kInstructions) {
+    return MultiplyTiles<Panel, UnitBlockTiles<AmxUnit, Many>>(args, scratch, range);
+  }
+  if (UnitInUse() == isa::Tiles::kPlain) {
+    return MultiplyTiles<Panel, UnitBlockTiles<PlainUnit, Many>>(args, scratch, range);
+  }
+#endif
+  MultiplyTiles<Panel, VectorBlockTiles<Many>>(args, scratch, range);
 }
 
 void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {

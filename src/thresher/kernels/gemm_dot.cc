@@ -43,7 +43,7 @@ size_t Int8Stride(size_t k) { return NumberBytes<Int8Dot>(k) + PanelWidth() * (s
 
 size_t RowStride(RowForm form, size_t k) {
   if (form == RowForm::kInt16) return Int4Rows::Bytes(k);
-  const size_t bytes = form == RowForm::kBF16 ? RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t)
+  const size_t bytes = form != RowForm::kInt8 ? RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t)
                                               : RoundUp(k, Int8Dot::kStep) * Int8Dot::kRowBytes;
   if (UnitInUse() != isa::Tiles::kNone) return UnitRowStride(bytes);
   const size_t stride = RoundUp(bytes, 16);
@@ -61,6 +61,31 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
     RowToBf16(args.x + i * static_cast<size_t>(args.ldx), k, reinterpret_cast<hwy::bfloat16_t*>(row));
     const size_t used = RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t);
     std::memset(row + used, 0, stride - used);
+  }
+}
+
+// Every row has a range of its own: one that fp16 does not reach is scaled down.
+void ConvertRowsToF16(const ConvertRowsArgs& args, size_t begin, size_t end) {
+  constexpr float kMost = 65504.0f;
+  const TileTag d;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const size_t lanes = hn::Lanes(d);
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t stride = RowStride(RowForm::kF16, k);
+  for (size_t i = begin; i < end; ++i) {
+    const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
+    uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
+    const CodeRange range = RangeOf(x, k);
+    const float most = std::max(-range.low, range.high);
+    const bool fits = !(range.finite() && most > kMost);
+    args.scale[i] = fits ? 1.0f : std::ldexp(1.0f, std::ilogb(most) - 14);
+    const auto factor = hn::Set(d, 1.0f / args.scale[i]);
+    auto* const halves = reinterpret_cast<uint16_t*>(row);
+    for (size_t j = 0; j < k; j += lanes) {
+      const size_t count = std::min(lanes, k - j);
+      hn::StoreN(Narrow<F16>(d, hn::Mul(hn::LoadN(d, x + j, count), factor)), d16, halves + j, count);
+    }
+    std::memset(row + k * sizeof(uint16_t), 0, stride - k * sizeof(uint16_t));
   }
 }
 
@@ -95,7 +120,9 @@ void ConvertRange(const ConvertRowsArgs& args, size_t begin, size_t end) {
     }
     return;
   }
-  (args.form == RowForm::kBF16 ? &ConvertRowsToBf16 : &ConvertRowsToInt8)(args, begin, end);
+  (args.form == RowForm::kBF16  ? &ConvertRowsToBf16
+   : args.form == RowForm::kF16 ? &ConvertRowsToF16
+                                : &ConvertRowsToInt8)(args, begin, end);
 }
 
 void RestoreRange(const ConvertRowsArgs& args, float* x) {
@@ -108,6 +135,10 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
         hwy::bfloat16_t value;
         std::memcpy(&value, row + j * sizeof(value), sizeof(value));
         x[i * k + j] = hwy::F32FromBF16(value);
+      } else if (args.form == RowForm::kF16) {
+        F16 value;
+        std::memcpy(&value, row + j * sizeof(value), sizeof(value));
+        x[i * k + j] = args.scale[i] * ToFloat(value);
       } else if (args.form == RowForm::kInt16) {
         x[i * k + j] = Int4Rows::Restore(row, k, j);
       } else {
@@ -222,6 +253,7 @@ template <class Unit, class Dot>
 void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   using Sum = typename Dot::Sum;
   constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
+  constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
   const size_t lda = RowStride(args.form, k);
@@ -251,6 +283,8 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
       const size_t last = std::min(first + group, range.panel_end);
       size_t row = block_begin;
       for (size_t t = 0; t < tiles.count; row += tiles.Height(t), ++t) {
+        const auto is_scaled = [](float scale) { return scale != 1.0f; };
+        const bool scaled = kF16 && std::any_of(args.scale + row, args.scale + row + tiles.Height(t), is_scaled);
         for (size_t panel = first; panel < last; ++panel) {
           const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
           const size_t column = panel * width;
@@ -258,13 +292,13 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           const float* bias = PanelBias(args.bias, column, columns, padded_bias);
           const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
           const bool direct =
-              !kInt8 && columns == width && args.activation == Activation::kNone && args.residual == nullptr;
+              !kInt8 && !scaled && columns == width && args.activation == Activation::kNone && args.residual == nullptr;
           DotTileArgs tile{};
           tile.a = static_cast<const uint8_t*>(args.rows) + row * lda;
           tile.lda = lda;
           tile.b = panel_b;
           tile.steps = steps;
-          tile.init = kInt8 ? nullptr : bias;
+          tile.init = kInt8 || scaled ? nullptr : bias;
           tile.out = direct ? static_cast<void*>(to.c) : strip;
           tile.out_ld = direct ? to.ldc : width;
           if (tiles.count == 1) {
@@ -283,6 +317,9 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
             rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
             rest.row_scale = args.scale + row;
             rest.row_zero = args.zero + row;
+          } else if (scaled) {
+            rest.bias = bias;
+            rest.row_scale = args.scale + row;
           }
           unit.Finish(ending.finish(), rest);
         }
@@ -323,14 +360,15 @@ void GemmInt4Range(const GemmDotArgs& args, const PanelRange& range) {
 }
 
 int RowsOfTile(RowForm form) {
-  if ((form == RowForm::kBF16 || form == RowForm::kInt8) && UnitInUse() != isa::Tiles::kNone) return kUnitBlockRows;
+  const bool tiled = form == RowForm::kBF16 || form == RowForm::kF16 || form == RowForm::kInt8;
+  if (tiled && UnitInUse() != isa::Tiles::kNone) return kUnitBlockRows;
   return kTileRows;
 }
 
 bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 
 int64_t BytesOfElement(RowForm form) {
-  return form == RowForm::kBF16 ? static_cast<int64_t>(sizeof(uint16_t)) : static_cast<int64_t>(Int8Dot::kRowBytes);
+  return form != RowForm::kInt8 ? static_cast<int64_t>(sizeof(uint16_t)) : static_cast<int64_t>(Int8Dot::kRowBytes);
 }
 
 size_t WindowScratch() { return kWindowDotScratchBytes; }
@@ -340,17 +378,32 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   if (args.windows != nullptr) {
     const size_t k = static_cast<size_t>(args.k);
     const size_t stride = std::is_same_v<Dot, Int8Dot> ? Int8Stride(k) : NumberBytes<Dot>(k);
-    return WindowDotProduct<Dot>(args, stride, NumberBytes<Dot>(k), scratch).Run(range);
+    WindowDotProduct<Dot> product(args, stride, NumberBytes<Dot>(k), scratch);
+#if THRESHER_UNIT_TARGET
+    if (product.SuitsUnit()) {
+      if (UnitInUse() == isa::Tiles::kInstructions) return product.template RunOnUnit<AmxUnit>(range);
+      if (UnitInUse() == isa::Tiles::kPlain) return product.template RunOnUnit<PlainUnit>(range);
+    }
+#endif
+    return product.Run(range);
   }
 #if THRESHER_UNIT_TARGET
-  if (UnitInUse() == isa::Tiles::kInstructions) return GemmUnitRange<AmxUnit, Dot>(args, scratch, range);
-  if (UnitInUse() == isa::Tiles::kPlain) return GemmUnitRange<PlainUnit, Dot>(args, scratch, range);
+  if (range.row_end - range.row_begin >= kLeastUnitRows<Dot>) {
+    if (UnitInUse() == isa::Tiles::kInstructions) return GemmUnitRange<AmxUnit, Dot>(args, scratch, range);
+    if (UnitInUse() == isa::Tiles::kPlain) return GemmUnitRange<PlainUnit, Dot>(args, scratch, range);
+  }
 #endif
   GemmDotRange<Dot>(args, scratch, range);
 }
 
 void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   if (args.form == RowForm::kInt16) return GemmInt4Range(args, range);
+#if THRESHER_UNIT_TARGET
+  if (args.form == RowForm::kF16) {
+    const bool plain = UnitInUse() == isa::Tiles::kPlain;
+    return (plain ? &GemmUnitRange<PlainUnit, F16Dot> : &GemmUnitRange<AmxUnit, F16Dot>)(args, scratch, range);
+  }
+#endif
   (args.form == RowForm::kBF16 ? &MultiplyRange<Bf16Dot> : &MultiplyRange<Int8Dot>)(args, scratch, range);
 }
 
@@ -472,6 +525,7 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
     const bool direct = variant == Variant::kAuto ? m <= kFewRows : variant == Variant::kDirect;
     return direct ? RowForm::kInt16 : RowForm::kF32;
   }
+  if (precision == Precision::kFp16) return MultipliesF16() ? RowForm::kF16 : RowForm::kF32;
   return precision == Precision::kBf16 && MultipliesBf16() ? RowForm::kBF16 : RowForm::kF32;
 }
 

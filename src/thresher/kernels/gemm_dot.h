@@ -1,4 +1,4 @@
-// Matrix multiplication with operands smaller than the sums: bf16 with fp32 sums, int8 with int32 sums.
+// Matrix multiplication with operands smaller than the sums: bf16 and fp16 with fp32 sums, int8 with int32 sums.
 //
 // The rows of A are converted first, once for all products that share them. int8 quantises each row to 8 bits with a
 // scale and a zero point of its own, found from its smallest and largest number:
@@ -6,6 +6,9 @@
 // and each column of B symmetrically to [-127, 127] with a scale of its own. The integer sums are exact; only rounding
 // to 8 bits and the final scaling are not. Where Int8SumsAreShort(), the scale of a column is also
 // large enough for the sums that kMostShortSum bounds.
+//
+// fp16, where tiles of it are multiplied (isa::HasF16Tiles), is as exact as a model's own fp16: a row that reaches
+// beyond 65504 is scaled down by a power of two, its sums up again.
 //
 // A few rows times 4-bit weights are multiplied as int16: each group of kInt4Group elements of a row is quantised to
 // 16 bits with a scale of its own, which adds an error of 2^-16 of the group's largest number, far below that of the
@@ -21,7 +24,10 @@
 
 namespace thresher::kernels {
 
-enum class RowForm : uint8_t { kF32, kBF16, kInt8, kInt16, kBlocks };
+enum class RowForm : uint8_t { kF32, kBF16, kF16, kInt8, kInt16, kBlocks };
+
+// Whether converted rows have scales of their own.
+constexpr bool HasRowScales(RowForm form) { return form == RowForm::kF16 || form == RowForm::kInt8; }
 
 // What a product of m rows wants of A in this precision; kF32 means Gemm() of gemm.h. bf16 weights are multiplied by
 // fp32 rows where the processor does not multiply bf16, or is slower at it (arithmetic.h).
@@ -30,7 +36,7 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant = Variant::kAuto
 // Rows of the tile that is multiplied in registers, or by a matrix unit.
 int TileRows(RowForm form);
 
-// Bytes of an element of kBF16 or kInt8.
+// Bytes of an element of kBF16, kF16 or kInt8.
 int64_t ElementBytes(RowForm form);
 
 // Bytes of a converted row of k elements.
@@ -43,7 +49,7 @@ struct ConvertRowsArgs {
   const float* x = nullptr;  // [m, k], rows ldx apart
   int64_t ldx = 0;
   void* rows = nullptr;     // m times RowBytes(form, k)
-  float* scale = nullptr;   // [m], kInt8 only; NaN for a row that holds a NaN or an infinity
+  float* scale = nullptr;   // [m], if HasRowScales(form); of kInt8 NaN for a row that holds a NaN or an infinity
   int32_t* zero = nullptr;  // [m], kInt8 only: what the stored numbers are relative to
 };
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);

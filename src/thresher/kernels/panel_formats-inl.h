@@ -48,6 +48,24 @@ struct HalfPanel {
   }
 };
 
+// Whether kernels of the target being compiled may meet panels for tiles of fp16.
+#define THRESHER_HALF_PAIRS (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3)
+
+// fp16, two rows of k interleaved as in Bf16Panel: what tiles of fp16 want.
+struct HalfPairsPanel {
+  static constexpr size_t kGroup = 0;
+
+  static HWY_INLINE size_t Bytes(size_t k) { return Bf16Panel::Bytes(k); }
+
+  static HWY_INLINE hn::Vec<TileTag> Load(TileTag d, const uint8_t* b, size_t k, size_t half) {
+    const hn::RebindToUnsigned<TileTag> du;
+    const hn::Rebind<uint16_t, TileTag> d16;
+    const auto pair =
+        hn::LoadU(du, reinterpret_cast<const uint32_t*>(b) + (k / 2 * kPanelVectors + half) * hn::Lanes(d));
+    return Widen<F16>(d, hn::TruncateTo(d16, k % 2 == 0 ? pair : hn::ShiftRight<16>(pair)));
+  }
+};
+
 // int8, row after row. The scales of the columns are applied to the sums.
 struct Int8Panel {
   static constexpr size_t kGroup = 0;

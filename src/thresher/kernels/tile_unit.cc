@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "thresher/base/half.h"
+
 namespace thresher::kernels {
 namespace {
 
@@ -59,8 +61,8 @@ float Flushed(float x) {
   return (bits & 0x7F800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
 }
 
-// x * y + sum, rounded once: products of bf16 are exact in double, and sums that are not lie far from where rounding
-// twice would matter.
+// x * y + sum, rounded once: products of 16-bit floats are exact in double, and sums that are not lie far from where
+// rounding twice would matter.
 float MultiplyAdd(float x, float y, float sum) {
   return Flushed(static_cast<float>(static_cast<double>(x) * static_cast<double>(y) + static_cast<double>(sum)));
 }
@@ -74,6 +76,54 @@ T At(const uint8_t* row, size_t index) {
 
 float Bf16At(const uint8_t* row, size_t index) {
   return Flushed(std::bit_cast<float>(uint32_t{At<uint16_t>(row, index)} << 16));
+}
+
+float F16At(const uint8_t* row, size_t index) { return ToFloat(At<F16>(row, index)); }
+
+template <class Read>
+void DotFloats(int c, int a, int b, const Read& read) {
+  State& state = Product(c, a, b);
+  const size_t columns = state.RowBytes(c) / sizeof(float);
+  const size_t steps = state.Rows(b);
+  float right[kUnitRows][2 * kUnitRows];
+  for (size_t k = 0; k < steps; ++k) {
+    for (size_t j = 0; j < 2 * columns; ++j) right[k][j] = read(state.Row(b, k), j);
+  }
+  for (size_t row = 0; row < state.Rows(c); ++row) {
+    float even[kUnitRows] = {}, odd[kUnitRows] = {};
+    for (size_t k = 0; k < steps; ++k) {
+      const float x = read(state.Row(a, row), 2 * k), y = read(state.Row(a, row), 2 * k + 1);
+      for (size_t j = 0; j < columns; ++j) {
+        even[j] = MultiplyAdd(x, right[k][2 * j], even[j]);
+        odd[j] = MultiplyAdd(y, right[k][2 * j + 1], odd[j]);
+      }
+    }
+    float sums[kUnitRows];
+    std::memcpy(sums, state.Row(c, row), columns * sizeof(float));
+    for (size_t j = 0; j < columns; ++j) sums[j] = Flushed(Flushed(sums[j]) + Flushed(even[j] + odd[j]));
+    std::memcpy(state.Row(c, row), sums, columns * sizeof(float));
+  }
+  ClearRest(state, c);
+}
+
+template <class Left, class Right>
+void DotBytes(int c, int a, int b) {
+  State& state = Product(c, a, b);
+  const size_t columns = state.RowBytes(c) / sizeof(int32_t);
+  for (size_t row = 0; row < state.Rows(c); ++row) {
+    uint32_t sums[kUnitRows];
+    std::memcpy(sums, state.Row(c, row), columns * sizeof(uint32_t));
+    for (size_t k = 0; k < state.Rows(b); ++k) {
+      for (size_t j = 0; j < columns; ++j) {
+        for (size_t i = 0; i < 4; ++i) {
+          const int product = At<Left>(state.Row(a, row), 4 * k + i) * At<Right>(state.Row(b, k), 4 * j + i);
+          sums[j] += static_cast<uint32_t>(product);
+        }
+      }
+    }
+    std::memcpy(state.Row(c, row), sums, columns * sizeof(uint32_t));
+  }
+  ClearRest(state, c);
 }
 
 }  // namespace
@@ -119,48 +169,9 @@ void PlainUnit::Store(int tile, void* to, size_t stride) {
   }
 }
 
-void PlainUnit::DotBf16(int c, int a, int b) {
-  State& state = Product(c, a, b);
-  const size_t columns = state.RowBytes(c) / sizeof(float);
-  const size_t steps = state.Rows(b);
-  float right[kUnitRows][2 * kUnitRows];
-  for (size_t k = 0; k < steps; ++k) {
-    for (size_t j = 0; j < 2 * columns; ++j) right[k][j] = Bf16At(state.Row(b, k), j);
-  }
-  for (size_t row = 0; row < state.Rows(c); ++row) {
-    float even[kUnitRows] = {}, odd[kUnitRows] = {};
-    for (size_t k = 0; k < steps; ++k) {
-      const float x = Bf16At(state.Row(a, row), 2 * k), y = Bf16At(state.Row(a, row), 2 * k + 1);
-      for (size_t j = 0; j < columns; ++j) {
-        even[j] = MultiplyAdd(x, right[k][2 * j], even[j]);
-        odd[j] = MultiplyAdd(y, right[k][2 * j + 1], odd[j]);
-      }
-    }
-    float sums[kUnitRows];
-    std::memcpy(sums, state.Row(c, row), columns * sizeof(float));
-    for (size_t j = 0; j < columns; ++j) sums[j] = Flushed(Flushed(sums[j]) + Flushed(even[j] + odd[j]));
-    std::memcpy(state.Row(c, row), sums, columns * sizeof(float));
-  }
-  ClearRest(state, c);
-}
-
-void PlainUnit::DotUint8Int8(int c, int a, int b) {
-  State& state = Product(c, a, b);
-  const size_t columns = state.RowBytes(c) / sizeof(int32_t);
-  for (size_t row = 0; row < state.Rows(c); ++row) {
-    uint32_t sums[kUnitRows];
-    std::memcpy(sums, state.Row(c, row), columns * sizeof(uint32_t));
-    for (size_t k = 0; k < state.Rows(b); ++k) {
-      for (size_t j = 0; j < columns; ++j) {
-        for (size_t i = 0; i < 4; ++i) {
-          const int product = At<uint8_t>(state.Row(a, row), 4 * k + i) * At<int8_t>(state.Row(b, k), 4 * j + i);
-          sums[j] += static_cast<uint32_t>(product);
-        }
-      }
-    }
-    std::memcpy(state.Row(c, row), sums, columns * sizeof(uint32_t));
-  }
-  ClearRest(state, c);
-}
+void PlainUnit::DotBf16(int c, int a, int b) { DotFloats(c, a, b, Bf16At); }
+void PlainUnit::DotF16(int c, int a, int b) { DotFloats(c, a, b, F16At); }
+void PlainUnit::DotUint8Int8(int c, int a, int b) { DotBytes<uint8_t, int8_t>(c, a, b); }
+void PlainUnit::DotInt8Uint8(int c, int a, int b) { DotBytes<int8_t, uint8_t>(c, a, b); }
 
 }  // namespace thresher::kernels

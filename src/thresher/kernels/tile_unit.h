@@ -30,7 +30,8 @@ static_assert(sizeof(TileConfig) == 64);
 //
 // DotBf16: pairs of bf16 in a row of a times the pairs that a row of b has for each column, in fp32: the sums of even
 // and of odd elements are kept apart until the end, then added up, then added to c. Denormals count as 0.
-// DotUint8Int8: quads of uint8 in a, of int8 in b, exact in int32 (which wraps around).
+// DotF16: the same with fp16, of which denormals count as what they are; sums that are denormals in fp32 count as 0.
+// DotUint8Int8: quads of uint8 in a, of int8 in b, exact in int32 (which wraps around). DotInt8Uint8: the other way.
 struct PlainUnit {
   static void Configure(const TileConfig& config);
   static void Release();
@@ -39,7 +40,9 @@ struct PlainUnit {
   static void Load(int tile, const void* from, size_t stride);
   static void Store(int tile, void* to, size_t stride);
   static void DotBf16(int c, int a, int b);
+  static void DotF16(int c, int a, int b);
   static void DotUint8Int8(int c, int a, int b);
+  static void DotInt8Uint8(int c, int a, int b);
 
   template <int kTile>
   static void Zero() {
@@ -58,15 +61,24 @@ struct PlainUnit {
     DotBf16(kC, kA, kB);
   }
   template <int kC, int kA, int kB>
+  static void DotF16() {
+    DotF16(kC, kA, kB);
+  }
+  template <int kC, int kA, int kB>
   static void DotUint8Int8() {
     DotUint8Int8(kC, kA, kB);
+  }
+  template <int kC, int kA, int kB>
+  static void DotInt8Uint8() {
+    DotInt8Uint8(kC, kA, kB);
   }
 };
 
 #if defined(__x86_64__)
 
-// Only where Amx::usable (base/amx.h). In assembly, which no compiler flag forbids: compilers' own forms want one that
-// would let them use the instructions elsewhere, and GCC's _tile_loadconfig forgets that it reads memory.
+// Only where Amx::usable (base/amx.h), DotF16 where Amx::fp16. In assembly, which no compiler flag forbids: compilers'
+// own forms want one that would let them use the instructions elsewhere, and GCC's _tile_loadconfig forgets that it
+// reads memory.
 struct AmxUnit {
   static void Configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
   static void Release() { asm volatile("tilerelease" ::: "memory"); }
@@ -86,6 +98,15 @@ struct AmxUnit {
   template <int kC, int kA, int kB>
   static void DotBf16() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+  }
+  // As bytes: assemblers learned its name, tdpfp16ps, years after the others'.
+  template <int kC, int kA, int kB>
+  static void DotF16() {
+    asm volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"((15 - kB) << 3 | 3), "i"(0xc0 | kC << 3 | kA));
+  }
+  template <int kC, int kA, int kB>
+  static void DotInt8Uint8() {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
   }
   template <int kC, int kA, int kB>
   static void DotUint8Int8() {

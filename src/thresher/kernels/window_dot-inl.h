@@ -1,5 +1,6 @@
 // Products whose rows are windows of an image (window_image.h), by dot products. Rows of a tile are two groups of
 // neighbouring positions, as in window_tile-inl.h; here every window has the same runs, for the image holds the zeros.
+// On a matrix unit the groups are its tiles of rows: one load takes rows at one distance from each other.
 
 #if defined(THRESHER_KERNELS_WINDOW_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_WINDOW_DOT_INL_H_
@@ -16,6 +17,7 @@
 
 #include "hwy/highway.h"
 #include "thresher/base/cpu.h"
+#include "thresher/kernels/amx_tile-inl.h"
 #include "thresher/kernels/dot_tile-inl.h"
 #include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/gemm_dot.h"
@@ -34,19 +36,13 @@ namespace thresher::kernels::HWY_NAMESPACE {
 // How far ahead of its use a panel is fetched into L1.
 inline constexpr size_t kDotFetchBytes = 4096;
 
-// Where one run begins, in bytes.
-struct WindowDotRun {
-  ptrdiff_t a;  // behind the row's first
-  size_t b;     // behind the panel's first
-};
-
 // out = init + a * b, on the rows of both groups, one group behind the other, ended as TileEnd says.
 struct WindowDotTileArgs : TileEnd {
   const uint8_t* a;  // of the first group's first row
   ptrdiff_t second;  // bytes from there to the second group's first row
   size_t lda;        // from one row of a group to the next
   const uint8_t* b;  // packed panel
-  const WindowDotRun* runs;
+  const StepRun* runs;
   size_t num_runs;
   size_t steps;           // of each run, an even number
   const void* init;       // Sum: one row for all, or null for zeros
@@ -102,7 +98,7 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
     c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);      \
   }
   ResultLines result(*args.result, kRows, args.num_runs * (args.steps / 2));
-  for (const WindowDotRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
+  for (const StepRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* HWY_RESTRICT b = args.b + run->b;
     const uint8_t* HWY_RESTRICT p0 = args.a + run->a;
     const uint8_t* HWY_RESTRICT p1 = p0 + 3 * lda;
@@ -167,10 +163,12 @@ struct WindowGroup {
   size_t count;
   ptrdiff_t a;  // bytes
   int64_t picture;
+  size_t skip = 0;  // positions before `row` that a tile of the unit begins with
 };
 
+constexpr size_t kWindowStripRows = std::max(size_t{kTileRows}, kUnitBlockRows);
 constexpr size_t kWindowDotScratchBytes =
-    size_t{kTileRows} * kMaxPanelWidth * sizeof(float) + static_cast<size_t>(kMostImageTaps) * sizeof(WindowDotRun);
+    kWindowStripRows * kMaxPanelWidth * sizeof(float) + static_cast<size_t>(kMostImageTaps) * sizeof(StepRun);
 
 // panel_stride: bytes from one panel to the next; number_bytes: those of its numbers.
 template <class Dot>
@@ -183,21 +181,38 @@ class WindowDotProduct {
         panel_stride_(panel_stride),
         number_bytes_(number_bytes),
         strip_(static_cast<Sum*>(scratch)),
-        runs_(reinterpret_cast<WindowDotRun*>(strip_ + size_t{kTileRows} * kMaxPanelWidth)) {
+        runs_(reinterpret_cast<StepRun*>(strip_ + kWindowStripRows * kMaxPanelWidth)) {
     FindRuns();
   }
 
   void Run(const PanelRange& range) {
-    const size_t most = BlockRows();
-    for (size_t begin = range.row_begin; begin < range.row_end; begin += most) {
-      const size_t end = std::min(begin + most, range.row_end);
-      for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) Multiply(panel, begin, end);
-    }
+    ForBlocks(range, [&](size_t panel, size_t begin, size_t end) HWY_ATTR { Multiply(panel, begin, end); });
   }
+
+#if THRESHER_UNIT_TARGET
+  // Whether lines are long enough to fill tiles of the unit with.
+  bool SuitsUnit() const { return UnitRows() >= kLeastUnitRows<Dot>; }
+
+  template <class Unit>
+  void RunOnUnit(const PanelRange& range) {
+    UnitTiles<Unit, Dot> unit(UnitRows());
+    ForBlocks(range,
+              [&](size_t panel, size_t begin, size_t end) HWY_ATTR { MultiplyOnUnit(unit, panel, begin, end, range); });
+  }
+#endif
 
  private:
   using Sum = typename Dot::Sum;
   static constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
+
+  template <class Function>
+  HWY_INLINE void ForBlocks(const PanelRange& range, const Function& multiply) {
+    const size_t most = BlockRows();
+    for (size_t begin = range.row_begin; begin < range.row_end; begin += most) {
+      const size_t end = std::min(begin + most, range.row_end);
+      for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) multiply(panel, begin, end);
+    }
+  }
 
   void FindRuns() {
     const size_t step_bytes = PanelWidth() * Dot::kLaneBytes;
@@ -268,6 +283,99 @@ class WindowDotProduct {
     });
   }
 
+#if THRESHER_UNIT_TARGET
+
+  // Of a tile: lines are cut into as few pieces as there can be, of nearly equal length.
+  size_t UnitRows() const { return RowTiles(static_cast<size_t>(w_.out[2]), kUnitRows).Height(0); }
+
+  template <class Unit>
+  void MultiplyOnUnit(UnitTiles<Unit, Dot>& unit, size_t panel, size_t begin, size_t end, const PanelRange& range) {
+    const size_t width = PanelWidth();
+    const size_t column = panel * width;
+    const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
+    const Ending<Sum> ending(args_, kInt8);
+    const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
+    // What is pending may be of the panel before.
+    float* const padded_bias = padded_bias_[panel % 2];
+    const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
+    const uint8_t* const scales = kInt8 ? b + number_bytes_ : nullptr;
+    const bool direct =
+        !kInt8 && columns == width && args_.activation == Activation::kNone && args_.residual == nullptr;
+    UnitTileArgs tile{};
+    tile.lda = static_cast<size_t>(image_.stride[2] * image_.strides[2]);
+    tile.rows = UnitRows();
+    tile.b = b;
+    tile.runs = runs_;
+    tile.num_runs = num_runs_;
+    tile.steps = steps_;
+    tile.init = kInt8 ? nullptr : bias;
+    // The tiles share what they fetch of the next panel.
+    const size_t tiles = (end - begin + 2 * tile.rows - 1) / (2 * tile.rows);
+    const size_t lines = (2 * kUnitRows + tiles - 1) / tiles;
+    const size_t share = num_runs_ * (steps_ / kUnitSteps) * lines * 64;
+    size_t fetched = panel + 1 < range.panel_end ? 0 : number_bytes_;
+    ForUnitTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
+      const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);
+      const bool two = second.count > 0;
+      tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
+      tile.second = second.a - first.a;
+      tile.second_row = first.skip + first.count - second.skip;
+      const bool in_place =
+          direct && first.skip == 0 && first.count == tile.rows && (!two || second.skip + second.count == tile.rows);
+      tile.out = in_place ? static_cast<void*>(to.c) : strip_;
+      tile.out_ld = in_place ? to.ldc : width;
+      tile.fetch = fetched < number_bytes_ ? Fetch{b + panel_stride_ + fetched, lines, false} : Fetch{};
+      fetched += share;
+      FetchResult(to);
+      unit.Run(tile, two);
+      if (in_place) return;
+      FinishArgs rest = ending.Rest(to, strip_ + first.skip * width, bias, scales);
+      if constexpr (kInt8) {
+        turn_ ^= 1;
+        std::fill_n(row_scale_[turn_], first.count, args_.scale[first.picture]);
+        std::fill_n(row_zero_[turn_], first.count, args_.zero[first.picture]);
+        std::fill_n(row_scale_[turn_] + first.count, second.count, args_.scale[second.picture]);
+        std::fill_n(row_zero_[turn_] + first.count, second.count, args_.zero[second.picture]);
+        rest.row_scale = row_scale_[turn_];
+        rest.row_zero = row_zero_[turn_];
+        rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
+      }
+      unit.Finish(ending.finish(), rest);
+    });
+  }
+
+  // Calls tile(first, second) for all rows. Every group stands for UnitRows() positions of one line: one that has fewer
+  // of its own begins before them, or ends behind them. What the groups of a tile share is computed twice.
+  template <class Function>
+  HWY_INLINE void ForUnitTiles(size_t begin, size_t end, const Function& tile) const {
+    const size_t rows = UnitRows();
+    WindowGroup first{};
+    for (size_t row = begin; row < end;) {
+      WindowPosition at(w_, static_cast<int64_t>(row));
+      const size_t x = static_cast<size_t>(at.at[2]);
+      const size_t start = std::min(x, static_cast<size_t>(w_.out[2]) - rows);
+      at.at[2] = static_cast<int64_t>(start);
+      const WindowGroup group{row, std::min(rows - (x - start), end - row), At(at), at.batch, x - start};
+      row += group.count;
+      if (first.count > 0) {
+        tile(first, group);
+        first.count = 0;
+      } else {
+        first = group;
+      }
+    }
+    if (first.count > 0) tile(first, WindowGroup{first.row, 0, first.a, first.picture});
+  }
+
+#endif  // THRESHER_UNIT_TARGET
+
+  // Bytes from the image's begin to where the window there begins.
+  ptrdiff_t At(const WindowPosition& at) const {
+    return static_cast<ptrdiff_t>(at.batch * image_.picture + at.at[0] * image_.stride[0] * image_.strides[0] +
+                                  at.at[1] * image_.stride[1] * image_.strides[1] +
+                                  at.at[2] * image_.stride[2] * image_.strides[2]);
+  }
+
   // Calls tile(first, second) for all rows; a tile of one group has an empty second one.
   template <class Function>
   HWY_INLINE void ForTiles(size_t begin, size_t end, const Function& tile) const {
@@ -275,9 +383,7 @@ class WindowDotProduct {
     for (size_t row = begin; row < end;) {
       const WindowPosition at(w_, static_cast<int64_t>(row));
       const size_t count = std::min(static_cast<size_t>(w_.out[2] - at.at[2]), end - row);
-      const ptrdiff_t a = static_cast<ptrdiff_t>(
-          at.batch * image_.picture + at.at[0] * image_.stride[0] * image_.strides[0] +
-          at.at[1] * image_.stride[1] * image_.strides[1] + at.at[2] * image_.stride[2] * image_.strides[2]);
+      const ptrdiff_t a = At(at);
       const ptrdiff_t lda = static_cast<ptrdiff_t>(image_.stride[2] * image_.strides[2]);
       const RowTiles groups(count, static_cast<size_t>(kDotGroupRows<Dot>));
       size_t done = 0;
@@ -302,8 +408,15 @@ class WindowDotProduct {
   const ImageLayout image_;
   const size_t panel_stride_, number_bytes_;
   Sum* const strip_;
-  WindowDotRun* const runs_;
+  StepRun* const runs_;
   size_t num_runs_ = 0, steps_ = 0;
+#if THRESHER_UNIT_TARGET
+  // In turns: what is done with one tile's sums while the next is multiplied.
+  float row_scale_[2][kUnitBlockRows];
+  int32_t row_zero_[2][kUnitBlockRows];
+  size_t turn_ = 0;
+  alignas(64) float padded_bias_[2][kMaxPanelWidth];
+#endif
 };
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

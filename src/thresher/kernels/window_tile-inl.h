@@ -35,7 +35,8 @@ inline constexpr size_t kFetchBytes = 4096;
 
 // Rows of k that a panel stores as one.
 template <class Panel>
-inline constexpr size_t kRowsTogether = std::is_same_v<Panel, Bf16Panel> ? 2 : 1;
+inline constexpr size_t kRowsTogether =
+    std::is_same_v<Panel, Bf16Panel> || std::is_same_v<Panel, HalfPairsPanel> ? 2 : 1;
 
 // Where the elements of one run begin.
 struct WindowRun {

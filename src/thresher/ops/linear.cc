@@ -114,8 +114,9 @@ struct ConvertedRows {
         zero(reinterpret_cast<int32_t*>(scale + p.m)) {}
 
   static int64_t Bytes(const GemmParams& p) {
-    return p.m * (kernels::RowBytes(p.form, p.k) +
-                  (p.form == kernels::RowForm::kInt8 ? static_cast<int64_t>(sizeof(float) + sizeof(int32_t)) : 0));
+    const bool scaled = kernels::HasRowScales(p.form);
+    return p.m *
+           (kernels::RowBytes(p.form, p.k) + (scaled ? static_cast<int64_t>(sizeof(float) + sizeof(int32_t)) : 0));
   }
 
   std::byte* rows;
@@ -167,7 +168,7 @@ TensorRef Converted(ValueId id, const TensorRef& x, const GemmParams& p, Lowerin
   const int64_t bytes = ConvertedRows::Bytes(p);
   kept = lowering.AllocateTemporary(DType::kF32, {(bytes + 3) / static_cast<int64_t>(sizeof(float))});
   Step& step = lowering.AddStep(KernelId::kConvertRows, {x}, {kept}, p);
-  step.name = p.form == kernels::RowForm::kBF16 ? "to_bf16" : "quantize";
+  step.name = p.form == kernels::RowForm::kBF16 ? "to_bf16" : p.form == kernels::RowForm::kF16 ? "to_fp16" : "quantize";
   step.section = Section::kReshape;
   step.flops = 0;
   step.bytes = static_cast<double>(bytes) + static_cast<double>(sizeof(float)) * static_cast<double>(p.m * p.k);

@@ -14,6 +14,7 @@
 #include "thresher/base/clock.h"
 #include "thresher/base/cpu.h"
 #include "thresher/base/thread_pool.h"
+#include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/plan/builder.h"
@@ -117,7 +118,8 @@ class Bench {
   bool HasVariants() const {
     const bool forms = kernels::RowsFor(key_.precision, key_.m, Variant::kDirect) !=
                        kernels::RowsFor(key_.precision, key_.m, Variant::kWidened);
-    return forms || key_.precision == Precision::kFp16 || key_.precision == Precision::kInt8Weight ||
+    return forms || (key_.precision == Precision::kFp16 && !kernels::MultipliesF16()) ||
+           key_.precision == Precision::kInt8Weight ||
            (key_.precision == Precision::kBf16 && kernels::RowsFor(key_.precision, key_.m) == RowForm::kF32);
   }
 

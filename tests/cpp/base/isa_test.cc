@@ -58,12 +58,14 @@ TEST_F(IsaTest, AvailableIsPartOfCompiled) {
 #if defined(__x86_64__)
 TEST_F(IsaTest, PlainTilesStandInForAmx) {
   if (!ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmx";
-  EXPECT_EQ(Current(), Isa::kAmx);
+  EXPECT_EQ(Current(), Isa::kAmxFp16);
   EXPECT_EQ(CurrentTiles(), Tiles::kPlain);
   for (const Isa isa : Available()) {
     ASSERT_TRUE(Force(Name(isa)).ok());
     EXPECT_EQ(Current(), isa);
-    EXPECT_EQ(CurrentTiles(), isa == Isa::kAmx ? Tiles::kInstructions : Tiles::kNone);
+    const bool tiles = isa == Isa::kAmx || isa == Isa::kAmxFp16;
+    EXPECT_EQ(CurrentTiles(), tiles ? Tiles::kInstructions : Tiles::kNone);
+    EXPECT_EQ(HasF16Tiles(), isa == Isa::kAmxFp16);
   }
 }
 
@@ -90,7 +92,8 @@ TEST_F(IsaTest, UnknownNameListsTheKnownOnes) {
   const Status status = Select().status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   for (const char* part :
-       {"\"avx3\"", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, amx, neon, neon_bf16, sve, sve2", "unset"}) {
+       {"\"avx3\"", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, amx, amx_fp16, neon, neon_bf16, sve, sve2",
+        "unset"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
   }
   EXPECT_EQ(Current(), before);

@@ -13,13 +13,14 @@
 #include "kernels/float_testing.h"
 #include "kernels/product_testing.h"
 #include "thresher/base/half.h"
+#include "thresher/base/isa.h"
 #include "thresher/kernels/block_format.h"
 
 namespace thresher::kernels {
 namespace {
 
 using testing::AlignedFloats;
-using testing::ForEachIsa;
+using testing::ForEachIsaAndPlainTiles;
 using testing::Multiply;
 using testing::RandomFloats;
 
@@ -60,7 +61,7 @@ struct Case {
   bool epilogue = false;
 };
 
-void CheckProduct(Encoding encoding, const Case& c) {
+void CheckProduct(Encoding encoding, const Case& c, std::vector<float>* result = nullptr) {
   SCOPED_TRACE(std::string(Name(encoding)) + " m " + std::to_string(c.m) + " n " + std::to_string(c.n) + " k " +
                std::to_string(c.k) + " parts " + std::to_string(c.num_parts));
   const Precision precision = StoredPrecision(encoding);
@@ -134,10 +135,11 @@ void CheckProduct(Encoding encoding, const Case& c) {
           << i << ' ' << j;
     }
   }
+  if (result != nullptr) *result = out;
 }
 
 TEST(GemmBlock, AgreesWithFloat64) {
-  ForEachIsa([] {
+  ForEachIsaAndPlainTiles([] {
     const int64_t width = PackedColumns();
     for (const Encoding encoding : Blocked()) {
       for (int64_t m = 1; m <= 9; ++m) CheckProduct(encoding, {m, width + 3, 512});
@@ -152,9 +154,25 @@ TEST(GemmBlock, AgreesWithFloat64) {
   });
 }
 
+// Around the sizes of its tiles, and where so few rows are left that vectors multiply them.
+TEST(GemmBlock, AMatrixUnitGivesTheBitsOfVectors) {
+  for (const Encoding encoding : Blocked()) {
+    for (const int64_t m : {8, 9, 15, 16, 17, 31, 32, 33, 70}) {
+      const Case c{m, 67, 512, m % 2 == 0 ? 2 : 1, m % 3 == 0};
+      std::vector<float> expected, found;
+      if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmx";
+      CheckProduct(encoding, c, &found);
+      ASSERT_TRUE(isa::Force("avx512_bf16").ok());
+      CheckProduct(encoding, c, &expected);
+      ASSERT_EQ(found, expected) << Name(encoding) << " m " << m;
+    }
+  }
+  ASSERT_TRUE(isa::Select().ok());
+}
+
 // The largest codes that there are: where sums of products would saturate.
 TEST(GemmBlock, SumsAreExactAtTheirLimits) {
-  ForEachIsa([] {
+  ForEachIsaAndPlainTiles([] {
     constexpr int64_t kK = 256;
     for (const Encoding encoding : Blocked()) {
       for (const uint8_t code : {uint8_t{0x80}, uint8_t{0x7F}, uint8_t{0xFF}, uint8_t{0x00}}) {
@@ -205,8 +223,8 @@ TEST(GemmBlock, SumsAreExactAtTheirLimits) {
 }
 
 TEST(GemmBlock, ARowThatIsNotFiniteSpoilsNoOther) {
-  ForEachIsa([] {
-    constexpr int64_t kM = 3, kN = 8, kK = 64;
+  ForEachIsaAndPlainTiles([] {
+    constexpr int64_t kM = 30, kN = 8, kK = 64;
     const std::vector<uint8_t> blocks = RandomBlocks(Encoding::kQ4_1, kN * kK, 5);
     AlignedFloats packed(static_cast<size_t>(PackedBytes(StoredPrecision(Encoding::kQ4_1), kK, kN)) / sizeof(float) +
                          16);

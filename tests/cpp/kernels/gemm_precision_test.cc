@@ -154,6 +154,7 @@ void Check(const Case& c) {
         CheckProduct(c, precision, RowForm::kF32);
         // The same code runs with and without an instruction for it.
         if (precision == Precision::kBf16) CheckProduct(c, precision, RowForm::kBF16);
+        if (precision == Precision::kFp16 && isa::HasF16Tiles()) CheckProduct(c, precision, RowForm::kF16);
         if (precision == Precision::kInt4Weight) CheckProduct(c, precision, RowForm::kInt16);
       }
     }
@@ -221,6 +222,75 @@ TEST(GemmPrecisionTest, TilesOfAMatrixUnit) {
   for (const int32_t kib : {1, 20, 64}) {
     Check({.m = 70, .n = 330, .k = 160, .bias = true, .residual = Case::kResidual, .blocking = {.panel_kib = kib}});
   }
+}
+
+// Rows that reach beyond fp16 beside others that do not, with every ending.
+TEST(GemmPrecisionTest, RowsBeyondFp16AreScaled) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  constexpr int64_t kM = 50, kN = 70, kK = 45;
+  std::vector<float> x = RandomFloats(static_cast<size_t>(kM * kK), 1);
+  for (const int64_t row : {3, 40}) {
+    for (int64_t j = 0; j < kK; ++j) x[static_cast<size_t>(row * kK + j)] *= row == 3 ? 65504.0f : 3e9f;
+  }
+  x[4 * kK] = 65504.0f, x[5 * kK] = 65505.0f;
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(kN * kK), 2);
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(kN), 3);
+  AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kFp16, kK, kN)) / sizeof(float) + 16);
+  PackWeight(Precision::kFp16, DenseWeight(b.data(), kK, kN, false), packed.data());
+  std::vector<float> stored(b.size());
+  UnpackWeight(Precision::kFp16, packed.data(), kK, kN, stored.data());
+  const Rows rows(RowForm::kF16, kM, kK, x.data(), kK);
+  EXPECT_EQ(rows.scale[4], 1.0f);
+  EXPECT_EQ(rows.scale[5], 2.0f);
+  std::vector<float> restored(x.size());
+  RestoreRows(rows.args, restored.data());
+  for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
+    for (const bool residual : {false, true}) {
+      std::vector<float> found(static_cast<size_t>(kM * kN), 1.0f), expected = found;
+      GemmDotArgs args = rows.Times(packed.data(), kN, found.data(), kN);
+      args.bias = bias.data();
+      args.activation = activation;
+      args.residual = residual ? found.data() : nullptr;
+      args.ldr = kN;
+      Multiply(args, 2);
+      GemmArgs reference{.m = kM, .n = kN, .k = kK, .a = restored.data(), .lda = kK};
+      reference.c = expected.data(), reference.ldc = kN, reference.ldr = kN;
+      reference.bias = bias.data();
+      reference.activation = activation;
+      reference.residual = residual ? expected.data() : nullptr;
+      GemmReference(reference, stored.data(), kN, 1);
+      for (int64_t i = 0; i < kM; ++i) {
+        const float scale = rows.scale[static_cast<size_t>(i)];
+        for (size_t j = static_cast<size_t>(i * kN); j < static_cast<size_t>((i + 1) * kN); ++j) {
+          const float size = i == 4 ? 65504.0f : i == 3 || scale != 1.0f ? 65504.0f * scale : 1.0f;
+          ASSERT_NEAR(found[j], expected[j], 2e-5f * size) << "row " << i;
+        }
+      }
+    }
+  }
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+// Few rows are multiplied by vectors, more by tiles; sums of integers are exact.
+TEST(GemmPrecisionTest, AMatrixUnitGivesTheBitsOfVectorsInInt8) {
+  constexpr int64_t kN = 70, kK = 203;
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(kN * kK), 2);
+  for (const int64_t m : {1, 2, 3, 4, 5, 16, 17, 33}) {
+    const std::vector<float> x = RandomFloats(static_cast<size_t>(m * kK), 1);
+    const auto product = [&] {
+      AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kInt8, kK, kN)) / sizeof(float) + 1);
+      PackWeight(Precision::kInt8, DenseWeight(b.data(), kK, kN, false), packed.data());
+      const Rows rows(RowForm::kInt8, m, kK, x.data(), kK, 1);
+      std::vector<float> out(static_cast<size_t>(m * kN));
+      Multiply(rows.Times(packed.data(), kN, out.data(), kN));
+      return out;
+    };
+    if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmx";
+    const std::vector<float> found = product();
+    ASSERT_TRUE(isa::Force("avx512_bf16").ok());
+    ASSERT_EQ(found, product()) << m;
+  }
+  ASSERT_TRUE(isa::Select().ok());
 }
 
 TEST(GemmPrecisionTest, Epilogues) {
@@ -351,7 +421,7 @@ TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {
     for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(k + j)] = std::abs(x[static_cast<size_t>(k + j)]) + 3.0f;
     for (int64_t j = 0; j < k; ++j) x[static_cast<size_t>(2 * k + j)] = 0.0f;
     ForEachIsaAndPlainTiles([&] {
-      for (const RowForm form : {RowForm::kBF16, RowForm::kInt8, RowForm::kInt16}) {
+      for (const RowForm form : {RowForm::kBF16, RowForm::kF16, RowForm::kInt8, RowForm::kInt16}) {
         const Rows rows(form, 3, k, x.data(), k);
         std::vector<float> restored(static_cast<size_t>(3 * k));
         RestoreRows(rows.args, restored.data());
@@ -365,6 +435,7 @@ TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {
             const float original = x[static_cast<size_t>(i * k + j)];
             // The zero point is rounded too, which costs the ends of the range up to half a step more.
             const float allowed = form == RowForm::kBF16   ? std::abs(original) / 256.0f
+                                  : form == RowForm::kF16  ? std::abs(original) / 2048.0f + 1e-7f
                                   : form == RowForm::kInt8 ? (high - low) / 255.0f * 1.001f + 1e-30f
                                                            : (high - low) / 65000.0f;
             ASSERT_LE(std::abs(restored[static_cast<size_t>(i * k + j)] - original), allowed) << i << " " << j;
@@ -382,8 +453,10 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
   a[static_cast<size_t>(k + 3)] = std::numeric_limits<float>::quiet_NaN();
   a[static_cast<size_t>(3 * k + 36)] = std::numeric_limits<float>::infinity();
   ForEachIsaAndPlainTiles([&] {
-    for (const RowForm form : {RowForm::kBF16, RowForm::kInt8, RowForm::kInt16}) {
+    for (const RowForm form : {RowForm::kBF16, RowForm::kF16, RowForm::kInt8, RowForm::kInt16}) {
+      if (form == RowForm::kF16 && !isa::HasF16Tiles()) continue;
       const Precision precision = form == RowForm::kBF16   ? Precision::kBf16
+                                  : form == RowForm::kF16  ? Precision::kFp16
                                   : form == RowForm::kInt8 ? Precision::kInt8
                                                            : Precision::kInt4Weight;
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);

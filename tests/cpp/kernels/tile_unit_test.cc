@@ -2,15 +2,18 @@
 // machine has them, against the plain form.
 #include "thresher/kernels/tile_unit.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "thresher/base/amx.h"
+#include "thresher/base/half.h"
 
 namespace thresher::kernels {
 namespace {
@@ -33,17 +36,28 @@ struct Memory {
   }
 };
 
+enum class Product { kBf16, kF16, kUint8Int8, kInt8Uint8 };
+
 template <class Unit>
-Memory Multiply(bool bf16, const TileConfig& config, const Memory& c, const Memory& a, const Memory& b) {
+Memory Multiply(Product product, const TileConfig& config, const Memory& c, const Memory& a, const Memory& b) {
   Memory out = c;
   Unit::Configure(config);
   Unit::template Load<0>(c.bytes, kUnitRowBytes);
   Unit::template Load<1>(a.bytes, kUnitRowBytes);
   Unit::template Load<2>(b.bytes, kUnitRowBytes);
-  if (bf16) {
-    Unit::template DotBf16<0, 1, 2>();
-  } else {
-    Unit::template DotUint8Int8<0, 1, 2>();
+  switch (product) {
+    case Product::kBf16:
+      Unit::template DotBf16<0, 1, 2>();
+      break;
+    case Product::kF16:
+      Unit::template DotF16<0, 1, 2>();
+      break;
+    case Product::kUint8Int8:
+      Unit::template DotUint8Int8<0, 1, 2>();
+      break;
+    case Product::kInt8Uint8:
+      Unit::template DotInt8Uint8<0, 1, 2>();
+      break;
   }
   Unit::template Store<0>(out.bytes, kUnitRowBytes);
   Unit::Release();
@@ -56,29 +70,37 @@ struct Sizes {
 constexpr Sizes kSizes[] = {{16, 16, 16}, {1, 16, 16}, {16, 1, 16}, {16, 16, 1}, {7, 5, 3}, {1, 1, 1}, {13, 16, 9}};
 
 uint16_t Bf16(float x) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16); }
-float FromBf16(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
 
-void FillBf16(Memory& memory, std::mt19937& random) {
-  std::uniform_real_distribution<float> numbers(-2, 2);
-  for (size_t i = 0; i < kUnitTileBytes / 2; ++i) memory.at<uint16_t>(0, i) = Bf16(numbers(random));
+float Read(Product product, uint16_t bits) {
+  return product == Product::kF16 ? ToFloat(F16{bits}) : ToFloat(BF16{bits});
 }
 
-TEST(TileUnitTest, PlainBf16ProductsAreThoseOfFloat64) {
+void Fill(Product product, Memory& memory, std::mt19937& random) {
+  std::uniform_real_distribution<float> numbers(-2, 2);
+  for (size_t i = 0; i < kUnitTileBytes / 2; ++i) {
+    const float x = numbers(random);
+    memory.at<uint16_t>(0, i) = product == Product::kF16 ? ToF16(x).bits : Bf16(x);
+  }
+}
+
+TEST(TileUnitTest, PlainProductsOfFloatsAreThoseOfFloat64) {
   std::mt19937 random(1);
-  for (const auto& [rows, columns, steps] : kSizes) {
-    Memory a, b, c;
-    FillBf16(a, random), FillBf16(b, random);
-    for (size_t i = 0; i < kUnitTileBytes / 4; ++i) c.at<float>(0, i) = static_cast<float>(i) / 64;
-    Memory out = Multiply<PlainUnit>(true, ConfigFor(rows, columns, steps), c, a, b);
-    for (size_t i = 0; i < kUnitRows; ++i) {
-      for (size_t j = 0; j < kUnitRows; ++j) {
-        double sum = static_cast<double>(c.at<float>(i, j));
-        // What is not configured is not touched.
-        for (size_t k = 0; k < 2 * steps && i < rows && j < columns; ++k) {
-          const float right = FromBf16(b.at<uint16_t>(k / 2, 2 * j + k % 2));
-          sum += static_cast<double>(FromBf16(a.at<uint16_t>(i, k))) * static_cast<double>(right);
+  for (const Product product : {Product::kBf16, Product::kF16}) {
+    for (const auto& [rows, columns, steps] : kSizes) {
+      Memory a, b, c;
+      Fill(product, a, random), Fill(product, b, random);
+      for (size_t i = 0; i < kUnitTileBytes / 4; ++i) c.at<float>(0, i) = static_cast<float>(i) / 64;
+      Memory out = Multiply<PlainUnit>(product, ConfigFor(rows, columns, steps), c, a, b);
+      for (size_t i = 0; i < kUnitRows; ++i) {
+        for (size_t j = 0; j < kUnitRows; ++j) {
+          double sum = static_cast<double>(c.at<float>(i, j));
+          // What is not configured is not touched.
+          for (size_t k = 0; k < 2 * steps && i < rows && j < columns; ++k) {
+            const float right = Read(product, b.at<uint16_t>(k / 2, 2 * j + k % 2));
+            sum += static_cast<double>(Read(product, a.at<uint16_t>(i, k))) * static_cast<double>(right);
+          }
+          EXPECT_NEAR(static_cast<double>(out.at<float>(i, j)), sum, 2e-5) << i << " " << j;
         }
-        EXPECT_NEAR(static_cast<double>(out.at<float>(i, j)), sum, 2e-5) << i << " " << j;
       }
     }
   }
@@ -86,21 +108,25 @@ TEST(TileUnitTest, PlainBf16ProductsAreThoseOfFloat64) {
 
 TEST(TileUnitTest, PlainIntegerProductsAreExact) {
   std::mt19937 random(2);
-  for (const auto& [rows, columns, steps] : kSizes) {
-    Memory a, b, c;
-    for (size_t i = 0; i < kUnitTileBytes; ++i) {
-      a.bytes[i] = static_cast<uint8_t>(random() % 3 == 0 ? 255 : random());
-      b.bytes[i] = static_cast<uint8_t>(random() % 3 == 0 ? 0x80 : random());
-    }
-    for (size_t i = 0; i < kUnitTileBytes / 4; ++i) c.at<int32_t>(0, i) = static_cast<int32_t>(random());
-    Memory out = Multiply<PlainUnit>(false, ConfigFor(rows, columns, steps), c, a, b);
-    for (size_t i = 0; i < kUnitRows; ++i) {
-      for (size_t j = 0; j < kUnitRows; ++j) {
-        int64_t sum = c.at<int32_t>(i, j);
-        for (size_t k = 0; k < 4 * steps && i < rows && j < columns; ++k) {
-          sum += int64_t{a.at<uint8_t>(i, k)} * b.at<int8_t>(k / 4, 4 * j + k % 4);
+  for (const Product product : {Product::kUint8Int8, Product::kInt8Uint8}) {
+    for (const auto& [rows, columns, steps] : kSizes) {
+      Memory a, b, c;
+      for (size_t i = 0; i < kUnitTileBytes; ++i) {
+        a.bytes[i] = static_cast<uint8_t>(random() % 3 == 0 ? 255 : random());
+        b.bytes[i] = static_cast<uint8_t>(random() % 3 == 0 ? 0x80 : random());
+      }
+      for (size_t i = 0; i < kUnitTileBytes / 4; ++i) c.at<int32_t>(0, i) = static_cast<int32_t>(random());
+      Memory out = Multiply<PlainUnit>(product, ConfigFor(rows, columns, steps), c, a, b);
+      for (size_t i = 0; i < kUnitRows; ++i) {
+        for (size_t j = 0; j < kUnitRows; ++j) {
+          int64_t sum = c.at<int32_t>(i, j);
+          for (size_t k = 0; k < 4 * steps && i < rows && j < columns; ++k) {
+            const uint8_t left = a.at<uint8_t>(i, k), right = b.at<uint8_t>(k / 4, 4 * j + k % 4);
+            sum += product == Product::kUint8Int8 ? int64_t{left} * static_cast<int8_t>(right)
+                                                  : int64_t{static_cast<int8_t>(left)} * right;
+          }
+          EXPECT_EQ(out.at<int32_t>(i, j), static_cast<int32_t>(sum)) << i << " " << j;
         }
-        EXPECT_EQ(out.at<int32_t>(i, j), static_cast<int32_t>(sum)) << i << " " << j;
       }
     }
   }
@@ -117,12 +143,24 @@ TEST(TileUnitTest, DenormalsCountAsZeroAndNanStaysNan) {
   a.at<uint16_t>(3, 0) = Bf16(std::numeric_limits<float>::infinity());
   c.at<float>(3, 0) = -std::numeric_limits<float>::infinity();
   b.at<uint16_t>(0, 2) = Bf16(std::ldexp(1.0f, -30));  // with row 1 a denormal
-  Memory out = Multiply<PlainUnit>(true, ConfigFor(4, 2, 1), c, a, b);
+  Memory out = Multiply<PlainUnit>(Product::kBf16, ConfigFor(4, 2, 1), c, a, b);
   EXPECT_EQ(out.at<uint32_t>(0, 0), 0u);
   EXPECT_EQ(out.at<float>(1, 0), std::ldexp(1.0f, 20));
   EXPECT_EQ(out.at<uint32_t>(1, 1), 0u);
   EXPECT_TRUE(std::isnan(out.at<float>(2, 0)));
   EXPECT_TRUE(std::isnan(out.at<float>(3, 0)));
+}
+
+TEST(TileUnitTest, DenormalsOfFp16CountAsWhatTheyAre) {
+  Memory a, b, c;
+  a.at<uint16_t>(0, 0) = 0x0001;  // 2^-24
+  a.at<uint16_t>(1, 0) = 0x7BFF;  // 65504
+  b.at<uint16_t>(0, 0) = 0x0003;
+  c.at<float>(2, 0) = std::numeric_limits<float>::denorm_min();
+  Memory out = Multiply<PlainUnit>(Product::kF16, ConfigFor(3, 1, 1), c, a, b);
+  EXPECT_EQ(out.at<float>(0, 0), std::ldexp(3.0f, -48));
+  EXPECT_EQ(out.at<float>(1, 0), 65504.0f * std::ldexp(3.0f, -24));
+  EXPECT_EQ(out.at<uint32_t>(2, 0), 0u);
 }
 
 TEST(TileUnitTest, AStrideOfZeroIsOneRowForAll) {
@@ -166,14 +204,17 @@ TEST(TileUnitDeathTest, WhatIsAFaultOfTheInstructionsIsOneOfThePlainForm) {
 TEST(TileUnitTest, TheInstructionsGiveTheSameBits) {
   if (!DetectAmx().usable) GTEST_SKIP() << "no AMX here: " << DetectAmx().refusal;
   std::mt19937 random(3);
+  std::vector<Product> products = {Product::kBf16, Product::kUint8Int8, Product::kInt8Uint8};
+  if (DetectAmx().fp16) products.push_back(Product::kF16);
   for (int round = 0; round < 50; ++round) {
     for (const auto& [rows, columns, steps] : kSizes) {
-      for (const bool bf16 : {true, false}) {
+      for (const Product product : products) {
+        const bool floats = product == Product::kBf16 || product == Product::kF16;
         Memory a, b, c;
-        FillBf16(a, random), FillBf16(b, random);
+        Fill(product, a, random), Fill(product, b, random);
         for (size_t i = 0; i < kUnitTileBytes / 4; ++i) c.at<float>(0, i) = static_cast<float>(random() % 1000) / 64;
         // Any bits at all: integers of the whole range; floats with denormals, infinities and NaN.
-        if (!bf16 || round % 2 == 1) {
+        if (!floats || round % 2 == 1) {
           for (size_t i = 0; i < kUnitTileBytes; ++i) {
             a.bytes[i] = static_cast<uint8_t>(random());
             b.bytes[i] = static_cast<uint8_t>(random());
@@ -181,20 +222,27 @@ TEST(TileUnitTest, TheInstructionsGiveTheSameBits) {
           }
         }
         const TileConfig config = ConfigFor(rows, columns, steps);
-        Memory plain = Multiply<PlainUnit>(bf16, config, c, a, b);
-        Memory found = Multiply<AmxUnit>(bf16, config, c, a, b);
+        Memory plain = Multiply<PlainUnit>(product, config, c, a, b);
+        Memory found = Multiply<AmxUnit>(product, config, c, a, b);
         for (size_t i = 0; i < kUnitTileBytes / 4; ++i) {
-          if (bf16 && std::isnan(plain.at<float>(0, i))) {
+          if (floats && std::isnan(plain.at<float>(0, i))) {
             EXPECT_TRUE(std::isnan(found.at<float>(0, i)));
           } else {
             ASSERT_EQ(found.at<uint32_t>(0, i), plain.at<uint32_t>(0, i))
-                << (bf16 ? "bf16" : "int8") << " round " << round << " element " << i << ": " << found.at<float>(0, i)
-                << " and " << plain.at<float>(0, i);
+                << "product " << static_cast<int>(product) << " round " << round << " element " << i << ": "
+                << found.at<float>(0, i) << " and " << plain.at<float>(0, i);
           }
         }
       }
     }
   }
+}
+
+// An assembler knows the name of the one that is written as bytes: c4 e2 4b 5c cc.
+TEST(TileUnitTest, TheInstructionWithoutANameIsEncodedRightly) {
+  const auto* code = reinterpret_cast<const uint8_t*>(&AmxUnit::DotF16<1, 4, 6>);
+  const uint8_t expected[] = {0xC4, 0xE2, 0x4B, 0x5C, 0xCC};
+  EXPECT_NE(std::search(code, code + 32, std::begin(expected), std::end(expected)), code + 32);
 }
 
 #endif

@@ -17,7 +17,7 @@ namespace {
 
 using testing::AlignedFloats;
 using testing::Axis;
-using testing::ForEachIsa;
+using testing::ForEachIsaAndPlainTiles;
 using testing::kGeometries;
 using testing::Multiply;
 using testing::RandomFloats;
@@ -114,7 +114,7 @@ void Check(const Case& c) {
   const std::vector<float> untouched(residual.size(), 12345.0f);
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const RowForm form = precision == Precision::kInt8 ? RowForm::kInt8 : RowForm::kBF16;
-    ForEachIsa([&] {
+    ForEachIsaAndPlainTiles([&] {
       const Image image(form, w, c.batch, channels, x, c.num_parts);
       CheckElements(c, w, x, image);
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, c.n)) / sizeof(float) + 1);
@@ -180,6 +180,47 @@ TEST(WindowImageTest, EveryWidth) {
   }
 }
 
+// Lines that are cut into pieces of unequal length; runs of whole tiles' depth, of less, and of some more.
+TEST(WindowImageTest, TilesOfAMatrixUnit) {
+  constexpr int64_t kSizes[][2] = {{33, 32}, {49, 40}, {57, 64}};
+  for (const auto& [width, channels] : kSizes) {
+    const std::vector<Axis> axes = {{.in = 2, .kernel = 2}, {.in = width + 2, .kernel = 3}};
+    Check({.axes = axes, .channels = channels, .n = 40, .num_parts = 3});
+    Check({.axes = axes, .channels = channels, .n = 32, .batch = 1, .bias = false, .residual = true});
+    // A tap is a run, and a picture ends within a tile.
+    Check({.axes = {{.in = width + 4, .kernel = 3, .dilation = 2}}, .channels = channels, .n = 7, .batch = 3});
+  }
+}
+
+// What no window of a position covers does not reach it, though a tile reads what lies beside.
+TEST(WindowImageTest, ANaNStaysInItsWindows) {
+  constexpr int64_t kWidth = 37, kChannels = 24, kN = 40, kAt = 20;
+  const Windows w = WindowsOf({{.in = kWidth, .kernel = 3, .before = 1, .after = 1}}, kChannels, 0);
+  const int64_t k = w.taps() * kChannels;
+  std::vector<float> x = RandomFloats(static_cast<size_t>(w.x_batch), 1);
+  x[kAt * kChannels] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(k * kN), 2);
+  ForEachIsaAndPlainTiles([&] {
+    const Image image(RowForm::kBF16, w, 1, kChannels, x, 1);
+    AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, k, kN)) / sizeof(float) + 1);
+    PackWeight(Precision::kBf16, Weight{b.data(), Encoding::kF32, k, kN, kN, 1}, packed.data());
+    std::vector<float> out(static_cast<size_t>(kWidth * kN));
+    GemmDotArgs args;
+    args.m = kWidth, args.n = kN, args.k = k;
+    args.rows = image.args.image;
+    args.windows = &w;
+    args.channels = kChannels;
+    args.packed_b = packed.data();
+    args.c = out.data(), args.ldc = kN;
+    Multiply(args);
+    for (int64_t row = 0; row < kWidth; ++row) {
+      for (int64_t j = 0; j < kN; ++j) {
+        ASSERT_EQ(std::isnan(out[static_cast<size_t>(row * kN + j)]), std::abs(row - kAt) <= 1) << row << ' ' << j;
+      }
+    }
+  });
+}
+
 TEST(WindowImageTest, Epilogues) {
   for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
     for (const bool first : {false, true}) {
@@ -200,7 +241,7 @@ TEST(WindowImageTest, NotFinite) {
                           -std::numeric_limits<float>::infinity()}) {
     std::vector<float> x = RandomFloats(static_cast<size_t>(3 * w.x_batch), 1);
     x[static_cast<size_t>(w.x_batch) + 17] = odd;
-    ForEachIsa([&] {
+    ForEachIsaAndPlainTiles([&] {
       const Image image(RowForm::kInt8, w, 3, 8, x, 2);
       const std::vector<float> restored = image.Restored();
       const size_t picture = restored.size() / 3;

@@ -5,9 +5,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "run/test_graphs.h"
+#include "thresher/base/isa.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/run/compile.h"
@@ -144,6 +147,39 @@ TEST(Session, ThreadsChangeNothingBeyondRounding) {
       ExpectNear(many.hidden, one.hidden, 2e-5);
     }
   }
+}
+
+// From weights packed for the tiles of a matrix unit to rows in the form that these want.
+TEST(Session, ProductsRunOnTiles) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  const std::vector<float> numbers = RandomFloats(kRows * kWidth, 1), weight = RandomFloats(kWidth * kWidth, 2, 0.1f);
+  const std::vector<float> bias = RandomFloats(kWidth, 3);
+  const auto run = [&](const std::string& precision, const std::string& first_step) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {kRows, kWidth});
+    const ValueId w = AddF32(g, "w", {kWidth, kWidth}, weight), b = AddF32(g, "b", {kWidth}, bias);
+    const ValueId y =
+        Must(g.Add1("linear", {x, w, b}, {{"precision", precision}, {"activation", std::string("gelu")}}));
+    g.SetOutputs({Must(g.Add1("linear", {y, w, b, x}, {{"precision", precision}}))});
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    EXPECT_EQ(session.plan().steps[0].name, first_step);
+    std::vector<float> in = numbers, out(numbers.size());
+    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {kRows, kWidth})};
+    const std::vector<View> outputs = {MakeView(out.data(), DType::kF32, {kRows, kWidth})};
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  };
+  const std::vector<float> wanted = run("fp32", "linear");
+  ExpectNear(run("fp16", "to_fp16"), wanted, 5e-3);
+  ExpectNear(run("bf16", "to_bf16"), wanted, 4e-2);
+  ExpectNear(run("int8", "quantize"), wanted, 8e-2);
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
 }
 
 TEST(Session, APlanForMoreThreadsThanThePoolHasStillRuns) {
