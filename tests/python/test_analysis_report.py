@@ -355,6 +355,15 @@ def test_peaks_of_this_machine_are_understood() -> None:
         ]
 
 
+def test_tiles_of_fp16_have_a_roof_of_their_own() -> None:
+    without, _ = normalise(PEAKS)
+    assert CostModel(without, None, 2).peak("fp16") == CostModel(without, None, 2).peak("fp32")
+    entries = [{**entry, "fp16_gflops": {"median": 900.0}} for entry in PEAKS["by_threads"]]
+    with_tiles, _ = normalise({**PEAKS, "by_threads": entries})
+    assert CostModel(with_tiles, None, 2).peak("fp16") == 900.0
+    assert normalise(with_tiles)[0] == with_tiles
+
+
 def model_of(num_threads: int | None = 2) -> CostModel:
     normal, reason = normalise(PEAKS)
     return CostModel(normal, reason, num_threads)

@@ -136,6 +136,26 @@ def test_a_busy_machine_is_told() -> None:
     assert machine.Peaks.from_dict(data).disturbed
 
 
+def test_nodes_and_tiles_of_fp16(capsys: pytest.CaptureFixture[str]) -> None:
+    from thresher.cli import peaks as cli
+
+    data = thresher.peaks(num_threads=1).to_dict()
+    assert data["by_node"] == [] or len(data["by_node"]) > 1
+    rate = {"median": 80.0, "min": 70.0, "max": 90.0}
+    data["by_node"] = [{"node": node, "num_threads": 8, "dram_read_gb_per_s": rate} for node in (0, 2)]
+    data["by_threads"][0]["fp16_gflops"] = rate
+    found = machine.Peaks.from_dict(data)
+    assert found.to_dict() == data
+    assert found.by_node[1] == machine.NodePeaks(2, 8, machine.Rate(80.0, 70.0, 90.0))
+    cli._print(found)
+    text = capsys.readouterr().out
+    assert "Node 2: 8 threads read 80.0 GB/s of its own memory" in text
+    assert "fp16 product of tiles" in text
+    for wrong in ([{"node": 0}], [{**data["by_node"][0], "dram_read_gb_per_s": 5}], "none"):
+        with pytest.raises(ValueError, match="to_dict"):
+            machine.Peaks.from_dict({**data, "by_node": wrong})
+
+
 def command(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("typer")
     return subprocess.run(

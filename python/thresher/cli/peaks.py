@@ -23,6 +23,7 @@ Examples:
 _ROWS = (
     ("fp32 multiply-add", "fp32_gflops", "GFLOP/s"),
     ("bf16 dot product", "bf16_gflops", "GFLOP/s"),
+    ("fp16 product of tiles", "fp16_gflops", "GFLOP/s"),
     ("int8 dot product", "int8_gops", "GOP/s"),
     ("read, L1 cache", "l1_read_gb_per_s", "GB/s"),
     ("read, L2 cache", "l2_read_gb_per_s", "GB/s"),
@@ -89,6 +90,8 @@ def _print(found: Peaks) -> None:
         table.add_column(f"{entry.num_threads} thr.", justify="right", no_wrap=True)
         table.add_column("range", justify="right", style="dim", no_wrap=True)
     for label, name, unit in _ROWS:
+        if name == "fp16_gflops" and found.one_thread.fp16_gflops is None:
+            continue
         cells = [label, unit]
         for entry in found.by_threads:
             rate: Rate | None = getattr(entry, name)
@@ -96,6 +99,14 @@ def _print(found: Peaks) -> None:
         table.add_row(*(Text(cell) for cell in cells))
     screen = console()
     screen.print(table)
+    for node in found.by_node:
+        rate = node.dram_read_gb_per_s
+        screen.print(
+            Text(
+                f"Node {node.node}: {node.num_threads} threads read {rate.median:.1f} GB/s of its own memory "
+                f"({rate.min:.1f}-{rate.max:.1f})."
+            )
+        )
     rounds = min(entry.rounds for entry in found.by_threads)
     origin = "from the cache; --refresh measures again" if found.from_cache else f"in {found.seconds:.1f} s"
     screen.print(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from thresher.json_text import flag, integer, number, text
 
@@ -52,6 +52,7 @@ class ThreadPeaks:
         l2_buffer_bytes: Size of the second.
         l3_buffer_bytes: Size of the third.
         dram_buffer_bytes: Size of the last, for all threads together.
+        fp16_gflops: Products of tiles of float16; None where there are none, and float16 is multiplied as float32.
     """
 
     num_threads: int
@@ -69,6 +70,22 @@ class ThreadPeaks:
     l2_buffer_bytes: int
     l3_buffer_bytes: int
     dram_buffer_bytes: int
+    fp16_gflops: Rate | None = None
+
+
+@dataclass(frozen=True)
+class NodePeaks:
+    """What the cores of a node of memory read together from their own node's.
+
+    Attributes:
+        node: The system's number of the node.
+        num_threads: How many threads, one for each core.
+        dram_read_gb_per_s: Reading a buffer that fits no cache.
+    """
+
+    node: int
+    num_threads: int
+    dram_read_gb_per_s: Rate
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,7 @@ class Peaks:
         seconds: How long it took.
         from_cache: Whether an earlier measurement was used.
         by_threads: One set of rates for each number of threads, ascending.
+        by_node: Memory of each node by itself, where there are several.
     """
 
     cpu_model: str
@@ -109,6 +127,7 @@ class Peaks:
     seconds: float
     from_cache: bool
     by_threads: tuple[ThreadPeaks, ...]
+    by_node: tuple[NodePeaks, ...] = ()
 
     @property
     def one_thread(self) -> ThreadPeaks:
@@ -128,7 +147,8 @@ class Peaks:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "by_threads": [asdict(entry) for entry in self.by_threads]}
+        by_threads = [asdict(entry) for entry in self.by_threads]
+        return {**asdict(self), "by_threads": by_threads, "by_node": [asdict(entry) for entry in self.by_node]}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Peaks:
@@ -138,8 +158,9 @@ class Peaks:
             ValueError: The data is not what `to_dict` gives.
         """
         try:
-            by_threads = tuple(_thread_peaks(entry) for entry in data["by_threads"])
-            found = cls(**{**data, "by_threads": by_threads})
+            by_threads = tuple(_rates(ThreadPeaks, entry) for entry in data["by_threads"])
+            by_node = tuple(_rates(NodePeaks, entry) for entry in data.get("by_node", ()))
+            found = cls(**{**data, "by_threads": by_threads, "by_node": by_node})
             _check_types(found)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"expected what Peaks.to_dict gives, got something else: {error}") from error
@@ -147,6 +168,8 @@ class Peaks:
             raise ValueError("expected what Peaks.to_dict gives, got no number of threads")
         return found
 
+
+_Entry = TypeVar("_Entry", ThreadPeaks, NodePeaks)
 
 _measured: dict[tuple[Any, ...], Peaks] = {}
 
@@ -222,9 +245,9 @@ def peaks(
     return result
 
 
-def _thread_peaks(data: dict[str, Any]) -> ThreadPeaks:
+def _rates(kind: type[_Entry], data: dict[str, Any]) -> _Entry:
     values: dict[str, Any] = {name: Rate(**value) if isinstance(value, dict) else value for name, value in data.items()}
-    entry = ThreadPeaks(**values)
+    entry = kind(**values)
     _check_types(entry)
     for rate in vars(entry).values():
         if isinstance(rate, Rate):
@@ -232,7 +255,7 @@ def _thread_peaks(data: dict[str, Any]) -> ThreadPeaks:
     return entry
 
 
-def _check_types(found: Rate | ThreadPeaks | Peaks) -> None:
+def _check_types(found: Rate | ThreadPeaks | NodePeaks | Peaks) -> None:
     """Compares the simple fields with their declarations.
 
     Raises:

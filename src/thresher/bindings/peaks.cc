@@ -22,6 +22,7 @@ nb::dict ToPython(const kernels::ThreadPeaks& peaks) {
   entry["rounds"] = peaks.rounds;
   entry["fp32_gflops"] = ToPython(peaks.fp32);
   entry["bf16_gflops"] = peaks.bf16 ? nb::object(ToPython(*peaks.bf16)) : nb::none();
+  entry["fp16_gflops"] = peaks.fp16 ? nb::object(ToPython(*peaks.fp16)) : nb::none();
   entry["int8_gops"] = ToPython(peaks.int8);
   entry["l1_read_gb_per_s"] = ToPython(peaks.l1_read);
   entry["l2_read_gb_per_s"] = ToPython(peaks.l2_read);
@@ -39,6 +40,7 @@ nb::dict ToPython(const kernels::ThreadPeaks& peaks) {
 nb::dict MeasurePeaks(std::vector<int> num_threads, bool quick, const nb::object& progress) {
   kernels::PeaksOptions options;
   options.num_threads = std::move(num_threads);
+  options.nodes = kernels::NodesToMeasure(UsableTopology());
   if (quick) {
     options.rounds = 3;
     options.sample_ns = 200'000;
@@ -56,7 +58,16 @@ nb::dict MeasurePeaks(std::vector<int> num_threads, bool quick, const nb::object
   const kernels::Peaks peaks = Unwrap(std::move(measured));
   nb::list by_threads;
   for (const kernels::ThreadPeaks& entry : peaks.by_threads) by_threads.append(ToPython(entry));
+  nb::list by_node;
+  for (const kernels::NodePeaks& node : peaks.by_node) {
+    nb::dict entry;
+    entry["node"] = node.node;
+    entry["num_threads"] = node.num_threads;
+    entry["dram_read_gb_per_s"] = ToPython(node.dram_read);
+    by_node.append(entry);
+  }
   nb::dict result;
+  result["by_node"] = by_node;
   result["simd_target"] = peaks.target;
   result["int8_by"] = peaks.int8_by;
   result["by_threads"] = by_threads;

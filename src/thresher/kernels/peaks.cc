@@ -163,6 +163,15 @@ int64_t Bf16Products(const LoopArgs& args) {
 #endif
 }
 
+// Where there are no tiles of fp16, nothing multiplies it.
+int64_t Fp16Products(const LoopArgs& args) {
+#if THRESHER_UNIT_TARGET
+  if (UnitInUse() == isa::Tiles::kInstructions && isa::HasF16Tiles()) return TileProducts<F16Dot>(args);
+#endif
+  (void)args;
+  return 0;
+}
+
 int64_t Int8Products(const LoopArgs& args) {
 #if THRESHER_UNIT_TARGET
   if (UnitInUse() == isa::Tiles::kInstructions) return TileProducts<Int8Dot>(args);
@@ -309,6 +318,7 @@ namespace {
 
 HWY_EXPORT(MultiplyAdds);
 HWY_EXPORT(Bf16Products);
+HWY_EXPORT(Fp16Products);
 HWY_EXPORT(Int8Products);
 HWY_EXPORT(Read);
 HWY_EXPORT(ReadFar);
@@ -352,7 +362,8 @@ struct Probe {
   Loop loop = nullptr;
   size_t bytes = 0;  // that each thread uses of its share of the buffer
   int64_t repeats = 1;
-  Rate ThreadPeaks::* result = nullptr;  // nullptr: bf16, which may be missing
+  Rate ThreadPeaks::* result = nullptr;
+  std::optional<Rate> ThreadPeaks::* optional = nullptr;  // or one that may be missing
   std::vector<double> samples;
 };
 
@@ -373,6 +384,10 @@ class Placement {
     }
     if (cores_.size() != static_cast<size_t>(num_threads)) cores_.clear();
   }
+  // To these.
+  explicit Placement(std::vector<int> cpus) : cores_(std::move(cpus)) {
+    if (sched_getaffinity(0, sizeof(before_), &before_) != 0) cores_.clear();
+  }
 
   void Bind(int part) const {
     if (cores_.empty()) return;
@@ -392,45 +407,26 @@ class Placement {
   std::vector<int> cores_;
 };
 
-// Everything that is measured with one number of threads.
+// Everything that is measured with one number of threads, or of a node's memory.
 class Bench {
  public:
   Bench(int num_threads, const PeaksOptions& options) : pool_(num_threads), placement_(pool_.num_threads()) {
-    const size_t threads = static_cast<size_t>(pool_.num_threads());
-    const CacheSizes& caches = Caches();
-    const size_t l2 = static_cast<size_t>(caches.l2);
-    const size_t l3 = static_cast<size_t>(caches.l3);
-    const size_t l3_cores = static_cast<size_t>(caches.l3_cores);
-    const size_t threads_of_l3 = std::min(threads, l3_cores);
-    const size_t num_l3 = (threads + l3_cores - 1) / l3_cores;
-    // Half of a core's own cache, for the rest of the process lives there, too, and a quarter of the shared one.
-    const size_t in_l1 = RoundUp(static_cast<size_t>(caches.l1) / 2, kGrain);
-    const size_t in_l2 = RoundUp(l2 / 2, kGrain);
-    const size_t in_l3 = RoundUp(std::max(l3 / 4 / threads_of_l3, l2 + l2 / 2), kGrain);
-    size_t in_dram = std::min(4 * l3 * num_l3, static_cast<size_t>(options.most_dram_bytes));
-    if (const int64_t available = AvailableMemory(); available > 0) {
-      in_dram = std::min(in_dram, static_cast<size_t>(available) / 4 / options.num_threads.size());
-    }
-    const size_t dram_share = std::max(RoundUp(in_dram / threads, 4 * kGrain), 4 * kGrain);
-
-    share_ = RoundUp(std::max(dram_share, in_l3), Pages::kLargePage);
-    pages_ = std::make_unique<Pages>(share_ * threads);
-    laps_.resize(threads);
-    peaks_.num_threads = pool_.num_threads();
-    peaks_.l1_buffer = static_cast<int64_t>(in_l1);
-    peaks_.l2_buffer = static_cast<int64_t>(in_l2);
-    peaks_.l3_buffer = static_cast<int64_t>(in_l3);
-    peaks_.dram_buffer = static_cast<int64_t>(dram_share * threads);
-
+    const Buffers buffers = Prepare(options);
     Add(HWY_DYNAMIC_POINTER(MultiplyAdds), kGrain, &ThreadPeaks::fp32);
-    if (Bf16Dots()) Add(HWY_DYNAMIC_POINTER(Bf16Products), kGrain, nullptr);
+    if (Bf16Dots()) Add(HWY_DYNAMIC_POINTER(Bf16Products), kGrain, &ThreadPeaks::bf16);
+    if (isa::HasF16Tiles()) Add(HWY_DYNAMIC_POINTER(Fp16Products), kGrain, &ThreadPeaks::fp16);
     Add(HWY_DYNAMIC_POINTER(Int8Products), kGrain, &ThreadPeaks::int8);
-    Add(HWY_DYNAMIC_POINTER(Read), in_l1, &ThreadPeaks::l1_read);
-    Add(HWY_DYNAMIC_POINTER(Read), in_l2, &ThreadPeaks::l2_read);
-    Add(HWY_DYNAMIC_POINTER(Read), in_l3, &ThreadPeaks::l3_read);
-    Add(HWY_DYNAMIC_POINTER(ReadFar), dram_share, &ThreadPeaks::dram_read);
-    Add(HWY_DYNAMIC_POINTER(Write), dram_share, &ThreadPeaks::dram_write);
-    Add(HWY_DYNAMIC_POINTER(Copy), dram_share, &ThreadPeaks::dram_copy);
+    Add(HWY_DYNAMIC_POINTER(Read), buffers.l1, &ThreadPeaks::l1_read);
+    Add(HWY_DYNAMIC_POINTER(Read), buffers.l2, &ThreadPeaks::l2_read);
+    Add(HWY_DYNAMIC_POINTER(Read), buffers.l3, &ThreadPeaks::l3_read);
+    Add(HWY_DYNAMIC_POINTER(ReadFar), buffers.dram, &ThreadPeaks::dram_read);
+    Add(HWY_DYNAMIC_POINTER(Write), buffers.dram, &ThreadPeaks::dram_write);
+    Add(HWY_DYNAMIC_POINTER(Copy), buffers.dram, &ThreadPeaks::dram_copy);
+  }
+
+  Bench(const NodeCpus& node, const PeaksOptions& options)
+      : pool_(static_cast<int>(node.cpus.size())), placement_(node.cpus) {
+    Add(HWY_DYNAMIC_POINTER(ReadFar), Prepare(options).dram, &ThreadPeaks::dram_read);
   }
 
   Status status() const {
@@ -476,7 +472,7 @@ class Bench {
       std::sort(probe.samples.begin(), probe.samples.end());
       const Rate rate{probe.samples[probe.samples.size() / 2], probe.samples.front(), probe.samples.back()};
       if (probe.result == nullptr) {
-        peaks_.bf16 = rate;
+        peaks_.*probe.optional = rate;
       } else {
         peaks_.*probe.result = rate;
       }
@@ -486,17 +482,51 @@ class Bench {
   }
 
  private:
+  // What a thread uses of its share, for each level of the memory.
+  struct Buffers {
+    size_t l1, l2, l3, dram;
+  };
+
+  Buffers Prepare(const PeaksOptions& options) {
+    const size_t threads = static_cast<size_t>(pool_.num_threads());
+    const CacheSizes& caches = Caches();
+    const size_t l2 = static_cast<size_t>(caches.l2);
+    const size_t l3 = static_cast<size_t>(caches.l3);
+    const size_t l3_cores = static_cast<size_t>(caches.l3_cores);
+    const size_t threads_of_l3 = std::min(threads, l3_cores);
+    const size_t num_l3 = (threads + l3_cores - 1) / l3_cores;
+    // Half of a core's own cache, for the rest of the process lives there, too, and a quarter of the shared one.
+    const size_t in_l1 = RoundUp(static_cast<size_t>(caches.l1) / 2, kGrain);
+    const size_t in_l2 = RoundUp(l2 / 2, kGrain);
+    const size_t in_l3 = RoundUp(std::max(l3 / 4 / threads_of_l3, l2 + l2 / 2), kGrain);
+    size_t in_dram = std::min(4 * l3 * num_l3, static_cast<size_t>(options.most_dram_bytes));
+    if (const int64_t available = AvailableMemory(); available > 0) {
+      in_dram =
+          std::min(in_dram, static_cast<size_t>(available) / 4 / (options.num_threads.size() + options.nodes.size()));
+    }
+    const size_t dram_share = std::max(RoundUp(in_dram / threads, 4 * kGrain), 4 * kGrain);
+
+    share_ = RoundUp(std::max(dram_share, in_l3), Pages::kLargePage);
+    pages_ = std::make_unique<Pages>(share_ * threads);
+    laps_.resize(threads);
+    peaks_.num_threads = pool_.num_threads();
+    peaks_.l1_buffer = static_cast<int64_t>(in_l1);
+    peaks_.l2_buffer = static_cast<int64_t>(in_l2);
+    peaks_.l3_buffer = static_cast<int64_t>(in_l3);
+    peaks_.dram_buffer = static_cast<int64_t>(dram_share * threads);
+    return {in_l1, in_l2, in_l3, dram_share};
+  }
+
   struct Outcome {
     int64_t work = 0;
     int64_t ns = 0;
   };
 
   void Add(Loop loop, size_t bytes, Rate ThreadPeaks::* result) {
-    Probe probe;
-    probe.loop = loop;
-    probe.bytes = bytes;
-    probe.result = result;
-    probes_.push_back(std::move(probe));
+    probes_.push_back({loop, bytes, 1, result, nullptr, {}});
+  }
+  void Add(Loop loop, size_t bytes, std::optional<Rate> ThreadPeaks::* result) {
+    probes_.push_back({loop, bytes, 1, nullptr, result, {}});
   }
 
   uint8_t* Share(int part) const { return pages_->data() + static_cast<size_t>(part) * share_; }
@@ -542,6 +572,11 @@ Status Validate(const PeaksOptions& options) {
       return InvalidArgument("peaks: expected 1 to 1024 threads, got " + std::to_string(threads));
     }
   }
+  for (const NodeCpus& node : options.nodes) {
+    if (node.cpus.empty()) {
+      return InvalidArgument("peaks: expected a core of every node, got none of node " + std::to_string(node.node));
+    }
+  }
   if (options.num_threads.empty() || options.rounds < 1 || options.sample_ns < 1 || options.most_dram_bytes < 1) {
     return InvalidArgument("peaks: expected a number of threads, a round, a sample's time and a buffer, got one empty");
   }
@@ -556,8 +591,10 @@ Result<Peaks> MeasurePeaks(const PeaksOptions& options, FunctionRef<void(int don
   const int64_t begin = NowNs();
   std::vector<std::unique_ptr<Bench>> benches;
   int total = 0;
-  for (const int threads : options.num_threads) {
-    benches.push_back(std::make_unique<Bench>(threads, options));
+  for (size_t i = 0; i < options.num_threads.size() + options.nodes.size(); ++i) {
+    const size_t threads = options.num_threads.size();
+    benches.push_back(i < threads ? std::make_unique<Bench>(options.num_threads[i], options)
+                                  : std::make_unique<Bench>(options.nodes[i - threads], options));
     THRESHER_TRY(benches.back()->status());
     total += static_cast<int>(benches.back()->size()) * (options.rounds + 1);
   }
@@ -583,9 +620,31 @@ Result<Peaks> MeasurePeaks(const PeaksOptions& options, FunctionRef<void(int don
   Peaks peaks;
   peaks.target = HWY_DYNAMIC_DISPATCH(RunningTarget)();
   peaks.int8_by = HWY_DYNAMIC_DISPATCH(Int8By)();
-  for (const auto& bench : benches) peaks.by_threads.push_back(bench->Finish());
+  for (size_t i = 0; i < benches.size(); ++i) {
+    const ThreadPeaks found = benches[i]->Finish();
+    if (i < options.num_threads.size()) {
+      peaks.by_threads.push_back(found);
+    } else {
+      peaks.by_node.push_back({options.nodes[i - options.num_threads.size()].node, found.num_threads, found.dram_read});
+    }
+  }
   progress(total, total);
   return peaks;
+}
+
+std::vector<NodeCpus> NodesToMeasure(const Topology& topology) {
+  std::vector<NodeCpus> nodes;
+  if (topology.num_nodes() < 2) return nodes;
+  for (const Core& core : topology.cores) {
+    if (core.efficient) continue;
+    const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const NodeCpus& n) { return n.node == core.node; });
+    if (found == nodes.end()) {
+      nodes.push_back({core.node, {core.cpus.front()}});
+    } else {
+      found->cpus.push_back(core.cpus.front());
+    }
+  }
+  return nodes;
 }
 
 bool Bf16Dots() { return HWY_DYNAMIC_DISPATCH(HasBf16Dots)(); }

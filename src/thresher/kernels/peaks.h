@@ -8,6 +8,7 @@
 
 #include "thresher/base/function_ref.h"
 #include "thresher/base/status.h"
+#include "thresher/base/topology.h"
 
 namespace thresher::kernels {
 
@@ -25,6 +26,7 @@ struct ThreadPeaks {
   int num_threads = 0;
   Rate fp32;
   std::optional<Rate> bf16;  // none where the target has no dot product of bf16
+  std::optional<Rate> fp16;  // none where there are no tiles of fp16: it is computed in fp32 then
   Rate int8;                 // by the instructions that Peaks::int8_by names
   Rate l1_read, l2_read, l3_read;
   Rate dram_read, dram_write, dram_copy;
@@ -33,14 +35,32 @@ struct ThreadPeaks {
   int rounds = 0;
 };
 
+// What the cores of a node of memory read together from their own node's.
+struct NodePeaks {
+  int node = 0;  // the system's number
+  int num_threads = 0;
+  Rate dram_read;
+};
+
 struct Peaks {
   std::string target;   // Highway's name of the code that ran, which may know more than the instruction set's name says
   std::string int8_by;  // "tiles of int8", "quads of int8", "pairs of int8" (sums in int16 first) or "pairs of int16"
   std::vector<ThreadPeaks> by_threads;
+  std::vector<NodePeaks> by_node;  // of all nodes, where there are several
 };
+
+// The CPUs on which a node's memory is measured, one of each core.
+struct NodeCpus {
+  int node = 0;  // the system's number
+  std::vector<int> cpus;
+};
+
+// Those of a machine with several nodes; else none.
+std::vector<NodeCpus> NodesToMeasure(const Topology& topology);
 
 struct PeaksOptions {
   std::vector<int> num_threads = {1};  // each is measured; 1 or more
+  std::vector<NodeCpus> nodes;         // whose memory is measured by itself
   int rounds = 15;                     // every quantity is measured once a round
   int64_t sample_ns = 4'000'000;       // least time of one measurement
   int64_t most_dram_bytes = int64_t{1} << 30;

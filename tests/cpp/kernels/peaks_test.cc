@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <vector>
 
 #include "kernels/for_each_isa.h"
 #include "thresher/base/cpu.h"
+#include "thresher/base/topology.h"
 
 namespace thresher::kernels {
 namespace {
@@ -67,6 +69,36 @@ TEST(Peaks, SeveralThreadsAndProgress) {
   EXPECT_EQ(measured.value().by_threads[1].num_threads, 2);
   ExpectSound(measured.value().by_threads[1].fp32);
   EXPECT_GT(measured.value().by_threads[1].dram_buffer, 0);
+}
+
+TEST(Peaks, NodesAreMeasuredByThemselves) {
+  PeaksOptions options = Quick();
+  const std::vector<int> cpus = AffinityCpus();
+  ASSERT_FALSE(cpus.empty());
+  options.nodes = {{3, {cpus.front()}}, {5, {cpus.front(), cpus.back()}}};
+  Result<Peaks> measured = MeasurePeaks(options, [](int done, int total) { EXPECT_LE(done, total); });
+  ASSERT_TRUE(measured.ok()) << measured.status().message();
+  ASSERT_EQ(measured.value().by_threads.size(), 1u);
+  ASSERT_EQ(measured.value().by_node.size(), 2u);
+  for (const NodePeaks& node : measured.value().by_node) {
+    EXPECT_EQ(node.num_threads, node.node == 3 ? 1 : 2);
+    ExpectSound(node.dram_read);
+  }
+  EXPECT_EQ(AffinityCpus(), cpus);
+  options.nodes = {{0, {}}};
+  EXPECT_EQ(MeasurePeaks(options, [](int, int) {}).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Peaks, OneCpuOfEachFastCoreOfEachNode) {
+  Topology topology;
+  topology.cores = {{{0, 4}, 0, 0, 0, false}, {{1, 5}, 0, 0, 0, false}, {{2, 6}, 1, 1, 1, false}, {{3}, 1, 1, 1, true}};
+  const std::vector<NodeCpus> nodes = NodesToMeasure(topology);
+  ASSERT_EQ(nodes.size(), 2u);
+  EXPECT_EQ(nodes[0].cpus, (std::vector<int>{0, 1}));
+  EXPECT_EQ(nodes[1].node, 1);
+  EXPECT_EQ(nodes[1].cpus, std::vector<int>{2});
+  topology.cores.resize(2);
+  EXPECT_TRUE(NodesToMeasure(topology).empty());
 }
 
 TEST(Peaks, TheCallersThreadMayRunWhereItCouldBefore) {

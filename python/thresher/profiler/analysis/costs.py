@@ -30,9 +30,8 @@ _COMPUTE_ROOF = {
     "int8": "int8_gops",
     "i8": "int8_gops",
     "u8": "int8_gops",
-    # Stored so; the engine computes with it in fp32.
-    "fp16": "fp32_gflops",
-    "f16": "fp32_gflops",
+    "fp16": "fp16_gflops",
+    "f16": "fp16_gflops",
 }
 
 
@@ -105,7 +104,7 @@ class CostModel:
         if name is None:
             return None
         rate, fp32 = self.entry.get(name), self.entry.get("fp32_gflops")
-        if fp32 and (rate or name == "bf16_gflops"):
+        if fp32 and (rate or name in ("bf16_gflops", "fp16_gflops")):
             # What a machine is slower at than at fp32, or has no dot products for, the engine multiplies in fp32.
             rate = max(rate or 0.0, fp32)
         return float(rate) if rate else None

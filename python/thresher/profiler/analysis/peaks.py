@@ -46,6 +46,8 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     found: dict[str, Any] = {"num_threads": threads}
     for name in (*COMPUTE, *MEMORY):
         found[name] = _rate(entry.get(name, entry.get(name.replace("_gbytes", "_gb_per_s"))))
+    if (fp16 := _rate(entry.get("fp16_gflops"))) is not None:
+        found["fp16_gflops"] = fp16
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from thresher.profiler.analysis.costs import CostModel
 
-_COMPUTE = (("fp32", "fp32_gflops"), ("bf16", "bf16_gflops"), ("int8", "int8_gops"))
+_COMPUTE = (("fp32", "fp32_gflops"), ("bf16", "bf16_gflops"), ("fp16", "fp16_gflops"), ("int8", "int8_gops"))
 _MEMORY = (
     ("L1", "l1_read_gbytes"),
     ("L2", "l2_read_gbytes"),
