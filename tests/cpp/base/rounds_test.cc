@@ -77,26 +77,58 @@ TEST(Rounds, JobsOfManySizesFollowEachOther) {
   }
 }
 
+// As if the core of the thread that has it were taken away: in every round a part lasts until all others are done.
 TEST(Rounds, PartsOfALateThreadAreTakenByOthers) {
-  ThreadPool pool(2);
-  std::vector<std::atomic<int>> thread_of(8);
-  std::atomic<int> done{0};
-  pool.RunRounds({.num_rounds = 1,
-                  .parts = [](int) { return 8; },
-                  .work =
-                      [&](int, int part, int thread) {
-                        thread_of[static_cast<size_t>(part)] = thread;
-                        // Part 0, the first of the caller's four, lasts until all others are done.
-                        const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-                        while (part == 0 && done < 7 && std::chrono::steady_clock::now() < give_up) {
-                          std::this_thread::yield();
-                        }
-                        ++done;
-                      },
-                  .ended = [](int) {}},
-                 2);
-  EXPECT_EQ(done.load(), 8);
-  for (int part = 1; part < 8; ++part) EXPECT_NE(thread_of[static_cast<size_t>(part)], thread_of[0]) << part;
+  constexpr int kRounds = 6;
+  for (const int threads : {2, 64}) {
+    ThreadPool pool(threads);
+    const int parts = 4 * threads;
+    std::vector<std::vector<std::atomic<int>>> thread_of(kRounds);
+    for (auto& round : thread_of) round = std::vector<std::atomic<int>>(static_cast<size_t>(parts));
+    std::vector<std::atomic<int>> done(kRounds);
+    // The first of the caller's four parts, then of others'.
+    const auto late = [&](int round) { return round * 4 % parts; };
+    pool.RunRounds(
+        {.num_rounds = kRounds,
+         .parts = [&](int) { return parts; },
+         .work =
+             [&](int round, int part, int thread) {
+               thread_of[static_cast<size_t>(round)][static_cast<size_t>(part)] = thread;
+               std::atomic<int>& others = done[static_cast<size_t>(round)];
+               const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+               while (part == late(round) && others < parts - 1 && std::chrono::steady_clock::now() < give_up) {
+                 std::this_thread::yield();
+               }
+               ++others;
+             },
+         .ended = [](int) {}},
+        threads);
+    for (int round = 0; round < kRounds; ++round) {
+      EXPECT_EQ(done[static_cast<size_t>(round)].load(), parts);
+      const auto& own = thread_of[static_cast<size_t>(round)];
+      // What it did before is its own, what it would have done after is not.
+      const int begin = late(round) + 1;
+      for (int part = begin; part < begin + 3; ++part) {
+        EXPECT_NE(own[static_cast<size_t>(part)], own[static_cast<size_t>(late(round))]) << round << ' ' << part;
+      }
+    }
+  }
+}
+
+// Teams of 32, pinned where there are so many cores: each has its own lock, workers and barriers.
+TEST(Rounds, TeamsOfManyThreadsRunSideBySide) {
+  std::vector<std::thread> callers;
+  for (int team = 0; team < 2; ++team) {
+    callers.emplace_back([team] {
+      ThreadPool pool(32, {.team = team, .teams = 2, .pinned = true});
+      for (int job = 0; job < 30; ++job) {
+        Ledger ledger({32, 1, 128, 0, 3, 32});
+        ledger.Run(pool, 32);
+        ledger.Check();
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
 }
 
 TEST(Rounds, WhatAPartThrowsReachesTheCallerAndTheNextJobWorks) {
