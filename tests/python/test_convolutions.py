@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import assume, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -26,7 +26,9 @@ def last(x: Any) -> Any:
     return x.movedim(1, -1)
 
 
-def run(op: str, operands: list[Any], attrs: dict[str, Any], constant: bool) -> tuple[Any, list[str]]:
+def run(
+    op: str, operands: list[Any], attrs: dict[str, Any], constant: bool, num_threads: int = 1
+) -> tuple[Any, list[str]]:
     """The operator on tensors, all but the first constants or inputs; the result and the names of the steps."""
     graph = _engine.Graph()
     ids, inputs = [], []
@@ -44,7 +46,7 @@ def run(op: str, operands: list[Any], attrs: dict[str, Any], constant: bool) -> 
             inputs.append(stored.numpy())
     (out,) = graph.add(op, ids, attrs, "", "")
     graph.set_outputs([out])
-    plan = _engine.Plan.build(graph, _engine.WeightStore())
+    plan = _engine.Plan.build(graph, _engine.WeightStore(), num_threads=num_threads)
     results = [np.full(shape, np.nan, np.float32) for _, shape in plan.outputs]
     plan.run(inputs, results)
     return torch.from_numpy(results[0]), [str(step["name"]) for step in plan.steps()]
@@ -141,7 +143,7 @@ def test_padding_before_and_after() -> None:
 @pytest.mark.parametrize("groups", [1, 2, 12])
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2), (3, 2)])
 def test_gradients_are_convolutions(groups: int, stride: int, dilation: int) -> None:
-    """That of x is a transposed one; that of the weight one of permuted operands, stride and dilation exchanged."""
+    """That of x is a transposed convolution; that of the weight an operator of its own."""
     x = torch.randn(3, 12, 11, 9, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(24, 12 // groups, 3, 3, dtype=torch.float64, requires_grad=True)
     y = F.conv2d(x, weight, None, stride, 1, dilation, groups)
@@ -158,16 +160,53 @@ def test_gradients_are_convolutions(groups: int, stride: int, dilation: int) -> 
     )
     agree(got, last(dx), 24 * 9)
 
-    # [N, g, C / g, H, W] as a batch of C / g images with g N channels.
-    turned = x.detach().float().reshape(3, groups, 12 // groups, 11, 9).permute(2, 3, 4, 1, 0)
-    turned = turned.reshape(12 // groups, 11, 9, groups * 3)
-    got, _ = run(
-        "convolution",
-        [turned, dy.float().transpose(0, 1), None, None],
-        {"stride": [dilation] * 2, "padding": [1, 1], "dilation": [stride] * 2, "groups": groups},
-        False,
-    )
-    agree(got[:, :3, :3].permute(3, 0, 1, 2), dw, y.shape[0] * y.shape[2] * y.shape[3])
+    attrs["kernel"] = [3, 3]
+    got, _ = run("convolution_weight_gradient", [last(dy.float()), last(x.detach().float())], attrs, False)
+    agree(got, last(dw), y.shape[0] * y.shape[2] * y.shape[3])
+
+
+@settings(max_examples=100, deadline=None)
+@given(geometries())
+def test_gradients_of_weights(g: dict[str, Any]) -> None:
+    """Of whatever shape, layout and number of threads."""
+    torch.manual_seed(g["seed"])
+    rank, groups = len(g["kernel"]), g["groups"]
+    assume(not g["transposed"])
+    x = torch.randn(g["x"], dtype=torch.float64)
+    weight = torch.zeros(g["k"], x.shape[1] // groups, *g["kernel"], dtype=torch.float64, requires_grad=True)
+    options = {name: g[name] for name in ("stride", "padding", "dilation", "groups")}
+    y = CONVOLUTIONS[rank - 1](x, weight, None, **options)
+    dy = torch.randn_like(y)
+    (want,) = torch.autograd.grad(y, weight, dy)
+    operands = [last(dy.float()), last(x.float())]
+    if g["channels_last"]:
+        operands = [operand.contiguous() for operand in operands]
+    attrs = {**options, "kernel": g["kernel"]}
+    threads = 4 if g["relu"] else 1
+    got, _ = run("convolution_weight_gradient", operands, attrs, False, num_threads=threads)
+    agree(got, last(want), dy.numel() // g["k"])
+
+
+def test_sums_of_long_gradients_are_shared_by_positions() -> None:
+    """Few channels at many positions: each thread sums some, and their sums are summed."""
+    dy, x = torch.randn(2, 40, 40, 16), torch.randn(2, 40, 40, 5)
+    got, steps = run("convolution_weight_gradient", [dy, x], {"kernel": [1, 1]}, False, num_threads=4)
+    want = torch.einsum("nhwk,nhwc->kc", dy.double(), x.double()).reshape(16, 1, 1, 5)
+    agree(got, want, 3200)
+    assert steps == ["convolution_weight_gradient", "sum"]
+
+
+def test_training_runs_in_the_engine() -> None:
+    """Forward and backward, strided, depthwise, transposed, with and without bias."""
+    layers = [nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 16, 3, 1, 1, groups=16, bias=False), nn.Conv2d(16, 24, 1)]
+    model = nn.Sequential(*layers, nn.ConvTranspose2d(24, 8, 2, 2), nn.ReLU())
+    x = torch.randn(2, 3, 20, 20, requires_grad=True)
+    weights = [x, *model.parameters()]
+    want = torch.autograd.grad(model(x).square().sum(), weights)
+    compiled = torch.compile(model, backend="thresher", options={"fallback": "error"})
+    got = torch.autograd.grad(compiled(x).square().sum(), weights)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
 
 
 REFUSED = {
@@ -194,6 +233,25 @@ def test_what_does_not_fit_is_named(case: str) -> None:
     ids = [graph.input(name, "f32", list(shape)) for name, shape in zip("xw", shapes, strict=True)]
     with pytest.raises((ValueError, NotImplementedError), match="convolution") as error:
         graph.add("convolution", [*ids, None, None], attrs, "", "")
+    assert message in str(error.value)
+
+
+REFUSED_GRADIENTS = {
+    "batch": (((2, 3, 4), (3, 3, 4)), {"kernel": [1]}, "got gradient [2, 3, 4] and x [3, 3, 4]"),
+    "rank": (((2, 3, 4), (2, 3, 3, 4)), {"kernel": [1]}, "expected gradient [N, positions..., K]"),
+    "groups": (((2, 3, 4), (2, 3, 3)), {"kernel": [1], "groups": 2}, "multiples of groups, got gradient [2, 3, 4]"),
+    "positions": (((2, 4, 4), (2, 5, 4)), {"kernel": [3]}, "than a kernel [3] has in the padded x"),
+    "kernel": (((2, 3, 4), (2, 3, 4)), {"kernel": [1, 1]}, "expected kernel with 1 numbers"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_GRADIENTS)
+def test_gradients_that_do_not_fit_are_named(case: str) -> None:
+    shapes, attrs, message = REFUSED_GRADIENTS[case]
+    graph = _engine.Graph()
+    ids = [graph.input(name, "f32", list(shape)) for name, shape in zip("gx", shapes, strict=True)]
+    with pytest.raises(ValueError, match="convolution_weight_gradient") as error:
+        graph.add("convolution_weight_gradient", ids, attrs, "", "")
     assert message in str(error.value)
 
 

@@ -196,13 +196,20 @@ def find_slow(module: fx.GraphModule) -> dict[fx.Node, UnsupportedOperator | Non
     """Nodes that the engine can run, and PyTorch runs sooner; described as by `find_unsupported`."""
     found: dict[fx.Node, UnsupportedOperator | None] = {}
     for node in module.graph.nodes:
-        if node.target is not aten.convolution.default or node.args[8] == 1:
-            continue
-        outputs, channels, *window = node.args[1].meta["val"].shape
-        if node.args[6]:  # a transposed one's weights are [input channels, outputs of a group, window...]
-            outputs, channels = channels, outputs // node.args[8]
+        if node.target is aten.convolution.default:
+            weight, transposed, groups = node.args[1], node.args[6], node.args[8]
+        elif node.target is aten.convolution_backward.default and node.args[10][0]:
+            # The gradient of the input is a transposed convolution, that of a transposed one's a convolution.
+            weight, transposed, groups = node.args[2], not node.args[7], node.args[9]
         else:
-            outputs //= node.args[8]
+            continue
+        if groups == 1:
+            continue
+        outputs, channels, *window = weight.meta["val"].shape
+        if transposed:  # weights are [input channels, outputs of a group, window...]
+            outputs, channels = channels, outputs // groups
+        else:
+            outputs //= groups
         fills = outputs >= VECTOR_CHANNELS or (VECTOR_CHANNELS % outputs == 0 and channels <= outputs)
         if not fills and (len(window) > 1 or channels * window[0] < LEAST_WINDOW):
             reason = f"groups of {channels} input and {outputs} output channels, which PyTorch runs sooner"

@@ -1,4 +1,7 @@
-"""Importer rules: convolutions. The engine has channels last; permutes stand around what PyTorch has second."""
+"""Importer rules: convolutions, their gradients, pooling and resizing.
+
+The engine has channels last; permutes stand around what PyTorch has second.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +38,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     rank = weight.rank - 2
     if x.rank != weight.rank or not 1 <= rank <= 3:
         raise UnsupportedNode(f"ranks {x.rank} and {weight.rank}, expected one to three spatial dimensions")
-    attrs: dict[str, Any] = {
-        "stride": per_dimension(a.stride, rank),
-        "padding": per_dimension(a.padding, rank),
-        "dilation": per_dimension(a.dilation, rank),
-        "groups": int(a.groups),
-    }
+    attrs = _settings(a)
     # Zeros around the spatial dimensions are the convolution's own.
     if x.padded and not a.transposed and x.padded[1][:2] == ((0, 0), (0, 0)):
         own = attrs["padding"]
@@ -50,6 +48,50 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     if a.transposed:
         attrs |= {"transposed": True, "output_padding": per_dimension(a.output_padding, rank)}
     return channels_second(b, b.emit("convolution", [channels_last(b, x), weight, a.bias], **attrs))
+
+
+@rule(aten.convolution_backward.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value | None, Value | None, Value | None]:
+    gradient = channels_last(b, a.grad_output)
+    of_input, of_weight, of_bias = a.output_mask
+    return (
+        _input_gradient(b, a, gradient) if of_input else None,
+        _weight_gradient(b, a, gradient) if of_weight else None,
+        b.reduce("sum", gradient, range(gradient.rank - 1), keepdim=False) if of_bias else None,
+    )
+
+
+def _settings(a: SimpleNamespace) -> dict[str, Any]:
+    rank = a.weight.rank - 2
+    each = {name: per_dimension(getattr(a, name), rank) for name in ("stride", "padding", "dilation")}
+    return {**each, "groups": int(a.groups)}
+
+
+def _input_gradient(b: Builder, a: SimpleNamespace, gradient: Value) -> Value:
+    """A transposed convolution, that of a transposed one a convolution."""
+    attrs = _settings(a)
+    wanted = a.input.shape[2:]
+    if not a.transposed:
+        sides = zip(wanted, gradient.shape[1:-1], a.weight.shape[2:], strict=True)
+        numbers = zip(attrs["stride"], attrs["padding"], attrs["dilation"], strict=True)
+        # What strides left over at the end of the input has no window: the gradient is zero there.
+        attrs["output_padding"] = [
+            size - ((steps - 1) * s - 2 * p + d * (window - 1) + 1)
+            for (size, steps, window), (s, p, d) in zip(sides, numbers, strict=True)
+        ]
+        attrs["transposed"] = True
+    made = b.emit("convolution", [gradient, a.weight, None], **attrs)
+    for axis, size in enumerate(wanted, start=1):
+        made = b.slice(made, axis, 0, size)
+    return channels_second(b, made)
+
+
+def _weight_gradient(b: Builder, a: SimpleNamespace, gradient: Value) -> Value:
+    """Weights of a transposed convolution meet input and gradient with exchanged roles."""
+    x = channels_last(b, a.input)
+    operands = [x, gradient] if a.transposed else [gradient, x]
+    kernel = list(a.weight.shape[2:])
+    return channels_second(b, b.emit("convolution_weight_gradient", operands, kernel=kernel, **_settings(a)))
 
 
 # ---- pooling ----

@@ -18,7 +18,6 @@ from thresher.compiler.errors import ThresherError, UnsupportedNode, Unsupported
 from thresher.compiler.importer import EmptyTensor, import_graph
 from thresher.compiler.partition import find_unsupported, merge_descriptions
 from thresher.fork_lock import ForkLock
-from thresher.signatures import gradients
 from thresher.signatures.signature import DTYPE_NAMES, Signature
 from thresher.torch_shim import tensors as shim
 from thresher.tuning import collect
@@ -180,8 +179,7 @@ def import_signature(signature: Signature) -> _engine.Graph:
     """
     with torch.no_grad(), FakeTensorMode(), enable_python_dispatcher():
         args = [torch.empty(one.shape, dtype=one.dtype) for one in signature.arguments]
-        table = {**DECOMPOSITIONS, **gradients.DECOMPOSITIONS}
-        module = make_fx(_listed(signature.call), decomposition_table=table)(*args)
+        module = make_fx(_listed(signature.call), decomposition_table=DECOMPOSITIONS)(*args)
     module.graph.eliminate_dead_code()
     module.recompile()
     for node, argument in zip(module.graph.find_nodes(op="placeholder"), signature.arguments, strict=True):

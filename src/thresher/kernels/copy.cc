@@ -40,18 +40,27 @@ void TransposeTile(const T* src, int64_t src_stride, T* dst, int64_t dst_stride,
       }
       return;
     }
-    for (; c + 4 <= columns; c += 4) {
-      r = 0;
-      for (; r + 4 <= rows; r += 4) {
-        const T* const from = src + c * src_stride + r;
-        HWY_NAMESPACE::StoreTransposed4x4(d, hn::LoadU(d, from), hn::LoadU(d, from + src_stride),
-                                          hn::LoadU(d, from + 2 * src_stride), hn::LoadU(d, from + 3 * src_stride),
-                                          dst + r * dst_stride + c, dst_stride);
+    const auto square = [&](int64_t row, int64_t column) {
+      const T* const from = src + column * src_stride + row;
+      HWY_NAMESPACE::StoreTransposed4x4(d, hn::LoadU(d, from), hn::LoadU(d, from + src_stride),
+                                        hn::LoadU(d, from + 2 * src_stride), hn::LoadU(d, from + 3 * src_stride),
+                                        dst + row * dst_stride + column, dst_stride);
+    };
+    const int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
+    // Rows a multiple of 2 KiB apart push each other out of L1: a few of them are written at a time.
+    if (dst_stride * static_cast<int64_t>(sizeof(T)) % 2048 == 0) {
+      for (; r < whole_rows; r += 4) {
+        for (c = 0; c < whole_columns; c += 4) square(r, c);
       }
-      for (; r < rows; ++r) {
-        for (int64_t k = c; k < c + 4; ++k) dst[r * dst_stride + k] = src[k * src_stride + r];
+    } else {
+      for (; c < whole_columns; c += 4) {
+        for (r = 0; r < whole_rows; r += 4) square(r, c);
       }
     }
+    for (r = whole_rows; r < rows; ++r) {
+      for (int64_t k = 0; k < whole_columns; ++k) dst[r * dst_stride + k] = src[k * src_stride + r];
+    }
+    c = whole_columns;
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t k = c; k < columns; ++k) dst[r * dst_stride + k] = src[k * src_stride + r];

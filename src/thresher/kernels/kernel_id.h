@@ -51,6 +51,7 @@ enum class KernelId : uint32_t {
   kImage,
   kDotConvolution,
   kDepthwise,
+  kWeightGradient,
   kResample,
   // A product with both factors as they are stored.
   kStoredProduct,
@@ -61,7 +62,7 @@ enum class KernelId : uint32_t {
   kOutside,
 };
 
-inline constexpr std::array<std::string_view, 41> kKernelNames = {"copy",
+inline constexpr std::array<std::string_view, 42> kKernelNames = {"copy",
                                                                   "cat",
                                                                   "fill",
                                                                   "arange",
@@ -97,6 +98,7 @@ inline constexpr std::array<std::string_view, 41> kKernelNames = {"copy",
                                                                   "image",
                                                                   "dot_convolution",
                                                                   "depthwise",
+                                                                  "weight_gradient",
                                                                   "resample",
                                                                   "stored_product",
                                                                   "all_reduce",

@@ -33,10 +33,12 @@ inline constexpr size_t kMostRuns = 1024;
 // Narrower pieces of a line are left to copies of rows: their tiles would have too few.
 inline constexpr int64_t kLeastPiece = 4;
 inline constexpr int64_t kLeastPartOfLine = 24;
+inline constexpr int64_t kMostSpread = 8;
 
-// Output positions of one line, up to as many as a copy has room for.
+// Output positions of one line, up to as many as a copy has room for. Where x is spread, those that meet the same taps,
+// which lie as far apart.
 struct WindowPiece {
-  size_t row;
+  size_t row;  // of the first
   size_t count;
   size_t runs;  // the first of num_runs
   size_t num_runs;
@@ -47,7 +49,7 @@ struct WindowPiece {
 // A copy of a part of a line of x.
 struct LineCopy {
   ptrdiff_t line;  // its first element in x
-  int64_t first;   // output position
+  int64_t first;   // position of x
   int64_t positions;
 };
 
@@ -70,40 +72,52 @@ struct WindowTables {
 struct LineReading {
   bool copies;
   bool joined;         // taps beside one another are one run
+  int64_t step;        // positions of x from one row of a piece to the next
+  int64_t before;      // positions of x that the first window reaches back, and
+  int64_t reach;       // that all windows of neighbouring rows reach over, less one
   size_t position;     // floats from one position of a line to the next
   size_t run;          // elements
-  size_t runs;         // of a row at most
-  int64_t piece;       // output positions at a time; 0: lines are not worth it
+  size_t runs;         // of the rows of a piece, or of the pieces side by side where x is spread, at most
+  int64_t piece;       // rows at a time; 0: lines are not worth it
   size_t copy_floats;  // of a piece's line
 
   explicit LineReading(const Windows& w) {
-    const int64_t reach = (w.kernel[2] - 1) * w.dilation[2];
+    // Where x is spread, every spread[2]-th position meets x as neighbouring positions of one that is not.
+    const int64_t spread = w.spread[2];
+    const int64_t line = (w.out[2] + spread - 1) / spread;
+    step = w.stride[2];
+    before = FloorDiv(w.padding[2], spread);
+    reach = before + FloorDiv(spread - 1 - w.padding[2] + (w.kernel[2] - 1) * w.dilation[2], spread);
     const size_t channels = static_cast<size_t>(w.channels);
     // Rows a multiple of 4 KiB apart push each other out of L1.
     const auto share_sets = [&](size_t distance) {
-      return static_cast<size_t>(w.stride[2]) * distance * sizeof(float) % 4096 == 0;
+      return static_cast<size_t>(step) * distance * sizeof(float) % 4096 == 0;
     };
     position = static_cast<size_t>(w.x_strides[2]);
-    copies = w.padding[2] > 0 || w.spread[2] != 1 || share_sets(position) ||
-             (w.out[2] - 1) * w.stride[2] - w.padding[2] + reach >= w.in[2];
+    copies = before > 0 || share_sets(position) || (line - 1) * step - before + reach >= w.in[2];
     if (copies) position = share_sets(channels) ? channels + 16 : channels;
-    joined = w.dilation[2] == 1 && position == channels;
+    joined = w.dilation[2] == 1 && position == channels && spread == 1;
     run = static_cast<size_t>(joined ? w.kernel[2] : 1) * channels;
     runs = static_cast<size_t>(w.kernel[0] * w.kernel[1] * (joined ? 1 : w.kernel[2]));
-    piece = w.out[2];
+    piece = line;
     copy_floats = 0;
     const size_t lines = static_cast<size_t>(w.kernel[0] * w.kernel[1]);
-    if (piece < kLeastPiece || runs > kMostRuns || lines > kMostLines) piece = 0;
+    if (piece < kLeastPiece || runs > kMostRuns || lines > kMostLines || spread > kMostSpread ||
+        (spread > 1 && step > 1)) {
+      piece = 0;
+    }
     if (!copies || piece == 0) return;
-    const int64_t fitting = (static_cast<int64_t>(kLineFloats / lines / position) - reach - 1) / w.stride[2] + 1;
+    const int64_t fitting = (static_cast<int64_t>(kLineFloats / lines / position) - reach - 1) / step + 1;
     if (fitting < std::min(piece, kLeastPartOfLine)) {
       piece = 0;
       return;
     }
     // Pieces of nearly equal length.
     if (fitting < piece) piece = (piece + (piece + fitting - 1) / fitting - 1) / ((piece + fitting - 1) / fitting);
-    copy_floats = static_cast<size_t>((piece - 1) * w.stride[2] + reach + 1) * position;
+    copy_floats = static_cast<size_t>((piece - 1) * step + reach + 1) * position;
   }
+
+  static int64_t FloorDiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
   // Whether a product of these rows is best read so. A panel must stay in L2 as a whole; one of smaller numbers is
   // widened by every tile, which pays where a tile has many rows.
@@ -148,52 +162,62 @@ class WindowProduct {
     const size_t begin = row;
     const size_t wanted = args_.blocking.most_rows > 0 ? static_cast<size_t>(args_.blocking.most_rows) : kMostLineRows;
     const size_t most_rows = std::min(wanted, kMostLineRows);
+    const int64_t together = reading_.piece * w_.spread[2];
     num_pieces_ = num_runs_ = num_lines_ = 0;
-    while (row < end && num_pieces_ < kMostPieces && num_runs_ + reading_.runs <= kMostRuns) {
+    while (row < end && num_pieces_ + static_cast<size_t>(w_.spread[2]) <= kMostPieces &&
+           num_runs_ + reading_.runs <= kMostRuns) {
       const WindowPosition at(w_, static_cast<int64_t>(row));
       // Pieces of lines begin at the same positions in every line.
-      const int64_t in_piece = reading_.piece - at.at[2] % reading_.piece;
-      const size_t count =
-          std::min({static_cast<size_t>(std::min(in_piece, w_.out[2] - at.at[2])), end - row, begin + most_rows - row});
-      if (count == 0) break;
-      if (!AddPiece(at, row, count)) break;
+      const int64_t left = std::min(together - at.at[2] % together, w_.out[2] - at.at[2]);
+      const size_t count = std::min({static_cast<size_t>(left), end - row, begin + most_rows - row});
+      if (count == 0 || !AddPieces(at, row, static_cast<int64_t>(count))) break;
       row += count;
     }
     return row;
   }
 
-  // False where there is no room for its copies.
-  bool AddPiece(const WindowPosition& at, size_t row, size_t count) {
-    const size_t lines_before = num_lines_;
-    WindowPiece piece{row, count, num_runs_, 0, false, 0};
-    for (int64_t kd = 0; kd < w_.kernel[0]; ++kd) {
-      const int64_t d = w_.At(0, at.at[0], kd);
-      for (int64_t kh = 0; d >= 0 && kh < w_.kernel[1]; ++kh) {
-        const int64_t h = w_.At(1, at.at[1], kh);
-        if (h < 0) continue;
-        const ptrdiff_t line = at.batch * w_.x_batch + d * w_.x_strides[0] + h * w_.x_strides[1];
-        ptrdiff_t a;
-        if (reading_.copies) {
-          const size_t copy = Copy(line, at.at[2], static_cast<int64_t>(count));
-          if (copy == kMostLines) {
-            num_lines_ = lines_before;
-            num_runs_ = piece.runs;
-            return false;
+  // The pieces of `count` positions of a line; false where there is no room for its copies.
+  bool AddPieces(const WindowPosition& at, size_t row, int64_t count) {
+    const size_t lines_before = num_lines_, pieces_before = num_pieces_, runs_before = num_runs_;
+    const int64_t spread = w_.spread[2];
+    for (int64_t first = at.at[2]; first < at.at[2] + std::min(spread, count); ++first) {
+      WindowPiece piece{row + static_cast<size_t>(first - at.at[2]),
+                        static_cast<size_t>((at.at[2] + count - first + spread - 1) / spread),
+                        num_runs_,
+                        0,
+                        false,
+                        0};
+      for (int64_t kd = 0; kd < w_.kernel[0]; ++kd) {
+        const int64_t d = w_.At(0, at.at[0], kd);
+        for (int64_t kh = 0; d >= 0 && kh < w_.kernel[1]; ++kh) {
+          const int64_t h = w_.At(1, at.at[1], kh);
+          if (h < 0) continue;
+          const ptrdiff_t line = at.batch * w_.x_batch + d * w_.x_strides[0] + h * w_.x_strides[1];
+          // Of position 0 of x.
+          ptrdiff_t a = line;
+          if (reading_.copies) {
+            const int64_t from = at.at[2] / spread * reading_.step - reading_.before;
+            const size_t copy = Copy(line, from, (count - 1) / spread + 1);
+            if (copy == kMostLines) {
+              num_lines_ = lines_before;
+              num_pieces_ = pieces_before;
+              num_runs_ = runs_before;
+              return false;
+            }
+            a = static_cast<ptrdiff_t>(copy * reading_.copy_floats) - from * Position();
           }
-          a = static_cast<ptrdiff_t>(copy * reading_.copy_floats);
-        } else {
-          a = line + (at.at[2] * w_.stride[2] - w_.padding[2]) * w_.x_strides[2];
-        }
-        const size_t b = static_cast<size_t>((kd * w_.kernel[1] + kh) * w_.kernel[2] * w_.channels);
-        for (int64_t kw = 0; kw < (reading_.joined ? 1 : w_.kernel[2]); ++kw) {
-          tables_.runs[num_runs_++] = {a + static_cast<ptrdiff_t>(reading_.position) * kw * w_.dilation[2],
-                                       b + static_cast<size_t>(kw * w_.channels)};
+          const size_t b = static_cast<size_t>((kd * w_.kernel[1] + kh) * w_.kernel[2] * w_.channels);
+          for (int64_t kw = 0; kw < (reading_.joined ? 1 : w_.kernel[2]); ++kw) {
+            const int64_t meets = first * w_.stride[2] - w_.padding[2] + kw * w_.dilation[2];
+            if (meets % spread != 0) continue;
+            tables_.runs[num_runs_++] = {a + meets / spread * Position(), b + static_cast<size_t>(kw * w_.channels)};
+          }
         }
       }
+      piece.num_runs = num_runs_ - piece.runs;
+      if (num_pieces_ > 0) Compare(tables_.pieces[num_pieces_ - 1], piece);
+      tables_.pieces[num_pieces_++] = piece;
     }
-    piece.num_runs = num_runs_ - piece.runs;
-    if (num_pieces_ > 0) Compare(tables_.pieces[num_pieces_ - 1], piece);
-    tables_.pieces[num_pieces_++] = piece;
     return true;
   }
 
@@ -207,10 +231,11 @@ class WindowProduct {
     });
   }
 
-  // The copy of what `count` windows from output position `first` on cover of a line of x; kMostLines where it has no
-  // room.
-  size_t Copy(ptrdiff_t line, int64_t first, int64_t count) {
-    const int64_t positions = (count - 1) * w_.stride[2] + (w_.kernel[2] - 1) * w_.dilation[2] + 1;
+  // The copy of what `rows` rows meet of a line of x from position `first` on; kMostLines where it has no room.
+  size_t Copy(ptrdiff_t line, int64_t first, int64_t rows) {
+    // Where pieces lie side by side, some may begin one position later than others.
+    const int64_t more = w_.spread[2] > 1 && rows < reading_.piece ? 1 : 0;
+    const int64_t positions = (rows + more - 1) * reading_.step + reading_.reach + 1;
     // Lines that share something of x follow one another.
     for (size_t i = num_lines_; i > 0; --i) {
       const LineCopy& copy = tables_.lines[i - 1];
@@ -218,26 +243,13 @@ class WindowProduct {
     }
     if (num_lines_ == kMostLines || (num_lines_ + 1) * reading_.copy_floats > kLineFloats) return kMostLines;
     tables_.lines[num_lines_] = {line, first, positions};
-    float* const out = copies_ + num_lines_ * reading_.copy_floats;
-    CopyLine(args_.a + line, first * w_.stride[2] - w_.padding[2], positions, out);
+    CopyLine(args_.a + line, first, positions, copies_ + num_lines_ * reading_.copy_floats);
     return num_lines_++;
   }
 
   void CopyLine(const float* HWY_RESTRICT x, int64_t begin, int64_t positions, float* HWY_RESTRICT out) const {
-    const int64_t distance = static_cast<int64_t>(reading_.position);
+    const int64_t distance = Position();
     const int64_t channels = w_.channels;
-    if (w_.spread[2] != 1) {
-      for (int64_t i = 0; i < positions; ++i, out += distance) {
-        const int64_t at = begin + i;
-        const bool inside = at >= 0 && at % w_.spread[2] == 0 && at / w_.spread[2] < w_.in[2];
-        if (inside) {
-          std::copy_n(x + at / w_.spread[2] * w_.x_strides[2], channels, out);
-        } else {
-          std::fill_n(out, channels, 0.0f);
-        }
-      }
-      return;
-    }
     const int64_t low = std::clamp<int64_t>(-begin, 0, positions);
     const int64_t high = std::clamp<int64_t>(w_.in[2] - begin, low, positions);
     std::fill_n(out, low * distance, 0.0f);
@@ -265,13 +277,14 @@ class WindowProduct {
         const size_t height = groups.Height(g);
         WindowTile* const last = tables_.tiles + num_tiles_ - 1;
         const ptrdiff_t a = static_cast<ptrdiff_t>(done) * lda;
-        if (open && (g > 0 || tables_.pieces[i - 1].like_next) &&
+        if (open && (g > 0 || (w_.spread[2] == 1 && tables_.pieces[i - 1].like_next)) &&
             (last->first == height || last->first == height + 1)) {
           last->second = height;
           last->to_second = a - last->a + (g > 0 ? 0 : tables_.pieces[i - 1].to_next);
           open = false;
         } else {
-          tables_.tiles[num_tiles_++] = {piece.row + done, height, 0, piece.runs, piece.num_runs, a, 0};
+          const size_t row = piece.row + done * static_cast<size_t>(w_.spread[2]);
+          tables_.tiles[num_tiles_++] = {row, height, 0, piece.runs, piece.num_runs, a, 0};
           open = true;
         }
         done += height;
@@ -279,7 +292,8 @@ class WindowProduct {
     }
   }
 
-  size_t Lda() const { return static_cast<size_t>(w_.stride[2]) * reading_.position; }
+  size_t Lda() const { return static_cast<size_t>(reading_.step) * reading_.position; }
+  ptrdiff_t Position() const { return static_cast<ptrdiff_t>(reading_.position); }
 
   void Multiply(size_t panel) {
     const size_t width = PanelWidth();
@@ -299,7 +313,9 @@ class WindowProduct {
     const uint8_t* const scales = column_scale_ ? b + Panel::Bytes(static_cast<size_t>(args_.k)) : nullptr;
     for (size_t i = 0; i < num_tiles_; ++i) {
       const WindowTile& t = tables_.tiles[i];
-      const TileResult to = ResultAt(args_, t.row, column, t.first + t.second, columns);
+      TileResult to = ResultAt(args_, t.row, column, t.first + t.second, columns);
+      to.ldc *= static_cast<size_t>(w_.spread[2]);
+      to.ldr *= static_cast<size_t>(w_.spread[2]);
       if (!ending.in_tile()) FetchResult(to);
       tile.a = a + t.a;
       tile.second = t.to_second;

@@ -126,6 +126,24 @@ TEST(ConvolutionTest, EveryWidth) {
   }
 }
 
+// Lines whose positions meet different taps by turns, as many of each or one more of some, shared by parts anyhow.
+TEST(ConvolutionTest, EverySpread) {
+  for (const int64_t spread : {2, 3, 9}) {
+    for (int64_t width = 2; width <= 26; width += 3) {
+      for (const int64_t pad : {-1, 0, 2}) {
+        CheckProduct(
+            {.axes =
+                 {{.in = 3, .kernel = 3, .before = pad, .after = 1, .spread = 2},
+                  {.in = width, .kernel = 4, .before = pad, .after = 2, .dilation = 1 + width % 2, .spread = spread}},
+             .channels = 5,
+             .n = 33,
+             .residual = width % 2 == 0,
+             .num_parts = static_cast<int>(width % 3) + 1});
+      }
+    }
+  }
+}
+
 // Lines too long for one copy, and blocks of more rows, lines or runs than a table holds.
 TEST(ConvolutionTest, LongLines) {
   for (const int num_parts : {1, 4}) {
