@@ -124,21 +124,12 @@ class UnitBlockTiles {
       const auto* const group = reinterpret_cast<const RowGroup*>(part.a + r * args.lda);
       const int32_t* const sums = part.sums + r * kWidth;
       float* const out = args.out + r * kWidth;
-      auto sum_a = hn::Load(di, sums), sum_b = hn::Load(di, sums + lanes);
-      if constexpr (Panel::kShift != 0) {
-        // What the codes are too large by.
-        const int32_t less = !Panel::kHalves  ? group->minus_sum
-                             : part.part == 0 ? group->minus_sum - group->minus_second
-                                              : group->minus_second;
-        const auto shifted = hn::ShiftLeft<Panel::kShift>(hn::Set(di, less));
-        sum_a = hn::Add(sum_a, shifted);
-        sum_b = hn::Add(sum_b, shifted);
-      }
-      const auto scale = hn::Set(d, group->scale);
+      const auto start = hn::Set(di, Panel::kShift != 0 ? group->start[StartOf<Panel>(part.part)] : kSumBaseBits);
+      const auto sum_a = hn::Add(hn::Load(di, sums), start), sum_b = hn::Add(hn::Load(di, sums + lanes), start);
       auto out_a = part.init ? hn::Load(d, out) : hn::Zero(d);
       auto out_b = part.init ? hn::Load(d, out + lanes) : hn::Zero(d);
-      out_a = hn::MulAdd(hn::ConvertTo(d, sum_a), hn::Mul(scale_a, scale), out_a);
-      out_b = hn::MulAdd(hn::ConvertTo(d, sum_b), hn::Mul(scale_b, scale), out_b);
+      out_a = hn::MulAdd(ScaledSum(sum_a, *group), scale_a, out_a);
+      out_b = hn::MulAdd(ScaledSum(sum_b, *group), scale_b, out_b);
       if constexpr (Panel::kHasOffset) {
         const auto sum = hn::Set(d, group->sum);
         out_a = hn::MulAdd(offset_a, sum, out_a);

@@ -7,6 +7,7 @@
 #define THRESHER_KERNELS_BLOCK_TILE_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,15 +20,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 
+// Integer sums begin with the bits of kSumBase, so that their bits, read as a float, are kSumBase + sum. Then
+// sum * scale is that float times scale, less kSumBase * scale, rounded once: one instruction converts and scales.
+#if HWY_NATIVE_FMA
+inline constexpr float kSumBase = 12582912.0f;  // 1.5 * 2^23
+#else
+inline constexpr float kSumBase = 0.0f;
+#endif
+inline constexpr int32_t kSumBaseBits = std::bit_cast<int32_t>(kSumBase);
+
+// Where sums begin for panels with a kShift: the codes of the row, 2^kShift times their sum, are too many in a group, or
+// in its first or second half.
+enum RowStart : size_t { kStart3, kStart4, kStart7, kStartFirst5, kStartSecond5, kRowStarts };
+
 // 32 elements of a row.
 struct RowGroup {
   int8_t codes[kGroupNumbers];
-  float scale;           // NaN where one of the elements is none, or infinite
-  float sum;             // of what the codes stand for
-  int32_t minus_sum;     // of the codes, less than 0 for more
-  int32_t minus_second;  // of the codes of the second half
+  float scale;       // with 22 bits, so that kSumBase * scale is exact; NaN where an element is none or beyond 2^100
+  float minus_base;  // -kSumBase * scale
+  float sum;         // of what the codes stand for
+  int32_t start[kRowStarts];
 };
-static_assert(sizeof(RowGroup) == 48);
+static_assert(sizeof(RowGroup) == 64);
 
 // out = (init ? out : 0) + a * b on `rows` x PanelWidth() elements.
 struct BlockTileArgs {
@@ -54,6 +68,23 @@ inline constexpr int kBlockTileRows = 4;
 #undef THRESHER_BLOCK_ROWS
 #define THRESHER_BLOCK_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
+// Where the sums of a group, or of its first or second half, begin.
+template <class Panel>
+constexpr size_t StartOf(size_t half) {
+  if (Panel::kHalves) return half == 0 ? kStartFirst5 : kStartSecond5;
+  return Panel::kShift == 7 ? kStart7 : Panel::kShift == 4 ? kStart4 : kStart3;
+}
+
+// What the integer sum of a group stands for, but for the scale of its weights.
+HWY_INLINE hn::Vec<TileTag> ScaledSum(hn::Vec<IntTag> sum, const RowGroup& row) {
+  const TileTag d;
+#if HWY_NATIVE_FMA
+  return hn::MulAdd(hn::BitCast(d, sum), hn::Set(d, row.scale), hn::Set(d, row.minus_base));
+#else
+  return hn::Mul(hn::ConvertTo(d, sum), hn::Set(d, row.scale));
+#endif
+}
+
 template <class Panel, int R>
 HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
   static_assert(R <= 8);
@@ -65,6 +96,7 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
   const uint8_t* HWY_RESTRICT b = args.b;
   const uint8_t* HWY_RESTRICT block = b;
   const uint8_t* fetched = args.fetch;
+  const auto base = hn::Set(di, kSumBaseBits);
 
 #define THRESHER_BLOCK_DECLARE(r)                                                \
   auto c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);                             \
@@ -88,12 +120,10 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
 
 #define THRESHER_BLOCK_ROW(r) reinterpret_cast<const RowGroup*>(a + size_t{r} * lda)
     // Sums begin with what the codes are too large by.
-#define THRESHER_BLOCK_START(r)                                                               \
-  auto s##r##a = hn::Zero(di), s##r##b = hn::Zero(di);                                        \
-  if constexpr (r < R && Panel::kShift != 0) {                                                \
-    const RowGroup* const row = THRESHER_BLOCK_ROW(r);                                        \
-    const int32_t sum = Panel::kHalves ? row->minus_sum - row->minus_second : row->minus_sum; \
-    s##r##a = s##r##b = hn::ShiftLeft<Panel::kShift>(hn::Set(di, sum));                       \
+#define THRESHER_BLOCK_START(r)                                                       \
+  auto s##r##a = base, s##r##b = base;                                                \
+  if constexpr (r < R && Panel::kShift != 0) {                                        \
+    s##r##a = s##r##b = hn::Set(di, THRESHER_BLOCK_ROW(r)->start[StartOf<Panel>(0)]); \
   }
     THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)
 
@@ -114,15 +144,14 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
     const auto w1b = Panel::template Quad<pair, 1>(b, 1); \
     THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)              \
   }
-#define THRESHER_BLOCK_SCALE(r)                                                        \
-  if constexpr (r < R) {                                                               \
-    const auto scale = hn::Set(d, THRESHER_BLOCK_ROW(r)->scale);                       \
-    c##r##a = hn::MulAdd(hn::ConvertTo(d, s##r##a), hn::Mul(scale_a, scale), c##r##a); \
-    c##r##b = hn::MulAdd(hn::ConvertTo(d, s##r##b), hn::Mul(scale_b, scale), c##r##b); \
+#define THRESHER_BLOCK_SCALE(r)                                                         \
+  if constexpr (r < R) {                                                                \
+    c##r##a = hn::MulAdd(ScaledSum(s##r##a, *THRESHER_BLOCK_ROW(r)), scale_a, c##r##a); \
+    c##r##b = hn::MulAdd(ScaledSum(s##r##b, *THRESHER_BLOCK_ROW(r)), scale_b, c##r##b); \
   }
-#define THRESHER_BLOCK_SECOND(r)                                                                        \
-  if constexpr (r < R) {                                                                                \
-    s##r##a = s##r##b = hn::ShiftLeft<Panel::kShift>(hn::Set(di, THRESHER_BLOCK_ROW(r)->minus_second)); \
+#define THRESHER_BLOCK_SECOND(r)                                                      \
+  if constexpr (r < R) {                                                              \
+    s##r##a = s##r##b = hn::Set(di, THRESHER_BLOCK_ROW(r)->start[StartOf<Panel>(1)]); \
   }
 #define THRESHER_BLOCK_OFFSET(r)                             \
   if constexpr (r < R) {                                     \

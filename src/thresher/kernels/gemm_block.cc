@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <type_traits>
 
+#include "thresher/base/cpu.h"
 #include "thresher/kernels/block_format.h"
 
 #define THRESHER_DOT_TARGETS
@@ -28,45 +30,129 @@ namespace {
 // Up to so many rows are one tile, which unpacks codes in registers; for more they are unpacked once.
 constexpr int kDirectTileRows = kBlockTileRows;
 
-// Groups of an unpacked panel that stay in L1 while rows pass by: whole blocks of any format.
-constexpr size_t kUnpackedGroups = 16;
+// Groups of a panel that stay in L1 while rows pass by, at most: whole blocks of any format.
+constexpr size_t kMostGroups = 32;
 
 // ---- rows ----
 
+// The bits of 2^100: kSumBase times the scale of what is much larger is not finite.
+constexpr int32_t kMostFinite = (127 + 100) << 23;
+
+// Groups are converted four at a time, so that a vector holds what is one number of each.
+constexpr size_t kQuad = 4;
+
+using GroupTag = hn::CappedTag<float, kGroupNumbers / 2>;
+using QuadTag = hn::FixedTag<float, kQuad>;
+using QuadIntTag = hn::FixedTag<int32_t, kQuad>;
+using QuadWords = hn::Vec<hn::FixedTag<uint64_t, 2>>;
+
+// The largest magnitudes of four groups as bits, which compare as integers: those of infinities and NaN are the
+// largest.
+HWY_INLINE hn::Vec<QuadIntTag> MostOfGroups(const float* const (&x)[kQuad]) {
+  const GroupTag d;
+  const hn::RebindToSigned<GroupTag> di;
+  const hn::RepartitionToWide<decltype(di)> dw;
+  const QuadIntTag d4;
+  const auto most_of = [&](size_t group) HWY_ATTR {
+    auto most = hn::BitCast(di, hn::Abs(hn::LoadU(d, x[group])));
+    for (size_t j = hn::Lanes(d); j < kGroupNumbers; j += hn::Lanes(d)) {
+      most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, x[group] + j))));
+    }
+    return most;
+  };
+  const auto most_of_two = [&](size_t group) HWY_ATTR {
+    const auto left = most_of(group), right = most_of(group + 1);
+    return hn::BitCast(dw, hn::Max(hn::InterleaveLower(di, left, right), hn::InterleaveUpper(di, left, right)));
+  };
+  const auto left = most_of_two(0), right = most_of_two(2);
+  HWY_ALIGN int32_t lanes[kGroupNumbers / 2];
+  hn::Store(hn::Max(hn::BitCast(di, hn::InterleaveLower(dw, left, right)),
+                    hn::BitCast(di, hn::InterleaveUpper(dw, left, right))),
+            di, lanes);
+  auto most = hn::Load(d4, lanes);
+  for (size_t j = kQuad; j < hn::Lanes(di); j += kQuad) most = hn::Max(most, hn::Load(d4, lanes + j));
+  return most;
+}
+
+// The sums of 16 codes, from those of 8 more than 128 of four groups.
+HWY_INLINE hn::Vec<QuadIntTag> SumsOfCodes(QuadWords s0, QuadWords s1, QuadWords s2, QuadWords s3) {
+  const hn::FixedTag<uint64_t, 2> d;
+  const QuadIntTag d4;
+  const auto left = hn::Or(s0, hn::ShiftLeft<32>(s1)), right = hn::Or(s2, hn::ShiftLeft<32>(s3));
+  const auto sums = hn::Add(hn::BitCast(d4, hn::InterleaveLower(d, left, right)),
+                            hn::BitCast(d4, hn::InterleaveUpper(d, left, right)));
+  return hn::Sub(sums, hn::Set(d4, 16 * 128));
+}
+
+// Stores lane i of each, one behind the other, `offset` bytes into group i.
+HWY_INLINE void StoreNumbers(hn::Vec<QuadTag> a, hn::Vec<QuadTag> b, hn::Vec<QuadTag> c, hn::Vec<QuadTag> e,
+                             RowGroup* const (&group)[kQuad], size_t offset) {
+  const QuadTag d;
+  const auto at = [&](size_t i) { return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(group[i]) + offset); };
+  const auto ab = hn::InterleaveLower(d, a, b), ce = hn::InterleaveLower(d, c, e);
+  hn::StoreU(hn::ConcatLowerLower(d, ce, ab), d, at(0));
+  hn::StoreU(hn::ConcatUpperUpper(d, ce, ab), d, at(1));
+  const auto ab_upper = hn::InterleaveUpper(d, a, b), ce_upper = hn::InterleaveUpper(d, c, e);
+  hn::StoreU(hn::ConcatLowerLower(d, ce_upper, ab_upper), d, at(2));
+  hn::StoreU(hn::ConcatUpperUpper(d, ce_upper, ab_upper), d, at(3));
+}
+
+// Converts four groups from x on, or fewer, the last of them more than once.
+HWY_INLINE void ConvertGroups(const float* HWY_RESTRICT first_x, size_t count, RowGroup* HWY_RESTRICT first_group) {
+  const GroupTag d;
+  const hn::RebindToUnsigned<GroupTag> du;
+  const hn::Rebind<uint8_t, GroupTag> d8;
+  const QuadTag d4;
+  const QuadIntTag di4;
+  const hn::FixedTag<uint8_t, 16> d16;
+  const size_t at[kQuad] = {0, std::min<size_t>(1, count - 1), std::min<size_t>(2, count - 1), count - 1};
+  const float* const x[kQuad] = {first_x, first_x + at[1] * kGroupNumbers, first_x + at[2] * kGroupNumbers,
+                                 first_x + at[3] * kGroupNumbers};
+  RowGroup* const group[kQuad] = {first_group, first_group + at[1], first_group + at[2], first_group + at[3]};
+
+  const auto most = MostOfGroups(x);
+  const auto finite = hn::RebindMask(d4, hn::Le(most, hn::Set(di4, kMostFinite)));
+  // kSumBase has 2 bits, which leaves 22 to the scale for an exact product.
+  const auto number = hn::Mul(hn::BitCast(d4, most), hn::Set(d4, 1.0f / 127.0f));
+  const auto rounded = hn::BitCast(d4, hn::And(hn::BitCast(di4, number), hn::Set(di4, -4)));
+  const auto scale = hn::IfThenElse(finite, rounded, hn::Set(d4, std::numeric_limits<float>::quiet_NaN()));
+  const auto normal = hn::Ge(rounded, hn::Set(d4, std::numeric_limits<float>::min()));
+  HWY_ALIGN float inverse[kQuad];
+  hn::Store(hn::IfThenElseZero(hn::And(finite, normal), hn::Div(hn::Set(d4, 1.0f), rounded)), d4, inverse);
+
+  const auto convert = [&](size_t i) HWY_ATTR {
+    for (size_t j = 0; j < kGroupNumbers; j += hn::Lanes(d)) {
+      const auto q = hn::MulAdd(hn::LoadU(d, x[i] + j), hn::Set(d, inverse[i]), hn::Set(d, kRoundingMagic));
+      hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, q)), d8, reinterpret_cast<uint8_t*>(group[i]->codes) + j);
+    }
+  };
+  const auto sums_of_8 = [&](size_t i, size_t half) HWY_ATTR {
+    const auto codes = hn::LoadU(d16, reinterpret_cast<const uint8_t*>(group[i]->codes) + half * kGroupNumbers / 2);
+    return hn::SumsOf8(hn::Xor(codes, hn::Set(d16, 128)));
+  };
+  for (size_t i = 0; i < kQuad; ++i) convert(i);
+  const auto sums_of = [&](size_t half) HWY_ATTR {
+    return SumsOfCodes(sums_of_8(0, half), sums_of_8(1, half), sums_of_8(2, half), sums_of_8(3, half));
+  };
+  const auto first = sums_of(0), second = sums_of(1);
+  const auto sum = hn::Add(first, second);
+  const auto base = hn::Set(di4, kSumBaseBits);
+  const auto less = [&](hn::Vec<QuadIntTag> shifted) HWY_ATTR { return hn::BitCast(d4, hn::Sub(base, shifted)); };
+  static_assert(kStart3 == 0 && kStart4 == 1 && kStart7 == 2 && kStartFirst5 == 3 && kStartSecond5 == 4);
+  StoreNumbers(scale, hn::Mul(scale, hn::Set(d4, -kSumBase)), hn::Mul(scale, hn::ConvertTo(d4, sum)),
+               less(hn::ShiftLeft<3>(sum)), group, offsetof(RowGroup, scale));
+  StoreNumbers(less(hn::ShiftLeft<4>(sum)), less(hn::ShiftLeft<7>(sum)), less(hn::ShiftLeft<5>(first)),
+               less(hn::ShiftLeft<5>(second)), group, offsetof(RowGroup, start) + sizeof(int32_t));
+}
+
 void ConvertBlocks(const ConvertRowsArgs& args, size_t begin, size_t end) {
-  const hn::CappedTag<float, 16> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const hn::Rebind<int8_t, decltype(d)> d8;
-  const size_t lanes = hn::Lanes(d);
   const size_t stride = static_cast<size_t>(BlockRowBytes(args.k));
+  const size_t groups = static_cast<size_t>(args.k) / kGroupNumbers;
   for (size_t i = begin; i < end; ++i) {
-    const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
-    auto* group = reinterpret_cast<RowGroup*>(static_cast<uint8_t*>(args.rows) + i * stride);
-    for (int64_t k = 0; k < args.k; k += kGroupNumbers, x += kGroupNumbers, ++group) {
-      // Magnitudes compare as integers, those of infinities and NaN as the largest.
-      auto most = hn::Zero(di);
-      for (size_t j = 0; j < kGroupNumbers; j += lanes) {
-        most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + j))));
-      }
-      const int32_t most_bits = hn::ReduceMax(di, most);
-      const bool finite = most_bits < 0x7F800000;
-      const float scale = std::bit_cast<float>(most_bits) / 127.0f;
-      const float inverse = finite && scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
-      // Sums of the two halves in one: 16 codes add up to far less than 16 bits hold.
-      auto sums = hn::Zero(di);
-      for (size_t j = 0; j < kGroupNumbers; j += lanes) {
-        auto q = hn::Zero(di);
-        if (finite) q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + j), hn::Set(d, inverse)));
-        sums = hn::Add(sums, j < kGroupNumbers / 2 ? q : hn::ShiftLeft<16>(q));
-        hn::StoreU(hn::DemoteTo(d8, q), d8, group->codes + j);
-      }
-      const int32_t both = hn::ReduceSum(di, sums);
-      const int32_t first = static_cast<int16_t>(both & 0xFFFF);
-      const int32_t second = (both - first) / 65536;
-      group->scale = finite ? scale : std::numeric_limits<float>::quiet_NaN();
-      group->minus_second = -second;
-      group->minus_sum = -first - second;
-      group->sum = group->scale * static_cast<float>(-group->minus_sum);
+    const float* const x = args.x + i * static_cast<size_t>(args.ldx);
+    auto* const row = reinterpret_cast<RowGroup*>(static_cast<uint8_t*>(args.rows) + i * stride);
+    for (size_t g = 0; g < groups; g += kQuad) {
+      ConvertGroups(x + g * kGroupNumbers, std::min(kQuad, groups - g), row + g);
     }
   }
 }
@@ -190,7 +276,17 @@ void UnpackRange(Precision precision, const uint8_t* packed, size_t k, size_t n,
 size_t ScratchBytes(const GemmDotArgs& args) {
   const size_t width = PanelWidth();
   const size_t strip = static_cast<size_t>(std::min<int64_t>(args.m, kMostBlockRows)) * width * sizeof(float);
-  return strip + kUnpackedGroups * (3 * sizeof(float) + kGroupNumbers) * width;
+  return strip + kMostGroups * (3 * sizeof(float) + kGroupNumbers) * width;
+}
+
+// How many of `all` groups of `bytes` bytes rows meet at a time: whole blocks that take some five eighths of L1, each
+// time about as many.
+size_t GroupsAtATime(size_t all, size_t bytes, size_t block_groups) {
+  const size_t most = std::clamp(static_cast<size_t>(Caches().l1) / 8 * 5 / bytes / block_groups * block_groups,
+                                 block_groups, kMostGroups);
+  const size_t times = (all + most - 1) / most;
+  const size_t blocks = all / block_groups;
+  return (blocks + times - 1) / times * block_groups;
 }
 
 // What many rows meet: panels that are unpacked first, where that takes long.
@@ -209,11 +305,12 @@ struct VectorBlockTiles {
 template <class Panel, bool kUnpack, class Tiles>
 void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t column, size_t begin, size_t end, float* strip,
                    uint8_t* unpacked, Tiles& multiplier) {
+  using Read = std::conditional_t<kUnpack, Unpacked<Panel>, Panel>;
   const size_t all = static_cast<size_t>(args.k) / kGroupNumbers;
   const size_t width = PanelWidth();
   const size_t columns = std::min(width, static_cast<size_t>(args.n) - column);
   const RowTiles tiles(end - begin, Tiles::kMostRows);
-  const size_t step = tiles.count == 1 && !kUnpack ? all : kUnpackedGroups;
+  const size_t step = tiles.count == 1 && !kUnpack ? all : GroupsAtATime(all, Read::GroupBytes(), Panel::kBlockGroups);
   BlockTileArgs tile;
   tile.lda = static_cast<size_t>(BlockRowBytes(args.k));
   constexpr size_t kAhead = 4096;  // of a single tile: where the processor, which fetches by pages, would begin anew
@@ -319,7 +416,8 @@ HWY_EXPORT(RunProduct);
 
 }  // namespace
 
-int64_t BlockRowBytes(int64_t k) { return k / kGroupNumbers * 48; }
+// An odd number of lines: rows do not lie in the same sets of a cache.
+int64_t BlockRowBytes(int64_t k) { return (k / kGroupNumbers | 1) * 64; }
 
 void ConvertRowsToBlocks(const ConvertRowsArgs& args, int64_t begin, int64_t end) {
   if (begin < end) HWY_DYNAMIC_DISPATCH(ConvertBlocks)(args, static_cast<size_t>(begin), static_cast<size_t>(end));

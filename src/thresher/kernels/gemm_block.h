@@ -2,6 +2,7 @@
 //
 // Rows of A are quantised to int8 in groups of 32 along k, with a scale of each group's own:
 //   a = scale * q, -127 <= q <= 127.
+// A group with an element that is not finite, or beyond 2^100, makes the results of its row NaN.
 // The integer sum of a group is exact; it joins the sum of its row and column, in float, times both scales. The order
 // of these additions follows from k alone: a row has the same result whatever rows are multiplied beside it.
 //

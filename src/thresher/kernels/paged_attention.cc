@@ -519,14 +519,18 @@ void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_pa
       cost += rows * (unit.end - unit.begin);
       if (!mine) return;
       LoadQueries<T>(a, sizes, unit, scratch);
-      std::fill_n(scratch.all, rows * sizes.depth, 0.0f);
-      std::fill_n(scratch.all_m, rows, kNoKey);
-      std::fill_n(scratch.all_l, rows, 0.0f);
       for (int64_t chunk = 0; chunk < unit.chunks(); ++chunk) {
         AnyChunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch, chunk == 0);
         for (int64_t row = 0; row < rows; ++row) {
-          Merge(scratch.sums + row * scratch.sums_ld, scratch.m[row], scratch.l[row], sizes.depth,
-                scratch.all + row * sizes.depth, scratch.all_m + row, scratch.all_l + row);
+          const float* const sums = scratch.sums + row * scratch.sums_ld;
+          float* const all = scratch.all + row * sizes.depth;
+          if (chunk > 0) {
+            Merge(sums, scratch.m[row], scratch.l[row], sizes.depth, all, scratch.all_m + row, scratch.all_l + row);
+          } else {  // what merging with nothing gives
+            std::copy_n(sums, sizes.depth, all);
+            scratch.all_m[row] = scratch.m[row];
+            scratch.all_l[row] = scratch.l[row];
+          }
         }
       }
       for (int64_t row = 0; row < rows; ++row) {

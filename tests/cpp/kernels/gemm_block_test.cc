@@ -222,6 +222,7 @@ TEST(GemmBlock, SumsAreExactAtTheirLimits) {
   });
 }
 
+// Nor does one whose numbers are beyond what rows are converted from.
 TEST(GemmBlock, ARowThatIsNotFiniteSpoilsNoOther) {
   ForEachIsaAndPlainTiles([] {
     constexpr int64_t kM = 30, kN = 8, kK = 64;
@@ -230,27 +231,31 @@ TEST(GemmBlock, ARowThatIsNotFiniteSpoilsNoOther) {
                          16);
     PackWeight(StoredPrecision(Encoding::kQ4_1), DenseWeight(blocks.data(), kK, kN, true, Encoding::kQ4_1),
                packed.data());
-    std::vector<float> x = RandomFloats(kM * kK, 6);
-    x[kK + 40] = std::numeric_limits<float>::infinity();
-    std::vector<uint8_t> rows(static_cast<size_t>(kM * RowBytes(RowForm::kBlocks, kK)));
-    ConvertRowsArgs convert;
-    convert.form = RowForm::kBlocks;
-    convert.m = kM, convert.k = kK;
-    convert.x = x.data(), convert.ldx = kK;
-    convert.rows = rows.data();
-    ConvertRows(convert);
-    std::vector<float> out(kM * kN);
-    GemmDotArgs args;
-    args.form = RowForm::kBlocks;
-    args.precision = StoredPrecision(Encoding::kQ4_1);
-    args.m = kM, args.n = kN, args.k = kK;
-    args.rows = rows.data();
-    args.packed_b = packed.data();
-    args.c = out.data(), args.ldc = kN;
-    Multiply(args);
-    for (size_t j = 0; j < kN; ++j) {
-      EXPECT_TRUE(std::isfinite(out[j]) && std::isfinite(out[2 * kN + j]));
-      EXPECT_TRUE(std::isnan(out[kN + j]));
+    for (const float odd :
+         {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 0x1p101f}) {
+      std::vector<float> x = RandomFloats(kM * kK, 6);
+      x[kK + 40] = odd;
+      x[2 * kK] = -0x1p99f;
+      std::vector<uint8_t> rows(static_cast<size_t>(kM * RowBytes(RowForm::kBlocks, kK)));
+      ConvertRowsArgs convert;
+      convert.form = RowForm::kBlocks;
+      convert.m = kM, convert.k = kK;
+      convert.x = x.data(), convert.ldx = kK;
+      convert.rows = rows.data();
+      ConvertRows(convert);
+      std::vector<float> out(kM * kN);
+      GemmDotArgs args;
+      args.form = RowForm::kBlocks;
+      args.precision = StoredPrecision(Encoding::kQ4_1);
+      args.m = kM, args.n = kN, args.k = kK;
+      args.rows = rows.data();
+      args.packed_b = packed.data();
+      args.c = out.data(), args.ldc = kN;
+      Multiply(args);
+      for (size_t j = 0; j < kN; ++j) {
+        EXPECT_TRUE(std::isfinite(out[j]) && std::isfinite(out[2 * kN + j])) << odd;
+        EXPECT_TRUE(std::isnan(out[kN + j])) << odd;
+      }
     }
   });
 }
