@@ -279,11 +279,11 @@ size_t ScratchBytes(const GemmDotArgs& args) {
   return strip + kMostGroups * (3 * sizeof(float) + kGroupNumbers) * width;
 }
 
-// How many of `all` groups of `bytes` bytes rows meet at a time: whole blocks that take some five eighths of L1, each
-// time about as many.
+// How many of `all` groups of `bytes` bytes rows meet at a time, each time about as many: whole blocks that fit L1
+// beside the rows of a tile and of the next one.
 size_t GroupsAtATime(size_t all, size_t bytes, size_t block_groups) {
-  const size_t most = std::clamp(static_cast<size_t>(Caches().l1) / 8 * 5 / bytes / block_groups * block_groups,
-                                 block_groups, kMostGroups);
+  const size_t fitting = static_cast<size_t>(Caches().l1) / 8 * 7 / (bytes + 2 * kBlockTileRows * sizeof(RowGroup));
+  const size_t most = std::clamp(fitting / block_groups * block_groups, block_groups, kMostGroups);
   const size_t times = (all + most - 1) / most;
   const size_t blocks = all / block_groups;
   return (blocks + times - 1) / times * block_groups;
