@@ -31,6 +31,15 @@ if(NOT THRESHER_CUBLASLT_INCLUDE)
   list(FILTER cuda_sources EXCLUDE REGEX "/cublaslt_check\\.cc$")
 endif()
 
+# What the engine knows of NVTX is compared with its header, which comes with the toolkit.
+find_path(THRESHER_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_CACHE)
+if(THRESHER_NVTX_INCLUDE)
+  add_library(thresher_nvtx_check OBJECT "${PROJECT_SOURCE_DIR}/src/thresher/profile/nvtx_check.cc")
+  target_compile_features(thresher_nvtx_check PRIVATE cxx_std_20)
+  target_include_directories(thresher_nvtx_check PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  target_include_directories(thresher_nvtx_check SYSTEM PRIVATE "${THRESHER_NVTX_INCLUDE}")
+endif()
+
 add_library(thresher_cuda SHARED ${cuda_sources})
 thresher_target_flags(thresher_cuda)
 target_compile_features(thresher_cuda PRIVATE cuda_std_20)

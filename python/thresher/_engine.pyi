@@ -56,7 +56,7 @@ def env_value(name: str) -> bool | int | str:
     """The value of a THRESHER_* variable or its default. Raises ValueError where it is wrong."""
 
 def check_env() -> list[str]:
-    """Warnings about unknown THRESHER_* variables."""
+    """Warnings about unknown THRESHER_* variables, and about a tool for NVTX ranges that cannot be used."""
 
 def encodings() -> list[dict[str, Any]]:
     """How constants of floats may be stored: name, and numbers and bytes of a block."""
@@ -432,6 +432,15 @@ def profile_event(event: int, site: int, start_ns: int, value: int = 0) -> None:
 
 def profile_phase(name: str) -> None:
     """The phase of what the calling thread records from now on: inference, prefill or decode."""
+
+def nvtx_listening() -> bool:
+    """Whether a tool takes NVTX ranges."""
+
+def nvtx_push(name: str) -> None:
+    """Begins an NVTX range on the calling thread."""
+
+def nvtx_pop() -> None:
+    """Ends the last one."""
 
 def trace_start(path: str, max_bytes: int) -> None:
     """Starts a trace into a new file, or in memory if path is empty."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nvtx_ranges import build_listener, ranges_of
 
 from thresher import _engine
 from thresher.profiler.trace import read_trace
@@ -139,3 +143,30 @@ def test_traces_have_a_lane_for_each_stream(lab: Any, work: _Work, tmp_path: Pat
     assert {"Memcpy HtoD", "Memcpy DtoH", "Memset"} < labels
     host = trace.events[trace.events["category"] == Category.RUNTIME]
     assert set(on_device["correlation"].tolist()) <= set(host["correlation"].tolist())
+
+
+@pytest.mark.gpu
+def test_launches_are_nvtx_ranges(gpu: Any, tmp_path: Path) -> None:
+    code = """
+import sys
+import numpy as np
+from thresher import _engine, startup
+startup.initialize()
+device = _engine.Device(sys.argv[1])
+graph = _engine.Graph()
+(value,) = graph.add("layer_norm", [graph.input("x", "f32", (8, 256)), None, None])
+graph.set_outputs(graph.add("softmax", [value]))
+plan = _engine.Plan.build(graph, _engine.WeightStore(), device=device, name="two_steps", graphs=True)
+x = np.zeros((8, 256), np.float32)
+for _ in range(3):
+    plan.run([x], [x.copy()])
+"""
+    lines = tmp_path / "lines"
+    tool = {"NVTX_INJECTION64_PATH": build_listener(tmp_path), "NVTX_LISTENER_LINES": str(lines)}
+    command = [sys.executable, "-c", code, gpu.library]
+    subprocess.run(command, env={**os.environ, **tool}, check=True, timeout=120)
+    found = [range.path for range in ranges_of(lines)]
+    assert found.count(("two_steps",)) == 3
+    steps = [path[1].split()[0] for path in found if len(path) == 2]
+    # Launched step by step at first, while a graph of the device is captured where it has any, and then as one.
+    assert len(steps) in (4, 6) and steps[:4] == ["layer_norm", "softmax"] * 2

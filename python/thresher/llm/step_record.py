@@ -16,14 +16,19 @@ _STEP = _engine.profile_site("step")
 
 @contextlib.contextmanager
 def recorded_step(phase: Phase, tokens: int) -> Iterator[None]:
-    """While the profiler is on, what is computed here is a call of that phase, for that many tokens."""
-    if not _engine.profile_enabled():
+    """What is computed here is a call of that phase, for that many tokens; for tools that listen, a range."""
+    profiled, listening = _engine.profile_enabled(), _engine.nvtx_listening()
+    if not (profiled or listening):
         yield
         return
+    if listening:
+        _engine.nvtx_push(phase)
     _engine.profile_phase(phase)
     start_ns = _engine.profile_now_ns()
     try:
         yield
     finally:
+        if listening:
+            _engine.nvtx_pop()
         _engine.profile_event(_CALL, _STEP, start_ns, tokens)
         _engine.profile_phase("inference")

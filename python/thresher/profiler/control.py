@@ -150,19 +150,24 @@ def export_trace(path: str | Path, *, force: bool = False) -> None:
 
 @contextmanager
 def record_function(name: str) -> Iterator[None]:
-    """Marks a block in the trace.
+    """Marks a block in the trace, and as a range for a tool that takes those of NVTX.
 
     Args:
         name: what the time line shows.
     """
     engine = _engine()
-    if not engine.profile_enabled():
+    profiled, listening = engine.profile_enabled(), engine.nvtx_listening()
+    if not (profiled or listening):
         yield
         return
+    if listening:
+        engine.nvtx_push(name)
     start_ns = engine.profile_now_ns()
     try:
         yield
     finally:
+        if listening:
+            engine.nvtx_pop()
         engine.profile_event(number_of("thresherRange"), engine.profile_site(name), start_ns)
 
 

@@ -3,6 +3,7 @@
 #include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
 #include "thresher/profile/memory.h"
+#include "thresher/profile/nvtx.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/profile/rank.h"
 #include "thresher/profile/trace_file.h"
@@ -222,6 +223,11 @@ void BindProfile(nb::module_& m) {
         "Records an interval on the calling thread, from start_ns until now; of a call, value is its tokens.");
   m.def("profile_phase", &SetPhase, nb::arg("name"),
         "The phase of what the calling thread records from now on: inference, prefill or decode.");
+  m.def("nvtx_listening", &profile::nvtx::Listening, "Whether a tool takes NVTX ranges.");
+  m.def(
+      "nvtx_push", [](const std::string& name) { profile::nvtx::Push(name.c_str()); }, nb::arg("name"),
+      "Begins an NVTX range on the calling thread.");
+  m.def("nvtx_pop", &profile::nvtx::Pop, "Ends the last one.");
   m.def(
       "trace_start",
       [](const std::string& path, int64_t max_bytes) {

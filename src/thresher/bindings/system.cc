@@ -8,6 +8,7 @@
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/gil.h"
 #include "thresher/bindings/module.h"
+#include "thresher/profile/nvtx.h"
 #include "thresher/run/initialize.h"
 
 namespace thresher::bindings {
@@ -141,7 +142,14 @@ void BindSystem(nb::module_& m) {
   m.def("env_vars", &EnvVars, nb::sig("def env_vars() -> list[dict[str, str]]"), "One dict per THRESHER_* variable.");
   m.def("env_value", &EnvValue, nb::arg("name"), nb::sig("def env_value(name: str) -> bool | int | str"),
         "The value of a THRESHER_* variable or its default. Raises ValueError where it is wrong.");
-  m.def("check_env", &env::UnknownVariables, "Warnings about unknown THRESHER_* variables.");
+  m.def(
+      "check_env",
+      [] {
+        std::vector<std::string> warnings = env::UnknownVariables();
+        if (!profile::nvtx::Problem().empty()) warnings.push_back(profile::nvtx::Problem());
+        return warnings;
+      },
+      "Warnings about unknown THRESHER_* variables, and about a tool for NVTX ranges that cannot be used.");
 }
 
 }  // namespace thresher::bindings

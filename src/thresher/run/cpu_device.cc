@@ -15,6 +15,7 @@
 #include "thresher/base/thread_pool.h"
 #include "thresher/plan/cpu_kernel.h"
 #include "thresher/profile/memory.h"
+#include "thresher/profile/nvtx.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/run/run_context.h"
 #include "thresher/run/transfer_sites.h"
@@ -147,6 +148,7 @@ class CpuStream : public DeviceStream {
       if (error.failed()) return;
       const auto s = static_cast<size_t>(round);
       const Step& step = plan.steps[s];
+      const profile::nvtx::Range range([&] { return NameOfStep(context, s); });
       StepContext c;
       c.operands = sized.operands.data() + sized.first_operand[s];
       c.num_inputs = step.num_inputs;

@@ -14,6 +14,7 @@
 #include "thresher/base/clock.h"
 #include "thresher/base/version.h"
 #include "thresher/profile/memory.h"
+#include "thresher/profile/nvtx.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/run/device_clock.h"
 #include "thresher/run/run_context.h"
@@ -261,6 +262,7 @@ class Stream : public DeviceStream {
     const Plan& plan = sized.plan();
     for (size_t s = 0; s < plan.steps.size(); ++s) {
       const Step& step = plan.steps[s];
+      const profile::nvtx::Range range([&] { return NameOfStep(context, s); });
       const auto launch = [&] {
         return api_.launch(stream_, static_cast<uint32_t>(step.kernel), sized.params[s], step.params_type->bytes,
                            ToApi(sized.operands.data() + sized.first_operand[s]),

@@ -4,6 +4,7 @@
 
 #include "thresher/base/env.h"
 #include "thresher/base/isa.h"
+#include "thresher/profile/nvtx.h"
 #include "thresher/profile/profiler.h"
 
 namespace thresher {
@@ -20,6 +21,7 @@ Status Initialize() {
   THRESHER_TRY(env::Validate());
   THRESHER_TRY(isa::Select().status());
   THRESHER_TRY(profile::StartFromEnvironment());
+  profile::nvtx::Connect();
   done = true;
   return Status::Ok();
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "thresher/plan/extent.h"
+#include "thresher/profile/profiler.h"
 #include "thresher/run/device.h"
 
 namespace thresher {
@@ -30,5 +31,11 @@ struct RunContext {
 
   uint32_t SiteOf(size_t step) const { return sites == nullptr ? sized.plan().steps[step].site : (*sites)[step]; }
 };
+
+// For tools that listen to ranges: operator and kernel variant; null where the plan's steps are not shown.
+inline const char* NameOfStep(const RunContext& context, size_t step) {
+  if (!context.sized.plan().recorded) return nullptr;
+  return profile::SiteOf(context.SiteOf(step)).kernel.c_str();
+}
 
 }  // namespace thresher

@@ -13,6 +13,7 @@
 #include "thresher/plan/extent.h"
 #include "thresher/plan/sites.h"
 #include "thresher/profile/memory.h"
+#include "thresher/profile/nvtx.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/profile/runtime_interval.h"
 #include "thresher/run/cpu_device.h"
@@ -277,6 +278,7 @@ Status Session::With(std::span<const View> inputs, std::span<const View> outputs
   if (sizes.size() != wanted) {
     return InvalidArgument("expected " + std::to_string(wanted) + " sizes, got " + std::to_string(sizes.size()));
   }
+  const profile::nvtx::Range range([&] { return plan_->recorded ? plan_->name.c_str() : nullptr; });
   const bool profiled = plan_->recorded && profile::Enabled();
   if (profiled) profile::PrepareThread();
   const uint64_t execution = profiled ? profile::NextExecution() : 0;
