@@ -134,3 +134,25 @@ def test_wrong_indices_are_told_and_hurt_nobody_else(lab: Any) -> None:
     with pytest.raises(IndexError, match=r"embedding: index 5 at position 1 is outside \[0, 5\)"):
         _check(lab, "embedding", [table, np.array([0, 5])], table[[0, 0]])
     _check(lab, "embedding", [table, good], table[good])
+
+
+def test_steps_read_what_those_before_them_wrote(lab: Any) -> None:
+    """On devices where a kernel takes its place before the one before it has ended."""
+    size, rounds = (2048 if lab.is_real else 16), 20
+    x = np.random.default_rng(0).integers(-8, 9, (size, size)).astype(np.float32)
+
+    def build(graph: Any, inputs: list[int]) -> Sequence[int]:
+        (value,) = inputs
+        for _ in range(rounds):
+            # Blocks of the second read what all blocks of the first have written.
+            (value,) = graph.add("pointwise", [value, inputs[0]], {"program": "s0=mul(in0,0.5); s1=add(s0,in1)"})
+            (value,) = graph.add("cumsum", graph.add("permute", [value], {"dims": [1, 0]}), {"dim": 1})
+            (value,) = graph.add("pointwise", [value], {"program": "s0=tanh(in0)"})
+        return [value]
+
+    wanted = x.astype(np.float64)
+    for _ in range(rounds):
+        wanted = np.tanh(np.cumsum((wanted * 0.5 + x).T, 1))
+    for _ in range(10 if lab.is_real else 1):
+        (found,) = _run(lab, build, [x], [x])
+        np.testing.assert_allclose(found, wanted, atol=2e-3)

@@ -56,6 +56,16 @@ def make_wheel(folder: Path, name: str = NAME, content: bytes | None = None, wit
     return path
 
 
+def test_every_kernel_waits_for_those_before_it() -> None:
+    """Launches allow kernels to overlap, so all must begin where the wait is."""
+    sources = {path: path.read_text() for path in (ROOT / "src" / "thresher" / "cuda").iterdir()}
+    assert [path.name for path, text in sources.items() if "__global__" in text] == ["launcher.cuh"]
+    launcher = next(text for path, text in sources.items() if path.name == "launcher.cuh")
+    assert launcher.count("__global__") == 1
+    body = launcher.partition("__global__")[2].partition("{")[2]
+    assert body.split(";")[0].strip() == "WaitForEarlierKernels()"
+
+
 class TestWheel:
     def test_a_good_one(self, tmp_path: Path) -> None:
         from toolchain.cuda import faults

@@ -26,6 +26,8 @@ const std::vector<Variable>& Table() {
       {"THRESHER_CACHE", Type::kSwitch, "ON", "Whether results that take long to make are kept in files."},
       {"THRESHER_CACHE_DIR", Type::kPath, "",
        "Folder of these files; by default thresher in XDG_CACHE_HOME, else in ~/.cache."},
+      {"THRESHER_CUDA_OVERLAP", Type::kSwitch, "ON",
+       "Whether a kernel on a GPU of compute capability 9.0 or newer takes its place while the one before it ends."},
       {"THRESHER_CUDA_PRODUCTS",
        Type::kChoice,
        "measured",

@@ -21,9 +21,19 @@ constexpr int LeastBlocks() {
   return 0;
 }
 
+// What every kernel does first. From compute capability 9.0 on, where launches allow for it, the blocks of a kernel may
+// take their places while the last ones of the kernel before it run. They touch no memory before that kernel has ended
+// and what it wrote can be seen; as all of them wait, so has every kernel before that one.
+__device__ __forceinline__ void WaitForEarlierKernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kMostThreads, LeastBlocks<Kernel>())
     Run(const __grid_constant__ Kernel kernel) {
+  WaitForEarlierKernels();
   Thread thread;
   kernel(thread);
 }
@@ -43,8 +53,17 @@ struct Launcher {
       error = cudaFuncSetAttribute(Run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     }
     if (error == cudaSuccess) {
-      Run<Kernel><<<grid, block, static_cast<size_t>(shared_bytes), stream>>>(arguments);
-      error = cudaGetLastError();
+      cudaLaunchAttribute overlap{};
+      overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      overlap.val.programmaticStreamSerializationAllowed = 1;
+      cudaLaunchConfig_t config{};
+      config.gridDim = grid;
+      config.blockDim = block;
+      config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+      config.stream = stream;
+      config.attrs = &overlap;
+      config.numAttrs = KernelsOverlap() ? 1 : 0;
+      error = cudaLaunchKernelEx(&config, Run<Kernel>, arguments);
     }
     if (error == cudaSuccess) return THRESHER_DEVICE_OK;
     return Check(error, ("launching " + std::string(Name(kernel))).c_str());

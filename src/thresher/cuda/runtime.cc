@@ -1,6 +1,12 @@
 #include "thresher/cuda/runtime.h"
 
+#include <strings.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 
 namespace thresher::cuda {
 
@@ -28,6 +34,23 @@ thresher_device_result Check(cudaError_t error, const char* what) {
     default:
       return Fail(THRESHER_DEVICE_FAILED, found);
   }
+}
+
+bool KernelsOverlap() {
+  static const bool wanted = [] {
+    const char* const choice = std::getenv("THRESHER_CUDA_OVERLAP");
+    return choice == nullptr || (strcasecmp(choice, "off") != 0 && std::string_view(choice) != "0");
+  }();
+  static std::array<std::atomic<int>, 64> majors{};  // by device; 0: not asked yet
+  int device = 0;
+  if (!wanted || cudaGetDevice(&device) != cudaSuccess || device >= static_cast<int>(majors.size())) return false;
+  std::atomic<int>& known = majors[static_cast<size_t>(device)];
+  int major = known.load(std::memory_order_relaxed);
+  if (major == 0) {
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
+    known.store(major, std::memory_order_relaxed);
+  }
+  return major >= 9;
 }
 
 }  // namespace thresher::cuda
