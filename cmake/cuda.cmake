@@ -31,6 +31,12 @@ if(NOT THRESHER_CUBLASLT_INCLUDE)
   list(FILTER cuda_sources EXCLUDE REGEX "/cublaslt_check\\.cc$")
 endif()
 
+# CUPTI comes with a toolkit or a package of its own.
+find_path(THRESHER_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+          "${CUDAToolkit_TARGET_DIR}/extras/CUPTI/include" NO_CACHE)
+if(NOT THRESHER_CUPTI_INCLUDE)
+  list(FILTER cuda_sources EXCLUDE REGEX "/activity_check\\.cc$")
+endif()
 # What the engine knows of NVTX is compared with its header, which comes with the toolkit.
 find_path(THRESHER_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_CACHE)
 if(THRESHER_NVTX_INCLUDE)
@@ -47,12 +53,15 @@ target_include_directories(thresher_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src")
 if(THRESHER_CUBLASLT_INCLUDE)
   target_include_directories(thresher_cuda SYSTEM PRIVATE "${THRESHER_CUBLASLT_INCLUDE}")
 endif()
+if(THRESHER_CUPTI_INCLUDE)
+  target_include_directories(thresher_cuda SYSTEM PRIVATE "${THRESHER_CUPTI_INCLUDE}")
+endif()
 list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)
 set_source_files_properties("${PROJECT_SOURCE_DIR}/src/thresher/cuda/library.cc" PROPERTIES COMPILE_DEFINITIONS
   "THRESHER_VERSION=\"${THRESHER_VERSION_STRING}\";THRESHER_CUDA_ARCHITECTURES=\"${architectures}\"")
 target_link_libraries(thresher_cuda PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 set_target_properties(thresher_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden
-                      # Beside this package: what nvidia-cublas installs.
+                      # Beside this package: what nvidia-cublas and nvidia-cuda-cupti install.
                       SKIP_BUILD_RPATH ON INSTALL_RPATH "$ORIGIN/../nvidia/cu13/lib")
 # Without symbols before the build id is computed: nvcc puts a name with its process id among them.
 target_link_options(thresher_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--gc-sections -Wl,--strip-all)

@@ -113,6 +113,8 @@ class Device:
     def empty(self, nbytes: int) -> DeviceBuffer: ...
     def stream(self) -> DeviceStream: ...
     def event(self) -> DeviceEvent: ...
+    def tool_window(self, open: bool) -> None:
+        """Opens and closes the window outside of which tools that were told so record nothing: cudaProfilerStart."""
 
 class Graph:
     """A program of typed SSA values; see docs/architecture.md."""
@@ -432,6 +434,9 @@ def profile_event(event: int, site: int, start_ns: int, value: int = 0) -> None:
 
 def profile_phase(name: str) -> None:
     """The phase of what the calling thread records from now on: inference, prefill or decode."""
+
+def device_times() -> dict[str, Any]:
+    """Whether the last records of devices have exact times (CUPTI), else why they are those of events."""
 
 def nvtx_listening() -> bool:
     """Whether a tool takes NVTX ranges."""

@@ -56,6 +56,11 @@ typedef enum thresher_copy_direction {
  * no data. */
 typedef struct thresher_view thresher_view;
 
+/* Nanoseconds on the clock of whoever asks for exact times. */
+typedef int64_t (*thresher_device_clock)(void);
+/* A part of the work that was asked for under `id` has taken from one moment to the other. Called on any thread. */
+typedef void (*thresher_device_timed)(uint64_t id, int64_t start_ns, int64_t end_ns);
+
 typedef struct thresher_device_api {
   const char* engine_version; /* of the release that it belongs to */
   const char* kind;           /* "cuda" */
@@ -116,6 +121,19 @@ typedef struct thresher_device_api {
   /* What the call points at may be gone when it returns; only the operands' data and the scratch memory stay. */
   thresher_device_result (*launch)(thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
                                    const thresher_view* views, int32_t num_views, void* scratch);
+
+  /* Exact times of what is asked of any stream of the process, from begin to end, where a library that watches devices
+   * gives them: UNAVAILABLE where it does not, or while somebody else uses it. What a thread asks for between push and
+   * pop is known by the id. After flush, all that was done before has been told; end flushes, too. Beginning twice is
+   * the same as once. */
+  thresher_device_result (*times_begin)(thresher_device_clock clock, thresher_device_timed timed);
+  void (*times_push)(uint64_t id);
+  void (*times_pop)(void);
+  thresher_device_result (*times_flush)(void);
+  void (*times_end)(void);
+
+  /* Opens and closes the window outside of which tools that were told so record nothing (cudaProfilerStart). */
+  thresher_device_result (*window)(thresher_device* device, int32_t open);
 } thresher_device_api;
 
 #if defined(__GNUC__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 import types
@@ -61,3 +62,20 @@ def test_devices_that_there_are_not(folder: Path) -> None:
 def test_pages_that_the_device_has_no_kernel_for(on_device: bool, folder: Path) -> None:
     with pytest.raises((ValueError, NotImplementedError), match="q8_0"):
         _answers(folder, [[1, 2, 3]], 2, device="cuda", kv_cache="q8_0")
+
+
+def test_a_profile_of_some_steps_is_a_window_for_tools(
+    on_device: bool, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    if on_device:
+        pytest.skip("only the emulator tells")
+    count = ctypes.CDLL(request.config.getoption("--device-library")).emulated_windows
+    before = count()
+    params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+    with LLM(folder, precision="fp32", max_batch=2, max_length=64, device="cuda", kv_cache="f32") as llm:
+        window = llm.profile_window(steps=2, request=1, trace=False)
+        llm.generate([[1, 2, 3]], params)
+        assert count() == before and not window.done()
+        llm.generate([[4, 5, 6]], params)
+        assert sum(phase.calls for phase in window.result(30).report.phases) == 2
+    assert count() == before + 1, "opened and closed once"

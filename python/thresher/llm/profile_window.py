@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from thresher.llm.scheduler import Step
+from thresher.machine.backend import set_tool_windows
 from thresher.profiler.control import Profile, profile
 
 
@@ -42,6 +43,7 @@ class ProfileWindow:
         self._block = profile(self._trace)
         try:
             self._profile = self._block.__enter__()
+            set_tool_windows(True)
         except Exception as error:  # the file exists, say: no reason to fail requests
             self.result.set_exception(error)
 
@@ -61,6 +63,7 @@ class ProfileWindow:
             self.result.cancel()
         elif found is not None:
             try:
+                set_tool_windows(False)
                 block.__exit__(None, None, None)
             except Exception as error:
                 self.result.set_exception(error)

@@ -104,6 +104,16 @@ def open_device(name: str, index: int) -> Any:
     return _opened[key]
 
 
+def set_tool_windows(open: bool) -> None:
+    """Opens or closes, on the devices in use, the window outside of which tools that were told so record nothing.
+
+    `nsys profile --capture-range=cudaProfilerApi`, say.
+    """
+    for (_, _, process), device in _opened.items():
+        if process == os.getpid():
+            device.tool_window(open)
+
+
 _OBSTACLES: dict[str, Callable[[], str | None]] = {"cpu": _cpu, "cuda": _cuda}
 
 

@@ -63,6 +63,7 @@ def stop() -> None:
     with suppress(ValueError):  # a wrong variable: whatever compiles or loads a model says so
         engine.initialize()
     engine.profile_stop()
+    _say_how_devices_are_timed(engine.device_times()["obstacle"])
     if not engine.trace_status()["running"]:
         return
     annotate(tracing.end())
@@ -72,6 +73,20 @@ def stop() -> None:
             f"the trace {status['path'] or 'in memory'} lacks {status['dropped']} records: {status['problem']}",
             stacklevel=2,
         )
+
+
+_said: set[str] = set()
+
+
+def _say_how_devices_are_timed(obstacle: str) -> None:
+    if not obstacle or obstacle in _said:
+        return
+    _said.add(obstacle)
+    import logging  # takes as long to import as a small model to load
+
+    logging.getLogger("thresher").warning(
+        "times on the GPU come from events, with the gaps between kernels in them, and not from CUPTI: %s", obstacle
+    )
 
 
 def _place(path: Path) -> Path:

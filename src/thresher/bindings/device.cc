@@ -181,9 +181,15 @@ void BindDevice(nb::module_& m) {
            [](const std::shared_ptr<Device>& device) {
              return std::make_unique<HeldStream>(HeldStream{device, Unwrap(device->CreateStream())});
            })
-      .def("event", [](const std::shared_ptr<Device>& device) {
-        return std::make_unique<HeldEvent>(HeldEvent{device, Unwrap(device->CreateEvent())});
-      });
+      .def("event",
+           [](const std::shared_ptr<Device>& device) {
+             return std::make_unique<HeldEvent>(HeldEvent{device, Unwrap(device->CreateEvent())});
+           })
+      .def(
+          "tool_window",
+          [](const std::shared_ptr<Device>& device, bool open) { Do([&] { return device->SetToolWindow(open); }); },
+          nb::arg("open"),
+          "Opens and closes the window outside of which tools that were told so record nothing: cudaProfilerStart.");
 }
 
 }  // namespace thresher::bindings

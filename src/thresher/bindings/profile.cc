@@ -195,6 +195,7 @@ void BindProfile(nb::module_& m) {
       [] {
         WaitForRecords();
         profile::Stop();
+        ReleaseExactTimes();
       },
       Release());
   m.def("profile_reset", &profile::Reset, Release());
@@ -223,6 +224,17 @@ void BindProfile(nb::module_& m) {
         "Records an interval on the calling thread, from start_ns until now; of a call, value is its tokens.");
   m.def("profile_phase", &SetPhase, nb::arg("name"),
         "The phase of what the calling thread records from now on: inference, prefill or decode.");
+  m.def(
+      "device_times",
+      [] {
+        const TimesOfRecords times = HowRecordsAreTimed();
+        nb::dict entry;
+        entry["exact"] = times.exact;
+        entry["obstacle"] = times.obstacle;
+        return entry;
+      },
+      nb::sig("def device_times() -> dict[str, typing.Any]"),
+      "Whether the last records of devices have exact times (CUPTI), else why they are those of events.");
   m.def("nvtx_listening", &profile::nvtx::Listening, "Whether a tool takes NVTX ranges.");
   m.def(
       "nvtx_push", [](const std::string& name) { profile::nvtx::Push(name.c_str()); }, nb::arg("name"),
@@ -239,7 +251,9 @@ void BindProfile(nb::module_& m) {
       [] {
         return ToPython(Released([] {
           WaitForRecords();
-          return profile::StopTrace();
+          const profile::TraceStatus status = profile::StopTrace();
+          ReleaseExactTimes();
+          return status;
         }));
       },
       nb::sig("def trace_stop() -> dict[str, object]"));

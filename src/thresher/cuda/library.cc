@@ -1,5 +1,6 @@
 // The table of the CUDA library.
 
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <new>
 #include <string>
 
+#include "thresher/cuda/activity.h"
 #include "thresher/cuda/cublaslt.h"
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
@@ -370,6 +372,12 @@ thresher_device_result Launch(thresher_stream* stream, uint32_t kernel, const vo
   });
 }
 
+thresher_device_result Window(thresher_device* device, int32_t open) {
+  const Used used(*device);
+  THRESHER_DEVICE_TRY(used.result());
+  return Check(open != 0 ? cudaProfilerStart() : cudaProfilerStop(), "opening the window of a tool");
+}
+
 constexpr thresher_device_api kApi = {
     .engine_version = THRESHER_VERSION,
     .kind = "cuda",
@@ -402,6 +410,13 @@ constexpr thresher_device_api kApi = {
     .fill = &Fill,
     .query = &Query,
     .launch = &Launch,
+    .times_begin = [](thresher_device_clock clock,
+                      thresher_device_timed timed) { return Guard([&] { return BeginTimes(clock, timed); }); },
+    .times_push = &PushTimes,
+    .times_pop = &PopTimes,
+    .times_flush = [] { return Guard([] { return FlushTimes(); }); },
+    .times_end = &EndTimes,
+    .window = &Window,
 };
 
 }  // namespace

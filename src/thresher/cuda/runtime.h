@@ -12,7 +12,7 @@ namespace thresher::cuda {
 thresher_device_result Check(cudaError_t error, const char* what);
 
 // Whether a kernel of the current device may take its place while the one before it ends (launcher.cuh): from compute
-// capability 9.0 on, unless THRESHER_CUDA_OVERLAP is OFF.
+// capability 9.0 on, unless THRESHER_CUDA_OVERLAP is OFF or exact times are taken.
 bool KernelsOverlap();
 
 }  // namespace thresher::cuda

@@ -229,6 +229,10 @@ void Stop() {
   state.Switch(0, kSums);
 }
 
+bool EnabledForReports() {
+  return (internal::consumers.load(std::memory_order_relaxed) & (kSums | BitOf(Outlet::kTrace))) != 0;
+}
+
 bool Started() { return (internal::consumers.load(std::memory_order_relaxed) & kSums) != 0; }
 
 void Reset() {
@@ -357,6 +361,8 @@ void AddStamped(const Record& record) {
   }
   Push(record);
 }
+
+void AddLost() { GetState().dropped.fetch_add(1, std::memory_order_relaxed); }
 
 Status AddInterval(std::string_view section, std::string_view name, int64_t start_ns, int64_t end_ns) {
   if (end_ns < start_ns) {

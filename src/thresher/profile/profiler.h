@@ -27,6 +27,9 @@ namespace internal {
 inline std::atomic<uint32_t> consumers{0};
 }  // namespace internal
 
+// Whether the sums of the operator report or a trace want records: others may bring times of their own.
+bool EnabledForReports();
+
 // Whether anybody wants records.
 inline bool Enabled() { return internal::consumers.load(std::memory_order_relaxed) != 0; }
 
@@ -70,6 +73,8 @@ void Add(const Record& record);
 // thread and the outer profiler's identifiers at the launch, AddStamped keeps the record as it is.
 void Stamp(Record& record);
 void AddStamped(const Record& record);
+// One that there should have been.
+void AddLost();
 
 // The phase that records of the calling thread belong to from now on, unless they say another.
 void SetPhase(Phase phase);

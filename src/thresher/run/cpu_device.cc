@@ -216,6 +216,7 @@ class Cpu : public Device {
   Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<CpuEvent>());
   }
+  Status SetToolWindow(bool) override { return Status::Ok(); }
 
  private:
   Result<void*> AllocateBytes(size_t bytes) override {

@@ -104,6 +104,9 @@ class Device : public std::enable_shared_from_this<Device> {
   // Whether what such a stream is asked for is recorded instead of done.
   virtual Result<bool> IsCapturing(void* handle) = 0;
   virtual Result<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
+  // Opens and closes the window outside of which tools that were told so record nothing (`nsys profile
+  // --capture-range=cudaProfilerApi`).
+  virtual Status SetToolWindow(bool open) = 0;
 
  protected:
   explicit Device(DeviceInfo info) : info_(std::move(info)) {}

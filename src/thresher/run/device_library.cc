@@ -3,11 +3,13 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -86,6 +88,79 @@ struct Epoch {
 
 const thresher_view* ToApi(const View* views) { return reinterpret_cast<const thresher_view*>(views); }
 
+// What the library tells of work, by the correlation of its records. A process has one, as CUPTI has.
+class ExactTimes {
+ public:
+  struct Span {
+    int64_t start_ns;
+    int64_t end_ns;
+  };
+
+  // Never destroyed: CUPTI's thread may bring times while the process ends.
+  static ExactTimes& Global() {
+    static auto& times = *new ExactTimes;
+    return times;
+  }
+
+  // Whether the library takes times; it is asked at the first launch since the profiler was switched on.
+  bool On(const Api& api) {
+    if (!profile::EnabledForReports()) return false;
+    State state = state_.load(std::memory_order_acquire);
+    return state == State::kNotAsked ? Ask(api) : state == State::kOn;
+  }
+  TimesOfRecords state() {
+    const std::lock_guard session(session_);
+    return {was_on_, obstacle_};
+  }
+  void Release() {
+    if (profile::EnabledForReports()) return;
+    const std::lock_guard session(session_);
+    if (state_.exchange(State::kNotAsked) == State::kOn) api_->times_end();
+    const std::lock_guard lock(mutex_);
+    told_.clear();
+  }
+
+  void Flush(const Api& api) { api.times_flush(); }
+  std::optional<Span> Take(uint64_t correlation) {
+    const std::lock_guard lock(mutex_);
+    const auto at = told_.find(correlation);
+    if (at == told_.end()) return std::nullopt;
+    const Span span = at->second;
+    told_.erase(at);
+    return span;
+  }
+
+ private:
+  enum class State : uint8_t { kNotAsked, kOn, kRefused };
+
+  bool Ask(const Api& api) {
+    const std::lock_guard session(session_);
+    if (state_ != State::kNotAsked) return state_ == State::kOn;
+    was_on_ = api.times_begin(&NowNs, &Told) == THRESHER_DEVICE_OK;
+    obstacle_ = was_on_ ? "" : api.last_error();
+    api_ = &api;
+    state_.store(was_on_ ? State::kOn : State::kRefused, std::memory_order_release);
+    return was_on_;
+  }
+  // A step may be several kernels: from the beginning of the first to the end of the last.
+  static void Told(uint64_t id, int64_t start_ns, int64_t end_ns) {
+    ExactTimes& times = Global();
+    const std::lock_guard lock(times.mutex_);
+    const auto [at, first] = times.told_.try_emplace(id, Span{start_ns, end_ns});
+    if (first) return;
+    at->second.start_ns = std::min(at->second.start_ns, start_ns);
+    at->second.end_ns = std::max(at->second.end_ns, end_ns);
+  }
+
+  std::atomic<State> state_{State::kNotAsked};
+  std::mutex session_;  // guards the next three, and asking; taken before the other one
+  bool was_on_ = false;
+  std::string obstacle_;
+  const Api* api_ = nullptr;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Span> told_;
+};
+
 class LibraryDevice : public Device, public Target {
  public:
   LibraryDevice(const Api& api, thresher_device* device, DeviceInfo info)
@@ -128,6 +203,8 @@ class LibraryDevice : public Device, public Target {
     THRESHER_ASSIGN(std::unique_ptr<Event> event, NewEvent());
     return std::unique_ptr<DeviceEvent>(std::move(event));
   }
+
+  Status SetToolWindow(bool open) override { return ToStatus(api_, api_.window(device_, open ? 1 : 0)); }
 
   Result<std::unique_ptr<Event>> NewEvent() {
     thresher_event* event = nullptr;
@@ -254,7 +331,7 @@ class Stream : public DeviceStream {
     if (bytes == 0) return Status::Ok();
     const auto fill = [&] { return api_.fill(stream_, to, value, bytes); };
     if (!profile::Enabled()) return ToStatus(api_, fill());
-    return Launch(profile::kLaunchStreamEvent, profile::NumberOf(SiteOfFill(bytes)), 0, fill);
+    return Launch(profile::kLaunchStreamEvent, profile::NumberOf(SiteOfFill(bytes)), 0, fill, true);
   }
 
   Status Run(RunContext& context) override {
@@ -271,7 +348,8 @@ class Stream : public DeviceStream {
       if (context.execution == 0 || context.recorded) {
         THRESHER_TRY(ToStatus(api_, launch()));
       } else {
-        THRESHER_TRY(Launch(profile::kLaunchStreamEvent, context.SiteOf(s), context.execution, launch));
+        const bool last = s + 1 == plan.steps.size();
+        THRESHER_TRY(Launch(profile::kLaunchStreamEvent, context.SiteOf(s), context.execution, launch, last));
       }
     }
     return Status::Ok();
@@ -292,7 +370,7 @@ class Stream : public DeviceStream {
   void WaitForRecords() {
     const std::lock_guard lock(pending_mutex_);
     for (const Pending& work : pending_) {
-      if (!work.end->Synchronize().ok()) return;
+      if (work.end != nullptr && !work.end->Synchronize().ok()) return;
     }
     static_cast<void>(Resolve());
   }
@@ -315,7 +393,8 @@ class Stream : public DeviceStream {
   }
 
  private:
-  // Work that was launched while records were wanted: its times are known when it is done.
+  // Work that was launched while records were wanted: its times are known when it is done. Without a start its times
+  // are exact ones; then the work behind it may have the end.
   struct Pending {
     profile::Record record;
     std::shared_ptr<Epoch> epoch;
@@ -330,16 +409,22 @@ class Stream : public DeviceStream {
     if (bytes == 0) return Status::Ok();
     const auto copy = [&] { return api_.copy(stream_, static_cast<uint32_t>(direction), to, from, bytes); };
     if (!profile::Enabled()) return ToStatus(api_, copy());
-    return Launch(event, profile::NumberOf(SiteOfCopy(name, bytes)), 0, copy);
+    return Launch(event, profile::NumberOf(SiteOfCopy(name, bytes)), 0, copy, true);
   }
 
-  // What `run` asks the library for, with records of it. `execution`: the run it belongs to, or 0.
+  // What `run` asks the library for, with records of it. `execution`: the run it belongs to, or 0. `last`: somebody may
+  // wait for it before anything else is launched.
   template <class Run>
-  Status Launch(uint16_t event, uint32_t site, uint64_t execution, Run&& run) {
+  Status Launch(uint16_t event, uint32_t site, uint64_t execution, Run&& run, bool last) {
     Pending work;
-    THRESHER_ASSIGN(work.epoch, device_->CurrentEpoch());
-    THRESHER_ASSIGN(work.start, TakeEvent());
-    THRESHER_ASSIGN(work.end, TakeEvent());
+    const bool exact = ExactTimes::Global().On(api_);
+    if (!exact) {
+      THRESHER_ASSIGN(work.epoch, device_->CurrentEpoch());
+      THRESHER_ASSIGN(work.start, TakeEvent());
+    }
+    if (!exact || last) {
+      THRESHER_ASSIGN(work.end, TakeEvent());
+    }
     profile::Record launch;
     launch.kind = profile::Kind::kRuntime;
     launch.section = profile::Section::kCall;
@@ -348,9 +433,15 @@ class Stream : public DeviceStream {
     launch.execution = execution;
     launch.correlation = profile::NextCorrelations(1);
     launch.start_ns = NowNs();
-    THRESHER_TRY(Record(*work.start));
-    THRESHER_TRY(ToStatus(api_, run()));
-    THRESHER_TRY(Record(*work.end));
+    if (exact) {
+      api_.times_push(launch.correlation);
+    } else {
+      THRESHER_TRY(Record(*work.start));
+    }
+    const thresher_device_result result = run();
+    if (exact) api_.times_pop();
+    THRESHER_TRY(ToStatus(api_, result));
+    if (work.end != nullptr) THRESHER_TRY(Record(*work.end));
     launch.end_ns = NowNs();
     profile::Add(launch);
 
@@ -380,7 +471,23 @@ class Stream : public DeviceStream {
 
   // All pending work is done. The caller has the lock.
   Status Resolve() {
+    ExactTimes& times = ExactTimes::Global();
+    if (std::any_of(pending_.begin(), pending_.end(), [](const Pending& work) { return work.start == nullptr; })) {
+      times.Flush(api_);
+    }
     for (Pending& work : pending_) {
+      if (work.start == nullptr) {
+        const std::optional<ExactTimes::Span> span = times.Take(work.record.correlation);
+        if (span) {
+          work.record.start_ns = span->start_ns;
+          work.record.end_ns = span->end_ns;
+          profile::AddStamped(work.record);
+        } else {
+          profile::AddLost();
+        }
+        if (work.end != nullptr) spare_.push_back(std::move(work.end));
+        continue;
+      }
       THRESHER_ASSIGN(const double start, work.start->NsSince(*work.epoch->event));
       THRESHER_ASSIGN(const double duration, work.end->NsSince(*work.start));
       work.record.start_ns = work.epoch->clock.ToHost(start, work.record.value);
@@ -435,6 +542,10 @@ void WaitForRecords() {
   for (Stream* const stream : AllWaiting().streams) stream->WaitForRecords();
   AllWaiting().streams.clear();
 }
+
+TimesOfRecords HowRecordsAreTimed() { return ExactTimes::Global().state(); }
+
+void ReleaseExactTimes() { ExactTimes::Global().Release(); }
 
 Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::Open(const std::string& path) {
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -35,4 +35,15 @@ class DeviceLibrary {
 // none.
 void WaitForRecords();
 
+// Where the times in the records of devices come from.
+struct TimesOfRecords {
+  bool exact = false;    // from a library that watches devices (CUPTI); else from events around each piece of work
+  std::string obstacle;  // why they are not exact; "" where no device has been asked, or they are
+};
+// Of what has been recorded last.
+TimesOfRecords HowRecordsAreTimed();
+// Gives that library back to other tools, once neither report nor trace wants records. To be called after
+// WaitForRecords() and what ends the recording.
+void ReleaseExactTimes();
+
 }  // namespace thresher

@@ -1,5 +1,7 @@
 #include "cuda/emulated_library.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 #include "thresher/base/clock.h"
 #include "thresher/base/half.h"
 #include "thresher/base/version.h"
+#include "thresher/cuda/activity.h"
 #include "thresher/cuda/block_gemv_kernel.h"
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
@@ -48,6 +51,8 @@ constexpr size_t kProductScratch = 256;
 
 std::atomic<int> objects{0};
 std::atomic<int> graph_launches{0};
+std::atomic<int> windows{0};
+std::atomic<bool> window_open{false};
 std::atomic<bool> fail_next{false};
 thread_local thresher_graph* recorded = nullptr;
 
@@ -69,6 +74,19 @@ thresher_device_result DoOrRecord(thresher_stream* stream, Work&& work) {
     return work();
   }
   return THRESHER_DEVICE_OK;
+}
+
+// A stand-in for CUPTI is told of the work that it would see on a device.
+enum class Work : uint8_t { kKernel, kCopy, kFill };
+void Tell(Work kind) {
+  using Function = void (*)(int kind);
+  static const auto tell = [] {
+    void* const cupti = dlopen("libcupti.so.13", RTLD_NOLOAD | RTLD_NOW);
+    return cupti == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(cupti, "emulated_work"));
+  };
+  if (!TakingTimes()) return;
+  static const Function function = tell();
+  if (function != nullptr) function(static_cast<int>(kind));
 }
 
 thresher_device_result Done(const std::string& problem) {
@@ -260,12 +278,14 @@ thresher_device_api Table() {
     return THRESHER_DEVICE_OK;
   };
   api.copy = [](thresher_stream* stream, uint32_t, void* to, const void* from, size_t bytes) {
+    Tell(Work::kCopy);
     return DoOrRecord(stream, [=] {
       std::memcpy(to, from, bytes);
       return Done({});
     });
   };
   api.fill = [](thresher_stream* stream, void* to, uint8_t value, size_t bytes) {
+    Tell(Work::kFill);
     return DoOrRecord(stream, [=] {
       std::memset(to, value, bytes);
       return Done({});
@@ -289,9 +309,21 @@ thresher_device_api Table() {
     const auto* const operands = reinterpret_cast<const View*>(views);
     const std::vector<std::byte> kept_params(bytes, bytes + params_bytes);
     const std::vector<View> kept_views(operands, operands + num_views);
+    Tell(Work::kKernel);
     return DoOrRecord(stream, [=] {
       return Run(device, kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch);
     });
+  };
+  api.times_begin = &BeginTimes;
+  api.times_push = &PushTimes;
+  api.times_pop = &PopTimes;
+  api.times_flush = &FlushTimes;
+  api.times_end = &EndTimes;
+  api.window = [](thresher_device*, int32_t open) {
+    if (window_open == (open != 0)) return Fail(THRESHER_DEVICE_FAILED, "the window is as it shall be");
+    window_open = open != 0;
+    windows += open == 0 ? 1 : 0;
+    return THRESHER_DEVICE_OK;
   };
   return api;
 }
@@ -316,3 +348,6 @@ void FailNext() { fail_next = true; }
 }  // namespace thresher::cuda::testing
 
 extern "C" const thresher_device_api* thresher_device_get_api() { return &thresher::cuda::testing::EmulatedApi(); }
+
+// How many windows of tools have been opened and closed again; for tests in Python.
+extern "C" THRESHER_DEVICE_EXPORT int emulated_windows() { return thresher::cuda::testing::windows; }
