@@ -28,6 +28,7 @@ from toolchain import (
     bundle,
     coverage,
     cuda,
+    cuda_runs,
     linting,
     native,
     offline,
@@ -157,6 +158,11 @@ def build(session: nox.Session) -> None:
         "a wheel for another architecture none, and only folders can be named)",
     )
     add_platform(parser)
+    parser.add_argument(
+        "--pin-registers",
+        action="store_true",
+        help="with --platform cuda: write what kernels take into cuda/registers.txt, and do not fail where it is more",
+    )
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
         "--container", action="store_true", help="build inside the platform's image (docs/containers.md)"
@@ -179,8 +185,10 @@ def build(session: nox.Session) -> None:
         if platform is CUDA:
             if options.package or options.torch_shim:
                 raise ToolchainError("--package and --torch-shim are of the wheel thresher; leave them out for cuda.")
-            cuda.verify(cuda.build_wheel(options.build_type))
+            cuda.verify(cuda.build_wheel(options.build_type, pin_registers=options.pin_registers))
             return
+        if options.pin_registers:
+            raise ToolchainError("--pin-registers is of --platform cuda.")
         shims = options.torch_shim and [str(Path(p).expanduser()) for p in options.torch_shim if p != "none"]
         flavour = Flavour(platform.host_profile, options.build_type)
         if options.offline:
@@ -200,9 +208,9 @@ def tests_session(session: nox.Session) -> None:
         "Builds the wheel and thresher_tests, runs ctest, installs the wheel beside PyTorch and a real model, runs "
         "pytest; with --only cpp no wheel is built and no PyTorch installed. Other arguments go to pytest; `serve` "
         "as the first of them runs the tests of the server alone, those that take minutes included. For another "
-        "architecture the C++ tests run emulated. With --container, wheel and tests are built in the platform's image "
-        "and run in a clean one of the wheel's architecture (docs/containers.md); other arguments then go to "
-        "scripts/wheel_test.py.",
+        "architecture the C++ tests run emulated. With --platform cuda, tests/cuda runs on this machine's GPU. With "
+        "--container, wheel and tests are built in the platform's image and run in a clean one of the wheel's "
+        "architecture (docs/containers.md); other arguments then go to scripts/wheel_test.py.",
         [
             "",
             "--only cpp --filter Gemm",
@@ -211,6 +219,7 @@ def tests_session(session: nox.Session) -> None:
             "--build-type Debug",
             "--platform arm --filter Gemm",
             "--platform arm --container",
+            "--platform cuda -k attention",
         ],
     )
     add_build_type(parser)
@@ -232,6 +241,11 @@ def tests_session(session: nox.Session) -> None:
             return
         if options.build_only:
             tests.build_container_test(flavour)
+            return
+        if platform is CUDA:
+            if options.only or options.filter:
+                raise ToolchainError("--platform cuda runs tests/cuda alone; choose among them with -k.")
+            cuda_runs.run_tests(flavour, rest)
             return
         only = options.only or ("cpp" if platform.cross else None)
         if only == "cpp" and rest:
@@ -409,10 +423,17 @@ def bench(session: nox.Session) -> None:
             "--zentorch --inductor",
             "--kernels",
             "--kernels --isa avx2 --json build/bench/kernels.json",
+            "--cuda",
+            "--cuda --quick models",
             "--regression build/regression",
         ],
     )
     parser.add_argument("--kernels", action="store_true", help="build and run bench/kernels instead, without a wheel")
+    parser.add_argument(
+        "--cuda",
+        action="store_true",
+        help=f"run bench/cuda on this machine's GPU instead: --quick, or some of {', '.join(cuda_runs.BENCHMARKS)}",
+    )
     parser.add_argument(
         "--regression",
         type=Path,
@@ -425,9 +446,11 @@ def bench(session: nox.Session) -> None:
 
     def action(options: argparse.Namespace, rest: list[str]) -> None:
         if options.regression:
-            if rest or options.kernels:
+            if rest or options.kernels or options.cuda:
                 raise ToolchainError("--regression goes alone; it measures the same each time.")
             regression.run_gate(Flavour(), options.regression)
+        elif options.cuda:
+            cuda_runs.run_bench(Flavour(), rest)
         elif options.kernels:
             tests.run_kernel_bench(Flavour(), rest)
         else:

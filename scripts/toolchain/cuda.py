@@ -9,7 +9,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from . import components, elf, environments, fatbin, native, sbom, wheel, wheel_file
+from . import components, elf, environments, fatbin, native, registers, sbom, wheel, wheel_file
 from .environments import CUDA_COMPILER, TOOLS, script
 from .layout import BUILD, DIST, REQUIREMENTS, ROOT, SCRIPTS, scratch_folder
 from .platforms import CUDA, X86
@@ -30,6 +30,9 @@ CONTENT = (
 )
 # What cmake/cuda.cmake compiles for; the last one is PTX, which newer devices compile when they load it.
 CODE = ["sm_80", "sm_89", "sm_90", "compute_100", "sm_100"]
+# What a package index takes without asking, and users download.
+MOST_BYTES = 12_000_000
+PINS = PROJECT / "registers.txt"
 # The user's own: the driver, and what nvidia-cublas brings.
 EXCLUDED = ("libcuda.so*", "libcublas*.so*")
 
@@ -92,8 +95,46 @@ def complete_toolkit(folder: Path) -> Path:
     return nvcc
 
 
-def build_wheel(build_type: str = "Release") -> Path:
+def cuobjdump(nvcc: Path) -> Path:
+    """Finds the program that says what kernels take: beside a compiler, else in the pinned packages.
+
+    Raises:
+        ToolchainError: the packages cannot be installed.
+    """
+    beside = nvcc.parent / "cuobjdump"
+    if beside.is_file():
+        return beside
+    environments.ensure(CUDA_COMPILER)
+    return CUDA_COMPILER.site_packages / "nvidia" / "cu13" / "bin" / "cuobjdump"
+
+
+def check_registers(library: Path, nvcc: Path, *, pin: bool) -> None:
+    """Compares what the kernels of a library take with cuda/registers.txt, or writes that file.
+
+    Raises:
+        ToolchainError: a kernel takes more than is pinned.
+    """
+    used = registers.used_by(library, cuobjdump(nvcc))
+    if pin:
+        registers.write_pins(PINS, used)
+        note(f"{PINS}: {len(used)} kernels")
+        return
+    pins = registers.read_pins(PINS)
+    if new := registers.unpinned(used, pins):
+        note(f"{PINS} says nothing of {', '.join(new)}; --pin-registers writes what they take")
+    if wrong := registers.faults(used, pins):
+        raise ToolchainError(
+            f"{PINS.relative_to(ROOT)} does not fit the kernels that were built: {'; '.join(wrong)}. Make them "
+            "smaller, or pin what is meant with `nox -s build -- --platform cuda --pin-registers`."
+        )
+
+
+def build_wheel(build_type: str = "Release", *, pin_registers: bool = False) -> Path:
     """Builds the wheel and leaves it in dist/, in place of older ones.
+
+    Args:
+        build_type: as CMake calls it; what is pinned of kernels is of Release.
+        pin_registers: whether to write cuda/registers.txt instead of comparing with it.
 
     Returns:
         The repaired wheel.
@@ -127,6 +168,8 @@ def build_wheel(build_type: str = "Release") -> Path:
             "SOURCE_DATE_EPOCH": wheel.source_date_epoch(),
         },
     )
+    if build_type == "Release":
+        check_registers(objects / "libthresher_cuda.so", nvcc, pin=pin_registers)
     return _repair(raw, components.contents(objects, objects / "no-conan", ["thresher_cuda"]))
 
 
@@ -164,6 +207,8 @@ def faults(built: Path) -> list[str]:
     for tag in tags[-1].split("."):
         if not re.fullmatch(rf"manylinux(_\d+_\d+|\d+)_{CUDA.machine}", tag):
             found.append(f"its platform tag {tag} is not manylinux_*_{CUDA.machine}")
+    if (size := built.stat().st_size) > MOST_BYTES:
+        found.append(f"it has {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:.0f}")
     with zipfile.ZipFile(built) as archive:
         names = archive.namelist()
         found += [f"it lacks {wanted}" for wanted in CONTENT if not fnmatch.filter(names, wanted)]

@@ -107,6 +107,8 @@ TESTS = Environment(
 )
 # Like TESTS, for wheels of builds that watch themselves, so that one build does not displace the other.
 SANITIZED = Environment("sanitized", TESTS.requirements, TESTS.without_dependencies, base=MODEL, locked_as="tests")
+# With the kernels for NVIDIA GPUs beside the engine.
+CUDA_TESTS = Environment("cuda-tests", TESTS.requirements, TESTS.without_dependencies, base=MODEL, locked_as="tests")
 COVERAGE = Environment("coverage", (*TESTS.requirements, "coverage.txt"), base=MODEL)
 FUZZ = Environment("fuzz", ("runtime.txt", "serve.txt", "fuzz.txt"), base=MODEL)
 LINT = Environment("lint", (*(r for r in TESTS.requirements if r != "browser.txt"), "lint.txt"), base=MODEL)
@@ -125,7 +127,7 @@ SETUPTOOLS = Environment("setuptools", ("setuptools.txt",))
 # An environment comes after the one it stands on.
 ALL = (
     *(SETUPTOOLS, LOCKER, TOOLS, CHECKS, NOX, PROOF, SERVE, WHEEL_TEST, CUDA_COMPILER),
-    *(MODEL, RUNTIME, TESTS, SANITIZED, COVERAGE, FUZZ, LINT, RELEASE, PEERS, ZENTORCH),
+    *(MODEL, RUNTIME, TESTS, SANITIZED, CUDA_TESTS, COVERAGE, FUZZ, LINT, RELEASE, PEERS, ZENTORCH),
 )
 # What a build of PyTorch for NVIDIA GPUs asks for, of the lock of MODEL.
 TORCH_CUDA = "torch-cuda"
@@ -278,21 +280,21 @@ def run_pip(python: Path, verb: str, arguments: Sequence[str | Path]) -> None:
         raise ToolchainError(f"`pip {verb} {' '.join(map(str, arguments))}` ended with code {code}. {hint}")
 
 
-def install_wheel(environment: Environment, wheel: Path) -> Path:
-    """Puts a wheel of Thresher into an environment, unless these very bytes are there already.
+def install_wheel(environment: Environment, *wheels: Path) -> Path:
+    """Puts wheels of Thresher into an environment, unless these very bytes are there already.
 
-    The environment must hold the wheel's dependencies: they are pinned, so pip may not choose any.
+    The environment must hold the wheels' dependencies: they are pinned, so pip may not choose any.
 
     Returns:
         The interpreter of the environment.
     """
     python = ensure(environment)
     stamp = read_stamp(environment)
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    digest = hashlib.sha256(b"".join(wheel.read_bytes() for wheel in wheels)).hexdigest()
     if stamp.get("wheel") != digest:
         # Until it is there, no wheel is.
         write_stamp(environment, {name: value for name, value in stamp.items() if name != "wheel"})
-        pip_install(environment, ["--force-reinstall", "--no-deps", wheel])
+        pip_install(environment, ["--force-reinstall", "--no-deps", *wheels])
         write_stamp(environment, {**stamp, "wheel": digest})
     return python
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
 import struct
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -91,6 +94,15 @@ class TestWheel:
 
         assert message in "; ".join(faults(make_wheel(tmp_path, **changes)))  # type: ignore[arg-type]
 
+    def test_a_large_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from toolchain import cuda
+
+        whole = make_wheel(tmp_path)
+        monkeypatch.setattr(cuda, "MOST_BYTES", whole.stat().st_size)
+        assert cuda.faults(whole) == []
+        monkeypatch.setattr(cuda, "MOST_BYTES", whole.stat().st_size - 1)
+        assert cuda.faults(whole) == [f"it has {whole.stat().st_size / 1e6:.1f} MB, more than 0"]
+
     def test_version_and_dependency_come_from_the_one_project_file(self) -> None:
         tomllib = pytest.importorskip("tomllib")
         project = tomllib.loads((ROOT / "cuda" / "pyproject.toml").read_text())
@@ -126,6 +138,130 @@ class TestFatBinaries:
             wanted |= {f"sm_{number}"} if kind != "virtual" else set()
             wanted |= {f"compute_{number}"} if kind != "real" else set()
         assert wanted == set(CODE)
+
+
+USAGE = """
+Fatbin elf code:
+================
+arch = sm_80
+code version = [1,8]
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function _ZN8thresher4cuda3RunINS0_11MergeKernelINS0_10SdpaSourceEEEEEvT_:
+  REG:48 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:520 TEXTURE:0 SURFACE:0 SAMPLER:0
+ Function _ZN8thresher4cuda3RunINS0_11MergeKernelINS0_11PagedSourceEEEEEvT_:
+  REG:40 STACK:16 SHARED:0 LOCAL:0 CONSTANT[0]:520 TEXTURE:0 SURFACE:0 SAMPLER:0
+arch = sm_90
+ Function _ZN8thresher4cuda3RunINS0_11MergeKernelINS0_10SdpaSourceEEEEEvT_:
+  REG:32 STACK:0 SHARED:0 LOCAL:0
+ Function _ZN8thresher4cuda3RunINS0_10CopyKernelEEEvT_:
+  REG:20 STACK:0 SHARED:0 LOCAL:0
+arch = sm_80
+ Function _ZN8thresher4cuda3RunINS0_10CopyKernelEEEvT_:
+  REG:22 STACK:0 SHARED:0 LOCAL:0
+"""
+
+
+class TestRegisters:
+    def test_the_most_of_each_kernel_counts(self) -> None:
+        from toolchain.registers import read_usage
+
+        assert read_usage(USAGE) == {
+            "MergeKernel": {"sm_80": (48, 16), "sm_90": (32, 0)},
+            "CopyKernel": {"sm_90": (20, 0), "sm_80": (22, 0)},
+        }
+
+    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
+        from toolchain.process import ToolchainError
+        from toolchain.registers import faults, read_pins, read_usage, write_pins
+
+        used, path = read_usage(USAGE), tmp_path / "registers.txt"
+        write_pins(path, used)
+        assert path.read_text().endswith("kernel       sm_80  sm_90\nCopyKernel   22     20\nMergeKernel  48+16  32\n")
+        assert read_pins(path) == used and faults(used, used) == []
+        path.write_text("kernel sm_80\nCopyKernel many\n")
+        with pytest.raises(ToolchainError, match="expected a kernel and 1 numbers, got 'CopyKernel many'"):
+            read_pins(path)
+
+    def test_more_than_is_pinned(self) -> None:
+        from toolchain.registers import faults, read_usage, unpinned
+
+        used, pins = read_usage(USAGE), read_usage(USAGE)
+        pins["CopyKernel"]["sm_80"] = (21, 0)
+        pins["MergeKernel"] = {"sm_80": (255, 8)}
+        assert unpinned(used, pins) == []
+        assert faults(used, pins) == [
+            "CopyKernel on sm_80: expected at most 21 registers, got 22",
+            "MergeKernel on sm_80: expected at most 8 bytes of stack, got 16",
+        ]
+        assert unpinned(used, {}) == ["CopyKernel", "MergeKernel"] and faults(used, {}) == []
+
+    def test_the_pinned_ones_are_those_of_the_sources(self) -> None:
+        """That numbers fit is known where the kernels are built; here, that none is forgotten."""
+        from toolchain.cuda import CODE, PINS
+        from toolchain.registers import read_pins
+
+        sources = "".join(path.read_text() for path in (ROOT / "src" / "thresher" / "cuda").iterdir())
+        pins = read_pins(PINS)
+        assert pins and all(f"struct {kernel} " in sources or f"class {kernel} " in sources for kernel in pins)
+        assert {name for row in pins.values() for name in row} == {name for name in CODE if name.startswith("sm_")}
+
+
+class TestRuns:
+    def test_no_gpu(self) -> None:
+        from toolchain.cuda_runs import obstacle
+
+        def none(name: str) -> ctypes.CDLL:
+            raise OSError(f"{name}: cannot open shared object file")
+
+        assert obstacle(none) == "no driver: libcuda.so.1: cannot open shared object file"
+
+    @pytest.mark.parametrize(
+        ("code", "reason"),
+        [
+            (
+                "int cuInit(unsigned f) { return 100; } int cuDeviceGetCount(int* n) { return 0; }",
+                "answers with error 100",
+            ),
+            ("int cuInit(unsigned f) { return 0; } int cuDeviceGetCount(int* n) { *n = 0; return 0; }", "shows none"),
+            ("int cuInit(unsigned f) { return 0; } int cuDeviceGetCount(int* n) { *n = 2; return 0; }", None),
+        ],
+    )
+    def test_what_a_driver_says(self, tmp_path: Path, code: str, reason: str | None) -> None:
+        from toolchain.cuda_runs import obstacle
+
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            pytest.skip("needs a C compiler, to make a driver")
+        (tmp_path / "driver.c").write_text(code)
+        library = str(tmp_path / "driver.so")
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "driver.c")], check=True)
+        found = obstacle(lambda name: ctypes.CDLL(library))
+        assert found is None if reason is None else reason in str(found)
+
+    def test_wrong_arguments_and_machines_without_a_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from toolchain import cuda_runs
+        from toolchain.native import Flavour
+        from toolchain.process import ToolchainError
+
+        with pytest.raises(ToolchainError, match="expected --quick or some of device, attention, models, got 'llm'"):
+            cuda_runs.run_bench(Flavour(), ["--quick", "llm"])
+        with pytest.raises(ToolchainError, match="got '--rounds'"):
+            cuda_runs.run_bench(Flavour(), ["--rounds", "device"])
+        monkeypatch.setattr(cuda_runs, "obstacle", lambda: "no driver")
+        for run in (cuda_runs.run_bench, cuda_runs.run_tests):
+            with pytest.raises(
+                ToolchainError, match="Expected a machine with an NVIDIA GPU, got one without: no driver"
+            ):
+                run(Flavour(), [])
+
+    def test_each_benchmark_is_there(self) -> None:
+        from toolchain.cuda_runs import BENCHMARKS
+
+        assert {path.name for path in (ROOT / "bench" / "cuda").glob("*_bench.py")} == {
+            f"{name}_bench.py" for name in BENCHMARKS
+        }
 
 
 def fake_nvcc(path: Path, release: str) -> Path:
