@@ -81,6 +81,36 @@ def _resnet() -> tuple[Any, dict[str, Any]]:
     return transformers.ResNetForImageClassification(config), {"pixel_values": _pixels()}
 
 
+def _resnet50() -> tuple[Any, dict[str, Any]]:
+    """Blocks of three convolutions, the second with a stride, as torchvision's; one block a stage."""
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[16, 32, 32], depths=[1, 1, 1], layer_type="bottleneck", num_labels=7
+    )
+    return transformers.ResNetForImageClassification(config), {"pixel_values": _pixels(16)}
+
+
+def _mobilenet() -> tuple[Any, dict[str, Any]]:
+    config = transformers.MobileNetV2Config(image_size=32, depth_multiplier=0.25, min_depth=8, num_labels=7)
+    return transformers.MobileNetV2ForImageClassification(config), {"pixel_values": _pixels()}
+
+
+def _efficientnet() -> tuple[Any, dict[str, Any]]:
+    config = transformers.EfficientNetConfig(
+        image_size=32,
+        width_coefficient=0.25,
+        in_channels=[16, 24],
+        out_channels=[24, 40],
+        kernel_sizes=[3, 5],
+        strides=[2, 2],
+        num_block_repeats=[1, 1],
+        expand_ratios=[1, 4],
+        depthwise_padding=[],
+        hidden_dim=320,
+        num_labels=7,
+    )
+    return transformers.EfficientNetForImageClassification(config), {"pixel_values": _pixels()}
+
+
 def _t5() -> tuple[Any, dict[str, Any]]:
     config = transformers.T5Config(
         vocab_size=97, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, use_cache=False
@@ -89,8 +119,8 @@ def _t5() -> tuple[Any, dict[str, Any]]:
     return transformers.T5Model(config), inputs
 
 
-def _pixels() -> Any:
-    return torch.randn(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+def _pixels(size: int = 32) -> Any:
+    return torch.randn(BATCH, 3, size, size, generator=torch.Generator().manual_seed(2))
 
 
 MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
@@ -99,10 +129,13 @@ MODELS: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "llama": _llama,
     "vit": _vit,
     "resnet": _resnet,
+    "resnet50": _resnet50,
+    "mobilenet": _mobilenet,
+    "efficientnet": _efficientnet,
     "t5": _t5,
 }
 # The emulator takes seconds for others.
-EMULATED = ("bert", "llama")
+EMULATED = ("bert", "llama", "resnet50")
 
 
 class Place:

@@ -75,6 +75,21 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
     return _attend(b, a), None
 
 
+# What PyTorch chooses for CUDA tensors where AOTAutograd traces a model; results behind the first are training's.
+@rule(
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value | None, ...]:
+    if any(b.out_used(i) for i in range(1, 9)):
+        raise UnsupportedNode("results of attention that only training needs are not offered")
+    if a.dropout_p:
+        raise UnsupportedNode(f"dropout with probability {a.dropout_p}")
+    a.attn_mask = getattr(a, "attn_bias", None)
+    return (_attend(b, a), *(None,) * 8)
+
+
 def _attend(b: Builder, a: SimpleNamespace) -> Value:
     query, key, value, mask = a.query, a.key, a.value, a.attn_mask
     if a.is_causal and mask is not None:
@@ -104,6 +119,21 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None
     centred = b.binary("sub", a.input, mean)
     variance = b.reduce("mean", b.binary("mul", centred, centred), axes, True)
     return out, mean, b.unary("rsqrt", b.binary("add", variance, a.eps))
+
+
+@rule(aten._fused_rms_norm.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None]:
+    """What CUDA tensors have; those of the host become its parts while PyTorch traces."""
+    if a.eps is None and a.input.dtype != torch.float32:
+        raise UnsupportedNode("no eps, in place of which PyTorch takes one of the type's")
+    eps = torch.finfo(torch.float32).eps if a.eps is None else float(a.eps)
+    rank = len(a.normalized_shape)
+    out = b.emit("rms_norm", [a.input, a.weight], eps=eps, dims=rank)
+    if not b.out_used(1):
+        return out, None
+    square = b.binary("mul", a.input, a.input)
+    mean = b.reduce("mean", square, range(a.input.rank - rank, a.input.rank), True)
+    return out, b.unary("rsqrt", b.binary("add", mean, eps))
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)

@@ -142,7 +142,11 @@ struct SdpaFamily {
       std::copy_n(mask->strides, 3, s.mask_strides);
       s.repeats_mask = mask->strides[3] == 0 || mask->shape[3] == 1;
       s.mask_pairs = !s.repeats_mask && reinterpret_cast<uintptr_t>(mask->data) % (2 * s.mask_bytes) == 0;
-      for (const int64_t stride : s.mask_strides) s.mask_pairs &= stride % 2 == 0;
+      s.mask_pieces = !s.repeats_mask && mask->shape[3] * s.mask_bytes % 16 == 0 && IsAligned(mask->data);
+      for (const int64_t stride : s.mask_strides) {
+        s.mask_pairs &= stride % 2 == 0;
+        s.mask_pieces &= stride * s.mask_bytes % 16 == 0;
+      }
     }
     s.scores = Scores::Of(p.scale, 0, p.masked);
     s.batches = q->shape[0];

@@ -8,6 +8,7 @@
 #include "thresher/base/dtype.h"
 #include "thresher/base/view.h"
 #include "thresher/cuda/halves.h"
+#include "thresher/cuda/reduce.h"
 #include "thresher/cuda/thread.h"
 
 namespace thresher::cuda {
@@ -141,6 +142,7 @@ struct SdpaSource {
   int mask_bytes;     // of an element
   bool repeats_mask;  // along the keys
   bool mask_pairs;    // two elements can be loaded at once
+  bool mask_pieces;   // 16 bytes can
   Scores scores;
   Partials partials;
   int64_t batches;
@@ -194,6 +196,56 @@ struct SdpaSource {
                            row / group * mask_strides[2];
     return static_cast<const char*>(mask) + offset * mask_bytes;
   }
+  // Whether element `i` of a word of the mask lets its key be seen, whatever the score.
+  THRESHER_DEVICE bool Shows(uint32_t word, int i) const {
+    if (mask_dtype == DType::kBool) return (word >> (8 * i) & 0xffu) != 0;
+    if (mask_dtype == DType::kF32) return FloatOf(word) != kNoKey;
+    const uint32_t bits = word >> (16 * i) & 0xffffu;
+    return (mask_dtype == DType::kBF16 ? FloatOfBF16(bits) : FloatOfF16(bits)) != kNoKey;
+  }
+
+  // Cuts off the keys before the first and behind the last that the mask shows to any of the place's rows, as far as
+  // that takes less than it may save: where the mask is read 16 bytes at a time, or is one for all rows. Tiles begin
+  // where they did.
+  template <class T>
+  THRESHER_DEVICE void Trim(T& t, int tile_rows, int step, Place& place) const {
+    constexpr int kMostKeys = 1 << 24;  // that a float counts
+    const bool one_row = mask_strides[1] == 0 && mask_strides[2] == 0;
+    if (mask == nullptr || repeats_mask || keys > kMostKeys || !(one_row || mask_pieces)) return;
+    const int rows = one_row ? 1 : Least(tile_rows, place.rows - place.first);
+    const int piece = mask_pieces ? 16 / mask_bytes : 1, from = place.begin / piece;
+    const int pieces = Most((place.end + piece - 1) / piece - from, 0);
+    float shown[2] = {kNoKey, kNoKey};  // the first, with its sign turned, and the last
+    for (int i = t.x(); i < rows * pieces; i += t.width()) {
+      const char* const row = MaskOf(place, place.first + i / pieces);
+      const int first = (from + i % pieces) * piece;
+      const auto note = [&](int key, bool shows) {
+        if (!shows || key >= place.end) return;
+        shown[0] = fmaxf(shown[0], static_cast<float>(-key));
+        shown[1] = fmaxf(shown[1], static_cast<float>(key));
+      };
+      if (!mask_pieces) {
+        note(first, Masked(row, first, 0.0f) != kNoKey);
+        continue;
+      }
+      uint32_t words[4];
+      LoadWords<4>(row, first / piece, words);
+      const int per_word = piece / 4;
+      THRESHER_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        for (int e = 0; e < per_word; ++e) note(first + w * per_word + e, Shows(words[w], e));
+      }
+    }
+    ReduceRow<false, Max>(t, shown);
+    t.Sync();  // what was reduced lies where tiles go
+    if (shown[1] == kNoKey) {
+      place.end = place.begin;
+      return;
+    }
+    place.begin += (static_cast<int>(-shown[0]) - place.begin) / step * step;
+    place.end = static_cast<int>(shown[1]) + 1;
+  }
+
   // What the mask makes of a score.
   THRESHER_DEVICE float Masked(const char* row, int key, float score) const {
     const int64_t i = repeats_mask ? 0 : key;
@@ -244,6 +296,7 @@ THRESHER_DEVICE void ForEachPlace(T& t, const Source& source, int64_t places, in
     Place place;
     if (!source.Find(number, rows, keys, place)) continue;
     t.Sync();  // who still reads the last place's shared memory
+    if constexpr (Source::kMasks) source.Trim(t, rows, keys, place);
     attend(place);
   }
 }

@@ -352,7 +352,7 @@ thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_
   int64_t options = static_cast<int64_t>(g.type) << 8 | static_cast<int64_t>(g.c_type) << 16 |
                     static_cast<int64_t>(g.activation) << 24;
   options |= (g.transpose_a ? 1 : 0) | (g.transpose_b ? 2 : 0) | (g.allow_tf32 ? 4 : 0) | (g.bias != nullptr ? 8 : 0) |
-             (g.residual != nullptr ? 16 : 0);
+             (g.residual != nullptr ? 16 : 0) | (g.residual_first ? 32 : 0);
   // Each is at most 256, a power of two.
   int64_t aligned = 0;
   for (const uint32_t alignment : alignments) aligned = aligned << 9 | alignment;

@@ -7,6 +7,7 @@
 #include "thresher/cuda/attention.h"
 #include "thresher/cuda/call.h"
 #include "thresher/cuda/chain_kernel.h"
+#include "thresher/cuda/convolution.h"
 #include "thresher/cuda/copy_kernel.h"
 #include "thresher/cuda/create_kernel.h"
 #include "thresher/cuda/index_kernel.h"
@@ -14,6 +15,7 @@
 #include "thresher/cuda/paged_attention.h"
 #include "thresher/cuda/product.h"
 #include "thresher/cuda/reduce_kernel.h"
+#include "thresher/cuda/resample_kernel.h"
 #include "thresher/cuda/rotary_kernel.h"
 #include "thresher/cuda/softmax_kernel.h"
 
@@ -23,8 +25,9 @@ template <class... F>
 struct FamilyList {};
 
 // Each has a file of its own (chain.cu) where nvcc compiles its kernels.
-using Families = FamilyList<CopyFamily, CreateFamily, ChainFamily, NormFamily, SoftmaxFamily, IndexFamily, ReduceFamily,
-                            SdpaFamily, PagedAttentionFamily, RotaryFamily, ProductFamily>;
+using Families =
+    FamilyList<CopyFamily, CreateFamily, ChainFamily, NormFamily, SoftmaxFamily, IndexFamily, ReduceFamily, SdpaFamily,
+               PagedAttentionFamily, RotaryFamily, ConvolutionFamily, ResampleFamily, ProductFamily>;
 
 template <class Family>
 concept OfLibrary = requires { Family::kOfLibrary; };

@@ -9,7 +9,7 @@
 
 namespace thresher::cuda {
 
-// C = act(A * B + bias) + residual, all row-major; see KernelId::kStoredProduct.
+// C = act(A * B + bias) + residual, or act(A * B + bias + residual), all row-major; see KernelId::kStoredProduct.
 struct Gemm : kernels::StoredProductParams {
   const void* a;
   const void* b;
@@ -72,9 +72,8 @@ inline Epilogue EpilogueOf(const Gemm& g, bool fused = true) {
   Epilogue epilogue;
   epilogue.bits = g.bias != nullptr ? kEpilogueBias : 0;
   epilogue.activation = g.activation;
-  if (g.activation == Activation::kNone) {
-    epilogue.adds_residual = g.residual != nullptr;
-  } else if (g.activation == Activation::kRelu && fused) {
+  epilogue.adds_residual = g.residual != nullptr && (g.residual_first || g.activation == Activation::kNone);
+  if (g.activation == Activation::kRelu && fused) {
     epilogue.bits |= kEpilogueRelu;
     epilogue.activation = Activation::kNone;
   } else if (g.activation == Activation::kGeluTanh && fused && g.c_type != DType::kF32) {

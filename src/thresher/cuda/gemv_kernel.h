@@ -137,6 +137,7 @@ struct GemvTail {
   int64_t ldc, ldr, n;
   int32_t m;
   kernels::Activation activation;
+  bool residual_first;
 
   // multiply(col, sums) adds to the sums, of kCols columns from `col` on for kRows rows one after the other, what the
   // thread has of them.
@@ -178,8 +179,8 @@ struct GemvTail {
   THRESHER_DEVICE void Store(int64_t col, int row, float sum) const {
     if (col >= n || row >= m) return;
     if (bias != nullptr) sum += Result::Widen(bias[col]);
-    sum = Activate(activation, sum);
-    if (residual != nullptr) sum += Result::Widen(residual[row * ldr + col]);
+    const float added = residual != nullptr ? Result::Widen(residual[row * ldr + col]) : 0.0f;
+    sum = residual_first ? Activate(activation, sum + added) : Activate(activation, sum) + added;
     c[row * ldc + col] = Result::Round(sum);
   }
 };
@@ -196,6 +197,7 @@ GemvTail<Result> TailOf(const Gemm& g) {
   tail.n = g.n;
   tail.m = static_cast<int32_t>(g.m);
   tail.activation = g.activation;
+  tail.residual_first = g.residual_first;
   return tail;
 }
 

@@ -165,6 +165,19 @@ struct RotaryParams {
   friend bool operator==(const RotaryParams&, const RotaryParams&) = default;
 };
 
+// KernelId::kResample. Operands: x, the starts of all dimensions and then the positions of all taps, the weights of the
+// taps; out, of the type of x. As ResampleArgs (resample.h) has them.
+struct ResampleParams {
+  int64_t batch, channels, x_batch, x_d, x_h, x_w, out_d, out_h, out_w;
+  bool greatest;
+
+  static constexpr auto Sizes() {
+    using P = ResampleParams;
+    return std::tuple(&P::batch, &P::channels, &P::x_batch, &P::x_d, &P::x_h, &P::x_w, &P::out_d, &P::out_h, &P::out_w);
+  }
+  friend bool operator==(const ResampleParams&, const ResampleParams&) = default;
+};
+
 // KernelId::kStoredProduct: C = act(A B + bias) + residual for each product of a batch, all row-major. Operands: a, b,
 // bias (or absent), residual (or absent); c. Sums are f32. a and b have one float type, or b is in blocks; c is f32 or
 // the float type of a; bias and residual have the type of c.
@@ -174,10 +187,11 @@ struct StoredProductParams {
   int64_t batch;                         // at least 1; beyond that neither bias nor residual
   int64_t stride_a, stride_b, stride_c;  // elements from one product's matrix to the next one's; 0: one for all
   Activation activation;
-  Encoding encoding;  // of b; in blocks it is [n, k] without gaps
-  bool transpose_a;   // a is [k, m], else [m, k]
-  bool transpose_b;   // b is [n, k], else [k, n]
-  bool allow_tf32;    // f32 may be rounded to 10 bits of fraction on the way in
+  Encoding encoding;    // of b; in blocks it is [n, k] without gaps
+  bool transpose_a;     // a is [k, m], else [m, k]
+  bool transpose_b;     // b is [n, k], else [k, n]
+  bool residual_first;  // the residual is added before the activation
+  bool allow_tf32;      // f32 may be rounded to 10 bits of fraction on the way in
 
   static constexpr auto Sizes() {
     using P = StoredProductParams;

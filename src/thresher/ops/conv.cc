@@ -4,10 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "thresher/kernels/block_format.h"
+#include "thresher/kernels/convolution_params.h"
 #include "thresher/kernels/depthwise.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
@@ -19,7 +19,9 @@
 namespace thresher {
 namespace {
 
+using kernels::ConvolutionParams;
 using kernels::Windows;
+using kernels::WindowsOf;
 using ops::Empty;
 
 enum ConvolutionOperand { kX, kWeight, kBias, kResidual };
@@ -150,50 +152,6 @@ Cost CostConvolution(const InferContext& c, std::span<const TensorType> outputs)
   Cost cost = ops::ElementwiseCost(c, outputs, added);
   cost.flops += 2 * products * static_cast<double>(NumElements(c.inputs[kX].shape));
   return cost;
-}
-
-// What no size of a call changes.
-struct Shape {
-  int64_t channels, groups;  // channels of a group
-  int64_t kernel[3], stride[3], padding[3], dilation[3], spread[3];
-  bool plain;  // x is rows: of one tap, at every position
-  bool residual_first;
-  kernels::Activation activation;
-  Precision precision;
-  kernels::RowForm form;  // of x; kF32: as it is
-  friend bool operator==(const Shape&, const Shape&) = default;
-};
-
-struct ConvolutionParams {
-  int64_t m, n, k;  // of a group's product
-  int64_t ldr, x_batch, x_d, x_h, x_w, in_d, in_h, in_w, out_d, out_h, out_w;
-  Shape shape;
-  kernels::Blocking blocking;
-
-  static constexpr auto Sizes() {
-    using P = ConvolutionParams;
-    return std::tuple(&P::m, &P::n, &P::k, &P::ldr, &P::x_batch, &P::x_d, &P::x_h, &P::x_w, &P::in_d, &P::in_h,
-                      &P::in_w, &P::out_d, &P::out_h, &P::out_w, &P::blocking);
-  }
-  friend bool operator==(const ConvolutionParams&, const ConvolutionParams&) = default;
-};
-
-Windows WindowsOf(const ConvolutionParams& p) {
-  Windows w;
-  w.channels = p.shape.channels;
-  w.x_batch = p.x_batch;
-  const int64_t x[] = {p.x_d, p.x_h, p.x_w}, in[] = {p.in_d, p.in_h, p.in_w}, out[] = {p.out_d, p.out_h, p.out_w};
-  for (int d = 0; d < 3; ++d) {
-    w.x_strides[d] = x[d];
-    w.in[d] = in[d];
-    w.out[d] = out[d];
-    w.kernel[d] = p.shape.kernel[d];
-    w.stride[d] = p.shape.stride[d];
-    w.padding[d] = p.shape.padding[d];
-    w.dilation[d] = p.shape.dilation[d];
-    w.spread[d] = p.shape.spread[d];
-  }
-  return w;
 }
 
 // What both forms of a group's product take alike; operands are x, the packed weights, bias and residual.
@@ -434,7 +392,7 @@ Result<TensorRef> DepthwiseWeight(const Node& node, const TensorRef& raw, const 
 ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const Geometry& g) {
   ConvolutionParams p{};
   const int rank = x.rank - 2;
-  Shape& s = p.shape;
+  kernels::ConvolutionShape& s = p.shape;
   s.groups = g.groups;
   s.channels = x.shape[x.rank - 1] / g.groups;
   s.plain = true;
@@ -500,17 +458,92 @@ kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
   return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
 }
 
+// The residual in the type, as rows p.ldr apart.
+TensorRef ResidualRows(const Node& node, DType dtype, ConvolutionParams& p, Lowering& lowering) {
+  const ValueId id = node.inputs[kResidual];
+  TensorRef residual = ops::AsType(dtype, lowering.Ref(id), id, lowering);
+  if (residual.buffer < 0) return residual;
+  int64_t rows, cols;
+  residual = ops::RowsOrCopy(residual, lowering);
+  ops::AsRows(residual.view, &rows, &cols, &p.ldr);
+  return residual;
+}
+
+// For targets that take weights as they are stored.
+Status LowerStored(const Node& node, const TensorRef& x, const TensorRef& raw, const WeightLayout& layout,
+                   const Geometry& g, ConvolutionParams p, const TensorRef& out, Lowering& lowering) {
+  const Graph& graph = lowering.graph();
+  const ValueId id = node.inputs[kWeight];
+  DType dtype = raw.view.dtype;  // of both factors
+  if (graph.is_constant(id)) {
+    const std::string stored(Name(StoredPrecision(StoredAs(graph.value(id)))));
+    const Precision precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", stored)).value();
+    if (precision != Precision::kFp32 && precision != Precision::kBf16 && precision != Precision::kFp16) {
+      return Unsupported("expected a convolution in fp32, bf16 or fp16 on this device, got " +
+                         std::string(Name(precision)));
+    }
+    dtype = precision == Precision::kBf16 ? DType::kBF16 : precision == Precision::kFp16 ? DType::kF16 : DType::kF32;
+  }
+  const Encoding encoding = *EncodingOf(dtype);
+  const Weight& matrix = layout.matrix;
+  const int64_t groups = p.shape.groups;
+  TensorRef weight;
+  if (graph.is_constant(id)) {
+    std::vector<int64_t> offsets;
+    for (int64_t group = 0; group < groups; ++group) offsets.push_back(layout.first + group * layout.to_group);
+    weight = lowering.StoredParts(id, offsets, matrix, encoding);
+  } else {
+    weight = raw;
+    weight.offset += layout.first;
+    const Dims shape = {groups, p.n, matrix.taps, p.shape.channels};
+    const Dims strides = {layout.to_group, matrix.stride_n, matrix.stride_tap, matrix.stride_k};
+    weight.view.rank = static_cast<int>(shape.size());
+    std::copy(shape.begin(), shape.end(), weight.view.shape);
+    std::copy(strides.begin(), strides.end(), weight.view.strides);
+    weight = lowering.Contiguous(weight);
+    weight.view = MakeView(nullptr, dtype, {groups * p.n, p.k});
+  }
+  const TensorRef rows = ops::AsType(dtype, x, node.inputs[kX], lowering);
+  const kernels::ConvolutionShape shape = p.shape;
+  p = ParamsOf(rows.view, graph.value(id).shape, out.view, g);
+  p.shape.activation = shape.activation;
+  p.shape.residual_first = shape.residual_first;
+  if (p.shape.plain && groups == 1) {
+    kernels::StoredProductParams product{};
+    product.m = p.m, product.n = p.n, product.k = p.k;
+    int64_t count, cols;
+    ops::AsRows(rows.view, &count, &cols, &product.lda);
+    product.ldb = weight.view.strides[0];
+    product.ldc = p.n;
+    product.batch = 1;
+    product.activation = p.shape.activation;
+    product.residual_first = p.shape.residual_first;
+    product.encoding = encoding;
+    product.transpose_b = true;
+    product.allow_tf32 = lowering.allow_tf32();
+    ops::Product operands{node.inputs[kX], {id}, {}, node.inputs[kResidual]};
+    if (node.inputs[kBias] != kNoValue) operands.biases = {node.inputs[kBias]};
+    return ops::AddStoredProduct(operands, product, rows, weight, out, lowering);
+  }
+  const bool direct = out.view.dtype == dtype || out.view.dtype == DType::kF32;
+  const TensorRef c = direct ? out : lowering.AllocateTemporary(DType::kF32, ops::ShapeOf(out.view));
+  const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
+  const TensorRef residual = ResidualRows(node, c.view.dtype, p, lowering);
+  lowering.AddStep(KernelId::kConvolution, {rows, weight, bias, residual}, {c}, p);
+  if (!direct) lowering.AddStep(KernelId::kCast, {c}, {out});
+  return Status::Ok();
+}
+
 Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (Empty(out)) return Status::Ok();
-  if (!lowering.target().packs_weights()) return Unsupported("the device has no kernel for convolutions");
   const TensorRef x = lowering.InnerContiguous(lowering.Ref(node.inputs[kX]));
   TensorRef raw = lowering.Ref(node.inputs[kWeight]);
   const Value& weight = graph.value(node.inputs[kWeight]);
   const bool constant = graph.is_constant(node.inputs[kWeight]);
   THRESHER_ASSIGN(const Geometry g, GeometryOf(node.attrs, static_cast<size_t>(x.view.rank) - 2));
   ConvolutionParams p = ParamsOf(x.view, weight.shape, out.view, g);
-  Shape& s = p.shape;
+  kernels::ConvolutionShape& s = p.shape;
   s.activation = kernels::ParseActivation(GetAttr<std::string>(node.attrs, "activation", "none")).value();
   s.residual_first = GetAttr<bool>(node.attrs, "residual_first", false);
   int64_t tap_stride;
@@ -519,15 +552,15 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     TapStride(raw.view, &tap_stride);
   }
   const WeightLayout layout = LayoutOf(raw.view, tap_stride, p, g.transposed);
-  const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
-  TensorRef residual = lowering.Ref(node.inputs[kResidual]);
-  if (residual.buffer >= 0) {
-    int64_t rows, cols;
-    residual = ops::RowsOrCopy(residual, lowering);
-    ops::AsRows(residual.view, &rows, &cols, &p.ldr);
+  const bool depthwise = g.groups > 1 && kernels::SuitsDepthwise(s.channels, p.n) &&
+                         layout.matrix.taps <= kernels::kMostDepthwiseTaps &&
+                         (constant || raw.view.dtype == DType::kF32);
+  if (!lowering.target().packs_weights() && !depthwise) {
+    return LowerStored(node, x, raw, layout, g, p, out, lowering);
   }
-  if (g.groups > 1 && kernels::SuitsDepthwise(s.channels, p.n) && layout.matrix.taps <= kernels::kMostDepthwiseTaps &&
-      (constant || raw.view.dtype == DType::kF32)) {
+  const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
+  const TensorRef residual = ResidualRows(node, out.view.dtype, p, lowering);
+  if (depthwise) {
     THRESHER_ASSIGN(const TensorRef turned, DepthwiseWeight(node, raw, layout, p, graph, lowering));
     lowering.AddStep(KernelId::kDepthwise, {x, turned, bias, residual}, {out}, p);
     return Status::Ok();

@@ -76,6 +76,13 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
 // The same for targets that take weights as they are stored; as wide as all weights are.
 Status LowerStoredProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering);
 
+// `ref` in the type, by a step where it is not; once for all that want it where it is value `id`.
+TensorRef AsType(DType dtype, const TensorRef& ref, ValueId id, Lowering& lowering);
+// The step that multiplies x and weight as `p` tells of them and of the activation, and adds the product's biases and
+// residual; x is no other than the rows are to be multiplied as.
+Status AddStoredProduct(const Product& product, kernels::StoredProductParams p, const TensorRef& x,
+                        const TensorRef& weight, const TensorRef& out, Lowering& lowering);
+
 // Products of two batches with equal leading dimensions, of which each has one stride, for such targets.
 Status LowerStoredMatmul(const TensorRef& a, const TensorRef& b, const TensorRef& out, Lowering& lowering);
 

@@ -6,13 +6,14 @@
 #include <cstddef>
 #include <functional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "thresher/ops/common.h"
 
 namespace thresher {
 namespace {
+
+using kernels::ResampleParams;
 
 // Larger sizes and attributes are refused, so that arithmetic with them cannot overflow.
 constexpr int64_t kMostSize = int64_t{1} << 24;
@@ -166,17 +167,6 @@ Cost CostResample(const InferContext& c, std::span<const TensorType> outputs) {
   for (const int64_t k : GetAttr<Dims>(c.attrs, "kernel", {})) taps *= static_cast<double>(k);
   return ops::ElementwiseCost(c, outputs, taps);
 }
-
-struct ResampleParams {
-  int64_t batch, channels, x_batch, x_d, x_h, x_w, out_d, out_h, out_w;
-  bool greatest;
-
-  static constexpr auto Sizes() {
-    using P = ResampleParams;
-    return std::tuple(&P::batch, &P::channels, &P::x_batch, &P::x_d, &P::x_h, &P::x_w, &P::out_d, &P::out_h, &P::out_w);
-  }
-  friend bool operator==(const ResampleParams&, const ResampleParams&) = default;
-};
 
 Status ResampleStep(const StepContext& c) {
   const auto& p = c.as<ResampleParams>();

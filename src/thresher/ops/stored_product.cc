@@ -47,22 +47,6 @@ Result<Factors> FactorsOf(const Product& product, const Attrs& attrs, const Grap
   return Factors{x, Encoding::kQ8_0, k};
 }
 
-// `ref` in the type, by a step where it is not; once for all that want it where it is value `id`.
-TensorRef As(DType dtype, const TensorRef& ref, ValueId id, Lowering& lowering) {
-  if (ref.buffer < 0 || ref.view.dtype == dtype) return ref;
-  TensorRef alone;
-  TensorRef& kept = id == kNoValue ? alone : lowering.Derived(id, kDerivedTypes + static_cast<int>(dtype));
-  if (kept.buffer < 0) {
-    kept = lowering.AllocateTemporary(dtype, ShapeOf(ref.view));
-    Step& step = lowering.AddStep(KernelId::kCast, {ref}, {kept});
-    step.name = "to_" + std::string(Name(dtype));
-    step.section = Section::kReshape;
-    step.flops = 0;
-    step.bytes = static_cast<double>(ref.view.size()) * static_cast<double>(SizeOf(ref.view.dtype) + SizeOf(dtype));
-  }
-  return kept;
-}
-
 // Rows that lie no closer to each other than they are long, `stride` apart.
 TensorRef DistinctRows(TensorRef rows, int64_t* count, int64_t* stride, Lowering& lowering) {
   int64_t cols;
@@ -118,10 +102,51 @@ Result<TensorRef> BiasOf(const Product& product, DType dtype, Lowering& lowering
   if (!as_is && graph.is_constant(first) && graph.value(first).dtype == DType::kF32) {
     return JoinedBiases(product, dtype, lowering);
   }
-  return lowering.Contiguous(As(dtype, lowering.Ref(first), first, lowering));
+  return lowering.Contiguous(AsType(dtype, lowering.Ref(first), first, lowering));
 }
 
 }  // namespace
+
+TensorRef AsType(DType dtype, const TensorRef& ref, ValueId id, Lowering& lowering) {
+  if (ref.buffer < 0 || ref.view.dtype == dtype) return ref;
+  TensorRef alone;
+  TensorRef& kept = id == kNoValue ? alone : lowering.Derived(id, kDerivedTypes + static_cast<int>(dtype));
+  if (kept.buffer < 0) {
+    kept = lowering.AllocateTemporary(dtype, ShapeOf(ref.view));
+    Step& step = lowering.AddStep(KernelId::kCast, {ref}, {kept});
+    step.name = "to_" + std::string(Name(dtype));
+    step.section = Section::kReshape;
+    step.flops = 0;
+    step.bytes = static_cast<double>(ref.view.size()) * static_cast<double>(SizeOf(ref.view.dtype) + SizeOf(dtype));
+  }
+  return kept;
+}
+
+Status AddStoredProduct(const Product& product, StoredProductParams p, const TensorRef& x, const TensorRef& weight,
+                        const TensorRef& out, Lowering& lowering) {
+  const DType dtype = x.view.dtype;
+  // Results are of the rows' type or, but for weights in blocks, f32.
+  const bool direct = out.view.dtype == dtype || (out.view.dtype == DType::kF32 && !IsBlocked(p.encoding));
+  const DType temporary = IsBlocked(p.encoding) ? dtype : DType::kF32;
+  const TensorRef c = direct ? out : lowering.AllocateTemporary(temporary, ShapeOf(out.view));
+  const DType c_type = c.view.dtype;
+  THRESHER_ASSIGN(const TensorRef bias, BiasOf(product, c_type, lowering));
+  TensorRef residual = AsType(c_type, lowering.Ref(product.residual), product.residual, lowering);
+  if (residual.buffer >= 0) {
+    int64_t rows;
+    residual = DistinctRows(residual, &rows, &p.ldr, lowering);
+  }
+  Step& step = lowering.AddStep(KernelId::kStoredProduct, {x, weight, bias, residual}, {c}, p);
+  const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+  const double c_size = static_cast<double>(SizeOf(c_type));
+  const bool biased = bias.buffer >= 0, added = residual.buffer >= 0;
+  const double per_element = (biased ? 1 : 0) + (added ? 1 : 0) + (p.activation != kernels::Activation::kNone ? 1 : 0);
+  step.flops = m * n * (2 * k + per_element);
+  step.bytes = static_cast<double>(SizeOf(dtype)) * m * k + static_cast<double>(EncodedBytes(p.encoding, p.k * p.n)) +
+               c_size * (m * n * (added ? 2 : 1) + (biased ? n : 0));
+  if (!direct) lowering.AddStep(KernelId::kCast, {c}, {out});
+  return Status::Ok();
+}
 
 Status LowerStoredProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering) {
   const Graph& graph = lowering.graph();
@@ -137,7 +162,8 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
   p.encoding = factors.weight;
   p.allow_tf32 = lowering.allow_tf32();
   p.activation = kernels::ParseActivation(GetAttr<std::string>(attrs, "activation", "none")).value();
-  const TensorRef x = DistinctRows(As(dtype, lowering.Ref(product.x), product.x, lowering), &p.m, &p.lda, lowering);
+  p.residual_first = GetAttr<bool>(attrs, "residual_first", false);
+  const TensorRef x = DistinctRows(AsType(dtype, lowering.Ref(product.x), product.x, lowering), &p.m, &p.lda, lowering);
 
   TensorRef weight;
   if (graph.is_constant(product.weights[0])) {
@@ -150,50 +176,7 @@ Status LowerStoredProduct(const Product& product, const Attrs& attrs, const Tens
     p.transpose_b = nk != turned;
   }
 
-  // Results are of the rows' type or, but for weights in blocks, f32.
-  const bool typed = out.view.dtype == dtype || (out.view.dtype == DType::kF32 && !IsBlocked(p.encoding));
-  // An activation behind the residual is a step of its own.
-  const bool late = product.residual != kNoValue && GetAttr<bool>(attrs, "residual_first", false) &&
-                    p.activation != kernels::Activation::kNone;
-  const std::optional<kernels::UnaryOp> activation = kernels::ParseUnary(kernels::Name(p.activation));
-  if (late && !activation) {
-    return Unsupported("the device has no " + std::string(kernels::Name(p.activation)) + " behind a residual");
-  }
-  if (late) p.activation = kernels::Activation::kNone;
-  const bool direct = typed && !late;
-  const DType temporary = IsBlocked(p.encoding) ? dtype : DType::kF32;
-  const TensorRef c = direct ? out : lowering.AllocateTemporary(temporary, ShapeOf(out.view));
-  const DType c_type = c.view.dtype;
-  THRESHER_ASSIGN(const TensorRef bias, BiasOf(product, c_type, lowering));
-  TensorRef residual = As(c_type, lowering.Ref(product.residual), product.residual, lowering);
-  if (residual.buffer >= 0) {
-    int64_t rows;
-    residual = DistinctRows(residual, &rows, &p.ldr, lowering);
-  }
-  Step& step = lowering.AddStep(KernelId::kStoredProduct, {x, weight, bias, residual}, {c}, p);
-  const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-  const double c_size = static_cast<double>(SizeOf(c_type));
-  const bool biased = bias.buffer >= 0, added = residual.buffer >= 0;
-  const double per_element = (biased ? 1 : 0) + (added ? 1 : 0) + (p.activation != kernels::Activation::kNone ? 1 : 0);
-  step.flops = m * n * (2 * k + per_element);
-  step.bytes = static_cast<double>(SizeOf(dtype)) * m * k + static_cast<double>(EncodedBytes(p.encoding, p.k * p.n)) +
-               c_size * (m * n * (added ? 2 : 1) + (biased ? n : 0));
-  if (!late) {
-    if (!direct) lowering.AddStep(KernelId::kCast, {c}, {out});
-    return Status::Ok();
-  }
-  const auto as_f32 = [&](const TensorRef& ref) {
-    if (ref.view.dtype == DType::kF32) return ref;
-    const TensorRef wide = lowering.AllocateTemporary(DType::kF32, ShapeOf(ref.view));
-    lowering.AddStep(KernelId::kCast, {ref}, {wide});
-    return wide;
-  };
-  const TensorRef sum = as_f32(c);
-  const bool stored = out.view.dtype == DType::kF32;
-  const TensorRef to = stored ? out : lowering.AllocateTemporary(DType::kF32, ShapeOf(out.view));
-  lowering.AddStep(KernelId::kUnary, {sum}, {to}, kernels::UnaryParams{*activation});
-  if (!stored) lowering.AddStep(KernelId::kCast, {to}, {out});
-  return Status::Ok();
+  return AddStoredProduct(product, p, x, weight, out, lowering);
 }
 
 // One product of a batch is a [m, k] and b [k, n], the last two dimensions of both.
@@ -211,7 +194,7 @@ Status LowerStoredMatmul(const TensorRef& a_batch, const TensorRef& b_batch, con
   p.encoding = EncodingOfFloat(dtype);
   p.allow_tf32 = lowering.allow_tf32();
   const TensorRef a = Dense(a_batch, &p.transpose_a, &p.lda, lowering);
-  const TensorRef b = Dense(As(dtype, b_batch, kNoValue, lowering), &p.transpose_b, &p.ldb, lowering);
+  const TensorRef b = Dense(AsType(dtype, b_batch, kNoValue, lowering), &p.transpose_b, &p.ldb, lowering);
   p.stride_a = BatchStride(a.view);
   p.stride_b = BatchStride(b.view);
   lowering.AddStep(KernelId::kStoredProduct, {a, b, {}, {}}, {out}, p);

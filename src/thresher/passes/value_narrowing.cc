@@ -23,8 +23,11 @@ struct Row {
 
 const Row* RowOf(std::string_view op) {
   static const std::vector<Row> rows = {
-      {"linear", {0, 3}}, {"linears", {0}},     {"matmul", {0, 1}},  {"layer_norm", {0, 3}}, {"rms_norm", {0, 2}},
-      {"softmax", {0}},   {"log_softmax", {0}}, {"sdpa", {0, 1, 2}}, {"rotary", {0}},
+      {"linear", {0, 3}},         {"linears", {0}},     {"matmul", {0, 1}},
+      {"layer_norm", {0, 3}},     {"rms_norm", {0, 2}}, {"softmax", {0}},
+      {"log_softmax", {0}},       {"sdpa", {0, 1, 2}},  {"rotary", {0}},
+      {"convolution", {0, 3}},    {"max_pool", {0}},    {"avg_pool", {0}},
+      {"adaptive_avg_pool", {0}}, {"resize", {0}},
   };
   const auto row = std::find_if(rows.begin(), rows.end(), [op](const Row& r) { return r.op == op; });
   return row == rows.end() ? nullptr : &*row;
@@ -70,7 +73,7 @@ class Narrower {
     if (node.op->name == "sdpa" && GetAttr<std::string>(node.attrs, "precision", "fp32") == Name(Precision::kBf16)) {
       return DType::kBF16;
     }
-    if (node.op->name != "linear" && node.op->name != "linears") return std::nullopt;
+    if (node.op->name != "linear" && node.op->name != "linears" && node.op->name != "convolution") return std::nullopt;
     const Value& weight = graph_.value(node.inputs[1]);
     const std::optional<Precision> precision = ParsePrecision(
         GetAttr<std::string>(node.attrs, "precision", std::string(Name(StoredPrecision(StoredAs(weight))))));

@@ -163,16 +163,29 @@ TensorRef Lowering::StoredWeight(const std::vector<ValueId>& ids, bool transpose
   int64_t n = 0;
   for (const ValueId id : ids) n += matrices.emplace_back(WeightStore::MatrixOf(graph_.value(id), transposed)).n;
   const int64_t k = graph_.value(ids.front()).shape[transposed ? 1 : 0];
-  const Result<WeightStore::Packed> result =
-      weights_.GetRows(matrices, k, transposed, encoding, group, options_.num_threads);
+  return AddRows(weights_.GetRows(matrices, k, transposed, encoding, group, options_.num_threads), encoding, {n, k});
+}
+
+TensorRef Lowering::StoredParts(ValueId id, const std::vector<int64_t>& offsets, const Weight& layout,
+                                Encoding encoding) {
+  const int64_t per_piece = 16 / EncodedBytes(encoding, 1);
+  const int64_t row = (layout.k + per_piece - 1) / per_piece * per_piece;
+  TensorRef ref =
+      AddRows(weights_.GetRowsOfParts(graph_.value(id), offsets, layout, encoding, row, options_.num_threads), encoding,
+              {static_cast<int64_t>(offsets.size()) * layout.n, row});
+  ref.view.shape[1] = layout.k;
+  return ref;
+}
+
+TensorRef Lowering::AddRows(const Result<WeightStore::Packed>& result, Encoding encoding, const Dims& shape) {
   if (!result.ok() && status_.ok()) status_ = result.status();
   TensorRef ref;
   // Blocks have no type.
   DType dtype = DType::kF32;
   if (encoding == Encoding::kBf16) dtype = DType::kBF16;
   if (encoding == Encoding::kF16) dtype = DType::kF16;
-  ref.view = MakeView(nullptr, dtype, {n, k});
-  ref.buffer = NewBuffer(Buffer::Kind::kConstant, EncodedBytes(encoding, n * k));
+  ref.view = MakeView(nullptr, dtype, shape);
+  ref.buffer = NewBuffer(Buffer::Kind::kConstant, EncodedBytes(encoding, NumElements(shape)));
   buffers_.back().blocked = IsBlocked(encoding);
   if (result.ok()) {
     buffers_.back().data = result.value().data;

@@ -80,6 +80,9 @@ class Lowering {
   // Constant matrices, stored [N, K] if `transposed` and else [K, N], as the rows [N, K] of one in the encoding: the
   // constant itself where it is that. `group` numbers share a scale where that is one of blocks. Shared between plans.
   TensorRef StoredWeight(const std::vector<ValueId>& ids, bool transposed, Encoding encoding, int64_t group);
+  // The same for the groups of a convolution, in an encoding without blocks: WeightStore::GetRowsOfParts. Rows are so
+  // far apart that each begins at a multiple of 16 bytes.
+  TensorRef StoredParts(ValueId id, const std::vector<int64_t>& offsets, const Weight& layout, Encoding encoding);
   // What another node made of `id` in the form that `tag` names, and keeps for all that want the same; no buffer if
   // there is none yet.
   TensorRef& Derived(ValueId id, int tag) { return derived_[{id, tag}]; }
@@ -100,6 +103,7 @@ class Lowering {
 
  private:
   friend class PlanBuilder;
+  TensorRef AddRows(const Result<WeightStore::Packed>& result, Encoding encoding, const Dims& shape);
   TensorRef AddPacked(const Result<WeightStore::Packed>& result);
   TensorRef AddConstantBytes(DType dtype, const Dims& shape, std::shared_ptr<const void> data);
   Step& AddStepBytes(KernelId kernel, std::vector<TensorRef> inputs, const std::vector<TensorRef>& outputs,

@@ -30,11 +30,12 @@ void RunParts(int64_t bytes, int num_threads, FunctionRef<void(int part, int num
 Status StoreRow(const Weight& weight, int64_t j, Encoding encoding, int64_t group, std::vector<float>& numbers,
                 std::byte* to) {
   const auto size = static_cast<int64_t>(numbers.size());
-  if (weight.stride_k == 1 && encoding == weight.encoding) {
+  const bool dense = weight.stride_k == 1 && (weight.taps == 1 || weight.stride_tap * weight.taps == weight.k);
+  if (dense && encoding == weight.encoding) {
     std::memcpy(to, weight.At(0, j), static_cast<size_t>(EncodedBytes(encoding, size)));
     return Status::Ok();
   }
-  if (weight.stride_k == 1) {
+  if (dense) {
     kernels::DecodeNumbers(weight.encoding, weight.At(0, j), size, numbers.data());
   } else {
     for (int64_t i = 0; i < size; ++i) {
@@ -197,39 +198,14 @@ Result<WeightStore::Packed> WeightStore::GetRows(std::span<const Matrix> matrice
   Key key{{}, k, transposed, StoredPrecision(encoding), "rows of " + std::to_string(group)};
   for (const Matrix& matrix : matrices) std::get<0>(key).emplace_back(IdentityOf(matrix, k), matrix.n);
   const auto join = [&]() -> Result<Entry> {
-    int64_t n = 0, source_bytes = 0;
+    std::vector<Weight> weights;
     std::vector<std::shared_ptr<const void>> held;
     for (const Matrix& matrix : matrices) {
       THRESHER_ASSIGN(held.emplace_back(), Hold(matrix.constant));
-      n += matrix.n;
-      source_bytes += EncodedBytes(matrix.encoding, k * matrix.n);
+      weights.push_back(DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding));
     }
-    const int64_t row_bytes = EncodedBytes(encoding, k);
-    const std::shared_ptr<void> memory = [&] {
-      const std::lock_guard lock(mutex_);
-      return memory_.Allocate(n * row_bytes);
-    }();
-    auto* const data = static_cast<std::byte*>(memory.get());
-    std::mutex failure;
-    Status status;
-    RunParts(source_bytes + n * row_bytes, num_threads, [&](int part, int num_parts) {
-      std::vector<float> numbers(static_cast<size_t>(k));
-      int64_t first = 0;
-      for (const Matrix& matrix : matrices) {
-        const Weight weight = DenseWeight(matrix.constant.data, k, matrix.n, transposed, matrix.encoding);
-        for (int64_t j = matrix.n * part / num_parts; j < matrix.n * (part + 1) / num_parts; ++j) {
-          Status stored = StoreRow(weight, j, encoding, group, numbers, data + (first + j) * row_bytes);
-          if (stored.ok()) continue;
-          const std::lock_guard lock(failure);
-          status = std::move(stored);
-          return;
-        }
-        first += matrix.n;
-      }
-    });
-    THRESHER_TRY(status);
     Entry entry;
-    entry.packed = {memory, data, n * row_bytes};
+    THRESHER_ASSIGN(entry.packed, StoreRows(weights, encoding, group, k, num_threads));
     for (const Matrix& matrix : matrices) {
       if (matrix.constant.is_weight) entry.sources.push_back(matrix.constant.owner);
     }
@@ -237,6 +213,69 @@ Result<WeightStore::Packed> WeightStore::GetRows(std::span<const Matrix> matrice
   };
   THRESHER_ASSIGN(const Entry entry, entries_.Get(key, join));
   return entry.packed;
+}
+
+Result<WeightStore::Packed> WeightStore::GetRowsOfParts(const Value& value, std::span<const int64_t> offsets,
+                                                        Weight layout, Encoding encoding, int64_t row_numbers,
+                                                        int num_threads) {
+  layout.encoding = StoredAs(value);
+  std::string text = "rows of " + std::to_string(row_numbers);
+  for (const int64_t number : {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap}) {
+    text += " " + std::to_string(number);
+  }
+  const Matrix whole{value.constant, NumElements(value.shape), layout.encoding};
+  Key key{{{IdentityOf(whole, 1), layout.n}}, layout.k, false, StoredPrecision(encoding), text};
+  for (const int64_t offset : offsets) std::get<0>(key).emplace_back(Identity{}, offset);
+  const auto store = [&]() -> Result<Entry> {
+    THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
+    std::vector<Weight> weights;
+    for (const int64_t offset : offsets) {
+      layout.data = static_cast<const std::byte*>(value.constant.data) + EncodedBytes(layout.encoding, offset);
+      weights.push_back(layout);
+    }
+    Entry entry;
+    THRESHER_ASSIGN(entry.packed, StoreRows(weights, encoding, 0, row_numbers, num_threads));
+    if (value.constant.is_weight) entry.sources.push_back(value.constant.owner);
+    return entry;
+  };
+  THRESHER_ASSIGN(const Entry entry, entries_.Get(key, store));
+  return entry.packed;
+}
+
+Result<WeightStore::Packed> WeightStore::StoreRows(std::span<const Weight> weights, Encoding encoding, int64_t group,
+                                                   int64_t row_numbers, int num_threads) {
+  int64_t n = 0, source_bytes = 0;
+  for (const Weight& weight : weights) {
+    n += weight.n;
+    source_bytes += EncodedBytes(weight.encoding, weight.k * weight.n);
+  }
+  const int64_t row_bytes = EncodedBytes(encoding, row_numbers);
+  const std::shared_ptr<void> memory = [&] {
+    const std::lock_guard lock(mutex_);
+    return memory_.Allocate(n * row_bytes);
+  }();
+  auto* const data = static_cast<std::byte*>(memory.get());
+  std::mutex failure;
+  Status status;
+  RunParts(source_bytes + n * row_bytes, num_threads, [&](int part, int num_parts) {
+    std::byte* first = data;
+    for (const Weight& weight : weights) {
+      std::vector<float> numbers(static_cast<size_t>(weight.k));
+      const int64_t used = EncodedBytes(encoding, weight.k);
+      for (int64_t j = weight.n * part / num_parts; j < weight.n * (part + 1) / num_parts; ++j) {
+        std::byte* const row = first + j * row_bytes;
+        std::fill(row + used, row + row_bytes, std::byte{0});
+        Status stored = StoreRow(weight, j, encoding, group, numbers, row);
+        if (stored.ok()) continue;
+        const std::lock_guard lock(failure);
+        status = std::move(stored);
+        return;
+      }
+      first += weight.n * row_bytes;
+    }
+  });
+  THRESHER_TRY(status);
+  return Packed{memory, data, n * row_bytes};
 }
 
 Result<WeightError> WeightStore::GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,

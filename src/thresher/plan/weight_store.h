@@ -65,6 +65,11 @@ class WeightStore {
   Result<Packed> GetRows(std::span<const Matrix> matrices, int64_t k, bool transposed, Encoding encoding, int64_t group,
                          int num_threads = 1);
 
+  // The same for matrices within one constant, as GetPackedParts() has them, in an encoding without blocks. Rows are
+  // row_numbers apart, with zeros behind their own.
+  Result<Packed> GetRowsOfParts(const Value& value, std::span<const int64_t> offsets, Weight layout, Encoding encoding,
+                                int64_t row_numbers, int num_threads = 1);
+
   // What a k x n matrix would lose in another precision. Measured on first use, once.
   Result<WeightError> GetError(const Matrix& matrix, int64_t k, bool transposed, Precision precision,
                                int num_threads = 1);
@@ -113,6 +118,9 @@ class WeightStore {
   std::optional<Packed> FindPart(const Digest& name, int64_t bytes) const;
   // The panels of the matrices, one after the other.
   Packed Pack(std::span<const Weight> weights, Precision precision, int num_threads);
+  // The columns of the matrices as rows of so many numbers.
+  Result<Packed> StoreRows(std::span<const Weight> weights, Encoding encoding, int64_t group, int64_t row_numbers,
+                           int num_threads);
   using ErrorKey = std::tuple<Identity, int64_t, int64_t, bool, Precision>;
   struct ErrorEntry {
     WeightError error;

@@ -256,6 +256,59 @@ TEST(AttentionKernel, RowsThatAreMaskedWhole) {
   Check(c, MaskView(bools.data(), DType::kBool, {1, 1, 20, 70}, c));
 }
 
+// Keys beyond those that a mask shows, but for the rest of their tiles, are not read: what lies there is of no account.
+TEST(AttentionKernel, KeysThatAMaskHidesAreNotRead) {
+  constexpr int64_t kKeys = 272, kQueries = 20, kDepth = 32, kFirst = 140, kLast = 180;
+  for (const DType dtype : kTypes) {
+    for (const DType mask_type : {DType::kBool, DType::kF32, DType::kBF16}) {
+      for (const bool one_row : {true, false}) {
+        SCOPED_TRACE(std::string(Name(dtype)) + ", mask " + std::string(Name(mask_type)) +
+                     (one_row ? ", one row" : ""));
+        const int64_t mask_rows = one_row ? 1 : kQueries;
+        std::vector<float> numbers(static_cast<size_t>(mask_rows * kKeys), -kInf);
+        std::vector<uint8_t> truths(numbers.size(), 0);
+        for (int64_t row = 0; row < mask_rows; ++row) {
+          // Rows see different keys; all of them together the first and the last.
+          for (int64_t key = kFirst + row; key < kLast - mask_rows + row + 1; ++key) {
+            numbers[static_cast<size_t>(row * kKeys + key)] = 0.25f;
+            truths[static_cast<size_t>(row * kKeys + key)] = 1;
+          }
+        }
+        StoredFloats floats(numbers, mask_type == DType::kBool ? DType::kF32 : mask_type);
+        alignas(16) uint8_t stored[kQueries * kKeys];
+        std::copy(truths.begin(), truths.end(), stored);
+        View mask = MakeView(mask_type == DType::kBool ? static_cast<void*>(stored) : floats.data(), mask_type,
+                             {1, 1, mask_rows, kKeys});
+        mask.shape[2] = kQueries;
+        if (one_row) mask.strides[2] = 0;
+        mask.strides[0] = mask.strides[1] = 0;
+        std::vector<float> results[2];
+        for (const bool broken : {false, true}) {
+          std::vector<float> k = RandomFloats(kKeys * kDepth, 2), v = RandomFloats(kKeys * kDepth, 3);
+          for (int64_t key = 0; key < kKeys; ++key) {
+            if (!broken || (key >= kFirst / 64 * 64 && key < kLast)) continue;
+            std::fill_n(k.begin() + key * kDepth, kDepth, std::nanf(""));
+            std::fill_n(v.begin() + key * kDepth, kDepth, std::nanf(""));
+          }
+          StoredFloats q(RandomFloats(2 * kQueries * kDepth, 1), dtype), keys(k, dtype), values(v, dtype);
+          StoredFloats out(std::vector<float>(2 * kQueries * kDepth, 9.0f), dtype);
+          View views[] = {MakeView(q.data(), dtype, {1, 2, kQueries, kDepth}),
+                          MakeView(keys.data(), dtype, {1, 1, kKeys, kDepth}),
+                          MakeView(values.data(), dtype, {1, 1, kKeys, kDepth}), mask,
+                          MakeView(out.data(), dtype, {1, 2, kQueries, kDepth})};
+          const SdpaParams params{0.2f, false, true, false};
+          Call call{static_cast<uint32_t>(KernelId::kSdpa), &params, sizeof params, views, 5};
+          std::vector<float> scratch(SdpaFamily::ScratchBytes(call) / sizeof(float), std::nanf(""));
+          call.scratch = scratch.data();
+          ASSERT_EQ(SdpaFamily::Launch(Launcher{broken ? Order::kBackward : Order::kForward}, call), "");
+          results[broken ? 1 : 0] = out.values();
+        }
+        ExpectClose(results[1], results[0], 0);
+      }
+    }
+  }
+}
+
 TEST(AttentionKernel, SaysWhatItDoesNotTake) {
   float some = 0;
   View views[5];

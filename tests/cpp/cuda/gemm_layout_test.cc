@@ -94,6 +94,15 @@ TEST(GemmLayout, EpiloguesDoWhatTheyCanAndLeaveTheRest) {
   EXPECT_FALSE(of(Activation::kRelu, true, true).adds_residual);
   EXPECT_TRUE(of(Activation::kRelu, true, true).residual);
   EXPECT_EQ(of(Activation::kRelu, true, true).activation, Activation::kNone);
+  // Or before it, which leaves nothing, or the activation alone.
+  g.residual_first = true;
+  EXPECT_TRUE(of(Activation::kRelu, true, true).adds_residual);
+  EXPECT_TRUE(of(Activation::kRelu, true, true).complete());
+  EXPECT_EQ(of(Activation::kRelu, true, true, false).activation, Activation::kRelu);
+  EXPECT_TRUE(of(Activation::kSilu, true, true).adds_residual);
+  EXPECT_EQ(of(Activation::kSilu, true, true).activation, Activation::kSilu);
+  EXPECT_FALSE(of(Activation::kSilu, true, true).residual);
+  g.residual_first = false;
   // That gelu is not the one by erf.
   EXPECT_EQ(of(Activation::kGelu, true, false).bits, kEpilogueBias);
   EXPECT_EQ(of(Activation::kGelu, true, false).activation, Activation::kGelu);

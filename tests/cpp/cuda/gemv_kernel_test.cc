@@ -83,6 +83,7 @@ struct Case {
   bool bias = true;
   bool residual = true;
   Activation activation = Activation::kNone;
+  bool residual_first = false;
 };
 
 void CheckGemv(const Case& c) {
@@ -100,6 +101,7 @@ void CheckGemv(const Case& c) {
     g.lda = g.ldb = lda, g.ldc = g.ldr = ldc;
     g.transpose_b = true;
     g.activation = c.activation;
+    g.residual_first = c.residual_first;
     g.encoding = *EncodingOf(c.type);
     g.type = c.type, g.c_type = c.c_type;
     g.a = a.data(), g.b = b.data(), g.c = out.data();
@@ -123,8 +125,9 @@ void CheckGemv(const Case& c) {
           sum += product;
           absolute += std::abs(product);
         }
-        double want = Activated(c.activation, sum);
-        if (c.residual) want += residual[count(row * ldc + col)];
+        const double added = c.residual ? residual[count(row * ldc + col)] : 0;
+        const double want =
+            c.residual_first ? Activated(c.activation, sum + added) : Activated(c.activation, sum) + added;
         const double allowed =
             2e-7 * std::sqrt(static_cast<double>(c.k)) * absolute + 1e-6 + Unit(c.c_type) * (std::abs(want) + 1e-3);
         ASSERT_NEAR(x, want, allowed) << row << ", " << col;
@@ -165,6 +168,7 @@ TEST(GemvKernel, EveryActivationWithAndWithoutBiasAndResidual) {
     for (const bool bias : {false, true}) {
       for (const bool residual : {false, true}) {
         CheckGemv({2, 11, 40, DType::kF32, DType::kF32, 8, bias, residual, static_cast<Activation>(i)});
+        CheckGemv({2, 11, 40, DType::kF32, DType::kF32, 8, bias, residual, static_cast<Activation>(i), true});
       }
     }
   }

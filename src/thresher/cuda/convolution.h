@@ -1,0 +1,188 @@
+// Convolutions on a device: which kernel takes which operands, and how many blocks.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "thresher/cuda/call.h"
+#include "thresher/cuda/convolution_kernel.h"
+#include "thresher/cuda/convolution_result.h"
+#include "thresher/cuda/convolution_windows.h"
+#include "thresher/cuda/depthwise_kernel.h"
+#include "thresher/cuda/rows.h"
+
+namespace thresher::cuda {
+
+// With fewer tiles than this a device has processors left, so that blocks share the sums of a tile where these are
+// long.
+inline constexpr int64_t kEnoughTiles = 128;
+inline constexpr int64_t kLeastSplitSteps = 8;  // of each block that shares
+
+struct ConvolutionFamily {
+  static constexpr KernelId kKernels[] = {KernelId::kConvolution, KernelId::kDepthwise};
+
+  static Verdict Check(const Call& call) {
+    if (Verdict verdict = Fits(call, sizeof(kernels::ConvolutionParams), 5); !verdict.ok()) return verdict;
+    if (Verdict verdict = AllFloats(call); !verdict.ok()) return verdict;
+    const View *x = call.views, *weight = x + 1, *residual = x + 3, *out = x + 4;
+    const bool product = call.kernel() == KernelId::kConvolution;
+    const bool typed = !product || (weight->dtype == x->dtype && (out->dtype == x->dtype || out->dtype == DType::kF32));
+    if (!typed || (residual->rank != 0 && residual->dtype != out->dtype)) {
+      return Unsupported(std::string(Name(call.kernel())) +
+                         ": expected x and weight of one type, the result of that or f32, and a residual of the "
+                         "result's type, got " +
+                         std::string(Name(x->dtype)) + ", " + std::string(Name(weight->dtype)) + ", " +
+                         std::string(Name(out->dtype)) + " and " + std::string(Name(residual->dtype)));
+    }
+    return CheckWindows(call);
+  }
+
+  static size_t ScratchBytes(const Call& call) {
+    if (call.kernel() == KernelId::kDepthwise) return 0;
+    const ConvolutionWork work = WorkOf(call);
+    if (work.splits == 1) return 0;
+    return static_cast<size_t>(work.splits * work.result.rows * work.result.cols) * sizeof(float);
+  }
+
+  template <class Launcher>
+  static auto Launch(Launcher&& launch, const Call& call) {
+    if (call.last().size() == 0) return launch.Nothing();
+    if (call.kernel() == KernelId::kDepthwise) return LaunchDepthwise(launch, call);
+    ConvolutionWork work = WorkOf(call);
+    if (work.splits > 1) work.result.partial = static_cast<float*>(call.scratch);
+    auto result = LaunchProduct(launch, call.views[0].dtype, work);
+    if (work.splits == 1 || result != launch.Nothing()) return result;
+    ConvolutionMergeKernel merge{work.result, work.splits};
+    Shape shape;
+    shape.width = ConvolutionMergeKernel::kMostThreads;
+    shape.blocks = AtMostBlocks(DivideUp(work.result.rows * work.result.cols, shape.width));
+    return launch(shape, merge);
+  }
+
+ private:
+  template <class Half>
+  using Wide = ConvolutionKernel<Half, 4, 4, 2, 4>;  // 128 positions, 128 outputs
+  template <class Half>
+  using Tall = ConvolutionKernel<Half, 4, 4, 2, 2>;  // 128 and 64
+  template <class Half>
+  using Small = ConvolutionKernel<Half, 2, 4, 2, 2>;  // 64 and 64
+  template <class Half>
+  using Narrow = ConvolutionKernel<Half, 2, 4, 4, 1>;  // 128 and 32
+
+  enum class Tiling { kWide, kTall, kSmall, kNarrow };
+
+  static Tiling TilingOf(const ConvolutionWork& work) {
+    if (work.n <= Narrow<Bf16>::kCols) return Tiling::kNarrow;
+    if (work.n > Tall<Bf16>::kCols && work.Tiles(Wide<Bf16>::kRows, Wide<Bf16>::kCols) >= kEnoughTiles) {
+      return Tiling::kWide;
+    }
+    return work.Tiles(Tall<Bf16>::kRows, Tall<Bf16>::kCols) >= kEnoughTiles ? Tiling::kTall : Tiling::kSmall;
+  }
+
+  // What does not depend on where operands lie is the same when the plan is made.
+  static ConvolutionWork WorkOf(const Call& call) {
+    const auto& p = call.as<kernels::ConvolutionParams>();
+    const View &x = call.views[0], &weight = call.views[1];
+    ConvolutionWork work{};
+    work.windows = ConvolutionWindows::Of(p);
+    work.result = ConvolutionResult::Of(p, call.views);
+    work.x = x.data;
+    work.weight = weight.data;
+    work.ldb = weight.strides[0];
+    work.n = static_cast<int32_t>(p.n);
+    work.groups = static_cast<int32_t>(p.shape.groups);
+    work.splits = 1;
+    const bool halves = x.dtype != DType::kF32;
+    const int64_t piece = halves ? 8 : 4;
+    work.x_pieces = IsAligned(x.data) && p.shape.channels % piece == 0;
+    for (int d = 0; d + 1 < x.rank; ++d) work.x_pieces &= x.shape[d] == 1 || x.strides[d] % piece == 0;
+    work.weight_pieces = IsAligned(weight.data) && work.ldb % piece == 0;
+    int64_t tiles, steps;
+    if (halves) {
+      const bool narrow = TilingOf(work) == Tiling::kNarrow, small = TilingOf(work) == Tiling::kSmall;
+      if (!narrow && !small) return work;
+      tiles = narrow ? work.Tiles(Narrow<Bf16>::kRows, Narrow<Bf16>::kCols)
+                     : work.Tiles(Small<Bf16>::kRows, Small<Bf16>::kCols);
+      steps = DivideUp(p.k, Small<Bf16>::kStep);
+    } else {
+      tiles = work.Tiles(ConvolutionF32Kernel::kRows, ConvolutionF32Kernel::kCols);
+      steps = DivideUp(p.k, ConvolutionF32Kernel::kStep);
+    }
+    if (tiles < kEnoughTiles) {
+      const int64_t wanted = std::min(DivideUp(2 * kEnoughTiles, tiles), steps / kLeastSplitSteps);
+      work.splits = static_cast<int32_t>(std::max<int64_t>(wanted, 1));
+    }
+    return work;
+  }
+
+  template <class Kernel, class Launcher>
+  static auto LaunchTiles(Launcher&& launch, const ConvolutionWork& work) {
+    Shape shape;
+    shape.width = Kernel::kMostThreads;
+    shape.shared_floats = Kernel::kSharedWords;
+    shape.blocks = AtMostBlocks(work.Tiles(Kernel::kRows, Kernel::kCols));
+    return launch(shape, Kernel{work});
+  }
+
+  template <class Half, class Launcher>
+  static auto LaunchHalves(Launcher&& launch, const ConvolutionWork& work) {
+    ConvolutionWork whole = work;
+    whole.splits = 1;
+    switch (TilingOf(whole)) {
+      case Tiling::kWide:
+        return LaunchTiles<Wide<Half>>(launch, work);
+      case Tiling::kTall:
+        return LaunchTiles<Tall<Half>>(launch, work);
+      case Tiling::kSmall:
+        return LaunchTiles<Small<Half>>(launch, work);
+      default:
+        return LaunchTiles<Narrow<Half>>(launch, work);
+    }
+  }
+
+  template <class Launcher>
+  static auto LaunchProduct(Launcher&& launch, DType dtype, const ConvolutionWork& work) {
+    if (dtype == DType::kBF16) return LaunchHalves<Bf16>(launch, work);
+    if (dtype == DType::kF16) return LaunchHalves<Fp16>(launch, work);
+    return LaunchTiles<ConvolutionF32Kernel>(launch, work);
+  }
+
+  template <class Launcher>
+  static auto LaunchDepthwise(Launcher&& launch, const Call& call) {
+    const auto& p = call.as<kernels::ConvolutionParams>();
+    const View& x = call.views[0];
+    const int64_t piece = x.dtype == DType::kF32 ? 4 : 8;
+    bool lanes = p.n == 1 && p.shape.channels == 1 && p.shape.groups % piece == 0 && IsAligned(x.data);
+    for (int d = 0; d + 1 < x.rank; ++d) lanes &= x.shape[d] == 1 || x.strides[d] % piece == 0;
+    if (!lanes) return LaunchDepthwiseOf<1>(launch, call);
+    if (piece == 4) return LaunchDepthwiseOf<4>(launch, call);
+    return LaunchDepthwiseOf<8>(launch, call);
+  }
+
+  template <int kLanes, class Launcher>
+  static auto LaunchDepthwiseOf(Launcher&& launch, const Call& call) {
+    const auto& p = call.as<kernels::ConvolutionParams>();
+    using Kernel = DepthwiseKernel<kLanes>;
+    Kernel kernel{};
+    kernel.windows = ConvolutionWindows::Of(p);
+    kernel.result = ConvolutionResult::Of(p, call.views);
+    kernel.x = call.views[0].data;
+    kernel.weight = call.views[1].data;
+    kernel.x_dtype = call.views[0].dtype;
+    kernel.weight_dtype = call.views[1].dtype;
+    kernel.taps = static_cast<int32_t>(WindowsOf(p).taps());
+    kernel.group_inputs = static_cast<int32_t>(p.shape.channels);
+    kernel.group_outputs = Divisor::By(p.n);
+    const int64_t groups = kernel.result.cols / kLanes, runs = DivideUp(p.out_w, kDepthwisePositions);
+    kernel.lane_groups = groups;
+    kernel.line_runs = runs;
+    kernel.work = p.m / p.out_w * runs * groups;
+    Shape shape;
+    shape.width = Kernel::kMostThreads;
+    shape.blocks = AtMostBlocks(DivideUp(kernel.work, shape.width));
+    return launch(shape, kernel);
+  }
+};
+
+}  // namespace thresher::cuda
