@@ -29,8 +29,7 @@ inline constexpr float kSumBase = 0.0f;
 #endif
 inline constexpr int32_t kSumBaseBits = std::bit_cast<int32_t>(kSumBase);
 
-// Where sums begin for panels with a kShift: the codes of the row, 2^kShift times their sum, are too many in a group, or
-// in its first or second half.
+// Sums begin at kSumBase less 2^kShift times the sum of the row's codes: of a group, or of either half of it.
 enum RowStart : size_t { kStart3, kStart4, kStart7, kStartFirst5, kStartSecond5, kRowStarts };
 
 // 32 elements of a row.
