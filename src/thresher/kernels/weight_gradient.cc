@@ -104,14 +104,13 @@ void CopyPositions(const float* in, ptrdiff_t position, ptrdiff_t channel, size_
     }
     return;
   }
-  if (position == 1 && channel > 0) {
+  if (position == 1 && channel > 0 && positions >= 4) {
     for (; done + 4 <= channels; done += 4) {
       const float* const from = in + static_cast<ptrdiff_t>(done) * channel;
-      size_t i = 0;
-      for (; i + 4 <= positions; i += 4) Transpose4x4(from + i, static_cast<size_t>(channel), out + i * ld + done, ld);
-      for (; i < positions; ++i) {
-        for (size_t j = 0; j < 4; ++j)
-          out[i * ld + done + j] = from[static_cast<ptrdiff_t>(j) * channel + static_cast<ptrdiff_t>(i)];
+      // The last square may cover some of the one before.
+      for (size_t i = 0; i < positions; i += 4) {
+        const size_t at = std::min(i, positions - 4);
+        Transpose4x4(from + at, static_cast<size_t>(channel), out + at * ld + done, ld);
       }
     }
   }
@@ -453,7 +452,12 @@ class WeightSums {
       const Copies copies(w, Channels(), kLeastPiece);
       if (copies.piece > 0) return MultiplyPass({w, copies, true, Channels(), 0}, group, rows);
     }
-    for (size_t channels = std::min(whole, kMostPassChannels); channels > 0; channels = channels / 2 / lanes * lanes) {
+    // Passes of nearly equal size.
+    const auto cut = [&](size_t most) {
+      const size_t passes = (whole + most - 1) / most;
+      return (whole / lanes + passes - 1) / passes * lanes;
+    };
+    for (size_t channels = cut(kMostPassChannels); channels > 0; channels = channels / 2 / lanes * lanes) {
       const Copies copies(w, channels, kLeastPiece);
       if (copies.piece > 0) return MultiplyPass({w, copies, false, channels, 0}, group, rows);
     }
@@ -468,9 +472,11 @@ class WeightSums {
   void MultiplyPass(const Pass& pass, int64_t group, Range rows) {
     constexpr int64_t most_rows = kGradientFloats / (kMostPositions * kRowFloats) * kTileRows;
     const auto step = static_cast<int64_t>(pass.channels);
-    for (int64_t row = rows.begin; row < rows.end; row += most_rows) {
+    const int64_t passes = (rows.size() + most_rows - 1) / most_rows;
+    for (int64_t i = 0; i < passes; ++i) {
+      const Range own = PartRange(rows.size(), static_cast<int>(i), static_cast<int>(passes));
       for (int64_t channel = 0; channel < args_.windows.channels; channel += step) {
-        MultiplyBlocks(pass, group, {row, std::min(row + most_rows, rows.end)},
+        MultiplyBlocks(pass, group, {rows.begin + own.begin, rows.begin + own.end},
                        {channel, std::min(channel + step, args_.windows.channels)});
       }
     }
@@ -661,8 +667,18 @@ class WeightSums {
   float* const out_;
 };
 
-// Lines of one position are columns of one line.
-WeightGradientArgs Turned(const WeightGradientArgs& args) {
+// Whether dimensions d and 2 are one, whose positions are those of x.
+bool IsOneLine(const WeightGradientArgs& args, int d) {
+  const Windows& w = args.windows;
+  for (const int i : {d, 2}) {
+    if (w.kernel[i] != 1 || w.stride[i] != 1 || w.padding[i] != 0 || w.in[i] != w.out[i]) return false;
+  }
+  return w.x_strides[d] == w.in[2] * w.x_strides[2] && args.gradient_strides[d] == w.out[2] * args.gradient_strides[2];
+}
+
+// With lines as long as can be: lines of one position are columns of one line, and lines that follow one another are
+// one.
+WeightGradientArgs WithLongLines(const WeightGradientArgs& args) {
   WeightGradientArgs turned = args;
   Windows& w = turned.windows;
   for (int i = 0; i < 2 && w.in[2] == 1 && w.out[2] == 1 && w.kernel[2] == 1 && w.padding[2] == 0; ++i) {
@@ -675,11 +691,17 @@ WeightGradientArgs Turned(const WeightGradientArgs& args) {
     w.in[0] = w.out[0] = w.kernel[0] = w.stride[0] = w.dilation[0] = 1;
     w.padding[0] = 0;
   }
+  for (const int d : {1, 0}) {
+    if (!IsOneLine(turned, d)) break;
+    w.in[2] *= w.in[d];
+    w.out[2] *= w.out[d];
+    w.in[d] = w.out[d] = 1;
+  }
   return turned;
 }
 
 void WeightGradientUnits(const WeightGradientArgs& given, float* scratch, Range units) {
-  const WeightGradientArgs args = Turned(given);
+  const WeightGradientArgs args = WithLongLines(given);
   const int64_t positions = args.batch * args.windows.positions();
   const int64_t size = args.outputs * args.windows.taps() * args.windows.channels;
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
