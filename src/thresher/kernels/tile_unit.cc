@@ -85,7 +85,7 @@ void DotFloats(int c, int a, int b, const Read& read) {
   State& state = Product(c, a, b);
   const size_t columns = state.RowBytes(c) / sizeof(float);
   const size_t steps = state.Rows(b);
-  float right[kUnitRows][2 * kUnitRows];
+  float right[kUnitRows][2 * kUnitRows] = {};
   for (size_t k = 0; k < steps; ++k) {
     for (size_t j = 0; j < 2 * columns; ++j) right[k][j] = read(state.Row(b, k), j);
   }
