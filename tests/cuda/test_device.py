@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -131,3 +133,60 @@ def test_what_came_from_a_device_outlives_its_name(lab: Any) -> None:
     assert (out == 7).all()
     del stream
     event.synchronize()
+
+
+_FORKED = """
+import gc, os, sys
+import numpy as np
+from thresher import _engine, startup
+startup.initialize()
+library = sys.argv[1]
+_engine.profile_start()
+device = _engine.Device(library)
+stream, buffer, event = device.stream(), device.empty(64), device.event()
+graph = _engine.Graph()
+graph.set_outputs(graph.add("softmax", [graph.input("x", "f32", (4, 8))]))
+plan = _engine.Plan.build(graph, _engine.WeightStore(), device=device, graphs=True)
+x, y = np.zeros((4, 8), np.float32), np.zeros((4, 8), np.float32)
+for _ in range(3):
+    plan.run([x], [y])
+pid = os.fork()
+if pid == 0:
+    uses = {
+        "run": lambda: plan.run([x], [y]),
+        "open": lambda: _engine.Device(library),
+        "look": lambda: _engine.library_devices(library),
+        "allocate": lambda: device.empty(8),
+        "stream": lambda: device.stream(),
+        "event": lambda: device.event(),
+        "fill": lambda: stream.fill(buffer, 0, 8),
+        "record": lambda: stream.record(event),
+        "wait": lambda: event.synchronize(),
+    }
+    for name, use in uses.items():
+        try:
+            use()
+            print(name, "did not fail", flush=True)
+        except NotImplementedError as error:
+            print(name, "got a child that was forked from it" in str(error), flush=True)
+    _engine.profile_stop()
+    del uses, plan, stream, buffer, event, device  # nothing of the driver's is given back
+    gc.collect()
+    print("child", flush=True)
+    sys.exit(7)
+print("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+plan.run([x], [y])
+_engine.profile_stop()
+print("parent", float(y.sum()), flush=True)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.threads_after_fork
+def test_a_child_of_fork_is_told_so(gpu: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKED, gpu.library], capture_output=True, text=True, timeout=120, check=False
+    )
+    uses = ("run", "open", "look", "allocate", "stream", "event", "fill", "record", "wait")
+    lines = [*(f"{use} True" for use in uses), "child", "status 7", "parent 4.0"]
+    assert done.stdout.splitlines() == lines, done.stderr

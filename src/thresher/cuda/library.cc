@@ -207,6 +207,16 @@ thresher_device_result StreamSynchronize(thresher_stream* stream) {
 }
 
 thresher_device_result StreamWrap(thresher_device* device, void* handle, thresher_stream** stream) {
+  // The null stream, and two more that the runtime names, are those of the current device.
+  if (reinterpret_cast<uintptr_t>(handle) > reinterpret_cast<uintptr_t>(cudaStreamPerThread)) {
+    int owner = device->index;
+    THRESHER_DEVICE_TRY(
+        Check(cudaStreamGetDevice(static_cast<cudaStream_t>(handle), &owner), "asking a stream for its device"));
+    if (owner != device->index) {
+      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "expected a stream of cuda:" + std::to_string(device->index) +
+                                                        ", got one of cuda:" + std::to_string(owner));
+    }
+  }
   *stream = new (std::nothrow) thresher_stream{device, static_cast<cudaStream_t>(handle), false};
   return *stream != nullptr ? THRESHER_DEVICE_OK : Fail(THRESHER_DEVICE_NO_MEMORY, "no host memory is left");
 }

@@ -1,6 +1,7 @@
 #include "thresher/run/device_library.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -51,14 +52,49 @@ Status ToStatus(const Api& api, thresher_device_result result) {
   return {code, api.last_error()};
 }
 
+// A driver does not survive a fork(): in the child its calls fail, wait forever or worse, so none is made there, and
+// what the parent had is left alone.
+class Process {
+ public:
+  // Once a device has been looked for: whether this is the process that did so.
+  static bool IsDevices() { return forks_.load(std::memory_order_relaxed) == first_.load(std::memory_order_relaxed); }
+  static Status Check() {
+    if (IsDevices()) return Status::Ok();
+    return Unsupported(
+        "expected the process that has used the GPU first, got a child that was forked from it, in which CUDA does not "
+        "work; start processes with spawn or forkserver, or fork before a GPU is looked for");
+  }
+  // A device is looked for.
+  static Status Enter() {
+    static const bool watched = [] {
+      pthread_atfork(nullptr, nullptr, [] { forks_.fetch_add(1, std::memory_order_relaxed); });
+      return true;
+    }();
+    static_cast<void>(watched);
+    int nobody = -1;
+    first_.compare_exchange_strong(nobody, forks_.load(std::memory_order_relaxed));
+    return Check();
+  }
+
+ private:
+  static inline std::atomic<int> forks_{0};
+  static inline std::atomic<int> first_{-1};
+};
+
 class Event : public DeviceEvent {
  public:
   Event(const Api& api, thresher_event* event) : api_(api), event_(event) {}
-  ~Event() override { api_.event_destroy(event_); }
+  ~Event() override {
+    if (Process::IsDevices()) api_.event_destroy(event_);
+  }
 
-  Status Synchronize() override { return ToStatus(api_, api_.event_synchronize(event_)); }
+  Status Synchronize() override {
+    THRESHER_TRY(Process::Check());
+    return ToStatus(api_, api_.event_synchronize(event_));
+  }
   Result<double> NsSince(DeviceEvent& earlier) override {
     double ns = 0;
+    THRESHER_TRY(Process::Check());
     THRESHER_TRY(ToStatus(api_, api_.event_elapsed(static_cast<Event&>(earlier).event_, event_, &ns)));
     return ns;
   }
@@ -72,7 +108,9 @@ class Event : public DeviceEvent {
 class GraphOfLibrary : public DeviceGraph {
  public:
   GraphOfLibrary(const Api& api, thresher_graph* graph) : api_(api), graph_(graph) {}
-  ~GraphOfLibrary() override { api_.graph_destroy(graph_); }
+  ~GraphOfLibrary() override {
+    if (Process::IsDevices()) api_.graph_destroy(graph_);
+  }
   thresher_graph* get() const { return graph_; }
 
  private:
@@ -113,7 +151,7 @@ class ExactTimes {
     return {was_on_, obstacle_};
   }
   void Release() {
-    if (profile::EnabledForReports()) return;
+    if (profile::EnabledForReports() || !Process::IsDevices()) return;
     const std::lock_guard session(session_);
     if (state_.exchange(State::kNotAsked) == State::kOn) api_->times_end();
     const std::lock_guard lock(mutex_);
@@ -170,6 +208,7 @@ class LibraryDevice : public Device, public Target {
   }
   ~LibraryDevice() override {
     epoch_.reset();
+    if (!Process::IsDevices()) return;
     if (clock_stream_ != nullptr) api_.stream_destroy(clock_stream_);
     api_.close(device_);
   }
@@ -195,6 +234,7 @@ class LibraryDevice : public Device, public Target {
   Result<std::unique_ptr<DeviceStream>> CreateStream() override;
   Result<std::unique_ptr<DeviceStream>> WrapStream(void* handle) override;
   Result<bool> IsCapturing(void* handle) override {
+    THRESHER_TRY(Process::Check());
     int32_t capturing = 0;
     THRESHER_TRY(ToStatus(api_, api_.stream_capturing(device_, handle, &capturing)));
     return capturing != 0;
@@ -204,10 +244,14 @@ class LibraryDevice : public Device, public Target {
     return std::unique_ptr<DeviceEvent>(std::move(event));
   }
 
-  Status SetToolWindow(bool open) override { return ToStatus(api_, api_.window(device_, open ? 1 : 0)); }
+  Status SetToolWindow(bool open) override {
+    THRESHER_TRY(Process::Check());
+    return ToStatus(api_, api_.window(device_, open ? 1 : 0));
+  }
 
   Result<std::unique_ptr<Event>> NewEvent() {
     thresher_event* event = nullptr;
+    THRESHER_TRY(Process::Check());
     THRESHER_TRY(ToStatus(api_, api_.event_create(device_, &event)));
     return std::make_unique<Event>(api_, event);
   }
@@ -249,23 +293,26 @@ class LibraryDevice : public Device, public Target {
  private:
   Result<void*> AllocateBytes(size_t bytes) override {
     void* address = nullptr;
+    THRESHER_TRY(Process::Check());
     THRESHER_TRY(ToStatus(api_, api_.allocate(device_, bytes, &address)));
     profile::NoteAllocation(address, static_cast<int64_t>(bytes), number_);
     return address;
   }
   void ReleaseBytes(void* address, size_t bytes) override {
     profile::NoteRelease(address, static_cast<int64_t>(bytes), number_);
-    api_.release(device_, address);  // after a fault in a kernel it fails, and there is nothing left to release
+    if (Process::IsDevices())
+      api_.release(device_, address);  // after a fault in a kernel it fails, and there is nothing left to release
   }
   Result<void*> AllocateHostBytes(size_t bytes) override {
     void* address = nullptr;
+    THRESHER_TRY(Process::Check());
     THRESHER_TRY(ToStatus(api_, api_.allocate_host(device_, bytes, &address)));
     profile::NoteAllocation(address, static_cast<int64_t>(bytes));
     return address;
   }
   void ReleaseHostBytes(void* address, size_t bytes) override {
     profile::NoteRelease(address, static_cast<int64_t>(bytes));
-    api_.release_host(device_, address);
+    if (Process::IsDevices()) api_.release_host(device_, address);
   }
 
   const Api& api_;
@@ -296,18 +343,19 @@ class Stream : public DeviceStream {
          std::optional<void*> handle = std::nullopt)
       : api_(api), device_(std::move(device)), stream_(stream), number_(number), handle_(handle) {}
   ~Stream() override {
-    {
+    if (Process::IsDevices()) {
       const std::lock_guard lock(AllWaiting().mutex);
       AllWaiting().streams.erase(this);
     }
     try {
-      if (!pending_.empty() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK) static_cast<void>(Resolve());
+      if (!pending_.empty() && Process::IsDevices() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK)
+        static_cast<void>(Resolve());
     } catch (const std::exception&) {
       // Only records are lost: there was no memory for them.
     }
     pending_.clear();
     spare_.clear();
-    api_.stream_destroy(stream_);
+    if (Process::IsDevices()) api_.stream_destroy(stream_);
   }
 
   Status CopyToDevice(void* to, const void* host, size_t bytes) override {
@@ -329,12 +377,14 @@ class Stream : public DeviceStream {
   }
   Status Fill(void* to, uint8_t value, size_t bytes) override {
     if (bytes == 0) return Status::Ok();
+    THRESHER_TRY(Process::Check());
     const auto fill = [&] { return api_.fill(stream_, to, value, bytes); };
     if (!profile::Enabled()) return ToStatus(api_, fill());
     return Launch(profile::kLaunchStreamEvent, profile::NumberOf(SiteOfFill(bytes)), 0, fill, true);
   }
 
   Status Run(RunContext& context) override {
+    THRESHER_TRY(Process::Check());
     const SizedPlan& sized = context.sized;
     const Plan& plan = sized.plan();
     for (size_t s = 0; s < plan.steps.size(); ++s) {
@@ -356,12 +406,15 @@ class Stream : public DeviceStream {
   }
 
   Status Record(DeviceEvent& event) override {
+    THRESHER_TRY(Process::Check());
     return ToStatus(api_, api_.event_record(static_cast<Event&>(event).get(), stream_));
   }
   Status Wait(DeviceEvent& event) override {
+    THRESHER_TRY(Process::Check());
     return ToStatus(api_, api_.stream_wait(stream_, static_cast<Event&>(event).get()));
   }
   Status Synchronize() override {
+    THRESHER_TRY(Process::Check());
     THRESHER_TRY(ToStatus(api_, api_.stream_synchronize(stream_)));
     const std::lock_guard lock(pending_mutex_);
     return Resolve();
@@ -377,6 +430,7 @@ class Stream : public DeviceStream {
 
   Result<bool> IsCapturing() override { return handle_ ? device_->IsCapturing(*handle_) : capturing_; }
   Result<std::unique_ptr<DeviceGraph>> Capture(FunctionRef<Status()> work) override {
+    THRESHER_TRY(Process::Check());
     THRESHER_TRY(ToStatus(api_, api_.capture_begin(stream_)));
     capturing_ = true;
     const Status status = work();
@@ -389,6 +443,7 @@ class Stream : public DeviceStream {
     return made;
   }
   Status Launch(DeviceGraph& graph) override {
+    THRESHER_TRY(Process::Check());
     return ToStatus(api_, api_.graph_launch(static_cast<GraphOfLibrary&>(graph).get(), stream_));
   }
 
@@ -407,6 +462,7 @@ class Stream : public DeviceStream {
   Status Copy(thresher_copy_direction direction, const char* name, uint16_t event, void* to, const void* from,
               size_t bytes) {
     if (bytes == 0) return Status::Ok();
+    THRESHER_TRY(Process::Check());
     const auto copy = [&] { return api_.copy(stream_, static_cast<uint32_t>(direction), to, from, bytes); };
     if (!profile::Enabled()) return ToStatus(api_, copy());
     return Launch(event, profile::NumberOf(SiteOfCopy(name, bytes)), 0, copy, true);
@@ -521,6 +577,7 @@ class Stream : public DeviceStream {
 
 Result<std::unique_ptr<DeviceStream>> LibraryDevice::CreateStream() {
   thresher_stream* stream = nullptr;
+  THRESHER_TRY(Process::Check());
   THRESHER_TRY(ToStatus(api_, api_.stream_create(device_, &stream)));
   const std::lock_guard lock(clock_mutex_);
   return std::unique_ptr<DeviceStream>(
@@ -529,6 +586,7 @@ Result<std::unique_ptr<DeviceStream>> LibraryDevice::CreateStream() {
 
 Result<std::unique_ptr<DeviceStream>> LibraryDevice::WrapStream(void* handle) {
   thresher_stream* stream = nullptr;
+  THRESHER_TRY(Process::Check());
   THRESHER_TRY(ToStatus(api_, api_.stream_wrap(device_, handle, &stream)));
   const std::lock_guard lock(clock_mutex_);
   return std::unique_ptr<DeviceStream>(std::make_unique<Stream>(
@@ -538,6 +596,7 @@ Result<std::unique_ptr<DeviceStream>> LibraryDevice::WrapStream(void* handle) {
 }  // namespace
 
 void WaitForRecords() {
+  if (!Process::IsDevices()) return;
   const std::lock_guard lock(AllWaiting().mutex);
   for (Stream* const stream : AllWaiting().streams) stream->WaitForRecords();
   AllWaiting().streams.clear();
@@ -571,6 +630,7 @@ Result<std::shared_ptr<DeviceLibrary>> DeviceLibrary::FromTable(const thresher_d
 
 Result<int> DeviceLibrary::Count() const {
   int32_t count = 0;
+  THRESHER_TRY(Process::Enter());
   THRESHER_TRY(ToStatus(api_, api_.count(&count)));
   return static_cast<int>(count);
 }

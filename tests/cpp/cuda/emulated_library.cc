@@ -1,6 +1,7 @@
 #include "cuda/emulated_library.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -56,8 +57,17 @@ std::atomic<bool> window_open{false};
 std::atomic<bool> fail_next{false};
 thread_local thresher_graph* recorded = nullptr;
 
+// A driver that was asked for anything before a fork() is of no use to the child, nor may it be asked there.
+void MustBeItsProcess() {
+  static const pid_t process = getpid();
+  if (getpid() == process) return;
+  std::fprintf(stderr, "the emulator found: a call in a child that was forked from the process that used the device\n");
+  std::abort();
+}
+
 // What a device refuses to a thread while it records work of a stream.
 thresher_device_result Refused(const char* what) {
+  MustBeItsProcess();
   if (recorded == nullptr) return THRESHER_DEVICE_OK;
   recorded->spoilt = true;
   return Fail(THRESHER_DEVICE_FAILED, std::string("the emulator found: ") + what + " while a graph is captured");
@@ -66,6 +76,7 @@ thresher_device_result Refused(const char* what) {
 // Does the work, or leaves it to the graph that the stream records.
 template <class Work>
 thresher_device_result DoOrRecord(thresher_stream* stream, Work&& work) {
+  MustBeItsProcess();
   if (stream->recording != nullptr) {
     stream->recording->work.emplace_back(std::forward<Work>(work));
   } else if (stream->foreign != nullptr && stream->foreign->capturing) {
@@ -96,6 +107,7 @@ thresher_device_result Done(const std::string& problem) {
 
 template <class T, class... Args>
 thresher_device_result Make(T** object, Args... args) {
+  MustBeItsProcess();
   *object = new T{args...};
   ++objects;
   return THRESHER_DEVICE_OK;
@@ -103,6 +115,7 @@ thresher_device_result Make(T** object, Args... args) {
 
 template <class T>
 void Delete(T* object) {
+  MustBeItsProcess();
   delete object;
   --objects;
 }
@@ -185,6 +198,7 @@ thresher_device_api Table() {
   api.architectures = "emulator";
   api.last_error = []() -> const char* { return Message(); };
   api.count = [](int32_t* count) {
+    MustBeItsProcess();
     *count = 2;
     return THRESHER_DEVICE_OK;
   };
@@ -208,6 +222,7 @@ thresher_device_api Table() {
     return THRESHER_DEVICE_OK;
   };
   api.release = [](thresher_device*, void* address) {
+    MustBeItsProcess();
     std::free(address);
     --objects;
     return THRESHER_DEVICE_OK;
@@ -224,6 +239,11 @@ thresher_device_api Table() {
                 Faults::Told{});
   };
   api.stream_wrap = [](thresher_device* device, void* handle, thresher_stream** stream) {
+    const int owner = handle == nullptr ? device->index : static_cast<ForeignStream*>(handle)->device;
+    if (owner != device->index) {
+      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "expected a stream of cuda:" + std::to_string(device->index) +
+                                                        ", got one of cuda:" + std::to_string(owner));
+    }
     return Make(stream, device, static_cast<thresher_graph*>(nullptr), static_cast<ForeignStream*>(handle), false,
                 Faults::Told{});
   };

@@ -20,6 +20,7 @@ int EmulatedObjects();
 // A stream of another library, by its address as the handle.
 struct ForeignStream {
   bool capturing = false;  // what it is asked for is recorded instead of done
+  int device = 0;
   std::vector<std::function<thresher_device_result()>> recorded;
 };
 

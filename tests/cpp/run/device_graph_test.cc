@@ -174,6 +174,16 @@ TEST(DeviceGraph, TheProgramsOwnCaptureRecordsTheSteps) {
   EXPECT_EQ(found, wanted);
 }
 
+TEST(DeviceGraph, AStreamOfAnotherDeviceIsRefused) {
+  const std::shared_ptr<Device> device = EmulatedDevice();
+  cuda::testing::ForeignStream foreign;
+  EXPECT_TRUE(device->WrapStream(&foreign).ok());
+  foreign.device = 1;
+  const Status refused = device->WrapStream(&foreign).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.message(), "expected a stream of cuda:0, got one of cuda:1");
+}
+
 TEST(DeviceGraph, AnErrorWhileCapturingIsTheCallsAlone) {
   const std::shared_ptr<Device> device = EmulatedDevice();
   const auto stream = Must(device->CreateStream());
