@@ -16,6 +16,7 @@ namespace thresher::cuda {
 template <int kLanes>
 struct ResampleKernel {
   static constexpr int kMostThreads = 128;
+  static constexpr int kLeastBlocks = 4;
   const void* x;
   void* out;
   const int32_t* starts[3];
