@@ -27,10 +27,12 @@ struct DepthwiseArgs {
   int64_t ldc = 0;
 };
 
-// Whether groups of so many channels fill vectors, rather than panels of a product.
+// Whether groups of so many channels are best computed in vectors, rather than as products: those that fill no panel,
+// and those of a vector's outputs with so few inputs that a product would be shallow.
 constexpr bool SuitsDepthwise(int64_t group_inputs, int64_t group_outputs) {
-  constexpr int64_t kWidest = 16;
-  return group_outputs == kWidest || (kWidest % group_outputs == 0 && group_inputs <= group_outputs);
+  constexpr int64_t kWidest = 16, kDeepInputs = 8;
+  if (group_outputs == kWidest) return group_inputs < kDeepInputs;
+  return kWidest % group_outputs == 0 && group_inputs <= group_outputs;
 }
 
 // Part `part` of `num_parts`: a range of lines of output positions.
