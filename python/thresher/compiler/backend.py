@@ -251,11 +251,11 @@ class Whole:
       chosen: which of the whole's arguments it takes, in its order.
     """
 
-    _boxed_call = True
-
     def __init__(self, graph: CompiledGraph, chosen: list[int]) -> None:
         self.graph = graph
         self.chosen = chosen
+        # Of the object, not of its class: TorchDynamo wraps what runs a backward graph, and hands on the former alone.
+        self._boxed_call = True
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         """Runs it and empties the list."""
