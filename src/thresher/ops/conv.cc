@@ -639,8 +639,8 @@ Result<std::vector<TensorType>> InferWeightGradient(const InferContext& c) {
 Cost CostWeightGradient(const InferContext& c, std::span<const TensorType> outputs) {
   Cost cost = ops::ElementwiseCost(c, outputs, 0);
   const Dims& gradient = c.inputs[kGradient].shape;
-  cost.flops = 2.0 * static_cast<double>(NumElements(outputs[0].shape)) *
-               static_cast<double>(NumElements(gradient) / gradient.back());
+  const int64_t positions = NumElements(gradient) / gradient.back();
+  cost.flops = 2.0 * static_cast<double>(NumElements(outputs[0].shape)) * static_cast<double>(positions);
   return cost;
 }
 
