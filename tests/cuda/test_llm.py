@@ -79,3 +79,19 @@ def test_a_profile_of_some_steps_is_a_window_for_tools(
         llm.generate([[4, 5, 6]], params)
         assert sum(phase.calls for phase in window.result(30).report.phases) == 2
     assert count() == before + 1, "opened and closed once"
+
+
+def test_each_number_of_answers_is_one_graph(on_device: bool, folder: Path, request: pytest.FixtureRequest) -> None:
+    if on_device:
+        pytest.skip("only the emulator tells")
+    count = ctypes.CDLL(request.config.getoption("--device-library")).emulated_graph_launches
+    with LLM(folder, precision="fp32", max_batch=2, max_length=64, device="cuda", kv_cache="f32") as llm:
+
+        def launches(prompts: list[list[int]], tokens: int) -> int:
+            before = count()
+            llm.generate(prompts, SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True))
+            return int(count() - before)
+
+        # The prompt's step gives one token; of the others, each one token long, the first is launched step by step.
+        assert launches([[1, 2, 3]], 3) == 1
+        assert launches([[1, 2, 4]], 3) == 2 + 1, "a prompt of as many tokens has come before"

@@ -369,5 +369,6 @@ void FailNext() { fail_next = true; }
 
 extern "C" const thresher_device_api* thresher_device_get_api() { return &thresher::cuda::testing::EmulatedApi(); }
 
-// How many windows of tools have been opened and closed again; for tests in Python.
+// For tests in Python. Windows of tools: how many have been opened and closed again.
+extern "C" THRESHER_DEVICE_EXPORT int emulated_graph_launches() { return thresher::cuda::testing::graph_launches; }
 extern "C" THRESHER_DEVICE_EXPORT int emulated_windows() { return thresher::cuda::testing::windows; }
