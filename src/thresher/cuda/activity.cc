@@ -75,7 +75,7 @@ const Cupti* Load(std::string& problem) {
   static const bool loaded = [] {
     void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      const char* const found = dlerror();
+      const char* const found = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps one for each thread
       error = std::string(kLibrary) + " cannot be opened (" + (found != nullptr ? found : "no reason given") +
               "); `pip install nvidia-cuda-cupti` brings it, as does `pip install thresher-cuda[cupti]`";
       return false;

@@ -29,7 +29,7 @@ class Range {
  public:
   // `name` is called for the text while somebody listens, and may be null for no range.
   template <class Name>
-  explicit Range(Name&& name) : text_(Listening() ? name() : nullptr) {
+  explicit Range(const Name& name) : text_(Listening() ? name() : nullptr) {
     if (text_ != nullptr) Push(text_);
   }
   ~Range() {

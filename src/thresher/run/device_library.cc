@@ -350,7 +350,7 @@ class Stream : public DeviceStream {
     try {
       if (!pending_.empty() && Process::IsDevices() && api_.stream_synchronize(stream_) == THRESHER_DEVICE_OK)
         static_cast<void>(Resolve());
-    } catch (const std::exception&) {
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
       // Only records are lost: there was no memory for them.
     }
     pending_.clear();
