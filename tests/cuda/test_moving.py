@@ -112,6 +112,15 @@ def test_reducing(lab: Any, dtype: Any) -> None:
     _check(lab, "amin", [truth], truth.all(1), dims=[1])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int32, np.bool_])
+def test_sorting(lab: Any, dtype: Any) -> None:
+    x = _some((4, 70, 3), dtype)
+    for dim in range(3):
+        wanted = [np.sort(x, dim, kind="stable"), np.argsort(x, dim, kind="stable")]
+        found = _run(lab, lambda g, i, dim=dim: g.add("sort", i, {"dim": dim}), [x], wanted)
+        assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 def test_arithmetic_of_integers(lab: Any, dtype: Any) -> None:
     a, b = _some((30, 64), dtype), _some((30, 64), dtype, 1)

@@ -18,6 +18,7 @@
 #include "thresher/cuda/resample_kernel.h"
 #include "thresher/cuda/rotary_kernel.h"
 #include "thresher/cuda/softmax_kernel.h"
+#include "thresher/cuda/sort_kernel.h"
 
 namespace thresher::cuda {
 
@@ -27,7 +28,7 @@ struct FamilyList {};
 // Each has a file of its own (chain.cu) where nvcc compiles its kernels.
 using Families =
     FamilyList<CopyFamily, CreateFamily, ChainFamily, NormFamily, SoftmaxFamily, IndexFamily, ReduceFamily, SdpaFamily,
-               PagedAttentionFamily, RotaryFamily, ConvolutionFamily, ResampleFamily, ProductFamily>;
+               PagedAttentionFamily, RotaryFamily, ConvolutionFamily, ResampleFamily, SortFamily, ProductFamily>;
 
 template <class Family>
 concept OfLibrary = requires { Family::kOfLibrary; };
