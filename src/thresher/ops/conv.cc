@@ -484,12 +484,13 @@ Status LowerStored(const Node& node, const TensorRef& x, const TensorRef& raw, c
     }
     dtype = precision == Precision::kBf16 ? DType::kBF16 : precision == Precision::kFp16 ? DType::kF16 : DType::kF32;
   }
-  const Encoding encoding = *EncodingOf(dtype);
+  const Encoding encoding = EncodingOf(dtype).value_or(Encoding::kF32);
   const Weight& matrix = layout.matrix;
   const int64_t groups = p.shape.groups;
   TensorRef weight;
   if (graph.is_constant(id)) {
     std::vector<int64_t> offsets;
+    offsets.reserve(static_cast<size_t>(groups));
     for (int64_t group = 0; group < groups; ++group) offsets.push_back(layout.first + group * layout.to_group);
     weight = lowering.StoredParts(id, offsets, matrix, encoding);
   } else {

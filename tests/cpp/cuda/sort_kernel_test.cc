@@ -21,7 +21,7 @@ template <class T>
 void Check(DType dtype, int64_t outer, int64_t size, int64_t inner, int64_t wanted, bool descending, bool strided) {
   SCOPED_TRACE(std::string(Name(dtype)) + " [" + std::to_string(outer) + ", " + std::to_string(size) + ", " +
                std::to_string(inner) + "]" + (descending ? ", descending" : "") + (strided ? ", strided" : ""));
-  std::mt19937 generator(1);
+  std::mt19937 generator(static_cast<uint32_t>(size));
   std::vector<T> numbers(static_cast<size_t>(outer * size * inner));
   for (T& number : numbers) {
     number = static_cast<T>(static_cast<int>(generator() % 23) - 11);  // many are equal
