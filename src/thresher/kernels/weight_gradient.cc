@@ -356,7 +356,7 @@ HWY_NOINLINE void RunTapSums(const TapSumsArgs& args) {
   const TileTag d;
 #define THRESHER_GRADIENT_DECLARE(i)                                               \
   V s##i = i < kTaps ? hn::LoadU(d, args.sums + i * args.sums_step) : hn::Zero(d); \
-  const float* HWY_RESTRICT x##i = args.x[i < kTaps ? i : 0];
+  const float* HWY_RESTRICT x##i = args.x[i];
   THRESHER_GRADIENT_TAPS(THRESHER_GRADIENT_DECLARE)
 #undef THRESHER_GRADIENT_DECLARE
   const float* HWY_RESTRICT gradient = args.gradient;

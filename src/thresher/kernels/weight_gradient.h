@@ -22,7 +22,7 @@ struct WeightGradientArgs {
   int64_t gradient_channel = 1;
   float* out = nullptr;  // [slabs, outputs, taps, channels of a group], overwritten; a slab sums some positions only
   int slabs = 1;
-  int cuts = 1;          // of the outputs: each slab is computed in so many pieces
+  int cuts = 1;  // of the outputs: each slab is computed in so many pieces
 };
 
 // How many slabs, whose sum is the gradient, and cuts keep `threads` threads busy: slabs cost a sum at the end, cuts
