@@ -217,7 +217,9 @@ def test_buffers_that_do_not_fit_are_named(lab: Any) -> None:
 
 @pytest.mark.gpu
 def test_operators_without_a_kernel_are_named(gpu: Any) -> None:
-    with pytest.raises(NotImplementedError, match="grouped_linear: expected a kernel grouped_product on this device, got copy"):
+    with pytest.raises(
+        NotImplementedError, match="grouped_linear: expected a kernel grouped_product on this device, got copy"
+    ):
         gpu.node("grouped_linear", _random((4, 8)), np.array([4]), _random((3, 8)))
 
 

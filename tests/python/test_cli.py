@@ -128,7 +128,11 @@ def test_doctor() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("THRESHER_ISA", "avx3", "sse2, avx2, avx512, avx512_vnni, avx512_bf16, amx, amx_fp16, neon, neon_bf16, sve, sve2"),
+        (
+            "THRESHER_ISA",
+            "avx3",
+            "sse2, avx2, avx512, avx512_vnni, avx512_bf16, amx, amx_fp16, neon, neon_bf16, sve, sve2",
+        ),
         ("THRESHER_NUM_THREADS", "many", "an integer from 1 to 1024"),
         ("THRESHER_PROFILE", "perhaps", "ON or OFF"),
     ],

@@ -45,7 +45,8 @@ bool KernelsOverlap() {
   }();
   static std::array<std::atomic<int>, 64> majors{};  // by device; 0: not asked yet
   int device = 0;
-  if (!wanted || TakingTimes() || cudaGetDevice(&device) != cudaSuccess || device >= static_cast<int>(majors.size())) return false;
+  if (!wanted || TakingTimes() || cudaGetDevice(&device) != cudaSuccess || device >= static_cast<int>(majors.size()))
+    return false;
   std::atomic<int>& known = majors[static_cast<size_t>(device)];
   int major = known.load(std::memory_order_relaxed);
   if (major == 0) {
