@@ -140,17 +140,17 @@ std::vector<WeightStore::Part> WeightStore::parts() const {
   return found;
 }
 
-Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std::span<const int64_t> offsets,
-                                                        Weight layout, Precision precision, int num_threads) {
+template <class Make>
+Result<WeightStore::Packed> WeightStore::GetParts(const Value& value, std::span<const int64_t> offsets, Weight layout,
+                                                  Precision precision, std::string text, Make&& make) {
   layout.encoding = StoredAs(value);
-  std::string text(isa::Name(isa::Current()));
   for (const int64_t number : {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap}) {
     text += " " + std::to_string(number);
   }
   const Matrix whole{value.constant, NumElements(value.shape), layout.encoding};
   Key key{{{IdentityOf(whole, 1), layout.n}}, layout.k, false, precision, text};
   for (const int64_t offset : offsets) std::get<0>(key).emplace_back(Identity{}, offset);
-  const auto pack = [&]() -> Result<Entry> {
+  const auto make_entry = [&]() -> Result<Entry> {
     THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
     std::vector<Weight> weights;
     for (const int64_t offset : offsets) {
@@ -158,12 +158,19 @@ Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std:
       weights.push_back(layout);
     }
     Entry entry;
-    entry.packed = Pack(weights, precision, num_threads);
+    THRESHER_ASSIGN(entry.packed, make(weights));
     if (value.constant.is_weight) entry.sources.push_back(value.constant.owner);
     return entry;
   };
-  THRESHER_ASSIGN(const Entry entry, entries_.Get(key, pack));
+  THRESHER_ASSIGN(const Entry entry, entries_.Get(key, make_entry));
   return entry.packed;
+}
+
+Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std::span<const int64_t> offsets,
+                                                        Weight layout, Precision precision, int num_threads) {
+  return GetParts(
+      value, offsets, layout, precision, std::string(isa::Name(isa::Current())),
+      [&](std::span<const Weight> weights) -> Result<Packed> { return Pack(weights, precision, num_threads); });
 }
 
 WeightStore::Packed WeightStore::Pack(std::span<const Weight> weights, Precision precision, int num_threads) {
@@ -218,28 +225,9 @@ Result<WeightStore::Packed> WeightStore::GetRows(std::span<const Matrix> matrice
 Result<WeightStore::Packed> WeightStore::GetRowsOfParts(const Value& value, std::span<const int64_t> offsets,
                                                         Weight layout, Encoding encoding, int64_t row_numbers,
                                                         int num_threads) {
-  layout.encoding = StoredAs(value);
-  std::string text = "rows of " + std::to_string(row_numbers);
-  for (const int64_t number : {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap}) {
-    text += " " + std::to_string(number);
-  }
-  const Matrix whole{value.constant, NumElements(value.shape), layout.encoding};
-  Key key{{{IdentityOf(whole, 1), layout.n}}, layout.k, false, StoredPrecision(encoding), text};
-  for (const int64_t offset : offsets) std::get<0>(key).emplace_back(Identity{}, offset);
-  const auto store = [&]() -> Result<Entry> {
-    THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
-    std::vector<Weight> weights;
-    for (const int64_t offset : offsets) {
-      layout.data = static_cast<const std::byte*>(value.constant.data) + EncodedBytes(layout.encoding, offset);
-      weights.push_back(layout);
-    }
-    Entry entry;
-    THRESHER_ASSIGN(entry.packed, StoreRows(weights, encoding, 0, row_numbers, num_threads));
-    if (value.constant.is_weight) entry.sources.push_back(value.constant.owner);
-    return entry;
-  };
-  THRESHER_ASSIGN(const Entry entry, entries_.Get(key, store));
-  return entry.packed;
+  return GetParts(
+      value, offsets, layout, StoredPrecision(encoding), "rows of " + std::to_string(row_numbers),
+      [&](std::span<const Weight> weights) { return StoreRows(weights, encoding, 0, row_numbers, num_threads); });
 }
 
 Result<WeightStore::Packed> WeightStore::StoreRows(std::span<const Weight> weights, Encoding encoding, int64_t group,

@@ -116,6 +116,10 @@ class WeightStore {
   // What the matrices of a key, packed so, are called.
   Result<Digest> NameOf(std::span<const Matrix> matrices, const Key& key) const;
   std::optional<Packed> FindPart(const Digest& name, int64_t bytes) const;
+  // What make(matrices) gives for matrices within one constant; `text` is what else it depends on.
+  template <class Make>
+  Result<Packed> GetParts(const Value& value, std::span<const int64_t> offsets, Weight layout, Precision precision,
+                          std::string text, Make&& make);
   // The panels of the matrices, one after the other.
   Packed Pack(std::span<const Weight> weights, Precision precision, int num_threads);
   // The columns of the matrices as rows of so many numbers.
