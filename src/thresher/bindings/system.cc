@@ -1,3 +1,5 @@
+#include <bit>
+
 #include "thresher/base/cpu.h"
 #include "thresher/base/env.h"
 #include "thresher/base/isa.h"
@@ -122,10 +124,10 @@ void BindSystem(nb::module_& m) {
   m.def(
       "set_openmp",
       [](uintptr_t parallel, uintptr_t thread_number, uintptr_t team_size, uintptr_t max_threads) {
-        ThreadPool::SetOpenMp({reinterpret_cast<decltype(OpenMp::parallel)>(parallel),
-                               reinterpret_cast<decltype(OpenMp::thread_number)>(thread_number),
-                               reinterpret_cast<decltype(OpenMp::team_size)>(team_size),
-                               reinterpret_cast<decltype(OpenMp::max_threads)>(max_threads)});
+        ThreadPool::SetOpenMp({std::bit_cast<decltype(OpenMp::parallel)>(parallel),
+                               std::bit_cast<decltype(OpenMp::thread_number)>(thread_number),
+                               std::bit_cast<decltype(OpenMp::team_size)>(team_size),
+                               std::bit_cast<decltype(OpenMp::max_threads)>(max_threads)});
       },
       nb::arg("parallel"), nb::arg("thread_number"), nb::arg("team_size"), nb::arg("max_threads"),
       "Addresses of GOMP_parallel and of what OpenMP answers about a team: whose threads borrow_openmp() takes.");

@@ -282,7 +282,8 @@ size_t ScratchBytes(const GemmDotArgs& args) {
 // How many of `all` groups of `bytes` bytes rows meet at a time, each time about as many: whole blocks that fit L1
 // beside the rows of a tile and of the next one.
 size_t GroupsAtATime(size_t all, size_t bytes, size_t block_groups) {
-  const size_t fitting = static_cast<size_t>(Caches().l1) / 8 * 7 / (bytes + 2 * kBlockTileRows * sizeof(RowGroup));
+  const size_t fitting =
+      static_cast<size_t>(Caches().l1) / 8 * 7 / (bytes + size_t{2} * kBlockTileRows * sizeof(RowGroup));
   const size_t most = std::clamp(fitting / block_groups * block_groups, block_groups, kMostGroups);
   const size_t times = (all + most - 1) / most;
   const size_t blocks = all / block_groups;
@@ -356,14 +357,15 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t begin = range.row_begin + rows * block / row_blocks;
     const size_t end = range.row_begin + rows * (block + 1) / row_blocks;
-    const bool many = end - begin > static_cast<size_t>(kDirectTileRows);
     VectorBlockTiles<Panel> few_rows(end - begin);
     std::optional<ManyRows> many_rows;
-    if (many) many_rows.emplace(std::min(end - begin, ManyRows::kMostRows));
+    if (end - begin > static_cast<size_t>(kDirectTileRows)) {
+      many_rows.emplace(std::min(end - begin, ManyRows::kMostRows));
+    }
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* const b = static_cast<const uint8_t*>(args.packed_b) + panel * stride;
       const size_t column = panel * width;
-      if (many) {
+      if (many_rows) {
         MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked, *many_rows);
       } else {
         MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked, few_rows);

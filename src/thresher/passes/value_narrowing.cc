@@ -217,8 +217,9 @@ class Narrower {
 
   Result<bool> Compute(const Node& node, const std::vector<size_t>& values) {
     const std::optional<DType> type = stored_[Index(node.outputs[0])];
+    if (!type) return false;
     for (const ValueId id : node.outputs) {
-      if (!type || stored_[Index(id)] != type) return false;
+      if (stored_[Index(id)] != type) return false;
     }
     const bool rounds = FactorsOf(node) == type;
     Node narrowed = node;

@@ -168,7 +168,7 @@ TensorRef Lowering::StoredWeight(const std::vector<ValueId>& ids, bool transpose
 
 TensorRef Lowering::StoredParts(ValueId id, const std::vector<int64_t>& offsets, const Weight& layout,
                                 Encoding encoding) {
-  const int64_t per_piece = 16 / EncodedBytes(encoding, 1);
+  const int64_t per_piece = 16 / std::max<int64_t>(1, EncodedBytes(encoding, 1));
   const int64_t row = (layout.k + per_piece - 1) / per_piece * per_piece;
   TensorRef ref =
       AddRows(weights_.GetRowsOfParts(graph_.value(id), offsets, layout, encoding, row, options_.num_threads), encoding,
