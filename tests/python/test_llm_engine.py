@@ -389,10 +389,10 @@ def test_a_step_that_fails_fails_its_requests_alone(llm, monkeypatch):
     run = llm.runner.run
     failures = [MemoryError("no room")]
 
-    def sometimes(work, phase):
+    def sometimes(work):
         if failures and any(len(w.tokens) == 7 for w in work):
             raise failures.pop()
-        return run(work, phase)
+        return run(work)
 
     monkeypatch.setattr(llm.runner, "run", sometimes)
     with pytest.raises(MemoryError, match="no room"):
@@ -590,9 +590,9 @@ def test_bench_counts_tokens_while_all_answers_are_under_way(llm, monkeypatch, b
     """Each step takes 20 ms here, whatever it computes: so a token of an answer does, beside prompts or not."""
     run = llm.runner.run
 
-    def slowly(*step):
+    def slowly(work):
         begin = time.monotonic()
-        scores = run(*step)
+        scores = run(work)
         time.sleep(max(0.0, 0.02 - (time.monotonic() - begin)))
         return scores
 

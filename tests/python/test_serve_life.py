@@ -28,11 +28,11 @@ folder, orders, shutdown_s = sys.argv[1], pathlib.Path(sys.argv[2]), float(sys.a
 with LLM(folder, precision="fp32", max_batch=2, max_waiting=2, num_threads=1, max_length=500) as llm:
     run, next_step = llm.runner.run, llm.engine._scheduler.next_step
 
-    def step(*told):
+    def step(work):
         time.sleep(0.02)
         while (orders / "stall").exists():
             time.sleep(0.01)
-        return run(*told)
+        return run(work)
 
     def choose():
         if (orders / "die").exists():

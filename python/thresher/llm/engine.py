@@ -21,7 +21,7 @@ from thresher.llm.runner import Runner, Work
 from thresher.llm.sampling import Floats, Logprobs, Sampler, SamplingParams, report
 from thresher.llm.scheduler import Scheduler, Step
 from thresher.llm.speculation import ModelDrafts, NGramDrafts
-from thresher.llm.step_record import Phase, recorded_step
+from thresher.llm.step_record import recorded_step
 from thresher.llm.tokenizer import TextStream, Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -374,20 +374,19 @@ class Engine:
             else:
                 window.before(step)
         try:
-            phase = step.phase
-            with recorded_step(phase, step.tokens):
-                self._compute_step(step, phase)
+            with recorded_step(step.work):
+                self._compute_step(step)
         finally:
             if window is not None:
                 window.after()
 
-    def _compute_step(self, step: Step, phase: Phase) -> None:
+    def _compute_step(self, step: Step) -> None:
         start = time.monotonic()
         for answer in step.sequences:
             if not answer.request.stats.started:
                 answer.request.stats.started = start
         try:
-            logits = self._runner.run(step.work, phase)
+            logits = self._runner.run(step.work)
         except Exception as error:
             _log.exception("a step failed")
             for answer in step.sequences:

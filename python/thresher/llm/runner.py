@@ -14,7 +14,6 @@ from thresher.llm.formats.tensors import stored_bytes
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.plans import Plans
 from thresher.llm.rank_group import RankGroup
-from thresher.llm.step_record import Phase
 from thresher.llm.tensor_place import tensor_place
 
 CACHES = ("f32", "bf16", "f16", "q8_0", "q4_0")  # how keys and values may be kept
@@ -32,6 +31,7 @@ class Work:
       pages: of the sequence, in order.
       scored: behind how many of the last tokens scores are wanted.
       drafted: how many of the last tokens are guesses.
+      answering: whether the tokens lie behind its prompt.
     """
 
     tokens: Sequence[int]
@@ -39,6 +39,7 @@ class Work:
     pages: Sequence[int]
     scored: int
     drafted: int = 0
+    answering: bool = False
 
 
 def page_bytes(decoder: Decoder, cache: str) -> int:
@@ -142,13 +143,12 @@ class Runner:
         if self.max_tokens > 1:
             self._body.at((min(self.max_tokens, 64),))
 
-    def run(self, work: Sequence[Work], phase: Phase = "prefill") -> npt.NDArray[np.float32]:
+    def run(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
         """Computes one step.
 
         Args:
           work: of at most max_batch sequences, at most max_tokens tokens and at least one each; at most max_scored
             scores are wanted.
-          phase: as whose the other ranks record it.
 
         Returns:
           Scores, f32 [tokens behind which they are wanted, vocabulary], in the order of `work`; good until the next
@@ -158,7 +158,7 @@ class Runner:
             return self._compute(work)
         try:
             if self._ranks.rank == 0:
-                self._ranks.tell((phase, work))
+                self._ranks.tell(work)
             return self._compute(work)
         except BaseException as error:
             self._ranks.abort(error)

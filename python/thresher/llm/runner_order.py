@@ -82,7 +82,6 @@ def follow(ranks: RankGroup) -> None:
     except Exception as found:
         error = found
     ranks.agree(error)
-    while (told := ranks.listen()) is not None:
-        phase, work = told
-        with recorded_step(phase, sum(len(item.tokens) for item in work)):
+    while (work := ranks.listen()) is not None:
+        with recorded_step(work):
             runner.run(work)

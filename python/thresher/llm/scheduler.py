@@ -15,7 +15,6 @@ from thresher.llm.draft_model import DraftModel
 from thresher.llm.request import Sequence, State
 from thresher.llm.runner import Work
 from thresher.llm.speculation import NGramDrafts
-from thresher.llm.step_record import Phase
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,17 +32,12 @@ class Step:
     @property
     def decoding(self) -> int:
         """How many sequences compute a single token behind their prompt."""
-        return sum(1 for s, w in zip(self.sequences, self.work, strict=True) if w.position >= len(s.request.prompt))
+        return sum(item.answering for item in self.work)
 
     @property
     def drafted(self) -> int:
         """How many tokens are guesses."""
         return sum(item.drafted for item in self.work)
-
-    @property
-    def phase(self) -> Phase:
-        """Decode, if it has answers alone."""
-        return "decode" if self.tokens == self.decoding + self.drafted else "prefill"
 
 
 class Scheduler:
@@ -137,7 +131,8 @@ class Scheduler:
             scored = max(0, last - max(first, sequence.scores_from))
             draft = drafts.get(id(sequence), [])
             tokens = sequence.tokens[first:last] + draft
-            step.work.append(Work(tokens, first, sequence.pages, scored + len(draft), len(draft)))
+            answering = first >= len(sequence.request.prompt)
+            step.work.append(Work(tokens, first, sequence.pages, scored + len(draft), len(draft), answering))
         return step
 
     def done(self, step: Step) -> None:

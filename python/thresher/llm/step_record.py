@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 from thresher import _engine
-
-Phase = Literal["prefill", "decode"]
+from thresher.llm.runner import Work
 
 _CALL = next(int(str(event["number"])) for event in _engine.profile_events() if event["name"] == "thresherCall")
 _STEP = _engine.profile_site("step")
 
 
 @contextlib.contextmanager
-def recorded_step(phase: Phase, tokens: int) -> Iterator[None]:
-    """What is computed here is a call of that phase, for that many tokens; for tools that listen, a range."""
+def recorded_step(work: Sequence[Work]) -> Iterator[None]:
+    """What is computed here is a call; for tools that listen, a range. Its phase is decode if it has answers alone."""
     profiled, listening = _engine.profile_enabled(), _engine.nvtx_listening()
     if not (profiled or listening):
         yield
         return
+    answers = all(item.answering and len(item.tokens) == 1 + item.drafted for item in work)
+    phase = "decode" if answers else "prefill"
     if listening:
         _engine.nvtx_push(phase)
     _engine.profile_phase(phase)
@@ -30,5 +30,5 @@ def recorded_step(phase: Phase, tokens: int) -> Iterator[None]:
     finally:
         if listening:
             _engine.nvtx_pop()
-        _engine.profile_event(_CALL, _STEP, start_ns, tokens)
+        _engine.profile_event(_CALL, _STEP, start_ns, sum(len(item.tokens) for item in work))
         _engine.profile_phase("inference")
