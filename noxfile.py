@@ -206,15 +206,16 @@ def tests_session(session: nox.Session) -> None:
     parser = parser_of(
         "tests",
         "Builds the wheel and thresher_tests, runs ctest, installs the wheel beside PyTorch and a real model, runs "
-        "pytest; with --only cpp no wheel is built and no PyTorch installed. Other arguments go to pytest; `serve` "
-        "as the first of them runs the tests of the server alone, those that take minutes included. For another "
-        "architecture the C++ tests run emulated. With --platform cuda, tests/cuda runs on this machine's GPU. With "
-        "--container, wheel and tests are built in the platform's image and run in a clean one of the wheel's "
-        "architecture (docs/containers.md); other arguments then go to scripts/wheel_test.py.",
+        "pytest; with --only cpp no wheel is built and no PyTorch installed. Other arguments go to pytest, and tests "
+        "that they name run alone; `serve` as the first of them runs the tests of the server, those that take minutes "
+        "included. For another architecture the C++ tests run emulated. With --platform cuda, tests/cuda runs on this "
+        "machine's GPU. With --container, wheel and tests are built in the platform's image and run in a clean one of "
+        "the wheel's architecture (docs/containers.md); other arguments then go to scripts/wheel_test.py.",
         [
             "",
             "--only cpp --filter Gemm",
             "--only python -k doctor -x",
+            "--only python tests/python/test_toolchain.py",
             "serve",
             "--build-type Debug",
             "--platform arm --filter Gemm",

@@ -10,7 +10,7 @@ from toolchain import environments, native, wheel
 from toolchain.environments import SANITIZED, TOOLS
 from toolchain.layout import BUILD, ROOT
 from toolchain.process import ToolchainError, note, run, write_json
-from toolchain.tests import EMULATOR, OFFLINE, emulated_device, watched_tests
+from toolchain.tests import DEVICE_TESTS, EMULATOR, OFFLINE, emulated_device, named_tests, of_the_device, watched_tests
 
 from . import reports, selfcheck
 from .sanitizer import SANITIZERS, Sanitizer, launcher
@@ -19,8 +19,7 @@ OUTPUT = BUILD / "sanitize"
 PLANTED = (selfcheck.PROGRAM, "planted_faults_library")
 TARGETS = ("thresher_tests", EMULATOR, *PLANTED)
 TEST_FOLDERS = ("tests/python", "tests/faults")
-# What runs on the emulated device.
-EMULATED_FOLDERS = ("tests/cuda",)
+# The C++ tests on the emulated device.
 EMULATED_CPP = r"^(\w+Kernel|DeviceGraph|DevicePlan|Divisor|Emulator|RowShape)\."
 # These test the toolchain, or reports and traces that Python alone reads and writes. Any other file is taken.
 WITHOUT_CPP = re.compile(
@@ -32,7 +31,7 @@ WITHOUT_CPP = re.compile(
 
 def extension_tests(*, emulator: bool) -> list[Path]:
     """Lists the test files that reach the C++ code through Python."""
-    folders = [*TEST_FOLDERS, *(EMULATED_FOLDERS if emulator else ())]
+    folders = [*TEST_FOLDERS, *([DEVICE_TESTS] if emulator else ())]
     files = [file for folder in folders for file in sorted((ROOT / folder).glob("test_*.py"))]
     return [file.relative_to(ROOT) for file in files if not WITHOUT_CPP.match(file.name)]
 
@@ -93,15 +92,10 @@ def run_sanitizer(
 
 def pytest_options(sanitizer: Sanitizer, arguments: list[str]) -> list[str | Path]:
     """Returns what pytest is called with: the user's arguments and, where they name no tests, all that matter."""
-    paths = [Path(argument.partition("::")[0]) for argument in arguments]
-    named = [path for path in paths if (ROOT / path).exists()]
+    named = named_tests(arguments)
     files = [] if named else extension_tests(emulator=sanitizer.emulator)
     options: list[str | Path] = [*watched_tests(*sanitizer.left_out)]
-    # Only the tests of these folders know the option.
-    emulated = any(
-        (ROOT / path).is_relative_to(ROOT / folder) for path in named or files for folder in EMULATED_FOLDERS
-    )
-    if sanitizer.emulator and emulated:
+    if sanitizer.emulator and of_the_device(named or files):
         options.append(emulated_device(sanitizer.flavour))
     return [*options, *files, *arguments]
 

@@ -14,7 +14,8 @@ from .process import ToolchainError, cores, note, run
 from .system import offer_test_packages
 
 CONTAINER_TEST = BUILD / "container_test"
-PYTHON_TESTS = ("tests/python", "tests/browser", "tests/cuda", "tests/faults")
+DEVICE_TESTS = "tests/cuda"
+PYTHON_TESTS = ("tests/python", "tests/browser", DEVICE_TESTS, "tests/faults")
 # The table of docs/serving.md#what-is-tested, the tests that take minutes included.
 SERVE_TESTS = (
     "tests/browser/test_serve_page.py",
@@ -35,7 +36,7 @@ SERVE_TESTS = (
         )
     ),
 )
-# What tests/cuda runs on where there is no GPU.
+# What DEVICE_TESTS run on where there is no GPU.
 EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -47,6 +48,20 @@ UNWATCHED_MARKS = ("thorough", "release_build")
 def watched_tests(*marks: str) -> tuple[str, str]:
     """Returns the options of pytest that leave out what a build that watches itself does not bear, and more marks."""
     return "-m", " and ".join(f"not {mark}" for mark in (*UNWATCHED_MARKS, *marks))
+
+
+def named_tests(arguments: Sequence[str | Path]) -> list[Path]:
+    """Returns the files and folders of tests that arguments of pytest name.
+
+    Others may be names of folders, too: `-k docs` names no tests.
+    """
+    paths = [ROOT / str(argument).partition("::")[0] for argument in arguments]
+    return [path for path in paths if path.is_relative_to(ROOT / "tests") and path.exists()]
+
+
+def of_the_device(places: Sequence[str | Path]) -> bool:
+    """Returns whether some of these tests know the option of `emulated_device`; others refuse it."""
+    return any((ROOT / place).is_relative_to(ROOT / DEVICE_TESTS) for place in places)
 
 
 def emulated_device(flavour: Flavour) -> str:
@@ -71,7 +86,7 @@ def run_tests(
         only: "cpp" or "python" to run just these.
         ctest: more arguments for ctest.
         pytest: more arguments for pytest; without any, the tests share the cores.
-        places: folders and files of the Python tests.
+        places: folders and files of the Python tests, where the arguments name none.
 
     Raises:
         ToolchainError: the build or a test failed.
@@ -91,14 +106,19 @@ def run_tests(
                 note(f"tests of format and lint will be skipped: {error}")
         python = environments.install_wheel(TESTS, built)
         made = {"CPP_PACKAGE": str(package.build_package(flavour))}
-        workers = [] if pytest or cores() == 1 else ["-n", str(min(cores(), MOST_WORKERS)), "--dist", "loadfile"]
-        # Only the tests of that folder know the option.
-        device = [emulated_device(flavour)] if "tests/cuda" in places else []
         run(
-            [python, "-m", "pytest", *places, *device, *workers, *pytest],
+            [python, "-m", "pytest", *pytest_options(flavour, pytest, places)],
             cwd=ROOT,
             environment={**OFFLINE, **made},
         )
+
+
+def pytest_options(flavour: Flavour, arguments: list[str], places: Sequence[str] = PYTHON_TESTS) -> list[str | Path]:
+    """Returns what pytest is called with by `run_tests`: without arguments all tests, on all cores."""
+    named = named_tests(arguments)
+    device = [emulated_device(flavour)] if of_the_device(named or places) else []
+    workers = [] if arguments or cores() == 1 else ["-n", str(min(cores(), MOST_WORKERS)), "--dist", "loadfile"]
+    return [*(() if named else places), *device, *workers, *arguments]
 
 
 def build_container_test(flavour: Flavour) -> None:

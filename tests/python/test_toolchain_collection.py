@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 # ruff: noqa: E402 - the scripts are found after their folder is on the path
-from toolchain.tests import PYTHON_TESTS
+from toolchain.native import Flavour
+from toolchain.tests import PYTHON_TESTS, pytest_options
 
 
 def collected(*places: str | Path, seed: int) -> list[str]:
@@ -54,3 +55,14 @@ def test_a_name_that_changes_is_found(tmp_path: Path) -> None:
     )
     changed = " ".join(first for first, _ in differing(collected(changing, seed=1), collected(changing, seed=2)))
     assert "test_set" in changed and "test_time" in changed
+
+
+def test_named_tests_run_alone_and_know_their_options() -> None:
+    def called(*arguments: str) -> str:
+        return " ".join(str(option) for option in pytest_options(Flavour(), list(arguments)))
+
+    everything = called("-k", "docs")
+    assert everything.startswith(" ".join(PYTHON_TESTS)) and "--device-library=" in everything
+    assert called("tests/python/test_toolchain.py", "-x") == "tests/python/test_toolchain.py -x"
+    one = called("tests/cuda/test_gemm.py::test_gemm")
+    assert one.startswith("--device-library=") and one.count("tests/") == 1
