@@ -303,8 +303,7 @@ size_t ScratchFloats(const GemmArgs& args) {
   const size_t floats =
       ForPanel(args.precision, [&](auto panel) HWY_ATTR { return BuffersFor<decltype(panel)>(args).end; });
   // Which way is taken depends on sizes that may be others when the product runs.
-  return args.windows != nullptr && args.precision == Precision::kFp32 ? std::max(floats, kWindowScratchFloats)
-                                                                       : floats;
+  return args.windows != nullptr ? std::max(floats, kWindowScratchFloats) : floats;
 }
 
 size_t GemmBlockRows(const GemmArgs& args, size_t rows, size_t panels) {

@@ -218,6 +218,14 @@ TEST(ConvolutionTest, EveryFormOfWeights) {
   }
 }
 
+// Few rows whose lines take much room: more than rows that are gathered would.
+TEST(ConvolutionTest, FewLongWindowsOfSmallNumbers) {
+  const Axis axis = {.in = 7, .kernel = 3, .before = 1, .after = 1};
+  for (const Precision precision : {Precision::kBf16, Precision::kFp16, Precision::kInt8Weight}) {
+    CheckProduct({.axes = {axis, axis}, .channels = 512, .n = 40, .batch = 1, .precision = precision});
+  }
+}
+
 // The taps of a weight [n, channels, taps], as they are and backwards.
 TEST(ConvolutionTest, TapsArePackedFromWhereTheyLie) {
   const int64_t n = 43, channels = 21, taps = 6;
