@@ -59,6 +59,20 @@ def test_a_network(compiler: Any, network: nn.Module, precision: str) -> None:
     assert precision != "int8" or error > 1e-4, "the precision made no difference: was it applied?"
 
 
+def test_weights_that_are_widened_are_rounded_all_the_same(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THRESHER_SMALL_PRODUCTS", "never")
+    torch.manual_seed(2)
+    model = nn.Conv2d(16, 40, 3, padding=1).eval()
+    rounded = nn.Conv2d(16, 40, 3, padding=1).eval()
+    with torch.no_grad():
+        for to, number in zip(rounded.parameters(), model.parameters(), strict=True):
+            to.copy_(number.bfloat16() if number.dim() > 1 else number)
+        x = torch.randn(1, 16, 9, 11)
+        wanted = compiler.compile(rounded, precision="fp32")(x)
+        assert torch.equal(compiler.compile(model, precision="bf16")(x), wanted)
+        assert not torch.equal(compiler.compile(model, precision="fp32")(x), wanted)
+
+
 @pytest.mark.parametrize("shape", [(2, 16, 41), (2, 16, 5, 9, 7)])
 def test_one_and_three_dimensions(compiler: Any, shape: tuple[int, ...]) -> None:
     torch.manual_seed(1)

@@ -66,12 +66,20 @@ size_t PanelRows(const Blocking& blocking) {
   return std::max<size_t>(PanelBlockBytes(blocking, kTileRows) / row_bytes / kStepUnit<Panel>, 1) * kStepUnit<Panel>;
 }
 
+// Whether the first tile widens a panel while it multiplies, for those after it; else a loop does before all of them.
+template <class Panel>
+constexpr bool kWidenedByTile = std::is_same_v<Panel, Bf16Panel> || std::is_same_v<Panel, HalfPanel>;
+
 // Whether all of k stays in registers and rows are read where they lie: where L2 delivers a panel as fast as it is
-// used, next to rows that push each other out of L1. Zen 4 was faster with blocks of k.
+// used, next to rows that push each other out of L1. Zen 4 was faster with blocks of k. What is widened takes the place
+// of gathered rows.
 template <class Panel>
 bool FitsWhole(const GemmArgs& args) {
-  return std::is_same_v<Panel, FloatPanel> && kTileRows >= 14 && IsIntel() && args.blocking.panel_kib == 0 &&
-         StoredBytes<Panel>(static_cast<size_t>(args.k)) <= static_cast<size_t>(Caches().l2) / 4;
+  constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
+  if (!(kStoredAsFloats || kWidenedByTile<Panel>) || kTileRows < 14 || !IsIntel()) return false;
+  if (args.blocking.panel_kib != 0 || args.windows != nullptr) return false;
+  const size_t bytes = FloatPanel::Bytes(static_cast<size_t>(args.k));
+  return bytes <= static_cast<size_t>(Caches().l2) / 4 && (kStoredAsFloats || bytes <= kGatheredFloats * sizeof(float));
 }
 
 // How `rows` rows pass `panels` panels.
@@ -115,7 +123,8 @@ Buffers BuffersFor(const GemmArgs& args) {
   const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, m, (static_cast<size_t>(args.n) + width - 1) / width);
   Buffers buffers;
   buffers.widened = buffers.strip + WholeLines(std::min(m, size_t{kMostBlockRows}) * width);
-  const size_t widened_rows = std::min(panel_rows, (k + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>);
+  const size_t all_rows = (k + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>;
+  const size_t widened_rows = FitsWhole<Panel>(args) ? all_rows : std::min(panel_rows, all_rows);
   buffers.gathered = buffers.widened + (std::is_same_v<Panel, FloatPanel> ? 0 : WholeLines(widened_rows * width));
   buffers.end = buffers.gathered + (gathers ? std::min(m, most_rows) * GatheredStride(panel_rows) : 0);
   static_assert((size_t{kMostBlockRows} * kMaxPanelWidth +
@@ -182,7 +191,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
     const RowTiles tiles(block_rows,
                          static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
-    const bool whole_k = direct_panel && !windowed && (tiles.count == 1 || (FitsWhole<Panel>(args) && !gathers));
+    const bool whole_k = (direct_panel && !windowed && tiles.count == 1) || FitsWhole<Panel>(args);
     const size_t most_k = whole_k ? std::max<size_t>(k, 1) : panel_rows;
     const size_t k_blocks = std::max<size_t>(1, (k + most_k - 1) / most_k);
     const size_t k_step = ((k + k_blocks - 1) / k_blocks + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>;
@@ -202,11 +211,14 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
       const uint8_t* block_b = panel_b + StoredBytes<Panel>(k_begin);
       const size_t block_bytes = StoredBytes<Panel>(k_end - k_begin);
       const uint8_t* next_b = in_c ? block_b + panel_stride : block_b + block_bytes;
+      const bool by_tile = kWidenedByTile<Panel> && !direct_panel && !one_vector &&
+                           tiles.Height(0) >= static_cast<size_t>(kLeastFirstTile);
       TileArgs tile;
       tile.lda = a_stride;
       tile.k = k_end - k_begin;
       tile.b = block_b;
-      if (!direct_panel) {
+      tile.floats = widened;
+      if (!direct_panel && !by_tile) {
         WidenPanel<Panel>(block_b, tile.k, widened);
         tile.b = widened;
       }
@@ -240,7 +252,11 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
         if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
           if (direct_panel) run = TileForRows<Panel, kDirectTileRows>(height);
         }
+        if constexpr (kWidenedByTile<Panel>) {
+          if (by_tile && t == 0) run = WritingTileForRows<Panel>(height);
+        }
         run(tile);
+        if (by_tile) tile.b = widened;
         if (last && !ending.in_tile()) {
           ending.finish()(
               ending.Rest(to, sums, bias, kHasColumnScale<Panel> ? panel_b + StoredBytes<Panel>(k) : nullptr));
@@ -315,10 +331,22 @@ size_t GemmPanelStride(Precision precision, size_t k) {
   return ForPanel(precision, [&](auto panel) HWY_ATTR { return PanelStride<decltype(panel)>(k); });
 }
 
+// Rounds `count` floats, whole vectors of them, to bf16 or fp16.
+void RoundFloats(Encoding to, float* HWY_RESTRICT x, size_t count) {
+  const TileTag d;
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    const auto number = hn::LoadU(d, x + i);
+    hn::StoreU(to == Encoding::kBf16 ? hn::BitCast(d, RoundToBf16(d, number)) : Widen<F16>(d, Narrow<F16>(d, number)),
+               d, x + i);
+  }
+}
+
 void PackRange(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
   const size_t stride = PanelStride<FloatPanel>(static_cast<size_t>(weight.k));
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-    PackPanel(weight, panel, reinterpret_cast<float*>(packed + panel * stride));
+    float* const floats = reinterpret_cast<float*>(packed + panel * stride);
+    PackPanel(weight, panel, floats);
+    if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, floats, stride / sizeof(float));
   }
 }
 

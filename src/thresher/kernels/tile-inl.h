@@ -81,6 +81,10 @@ struct FloatPanel {
   }
 };
 
+// Whether a tile writes a panel as floats while it reads it.
+template <class Panel>
+inline constexpr bool kWritesFloats = false;
+
 // What a tile fetches meanwhile: so many lines of 64 bytes in each turn of its loop. A tile of several runs fetches for
 // each of them, as far apart as the runs.
 struct Fetch {
@@ -148,6 +152,7 @@ struct TileArgs : TileEnd {
   const float* init;  // rows init_ld apart (0: one row for all, such as a bias), or null for zeros
   size_t init_ld;
   Fetch fetch;
+  float* floats = nullptr;  // if kWritesFloats: where, as a FloatPanel
 };
 
 // The end of a tile of kRows rows and kVectors vectors of sums in float.
@@ -225,11 +230,13 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
 template <class Panel, int kRows, int S, int kVectors = kPanelVectors>
 HWY_NOINLINE void RunTile(const TileArgs& args) {
   static_assert(kRows * S <= 14 && kVectors <= kPanelVectors);
+  static_assert(!kWritesFloats<Panel> || (S == 1 && kVectors == kPanelVectors));
   const TileTag d;
   using V = hn::Vec<TileTag>;
   const size_t lanes = hn::Lanes(d);
   const size_t lda = args.lda;
   const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
+  float* HWY_RESTRICT floats = args.floats;
   const Fetch fetch = args.fetch;
   const uint8_t* fetched = fetch.from;
   // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
@@ -274,6 +281,10 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     const V b2b = S > 2 && kVectors > 1 ? Panel::Load(d, b + 2 * run_bytes, u, 1) : b0b; \
     const V b3a = S > 3 ? Panel::Load(d, b + 3 * run_bytes, u, 0) : b0a;                 \
     const V b3b = S > 3 && kVectors > 1 ? Panel::Load(d, b + 3 * run_bytes, u, 1) : b0b; \
+    if constexpr (kWritesFloats<Panel>) {                                                \
+      hn::Store(b0a, d, floats + u * kPanelVectors * lanes);                             \
+      hn::Store(b0b, d, floats + (u * kPanelVectors + 1) * lanes);                       \
+    }                                                                                    \
     THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                               \
   }
 #define THRESHER_TILE_STEP1(i)                                                \
@@ -299,6 +310,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     a3 += 4;
     a4 += 4;
     b += Panel::Bytes(4);
+    if constexpr (kWritesFloats<Panel>) floats += 4 * kPanelVectors * lanes;
     fetched += 64 * fetch.lines;
   }
   if constexpr (S > 1) {
@@ -311,6 +323,10 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
   for (size_t j = 0; j < k; ++j) {
     const V b0a = Panel::Load(d, b, j, 0);
     const V b0b = kVectors > 1 ? Panel::Load(d, b, j, 1) : b0a;
+    if constexpr (kWritesFloats<Panel>) {
+      hn::Store(b0a, d, floats + j * kPanelVectors * lanes);
+      hn::Store(b0b, d, floats + (j * kPanelVectors + 1) * lanes);
+    }
     THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
     ++a0, ++a1, ++a2, ++a3, ++a4;
   }
@@ -357,6 +373,29 @@ constexpr TileFunction TileAt(size_t index, std::index_sequence<I...>) {
 template <class Panel = FloatPanel, int kMostRows = kTileRows, int kVectors = kPanelVectors>
 HWY_INLINE TileFunction TileForRows(size_t rows) {
   return TileAt<Panel, kVectors>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
+}
+
+// The first of several tiles as RowTiles cuts them, which writes its panel as floats for those after it, while it
+// multiplies: the stores cost nothing there.
+template <class Panel>
+struct Written : Panel {};
+template <class Panel>
+inline constexpr bool kWritesFloats<Written<Panel>> = true;
+
+inline constexpr int kLeastFirstTile = kTileRows / 2 + 1;
+
+template <class Panel, size_t... I>
+constexpr TileFunction WritingTileAt(size_t index, std::index_sequence<I...>) {
+  constexpr TileFunction table[] = {&RunTile<Written<Panel>, kLeastFirstTile + static_cast<int>(I), 1>...};
+  return table[index];
+}
+
+// kLeastFirstTile <= rows <= kTileRows.
+template <class Panel>
+HWY_INLINE TileFunction WritingTileForRows(size_t rows) {
+  static_assert(RunsFor(kLeastFirstTile) == 1);
+  constexpr size_t kHeights = static_cast<size_t>(kTileRows - kLeastFirstTile + 1);
+  return WritingTileAt<Panel>(rows - static_cast<size_t>(kLeastFirstTile), std::make_index_sequence<kHeights>());
 }
 
 // Cuts `rows` rows into tiles of nearly equal height, at most `most`: with two accumulators a row, a tile of one or two

@@ -20,6 +20,7 @@ struct Weight {
   int64_t stride_n = 0;
   int64_t taps = 1;  // k is as many whole matrices
   int64_t stride_tap = 0;
+  Encoding rounding = Encoding::kF32;  // kBf16, kF16: what is packed in fp32 is rounded to it
 
   const void* At(int64_t i, int64_t j) const {
     const int64_t offset = taps == 1 ? i * stride_k : i / (k / taps) * stride_tap + i % (k / taps) * stride_k;

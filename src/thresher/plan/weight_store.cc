@@ -169,7 +169,8 @@ Result<WeightStore::Packed> WeightStore::GetParts(const Value& value, std::span<
 Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std::span<const int64_t> offsets,
                                                         Weight layout, Precision precision, int num_threads) {
   return GetParts(
-      value, offsets, layout, precision, std::string(isa::Name(isa::Current())),
+      value, offsets, layout, precision,
+      std::string(isa::Name(isa::Current())) + " " + std::string(Name(layout.rounding)),
       [&](std::span<const Weight> weights) -> Result<Packed> { return Pack(weights, precision, num_threads); });
 }
 

@@ -225,6 +225,49 @@ TEST(GemmPrecisionTest, TilesOfAMatrixUnit) {
 }
 
 // Rows that reach beyond fp16 beside others that do not, with every ending.
+// Halves that are widened in each call, by the first tile of some or before a single one, give the bits of panels in
+// fp32 that were rounded when they were packed.
+TEST(GemmPrecisionTest, WidenedPanelsHaveTheBitsOfRoundedOnes) {
+  ForEachIsaAndPlainTiles([] {
+    for (const Precision precision : {Precision::kBf16, Precision::kFp16}) {
+      for (const int64_t m : {4, 7, 12, 13, 15, 27, 28, 29, 145}) {
+        for (const int64_t n : {5, 33, 64, 70}) {
+          for (const int64_t k : {3, 70, 1157}) {
+            SCOPED_TRACE(std::string(Name(precision)) + " m " + std::to_string(m) + " n " + std::to_string(n) + " k " +
+                         std::to_string(k));
+            const std::vector<float> a = RandomFloats(static_cast<size_t>(m * k), 1);
+            const std::vector<float> b = RandomFloats(static_cast<size_t>(k * n), 2);
+            Weight weight = DenseWeight(b.data(), k, n, true);
+            AlignedFloats halves(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 16);
+            PackWeight(precision, weight, halves.data());
+            weight.rounding = precision == Precision::kBf16 ? Encoding::kBf16 : Encoding::kF16;
+            AlignedFloats floats(static_cast<size_t>(PackedSize(k, n)));
+            PackWeight(Precision::kFp32, weight, floats.data());
+            std::vector<float> unpacked(b.size()), wanted(b.size());
+            UnpackWeight(Precision::kFp32, floats.data(), k, n, unpacked.data());
+            UnpackWeight(precision, halves.data(), k, n, wanted.data());
+            ASSERT_EQ(unpacked, wanted);
+            std::vector<float> expected(static_cast<size_t>(m * n)), actual = expected;
+            GemmArgs args;
+            args.m = m, args.n = n, args.k = k;
+            args.a = a.data(), args.lda = k;
+            args.ldc = n;
+            args.packed_b = floats.data();
+            args.c = expected.data();
+            Multiply(args);
+            args.precision = precision;
+            args.packed_b = halves.data();
+            args.blocking.variant = Variant::kWidened;
+            args.c = actual.data();
+            Multiply(args);
+            ASSERT_EQ(actual, expected);
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(GemmPrecisionTest, RowsBeyondFp16AreScaled) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
   constexpr int64_t kM = 50, kN = 70, kK = 45;

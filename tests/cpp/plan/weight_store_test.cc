@@ -76,6 +76,26 @@ TEST(WeightStore, EncodingsAreToldApart) {
   }
 }
 
+TEST(WeightStore, RoundingsAreToldApart) {
+  WeightStore store;
+  const Held held = MakeConstant(true, 1.23F);
+  Value value;
+  value.kind = Value::Kind::kConstant;
+  value.shape = {kRows, kColumns};
+  value.constant = held.constant;
+  const auto pack = [&](Encoding rounding) {
+    Weight layout = DenseWeight(nullptr, kRows, kColumns, false);
+    layout.rounding = rounding;
+    const std::vector<int64_t> offsets = {0};
+    return static_cast<const float*>(store.GetPackedParts(value, offsets, layout, Precision::kFp32).value().data);
+  };
+  EXPECT_EQ(*pack(Encoding::kF32), 1.23F);
+  EXPECT_EQ(*pack(Encoding::kBf16), 1.2265625F);
+  EXPECT_EQ(*pack(Encoding::kF16), 1.23046875F);
+  EXPECT_EQ(pack(Encoding::kBf16), pack(Encoding::kBf16));
+  EXPECT_NE(pack(Encoding::kBf16), pack(Encoding::kF16));
+}
+
 TEST(WeightStore, OnlyTheBytesOfTheEncodingAreRead) {
   WeightStore store;
   auto halves = std::make_shared<std::vector<uint16_t>>(kRows * kColumns, uint16_t{0x3c00});
