@@ -52,6 +52,18 @@ endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/licenses/highway.txt"
         DESTINATION share/licenses/thresher COMPONENT cpp)
 
+# The program that gives a language model a recorded load. Built with the package alone: nothing else wants it.
+add_executable(model_stress_test EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/src/tools/model_stress_test.cc")
+thresher_target_flags(model_stress_test)
+target_link_libraries(model_stress_test PRIVATE thresher_core)
+if(THRESHER_STATIC_RUNTIME)
+  target_link_options(model_stress_test PRIVATE -static-libstdc++ -static-libgcc $<$<CONFIG:Release>:-s>)
+endif()
+if(THRESHER_BUILD_PACKAGE)
+  set_target_properties(model_stress_test PROPERTIES EXCLUDE_FROM_ALL OFF)
+endif()
+install(PROGRAMS "$<TARGET_FILE:model_stress_test>" DESTINATION bin COMPONENT cpp)
+
 set(package_folder "${PROJECT_BINARY_DIR}/package")
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/thresher-config.cmake.in"
                               "${package_folder}/thresher-config.cmake" INSTALL_DESTINATION lib/cmake/thresher

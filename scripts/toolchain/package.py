@@ -17,6 +17,7 @@ from .wheel import source_date_epoch
 
 # What every package holds; cmake/package.cmake says what else.
 CONTENT = (
+    "bin/model_stress_test",
     "include/thresher/operator_package.h",
     "include/thresher/run/model_file.h",
     "lib/cmake/thresher/thresher-config-version.cmake",
@@ -60,7 +61,7 @@ def build_package(flavour: Flavour) -> Path:
         ToolchainError: a step failed, or the package is not complete.
     """
     platform = flavour.platform
-    native.build_target(flavour, "thresher_core")
+    native.build_target(flavour, "thresher_core", "model_stress_test")
     name = f"thresher-{version()}-{platform.name}-{platform.machine}"
     with scratch_folder() as scratch:
         folder = Path(scratch) / name

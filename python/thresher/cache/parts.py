@@ -28,10 +28,14 @@ class Parts:
     Attributes:
         value: What was stored beside them.
         parts: By name their bytes, read only, at multiples of 64, on the mapped file: they stay as long as these.
+        path: Of that file.
+        places: By name where in it a part begins, and its digest.
     """
 
     value: Any
     parts: Mapping[str, memoryview]
+    path: Path
+    places: Mapping[str, tuple[int, str]]
 
 
 def write(file: BinaryIO, full: dict[str, Any], value: Any, parts: Sequence[tuple[str, Any]], stored_at: str) -> None:
@@ -121,24 +125,24 @@ def read(path: Path, name: str, *, check: bool = True) -> tuple[dict[str, Any], 
         with suppress(OSError):  # the system has none
             mapped.madvise(mmap.MADV_HUGEPAGE)
     data = memoryview(mapped)
-    parts, digests = {}, []
+    parts, places = {}, {}
     try:
         value = body["value"]["value"]
         for part, begin, count, digest in body["value"]["parts"]:
             if not (begin >= 0 <= count and first + begin + count <= size):
                 raise DamagedError(f"it has {size} bytes, and part {part} {count} at {first + begin}")
             parts[part] = data[first + begin : first + begin + count]
-            digests.append(digest)
+            places[part] = (first + begin, digest)
     except DamagedError:
         raise
     except (TypeError, KeyError, ValueError) as error:
         raise DamagedError(f"its list of parts is wrong: {error}") from None
     if check:
         found = _engine.digests(list(parts.values()))
-        wrong = [part for part, wanted, own in zip(parts, digests, found, strict=True) if wanted != own]
+        wrong = [part for (part, (_, wanted)), own in zip(places.items(), found, strict=True) if wanted != own]
         if wrong:
             raise DamagedError(f"the digest of part {wrong[0]} does not fit its content")
-    return body, Parts(value, parts)
+    return body, Parts(value, parts, path, places)
 
 
 def _round_up(size: int, step: int) -> int:

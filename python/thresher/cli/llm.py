@@ -39,6 +39,13 @@ Examples:
 - `thresher llm quantize-report model --text news.txt --encoding q8_0 --json` one of them, on a text of yours
 """
 
+_RECORD_EPILOG = """
+Examples:
+
+- `thresher llm record model load --requests 64 --rate 4` records 64 requests that come at random, 4 a second
+- `model_stress_test --rate 8 --duration 60 load` gives them to the model again, without Python
+"""
+
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A Hugging Face folder or a GGUF file.")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Of products: model, fp32, bf16, fp16, int8, int8_weight or int4_weight.")
@@ -75,6 +82,7 @@ def add_to(app: typer.Typer) -> None:
     group.command(name="chat", epilog=_CHAT_EPILOG)(_chat)
     group.command(name="bench", cls=Command, epilog=_BENCH_EPILOG)(colored(_bench))
     group.command(name="quantize-report", cls=Command, epilog=_QUANTIZE_EPILOG)(colored(_quantize_report))
+    group.command(name="record", epilog=_RECORD_EPILOG)(_record)
     app.add_typer(group)
 
 
@@ -253,6 +261,37 @@ def _quantize_report(
             f"{100 * result.agreement:.1f} %",
         )
     console().print(table)
+
+
+def _record(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made, or written over.")],
+    requests: Annotated[int, typer.Option("--requests", metavar="N", min=1, help="How many.")] = 16,
+    prompt: Annotated[int, typer.Option("--prompt", metavar="N", min=1, help="Tokens of the longest prompt.")] = 128,
+    output: Annotated[int, typer.Option("--output", metavar="N", min=1, help="Tokens of each answer.")] = 32,
+    rate: Annotated[float, typer.Option("--rate", metavar="R", min=0.0, help="Requests a second; 0: at once.")] = 0.0,
+    seed: Seed = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Computed together at most.")] = 8,
+    precision: Precision = "model",
+    weights: Weights = "model",
+    kv_cache: Cache = None,
+    threads: Threads = 0,
+) -> None:
+    """Record a load for model_stress_test, a program without Python that repeats it and compares the answers."""
+    from thresher.cli.common import engine
+
+    engine()
+    try:
+        from thresher.llm.recording import Load, record
+
+        load = Load(requests, prompt, output, rate, seed or 0)
+        how: dict[str, Any] = {"precision": precision, "weights": weights, "kv_cache": kv_cache}
+        record(model, folder, load, max_batch=batch, num_threads=threads, **how)
+    except (OSError, ValueError, NotImplementedError, MemoryError) as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"expected the module {error.name}, got none; pip install 'thresher[llm]'")
+    typer.echo(f"{folder}: {requests} requests and their answers")
 
 
 def _print_bench(data: dict[str, Any]) -> None:

@@ -16,7 +16,13 @@ _SETTLED_NS = 2_000_000_000  # since a file changed: then any later change shows
 
 
 class PackedWeights:
-    """The store of packed weights of one model, and its place in the cache."""
+    """The store of packed weights of one model, and its place in the cache.
+
+    Attributes:
+      store: of the weights.
+      digests: of the model's files; none where these are not kept.
+      found: what an earlier process kept; None: nothing.
+    """
 
     def __init__(
         self,
@@ -34,23 +40,25 @@ class PackedWeights:
           share: the part of the model that is packed here.
         """
         self._key: dict[str, Any] | None = None
+        self.digests: tuple[str, ...] = ()
+        self.found: cache.Parts | None = None
         self.store = _engine.WeightStore(named=cache.enabled())
         if not cache.enabled() or sum(len(file.data) for file in files) < _LEAST_BYTES:
             return
-        digests = [_digest(file) for file in files]
-        for file, digest in zip(files, digests, strict=True):
+        self.digests = tuple(_digest(file) for file in files)
+        for file, digest in zip(files, self.digests, strict=True):
             self.store.add_source(file.data, digest)
         self._key = {
-            "files": digests,
+            "files": list(self.digests),
             "weights": weights,
             "precision": precision,
             "layout": _engine.packed_layout(),
         }
         if share.size > 1:
             self._key["share"] = [share.rank, share.size]
-        found = cache.load_parts(KIND, self._key)
-        if found is not None:
-            for name, data in found.parts.items():
+        self.found = cache.load_parts(KIND, self._key)
+        if self.found is not None:
+            for name, data in self.found.parts.items():
                 self.store.add_part(name, data)
 
     def keep(self, name: str) -> bool:

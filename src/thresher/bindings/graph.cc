@@ -249,7 +249,9 @@ void BindGraph(nb::module_& m) {
              return value.kind == Value::Kind::kConstant && value.constant.is_weight;
            })
       .def("nodes", &Nodes, nb::sig("def nodes(self) -> list[dict[str, object]]"))
-      .def("text", [](const Graph& graph) { return PrintGraph(graph); })
+      .def(
+          "text", [](const Graph& graph, bool digests) { return PrintGraph(graph, {.digests = digests}); },
+          nb::arg("digests") = true)
       .def("hash", [](const Graph& graph) { return ToHex(HashGraph(graph)); })
       .def_static("parse", [](const std::string& text) { return Unwrap(ParseGraph(text)); });
   m.def("ops", &Ops, nb::sig("def ops() -> list[dict[str, object]]"),
