@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -56,7 +57,7 @@ bool Parse(int argc, char** argv, Options* options) {
       good = number(&options->threads) && options->threads <= 1024;
     } else if (word == "--json") {
       options->json = true;
-    } else if (!word.starts_with("-") && options->folder.empty()) {
+    } else if (!word.starts_with('-') && options->folder.empty()) {
       options->folder = word;
     } else {
       good = false;
@@ -155,4 +156,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace thresher
 
-int main(int argc, char** argv) { return thresher::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return thresher::Main(argc, argv);
+  } catch (const std::exception& error) {  // no memory
+    std::fprintf(stderr, "model_stress_test: %s\n", error.what());
+    return thresher::kCannotBegin;
+  }
+}

@@ -69,7 +69,8 @@ class Replay {
     const auto count = static_cast<int64_t>(recording_.requests.size());
     const double last = recording_.requests.back().at_s;
     const double round = count > 1 ? last * static_cast<double>(count) / static_cast<double>(count - 1) : last;
-    return static_cast<double>(number / count) * round + RequestAt(number).at_s;
+    const int64_t rounds = number / count;
+    return static_cast<double>(rounds) * round + RequestAt(number).at_s;
   }
 
   // Whether there is a request of this number.
