@@ -125,6 +125,9 @@ class Graph:
         """An input that runs write to: memory of the caller, which outlives them. `encoding`: a type, or of blocks."""
 
     def constant(self, name: str, array: object, weight: bool = False) -> int: ...
+    def placed(self, name: str, dtype: str, shape: Sequence[int], constant: DeviceConstant) -> int:
+        """Adds a weight that lies in a device's memory, row-major."""
+
     def weight(self, name: str, encoding: str, shape: Sequence[int], data: object) -> int:
         """Adds a constant on bytes as they are stored (uint8), without a copy: encodings() lists how.
 
@@ -195,12 +198,22 @@ def read_texts(data: object, at: int, count: int) -> tuple[list[str], int]:
 def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
     """What stands before and behind the first space of each text; ValueError for one without a space."""
 
+class DeviceConstant:
+    """A constant in the memory of a device."""
+
+    @property
+    def copies(self) -> int:
+        """How often its bytes have been copied to the host."""
+
 class WeightStore:
     """Packed weights, shared between the plans of one model."""
 
     def __init__(self, named: bool = False) -> None: ...
-    def add_placed(self, device: Device, host: int, nbytes: int, address: int, owner: object) -> None:
-        """What lies at the address `host` lies at `address` in the device's memory as well, while `owner` lives."""
+    def place(self, device: Device, address: int, nbytes: int, owner: object) -> DeviceConstant:
+        """A constant that lies at an address of the device, which `owner` keeps alive.
+
+        Plans for the device read it there, and the host has a copy only while something else reads it.
+        """
 
     def add_source(self, bytes: object, digest: str) -> None:
         """Weights among these bytes (uint8), whose digest this is, are named by their place there."""

@@ -15,8 +15,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from thresher import _engine
+from thresher.compiler.builder import Builder
 from thresher.compiler.partition import find_unsupported
-from thresher.compiler.placement import placement_of
+from thresher.compiler.placement import Placement, placement_of
+from thresher.compiler.weights import Store
 from thresher.machine import Backend
 from thresher.machine.backend import open_device
 
@@ -83,3 +86,40 @@ def test_an_operator_that_reads_two_devices() -> None:
 def test_a_device_that_there_is_not() -> None:
     placement = placement_of(traced(torch.tanh, "cuda:2"), None)
     assert placement.engine is None and "expected a cuda device from 0 to 1, got 2" in placement.obstacle
+
+
+@pytest.mark.parametrize("layout", ["nk", "kn"])
+def test_weights_that_only_kernels_read_are_not_copied(layout: str) -> None:
+    """The emulator's memory is the host's, so that tensors of PyTorch are the device's."""
+    engine, store = open_device("cuda", 0), Store()
+    torch.manual_seed(1)
+    x, bias = torch.randn(20, 64), torch.randn(48)
+    stored = torch.randn((48, 64) if layout == "nk" else (64, 48), dtype=torch.bfloat16)
+    weight = stored if layout == "nk" else stored.t()  # as matrices may lie, too
+    for _ in range(2):  # further plans find what is there
+        builder = Builder(Placement(torch.device("cuda", 0), engine), store)
+        rows = builder.input("x", torch.float32, (20, 64), 0)
+        kept = builder.constant("weight", weight, weight=True)
+        linear = builder.emit("linear", [rows, kept, builder.constant("bias", bias, weight=True)])
+        builder.graph.set_outputs([linear.id])
+        plan = _engine.Plan.build(builder.graph, store.engine, device=engine)
+        result = torch.empty(20, 48)
+        plan.run([x.numpy()], [result.numpy()])
+        wanted = x.bfloat16().double() @ weight.double().t() + bias
+        assert (result - wanted).abs().max() < 1e-4 * wanted.abs().max()
+    copies = [store.placed(weight if layout == "nk" else weight.t(), engine).copies, store.placed(bias, engine).copies]
+    assert copies[0] == (0 if layout == "nk" else 1), "turned once, by the host, where a product wants it so"
+
+
+def test_what_passes_compute_with_is_copied_and_given_back() -> None:
+    engine, store = open_device("cuda", 0), Store()
+    numbers = torch.arange(6.0)
+    constant = store.placed(numbers, engine)
+    graph = _engine.Graph()
+    held = graph.placed("x", "f32", [2, 3], constant)
+    assert constant.copies == 0
+    assert graph.contents(held).tolist() == [[0, 1, 2], [3, 4, 5]] and constant.copies == 1
+    numbers += 1  # which no caller does without another store
+    assert graph.contents(held)[1].tolist() == [4, 5, 6] and constant.copies == 2, "nothing was kept"
+    with pytest.raises(ValueError, match=r"expected 48 bytes for f32\[3, 4\], got 24"):
+        graph.placed("x", "f32", [3, 4], constant)

@@ -14,6 +14,7 @@ from torch import fx
 from thresher import _engine
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.placement import Placement
+from thresher.compiler.weights import Store
 
 ENGINE_DTYPES: dict[torch.dtype, str] = {
     torch.float32: "f32",
@@ -84,9 +85,20 @@ class Value:
 class Builder:
     """Adds nodes to an engine graph. Equal nodes are made once."""
 
-    def __init__(self, placement: Placement = Placement()) -> None:  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        placement: Placement = Placement(),  # noqa: B008 (frozen)
+        store: Store | None = None,
+    ) -> None:
+        """Starts a graph.
+
+        Args:
+          placement: where its tensors lie.
+          store: of the weights, where these lie on the placement's device.
+        """
         self.graph = _engine.Graph()
         self.placement = placement
+        self.store = store
         self.source = ""
         self.module = ""
         self.node: fx.Node | None = None
@@ -136,9 +148,18 @@ class Builder:
         engine_dtype(tensor.dtype)
         tensor = tensor.detach()
         if tensor.is_contiguous():
-            return self.wrap(self.graph.constant(name, tensor, weight), argument)
-        stored = self.wrap(self.graph.constant(name, tensor.t(), weight))
+            return self.wrap(self._constant(name, tensor, weight), argument)
+        stored = self.wrap(self._constant(name, tensor.t(), weight))
         return dataclasses.replace(self.permute(stored, (1, 0)), argument=argument)
+
+    def _constant(self, name: str, tensor: torch.Tensor, weight: bool) -> int:
+        if self.store is None:
+            return self.graph.constant(name, tensor, weight)
+        # Passes look at the numbers of what is small or counts; the floats of weights are the kernels' alone.
+        if weight and tensor.is_floating_point() and self.placement.engine is not None:
+            constant = self.store.placed(tensor, self.placement.engine)
+            return self.graph.placed(name, engine_dtype(tensor.dtype), list(tensor.shape), constant)
+        return self.graph.constant(name, self.store.on_host(tensor), weight)
 
     def full(self, shape: Sequence[int], value: Scalar, dtype: torch.dtype) -> Value:
         """A tensor of equal elements. A number beside a tensor of 16 bits stays exact, as it does in PyTorch."""

@@ -16,6 +16,7 @@ from thresher import _engine
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.importer import EmptyTensor, Imported, import_graph
 from thresher.compiler.placement import Placement
+from thresher.compiler.weights import Store
 
 log = logging.getLogger("thresher.compiler")
 
@@ -146,6 +147,7 @@ def fit_family(
     names: Sequence[str] | None = None,
     whole: bool = False,
     placement: Placement = Placement(),  # noqa: B008 (frozen)
+    store: Store | None = None,
 ) -> tuple[_engine.GraphFamily, Imported]:
     """Imports the graph at a few sizes and tells from them what it is at all.
 
@@ -158,6 +160,7 @@ def fit_family(
       names: of the sizes that are not always 1; by default those of their places.
       whole: as import_graph wants it.
       placement: likewise.
+      store: likewise.
 
     Returns:
       The family, and the graph at one sample for what all have in common.
@@ -176,7 +179,7 @@ def fit_family(
             full = [1 if i in ones else next(rest) for i in range(len(sizes.places))]
             try:
                 imported[key] = import_graph(
-                    module, sizes.arguments(args, full), frozen, whole=whole, placement=placement
+                    module, sizes.arguments(args, full), frozen, whole=whole, placement=placement, store=store
                 )
             except EmptyTensor:
                 raise NoExtent(f"a tensor would be empty at {key}") from None

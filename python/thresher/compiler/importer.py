@@ -22,6 +22,7 @@ from thresher.compiler.builder import ENGINE_DTYPES, RULES, Builder, Rule, Value
 from thresher.compiler.errors import UnsupportedNode
 from thresher.compiler.origin import module_of, source_of
 from thresher.compiler.placement import Placement
+from thresher.compiler.weights import Store
 
 BATCH_NORMS = {
     torch.ops.aten._native_batch_norm_legit_no_training.default,
@@ -95,23 +96,24 @@ def import_graph(
     *,
     whole: bool = False,
     placement: Placement = Placement(),  # noqa: B008 (frozen)
+    store: Store | None = None,
 ) -> Imported:
     """Imports a graph whose operators are all supported.
 
     Args:
       module: aten graph; every node carries meta["val"].
-      args: one for each placeholder: tensors (only their shape and dtype matter, but for `frozen` ones, which are the
-        host's) and numbers.
+      args: one for each placeholder: tensors (only their shape and dtype matter, but for `frozen` ones) and numbers.
       frozen: positions of tensors that become constants.
       whole: the graph will stand alone: inputs that nothing uses stay inputs, and every tensor among the results is
         an output of the engine, row-major, even where it is an argument.
       placement: where the graph's tensors lie.
+      store: of the weights, where `frozen` tensors lie on the placement's device; else they are the host's.
 
     Raises:
       UnsupportedNode: something cannot be imported at these shapes; the text names the operator.
       EmptyTensor: a tensor of the graph has no elements, and more is done with it than joining it to others.
     """
-    builder = Builder(placement)
+    builder = Builder(placement, store)
     values: dict[fx.Node, Any] = {}
     used: list[int] = []
     orders: list[tuple[int, tuple[int, ...]]] = []
@@ -142,7 +144,7 @@ def import_graph(
             weight = tensor.numel() > SMALL_CONSTANT
             with unset_fake_temporarily():  # copying is no part of the program
                 stored_there = tensor.contiguous().cpu()
-            values[node] = builder.constant(node.name, stored_there, weight=weight)
+            values[node] = builder.wrap(builder.graph.constant(node.name, stored_there, weight))
         elif node.op == "output":
             outputs, engine = _outputs(builder, node, values, whole)
             builder.graph.set_outputs(engine)

@@ -457,8 +457,8 @@ class CompiledGraph:
             constants = {i: stored(self._placeholders[i], tensor) for i, tensor in zip(frozen, tensors, strict=True)}
             snapshot = Snapshot.take(tensors)
             store = snapshot.store()
-            if self.placement.in_place and self.placement.engine is not None:
-                constants = {i: store.on_host(tensor, self.placement.engine) for i, tensor in constants.items()}
+            if self.placement.in_place:  # the engine reads them on a stream of its own
+                torch.cuda.synchronize(self.placement.tensors)
             self.generation = _Generation(frozen, constants, snapshot, store, {})
             return self.generation
 
@@ -548,7 +548,13 @@ class CompiledGraph:
                 frozen = frozenset(generation.frozen)
                 with tracing.importing(self.site):
                     family.program, family.imported = fit_family(
-                        self._module, self._sizes, family.ones, known, frozen, placement=self.placement
+                        self._module,
+                        self._sizes,
+                        family.ones,
+                        known,
+                        frozen,
+                        placement=self.placement,
+                        store=generation.store if self.placement.in_place else None,
                     )
             plan = self._build_extent(generation, family.program, own, roomy)
             if plan.arena_bytes > memory_bytes() // MEMORY_SHARE:
@@ -606,7 +612,13 @@ class CompiledGraph:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
             with tracing.importing(self.site):
-                imported = import_graph(self._module, known, frozenset(generation.frozen), placement=self.placement)
+                imported = import_graph(
+                    self._module,
+                    known,
+                    frozenset(generation.frozen),
+                    placement=self.placement,
+                    store=generation.store if self.placement.in_place else None,
+                )
             dump = self._dump(len(generation.entries), "plan")
             try:
                 plan = _engine.Plan.build(

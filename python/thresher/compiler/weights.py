@@ -24,22 +24,27 @@ _WORD = 4  # bytes read at a time
 class Store:
     """A WeightStore that weak references can point at."""
 
-    __slots__ = ("__weakref__", "_host", "engine")
+    __slots__ = ("__weakref__", "_host", "_placed", "engine")
 
     def __init__(self) -> None:
         self.engine = _engine.WeightStore()
         self._host: dict[object, torch.Tensor] = {}
+        self._placed: dict[object, _engine.DeviceConstant] = {}
 
-    def on_host(self, tensor: torch.Tensor, device: _engine.Device) -> torch.Tensor:
-        """A copy of a tensor of `device` in the host's memory, for plans whose kernels read the tensor itself."""
+    def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor in the host's memory, made once."""
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if key not in self._host:
             with unset_fake_temporarily():  # copying is no part of the program
-                copy = tensor.detach().cpu()
-            assert copy.stride() == tensor.stride()
-            self.engine.add_placed(device, copy.data_ptr(), copy.nbytes, tensor.data_ptr(), tensor.detach())
-            self._host[key] = copy
+                self._host[key] = tensor.detach().cpu()
         return self._host[key]
+
+    def placed(self, tensor: torch.Tensor, device: _engine.Device) -> _engine.DeviceConstant:
+        """A tensor without gaps of `device`, which its kernels read where it is; one constant for all graphs."""
+        key = (tensor.data_ptr(), tensor.nbytes)
+        if key not in self._placed:
+            self._placed[key] = self.engine.place(device, tensor.data_ptr(), tensor.nbytes, tensor.detach())
+        return self._placed[key]
 
     @property
     def bytes(self) -> int:

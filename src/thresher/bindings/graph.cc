@@ -1,5 +1,7 @@
 #include "thresher/graph/graph.h"
 
+#include <nanobind/stl/shared_ptr.h>
+
 #include <memory>
 #include <utility>
 
@@ -12,6 +14,7 @@
 #include "thresher/kernels/copy.h"
 #include "thresher/ops/outside.h"
 #include "thresher/passes/pass_manager.h"
+#include "thresher/run/device_constant.h"
 
 namespace thresher::bindings {
 namespace {
@@ -72,6 +75,24 @@ ValueId AddWeight(Graph& graph, std::string name, const std::string& encoding_na
   constant.data = bytes.data();
   constant.owner = std::make_shared<Array>(array);
   constant.is_weight = true;
+  return graph.AddConstant(std::move(name), dtype, std::move(shape), std::move(constant));
+}
+
+// A weight that lies in a device's memory.
+ValueId AddPlaced(Graph& graph, std::string name, const std::string& dtype_name, Dims shape,
+                  const std::shared_ptr<DeviceConstant>& placed) {
+  const DType dtype = WantDType(dtype_name);
+  const auto bytes = static_cast<size_t>(NumElements(shape)) * SizeOf(dtype);
+  if (bytes != placed->bytes()) {
+    throw nb::value_error((name + ": expected " + std::to_string(bytes) + " bytes for " + std::string(Name(dtype)) +
+                           ToString(shape) + ", got " + std::to_string(placed->bytes()))
+                              .c_str());
+  }
+  Constant constant;
+  constant.data = placed->data();
+  constant.owner = placed;
+  constant.is_weight = true;
+  constant.source = placed;
   return graph.AddConstant(std::move(name), dtype, std::move(shape), std::move(constant));
 }
 
@@ -210,6 +231,9 @@ void BindGraph(nb::module_& m) {
           "An input that runs write to: memory of the caller's, which outlives them. `encoding`: a type, or of blocks.")
       .def("constant", &AddConstant, nb::arg("name"), nb::arg("array"), nb::arg("weight") = false,
            nb::sig("def constant(self, name: str, array: object, weight: bool = False) -> int"))
+      .def("placed", &AddPlaced, nb::arg("name"), nb::arg("dtype"), nb::arg("shape"), nb::arg("constant"),
+           nb::sig("def placed(self, name: str, dtype: str, shape: Sequence[int], constant: DeviceConstant) -> int"),
+           "Adds a weight that lies in a device's memory, row-major.")
       .def("weight", &AddWeight, nb::arg("name"), nb::arg("encoding"), nb::arg("shape"), nb::arg("data"),
            nb::sig("def weight(self, name: str, encoding: str, shape: Sequence[int], data: object) -> int"),
            "Adds a constant on bytes as they are stored (uint8), without a copy: encodings() lists how. One in blocks "

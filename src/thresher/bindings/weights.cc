@@ -1,4 +1,6 @@
 // Packed weights.
+#include <nanobind/stl/shared_ptr.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -13,7 +15,7 @@
 #include "thresher/bindings/module.h"
 #include "thresher/plan/packed_layout.h"
 #include "thresher/plan/weight_store.h"
-#include "thresher/run/device.h"
+#include "thresher/run/device_constant.h"
 
 namespace thresher::bindings {
 namespace {
@@ -70,23 +72,29 @@ void BindWeights(nb::module_& m) {
   m.def(
       "packed_layout", [] { return ToHex(PackedLayout()); },
       "A digest of how weights are packed here: engines with the same one can use each other's.");
+  nb::class_<DeviceConstant>(m, "DeviceConstant", "A constant in the memory of a device.")
+      .def_prop_ro("copies", &DeviceConstant::copies, "How often its bytes have been copied to the host.");
   nb::class_<WeightStore>(m, "WeightStore", "Packed weights, shared between the plans of one model.")
       .def(nb::init<bool>(), nb::arg("named") = false)
       .def(
-          "add_placed",
-          [](WeightStore& store, const Device& device, uintptr_t host, int64_t nbytes, uintptr_t address,
-             nb::object owner) {
+          "place",
+          [](WeightStore& store, Device& device, uintptr_t address, size_t nbytes, nb::object owner) {
             // Whoever is last to let go of the owner may not hold the interpreter's lock.
             auto* const held = new nb::object(std::move(owner));
             const auto release = [held](const void*) {
               const GilAcquire lock;
               delete held;
             };
-            store.AddPlaced(&device, std::bit_cast<const void*>(host), nbytes,
-                            std::shared_ptr<const void>(std::bit_cast<const void*>(address), release));
+            const auto* const place = std::bit_cast<const void*>(address);
+            const std::shared_ptr<const void> memory(place, release);
+            const std::shared_ptr<DeviceConstant> constant =
+                Unwrap(DeviceConstant::Create(device.shared_from_this(), place, nbytes, memory));
+            store.AddPlaced(&device, constant->data(), static_cast<int64_t>(nbytes), memory);
+            return constant;
           },
-          nb::arg("device"), nb::arg("host"), nb::arg("nbytes"), nb::arg("address"), nb::arg("owner"),
-          "What lies at the address `host` lies at `address` in the device's memory as well, while `owner` lives.")
+          nb::arg("device"), nb::arg("address"), nb::arg("nbytes"), nb::arg("owner"),
+          "A constant that lies at an address of the device, which `owner` keeps alive: plans for the device read it "
+          "there, and the host has a copy only while something else reads it.")
       .def(
           "add_source",
           [](WeightStore& store, const Array& bytes, const std::string& digest) {

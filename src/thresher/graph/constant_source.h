@@ -7,6 +7,8 @@
 
 namespace thresher {
 
+class Target;
+
 // Thread safe.
 class ConstantSource {
  public:
@@ -18,6 +20,10 @@ class ConstantSource {
 
   // Gives back what it keeps for the next Hold(): nobody is about to call it.
   virtual void Trim() = 0;
+
+  // What the device that has the constant in its own memory makes plans for: those read it there, and need not hold it.
+  // Null where it is the host's.
+  virtual const Target* placed_for() const { return nullptr; }
 };
 
 }  // namespace thresher

@@ -55,7 +55,10 @@ TensorRef Lowering::Ref(ValueId id) {
   if (ref.buffer < 0 && value.kind == Value::Kind::kConstant) {
     ref.view = MakeView(nullptr, value.dtype, value.shape);
     ref.buffer = NewBuffer(Buffer::Kind::kConstant, ConstantBytes(value));
-    Result<std::shared_ptr<const void>> held = Hold(value.constant);
+    // What the device has in its own memory it reads there.
+    const ConstantSource* const source = value.constant.source.get();
+    const bool placed = source != nullptr && source->placed_for() == options_.target.get();
+    Result<std::shared_ptr<const void>> held = placed ? value.constant.owner : Hold(value.constant);
     if (!held.ok()) {
       if (status_.ok()) status_ = held.status();
       return ref;
