@@ -217,10 +217,23 @@ def test_buffers_that_do_not_fit_are_named(lab: Any) -> None:
 
 @pytest.mark.gpu
 def test_operators_without_a_kernel_are_named(gpu: Any) -> None:
-    with pytest.raises(
-        NotImplementedError, match="grouped_linear: expected a kernel grouped_product on this device, got copy"
-    ):
-        gpu.node("grouped_linear", _random((4, 8)), np.array([4]), _random((3, 8)))
+    with pytest.raises(NotImplementedError, match="all_reduce: expected a kernel all_reduce on this device, got copy"):
+        gpu.node("all_reduce", _random((4, 8)))
+
+
+@pytest.mark.parametrize("layout", ["nk", "kn"])
+@pytest.mark.parametrize("rows", [5, 90])
+def test_runs_of_rows_times_a_weight_each(lab: Any, layout: str, rows: int) -> None:
+    """The experts of a mixture; the last row belongs to none."""
+    x, ends = _random((rows, 40)), np.array([rows // 3, rows // 3, rows - 1])
+    weights = [_random((40, 24) if layout == "kn" else (24, 40), seed) for seed in range(1, 4)]
+    (out,) = lab.node("grouped_linear", x, ends, *weights, layout=layout)
+    expected, begin = np.zeros((rows, 24)), 0
+    for end, weight in zip(ends, weights, strict=True):
+        wide = weight.astype(np.float64)
+        expected[begin:end] = x[begin:end].astype(np.float64) @ (wide if layout == "kn" else wide.T)
+        begin = end
+    _assert_close(out, expected, relative=1e-5, absolute=1e-4)
 
 
 def test_results_come_back_to_the_host(lab: Any) -> None:

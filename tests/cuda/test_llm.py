@@ -59,9 +59,19 @@ def test_devices_that_there_are_not(folder: Path) -> None:
         LLM(folder, device="gpu")
 
 
-def test_pages_that_the_device_has_no_kernel_for(on_device: bool, folder: Path) -> None:
-    with pytest.raises((ValueError, NotImplementedError), match="q8_0"):
-        _answers(folder, [[1, 2, 3]], 2, device="cuda", kv_cache="q8_0")
+@pytest.mark.parametrize("cache", ["q8_0", "q4_0"])
+def test_pages_in_blocks(on_device: bool, tmp_path: Path, cache: str) -> None:
+    folder = write_decoder(tmp_path, "Llama", seed=1, initializer_range=0.3, head_dim=32)
+    prompts, tokens = [[1, 2, 3], list(range(5, 25))], 16 if on_device else 3
+    wanted = _answers(folder, prompts, tokens, kv_cache=cache)
+    assert _answers(folder, prompts, tokens, device="cuda", kv_cache=cache) == wanted
+
+
+def test_experts(on_device: bool, tmp_path: Path) -> None:
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 16}
+    mixture = write_decoder(tmp_path, "Qwen3Moe", seed=1, initializer_range=0.3, **sizes)
+    prompts, tokens = [[1, 2, 3], list(range(5, 17))], 16 if on_device else 3
+    assert _answers(mixture, prompts, tokens, device="cuda") == _answers(mixture, prompts, tokens)
 
 
 def test_a_profile_of_some_steps_is_a_window_for_tools(

@@ -10,6 +10,7 @@
 #include "thresher/cuda/convolution.h"
 #include "thresher/cuda/copy_kernel.h"
 #include "thresher/cuda/create_kernel.h"
+#include "thresher/cuda/grouped.h"
 #include "thresher/cuda/index_kernel.h"
 #include "thresher/cuda/norm_kernel.h"
 #include "thresher/cuda/paged_attention.h"
@@ -26,9 +27,9 @@ template <class... F>
 struct FamilyList {};
 
 // Each has a file of its own (chain.cu) where nvcc compiles its kernels.
-using Families =
-    FamilyList<CopyFamily, CreateFamily, ChainFamily, NormFamily, SoftmaxFamily, IndexFamily, ReduceFamily, SdpaFamily,
-               PagedAttentionFamily, RotaryFamily, ConvolutionFamily, ResampleFamily, SortFamily, ProductFamily>;
+using Families = FamilyList<CopyFamily, CreateFamily, ChainFamily, NormFamily, SoftmaxFamily, IndexFamily, ReduceFamily,
+                            SdpaFamily, PagedAttentionFamily, RotaryFamily, ConvolutionFamily, ResampleFamily,
+                            SortFamily, GroupedFamily, ProductFamily>;
 
 template <class Family>
 concept OfLibrary = requires { Family::kOfLibrary; };

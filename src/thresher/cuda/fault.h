@@ -13,7 +13,7 @@
 
 namespace thresher::cuda {
 
-// An index outside of [least, size).
+// An index outside of [least, size); of a grouped product an end of rows below the one before or above all.
 struct Fault {
   uint32_t claimed;  // by the thread that fills in the rest
   uint32_t raised;   // once all is filled in
@@ -40,6 +40,11 @@ THRESHER_DEVICE void Raise(T& t, Fault* fault, KernelId kernel, int tensor, int6
 
 // As the CPU says it.
 inline std::string Describe(const Fault& fault) {
+  if (fault.kernel == KernelId::kGroupedProduct) {
+    return "grouped_linear: expected ends that do not fall, from 0 to " + std::to_string(fault.size) + ", got " +
+           std::to_string(fault.index) + " for group " + std::to_string(fault.position) + " after " +
+           std::to_string(fault.least);
+  }
   std::string text = std::string(Name(fault.kernel)) + ": index " + std::to_string(fault.index) + " at position " +
                      std::to_string(fault.position);
   if (fault.tensor >= 0) text += " of index tensor " + std::to_string(fault.tensor);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "thresher/cuda/blocks.h"
 #include "thresher/cuda/call.h"
 #include "thresher/cuda/copy_kernel.h"
 #include "thresher/cuda/elements.h"
@@ -111,6 +112,44 @@ struct RowsKernel {
         const int64_t at = base + int64_t{i} * t.width();
         if (at < size) static_cast<Unit*>(out)[at] = units[i];
       }
+    }
+  }
+};
+
+// The same rows of a table in blocks, as f32. A thread has a block of a row.
+template <class Block>
+struct BlockRowsKernel {
+  static constexpr int kMostThreads = kIndexWidth;
+  Indices indices;
+  const uint8_t* table;
+  float* out;
+  int64_t row_blocks;  // of a row
+  int64_t count;       // of all rows
+
+  template <class T>
+  THRESHER_DEVICE void operator()(T& t) const {
+    for (int64_t at = t.block() * t.width() + t.x(); at < count; at += t.num_blocks() * t.width()) {
+      const int64_t position = at / row_blocks;
+      const int64_t begin = indices.Begin(t, position);
+      float numbers[kBlockNumbers];
+      if (begin < 0) {
+        THRESHER_UNROLL
+        for (int i = 0; i < kBlockNumbers; ++i) numbers[i] = 0.0f;
+      } else {
+        Block block;
+        block.Load(table + (begin + at - position * row_blocks) * Block::kBytes);
+        const float scale = BlockScale(block), offset = block.Offset();
+        THRESHER_UNROLL
+        for (int p = 0; p < kBlockNumbers / kPieceNumbers; ++p) {
+          block.Piece(p, numbers + p * kPieceNumbers);
+          THRESHER_UNROLL
+          for (int i = 0; i < kPieceNumbers; ++i) {
+            numbers[p * kPieceNumbers + i] = scale * numbers[p * kPieceNumbers + i] + offset;
+          }
+        }
+      }
+      THRESHER_UNROLL
+      for (int i = 0; i < kBlockNumbers; ++i) out[at * kBlockNumbers + i] = numbers[i];
     }
   }
 };
@@ -237,6 +276,24 @@ auto LaunchRowsOf(Launch&& launch, const Call& call, const View& x, const View* 
   }
 }
 
+// `table`: [rows, width] in blocks, row after row. out is f32, row-major and not empty.
+template <class Launch>
+auto LaunchBlockRows(Launch&& launch, const Call& call, Encoding encoding, const View& table, const View& indices,
+                     const View& out) {
+  return ForBlocks(encoding, [&]<class Block>() {
+    BlockRowsKernel<Block> kernel{};
+    kernel.indices = IndicesOf(call, &indices, 1, table, kBlockNumbers);
+    kernel.table = table.as<const uint8_t>();
+    kernel.out = out.as<float>();
+    kernel.row_blocks = table.shape[1] / kBlockNumbers;
+    kernel.count = out.size() / kBlockNumbers;
+    Shape shape;
+    shape.width = kIndexWidth;
+    shape.blocks = AtMostBlocks(DivideUp(kernel.count, kIndexWidth));
+    return launch(shape, kernel);
+  });
+}
+
 template <class Launch>
 auto LaunchGather(Launch&& launch, const Call& call, const View& x, int dim, const View& indices, const View& out) {
   View whole = x;
@@ -315,8 +372,13 @@ struct IndexFamily : NoScratch {
     switch (call.kernel()) {
       case KernelId::kEmbedding: {
         Verdict verdict = Fits(call, sizeof(kernels::EmbeddingParams), 3);
-        if (!verdict.ok() || !IsBlocked(call.as<kernels::EmbeddingParams>().blocks)) return verdict;
-        return Unsupported("embedding: expected a table whose numbers lie one by one on this device, got blocks");
+        if (!verdict.ok()) return verdict;
+        const Encoding blocks = call.as<kernels::EmbeddingParams>().blocks;
+        if (!IsBlocked(blocks) || (HasBlocks(blocks) && call.last().dtype == DType::kF32)) return verdict;
+        return Unsupported(
+            "embedding: expected a table whose numbers lie one by one, or in q8_0, q4_0 or q4_1 and a result of f32, "
+            "on this device, got " +
+            std::string(Name(blocks)) + " and " + std::string(Name(call.last().dtype)));
       }
       case KernelId::kGather:
         return Fits(call, sizeof(kernels::GatherParams), 3);
@@ -338,6 +400,9 @@ struct IndexFamily : NoScratch {
     if (out.size() == 0 || rest[0].size() == 0) return launch.Nothing();
     switch (call.kernel()) {
       case KernelId::kEmbedding:
+        if (const Encoding blocks = call.as<kernels::EmbeddingParams>().blocks; IsBlocked(blocks)) {
+          return LaunchBlockRows(launch, call, blocks, *first, *rest, out);
+        }
         return LaunchRowsOf(launch, call, *first, rest, 1, out);
       case KernelId::kGather:
         return LaunchGather(launch, call, *first, call.as<kernels::GatherParams>().dim, *rest, out);

@@ -21,12 +21,13 @@ struct PagedAttentionFamily {
   static Verdict Check(const Call& call) {
     const bool attends = call.kernel() == KernelId::kPagedAttention;
     Verdict verdict =
-        attends ? Fits(call, sizeof(kernels::PagedAttentionParams), 7) : Fits(call, sizeof(kernels::KvWriteParams), 4);
+        attends ? Fits(call, sizeof(kernels::PagedAttentionParams), 7) : Fits(call, sizeof(kernels::KvWriteParams), 6);
     if (!verdict.ok()) return verdict;
     const Encoding blocks =
         attends ? call.as<kernels::PagedAttentionParams>().blocks : call.as<kernels::KvWriteParams>().blocks;
-    if (IsBlocked(blocks)) {
-      return Unsupported(std::string(Name(call.kernel())) + ": expected a state of floats on this device, got " +
+    if (IsBlocked(blocks) && !kernels::KeepsBlocks(blocks, call.views[0].shape[4])) {
+      return Unsupported(std::string(Name(call.kernel())) +
+                         ": expected a state of floats, or in q8_0 or q4_0 with heads of a multiple of 32, got " +
                          std::string(Name(blocks)));
     }
     const auto is_float = [&](int i) { return IsFloat(call.views[i].dtype); };
@@ -35,6 +36,9 @@ struct PagedAttentionFamily {
     if (!is_float(0) || !is_float(1) || !is_float(last)) {
       return Unsupported(std::string(Name(call.kernel())) + ": expected operands of floats on this device, got " +
                          got(0) + ", " + got(1) + " and " + got(last));
+    }
+    if (!attends && call.views[4].rank != 0 && (!is_float(4) || !is_float(5))) {
+      return Unsupported("kv_write: expected cos and sin of floats on this device, got " + got(4) + " and " + got(5));
     }
     if (attends && call.views[0].shape[4] > kWidestHead) {
       return Unsupported("paged_attention: expected heads of at most " + std::to_string(kWidestHead) +
@@ -45,30 +49,36 @@ struct PagedAttentionFamily {
 
   static size_t ScratchBytes(const Call& call) {
     if (call.kernel() != KernelId::kPagedAttention) return 0;
-    return PartialBytes(SourceOf(call));
+    return IsInBlocks(call) ? PartialBytes(SourceOf<true>(call)) : PartialBytes(SourceOf<false>(call));
   }
 
   template <class Launcher>
   static auto Launch(Launcher&& launch, const Call& call) {
     if (call.views[1].size() == 0) return launch.Nothing();
     if (call.kernel() == KernelId::kKvWrite) return LaunchWrite(launch, call);
-    const PagedSource source = SourceOf(call);
-    auto result = LaunchRows(launch, source);
-    if (source.partials.splits == 1 || result != launch.Nothing()) return result;
-    return LaunchMerge(launch, source);
+    return IsInBlocks(call) ? LaunchAttention(launch, SourceOf<true>(call))
+                            : LaunchAttention(launch, SourceOf<false>(call));
   }
 
-  static PagedSource SourceOf(const Call& call) {
+ private:
+  static constexpr int kOut = 5;
+
+  static bool IsInBlocks(const Call& call) { return IsBlocked(call.as<kernels::PagedAttentionParams>().blocks); }
+
+  template <bool kBlocked>
+  static PagedSource<kBlocked> SourceOf(const Call& call) {
     const auto& p = call.as<kernels::PagedAttentionParams>();
     const View *state = call.views, *q = state + 1, *tables = state + 4, *out = state + kOut;
-    PagedSource s{};
+    PagedSource<kBlocked> s{};
     s.q = TokenRows(*q);
     s.out = TokenRows(*out);
     s.v = {state->data, {}, state->dtype, true};
     s.state = state->as<const char>();
-    s.page_stride = state->strides[0];
-    s.head_stride = state->strides[1];
-    s.part_stride = state->strides[2];
+    s.row_bytes = RowBytes(*state, p.blocks);
+    s.part_bytes = state->shape[3] * s.row_bytes;
+    s.head_bytes = 2 * s.part_bytes;
+    s.page_bytes = state->shape[1] * s.head_bytes;
+    s.wide = p.blocks == Encoding::kQ8_0;
     s.starts = state[2].as<const int32_t>();
     s.lengths = state[3].as<const int32_t>();
     s.tables = tables->as<const int32_t>();
@@ -89,24 +99,45 @@ struct PagedAttentionFamily {
     return s;
   }
 
- private:
-  static constexpr int kOut = 5;
+  // Of a token's keys or values. States have no gaps.
+  static int RowBytes(const View& state, Encoding blocks) {
+    const int64_t depth = state.shape[4];
+    return static_cast<int>(IsBlocked(blocks) ? EncodedBytes(blocks, depth)
+                                              : depth * static_cast<int64_t>(SizeOf(state.dtype)));
+  }
 
   // Few rows a sequence: those of tokens that are made one by one.
-  static bool IsNarrow(const PagedSource& s) {
+  template <class Source>
+  static bool IsNarrow(const Source& s) {
     return s.tokens * int64_t{s.group} <= s.sequences * NarrowTiling::kRows ||
            s.Places(WideTiling::kRows) < kEnoughBlocks;
   }
 
+  template <class Source, class Launcher>
+  static auto LaunchAttention(Launcher&& launch, const Source& source) {
+    auto result = LaunchRows(launch, source);
+    if (source.partials.splits == 1 || result != launch.Nothing()) return result;
+    return LaunchMerge(launch, source);
+  }
+
+  template <class Half, class Source, class Launcher>
+  static auto LaunchTiles(Launcher&& launch, const Source& source) {
+    return IsNarrow(source) ? LaunchHalves<Half, NarrowTiling>(launch, source)
+                            : LaunchHalves<Half, WideTiling>(launch, source);
+  }
+
   template <class Launcher>
-  static auto LaunchRows(Launcher&& launch, const PagedSource& source) {
+  static auto LaunchRows(Launcher&& launch, const PagedSource<true>& source) {
+    return LaunchTiles<Fp16>(launch, source);
+  }
+
+  template <class Launcher>
+  static auto LaunchRows(Launcher&& launch, const PagedSource<false>& source) {
     switch (source.v.dtype) {
       case DType::kBF16:
-        return IsNarrow(source) ? LaunchHalves<Bf16, NarrowTiling>(launch, source)
-                                : LaunchHalves<Bf16, WideTiling>(launch, source);
+        return LaunchTiles<Bf16>(launch, source);
       case DType::kF16:
-        return IsNarrow(source) ? LaunchHalves<Fp16, NarrowTiling>(launch, source)
-                                : LaunchHalves<Fp16, WideTiling>(launch, source);
+        return LaunchTiles<Fp16>(launch, source);
       default:
         return LaunchF32(launch, source);
     }
@@ -114,15 +145,25 @@ struct PagedAttentionFamily {
 
   template <class Launcher>
   static auto LaunchWrite(Launcher&& launch, const Call& call) {
-    const View *state = call.views, *k = state + 1;
+    const auto& p = call.as<kernels::KvWriteParams>();
+    const View *state = call.views, *k = state + 1, *cos = state + 4;
     KvWriteKernel kernel{};
     kernel.k = TokenRows(k[0]);
     kernel.v = TokenRows(k[1]);
     kernel.state = state->as<char>();
     kernel.dtype = state->dtype;
-    kernel.page_stride = state->strides[0];
-    kernel.head_stride = state->strides[1];
-    kernel.part_stride = state->strides[2];
+    kernel.block_bytes = IsBlocked(p.blocks) ? static_cast<int>(BlockBytes(p.blocks)) : 0;
+    kernel.wide = p.blocks == Encoding::kQ8_0;
+    kernel.row_bytes = RowBytes(*state, p.blocks);
+    kernel.part_bytes = state->shape[3] * kernel.row_bytes;
+    kernel.head_bytes = 2 * kernel.part_bytes;
+    kernel.page_bytes = state->shape[1] * kernel.head_bytes;
+    if (cos->rank != 0) {
+      kernel.cos = {cos->data, {0, 0, cos->strides[0]}, cos->dtype, false};
+      kernel.sin = {cos[1].data, {0, 0, cos[1].strides[0]}, cos[1].dtype, false};
+      kernel.pairs = static_cast<int>(cos->shape[1]);
+      kernel.interleaved = p.interleaved;
+    }
     kernel.slots = state[3].as<const int32_t>();
     kernel.tokens = k->shape[0];
     kernel.num_slots = state->shape[0] * state->shape[3];

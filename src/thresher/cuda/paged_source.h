@@ -3,21 +3,25 @@
 
 #include <cstdint>
 
+#include "thresher/base/encoding.h"
 #include "thresher/cuda/attention_source.h"
+#include "thresher/cuda/blocks.h"
 #include "thresher/cuda/thread.h"
 #include "thresher/kernels/paged_attention.h"
 
 namespace thresher::cuda {
 
 // A batch is a sequence. Numbers that come as data are used only as far as they fit; rows whose keys they do not name
-// become NaN.
+// become NaN. kBlocked: the state is in q8_0 or q4_0, and halves are made of it on the way, always fp16, which has as
+// many digits as they.
+template <bool kBlocked>
 struct PagedSource {
   static constexpr bool kPanels = true;
   static constexpr bool kCaps = true;
   static constexpr bool kMasks = false;
   RowsOf q, v, out;  // q and out: [1, heads, tokens, head size]; v: how values are stored
   const char* state;
-  int64_t page_stride, head_stride, part_stride;  // in elements
+  int64_t page_bytes, head_bytes, part_bytes;  // from page to page and so on
   const int32_t* starts;
   const int32_t* lengths;
   const int32_t* tables;
@@ -25,6 +29,8 @@ struct PagedSource {
   Partials partials;
   int64_t pages, sequences, table_width;
   int tokens, page_tokens, heads, group, depth, width, window;
+  int row_bytes;  // of a token's keys or values
+  bool wide;      // q8_0, where the state is in blocks
 
   // Tiles of each sequence begin at a number that its start tells, whatever is before it; there is room for each
   // sequence's last one, which may not be full.
@@ -87,13 +93,12 @@ struct PagedSource {
   THRESHER_DEVICE const char* KeyPanel(const Place& place, int token) const {
     const int page = tables[place.batch * table_width + token / page_tokens];
     if (page < 0 || page >= pages) return nullptr;
-    const int64_t offset = page * page_stride + place.head * head_stride + int64_t{token % page_tokens} * depth;
-    return state + offset * Bytes();
+    return state + page * page_bytes + place.head * head_bytes + int64_t{token % page_tokens} * row_bytes;
   }
   // Likewise their values, a row each. A panel of keys and its rows of values take the same room.
   THRESHER_DEVICE const char* ValuePanel(const Place& place, int token) const {
     const char* const keys = KeyPanel(place, token);
-    return keys == nullptr ? nullptr : keys + part_stride * Bytes();
+    return keys == nullptr ? nullptr : keys + part_bytes;
   }
 
   // Into shared memory at `at`, kKeys tokens from `tile` on as Panels has them. Halves.
@@ -103,7 +108,12 @@ struct PagedSource {
       const char* const panel = tile + p * kPanel < place.end ? KeyPanel(place, tile + p * kPanel) : nullptr;
       for (int i = t.x() % kWarp; i < kDepth * 2; i += kWarp) {
         const bool has = panel != nullptr && i / 2 < depth;
-        t.CopyFour(at + Panels::At(p, i / 2, i % 2), has ? panel + i * 16 : state, has ? 16 : 0);
+        const int to = at + Panels::At(p, i / 2, i % 2);
+        if constexpr (kBlocked) {
+          t.StoreFour(to, has ? KeysOf(panel, i / 2, i % 2) : Four{0.0f, 0.0f, 0.0f, 0.0f});
+        } else {
+          t.CopyFour(to, has ? panel + i * 16 : state, has ? 16 : 0);
+        }
       }
     }
   }
@@ -122,7 +132,11 @@ struct PagedSource {
           continue;
         }
         const bool has = panel != nullptr && token + row < place.end && chunk * 8 < depth;
-        t.CopyFour(to, has ? panel + (row * depth + chunk * 8) * 2 : state, has ? 16 : 0);
+        if constexpr (kBlocked) {
+          t.StoreFour(to, has ? ValuesOf(panel + row * row_bytes, chunk) : Four{0.0f, 0.0f, 0.0f, 0.0f});
+        } else {
+          t.CopyFour(to, has ? panel + (row * depth + chunk * 8) * 2 : state, has ? 16 : 0);
+        }
       }
     }
   }
@@ -131,7 +145,46 @@ struct PagedSource {
   static constexpr int kPanel = static_cast<int>(kernels::kPanelTokens);
   static constexpr uint32_t kNanHalves = 0x7fff7fffu;  // two NaN of either type
 
-  THRESHER_DEVICE int Bytes() const { return v.dtype == DType::kF32 ? 4 : 2; }
+  static constexpr int kHead = 2;  // bytes of a block's scale
+
+  THRESHER_DEVICE int BlockSize() const { return wide ? 34 : 18; }
+  // A code as it stands in a byte, of which q4_0 has another in the upper half.
+  THRESHER_DEVICE float Level(int byte, bool upper) const {
+    if (wide) return static_cast<float>(static_cast<int8_t>(byte));
+    return static_cast<float>((upper ? byte >> 4 : byte & 15) - 8);
+  }
+  THRESHER_DEVICE int ByteOf(int number) const { return wide ? number : number % 16; }
+
+  // Number `column` of eight tokens of a panel of keys, the first or the last ones.
+  THRESHER_DEVICE Four KeysOf(const char* panel, int column, int half) const {
+    const int number = column % kBlockNumbers;
+    const char* const block = panel + column / kBlockNumbers * BlockSize() * kPanel;
+    const auto* const scales = reinterpret_cast<const uint16_t*>(block) + half * 8;
+    const auto* const codes = reinterpret_cast<const uint8_t*>(block + (kHead + ByteOf(number)) * kPanel) + half * 8;
+    float four[4];
+    THRESHER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      four[i] = FloatOf(Fp16::RoundTwo(Fp16::Widen(scales[2 * i]) * Level(codes[2 * i], number >= 16),
+                                       Fp16::Widen(scales[2 * i + 1]) * Level(codes[2 * i + 1], number >= 16)));
+    }
+    return {four[0], four[1], four[2], four[3]};
+  }
+
+  // Eight neighbours of a token's values.
+  THRESHER_DEVICE Four ValuesOf(const char* row, int chunk) const {
+    const int number = chunk * 8 % kBlockNumbers;
+    const char* const block = row + chunk * 8 / kBlockNumbers * BlockSize();
+    const float scale = Fp16::Widen(*reinterpret_cast<const uint16_t*>(block));
+    const auto* const codes = reinterpret_cast<const uint8_t*>(block + kHead + ByteOf(number));
+    float four[4];
+    THRESHER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      four[i] = FloatOf(
+          Fp16::RoundTwo(scale * Level(codes[2 * i], number >= 16), scale * Level(codes[2 * i + 1], number >= 16)));
+    }
+    return {four[0], four[1], four[2], four[3]};
+  }
+
   THRESHER_DEVICE const char* RowOf(const RowsOf& rows, const Place& place, int row) const {
     return rows.Row(0, int64_t{place.head} * group + row % group, place.start + row / group);
   }

@@ -149,13 +149,15 @@ struct SdpaParams {
 struct PagedAttentionParams {
   int64_t window, partial_rows;
   float scale, softcap;
-  Encoding blocks;  // of the state; kF32, always on devices: its type says it
+  Encoding blocks;  // of the state; kF32: its type says it
   friend bool operator==(const PagedAttentionParams&, const PagedAttentionParams&) = default;
 };
 
-// KernelId::kKvWrite. Operands: state, k, v, slots.
+// KernelId::kKvWrite. Operands: state, k, v, slots; on devices also cos and sin, by which keys are turned on the way
+// (kRotary), or both absent.
 struct KvWriteParams {
-  Encoding blocks;  // as of PagedAttentionParams
+  Encoding blocks;   // as of PagedAttentionParams
+  bool interleaved;  // as of RotaryParams
   friend bool operator==(const KvWriteParams&, const KvWriteParams&) = default;
 };
 
@@ -199,6 +201,20 @@ struct StoredProductParams {
                       &P::stride_c);
   }
   friend bool operator==(const StoredProductParams&, const StoredProductParams&) = default;
+};
+
+// KernelId::kGroupedProduct on devices that take weights as they are stored. Operands: x [rows, k], the end of each
+// group's rows (i64 or i32), the weights [n, k] without gaps; c [rows, n]. Rows behind the last end become 0.
+struct StoredGroupsParams {
+  int64_t rows, n, k, lda;  // lda: elements from row to row of x
+  int32_t groups;
+  Encoding encoding;  // of the weights: that of x, or blocks
+
+  static constexpr auto Sizes() {
+    using P = StoredGroupsParams;
+    return std::tuple(&P::rows, &P::n, &P::k, &P::lda);
+  }
+  friend bool operator==(const StoredGroupsParams&, const StoredGroupsParams&) = default;
 };
 
 }  // namespace kernels

@@ -1,10 +1,14 @@
 // Products of runs of rows, each with a weight of its own: the experts of a mixture.
 #include <algorithm>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
+#include "thresher/kernels/kernel_params.h"
 #include "thresher/ops/common.h"
 #include "thresher/ops/linear.h"
 
@@ -140,9 +144,48 @@ TensorRef Packed(ValueId id, const GroupedParams& p, bool nk, Lowering& lowering
   return ops::AddPack(raw, {p.k, p.n, nk ? s1 : s0, nk ? s0 : s1, 1, 0}, lowering);
 }
 
+// For targets that take weights as they are stored.
+Status LowerStoredGroups(const Graph& graph, const Node& node, const TensorRef& out, Lowering& lowering) {
+  const std::span<const ValueId> weights(node.inputs.begin() + kWeights, node.inputs.end());
+  const Value& first = graph.value(weights[0]);
+  const bool constant = std::all_of(weights.begin(), weights.end(), [&](ValueId id) { return graph.is_constant(id); });
+  const bool alike = constant && std::all_of(weights.begin(), weights.end(),
+                                             [&](ValueId id) { return StoredAs(graph.value(id)) == StoredAs(first); });
+  kernels::StoredGroupsParams p{};
+  p.groups = static_cast<int32_t>(weights.size());
+  p.n = out.view.shape[1];
+  p.encoding = alike ? StoredAs(first) : EncodingOf(first.dtype).value_or(Encoding::kF32);
+  if (!constant && first.constant.blocks) return Unsupported("expected weights in blocks to be constants");
+  DType dtype = DType::kF32;
+  if (IsBlocked(p.encoding)) dtype = graph.value(node.inputs[kX]).dtype;
+  if (p.encoding == Encoding::kBf16) dtype = DType::kBF16;
+  if (p.encoding == Encoding::kF16) dtype = DType::kF16;
+  const TensorRef x =
+      ops::RowsOrCopy(ops::AsType(dtype, lowering.Ref(node.inputs[kX]), node.inputs[kX], lowering), lowering);
+  ops::AsRows(x.view, &p.rows, &p.k, &p.lda);
+  if (p.k == 0) return Unsupported("expected K of at least 1 on this device, got 0");
+  std::vector<TensorRef> inputs = {x, lowering.Ref(node.inputs[kEnds])};
+  const bool nk = IsNk(node.attrs);
+  for (const ValueId id : weights) {
+    if (constant) {
+      inputs.push_back(lowering.StoredWeight({id}, nk, p.encoding, kernels::kInt4Group));
+      continue;
+    }
+    TensorRef rows = ops::AsType(dtype, lowering.Ref(id), id, lowering);
+    if (!nk) {
+      std::swap(rows.view.shape[0], rows.view.shape[1]);
+      std::swap(rows.view.strides[0], rows.view.strides[1]);
+    }
+    inputs.push_back(lowering.Contiguous(rows));
+  }
+  lowering.AddStep(KernelId::kGroupedProduct, std::move(inputs), {out}, p);
+  return Status::Ok();
+}
+
 Status LowerGroupedLinear(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
+  if (!lowering.target().packs_weights()) return LowerStoredGroups(graph, node, out, lowering);
   const TensorRef x = ops::RowsOrCopy(lowering.Ref(node.inputs[kX]), lowering);
   GroupedParams p{};
   p.groups = static_cast<int>(node.inputs.size() - kWeights);

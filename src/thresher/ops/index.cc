@@ -45,10 +45,6 @@ Status LowerEmbedding(const Graph& graph, const Node& node, Lowering& lowering) 
   const TensorRef out = lowering.Allocate(node.outputs[0]);
   if (ops::Empty(out)) return Status::Ok();
   const std::optional<Encoding> blocks = graph.value(node.inputs[0]).constant.blocks;
-  if (blocks && !lowering.target().packs_weights()) {
-    return Unsupported("expected a table whose numbers lie one by one on this device, got " +
-                       std::string(Name(*blocks)) + "; dequantise it first");
-  }
   lowering.AddStep(KernelId::kEmbedding, {lowering.Ref(node.inputs[0]), lowering.Ref(node.inputs[1])}, {out},
                    EmbeddingParams{blocks.value_or(Encoding::kF32)});
   return Status::Ok();

@@ -36,6 +36,8 @@ Status WantInts(const InferContext& c, size_t index, const char* name, const Dim
 
 // ---- kv_write ----
 
+constexpr size_t kCos = 4, kSin = 5;
+
 Result<std::vector<TensorType>> InferKvWrite(const InferContext& c) {
   THRESHER_TRY(WantState(c));
   const Dims& state = c.inputs[0].shape;
@@ -48,6 +50,17 @@ Result<std::vector<TensorType>> InferKvWrite(const InferContext& c) {
     }
   }
   THRESHER_TRY(WantInts(c, 3, "slots", {c.inputs[1].shape[0]}));
+  if (c.inputs[kCos].present != c.inputs[kSin].present) return InvalidArgument("expected cos and sin, or neither");
+  if (c.inputs[kCos].present) {
+    THRESHER_TRY(ops::WantFloat(c, kCos, "cos"));
+    THRESHER_TRY(ops::WantFloat(c, kSin, "sin"));
+    const Dims &cos = c.inputs[kCos].shape, &k = c.inputs[1].shape;
+    if (cos.size() != 2 || cos != c.inputs[kSin].shape || cos[0] != k[0] || cos[1] < 1 || 2 * cos[1] > k[2]) {
+      return InvalidArgument("expected cos and sin [" + std::to_string(k[0]) +
+                             ", pairs], at most head size / 2 of them, got " + ToString(cos) + " and " +
+                             ToString(c.inputs[kSin].shape));
+    }
+  }
   return ops::One(c.inputs[0].dtype, state);
 }
 
@@ -88,11 +101,30 @@ Status LowerKvWrite(const Graph& graph, const Node& node, Lowering& lowering) {
   THRESHER_TRY(WantNoLaterReader(graph, node));
   const TensorRef state = lowering.Ref(node.inputs[0]);
   lowering.Bind(node.outputs[0], state);
-  const TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
+  TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
   const TensorRef v = lowering.InnerContiguous(lowering.Ref(node.inputs[2]));
   if (ops::Empty(k) || ops::Empty(state)) return Status::Ok();
-  lowering.AddStep(KernelId::kKvWrite, {state, k, v, lowering.Contiguous(lowering.Ref(node.inputs[3]))}, {},
-                   KvWriteParams{StateBlocks(graph, node.inputs[0])});
+  const bool turned = node.inputs.size() > kSin && node.inputs[kSin] != kNoValue;
+  TensorRef cos, sin;
+  if (turned) {
+    cos = lowering.InnerContiguous(lowering.Ref(node.inputs[kCos]));
+    sin = lowering.InnerContiguous(lowering.Ref(node.inputs[kSin]));
+  }
+  const KvWriteParams p{StateBlocks(graph, node.inputs[0]), GetAttr<bool>(node.attrs, "interleaved", false)};
+  const TensorRef slots = lowering.Contiguous(lowering.Ref(node.inputs[3]));
+  if (!lowering.target().packs_weights()) {
+    lowering.AddStep(KernelId::kKvWrite, {state, k, v, slots, cos, sin}, {}, p);
+    return Status::Ok();
+  }
+  if (turned) {  // in the cache, which the write then reads
+    const TensorRef keys = lowering.AllocateTemporary(k.view.dtype, graph.value(node.inputs[1]).shape);
+    Step& turn = lowering.AddStep(KernelId::kRotary, {k, cos, sin}, {keys}, kernels::RotaryParams{p.interleaved});
+    turn.name = "rotary";
+    turn.flops = 3.0 * static_cast<double>(keys.view.size());
+    turn.bytes = 2.0 * static_cast<double>(keys.view.size()) * static_cast<double>(SizeOf(keys.view.dtype));
+    k = keys;
+  }
+  lowering.AddStep(KernelId::kKvWrite, {state, k, v, slots}, {}, p);
   return Status::Ok();
 }
 
@@ -198,9 +230,11 @@ std::span<const CpuKernel> PagedAttentionKernels() {
 std::span<const OpDef> PagedAttentionOps() {
   static const std::vector<OpDef> rows = {
       {"kv_write",
-       "Keys and values of tokens, put into a state in place: token i into slots[i] (below 0: nowhere).",
-       {"state", "k", "v", "slots"},
-       {},
+       "Keys and values of tokens, put into a state in place: token i into slots[i] (below 0: nowhere). With cos and "
+       "sin "
+       "keys are turned first, as by rotary.",
+       {"state", "k", "v", "slots", "cos?", "sin?"},
+       {{"interleaved", AttrType::kBool, false, "as of rotary"}},
        Section::kForward,
        InferKvWrite,
        CostKvWrite,

@@ -27,7 +27,7 @@ const Row* RowOf(std::string_view op) {
       {"layer_norm", {0, 3}},     {"rms_norm", {0, 2}}, {"softmax", {0}},
       {"log_softmax", {0}},       {"sdpa", {0, 1, 2}},  {"rotary", {0}},
       {"convolution", {0, 3}},    {"max_pool", {0}},    {"avg_pool", {0}},
-      {"adaptive_avg_pool", {0}}, {"resize", {0}},
+      {"adaptive_avg_pool", {0}}, {"resize", {0}},      {"grouped_linear", {0}},
   };
   const auto row = std::find_if(rows.begin(), rows.end(), [op](const Row& r) { return r.op == op; });
   return row == rows.end() ? nullptr : &*row;

@@ -11,6 +11,7 @@
 #include "cuda/emulator.h"
 #include "kernels/tensor_testing.h"
 #include "thresher/cuda/create_kernel.h"
+#include "thresher/kernels/block_format.h"
 #include "thresher/kernels/copy.h"
 #include "thresher/kernels/index.h"
 #include "thresher/kernels/pointwise.h"
@@ -79,6 +80,41 @@ TEST(IndexKernel, Embedding) {
       }
     }
   }
+}
+
+TEST(IndexKernel, EmbeddingOfBlocks) {
+  std::mt19937 random(3);
+  for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0, Encoding::kQ4_1}) {
+    for (const int64_t width : {32, 96}) {
+      SCOPED_TRACE(std::string(Name(blocks)) + " of " + std::to_string(width));
+      const int64_t rows = 11;
+      std::vector<float> numbers(static_cast<size_t>(rows * width));
+      for (float& x : numbers) x = static_cast<float>(static_cast<int>(random() % 2001) - 1000) / 300;
+      std::vector<uint8_t> table(static_cast<size_t>(EncodedBytes(blocks, rows * width)));
+      ASSERT_TRUE(kernels::EncodeNumbers(blocks, numbers.data(), rows * width, 32, table.data()).ok());
+      const View view = MakeView(table.data(), DType::kF32, {rows, width});
+      for (const DType index_type : {DType::kI64, DType::kI32}) {
+        Tensor indices(index_type, {3, 5}, {.order = {1, 0}});
+        FillIndices(indices, 0, rows, random);
+        Tensor want(DType::kF32, {3, 5, width});
+        ASSERT_TRUE(kernels::EmbeddingOfBlocks(blocks, view, indices.view, want.view).ok());
+        ExpectStep(KernelId::kEmbedding, kernels::EmbeddingParams{blocks}, {view, indices.view}, want);
+      }
+      Tensor wrong(DType::kI64, {1}), out(DType::kF32, {1, width});
+      wrong.memory<int64_t>()[0] = rows;
+      Fault fault;
+      RunStep<IndexFamily>(KernelId::kEmbedding, kernels::EmbeddingParams{blocks}, {view, wrong.view, out.view},
+                           Order::kForward, fault);
+      EXPECT_EQ(Describe(fault), "embedding: index 11 at position 0 is outside [0, 11)");
+      EXPECT_EQ(out.memory<float>()[width - 1], 0.0f);
+    }
+  }
+  const View views[] = {MakeView(nullptr, DType::kF32, {8, 256}), MakeView(nullptr, DType::kI64, {2}),
+                        MakeView(nullptr, DType::kF32, {2, 256})};
+  const kernels::EmbeddingParams params{Encoding::kQ6K};
+  EXPECT_NE(IndexFamily::Check({static_cast<uint32_t>(KernelId::kEmbedding), &params, sizeof params, views, 3})
+                .problem.find("got q6_k and f32"),
+            std::string::npos);
 }
 
 TEST(IndexKernel, Gather) {

@@ -105,6 +105,29 @@ TEST(PagedAttentionKernel, HeadSizesAndGroups) {
 
 TEST(PagedAttentionKernel, ManyRows) { Check({.query_heads = 32, .heads = 32, .depth = 16}, {{130, 130}, {65, 190}}); }
 
+// Blocks become fp16 on the way, as queries do.
+TEST(PagedAttentionKernel, StatesInBlocks) {
+  for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
+    const auto check = [&](PagedShape shape, const std::vector<Sequence>& sequences) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        SCOPED_TRACE(std::string(Name(blocks)) + " D " + std::to_string(shape.depth) + " q " +
+                     std::string(Name(dtype)));
+        shape.blocks = blocks;
+        PagedCase c(shape, sequences, blocks);
+        for (float& x : c.q_) x = Rounded(Rounded(x, dtype), DType::kF16);
+        const std::vector<float> expected = c.Run(1, true);
+        const std::vector<float> actual = Attend(c, dtype);
+        ExpectClose(actual, expected, std::max(Tolerance(dtype), Tolerance(DType::kF16)) * 4);
+        ExpectClose(Attend(c, dtype, Order::kBackward), actual, 0);
+      }
+    };
+    for (const int64_t depth : {32, 64, 96, 256}) check({.depth = depth}, {{1, 150}, {7, 40}, {20, 20}});
+    check({.query_heads = 32, .heads = 32, .depth = 32}, {{130, 130}});
+    check({.query_heads = 4, .heads = 2, .depth = 32, .page_tokens = 32}, {{1, 1000}, {1, 3}, {0, 9}, {1, 257}});
+    check({.window = 40, .softcap = 2.0f}, {{1, 130}, {30, 70}});
+  }
+}
+
 TEST(PagedAttentionKernel, KeysSplitAmongBlocks) {
   Check({.query_heads = 8, .heads = 2, .depth = 64, .page_tokens = 32}, {{1, 1000}, {1, 3}, {1, 257}});
   Check({.window = 300}, {{2, 1000}});
@@ -167,16 +190,122 @@ TEST(KvWriteKernel, WritesWhatTheCpuWrites) {
                                     MakeView(wide_v.data(), DType::kF32, shape), slots.data()})
                       .ok());
       slots[4] = 128;  // which the CPU refuses
-      const View views[] = {MakeView(actual.data(), state_type, state_shape), MakeView(k.data(), dtype, shape),
-                            MakeView(v.data(), dtype, shape), MakeView(slots.data(), DType::kI32, {tokens})};
-      const kernels::KvWriteParams packed{Encoding::kQ8_0};
-      const Call refused{static_cast<uint32_t>(KernelId::kKvWrite), &packed, sizeof packed, views, 4};
+      const View views[] = {MakeView(actual.data(), state_type, state_shape),
+                            MakeView(k.data(), dtype, shape),
+                            MakeView(v.data(), dtype, shape),
+                            MakeView(slots.data(), DType::kI32, {tokens}),
+                            {},
+                            {}};
+      const kernels::KvWriteParams packed{Encoding::kQ8_0, false};
+      const Call refused{static_cast<uint32_t>(KernelId::kKvWrite), &packed, sizeof packed, views, 6};
       ASSERT_NE(PagedAttentionFamily::Check(refused).problem.find("got q8_0"), std::string::npos);
-      const kernels::KvWriteParams params{Encoding::kF32};
-      const Call call{static_cast<uint32_t>(KernelId::kKvWrite), &params, sizeof params, views, 4};
+      const kernels::KvWriteParams params{Encoding::kF32, false};
+      const Call call{static_cast<uint32_t>(KernelId::kKvWrite), &params, sizeof params, views, 6};
       ASSERT_EQ(PagedAttentionFamily::Check(call).problem, "");
       ASSERT_EQ(PagedAttentionFamily::Launch(Launcher{}, call), "");
       ExpectClose(actual.values(), expected.values(), 0);
+    }
+  }
+}
+
+// What the CPU writes, bit by bit.
+TEST(KvWriteKernel, WritesBlocks) {
+  for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
+    for (const DType dtype : kTypes) {
+      const int64_t tokens = 23, heads = 3, depth = 64, page_tokens = 32, pages = 4;
+      const auto count = static_cast<size_t>(tokens * heads * depth);
+      std::vector<float> numbers = RandomFloats(count, 1);
+      std::fill_n(numbers.begin() + 64, 32, 0.0f);  // of nothing but zeros
+      for (int i = 0; i < 32; ++i) numbers[static_cast<size_t>(128 + i)] = i % 2 == 0 ? 3.0f : -3.0f;  // equally far
+      StoredFloats k(numbers, dtype), v(RandomFloats(count, 2), dtype);
+      std::vector<float> wide_k = k.values(), wide_v = v.values();
+      std::vector<int32_t> slots;
+      for (int i = 0; i < tokens; ++i) slots.push_back(i % 5 == 4 ? -1 : (i * 37 + 5) % 128);
+      const Dims shape = {tokens, heads, depth}, state_shape = {pages, heads, 2, page_tokens, depth};
+      const auto bytes = static_cast<size_t>(EncodedBytes(blocks, NumElements(state_shape)));
+      std::vector<uint8_t> expected(bytes, 0xAB), actual(bytes, 0xAB);
+      const View wide[] = {MakeView(wide_k.data(), DType::kF32, shape), MakeView(wide_v.data(), DType::kF32, shape)};
+      ASSERT_TRUE(kernels::KvWrite(
+                      {MakeView(expected.data(), DType::kF32, state_shape), wide[0], wide[1], slots.data(), blocks})
+                      .ok());
+      const View views[] = {MakeView(actual.data(), DType::kF32, state_shape),
+                            MakeView(k.data(), dtype, shape),
+                            MakeView(v.data(), dtype, shape),
+                            MakeView(slots.data(), DType::kI32, {tokens}),
+                            {},
+                            {}};
+      const kernels::KvWriteParams params{blocks, false};
+      const Call call{static_cast<uint32_t>(KernelId::kKvWrite), &params, sizeof params, views, 6};
+      ASSERT_EQ(PagedAttentionFamily::Check(call).problem, "");
+      ASSERT_EQ(PagedAttentionFamily::Launch(Launcher{}, call), "");
+      EXPECT_EQ(actual, expected) << Name(blocks) << " " << Name(dtype);
+    }
+  }
+}
+
+// A row with a number that blocks cannot hold is nothing but NaN, and no other row is.
+TEST(KvWriteKernel, WhatBlocksCannotHoldIsNoNumber) {
+  for (const float wrong : {INFINITY, -INFINITY, std::nanf(""), 1e30f}) {
+    std::vector<float> k(64, 1.0f), v(64, 2.0f);
+    k[40] = wrong;  // of head 1
+    std::vector<int32_t> slots = {0};
+    const Dims shape = {1, 2, 32}, state_shape = {1, 2, 2, 16, 32};
+    std::vector<uint8_t> state(static_cast<size_t>(EncodedBytes(Encoding::kQ4_0, NumElements(state_shape))));
+    const View views[] = {MakeView(state.data(), DType::kF32, state_shape),
+                          MakeView(k.data(), DType::kF32, shape),
+                          MakeView(v.data(), DType::kF32, shape),
+                          MakeView(slots.data(), DType::kI32, {1}),
+                          {},
+                          {}};
+    const kernels::KvWriteParams params{Encoding::kQ4_0, false};
+    const Call call{static_cast<uint32_t>(KernelId::kKvWrite), &params, sizeof params, views, 6};
+    ASSERT_EQ(PagedAttentionFamily::Launch(Launcher{}, call), "");
+    const auto scale = [&](size_t part) {
+      uint16_t bits;
+      std::memcpy(&bits, state.data() + part * 16 * 18, sizeof bits);
+      return Fp16::Widen(bits);
+    };
+    EXPECT_FALSE(std::isnan(scale(0)));
+    EXPECT_FALSE(std::isnan(scale(1)));
+    EXPECT_TRUE(std::isnan(scale(2)));  // the keys of head 1
+    EXPECT_FALSE(std::isnan(scale(3)));
+  }
+}
+
+TEST(KvWriteKernel, TurnsKeysOnTheWay) {
+  for (const DType dtype : kTypes) {
+    for (const bool interleaved : {false, true}) {
+      for (const int64_t pairs : {1, 16, 24}) {
+        const int64_t tokens = 19, heads = 2, depth = 48;
+        const Dims shape = {tokens, heads, depth}, angles = {tokens, pairs}, state_shape = {2, heads, 2, 16, depth};
+        const auto count = static_cast<size_t>(tokens * heads * depth);
+        StoredFloats k(RandomFloats(count, 1), dtype), v(RandomFloats(count, 2), dtype);
+        StoredFloats cos(RandomFloats(static_cast<size_t>(tokens * pairs), 3), dtype);
+        StoredFloats sin(RandomFloats(static_cast<size_t>(tokens * pairs), 4), dtype);
+        std::vector<float> wide[] = {k.values(), v.values(), cos.values(), sin.values()};
+        std::vector<float> turned(count), expected(static_cast<size_t>(NumElements(state_shape)));
+        kernels::RotaryReference(
+            {MakeView(wide[0].data(), DType::kF32, shape), MakeView(wide[2].data(), DType::kF32, angles),
+             MakeView(wide[3].data(), DType::kF32, angles), MakeView(turned.data(), DType::kF32, shape), interleaved});
+        std::vector<int32_t> slots;
+        for (int i = 0; i < tokens; ++i) slots.push_back((i * 5 + 3) % 32);
+        ASSERT_TRUE(kernels::KvWrite({MakeView(expected.data(), DType::kF32, state_shape),
+                                      MakeView(turned.data(), DType::kF32, shape),
+                                      MakeView(wide[1].data(), DType::kF32, shape), slots.data()})
+                        .ok());
+        StoredFloats actual(expected.size(), dtype);
+        const View views[] = {MakeView(actual.data(), dtype, state_shape),
+                              MakeView(k.data(), dtype, shape),
+                              MakeView(v.data(), dtype, shape),
+                              MakeView(slots.data(), DType::kI32, {tokens}),
+                              MakeView(cos.data(), dtype, angles),
+                              MakeView(sin.data(), dtype, angles)};
+        const kernels::KvWriteParams params{Encoding::kF32, interleaved};
+        const Call call{static_cast<uint32_t>(KernelId::kKvWrite), &params, sizeof params, views, 6};
+        ASSERT_EQ(PagedAttentionFamily::Check(call).problem, "");
+        ASSERT_EQ(PagedAttentionFamily::Launch(Launcher{}, call), "");
+        ExpectClose(actual.values(), expected, Tolerance(dtype) * 2);
+      }
     }
   }
 }

@@ -51,8 +51,11 @@ void Check(DType dtype, int64_t outer, int64_t size, int64_t inner, int64_t want
     std::vector<int64_t> at(count);
     View views[] = {x, MakeView(values.data(), dtype, shape), MakeView(at.data(), DType::kI64, shape)};
     const kernels::SortParams params{1, descending};
-    const Call call{static_cast<uint32_t>(KernelId::kSort), &params, sizeof params, views, 3};
+    Call call{static_cast<uint32_t>(KernelId::kSort), &params, sizeof params, views, 3};
     ASSERT_EQ(SortFamily::Check(call).problem, "");
+    // Exactly as much, so that AddressSanitizer sees what lies beyond.
+    std::vector<uint64_t> memory((SortFamily::ScratchBytes(call) + 7) / 8, ~uint64_t{0});
+    call.scratch = memory.data();
     ASSERT_EQ(SortFamily::Launch(Launcher{order}, call), "");
     ASSERT_EQ(at, expected_at);
     ASSERT_EQ(std::memcmp(values.data(), expected.data(), count * sizeof(T)), 0);
@@ -72,12 +75,23 @@ TEST(SortKernel, TypesLengthsAndStrides) {
   Check<float>(DType::kF32, 1, 2049, 1, 5, true, false);
 }
 
+TEST(SortKernel, LinesBeyondOneRun) {
+  for (const int64_t size : {4096, 4097, 8192, 8193, 12300}) {
+    Check<float>(DType::kF32, 1, size, 1, size, size % 2 == 0, false);
+  }
+  Check<int64_t>(DType::kI64, 2, 4100, 1, 4100, false, false);
+  Check<int32_t>(DType::kI32, 2, 4111, 1, 7, true, true);
+  Check<uint8_t>(DType::kBool, 1, 8200, 1, 8200, true, false);
+}
+
 TEST(SortKernel, SaysWhichLinesAreTooLong) {
-  View views[] = {MakeView(nullptr, DType::kF32, {2, 4097}), MakeView(nullptr, DType::kF32, {2, 4097}),
-                  MakeView(nullptr, DType::kI64, {2, 4097})};
+  const int64_t size = int64_t{1} << 31;
+  View views[] = {MakeView(nullptr, DType::kF32, {2, size}), MakeView(nullptr, DType::kF32, {2, size}),
+                  MakeView(nullptr, DType::kI64, {2, size})};
   const kernels::SortParams params{1, false};
   const Call call{static_cast<uint32_t>(KernelId::kSort), &params, sizeof params, views, 3};
-  EXPECT_EQ(SortFamily::Check(call).problem, "sort: expected lines of at most 4096 elements on this device, got 4097");
+  EXPECT_EQ(SortFamily::Check(call).problem,
+            "sort: expected lines of fewer than 2^31 elements on this device, got 2147483648");
 }
 
 }  // namespace

@@ -212,11 +212,12 @@ class _Layers(GraphBuilder):
         if config.qk_norm:
             q = self.norm(q, "q_norm", layer, size=size)
             k = self.norm(k, "k_norm", layer, size=size)
-        if turn is not None:
+        if turn is None:
+            state = self.add("kv_write", state, k, v, batch.slots)
+        else:
             cos, sin, interleaved = turn
             q = self.add("rotary", q, cos, sin, interleaved=interleaved)
-            k = self.add("rotary", k, cos, sin, interleaved=interleaved)
-        state = self.add("kv_write", state, k, v, batch.slots)
+            state = self.add("kv_write", state, k, v, batch.slots, cos, sin, interleaved=interleaved)
         y = self.add(
             "paged_attention",
             state,
