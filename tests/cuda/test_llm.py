@@ -105,3 +105,24 @@ def test_each_number_of_answers_is_one_graph(on_device: bool, folder: Path, requ
         # The prompt's step gives one token; of the others, each one token long, the first is launched step by step.
         assert launches([[1, 2, 3]], 3) == 1
         assert launches([[1, 2, 4]], 3) == 2 + 1, "a prompt of as many tokens has come before"
+
+
+def test_numbers_of_answers_share_graphs(on_device: bool, folder: Path, request: pytest.FixtureRequest) -> None:
+    """Steps are filled up to a bucket: those of 3 sequences are those of 4, and tokens stay what they are."""
+    if on_device:
+        pytest.skip("only the emulator tells")
+    count = ctypes.CDLL(request.config.getoption("--device-library")).emulated_graph_launches
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
+    params = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
+    with LLM(folder, precision="fp32", max_batch=4, max_length=64, device="cuda", kv_cache="f32") as llm:
+
+        def run(prompts: list[list[int]]) -> tuple[int, list[tuple[int, ...]]]:
+            before = count()
+            found = [tuple(result.completions[0].token_ids) for result in llm.generate(prompts, params)]
+            return int(count() - before), found
+
+        run(prompts)
+        # Of two steps of one token each, both find the graph of four sequences; alone, the first would make one.
+        launches, three = run(prompts[:3])
+        assert launches == 2
+        assert three == _answers(folder, prompts[:3], 3)

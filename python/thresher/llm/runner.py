@@ -18,6 +18,9 @@ from thresher.llm.tensor_place import tensor_place
 
 CACHES = ("f32", "bf16", "f16", "q8_0", "q4_0")  # how keys and values may be kept
 _ALIGNMENT = 64
+# Numbers of answers that a device's steps are filled up to, so that few graphs serve all of them; beyond the last one
+# multiples of it.
+_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _SAMPLES = ((7,), (11,), (13,), (20,), (37,))
 
 
@@ -40,6 +43,14 @@ class Work:
     scored: int
     drafted: int = 0
     answering: bool = False
+
+
+def bucket(count: int, most: int) -> int:
+    """The least number of rows that steps of a device are computed with, at least `count` and at most `most`."""
+    for size in _BUCKETS:
+        if size >= count:
+            return min(size, most)
+    return min(-(-count // _BUCKETS[-1]) * _BUCKETS[-1], most)
 
 
 def page_bytes(decoder: Decoder, cache: str) -> int:
@@ -94,7 +105,7 @@ class Runner:
         self._ranks = ranks
         self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads}
         self._options["device"] = device if ranks is None else ranks.device
-        self._options["graphs"] = device is not None
+        self._options["graphs"] = self._in_buckets = device is not None
         self._name = name
         self._store = _engine.WeightStore() if store is None else store
         config = decoder.config
@@ -187,15 +198,30 @@ class Runner:
             wanted.extend(range(end - item.scored, end))
             start = end
         self._starts[len(work) + 1 :] = start
-        self._body.run((start,), *(self._body_places.get(start) or self._place_body(start)))
+        rows = self._fill_up(start)
+        self._body.run((rows,), *(self._body_places.get(rows) or self._place_body(rows)))
         count = len(wanted)
         if not count:
             return self._logits[:0]
         every = count == start
         if not every:
             np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
-        self._head.run((count,), *(self._head_places.get((count, every)) or self._place_head(count, every)))
+        scores = rows if every else bucket(count, self.max_scored) if self._in_buckets else count
+        self._head.run((scores,), *(self._head_places.get((scores, every)) or self._place_head(scores, every)))
         return self._logits[:count]
+
+    def _fill_up(self, tokens: int) -> int:
+        """How many tokens the step computes: on a device, where there are few, a bucket full of them.
+
+        Those behind the last one belong to no sequence: their keys are not kept, and nobody reads what they give.
+        """
+        if not self._in_buckets or tokens > self.max_batch:
+            return tokens
+        rows = bucket(tokens, min(self.max_batch, self.max_tokens))
+        self._tokens[tokens:rows] = 0
+        self._positions[tokens:rows] = 0
+        self._slots[tokens:rows] = -1
+        return rows
 
     def _place_body(self, tokens: int) -> tuple[bytes, bytes]:
         """What the body takes and gives; kept for numbers of tokens that come with answers alone."""
