@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import thresher
+from thresher import _engine
 
 
 def test_what_is_usable_here() -> None:
@@ -59,6 +61,7 @@ def test_gpus_are_usable_where_their_library_finds_one(
 
     finding = checks.check_gpu()
     assert finding.found.startswith("cuda:0 emulator (compute capability 9.0, 1 GiB), cuda:1")
+    assert ("CUPTI's" in finding.found) == ("pip install thresher-cuda[cupti]" in finding.cure)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8)
     with torch.no_grad():
         assert torch.allclose(compiler.compile(model, target="cuda")(x), model(x), atol=1e-6)
@@ -66,6 +69,19 @@ def test_gpus_are_usable_where_their_library_finds_one(
     for precision in ("int8", "int8_weight", "int4_weight"):
         with pytest.raises(compiler.UnavailableError, match=f"on a GPU, got '{precision}', which only the CPU has"):
             compiler.compile(model, target="cuda", precision=precision)
+
+
+def test_cupti_is_looked_for_where_the_kernels_look(tmp_path: Path) -> None:
+    from thresher.doctor import checks
+
+    library = tmp_path / "thresher_cuda" / "libthresher_cuda.so"
+    folder = tmp_path / "nvidia" / "cu13" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "libcupti.so.13").write_bytes(b"no library")
+    elsewhere = tmp_path / "elsewhere" / "thresher_cuda" / "libthresher_cuda.so"
+    assert checks._opens_cupti(str(library)) == checks._opens_cupti(str(elsewhere)), "what the system has, if anything"
+    shutil.copy(_engine.__file__, folder / "libcupti.so.13")  # any library that opens
+    assert checks._opens_cupti(str(library))
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

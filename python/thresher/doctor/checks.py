@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import platform
@@ -317,7 +318,25 @@ def check_gpu() -> Finding:
         f"{device['memory_bytes'] / 2**30:.0f} GiB)"
         for device in found["devices"]
     ]
-    return Finding("gpu", Level.OK, f"{', '.join(devices)}; kernels for {found['architectures']}")
+    kernels = f"kernels for {found['architectures']}"
+    if _opens_cupti(library):
+        return Finding("gpu", Level.OK, f"{', '.join(devices)}; {kernels}; profiles have exact times (CUPTI)")
+    advice = "for exact times in profiles: pip install thresher-cuda[cupti]"
+    return Finding(
+        "gpu", Level.OK, f"{', '.join(devices)}; {kernels}; profiles have times of events, not CUPTI's", advice
+    )
+
+
+def _opens_cupti(library: str) -> bool:
+    """Whether the library of kernels will find CUPTI: beside its own package, or wherever the system looks."""
+    name = "libcupti.so.13"
+    for place in (Path(library).resolve().parents[1] / "nvidia" / "cu13" / "lib" / name, Path(name)):
+        try:
+            ctypes.CDLL(str(place))
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def _missing_package(name: str) -> bool:
