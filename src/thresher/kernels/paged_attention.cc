@@ -801,10 +801,6 @@ void ReferenceAll(const PagedAttentionArgs& a) {
 
 }  // namespace
 
-bool KeepsBlocks(Encoding blocks, int64_t head_size) {
-  return (blocks == Encoding::kQ8_0 || blocks == Encoding::kQ4_0) && head_size % BlockNumbers(blocks) == 0;
-}
-
 Status KvWrite(const KvWriteArgs& args, int part, int num_parts) {
   if (IsBlocked(args.blocks)) return WriteAll<uint8_t>(args, part, num_parts);
   switch (args.state.dtype) {

@@ -53,7 +53,9 @@ struct PagedAttentionArgs {
 };
 
 // Whether states may be kept in these blocks, with heads of this size.
-bool KeepsBlocks(Encoding blocks, int64_t head_size);
+inline bool KeepsBlocks(Encoding blocks, int64_t head_size) {
+  return (blocks == Encoding::kQ8_0 || blocks == Encoding::kQ4_0) && head_size % BlockNumbers(blocks) == 0;
+}
 
 // Query i of n of a sequence with `length` keys stands at length - n + i and sees the keys up to there. Few queries
 // over many keys are cut by ranges of keys into `partial`, which PagedAttentionMerge then puts together; it does
