@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import subprocess
 import sys
 import zipfile
@@ -319,3 +320,14 @@ def test_offline_a_file_counts_only_with_its_hash(
     assert offline._lacking_environment(environment) is None
     good.write_bytes(good.read_bytes()[:-1])
     assert offline._lacking_environment(environment) == "environment some: wheels of tiny==1.0"
+
+
+def test_only_known_packages_are_built_from_source_archives(locks: ModuleType) -> None:
+    # Such a package needs a build back end, often a compiler and minutes: setuptools alone is there for them.
+    built = {
+        line.partition("==")[0]
+        for lock in LOCKS.glob("*.txt")
+        for before, line in itertools.pairwise(lock.read_text().splitlines())
+        if before == f"{locks.SOURCE}everywhere"
+    }
+    assert built <= {"pluginbase"}
