@@ -310,7 +310,7 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     a3 += 4;
     a4 += 4;
     b += Panel::Bytes(4);
-    if constexpr (kWritesFloats<Panel>) floats += 4 * kPanelVectors * lanes;
+    if constexpr (kWritesFloats<Panel>) floats += size_t{4} * kPanelVectors * lanes;
     fetched += 64 * fetch.lines;
   }
   if constexpr (S > 1) {
@@ -394,7 +394,7 @@ constexpr TileFunction WritingTileAt(size_t index, std::index_sequence<I...>) {
 template <class Panel>
 HWY_INLINE TileFunction WritingTileForRows(size_t rows) {
   static_assert(RunsFor(kLeastFirstTile) == 1);
-  constexpr size_t kHeights = static_cast<size_t>(kTileRows - kLeastFirstTile + 1);
+  constexpr auto kHeights = size_t{kTileRows} - size_t{kLeastFirstTile} + 1;
   return WritingTileAt<Panel>(rows - static_cast<size_t>(kLeastFirstTile), std::make_index_sequence<kHeights>());
 }
 
