@@ -56,6 +56,8 @@ install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/licenses/hi
 add_executable(model_stress_test EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/src/tools/model_stress_test.cc")
 thresher_target_flags(model_stress_test)
 target_link_libraries(model_stress_test PRIVATE thresher_core)
+# All that is the project's own is linked in; the folder of a dependency is nobody's business.
+set_target_properties(model_stress_test PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
 if(THRESHER_STATIC_RUNTIME)
   target_link_options(model_stress_test PRIVATE -static-libstdc++ -static-libgcc $<$<CONFIG:Release>:-s>)
 endif()
