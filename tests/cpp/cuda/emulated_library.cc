@@ -27,6 +27,7 @@
 struct thresher_device {
   explicit thresher_device(int number) : index(number) { faults.Watch(&fault); }
   int index;
+  std::atomic<bool> window_open{false};
   thresher::cuda::Fault fault{};
   thresher::cuda::Faults faults;
 };
@@ -53,7 +54,6 @@ constexpr size_t kProductScratch = 256;
 std::atomic<int> objects{0};
 std::atomic<int> graph_launches{0};
 std::atomic<int> windows{0};
-std::atomic<bool> window_open{false};
 std::atomic<bool> fail_next{false};
 thread_local thresher_graph* recorded = nullptr;
 
@@ -339,9 +339,10 @@ thresher_device_api Table() {
   api.times_pop = &PopTimes;
   api.times_flush = &FlushTimes;
   api.times_end = &EndTimes;
-  api.window = [](thresher_device*, int32_t open) {
-    if (window_open == (open != 0)) return Fail(THRESHER_DEVICE_FAILED, "the window is as it shall be");
-    window_open = open != 0;
+  api.window = [](thresher_device* device, int32_t open) {
+    if (device->window_open.exchange(open != 0) == (open != 0)) {
+      return Fail(THRESHER_DEVICE_FAILED, "the window is as it shall be");
+    }
     windows += open == 0 ? 1 : 0;
     return THRESHER_DEVICE_OK;
   };
