@@ -97,6 +97,7 @@ class Environment:
 
 TOOLS = Environment("tools", ("build.txt",))
 CHECKS = Environment("checks", ("check.txt",))
+DOCS = Environment("docs", ("docs.txt",))
 MODEL = Environment("model", (PYTORCH, "numpy.txt", "model.txt", "tokenizers.txt"), ("model-weights.txt",))
 RUNTIME = Environment("runtime", ("runtime.txt",), base=MODEL)
 TESTS = Environment(
@@ -126,7 +127,7 @@ NOX = Environment("nox", ("nox.txt",))
 SETUPTOOLS = Environment("setuptools", ("setuptools.txt",))
 # An environment comes after the one it stands on.
 ALL = (
-    *(SETUPTOOLS, LOCKER, TOOLS, CHECKS, NOX, PROOF, SERVE, WHEEL_TEST, CUDA_COMPILER),
+    *(SETUPTOOLS, LOCKER, TOOLS, CHECKS, DOCS, NOX, PROOF, SERVE, WHEEL_TEST, CUDA_COMPILER),
     *(MODEL, RUNTIME, TESTS, SANITIZED, CUDA_TESTS, COVERAGE, FUZZ, LINT, RELEASE, PEERS, ZENTORCH),
 )
 # What a build of PyTorch for NVIDIA GPUs asks for, of the lock of MODEL.
