@@ -19,119 +19,14 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // foreach_target.h must come first.
 #include "hwy/highway.h"
+#include "thresher/kernels/amx_tile-inl.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
 #include "thresher/kernels/paged_quads-inl.h"
+#include "thresher/kernels/paged_tiles-inl.h"
+#include "thresher/kernels/paged_work.h"
 #include "thresher/kernels/tile-inl.h"
-
-#ifndef THRESHER_KERNELS_PAGED_ATTENTION_ONCE_
-#define THRESHER_KERNELS_PAGED_ATTENTION_ONCE_
-namespace thresher::kernels::paged {
-
-// Queries times heads of a group that are computed together: what it takes to turn keys and values into panels is
-// shared by so many rows.
-inline constexpr int64_t kBlockRows = 64;
-inline constexpr int64_t kChunkPanels = kChunkTokens / kPanelTokens;
-inline constexpr int64_t kUnitsPerPart = 4;  // with so many there is no need to cut the keys
-inline constexpr float kNoKey = -std::numeric_limits<float>::infinity();
-
-// A state in blocks of q8_0 or q4_0, in place of its elements' type.
-template <Encoding kEncoding>
-struct Blocks {
-  static constexpr Encoding encoding = kEncoding;
-};
-template <class T>
-inline constexpr bool kInBlocks = false;
-template <Encoding kEncoding>
-inline constexpr bool kInBlocks<Blocks<kEncoding>> = true;
-
-// Sizes that follow from the arguments.
-struct Sizes {
-  explicit Sizes(const PagedAttentionArgs& a)
-      : pages(a.state.shape[0]),
-        heads(a.state.shape[1]),
-        page_tokens(a.state.shape[3]),
-        depth(a.state.shape[4]),
-        group(a.q.shape[1] / std::max<int64_t>(heads, 1)),
-        block_queries(std::max<int64_t>(1, kBlockRows / std::max<int64_t>(group, 1))),
-        row_bytes(RowBytes(a.state, a.blocks)) {}
-
-  // Of the keys or the values of one token and head.
-  static int64_t RowBytes(const View& state, Encoding blocks) {
-    return IsBlocked(blocks) ? EncodedBytes(blocks, state.shape[4])
-                             : state.shape[4] * static_cast<int64_t>(SizeOf(state.dtype));
-  }
-
-  int64_t block_rows() const { return block_queries * group; }
-  // Where the keys of one page and head begin in the state, and how far behind them the values.
-  int64_t part(int64_t page, int64_t head) const { return (page * heads + head) * 2 * values(); }
-  int64_t values() const { return page_tokens * row_bytes; }
-
-  int64_t pages, heads, page_tokens, depth, group, block_queries, row_bytes;
-};
-
-// The queries [first, last) of one sequence and the heads of one group.
-struct Unit {
-  int64_t sequence = 0;
-  int64_t head = 0;   // of keys
-  int64_t first = 0;  // among the sequence's own queries
-  int64_t last = 0;
-  int64_t position = 0;  // of query `first`
-  int64_t begin = 0;     // the first key that any of them sees
-  int64_t end = 0;       // behind the last one
-
-  int64_t first_chunk() const { return begin / kChunkTokens; }
-  int64_t chunks() const { return (end + kChunkTokens - 1) / kChunkTokens - first_chunk(); }
-  int64_t rows(const Sizes& sizes) const { return (last - first) * sizes.group; }
-};
-
-// Calls visit(unit) for all of them, in a fixed order.
-template <class Visit>
-void ForEachUnit(const PagedAttentionArgs& a, const Sizes& sizes, const Visit& visit) {
-  for (int64_t s = 0; s < a.sequences; ++s) {
-    const int64_t queries = a.starts[s + 1] - a.starts[s];
-    const int64_t context = a.lengths[s] - queries;
-    for (int64_t head = 0; head < sizes.heads; ++head) {
-      for (int64_t first = 0; first < queries; first += sizes.block_queries) {
-        Unit unit;
-        unit.sequence = s;
-        unit.head = head;
-        unit.first = first;
-        unit.last = std::min(queries, first + sizes.block_queries);
-        unit.position = context + first;
-        unit.begin = a.window > 0 ? std::max<int64_t>(0, unit.position - a.window + 1) : 0;
-        unit.end = context + unit.last;
-        visit(unit);
-      }
-    }
-  }
-}
-
-// How the work is cut, told from the arguments by every part alike.
-struct Cut {
-  Cut(const PagedAttentionArgs& a, const Sizes& sizes, int num_parts) {
-    int64_t units = 0, longest = 0, rows = 0;
-    ForEachUnit(a, sizes, [&](const Unit& unit) {
-      ++units;
-      longest = std::max(longest, unit.chunks());
-      rows += unit.chunks() * unit.rows(sizes);
-      cost += unit.rows(sizes) * (unit.end - unit.begin);
-    });
-    by_keys = num_parts > 1 && units < kUnitsPerPart * num_parts && longest > 1 && rows <= a.partial_rows;
-  }
-
-  bool by_keys = false;
-  int64_t cost = 0;
-};
-
-// Whether work that begins at `cost` of `total` is this part's.
-inline bool IsMine(int64_t cost, int64_t total, int part, int num_parts) {
-  return cost >= total * part / num_parts && cost < total * (part + 1) / num_parts;
-}
-
-}  // namespace thresher::kernels::paged
-#endif  // THRESHER_KERNELS_PAGED_ATTENTION_ONCE_
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -163,6 +58,16 @@ template <>
 inline constexpr bool kQuads<paged::Blocks<Encoding::kQ8_0>> = true;
 #endif
 
+template <class T>
+inline constexpr bool kHalves = std::is_same_v<T, BF16> || std::is_same_v<T, F16>;
+
+// Whether tiles multiply them now.
+template <class T>
+HWY_INLINE bool OnTiles() {
+  if (UnitInUse() == isa::Tiles::kNone) return false;
+  return std::is_same_v<T, F16> ? isa::HasF16Tiles() : std::is_same_v<T, BF16> || kQuads<T>;
+}
+
 // What a part works with: buffers in its scratch memory, each on a line of its own.
 struct Scratch {
   explicit Scratch(const Sizes& sizes, std::byte* memory = nullptr)
@@ -184,6 +89,11 @@ struct Scratch {
     constexpr int64_t kBytes = sizeof(float);
     panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), quads::Buffers::kValueBytes / kBytes));
     digits = reserve(quads::Buffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
+    if (UnitInUse() == isa::Tiles::kNone) return;
+    split_q = reserve(unit_pages::SplitRows::Bytes(rows, sizes.depth) / kBytes);
+    split_weights = reserve(unit_pages::SplitRows::Bytes(rows, kChunkTokens) / kBytes);
+    restore = reserve(rows);
+    weight_digits = reserve(unit_pages::WeightRows::kBytes / kBytes);
   }
 
   quads::Buffers quad_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
@@ -204,6 +114,9 @@ struct Scratch {
   float *m, *l, *all_m, *all_l;  // [rows]: maximum and sum
   float* panel;                  // [depth, Width()] of keys, or [kChunkTokens, Width()] of values
   float* digits;                 // of q, where it is multiplied so
+  // Where tiles multiply, in two numbers of 16 bits: q, and what its scores are too small by in fp16; weights.
+  float *split_q, *restore, *split_weights;
+  float* weight_digits;  // or weights of q8_0
 };
 
 // Rows times a panel: each sum in the order of k, whatever the number of rows, so that a row has the same bits in every
@@ -360,6 +273,18 @@ void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& un
 #if THRESHER_PAGED_QUADS
   if constexpr (kQuads<T>) quads::Digits(q, rows, sizes.depth, scratch.quad_buffers(sizes));
 #endif
+#if THRESHER_UNIT_TARGET
+  if constexpr (kHalves<T>) {
+    if (!OnTiles<T>()) return;
+    const unit_pages::SplitRows split(rows, sizes.depth, scratch.split_q);
+    for (int64_t row = 0; row < rows; ++row) {
+      const float* const from = q + row * sizes.depth;
+      const float factor = std::is_same_v<T, F16> ? unit_pages::F16Factor(from, sizes.depth) : 1;
+      scratch.restore[row] = 1 / factor;
+      unit_pages::Split<T>(from, sizes.depth, factor, split.high + row * split.ld, split.low + row * split.ld);
+    }
+  }
+#endif
 }
 
 // Where the panels of keys of a chunk begin, from that of token `begin` to that before `end`; their values lie
@@ -462,8 +387,64 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
   }
 }
 
+#if THRESHER_UNIT_TARGET
+// The same by tiles of `Matrix`. Each tile takes 32 keys, from a multiple of 32 on, whatever else the row is computed
+// with; so a row's sums are added up alike.
+template <class Matrix, class T>
+void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
+                  const Scratch& scratch) {
+  using Dot = std::conditional_t<std::is_same_v<T, BF16>, Bf16Dot, F16Dot>;
+  constexpr int64_t kColumns = unit_pages::kColumns;
+  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes);
+  const Panels panels(a, sizes, unit, chunk);
+  const int64_t begin = panels.begin, end = panels.end, panel_bytes = kPanelTokens * sizes.row_bytes;
+  const bool last = unit.end <= start + kChunkTokens;
+  const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
+  const auto halves = [](const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); };
+  uint16_t* const panel = reinterpret_cast<uint16_t*>(scratch.panel);
+  const unit_pages::SplitRows q(rows, sizes.depth, scratch.split_q);
+  const unit_pages::SplitRows weights(rows, kChunkTokens, scratch.split_weights);
+  UnitTiles<Matrix, Dot> tiles(static_cast<size_t>(rows));
+  for (int64_t key = begin; key < end; key += kColumns) {
+    const uint8_t* const first = panels.keys[key / kPanelTokens];
+    const uint8_t* const second = key + kPanelTokens < end ? panels.keys[key / kPanelTokens + 1] : nullptr;
+    Prefetch(first + sizes.values(), panel_bytes);
+    if (second != nullptr) Prefetch(second + sizes.values(), panel_bytes);
+    unit_pages::PackKeys(halves(first), halves(second), sizes.depth, panel);
+    unit_pages::Multiply(tiles, q, rows, sizes.depth, panel, scratch.scores + key, scratch.scores_ld);
+  }
+  const int64_t from = begin / kColumns * kColumns, seen = RoundUp(end, kPanelTokens);
+  constexpr float kWeightFactor = std::is_same_v<T, F16> ? unit_pages::kF16WeightFactor : 1;
+  for (int64_t row = 0; row < rows; ++row) {
+    float* const scores = scratch.scores + row * scratch.scores_ld;
+    if constexpr (std::is_same_v<T, F16>) unit_pages::Scale(scores + begin, seen - begin, scratch.restore[row]);
+    SoftmaxRow(a, sizes, unit, start, end, row, scratch);
+    unit_pages::Split<T>(scores + from, seen - from, kWeightFactor, weights.high + row * weights.ld,
+                         weights.low + row * weights.ld);
+  }
+  for (int64_t column = 0; column < sizes.depth; column += kColumns) {
+    for (int64_t key = from; key < unit_pages::WholePieces(end); key += kPanelTokens) {
+      const uint8_t* const keys = key < end ? panels.keys[key / kPanelTokens] : nullptr;
+      unit_pages::PackValues(keys == nullptr ? nullptr : halves(keys + sizes.values()), sizes.depth, column, end - key,
+                             panel + (key - from) * kColumns);
+      if (column > 0 || key >= end) continue;
+      const uint8_t* const ahead = next.keys[key / kPanelTokens];
+      if (ahead != nullptr) Prefetch(ahead, panel_bytes);
+    }
+    unit_pages::Multiply(tiles, weights, rows, end - from, panel, scratch.sums + column, scratch.sums_ld);
+  }
+  if constexpr (std::is_same_v<T, F16>) {
+    for (int64_t row = 0; row < rows; ++row) {
+      unit_pages::Scale(scratch.sums + row * scratch.sums_ld, sizes.depth, 1 / kWeightFactor);
+    }
+  }
+}
+#endif
+
 #if THRESHER_PAGED_QUADS
-// The same where they are multiplied as integers; `cold`: nobody has asked memory for this chunk.
+// The same where they are multiplied as integers, by tiles of `Matrix` unless that is void or rows are few; `cold`:
+// nobody has asked memory for this chunk.
+template <class Matrix>
 void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                   const Scratch& scratch, bool cold) {
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / quads::kNumbers;
@@ -473,37 +454,87 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   const bool last = unit.end <= start + kChunkTokens;
   const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
   Ahead ahead(next, sizes, count + rows + groups * rows);
-  for (int64_t key = begin; key < end; key += kPanelTokens) {
+  const auto step = [&] { ahead.Step(); };
+  const auto keys_of = [&](int64_t key) {
     const uint8_t* const keys = panels.keys[key / kPanelTokens];
     if (cold) Prefetch(keys + sizes.values(), kPanelTokens * sizes.row_bytes);
-    quads::Scores(keys, rows, sizes.depth, buffers, scratch.scores + key, scratch.scores_ld);
-    ahead.Step();
-  }
-  for (int64_t row = 0; row < rows; ++row) {
-    SoftmaxRow(a, sizes, unit, start, end, row, scratch);
-    ahead.Step();
-  }
-  for (int64_t group = 0; group < groups; ++group) {
-    for (int64_t key = begin; key < end; key += kPanelTokens) {
-      const int64_t at = key - begin;
-      quads::UnpackValues(panels.keys[key / kPanelTokens] + sizes.values(), sizes.row_bytes, group,
-                          std::min(end - key, kPanelTokens), buffers.values + at * quads::kNumbers,
-                          buffers.scales + at);
+    step();
+    return keys;
+  };
+  const auto softmax = [&] {
+    for (int64_t row = 0; row < rows; ++row) {
+      SoftmaxRow(a, sizes, unit, start, end, row, scratch);
+      step();
     }
-    quads::Sums(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin,
-                scratch.sums + group * quads::kNumbers, scratch.sums_ld, [&] { ahead.Step(); });
+  };
+  // Calls multiply(sums) for each group, whose values the buffers then hold.
+  const auto values = [&](auto&& multiply) {
+    for (int64_t group = 0; group < groups; ++group) {
+      for (int64_t key = begin; key < end; key += kPanelTokens) {
+        const int64_t at = key - begin;
+        quads::UnpackValues(panels.keys[key / kPanelTokens] + sizes.values(), sizes.row_bytes, group,
+                            std::min(end - key, kPanelTokens), buffers.values + at * quads::kNumbers,
+                            buffers.scales + at);
+      }
+      multiply(scratch.sums + group * quads::kNumbers);
+    }
+  };
+#if THRESHER_UNIT_TARGET
+  if constexpr (!std::is_void_v<Matrix>) {
+    if (rows >= unit_pages::kLeastDigitRows) {
+      {
+        const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows), static_cast<size_t>(quads::kNumbers));
+        for (int64_t key = begin; key < end; key += 2 * kPanelTokens) {
+          const uint8_t* const first = keys_of(key);
+          const uint8_t* const second = key + kPanelTokens < end ? keys_of(key + kPanelTokens) : nullptr;
+          unit_pages::DigitScores<Matrix>(first, second, rows, sizes.depth, buffers, scratch.scores + key,
+                                          scratch.scores_ld);
+        }
+      }
+      softmax();
+      const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows));
+      return values([&](float* sums) {
+        unit_pages::DigitValues<Matrix>(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums,
+                                        scratch.sums_ld, reinterpret_cast<uint8_t*>(scratch.weight_digits), step);
+      });
+    }
   }
+#endif
+  for (int64_t key = begin; key < end; key += kPanelTokens) {
+    quads::Scores(keys_of(key), rows, sizes.depth, buffers, scratch.scores + key, scratch.scores_ld);
+  }
+  softmax();
+  values([&](float* sums) {
+    quads::Sums(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums, scratch.sums_ld, step);
+  });
 }
 #endif
 
 // Of one chunk, the way that suits how keys and values are kept.
-template <class T>
-HWY_INLINE void AnyChunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
-                         const Scratch& scratch, [[maybe_unused]] bool cold) {
+template <class T, class Matrix>
+HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
+                        const Scratch& scratch, [[maybe_unused]] bool cold) {
+#if THRESHER_UNIT_TARGET
+  if constexpr (kHalves<T> && !std::is_void_v<Matrix>) return ChunkOnTiles<Matrix, T>(a, sizes, unit, chunk, scratch);
+#endif
 #if THRESHER_PAGED_QUADS
-  if constexpr (kQuads<T>) return ChunkOfQuads(a, sizes, unit, chunk, scratch, cold);
+  if constexpr (kQuads<T>) return ChunkOfQuads<Matrix>(a, sizes, unit, chunk, scratch, cold);
 #endif
   Chunk<T>(a, sizes, unit, chunk, scratch);
+}
+
+template <class T>
+HWY_INLINE void AnyChunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
+                         const Scratch& scratch, bool cold) {
+#if THRESHER_UNIT_TARGET
+  if constexpr (kHalves<T> || kQuads<T>) {
+    if (OnTiles<T>()) {
+      return UnitInUse() == isa::Tiles::kPlain ? ChunkBy<T, PlainUnit>(a, sizes, unit, chunk, scratch, cold)
+                                               : ChunkBy<T, AmxUnit>(a, sizes, unit, chunk, scratch, cold);
+    }
+  }
+#endif
+  ChunkBy<T, void>(a, sizes, unit, chunk, scratch, cold);
 }
 
 template <class T>

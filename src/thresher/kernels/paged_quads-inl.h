@@ -102,6 +102,15 @@ inline void Digits(const float* HWY_RESTRICT q, int64_t rows, int64_t depth, con
   }
 }
 
+// Sums of digits, scaled: the scores of 16 keys, or what one more group adds to them.
+HWY_INLINE void AddScores(hn::Vec<Ints> high, hn::Vec<Ints> low, hn::Vec<Floats> key_scale, float scale, bool first,
+                          float* HWY_RESTRICT to) {
+  const Floats d;
+  const auto sum = hn::ConvertTo(d, hn::Add(hn::ShiftLeft<8>(high), low));
+  const auto both = hn::Mul(key_scale, hn::Set(d, scale));
+  hn::StoreU(first ? hn::Mul(sum, both) : hn::MulAdd(sum, both, hn::LoadU(d, to)), d, to);
+}
+
 template <int kRows>
 HWY_INLINE void ScoreRows(const hn::Vec<Bytes> (&keys)[8], hn::Vec<Floats> key_scale, int64_t depth, int64_t group,
                           int64_t row, const Buffers& b, float* HWY_RESTRICT scores, int64_t scores_ld) {
@@ -122,30 +131,47 @@ HWY_INLINE void ScoreRows(const hn::Vec<Bytes> (&keys)[8], hn::Vec<Floats> key_s
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    const auto sum = hn::ConvertTo(d, hn::Add(hn::ShiftLeft<8>(high[r]), low[r]));
-    const auto scale = hn::Mul(key_scale, hn::Set(d, b.scale[(row + r) * groups + group]));
-    float* const to = scores + (row + r) * scores_ld;
-    hn::StoreU(group == 0 ? hn::Mul(sum, scale) : hn::MulAdd(sum, scale, hn::LoadU(d, to)), d, to);
+    AddScores(high[r], low[r], key_scale, b.scale[(row + r) * groups + group], group == 0,
+              scores + (row + r) * scores_ld);
   }
+}
+
+// The bytes of four numbers of 16 tokens, become those of 16 tokens of four numbers; `order` is KeyOrder().
+HWY_INLINE auto KeyOrder() {
+  alignas(64) static constexpr uint8_t kOrder[64] = {0,  16, 32, 48, 1,  17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51,
+                                                     4,  20, 36, 52, 5,  21, 37, 53, 6,  22, 38, 54, 7,  23, 39, 55,
+                                                     8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58, 11, 27, 43, 59,
+                                                     12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
+  return hn::SetTableIndices(Bytes(), kOrder);
+}
+
+// Codes of a block of 16 tokens, 128 too large: quad `i` of all of them. And their scales.
+template <class Order>
+HWY_INLINE hn::Vec<Bytes> KeyQuads(const uint8_t* block, int i, Order order) {
+  const uint8_t* const codes = block + kScale * kPanelTokens + 64 * i;
+  return hn::Xor(hn::TableLookupLanes(hn::LoadU(Bytes(), codes), order), hn::Set(Bytes(), uint8_t{0x80}));
+}
+HWY_INLINE hn::Vec<Floats> KeyScales(const uint8_t* block) {
+  const auto halves = hn::LoadU(hn::FixedTag<uint16_t, 16>(), reinterpret_cast<const uint16_t*>(block));
+  return Widen<F16>(Floats(), halves);
+}
+
+// All quads of such a block, `stride` bytes apart.
+inline void UnpackKeys(const uint8_t* HWY_RESTRICT block, int64_t stride, uint8_t* HWY_RESTRICT quads,
+                       float* HWY_RESTRICT scales) {
+  const auto order = KeyOrder();
+  for (int i = 0; i < 8; ++i) hn::Store(KeyQuads(block, i, order), Bytes(), quads + i * stride);
+  hn::Store(KeyScales(block), Floats(), scales);
 }
 
 // Scores of all rows and the 16 keys of a panel.
 inline void Scores(const uint8_t* HWY_RESTRICT panel, int64_t rows, int64_t depth, const Buffers& b, float* scores,
                    int64_t scores_ld) {
-  // From the bytes of four numbers of 16 tokens to those of 16 tokens of four numbers.
-  alignas(64) static constexpr uint8_t kOrder[64] = {0,  16, 32, 48, 1,  17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51,
-                                                     4,  20, 36, 52, 5,  21, 37, 53, 6,  22, 38, 54, 7,  23, 39, 55,
-                                                     8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58, 11, 27, 43, 59,
-                                                     12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
-  const Bytes d8;
-  const auto order = hn::SetTableIndices(d8, kOrder);
-  const auto sign = hn::Set(d8, uint8_t{0x80});
+  const auto order = KeyOrder();
   for (int64_t group = 0; group < depth / kNumbers; ++group, panel += kBytes * kPanelTokens) {
-    const auto halves = hn::LoadU(hn::FixedTag<uint16_t, 16>(), reinterpret_cast<const uint16_t*>(panel));
-    const auto scale = Widen<F16>(Floats(), halves);
-    const uint8_t* const codes = panel + kScale * kPanelTokens;
+    const auto scale = KeyScales(panel);
     hn::Vec<Bytes> keys[8];
-    for (int i = 0; i < 8; ++i) keys[i] = hn::Xor(hn::TableLookupLanes(hn::LoadU(d8, codes + 64 * i), order), sign);
+    for (int i = 0; i < 8; ++i) keys[i] = KeyQuads(panel, i, order);
     int64_t row = 0;
     for (; row + 4 <= rows; row += 4) ScoreRows<4>(keys, scale, depth, group, row, b, scores, scores_ld);
     if (rows - row == 3) ScoreRows<3>(keys, scale, depth, group, row, b, scores, scores_ld);
@@ -205,6 +231,16 @@ HWY_INLINE float WeightDigits(const float* HWY_RESTRICT weights, const float* HW
   return number ? some ? most / kMost : 0.0f : std::numeric_limits<float>::quiet_NaN();
 }
 
+// Sums of digits times `factor`, in the places of the numbers of either half of a step of values.
+HWY_INLINE void PlaceSums(hn::Vec<Ints> high, hn::Vec<Ints> low, float factor, int half, float* HWY_RESTRICT to) {
+  constexpr int64_t kPlaces[2][4] = {{0, 16, 4, 20}, {8, 24, 12, 28}};  // of four numbers, as UnpackValues puts them
+  const Floats d;
+  alignas(64) float numbers[16];
+  const auto sum = hn::MulAdd(hn::ConvertTo(d, high), hn::Set(d, 256.0f), hn::ConvertTo(d, low));
+  hn::Store(hn::Mul(sum, hn::Set(d, factor)), d, numbers);
+  for (int i = 0; i < 4; ++i) std::memcpy(to + kPlaces[half][i], numbers + 4 * i, 4 * sizeof(float));
+}
+
 template <int kRows>
 HWY_INLINE void SumRows(const Buffers& b, int64_t keys, const float (&factors)[kMostRows], float* HWY_RESTRICT sums,
                         int64_t sums_ld) {
@@ -227,16 +263,8 @@ HWY_INLINE void SumRows(const Buffers& b, int64_t keys, const float (&factors)[k
       }
     }
   }
-  // Where UnpackValues puts four numbers side by side.
-  constexpr int64_t kPlaces[2][4] = {{0, 16, 4, 20}, {8, 24, 12, 28}};
   for (int r = 0; r < kRows; ++r) {
-    for (int half = 0; half < 2; ++half) {
-      alignas(64) float numbers[16];
-      const auto sum = hn::MulAdd(hn::ConvertTo(d, high[r][half]), hn::Set(d, 256.0f), hn::ConvertTo(d, low[r][half]));
-      hn::Store(hn::Mul(sum, hn::Set(d, factors[r])), d, numbers);
-      for (int i = 0; i < 4; ++i)
-        std::memcpy(sums + r * sums_ld + kPlaces[half][i], numbers + 4 * i, 4 * sizeof(float));
-    }
+    for (int half = 0; half < 2; ++half) PlaceSums(high[r][half], low[r][half], factors[r], half, sums + r * sums_ld);
   }
 }
 

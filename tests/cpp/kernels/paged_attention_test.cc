@@ -16,6 +16,7 @@ namespace {
 
 using testing::ExpectClose;
 using testing::ForEachIsa;
+using testing::ForEachIsaAndPlainTiles;
 using testing::Sequence;
 
 using Shape = testing::PagedShape;
@@ -24,9 +25,11 @@ using Case = testing::PagedCase;
 void Check(const Shape& shape, const std::vector<Sequence>& sequences) {
   Case c(shape, sequences);
   const std::vector<float> expected = c.Run(1, true);
-  ForEachIsa([&] {
+  ForEachIsaAndPlainTiles([&] {
     const std::vector<float> one = c.Run(1);
-    const float tolerance = shape.blocks == Encoding::kQ8_0 ? 1e-4f : 2e-5f;  // queries of 16 bits
+    // Queries of 16 bits, in tiles weights as well.
+    const bool tiles = isa::CurrentTiles() != isa::Tiles::kNone && shape.dtype == DType::kBF16;
+    const float tolerance = shape.blocks == Encoding::kQ8_0 ? 1e-4f : tiles ? 4e-5f : 2e-5f;
     ExpectClose(one, expected, tolerance, tolerance);
     // The same bits, whoever does what.
     for (const int parts : {2, 3, 8}) {
@@ -62,6 +65,84 @@ TEST(PagedAttention, PagesOf16Bits) {
   }
 }
 
+TEST(PagedAttention, PagesOf16BitsOfAllShapes) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(Name(dtype));
+    for (const int64_t depth : {16, 32, 80, 128, 256}) {
+      Check({.depth = depth, .dtype = dtype}, {{1, 300}, {7, 40}, {20, 20}, {1, 17}});
+    }
+    for (const int64_t group : {1, 3, 16, 17, 40}) {
+      Check({.query_heads = group * 2, .heads = 2, .dtype = dtype}, {{1, 33}, {1, 520}, {5, 70}});
+    }
+    for (const int64_t window : {1, 5, 40, 300}) {
+      Check({.dtype = dtype, .window = window, .softcap = 2.0f}, {{1, 300}, {50, 290}, {30, 30}});
+    }
+  }
+}
+
+// Each token of a prompt has the bits that it would have if it came alone, whatever tiles it shares.
+TEST(PagedAttention, TheSameAloneAndInAPrompt) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int64_t window : {0, 21}) {
+      Case c({.query_heads = 6, .heads = 2, .dtype = dtype, .window = window}, {{40, 333}});
+      const size_t row = 6 * 32;
+      ForEachIsaAndPlainTiles([&] {
+        const std::vector<float> all = c.Run(1);
+        for (const int32_t token : {0, 1, 13, 38, 39}) {
+          std::vector<float> one(row);
+          PagedAttentionArgs args = c.Args(one);
+          const std::vector<int32_t> starts = {0, 1}, lengths = {333 - 39 + token};
+          args.q = args.out = MakeView(one.data(), DType::kF32, {1, 6, 32});
+          args.q.data = c.q_.data() + static_cast<size_t>(token) * row;
+          args.starts = starts.data();
+          args.lengths = lengths.data();
+          std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
+          ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
+          EXPECT_EQ(std::memcmp(one.data(), all.data() + static_cast<size_t>(token) * row, row * sizeof(float)), 0)
+              << token;
+        }
+      });
+    }
+  }
+}
+
+// Digits are exact, so tiles give what vectors give.
+TEST(PagedAttention, TilesOfDigitsHaveTheBitsOfVectors) {
+  for (const int64_t depth : {32, 96, 256}) {
+    for (const int64_t group : {1, 3, 8}) {
+      for (const int64_t window : {0, 37}) {
+        Case c({.query_heads = group * 2, .heads = 2, .depth = depth, .window = window, .blocks = Encoding::kQ8_0},
+               {{1, 300}, {20, 40}, {33, 290}, {9, 17}, {70, 600}});
+        if (!isa::Force("avx512_bf16").ok()) return;
+        const std::vector<float> vectors = c.Run(2);
+        ASSERT_TRUE(isa::ForcePlainTiles());
+        const std::vector<float> tiles = c.Run(3);
+        ASSERT_TRUE(isa::Select().ok());
+        EXPECT_EQ(std::memcmp(tiles.data(), vectors.data(), tiles.size() * sizeof(float)), 0) << depth << " " << group;
+      }
+    }
+  }
+}
+
+// fp16 holds queries of any size: they are brought near 2^15 before they are split.
+TEST(PagedAttention, LargeAndSmallQueriesOfF16) {
+  for (const float size : {1e-6f, 1e-3f, 1e6f}) {
+    Case c({.depth = 64, .dtype = DType::kF16}, {{20, 300}, {1, 40}});
+    for (size_t i = 0; i < c.q_.size(); ++i) c.q_[i] *= i / 64 % 2 == 0 ? size : size / 100;
+    std::vector<float> out(c.q_.size()), expected(c.q_.size());
+    const float scale = 1 / size;
+    ForEachIsaAndPlainTiles([&] {
+      PagedAttentionArgs args = c.Args(expected);
+      args.scale = scale;
+      ASSERT_TRUE(PagedAttentionReference(args).ok());
+      args.out.data = out.data();
+      std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
+      ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
+      ExpectClose(out, expected, 2e-5f, 2e-5f);
+    });
+  }
+}
+
 // What is in blocks is what the blocks stand for: bit by bit where they become floats, as near as floats come to it
 // where they are multiplied as integers (q8_0, by some instruction sets).
 TEST(PagedAttention, PagesInBlocks) {
@@ -71,7 +152,7 @@ TEST(PagedAttention, PagesInBlocks) {
       Check({.depth = depth, .page_tokens = 32, .blocks = blocks}, sequences);
       Check({.depth = depth, .window = 20, .blocks = blocks}, sequences);
       Case packed({.depth = depth, .blocks = blocks}, sequences), plain({.depth = depth}, sequences, blocks);
-      ForEachIsa([&] {
+      ForEachIsaAndPlainTiles([&] {
         const std::vector<float> a = packed.Run(2), b = plain.Run(2);
         if (blocks == Encoding::kQ8_0) return ExpectClose(a, b, 1e-4f, 1e-4f);
         EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << Name(blocks) << " " << depth;
