@@ -24,6 +24,7 @@
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
 #include "thresher/kernels/paged_quads-inl.h"
+#include "thresher/kernels/paged_rows-inl.h"
 #include "thresher/kernels/paged_tiles-inl.h"
 #include "thresher/kernels/paged_work.h"
 #include "thresher/kernels/tile-inl.h"
@@ -387,6 +388,43 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
   }
 }
 
+// Where the panels are that come behind a chunk of few rows: of the next chunk, the next head or the next sequence.
+Panels Following(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk) {
+  if (unit.end > (chunk + 1) * kChunkTokens) return {a, sizes, unit, chunk + 1};
+  Unit next = unit;
+  if (++next.head == sizes.heads) {
+    next.head = 0;
+    const int64_t s = ++next.sequence;
+    const int64_t queries = s < a.sequences ? a.starts[s + 1] - a.starts[s] : 0;
+    if (queries == 0) return {};
+    next.end = a.lengths[s];
+    next.begin = a.window > 0 ? std::max<int64_t>(0, next.end - queries - a.window + 1) : 0;
+  }
+  return {a, sizes, next, next.first_chunk()};
+}
+
+// The same of few rows; `cold`: nobody has asked memory for this chunk.
+template <class T>
+void ChunkOfFewRows(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
+                    const Scratch& scratch, bool cold) {
+  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), bytes = kPanelTokens * sizes.row_bytes;
+  const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
+  const int64_t begin = panels.begin, end = panels.end;
+  const uint8_t* const* const keys = panels.keys + begin / kPanelTokens;
+  const int64_t count = (end - begin + kPanelTokens - 1) / kPanelTokens;
+  if (cold) few_rows::Ahead(keys, count, sizes.values(), bytes, 1).Step();
+  few_rows::ForRows(rows, [&](auto number) HWY_ATTR {
+    constexpr int kRows = decltype(number)::value;
+    few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens,
+                          (next.end - next.begin + kPanelTokens - 1) / kPanelTokens, sizes.values(), bytes,
+                          few_rows::Steps(kRows, count, end - begin, sizes.depth));
+    few_rows::Scores<T, kRows>(keys, count, scratch.q, sizes.depth, scratch.scores + begin, scratch.scores_ld, ahead);
+    for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
+    few_rows::WeightedSums<T, kRows>(panels.keys, sizes.values(), sizes.depth, begin, end, scratch.scores,
+                                     scratch.scores_ld, scratch.sums, scratch.sums_ld, ahead);
+  });
+}
+
 #if THRESHER_UNIT_TARGET
 // The same by tiles of `Matrix`. Each tile takes 32 keys, from a multiple of 32 on, whatever else the row is computed
 // with; so a row's sums are added up alike.
@@ -520,6 +558,9 @@ HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const U
 #if THRESHER_PAGED_QUADS
   if constexpr (kQuads<T>) return ChunkOfQuads<Matrix>(a, sizes, unit, chunk, scratch, cold);
 #endif
+  if constexpr (!paged::kInBlocks<T>) {
+    if (unit.rows(sizes) <= few_rows::kMostRows) return ChunkOfFewRows<T>(a, sizes, unit, chunk, scratch, cold);
+  }
   Chunk<T>(a, sizes, unit, chunk, scratch);
 }
 

@@ -1,6 +1,8 @@
 #include "thresher/kernels/paged_attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -219,6 +221,25 @@ TEST(PagedAttention, TheSameInABatch) {
     const std::vector<float> one = alone.Run(4), all = batch.Run(4);
     EXPECT_EQ(std::memcmp(one.data(), all.data(), one.size() * sizeof(float)), 0);
   });
+}
+
+// Few rows are multiplied as they are read, many by panels: a query has the same bits alone and among others.
+TEST(PagedAttention, TheSameAloneAndInABlockOfQueries) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t group : {1, 3, 5, 7, 8, 9}) {
+      for (const int64_t depth : {16, 64, 80}) {
+        const Shape shape = {.query_heads = group * 2, .depth = depth, .page_tokens = 32, .dtype = dtype};
+        Case alone(shape, {{1, 300}, {1, 17}}), among(shape, {{50, 300}, {1, 17}});
+        const auto row = static_cast<size_t>(group * 2 * depth);
+        std::copy(alone.q_.begin(), alone.q_.end(), among.q_.end() - static_cast<ptrdiff_t>(2 * row));
+        ForEachIsa([&] {
+          const std::vector<float> one = alone.Run(1), all = among.Run(1);
+          EXPECT_EQ(std::memcmp(one.data(), all.data() + 49 * row, 2 * row * sizeof(float)), 0)
+              << group << " " << depth;
+        });
+      }
+    }
+  }
 }
 
 TEST(PagedAttention, SequencesWithoutQueries) { Check({}, {{0, 5}, {2, 20}, {0, 0}, {1, 300}, {0, 1}}); }
