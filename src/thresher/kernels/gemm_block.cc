@@ -302,10 +302,11 @@ struct VectorBlockTiles {
   static void Run(const BlockTileArgs& tile, size_t rows) { BlockTileForRows<Panel, kBlockTileRows>(rows)(tile); }
 };
 
-// Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack.
-template <class Panel, bool kUnpack, class Tiles>
+// Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack. Calls finish(row, rows, sums) for
+// each tile while its sums are in L1.
+template <class Panel, bool kUnpack, class Tiles, class Finish>
 void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t column, size_t begin, size_t end, float* strip,
-                   uint8_t* unpacked, Tiles& multiplier) {
+                   uint8_t* unpacked, Tiles& multiplier, const Finish& finish) {
   using Read = std::conditional_t<kUnpack, Unpacked<Panel>, Panel>;
   const size_t all = static_cast<size_t>(args.k) / kGroupNumbers;
   const size_t width = PanelWidth();
@@ -331,10 +332,12 @@ void MultiplyPanel(const GemmDotArgs& args, const uint8_t* panel, size_t column,
     for (size_t t = 0; t < tiles.count; ++t) {
       const size_t height = tiles.Height(t);
       tile.fetch = tiles.count == 1 && !kUnpack ? tile.b + kAhead : panel + Panel::Bytes(g + tile.groups) + t * share;
-      if (g + tile.groups == all) FetchResult(ResultAt(args, row, column, height, columns));
+      const bool last = g + tile.groups == all;
+      if (last) FetchResult(ResultAt(args, row, column, height, columns));
       tile.a = static_cast<const uint8_t*>(args.rows) + row * tile.lda + g * sizeof(RowGroup);
-      tile.out = strip + (row - begin) * width;
+      tile.out = step < all ? strip + (row - begin) * width : strip;
       multiplier.Run(tile, height);
+      if (last) finish(row, height, tile.out);
       row += height;
     }
   }
@@ -365,18 +368,20 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* const b = static_cast<const uint8_t*>(args.packed_b) + panel * stride;
       const size_t column = panel * width;
-      if (many_rows) {
-        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked, *many_rows);
-      } else {
-        MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked, few_rows);
-      }
-      FinishArgs finished{};
-      finished.sums = strip;
-      finished.residual_first = args.residual_first;
       const size_t columns = std::min(width, n - column);
+      FinishArgs finished{};
+      finished.residual_first = args.residual_first;
       finished.bias = PanelBias(args.bias, column, columns, padded_bias);
-      finished.to = ResultAt(args, begin, column, end - begin, columns);
-      finish(finished);
+      const auto finish_tile = [&](size_t row, size_t count, const float* sums) {
+        finished.sums = sums;
+        finished.to = ResultAt(args, row, column, count, columns);
+        finish(finished);
+      };
+      if (many_rows) {
+        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked, *many_rows, finish_tile);
+      } else {
+        MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked, few_rows, finish_tile);
+      }
     }
   }
 }
