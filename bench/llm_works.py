@@ -141,19 +141,22 @@ def prefill(model: Model, s: Settings) -> Iterator[Row]:
 
 
 def batch(model: Model, s: Settings) -> Iterator[Row]:
-    """Several requests at a time, over one."""
+    """Several requests at a time, over one; weights of 4 bits once more in 8, of which the wish is."""
     threads, most = max(s.threads), max(s.batches)
-    with loaded(s.places, (model.file, model.folder), threads, most, PROMPT + OUTPUT, TOGETHER) as engines:
-        alone = engines.measure(Load(1, PROMPT, OUTPUT), s.rounds)
-        for count in s.batches:
-            made = engines.measure(Load(count, PROMPT, OUTPUT), s.rounds)
-            rate = made["engines"][OURS]["tokens_per_s"]
-            times = rate / alone["engines"][OURS]["tokens_per_s"]
-            least = {8: 4.0, 32: 8.0}.get(count)
-            yield Row(model.title, f"{count} requests", threads,
-                      f"{rate:.0f} tokens/s, {times:.1f} x one request",
-                      peers=_peers(made, "tokens_per_s", more=True), wanted=f"{least:g} x one request" if least else "",
-                      missed=_missed((("one request", times, least or 0.0),)), details=made)  # fmt: skip
+    for weights, keys in {"model": TOGETHER, **({"q8_0": (OURS,)} if model.bits == FEW else {})}.items():
+        places = s.places, (model.file, model.folder)
+        with loaded(*places, threads, most, PROMPT + OUTPUT, keys, weights=weights) as engines:
+            alone = engines.measure(Load(1, PROMPT, OUTPUT), s.rounds)
+            for count in s.batches:
+                made = engines.measure(Load(count, PROMPT, OUTPUT), s.rounds)
+                rate = made["engines"][OURS]["tokens_per_s"]
+                times = rate / alone["engines"][OURS]["tokens_per_s"]
+                least = None if weights == "model" and model.bits == FEW else {8: 4.0, 32: 8.0}.get(count)
+                work = f"{count} requests" if weights == "model" else f"{count} requests, weights in {weights}"
+                yield Row(model.title, work, threads, f"{rate:.0f} tokens/s, {times:.1f} x one request",
+                          peers=_peers(made, "tokens_per_s", more=True),
+                          wanted=f"{least:g} x one request" if least else "",
+                          missed=_missed((("one request", times, least or 0.0),)), details=made)  # fmt: skip
 
 
 def context(model: Model, s: Settings) -> Iterator[Row]:
