@@ -27,6 +27,7 @@
 #include "thresher/kernels/paged_rows-inl.h"
 #include "thresher/kernels/paged_tiles-inl.h"
 #include "thresher/kernels/paged_work.h"
+#include "thresher/kernels/paged_write-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -646,6 +647,10 @@ void AttendQ4(const PagedAttentionArgs& a, std::byte* memory, int part, int num_
   Attend<paged::Blocks<Encoding::kQ4_0>>(a, memory, part, num_parts);
 }
 
+void WriteF32(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<float>(a, part, num_parts); }
+void WriteBF16(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<BF16>(a, part, num_parts); }
+void WriteF16(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<F16>(a, part, num_parts); }
+
 size_t ScratchBytes(const PagedAttentionArgs& a) { return Scratch(Sizes(a)).bytes(); }
 
 void MergeParts(const PagedAttentionArgs& a, int part, int num_parts) {
@@ -686,6 +691,9 @@ HWY_EXPORT(AttendF16);
 HWY_EXPORT(AttendQ8);
 HWY_EXPORT(AttendQ4);
 HWY_EXPORT(MergeParts);
+HWY_EXPORT(WriteF32);
+HWY_EXPORT(WriteBF16);
+HWY_EXPORT(WriteF16);
 HWY_EXPORT(ScratchBytes);
 
 namespace {
@@ -728,21 +736,6 @@ int64_t KeyOffset(int64_t token, int64_t i, int64_t depth) {
 float Number(float x) { return x; }
 float Number(BF16 x) { return ToFloat(x); }
 float Number(F16 x) { return ToFloat(x); }
-void Store(float x, float* to) { *to = x; }
-void Store(float x, BF16* to) { *to = ToBF16(x); }
-void Store(float x, F16* to) { *to = ToF16(x); }
-
-template <class T>
-void Write(const KvWriteArgs& a, int64_t token, T* head_part, int64_t head, int64_t at) {
-  const int64_t depth = a.state.shape[4];
-  const float* const k = a.k.as<const float>() + token * a.k.strides[0] + head * a.k.strides[1];
-  const float* const v = a.v.as<const float>() + token * a.v.strides[0] + head * a.v.strides[1];
-  T* const keys = head_part + KeyOffset(at, 0, depth);
-  T* const values = head_part + (a.state.shape[3] + at) * depth;
-  for (int64_t i = 0; i < depth; ++i) Store(k[i], keys + i * kPanelTokens);
-  for (int64_t i = 0; i < depth; ++i) Store(v[i], values + i);
-}
-
 // Where byte `i` of block `block` of a token's keys stands in the part of one head; the first two are its scale.
 int64_t KeyByte(Encoding blocks, int64_t token, int64_t block, int64_t i, int64_t row_bytes) {
   const int64_t group = token / kPanelTokens * kPanelTokens * row_bytes + block * kPanelTokens * BlockBytes(blocks);
@@ -766,30 +759,28 @@ void WriteBlocks(const KvWriteArgs& a, int64_t token, uint8_t* head_part, int64_
          head_part + (a.state.shape[3] + at) * row_bytes);
 }
 
-template <class T>
-Status WriteAll(const KvWriteArgs& a, int part, int num_parts) {
-  const int64_t tokens = a.k.shape[0], heads = a.state.shape[1], page_tokens = a.state.shape[3];
-  const int64_t slots = a.state.shape[0] * page_tokens;
-  for (int64_t token = 0; token < tokens; ++token) {
+Status CheckSlots(const KvWriteArgs& a) {
+  const int64_t slots = a.state.shape[0] * a.state.shape[3];
+  for (int64_t token = 0; token < a.k.shape[0]; ++token) {
     if (a.slots[token] >= slots) {
       return OutOfRange("kv_write: expected slots below " + Text(slots) + ", got " + Text(a.slots[token]) +
                         " for token " + Text(token));
     }
   }
+  return Status::Ok();
+}
+
+void WriteAllBlocks(const KvWriteArgs& a, int part, int num_parts) {
+  const int64_t tokens = a.k.shape[0], heads = a.state.shape[1], page_tokens = a.state.shape[3];
+  const int64_t bytes = page_tokens * Sizes::RowBytes(a.state, a.blocks) * 2;
   // Heads first: neighbours in a page are written by one thread.
   const int64_t all = heads * tokens;
   for (int64_t i = all * part / num_parts; i < all * (part + 1) / num_parts; ++i) {
     const int64_t head = i / tokens, token = i % tokens, slot = a.slots[token];
     if (slot < 0) continue;
-    const int64_t bytes = page_tokens * Sizes::RowBytes(a.state, a.blocks) * 2;
-    uint8_t* const head_part = a.state.as<uint8_t>() + (slot / page_tokens * heads + head) * bytes;
-    if constexpr (std::is_same_v<T, uint8_t>) {
-      WriteBlocks(a, token, head_part, head, slot % page_tokens);
-    } else {
-      Write(a, token, reinterpret_cast<T*>(head_part), head, slot % page_tokens);
-    }
+    WriteBlocks(a, token, a.state.as<uint8_t>() + (slot / page_tokens * heads + head) * bytes, head,
+                slot % page_tokens);
   }
-  return Status::Ok();
 }
 
 // Number i of a row of keys or values in blocks.
@@ -874,15 +865,22 @@ void ReferenceAll(const PagedAttentionArgs& a) {
 }  // namespace
 
 Status KvWrite(const KvWriteArgs& args, int part, int num_parts) {
-  if (IsBlocked(args.blocks)) return WriteAll<uint8_t>(args, part, num_parts);
+  THRESHER_TRY(CheckSlots(args));
+  if (IsBlocked(args.blocks)) {
+    WriteAllBlocks(args, part, num_parts);
+    return Status::Ok();
+  }
   switch (args.state.dtype) {
     case DType::kBF16:
-      return WriteAll<BF16>(args, part, num_parts);
+      HWY_DYNAMIC_DISPATCH(WriteBF16)(args, part, num_parts);
+      break;
     case DType::kF16:
-      return WriteAll<F16>(args, part, num_parts);
+      HWY_DYNAMIC_DISPATCH(WriteF16)(args, part, num_parts);
+      break;
     default:
-      return WriteAll<float>(args, part, num_parts);
+      HWY_DYNAMIC_DISPATCH(WriteF32)(args, part, num_parts);
   }
+  return Status::Ok();
 }
 
 Status PagedAttention(const PagedAttentionArgs& args, std::byte* scratch, int part, int num_parts) {

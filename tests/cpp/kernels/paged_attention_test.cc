@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/float_testing.h"
 #include "kernels/paged_testing.h"
+#include "thresher/base/half.h"
 
 namespace thresher::kernels {
 namespace {
@@ -285,6 +286,51 @@ TEST(KvWrite, WhatBlocksCannotHoldIsNoNumber) {
     std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
     ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
     EXPECT_TRUE(std::isnan(out[5]));
+  }
+}
+
+// Every number stands where the header says, rounded as base/half.h rounds, and nothing else changes.
+TEST(KvWrite, NumbersAndTheirPlaces) {
+  constexpr int64_t kPages = 3, kHeads = 2, kPageTokens = 32, kDepth = 48;
+  const std::vector<int32_t> slots = {5, 16, 95, -1, 31, 32, 33};
+  const auto tokens = static_cast<int64_t>(slots.size());
+  const Dims shape = {tokens, kHeads, kDepth};
+  std::vector<float> k = testing::RandomFloats(static_cast<size_t>(tokens * kHeads * kDepth), 1, -3, 3);
+  std::vector<float> v = testing::RandomFloats(k.size(), 2, -3, 3);
+  k[0] = v[1] = std::numeric_limits<float>::quiet_NaN();
+  k[1] = v[0] = std::numeric_limits<float>::infinity();
+  k[2] = v[2] = -std::numeric_limits<float>::max();  // rounds to infinity
+  k[3] = v[3] = 1e-41f;
+  k[4] = v[4] = 65520.0f;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const size_t size = SizeOf(dtype), count = kPages * kHeads * 2 * kPageTokens * kDepth;
+    const auto store = [&](std::vector<uint8_t>& state, size_t at, float x) {
+      const uint16_t half = dtype == DType::kBF16 ? ToBF16(x).bits : ToF16(x).bits;
+      std::memcpy(state.data() + at * size, dtype == DType::kF32 ? static_cast<const void*>(&x) : &half, size);
+    };
+    std::vector<uint8_t> expected(count * size, 0x5a);
+    for (size_t t = 0; t < slots.size(); ++t) {
+      if (slots[t] < 0) continue;
+      const auto slot = static_cast<size_t>(slots[t]), at = slot % kPageTokens;
+      for (size_t head = 0; head < kHeads; ++head) {
+        const size_t keys = (slot / kPageTokens * kHeads + head) * 2 * kPageTokens * kDepth;
+        for (size_t i = 0; i < kDepth; ++i) {
+          const size_t from = (t * kHeads + head) * kDepth + i;
+          store(expected, keys + (at / kPanelTokens * kDepth + i) * kPanelTokens + at % kPanelTokens, k[from]);
+          store(expected, keys + (kPageTokens + at) * kDepth + i, v[from]);
+        }
+      }
+    }
+    ForEachIsa([&] {
+      for (const int parts : {1, 3}) {
+        std::vector<uint8_t> state(count * size, 0x5a);
+        const KvWriteArgs args{MakeView(state.data(), dtype, {kPages, kHeads, 2, kPageTokens, kDepth}),
+                               MakeView(k.data(), DType::kF32, shape), MakeView(v.data(), DType::kF32, shape),
+                               slots.data()};
+        for (int part = 0; part < parts; ++part) ASSERT_TRUE(KvWrite(args, part, parts).ok());
+        EXPECT_EQ(state, expected) << Name(dtype) << " " << parts;
+      }
+    });
   }
 }
 
