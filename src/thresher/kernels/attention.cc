@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "thresher/base/half.h"
+
 #define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
 
@@ -18,6 +20,7 @@
 #include "hwy/highway.h"
 #include "thresher/kernels/amx_tile-inl.h"
 #include "thresher/kernels/dot_tile-inl.h"
+#include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
 #include "thresher/kernels/pack-inl.h"
 #include "thresher/kernels/panel_formats-inl.h"
@@ -48,7 +51,8 @@ struct Layout {
     const size_t key_blocks = std::max<size_t>(1, (keys + kMostKeys - 1) / kMostKeys);
     key_step = RoundUp((keys + key_blocks - 1) / key_blocks, width);
     acc_ld = RoundUp(out_depth, width);
-    const bool on_unit = args.bf16 && UnitInUse() != isa::Tiles::kNone;
+    halves = args.precision != Precision::kFp32;
+    const bool on_unit = halves && UnitInUse() != isa::Tiles::kNone;
     const size_t tile = on_unit ? kUnitBlockRows : static_cast<size_t>(kTileRows);
     const size_t tiles = kScoreBytes / (sizeof(float) * std::max<size_t>(key_step, 1) * tile);
     query_step = std::clamp<size_t>(tiles, 1, kMostTiles) * tile;
@@ -67,8 +71,8 @@ struct Layout {
       offset += RoundUp(floats, 16);
       return begin;
     };
-    // Two elements of bf16 take the place of one float.
-    const auto halved = [&](size_t count) { return args.bf16 ? RoundUp(count, 2) / 2 : count; };
+    // Two elements of 16 bits take the place of one float.
+    const auto halved = [&](size_t count) { return halves ? RoundUp(count, 2) / 2 : count; };
     k_panel = halved(depth) * width;
     v_panel = halved(keys) * width;
     packed_k = reserve(RoundUp(keys, width) / width * k_panel);
@@ -81,13 +85,15 @@ struct Layout {
     row_scores = row(key_step);
     scores_ld = on_unit ? UnitRowStride(key_step * sizeof(float)) / sizeof(float) : key_step;
     last_zeros = on_unit ? 2 * kUnitSteps : 1;
-    bf16_q = reserve(args.bf16 ? query_step * row_q : 0);
-    bf16_scores = reserve(args.bf16 ? query_step * row_scores : 0);
+    narrow_q = reserve(halves ? query_step * row_q : 0);
+    narrow_scores = reserve(halves ? query_step * row_scores : 0);
     scores = reserve(query_step * scores_ld);
     acc = reserve(query_step * acc_ld);
     mask = reserve(mask_rows * key_step);
     row_max = reserve(query_step);
     row_sum = reserve(query_step);
+    row_scale = reserve(query_step);
+    head_scales = reserve(2);
     floats = offset;
   }
 
@@ -95,14 +101,17 @@ struct Layout {
   size_t key_step;    // keys at once, a multiple of the panel width
   size_t query_step;  // queries at once
   size_t blocks;      // of queries
+  bool halves;        // factors have 16 bits
   size_t acc_ld;
   bool converts_mask;  // to additive floats with stride 1
   size_t mask_rows;
   size_t k_panel, v_panel;   // of all rows of k or v, in floats
-  size_t row_q, row_scores;  // a row of bf16, in floats
+  size_t row_q, row_scores;  // a row of 16 bits, in floats
   size_t scores_ld;          // of a row of floats
-  size_t last_zeros;         // rows of bf16 are filled with zeros up to a multiple of so many elements
-  size_t packed_k, packed_v, bf16_q, bf16_scores, scores, acc, mask, row_max, row_sum;
+  size_t last_zeros;         // rows of 16 bits are filled with zeros up to a multiple of so many elements
+  size_t packed_k, packed_v, narrow_q, narrow_scores, scores, acc, mask, row_max, row_sum;
+  size_t row_scale;    // of scores
+  size_t head_scales;  // what packed k and v are to be multiplied by
   size_t floats;
 };
 
@@ -140,8 +149,8 @@ HWY_INLINE float RowMax(float* HWY_RESTRICT s, size_t valid, const float* HWY_RE
 }
 
 // The exponentials exp(s - base) of s[0, valid), the scores being scaled first where RowMax<true> has not done so, and
-// 0 for s[valid, total), `total` rounded up to whole vectors. They go to `out`, as floats (which may be s itself) or
-// bf16. Returns their sum before rounding.
+// 0 for s[valid, total), `total` rounded up to whole vectors. They go to `out`, as floats (which may be s itself), bf16
+// or fp16. Returns their sum before rounding.
 template <bool kMasked, class T>
 HWY_INLINE float RowExp(const float* s, size_t valid, size_t total, float base, float scale, T* out) {
   const TileTag d;
@@ -158,8 +167,8 @@ HWY_INLINE float RowExp(const float* s, size_t valid, size_t total, float base, 
     if constexpr (std::is_same_v<T, float>) {
       hn::Store(e, d, out + j);
     } else {
-      const hn::Rebind<hwy::bfloat16_t, TileTag> db;
-      hn::StoreU(hn::DemoteTo(db, e), db, out + j);
+      const hn::Rebind<T, TileTag> d16;
+      hn::StoreU(hn::DemoteTo(d16, e), d16, out + j);
     }
   };
   size_t j = 0;
@@ -221,10 +230,10 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
   }
 }
 
-// The same with rows and panels of bf16; `a` has rows of lda floats, each two elements.
+// The same with rows and panels of 16 bits; `a` has rows of lda floats, each two elements.
 template <class Tiles>
-void MultiplyBf16(Tiles& unit, const float* a, size_t lda, size_t rows, size_t k, const float* panels,
-                  size_t panel_stride, size_t num_panels, bool accumulate, float* out, size_t out_ld) {
+void MultiplyHalves(Tiles& unit, const float* a, size_t lda, size_t rows, size_t k, const float* panels,
+                    size_t panel_stride, size_t num_panels, bool accumulate, float* out, size_t out_ld) {
   const size_t width = PanelWidth();
   const RowTiles tiles(rows, Tiles::kMostRows);
   DotTileArgs tile{};
@@ -270,10 +279,56 @@ void ConvertMask(const SdpaArgs& args, size_t batch, size_t head, size_t query, 
   }
 }
 
-// PackPanel into a Bf16Panel, some rows at a time.
-void PackBf16Panel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
-                   uint8_t* HWY_RESTRICT panel) {
-  if (stride_n == 1 && columns == PanelWidth()) return EncodeBf16(b, static_cast<size_t>(stride_k), k, panel);
+// What the tiles multiply: the bits of BF16 or F16.
+template <class Half>
+using NarrowOf = std::conditional_t<std::is_same_v<Half, BF16>, hwy::bfloat16_t, hwy::float16_t>;
+
+// in[0, count) times `factor`, and a zero behind an odd count.
+template <class Half>
+HWY_INLINE void NarrowRow(const float* HWY_RESTRICT in, size_t count, float factor, NarrowOf<Half>* HWY_RESTRICT row) {
+  if constexpr (std::is_same_v<Half, BF16>) {
+    RowToBf16(in, count, row);
+  } else {
+    const TileTag d;
+    const hn::Rebind<uint16_t, TileTag> d16;
+    auto* const bits = reinterpret_cast<uint16_t*>(row);
+    for (size_t j = 0; j < count; j += hn::Lanes(d)) {
+      const size_t some = std::min(count - j, hn::Lanes(d));
+      hn::StoreN(Narrow<F16>(d, hn::Mul(hn::LoadN(d, in + j, some), hn::Set(d, factor))), d16, bits + j, some);
+    }
+    if (count % 2 != 0) bits[count] = 0;
+  }
+}
+
+// 1, or the power of two that scales finite rows down to what fp16 holds.
+float F16Factor(const float* HWY_RESTRICT in, size_t rows, size_t count, ptrdiff_t stride) {
+  constexpr float kMost = 65504.0f;
+  const TileTag d;
+  auto most = hn::Zero(d);
+  for (size_t i = 0; i < rows; ++i) {
+    const float* const row = in + static_cast<ptrdiff_t>(i) * stride;
+    for (size_t j = 0; j < count; j += hn::Lanes(d)) {
+      most = hn::Max(most, hn::Abs(hn::LoadN(d, row + j, std::min(count - j, hn::Lanes(d)))));
+    }
+  }
+  const float largest = hn::ReduceMax(d, most);
+  return largest > kMost && std::isfinite(largest) ? std::ldexp(1.0f, 14 - std::ilogb(largest)) : 1.0f;
+}
+
+// PackPanel times `factor` into pairs of Half, some rows at a time.
+template <class Half>
+void PackHalvesPanel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdiff_t stride_k, ptrdiff_t stride_n,
+                     float factor, uint8_t* HWY_RESTRICT panel) {
+  const auto encode = [](const float* in, size_t ld, size_t rows, uint8_t* out) HWY_ATTR {
+    if constexpr (std::is_same_v<Half, BF16>) {
+      EncodeBf16(in, ld, rows, out);
+    } else {
+      EncodeF16Pairs(in, ld, rows, out);
+    }
+  };
+  if (factor == 1 && stride_n == 1 && columns == PanelWidth()) {
+    return encode(b, static_cast<size_t>(stride_k), k, panel);
+  }
   constexpr size_t kRows = 32;
   alignas(64) float floats[kRows * kMaxPanelWidth];
   for (size_t row = 0; row < k; row += kRows) {
@@ -282,45 +337,60 @@ void PackBf16Panel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrdif
     if (stride_k == 1) {
       // Columns that lie as rows become pairs where they lie, and pairs are moved as if they were floats.
       for (size_t j = 0; j < columns; ++j) {
-        RowToBf16(b + static_cast<ptrdiff_t>(j) * stride_n + row, rows,
-                  reinterpret_cast<hwy::bfloat16_t*>(floats + j * (kRows / 2)));
+        NarrowRow<Half>(b + static_cast<ptrdiff_t>(j) * stride_n + row, rows, factor,
+                        reinterpret_cast<NarrowOf<Half>*>(floats + j * (kRows / 2)));
       }
       PackPanel(floats, (rows + 1) / 2, columns, 1, kRows / 2, reinterpret_cast<float*>(out));
     } else {
       PackPanel(b + static_cast<ptrdiff_t>(row) * stride_k, rows, columns, stride_k, stride_n, floats);
-      EncodeBf16(floats, PanelWidth(), rows, out);
+      if (factor != 1) ScaleRow(floats, rows * PanelWidth(), factor, floats);
+      encode(floats, PanelWidth(), rows, out);
     }
   }
 }
 
+// The type whose tiles are Tiles.
+template <class Tiles>
+using HalfOf = std::conditional_t<std::is_same_v<typename Tiles::Dot, Bf16Dot>, BF16, F16>;
+
+template <class Half>
 void PackHead(const SdpaArgs& args, const Layout& layout, size_t batch, size_t kv_head, float* scratch) {
   const size_t width = PanelWidth();
   const float* k = args.k.as<const float>() + static_cast<int64_t>(batch) * args.k.strides[0] +
                    static_cast<int64_t>(kv_head) * args.k.strides[1];
+  const float* v = args.v.as<const float>() + static_cast<int64_t>(batch) * args.v.strides[0] +
+                   static_cast<int64_t>(kv_head) * args.v.strides[1];
+  float factor_k = 1, factor_v = 1;
+  if constexpr (std::is_same_v<Half, F16>) {
+    factor_k = F16Factor(k, layout.keys, layout.depth, args.k.strides[2]);
+    factor_v = F16Factor(v, layout.keys, layout.out_depth, args.v.strides[2]);
+  }
+  scratch[layout.head_scales] = 1 / factor_k;
+  scratch[layout.head_scales + 1] = 1 / factor_v;
   for (size_t key = 0; key < layout.keys; key += width) {
     const float* in = k + static_cast<int64_t>(key) * args.k.strides[2];
     const size_t columns = std::min(width, layout.keys - key);
     float* panel = scratch + layout.packed_k + key / width * layout.k_panel;
-    if (args.bf16) {
-      PackBf16Panel(in, layout.depth, columns, 1, args.k.strides[2], reinterpret_cast<uint8_t*>(panel));
+    if (layout.halves) {
+      PackHalvesPanel<Half>(in, layout.depth, columns, 1, args.k.strides[2], factor_k,
+                            reinterpret_cast<uint8_t*>(panel));
     } else {
       PackPanel(in, layout.depth, columns, 1, args.k.strides[2], panel);
     }
   }
-  const float* v = args.v.as<const float>() + static_cast<int64_t>(batch) * args.v.strides[0] +
-                   static_cast<int64_t>(kv_head) * args.v.strides[1];
   for (size_t column = 0; column < layout.out_depth; column += width) {
     const size_t columns = std::min(width, layout.out_depth - column);
     float* panel = scratch + layout.packed_v + column / width * layout.v_panel;
-    if (args.bf16) {
-      PackBf16Panel(v + column, layout.keys, columns, args.v.strides[2], 1, reinterpret_cast<uint8_t*>(panel));
+    if (layout.halves) {
+      PackHalvesPanel<Half>(v + column, layout.keys, columns, args.v.strides[2], 1, factor_v,
+                            reinterpret_cast<uint8_t*>(panel));
     } else {
       PackPanel(v + column, layout.keys, columns, args.v.strides[2], 1, panel);
     }
   }
 }
 
-// Queries [begin, end) of one head, whose keys and values are packed; Tiles multiply bf16.
+// Queries [begin, end) of one head, whose keys and values are packed; Tiles multiply those of 16 bits.
 template <class Tiles>
 void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_t head, size_t begin, size_t end,
                  float* scratch) {
@@ -334,27 +404,34 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
   float* mask_rows = scratch + layout.mask;
   float* row_max = scratch + layout.row_max;
   float* row_sum = scratch + layout.row_sum;
+  float* row_scale = scratch + layout.row_scale;
+  std::fill_n(row_scale, rows, args.scale * scratch[layout.head_scales]);
   std::fill_n(row_max, rows, kNoKey);
   std::fill_n(row_sum, rows, 0.0f);
   const bool masked = args.mask.data != nullptr;
-  const RowTiles bf16_tiles(rows, Tiles::kMostRows);
-  Tiles unit(bf16_tiles.Height(bf16_tiles.count - 1));
-  if (args.bf16) {
+  using Half = HalfOf<Tiles>;
+  const RowTiles row_tiles(rows, Tiles::kMostRows);
+  Tiles unit(row_tiles.Height(row_tiles.count - 1));
+  if (layout.halves) {
     const size_t filled = RoundUp(layout.depth, 2);
     const size_t zeros = RoundUp(filled, layout.last_zeros) - filled;
     for (size_t i = 0; i < rows; ++i) {
-      auto* row = reinterpret_cast<hwy::bfloat16_t*>(scratch + layout.bf16_q + i * layout.row_q);
-      RowToBf16(q + static_cast<int64_t>(i) * args.q.strides[2], layout.depth, row);
-      std::memset(row + filled, 0, zeros * sizeof(hwy::bfloat16_t));
+      auto* row = reinterpret_cast<NarrowOf<Half>*>(scratch + layout.narrow_q + i * layout.row_q);
+      const float* const query = q + static_cast<int64_t>(i) * args.q.strides[2];
+      float factor = 1;
+      if constexpr (std::is_same_v<Half, F16>) factor = F16Factor(query, 1, layout.depth, 0);
+      row_scale[i] /= factor;
+      NarrowRow<Half>(query, layout.depth, factor, row);
+      std::memset(row + filled, 0, zeros * sizeof(*row));
     }
   }
 
   for (size_t key = 0; key < limit; key += layout.key_step) {
     const size_t count = std::min(layout.key_step, limit - key);
     const float* keys = scratch + layout.packed_k + key / width * layout.k_panel;
-    if (args.bf16) {
-      MultiplyBf16(unit, scratch + layout.bf16_q, layout.row_q, rows, layout.depth, keys, layout.k_panel,
-                   (count + width - 1) / width, false, scores, layout.scores_ld);
+    if (layout.halves) {
+      MultiplyHalves(unit, scratch + layout.narrow_q, layout.row_q, rows, layout.depth, keys, layout.k_panel,
+                     (count + width - 1) / width, false, scores, layout.scores_ld);
     } else {
       Multiply(q, static_cast<size_t>(args.q.strides[2]), rows, layout.depth, keys, layout.k_panel,
                (count + width - 1) / width, false, scores, layout.scores_ld);
@@ -370,14 +447,14 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
       float* s = scores + i * layout.scores_ld;
       float max;
       if (!masked) {
-        max = RowMax<false>(s, valid(i), nullptr, args.scale);
+        max = RowMax<false>(s, valid(i), nullptr, row_scale[i]);
       } else if (layout.converts_mask) {
-        max = RowMax<true>(s, valid(i), mask_rows + (layout.mask_rows == 1 ? 0 : i) * layout.key_step, args.scale);
+        max = RowMax<true>(s, valid(i), mask_rows + (layout.mask_rows == 1 ? 0 : i) * layout.key_step, row_scale[i]);
       } else {
         const int64_t mask = static_cast<int64_t>(batch) * args.mask.strides[0] +
                              static_cast<int64_t>(head) * args.mask.strides[1] +
                              static_cast<int64_t>(begin + i) * args.mask.strides[2] + static_cast<int64_t>(key);
-        max = RowMax<true>(s, valid(i), args.mask.as<const float>() + mask, args.scale);
+        max = RowMax<true>(s, valid(i), args.mask.as<const float>() + mask, row_scale[i]);
       }
       const float old_max = row_max[i];
       const float new_max = std::max(old_max, max);
@@ -389,23 +466,23 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
         ScaleInPlace(acc + i * layout.acc_ld, layout.acc_ld, factor);
       }
     }
-    float* weights = scratch + layout.bf16_scores;
-    const size_t total = args.bf16 ? RoundUp(count, layout.last_zeros) : count;
+    float* weights = scratch + layout.narrow_scores;
+    const size_t total = layout.halves ? RoundUp(count, layout.last_zeros) : count;
     for (size_t i = 0; i < rows; ++i) {
       float* s = scores + i * layout.scores_ld;
       // No key seen yet: subtract 0 rather than -infinity, and every exponential is 0.
       const float base = row_max[i] == kNoKey ? 0.0f : row_max[i];
       const auto exponentials = [&](auto* to) HWY_ATTR {
-        return masked ? RowExp<true>(s, valid(i), total, base, args.scale, to)
-                      : RowExp<false>(s, valid(i), total, base, args.scale, to);
+        return masked ? RowExp<true>(s, valid(i), total, base, row_scale[i], to)
+                      : RowExp<false>(s, valid(i), total, base, row_scale[i], to);
       };
-      row_sum[i] += args.bf16 ? exponentials(reinterpret_cast<hwy::bfloat16_t*>(weights + i * layout.row_scores))
-                              : exponentials(s);
+      row_sum[i] += layout.halves ? exponentials(reinterpret_cast<NarrowOf<Half>*>(weights + i * layout.row_scores))
+                                  : exponentials(s);
     }
-    if (args.bf16) {
+    if (layout.halves) {
       // Keys begin at an even one, so half the rows of floats lie before it.
-      MultiplyBf16(unit, weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width,
-                   layout.v_panel, layout.acc_ld / width, key != 0, acc, layout.acc_ld);
+      MultiplyHalves(unit, weights, layout.row_scores, rows, count, scratch + layout.packed_v + key / 2 * width,
+                     layout.v_panel, layout.acc_ld / width, key != 0, acc, layout.acc_ld);
     } else {
       Multiply(scores, layout.scores_ld, rows, count, scratch + layout.packed_v + key * width, layout.v_panel,
                layout.acc_ld / width, key != 0, acc, layout.acc_ld);
@@ -419,7 +496,7 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     if (row_sum[i] == 0.0f) {
       std::fill_n(out_row, layout.out_depth, 0.0f);  // no key to attend to
     } else {
-      ScaleRow(acc + i * layout.acc_ld, layout.out_depth, 1.0f / row_sum[i], out_row);
+      ScaleRow(acc + i * layout.acc_ld, layout.out_depth, scratch[layout.head_scales + 1] / row_sum[i], out_row);
     }
   }
 }
@@ -441,7 +518,7 @@ void SdpaRange(const SdpaArgs& args, float* scratch, size_t part, size_t num_par
     const size_t kv_head = head / (heads / kv_heads);
     if (packed != batch * kv_heads + kv_head) {
       packed = batch * kv_heads + kv_head;
-      PackHead(args, layout, batch, kv_head, scratch);
+      PackHead<HalfOf<Tiles>>(args, layout, batch, kv_head, scratch);
     }
     const size_t begin = block * layout.query_step;
     AttendBlock<Tiles>(args, layout, batch, head, begin, std::min(layout.queries, begin + layout.query_step), scratch);
@@ -450,12 +527,15 @@ void SdpaRange(const SdpaArgs& args, float* scratch, size_t part, size_t num_par
 
 void SdpaPart(const SdpaArgs& args, float* scratch, size_t part, size_t num_parts) {
 #if THRESHER_UNIT_TARGET
-  if (args.bf16 && UnitInUse() == isa::Tiles::kInstructions) {
-    return SdpaRange<UnitTiles<AmxUnit, Bf16Dot>>(args, scratch, part, num_parts);
-  }
-  if (args.bf16 && UnitInUse() == isa::Tiles::kPlain) {
-    return SdpaRange<UnitTiles<PlainUnit, Bf16Dot>>(args, scratch, part, num_parts);
-  }
+  const auto by_tiles = [&](auto dot) HWY_ATTR {
+    using Dot = decltype(dot);
+    if (UnitInUse() == isa::Tiles::kPlain) {
+      return SdpaRange<UnitTiles<PlainUnit, Dot>>(args, scratch, part, num_parts);
+    }
+    SdpaRange<UnitTiles<AmxUnit, Dot>>(args, scratch, part, num_parts);
+  };
+  if (args.precision == Precision::kFp16) return by_tiles(F16Dot());
+  if (args.precision == Precision::kBf16 && UnitInUse() != isa::Tiles::kNone) return by_tiles(Bf16Dot());
 #endif
   SdpaRange<VectorTiles<Bf16Dot>>(args, scratch, part, num_parts);
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include "thresher/base/precision.h"
 #include "thresher/base/view.h"
 
 namespace thresher::kernels {
@@ -15,9 +16,10 @@ struct SdpaArgs {
   View mask;  // data == nullptr: none; else [B, Hq, Sq, Skv] by strides of 0: f32 is added, bool keeps where true
   float scale = 1.0f;
   bool causal = false;  // query i sees keys 0..i, also where Sq != Skv
-  // Rounds q, k, v and the weights of the keys to bf16 and sums their products in fp32; only worth it where the
-  // processor multiplies bf16 (RowsFor in gemm_dot.h).
-  bool bf16 = false;
+  // kBf16, kFp16: q, k, v and the weights of the keys are rounded to it and their products summed in fp32. bf16 is
+  // only worth it where the processor multiplies it, fp16 wants tiles of it (RowsFor in gemm_dot.h). What reaches
+  // beyond 65504 is scaled down for fp16, a query by itself, the keys and values of a head together.
+  Precision precision = Precision::kFp32;
 };
 // All of rank 4 with any strides, but the innermost dimension of q, k, v and out contiguous (stride 1, or size 1);
 // the innermost stride of the mask is 0 or 1. A query row that sees no key (bool mask all false, or additive mask all

@@ -367,17 +367,7 @@ void Encode(HalfPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_REST
 
 #if THRESHER_HALF_PAIRS
 void Encode(HalfPairsPanel, const float* HWY_RESTRICT in, size_t k, uint8_t* HWY_RESTRICT out) {
-  const TileTag d;
-  const hn::RebindToUnsigned<TileTag> du;
-  const size_t width = PanelWidth();
-  for (size_t row = 0; row < k; row += 2) {
-    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
-      const auto even = hn::PromoteTo(du, Narrow<F16>(d, hn::LoadU(d, in + row * width + j)));
-      auto odd = hn::Zero(du);
-      if (row + 1 < k) odd = hn::PromoteTo(du, Narrow<F16>(d, hn::LoadU(d, in + (row + 1) * width + j)));
-      hn::StoreU(hn::Or(hn::ShiftLeft<16>(odd), even), du, reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
-    }
-  }
+  EncodeF16Pairs(in, PanelWidth(), k, out);
 }
 #endif
 

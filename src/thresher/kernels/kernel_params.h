@@ -140,7 +140,7 @@ struct SdpaParams {
   float scale;
   bool causal;
   bool masked;
-  bool bf16;  // as in SdpaArgs
+  Precision precision;  // as in SdpaArgs
   friend bool operator==(const SdpaParams&, const SdpaParams&) = default;
 };
 

@@ -131,6 +131,21 @@ inline void EncodeBf16(const float* HWY_RESTRICT in, size_t ld, size_t k, uint8_
   }
 }
 
+// The same into a HalfPairsPanel.
+inline void EncodeF16Pairs(const float* HWY_RESTRICT in, size_t ld, size_t k, uint8_t* HWY_RESTRICT out) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> du;
+  const size_t width = PanelWidth();
+  for (size_t row = 0; row < k; row += 2) {
+    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
+      const auto even = hn::PromoteTo(du, Narrow<F16>(d, hn::LoadU(d, in + row * ld + j)));
+      auto odd = hn::Zero(du);
+      if (row + 1 < k) odd = hn::PromoteTo(du, Narrow<F16>(d, hn::LoadU(d, in + (row + 1) * ld + j)));
+      hn::StoreU(hn::Or(hn::ShiftLeft<16>(odd), even), du, reinterpret_cast<uint32_t*>(out) + row / 2 * width + j);
+    }
+  }
+}
+
 // Bytes of k rows with the scales of their groups, k being a multiple of kGroup or the last rows there are.
 template <class Panel>
 HWY_INLINE size_t StoredBytes(size_t k) {

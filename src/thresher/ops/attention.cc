@@ -27,8 +27,9 @@ Result<std::vector<TensorType>> InferSdpa(const InferContext& c) {
         ToString(q) + ", " + ToString(k) + ", " + ToString(v));
   }
   const std::string precision = GetAttr<std::string>(c.attrs, "precision", "fp32");
-  if (precision != Name(Precision::kFp32) && precision != Name(Precision::kBf16)) {
-    return InvalidArgument("expected precision fp32 or bf16, got \"" + precision + "\"");
+  if (precision != Name(Precision::kFp32) && precision != Name(Precision::kBf16) &&
+      precision != Name(Precision::kFp16)) {
+    return InvalidArgument("expected precision fp32, bf16 or fp16, got \"" + precision + "\"");
   }
   const OperandType& mask = c.inputs[3];
   if (mask.present) {
@@ -66,7 +67,7 @@ kernels::SdpaArgs MakeArgs(const View& q, const View& k, const View& v, const Vi
   if (p.masked) args.mask = mask;
   args.scale = p.scale;
   args.causal = p.causal;
-  args.bf16 = p.bf16;
+  args.precision = p.precision;
   return args;
 }
 
@@ -96,8 +97,14 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
   p.scale = static_cast<float>(GetAttr<double>(node.attrs, "scale", 1.0));
   p.causal = GetAttr<bool>(node.attrs, "causal", false);
   p.masked = node.inputs[3] != kNoValue;
-  p.bf16 = GetAttr<std::string>(node.attrs, "precision", "fp32") == Name(Precision::kBf16) &&
-           lowering.target().RowsFor(Precision::kBf16, shape[2], kernels::Variant::kAuto) == kernels::RowForm::kBF16;
+  const std::string wanted = GetAttr<std::string>(node.attrs, "precision", "fp32");
+  const auto multiplies = [&](Precision precision) {
+    return wanted == Name(precision) &&
+           lowering.target().RowsFor(precision, shape[2], kernels::Variant::kAuto) != kernels::RowForm::kF32;
+  };
+  p.precision = multiplies(Precision::kBf16)   ? Precision::kBf16
+                : multiplies(Precision::kFp16) ? Precision::kFp16
+                                               : Precision::kFp32;
   const TensorRef q = lowering.InnerContiguous(lowering.Ref(node.inputs[0]));
   const TensorRef k = lowering.InnerContiguous(lowering.Ref(node.inputs[1]));
   const TensorRef v = lowering.InnerContiguous(lowering.Ref(node.inputs[2]));
@@ -128,7 +135,8 @@ std::span<const OpDef> AttentionOps() {
        {{"scale", AttrType::kFloat, true, "factor on the scores, usually 1/sqrt(head size)"},
         {"causal", AttrType::kBool, false, "query i sees keys 0..i only"},
         {"precision", AttrType::kString, false,
-         "of the products: fp32 (default), or bf16, which means fp32 where the processor does not multiply bf16"}},
+         "of the products: fp32 (default), or bf16 or fp16, which mean fp32 where the processor does not multiply "
+         "them"}},
        Section::kForward,
        InferSdpa,
        CostSdpa,

@@ -144,11 +144,12 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
   // would be smaller in bf16, so they stay in fp32 where bf16 would be widened.
   const bool bf16_attention = (*wanted == Precision::kBf16 || *wanted == Precision::kInt8) &&
                               (!context.arithmetic || context.arithmetic(Precision::kBf16).second.empty());
+  const bool narrow_attention = bf16_attention || *wanted == Precision::kFp16;
   for (const Node& node : graph.nodes()) {
-    if (node.op->name == "sdpa" && bf16_attention && node.attrs.count("precision") == 0 &&
+    if (node.op->name == "sdpa" && narrow_attention && node.attrs.count("precision") == 0 &&
         Excluded(node.module, options.exclude) == nullptr) {
       Node assigned = node;
-      assigned.attrs["precision"] = std::string(Name(Precision::kBf16));
+      assigned.attrs["precision"] = std::string(Name(bf16_attention ? Precision::kBf16 : Precision::kFp16));
       THRESHER_TRY(rewriter.Copy(assigned));
       continue;
     }

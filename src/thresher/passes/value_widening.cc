@@ -137,9 +137,10 @@ class Widener {
       if (halves) wide.attrs["dtype"] = std::string(Name(DType::kF32));
     }
     if (!halves) return rewriter_.Copy(node);
-    // Where the processor multiplies bf16, attention on bf16 does so.
-    if (node.op->name == "sdpa" && graph_.value(node.inputs[0]).dtype == DType::kBF16) {
-      wide.attrs.try_emplace("precision", std::string("bf16"));
+    // Where the processor multiplies what attention is given, attention does so.
+    if (node.op->name == "sdpa" && IsHalf(graph_, node.inputs[0])) {
+      const bool bf16 = graph_.value(node.inputs[0]).dtype == DType::kBF16;
+      wide.attrs.try_emplace("precision", std::string(bf16 ? "bf16" : "fp16"));
     }
     THRESHER_ASSIGN(const std::vector<ValueId> outputs,
                     rewriter_.graph().Add(std::string(node.op->name), std::move(wide.inputs), std::move(wide.attrs),

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "hwy/base.h"
 #include "kernels/float_testing.h"
+#include "thresher/base/half.h"
 
 namespace thresher::kernels {
 namespace {
@@ -76,8 +77,18 @@ void Check(Case c, const View& mask = {}) {
   }
   SdpaReference(args);
   SdpaArgs halved = args;
-  halved.bf16 = true;
+  halved.precision = Precision::kBf16;
   ForEachIsaAndPlainTiles([&] { run(halved, expected, 4e-3f); });
+
+  // In fp16 likewise, where there are tiles of it.
+  for (std::vector<float>* operand : {&q, &k, &v}) {
+    for (float& x : *operand) x = ToFloat(ToF16(x * 1.01f));
+  }
+  SdpaReference(args);
+  halved.precision = Precision::kFp16;
+  ForEachIsaAndPlainTiles([&] {
+    if (isa::HasF16Tiles()) run(halved, expected, 6e-4f);
+  });
 }
 
 View Broadcast(void* data, DType dtype, int64_t b, int64_t h, int64_t sq, int64_t skv, std::vector<int64_t> strides) {
@@ -104,6 +115,34 @@ TEST(SdpaTest, OddSizes) {
 TEST(SdpaTest, EveryDepth) {
   for (int64_t depth = 1; depth <= 40; ++depth) Check({.queries = 9, .keys = 21, .depth = depth});
   for (const int64_t depth : {64, 80, 128}) Check({.queries = 9, .keys = 21, .depth = depth});
+}
+
+// What fp16 does not hold is scaled down, and its results up again.
+TEST(SdpaTest, LargeNumbersOfF16) {
+  constexpr int64_t kQueries = 19, kKeys = 37, kDepth = 24;
+  for (const float size : {1.0f, 1e6f}) {
+    std::vector<float> q = RandomFloats(kQueries * kDepth, 1), k = RandomFloats(kKeys * kDepth, 2),
+                       v = RandomFloats(kKeys * kDepth, 3);
+    for (size_t i = 0; i < q.size(); ++i) q[i] *= i / kDepth % 3 == 0 ? size : 1.0f;
+    for (float& x : k) x *= size;
+    for (float& x : v) x *= size;
+    std::vector<float> expected(q.size()), actual(q.size());
+    SdpaArgs args;
+    args.q = MakeView(q.data(), DType::kF32, {1, 1, kQueries, kDepth});
+    args.k = MakeView(k.data(), DType::kF32, {1, 1, kKeys, kDepth});
+    args.v = MakeView(v.data(), DType::kF32, {1, 1, kKeys, kDepth});
+    args.out = MakeView(expected.data(), DType::kF32, {1, 1, kQueries, kDepth});
+    args.scale = 0.5f / (size * size);
+    SdpaReference(args);
+    args.out.data = actual.data();
+    args.precision = Precision::kFp16;
+    ForEachIsaAndPlainTiles([&] {
+      if (!isa::HasF16Tiles()) return;
+      AlignedFloats scratch(SdpaScratchBytes(args) / sizeof(float));
+      Sdpa(args, scratch.data());
+      ExpectClose(actual, expected, 2e-3f * size);
+    });
+  }
 }
 
 TEST(SdpaTest, EncoderShape) {

@@ -78,6 +78,9 @@ TEST(PrecisionAssignment, AttentionIsInBf16WhereTheMachineMultipliesIt) {
     const Outcome slow = Assign(before, {precision, {}, {}}, nullptr, widens);
     EXPECT_EQ(GetAttr<std::string>(slow.graph.nodes()[0].attrs, "precision", "fp32"), "fp32") << precision;
   }
+  // What has no tiles of fp16 multiplies it in fp32.
+  const Outcome fp16 = Assign(before, {"fp16", {}, {}});
+  EXPECT_EQ(GetAttr<std::string>(fp16.graph.nodes()[0].attrs, "precision", "fp32"), "fp16");
 }
 
 TEST(PrecisionAssignment, SetsEveryLinearAndReports) {

@@ -98,7 +98,7 @@ TEST(ValueWidening, ProductsTakeTheirWeightAsItIsStored) {
   }
 }
 
-TEST(ValueWidening, AttentionOnBf16ComputesInBf16WhereThatPays) {
+TEST(ValueWidening, AttentionAsksForTheTypeThatItIsGiven) {
   const std::string text =
       "input %q : HALF[1, 2, 5, 8]\n%y = sdpa(%q, %q, %q) {scale = 0.35}\n%p = permute(%y) {dims = [0, 2, 1, 3]}\n"
       "%r = reshape(%p) {shape = [1, 5, 16]}\nreturn %r\n";
@@ -110,7 +110,7 @@ TEST(ValueWidening, AttentionOnBf16ComputesInBf16WhereThatPays) {
     return std::string("none");
   };
   EXPECT_EQ(precision("bf16"), "bf16");
-  EXPECT_EQ(precision("f16"), "fp32");
+  EXPECT_EQ(precision("f16"), "fp16");
 }
 
 TEST(ValueWidening, PlansRefuseWhatWasNotWidened) {
