@@ -7,6 +7,7 @@
 #include "thresher/cuda/attention_kernel.h"
 #include "thresher/cuda/convolution_result.h"
 #include "thresher/cuda/convolution_windows.h"
+#include "thresher/cuda/half_tile.h"
 #include "thresher/cuda/thread.h"
 
 namespace thresher::cuda {
@@ -89,7 +90,6 @@ struct ConvolutionKernel {
   static constexpr int kPassTiles = kRows * kLine <= kSharedWords ? kRowTiles : kRowTiles / 2;
   static_assert(16 * kRowWarps * kPassTiles * kLine <= kSharedWords);
   static_assert(kSharedWords * 4 <= kFreeSharedBytes);
-  static_assert(kColTiles % 2 == 0);
   ConvolutionWork work;
 
   template <class T>
@@ -107,15 +107,8 @@ struct ConvolutionKernel {
   THRESHER_DEVICE void Multiply(T& t, const ConvolutionTile& tile) const {
     const int warp = t.x() / kWarp;
     const int warp_row = warp / kColWarps * 16 * kRowTiles, warp_col = warp % kColWarps * 8 * kColTiles;
-    float sums[kRowTiles][kColTiles][4];
-    THRESHER_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      THRESHER_UNROLL
-      for (int n = 0; n < kColTiles; ++n) {
-        THRESHER_UNROLL
-        for (int i = 0; i < 4; ++i) sums[r][n][i] = 0.0f;
-      }
-    }
+    HalfSums<kRowTiles, kColTiles> sums;
+    sums.Clear();
     WindowStart starts[kRowLoads];
     THRESHER_UNROLL
     for (int i = 0; i < kRowLoads; ++i) {
@@ -132,7 +125,10 @@ struct ConvolutionKernel {
       if (step + kStages - 1 < tile.last) Load(t, tile, stage, step + kStages - 1, starts);
       t.CommitCopies();
       stage = stage + 1 == kStages ? 0 : stage + 1;
-      if (step >= tile.first) MultiplyStage(t, stage * kStageWords, warp_row, warp_col, sums);
+      if (step >= tile.first) {
+        const int at = stage * kStageWords;
+        sums.template Add<Half, Lines, kStep>(t, at, warp_row, at + kRowWords, warp_col);
+      }
     }
     t.template WaitCopies<>();
     const int lane = t.x() % kWarp;
@@ -149,7 +145,7 @@ struct ConvolutionKernel {
           for (int n = 0; n < kColTiles; ++n) {
             THRESHER_UNROLL
             for (int e = 0; e < 2; ++e) {
-              shared[row * kLine + warp_col + 8 * n + lane % 4 * 2 + e] = sums[pass + r][n][2 * h + e];
+              shared[row * kLine + warp_col + 8 * n + lane % 4 * 2 + e] = sums.sum[pass + r][n][2 * h + e];
             }
           }
         }
@@ -172,7 +168,7 @@ struct ConvolutionKernel {
   THRESHER_DEVICE void Load(T& t, const ConvolutionTile& tile, int stage, int32_t step,
                             const WindowStart (&starts)[kRowLoads]) const {
     const int chunk = t.x() % Lines::kChunks, line = t.x() / Lines::kChunks;
-    const int32_t number = step * kStep + chunk * 8;
+    const int32_t number = step * kStep + chunk * 8, end = work.windows.k;
     const int at = stage * kStageWords;
     const auto* const x = static_cast<const uint16_t*>(work.x) + int64_t{tile.group} * work.windows.channels.divisor;
     if (work.x_pieces) {
@@ -187,7 +183,8 @@ struct ConvolutionKernel {
     } else {
       THRESHER_UNROLL
       for (int i = 0; i < kRowLoads; ++i) {
-        LoadSingly(t, at + Lines::At(line + i * kAtOnce, chunk), number, [&](int32_t k) -> const uint16_t* {
+        const int to = at + Lines::At(line + i * kAtOnce, chunk);
+        LoadHalvesSingly(t, to, number, end, [&](int32_t k) -> const uint16_t* {
           int32_t tap[3], channel;
           work.windows.TapOf(k, tap, channel);
           const int64_t from = work.windows.At(starts[i], tap);
@@ -208,49 +205,7 @@ struct ConvolutionKernel {
         const bool has = inside && number < work.windows.k;
         t.CopyFour(to, has ? row + number : work.weight, has ? 16 : 0);
       } else {
-        LoadSingly(t, to, number, [&](int32_t k) { return inside ? row + k : nullptr; });
-      }
-    }
-  }
-
-  // Eight numbers; place(k) is null where there is none.
-  template <class T, class Place>
-  THRESHER_DEVICE void LoadSingly(T& t, int to, int32_t number, Place place) const {
-    THRESHER_ROLLED
-    for (int w = 0; w < 4; ++w) {
-      uint32_t word = 0;
-      THRESHER_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const int32_t k = number + 2 * w + e;
-        const uint16_t* const from = k < work.windows.k ? place(k) : nullptr;
-        if (from != nullptr) word |= static_cast<uint32_t>(*from) << (16 * e);
-      }
-      t.shared_words()[to + w] = word;
-    }
-  }
-
-  template <class T>
-  THRESHER_DEVICE void MultiplyStage(T& t, int at, int warp_row, int warp_col,
-                                     float (&sums)[kRowTiles][kColTiles][4]) const {
-    const int matrix = t.x() % kWarp / 8, i = t.x() % 8;
-    THRESHER_UNROLL
-    for (int step = 0; step < kStep / 16; ++step) {
-      uint32_t a[kRowTiles][4];
-      THRESHER_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) {
-        t.template LoadMatrices<false>(at + Lines::At(warp_row + 16 * r + matrix % 2 * 8 + i, step * 2 + matrix / 2),
-                                       a[r]);
-      }
-      THRESHER_UNROLL
-      for (int n = 0; n < kColTiles; n += 2) {
-        uint32_t b[4];
-        t.template LoadMatrices<false>(
-            at + kRowWords + Lines::At(warp_col + 8 * n + matrix / 2 * 8 + i, step * 2 + matrix % 2), b);
-        THRESHER_UNROLL
-        for (int r = 0; r < kRowTiles; ++r) {
-          t.template MultiplyAdd<Half>(a[r], b[0], b[1], sums[r][n]);
-          t.template MultiplyAdd<Half>(a[r], b[2], b[3], sums[r][n + 1]);
-        }
+        LoadHalvesSingly(t, to, number, end, [&](int32_t k) { return inside ? row + k : nullptr; });
       }
     }
   }

@@ -9,13 +9,6 @@
 #include "thresher/cuda/thread.h"
 #include "thresher/kernels/convolution_params.h"
 
-// Of a loop whose body is long: its code is there once.
-#if defined(__CUDACC__)
-#define THRESHER_ROLLED _Pragma("unroll 1")
-#else
-#define THRESHER_ROLLED
-#endif
-
 namespace thresher::cuda {
 
 // Where a window begins.

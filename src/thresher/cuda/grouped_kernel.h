@@ -8,8 +8,8 @@
 #include "thresher/cuda/attention_kernel.h"
 #include "thresher/cuda/attention_source.h"
 #include "thresher/cuda/blocks.h"
-#include "thresher/cuda/convolution_windows.h"
 #include "thresher/cuda/fault.h"
+#include "thresher/cuda/half_tile.h"
 #include "thresher/cuda/halves.h"
 #include "thresher/cuda/thread.h"
 
@@ -130,7 +130,6 @@ struct GroupedKernel {
   static constexpr int kStageWords = kRowWords + Lines::Words(kCols);
   static constexpr int kSharedWords = kStages * kStageWords;
   static_assert(kSharedWords * 4 <= kFreeSharedBytes);
-  static_assert(kColTiles % 2 == 0);
   GroupedWork work;
 
   template <class T>
@@ -143,15 +142,8 @@ struct GroupedKernel {
   THRESHER_DEVICE void Multiply(T& t, const GroupTile& tile) const {
     const int warp = t.x() / kWarp, lane = t.x() % kWarp;
     const int warp_row = warp / kColWarps * 16 * kRowTiles, warp_col = warp % kColWarps * 8 * kColTiles;
-    float sums[kRowTiles][kColTiles][4];
-    THRESHER_UNROLL
-    for (int r = 0; r < kRowTiles; ++r) {
-      THRESHER_UNROLL
-      for (int n = 0; n < kColTiles; ++n) {
-        THRESHER_UNROLL
-        for (int i = 0; i < 4; ++i) sums[r][n][i] = 0.0f;
-      }
-    }
+    HalfSums<kRowTiles, kColTiles> sums;
+    sums.Clear();
     const auto steps = tile.weight == nullptr ? 0 : static_cast<int32_t>((work.k + kGroupStep - 1) / kGroupStep);
     // The first turns only load.
     int stage = 0;  // to load; the next one is that to multiply
@@ -164,7 +156,10 @@ struct GroupedKernel {
       if (step + kStages - 1 < steps) Load(t, tile, stage * kStageWords, step + kStages - 1);
       t.CommitCopies();
       stage = stage + 1 == kStages ? 0 : stage + 1;
-      if (step >= 0) MultiplyStage(t, stage * kStageWords, warp_row, warp_col, sums);
+      if (step >= 0) {
+        const int at = stage * kStageWords;
+        sums.template Add<Half, Lines, kGroupStep>(t, at, warp_row, at + kRowWords, warp_col);
+      }
     }
     t.template WaitCopies<>();
     THRESHER_UNROLL
@@ -175,7 +170,7 @@ struct GroupedKernel {
         for (int i = 0; i < 4; ++i) {
           const int64_t row = tile.row + warp_row + 16 * r + lane / 4 + i / 2 * 8;
           const int64_t col = tile.col + warp_col + 8 * n + lane % 4 * 2 + i % 2;
-          if (row < tile.end && col < work.n) work.Store(row, col, sums[r][n][i]);
+          if (row < tile.end && col < work.n) work.Store(row, col, sums.sum[r][n][i]);
         }
       }
     }
@@ -222,42 +217,7 @@ struct GroupedKernel {
         t.CopyFour(to, has ? from + first : work.x, has ? 16 : 0);
         continue;
       }
-      THRESHER_ROLLED
-      for (int w = 0; w < 4; ++w) {
-        uint32_t word = 0;
-        THRESHER_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const int64_t k = first + 2 * w + e;
-          if (from != nullptr && k < work.k) word |= static_cast<uint32_t>(from[k]) << (16 * e);
-        }
-        t.shared_words()[to + w] = word;
-      }
-    }
-  }
-
-  template <class T>
-  THRESHER_DEVICE void MultiplyStage(T& t, int at, int warp_row, int warp_col,
-                                     float (&sums)[kRowTiles][kColTiles][4]) const {
-    const int matrix = t.x() % kWarp / 8, i = t.x() % 8;
-    THRESHER_UNROLL
-    for (int step = 0; step < kGroupStep / 16; ++step) {
-      uint32_t a[kRowTiles][4];
-      THRESHER_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) {
-        t.template LoadMatrices<false>(at + Lines::At(warp_row + 16 * r + matrix % 2 * 8 + i, step * 2 + matrix / 2),
-                                       a[r]);
-      }
-      THRESHER_UNROLL
-      for (int n = 0; n < kColTiles; n += 2) {
-        uint32_t b[4];
-        t.template LoadMatrices<false>(
-            at + kRowWords + Lines::At(warp_col + 8 * n + matrix / 2 * 8 + i, step * 2 + matrix % 2), b);
-        THRESHER_UNROLL
-        for (int r = 0; r < kRowTiles; ++r) {
-          t.template MultiplyAdd<Half>(a[r], b[0], b[1], sums[r][n]);
-          t.template MultiplyAdd<Half>(a[r], b[2], b[3], sums[r][n + 1]);
-        }
-      }
+      LoadHalvesSingly(t, to, first, work.k, [&](int64_t k) { return from == nullptr ? nullptr : from + k; });
     }
   }
 };

@@ -38,9 +38,11 @@
 #if defined(__CUDACC__)
 #define THRESHER_DEVICE __device__ __forceinline__
 #define THRESHER_UNROLL _Pragma("unroll")
+#define THRESHER_ROLLED _Pragma("unroll 1")  // of a loop whose body is long: its code is there once
 #else
 #define THRESHER_DEVICE inline
 #define THRESHER_UNROLL
+#define THRESHER_ROLLED
 #endif
 
 namespace thresher::cuda {
