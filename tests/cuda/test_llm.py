@@ -123,6 +123,22 @@ def test_numbers_of_answers_share_graphs(on_device: bool, folder: Path, request:
 
         run(prompts)
         # Of two steps of one token each, both find the graph of four sequences; alone, the first would make one.
+        # So does their prompts' step, of 9 tokens as of 12.
         launches, three = run(prompts[:3])
-        assert launches == 2
+        assert launches == 2 + 1
         assert three == _answers(folder, prompts[:3], 3)
+
+
+def test_prompts_share_graphs(on_device: bool, folder: Path, request: pytest.FixtureRequest) -> None:
+    """A prompt's step is filled up, too: what lies behind the prompt keeps no keys and changes no token."""
+    if on_device:
+        pytest.skip("only the emulator tells")
+    count = ctypes.CDLL(request.config.getoption("--device-library")).emulated_graph_launches
+    long, short = list(range(1, 24)), list(range(30, 47))
+    params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    with LLM(folder, precision="fp32", max_batch=1, max_length=64, device="cuda", kv_cache="f32") as llm:
+        llm.generate([long], params)
+        before = count()
+        found = [tuple(result.completions[0].token_ids) for result in llm.generate([short], params)]
+        assert count() == before + 1
+    assert found == _answers(folder, [short], 1)

@@ -18,8 +18,8 @@ from thresher.llm.tensor_place import tensor_place
 
 CACHES = ("f32", "bf16", "f16", "q8_0", "q4_0")  # how keys and values may be kept
 _ALIGNMENT = 64
-# Numbers of answers that a device's steps are filled up to, so that few graphs serve all of them; beyond the last one
-# multiples of it.
+# Numbers of tokens that a device's steps are filled up to, so that few graphs serve all of them; beyond the last one
+# multiples of it, which products have tiles of in any case.
 _BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _SAMPLES = ((7,), (11,), (13,), (20,), (37,))
 
@@ -206,30 +206,30 @@ class Runner:
         every = count == start
         if not every:
             np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
-        scores = rows if every else bucket(count, self.max_scored) if self._in_buckets else count
+        scores = min(rows, self.max_scored) if every else bucket(count, self.max_scored) if self._in_buckets else count
         self._head.run((scores,), *(self._head_places.get((scores, every)) or self._place_head(scores, every)))
         return self._logits[:count]
 
     def _fill_up(self, tokens: int) -> int:
-        """How many tokens the step computes: on a device, where there are few, a bucket full of them.
+        """How many tokens the step computes: on a device a bucket full of them.
 
         Those behind the last one belong to no sequence: their keys are not kept, and nobody reads what they give.
         """
-        if not self._in_buckets or tokens > self.max_batch:
+        if not self._in_buckets:
             return tokens
-        rows = bucket(tokens, min(self.max_batch, self.max_tokens))
+        rows = bucket(tokens, self.max_tokens)
         self._tokens[tokens:rows] = 0
         self._positions[tokens:rows] = 0
         self._slots[tokens:rows] = -1
         return rows
 
     def _place_body(self, tokens: int) -> tuple[bytes, bytes]:
-        """What the body takes and gives; kept for numbers of tokens that come with answers alone."""
+        """What the body takes and gives; kept for numbers of tokens that come again."""
         inputs = b"".join(
             [*(tensor_place(address, (tokens,)) for address in self._token_addresses), self._fixed_places]
         )
         places = inputs, tensor_place(self._hidden.ctypes.data, (tokens, self._decoder.config.hidden_size))
-        if tokens <= self.max_batch:
+        if self._in_buckets or tokens <= self.max_batch:
             self._body_places[tokens] = places
         return places
 
