@@ -37,6 +37,11 @@ find_path(THRESHER_CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
 if(NOT THRESHER_CUPTI_INCLUDE)
   list(FILTER cuda_sources EXCLUDE REGEX "/activity_check\\.cc$")
 endif()
+# cuDNN comes with a package of its own; building needs none.
+find_path(THRESHER_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_CACHE)
+if(NOT THRESHER_CUDNN_INCLUDE)
+  list(FILTER cuda_sources EXCLUDE REGEX "/cudnn_check\\.cc$")
+endif()
 # What the engine knows of NVTX is compared with its header, which comes with the toolkit.
 find_path(THRESHER_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_CACHE)
 if(THRESHER_NVTX_INCLUDE)
@@ -57,6 +62,9 @@ if(THRESHER_CUBLASLT_INCLUDE)
 endif()
 if(THRESHER_CUPTI_INCLUDE)
   target_include_directories(thresher_cuda SYSTEM PRIVATE "${THRESHER_CUPTI_INCLUDE}")
+endif()
+if(THRESHER_CUDNN_INCLUDE)
+  target_include_directories(thresher_cuda SYSTEM PRIVATE "${THRESHER_CUDNN_INCLUDE}")
 endif()
 list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)
 set_source_files_properties("${PROJECT_SOURCE_DIR}/src/thresher/cuda/library.cc" PROPERTIES COMPILE_DEFINITIONS

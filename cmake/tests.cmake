@@ -17,7 +17,8 @@ set(test_optimisation $<$<CONFIG:Release>:-O1>)
 # --device-library). With it the part of the CUDA library that needs no CUDA, beyond what is in headers.
 set(emulator_sources "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulated_library.cc"
                      "${PROJECT_SOURCE_DIR}/tests/cpp/cuda/emulator.cc")
-add_library(thresher_emulator OBJECT ${emulator_sources} "${PROJECT_SOURCE_DIR}/src/thresher/cuda/activity.cc")
+add_library(thresher_emulator OBJECT ${emulator_sources} "${PROJECT_SOURCE_DIR}/src/thresher/cuda/activity.cc"
+            "${PROJECT_SOURCE_DIR}/src/thresher/cuda/cudnn.cc")
 thresher_target_flags(thresher_emulator)
 set_target_properties(thresher_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_compile_options(thresher_emulator PRIVATE $<$<CONFIG:Release>:-O2>)

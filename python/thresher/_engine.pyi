@@ -116,6 +116,12 @@ class Device:
     def tool_window(self, open: bool) -> None:
         """Opens and closes the window outside of which tools that were told so record nothing: cudaProfilerStart."""
 
+    def choices(self) -> str:
+        """What was measured to choose among kernels: lines of subject, choice and remark, with tabs between them."""
+
+    def learn(self, choices: str) -> None:
+        """Takes the choices of an earlier process, so that they are not measured again."""
+
 class Graph:
     """A program of typed SSA values; see docs/architecture.md."""
 

@@ -134,6 +134,12 @@ typedef struct thresher_device_api {
 
   /* Opens and closes the window outside of which tools that were told so record nothing (cudaProfilerStart). */
   thresher_device_result (*window)(thresher_device* device, int32_t open);
+
+  /* What was measured to choose among kernels, a line each, with an end of 0: what fits into `bytes`; `wanted`: of the
+   * whole. choose() takes such a text of an earlier process with the same kind of device, the same driver and the same
+   * libraries, so that it is not measured again. */
+  thresher_device_result (*choices)(thresher_device* device, char* text, size_t bytes, size_t* wanted);
+  thresher_device_result (*choose)(thresher_device* device, const char* text);
 } thresher_device_api;
 
 #if defined(__GNUC__)

@@ -61,6 +61,7 @@ def test_gpus_are_usable_where_their_library_finds_one(
 
     finding = checks.check_gpu()
     assert finding.found.startswith("cuda:0 emulator (compute capability 9.0, 1 GiB), cuda:1")
+    assert "; convolutions beside cuDNN; " in finding.found or "; convolutions without cuDNN; " in finding.found
     assert ("CUPTI's" in finding.found) == ("pip install thresher-cuda[cupti]" in finding.cure)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(3, 8)
     with torch.no_grad():
@@ -82,6 +83,18 @@ def test_cupti_is_looked_for_where_the_kernels_look(tmp_path: Path) -> None:
     assert checks._opens_cupti(str(library)) == checks._opens_cupti(str(elsewhere)), "what the system has, if anything"
     shutil.copy(_engine.__file__, folder / "libcupti.so.13")  # any library that opens
     assert checks._opens_cupti(str(library))
+
+
+def test_cudnn_is_looked_for_where_pytorch_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from thresher.doctor import checks
+
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    before = checks._has_cudnn()  # what the system has, if anything
+    folder = tmp_path / "nvidia" / "cudnn" / "lib"
+    folder.mkdir(parents=True)
+    assert checks._has_cudnn() == before
+    (folder / "libcudnn.so.9").touch()
+    assert checks._has_cudnn()
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

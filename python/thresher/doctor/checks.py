@@ -318,7 +318,7 @@ def check_gpu() -> Finding:
         f"{device['memory_bytes'] / 2**30:.0f} GiB)"
         for device in found["devices"]
     ]
-    kernels = f"kernels for {found['architectures']}"
+    kernels = f"kernels for {found['architectures']}; convolutions {'beside' if _has_cudnn() else 'without'} cuDNN"
     if _opens_cupti(library):
         return Finding("gpu", Level.OK, f"{', '.join(devices)}; {kernels}; profiles have exact times (CUPTI)")
     advice = "for exact times in profiles: pip install thresher-cuda[cupti]"
@@ -337,6 +337,18 @@ def _opens_cupti(library: str) -> bool:
             continue
         return True
     return False
+
+
+def _has_cudnn() -> bool:
+    """Whether PyTorch brings cuDNN, whose convolutions compete with our own, or the system has it."""
+    name = "libcudnn.so.9"
+    if any((Path(place) / "nvidia" / "cudnn" / "lib" / name).is_file() for place in sys.path):
+        return True
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
 
 
 def _missing_package(name: str) -> bool:

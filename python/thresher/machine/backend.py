@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from thresher.machine import device_choices
+
 _MISSING = "the kernels for NVIDIA GPUs are not installed; pip install thresher-cuda, of the version of thresher"
 
 
@@ -101,6 +103,7 @@ def open_device(name: str, index: int) -> Any:
         if path is None:
             raise NotImplementedError(_MISSING)
         _opened[key] = _engine.Device(path, index)
+        device_choices.begin(_opened[key])
     return _opened[key]
 
 

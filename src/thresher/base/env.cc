@@ -32,7 +32,7 @@ const std::vector<Variable>& Table() {
        Type::kChoice,
        "measured",
        "How algorithms of cuBLASLt are chosen: by timing some at the first product of a shape, or the first that it "
-       "proposes, which is the same in every process.",
+       "proposes, which is the same in every process; then convolutions are Thresher's own, too, never cuDNN's.",
        {"measured", "first"}},
       {"THRESHER_ISA",
        Type::kChoice,

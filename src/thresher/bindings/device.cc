@@ -189,7 +189,16 @@ void BindDevice(nb::module_& m) {
           "tool_window",
           [](const std::shared_ptr<Device>& device, bool open) { Do([&] { return device->SetToolWindow(open); }); },
           nb::arg("open"),
-          "Opens and closes the window outside of which tools that were told so record nothing: cudaProfilerStart.");
+          "Opens and closes the window outside of which tools that were told so record nothing: cudaProfilerStart.")
+      .def(
+          "choices", [](const std::shared_ptr<Device>& device) { return Unwrap(device->Choices()); },
+          "What was measured to choose among kernels: lines of subject, choice and remark, with tabs between them.")
+      .def(
+          "learn",
+          [](const std::shared_ptr<Device>& device, const std::string& choices) {
+            Do([&] { return device->Learn(choices); });
+          },
+          nb::arg("choices"), "Takes the choices of an earlier process, so that they are not measured again.");
 }
 
 }  // namespace thresher::bindings

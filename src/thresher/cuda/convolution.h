@@ -45,6 +45,17 @@ struct ConvolutionFamily {
     return static_cast<size_t>(work.splits * work.result.rows * work.result.cols) * sizeof(float);
   }
 
+  // What follows the sums of products, where another library has left these as the result.
+  template <class Launcher>
+  static auto LaunchFinish(Launcher&& launch, const Call& call) {
+    ConvolutionEndKernel kernel{ConvolutionResult::Of(call.as<kernels::ConvolutionParams>(), call.views)};
+    const int64_t size = kernel.result.rows * kernel.result.cols;
+    Shape shape;
+    shape.width = ConvolutionEndKernel::kMostThreads;
+    shape.blocks = AtMostBlocks(DivideUp(kernel.result.aligned >= 4 ? size / 4 : size, shape.width));
+    return launch(shape, kernel);
+  }
+
   template <class Launcher>
   static auto Launch(Launcher&& launch, const Call& call) {
     if (call.last().size() == 0) return launch.Nothing();

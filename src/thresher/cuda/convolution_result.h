@@ -104,6 +104,33 @@ struct ConvolutionResult {
   }
 };
 
+// What follows sums that are rounded already, in place: those of another library.
+struct ConvolutionEndKernel {
+  static constexpr int kMostThreads = 256;
+  ConvolutionResult result;
+
+  template <class T>
+  THRESHER_DEVICE void operator()(T& t) const {
+    const int64_t size = result.rows * result.cols, first = t.block() * t.width() + t.x();
+    const int64_t step = t.num_blocks() * t.width();
+    if (result.aligned >= 4) {
+      for (int64_t i = first; i < size / 4; i += step) Finish<4>(i * 4);
+    } else {
+      for (int64_t i = first; i < size; i += step) Finish<1>(i);
+    }
+  }
+
+ private:
+  template <int kRun>
+  THRESHER_DEVICE void Finish(int64_t at) const {
+    Floats::Raw raw[kRun];
+    float sums[kRun];
+    Floats::Load<kRun>(result.dtype, result.c, at, false, raw);
+    Floats::Widen<kRun>(result.dtype, raw, sums);
+    result.Store(at / result.cols, at % result.cols, kRun, sums);
+  }
+};
+
 // Adds up what `splits` blocks left of each sum.
 struct ConvolutionMergeKernel {
   static constexpr int kMostThreads = 256;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "thresher/cuda/gemv_kernel.h"
 #include "thresher/cuda/product_launch.h"
 #include "thresher/cuda/runtime.h"
+#include "thresher/cuda/stopwatch.h"
 
 namespace thresher::cuda {
 
@@ -39,6 +41,7 @@ struct CublasLt {
                 void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                 const void* algorithm, void* workspace, size_t workspace_bytes, cudaStream_t stream);
   const char* (*status_string)(int status);
+  size_t (*version)();
 };
 
 namespace {
@@ -46,13 +49,9 @@ namespace {
 constexpr const char* kLibrary = "libcublasLt.so.13";
 constexpr size_t kMostKnown = 4096;
 constexpr int kMostCandidates = 8;
-constexpr int kTimedLaunches = 10;
-constexpr int kTimedRounds = 3;
 // One that is not the library's own choice must be so much faster: what differs by less differs from run to run, and
 // algorithms differ in the last bits.
 constexpr float kClearlyFaster = 0.95f;
-// Results that are written while algorithms are timed. Where they are larger, the library's choice is good enough.
-constexpr size_t kMostTimedBytes = size_t{512} << 20;
 
 // The library stays open until the process ends.
 const CublasLt* Load(std::string& problem) {
@@ -87,6 +86,7 @@ const CublasLt* Load(std::string& problem) {
     find(functions.heuristic, "cublasLtMatmulAlgoGetHeuristic");
     find(functions.matmul, "cublasLtMatmul");
     find(functions.status_string, "cublasLtGetStatusString");
+    find(functions.version, "cublasLtGetVersion");
     return error.empty();
   }();
   problem = error;
@@ -104,29 +104,34 @@ std::string Describe(const Gemm& g) {
          std::to_string(g.k) + "x" + std::to_string(g.n);
 }
 
-// An event and a graph that live for a scope.
-struct Events {
-  ~Events() {
-    for (cudaEvent_t event : {start, end}) {
-      if (event != nullptr) cudaEventDestroy(event);
-    }
-    if (instance != nullptr) cudaGraphExecDestroy(instance);
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    if (stream != nullptr) cudaStreamDestroy(stream);
-    if (memory != nullptr) cudaFree(memory);
+// What a choice is of: all that cuBLASLt is told.
+std::string Subject(const Gemm& g, const uint32_t (&alignments)[4]) {
+  std::string text = Describe(g) + " to " + std::string(Name(g.c_type)) + (g.transpose_a ? " t" : " n") +
+                     (g.transpose_b ? "t" : "n") + " distances";
+  for (const int64_t distance : {g.lda, g.ldb, g.ldc, g.stride_a, g.stride_b, g.stride_c}) {
+    text += " " + std::to_string(distance);
   }
-  void Forget() {
-    if (instance != nullptr) cudaGraphExecDestroy(std::exchange(instance, nullptr));
-    if (graph != nullptr) cudaGraphDestroy(std::exchange(graph, nullptr));
+  text += " alignments";
+  for (const uint32_t alignment : alignments) text += " " + std::to_string(alignment);
+  if (g.allow_tf32) text += " tf32";
+  if (g.bias != nullptr) text += " bias";
+  text += " activation " + std::to_string(static_cast<int>(g.activation));
+  if (g.residual != nullptr) {
+    text += (g.residual_first ? " after residual " : " before residual ") + std::to_string(g.ldr);
   }
+  return text;
+}
 
-  cudaEvent_t start = nullptr;
-  cudaEvent_t end = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t instance = nullptr;
-  cudaStream_t stream = nullptr;
-  void* memory = nullptr;
-};
+// An algorithm by its bits, which mean something to one version of the library.
+std::string NameOf(const HeuristicResult& candidate, const std::string& version) {
+  std::string name = "cuBLASLt " + version;
+  for (const uint64_t word : candidate.algorithm) {
+    char digits[24];
+    std::snprintf(digits, sizeof digits, " %llx", static_cast<unsigned long long>(word));
+    name += digits;
+  }
+  return name;
+}
 
 }  // namespace
 
@@ -207,8 +212,8 @@ struct Products::Known {
   }
 };
 
-Products::Products()
-    : measures_([] {
+Products::Products(Choices& choices)
+    : choices_(choices), measures_([] {
         const char* const choice = std::getenv("THRESHER_CUDA_PRODUCTS");
         return choice == nullptr || std::string_view(choice) != "first";
       }()) {}
@@ -263,10 +268,19 @@ thresher_device_result Products::Choose(cudaStream_t stream, void* workspace, si
   if (count == 0) return Fail(THRESHER_DEVICE_UNSUPPORTED, "cuBLASLt has no kernel for the " + Describe(g));
   int best = 0;
   if (measures_ && count > 1) {
+    const std::string subject = Subject(g, alignments), version = std::to_string(library_->version());
+    const std::string kept = choices_.Find(subject);
+    // What was measured before is among what is proposed, as long as the library is the same.
+    const auto named = [&](const HeuristicResult& candidate) { return NameOf(candidate, version) == kept; };
+    const HeuristicResult* const known_best = std::find_if(candidates, candidates + count, named);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream, &capture), "asking for captures"));
-    if (capture == cudaStreamCaptureStatusNone) {
-      THRESHER_DEVICE_TRY(Fastest(stream, workspace, workspace_bytes, g, known, candidates, count, best));
+    if (known_best != candidates + count) {
+      best = static_cast<int>(known_best - candidates);
+    } else if (capture == cudaStreamCaptureStatusNone) {
+      std::string remark;
+      THRESHER_DEVICE_TRY(Fastest(stream, workspace, workspace_bytes, g, known, candidates, count, best, remark));
+      if (!remark.empty()) choices_.Keep(subject, {NameOf(candidates[best], version), remark});
     }
   }
   static_assert(sizeof known.algorithm == sizeof candidates[0].algorithm);
@@ -274,55 +288,26 @@ thresher_device_result Products::Choose(cudaStream_t stream, void* workspace, si
   return THRESHER_DEVICE_OK;
 }
 
-// Each candidate is captured several times in a row, as it will run: launches cost the host more than small products
-// cost the device. What cannot be timed is not chosen; where nothing can, the library's first choice stays.
+// What cannot be timed is not chosen; where nothing can, the library's first choice stays.
 thresher_device_result Products::Fastest(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& g,
-                                         const Known& known, const HeuristicResult* candidates, int count,
-                                         int& fastest) {
-  const auto gone = [] {
-    cudaGetLastError();
-    return THRESHER_DEVICE_OK;
-  };
-  const size_t bytes = static_cast<size_t>(ResultElements(g)) * SizeOf(g.c_type);
-  if (bytes > kMostTimedBytes) return THRESHER_DEVICE_OK;
-  Events timer;
-  if (cudaMalloc(&timer.memory, bytes) != cudaSuccess) return gone();
-  THRESHER_DEVICE_TRY(Check(cudaStreamSynchronize(stream), "waiting for a stream"));
-  if (cudaStreamCreateWithFlags(&timer.stream, cudaStreamNonBlocking) != cudaSuccess ||
-      cudaEventCreate(&timer.start) != cudaSuccess || cudaEventCreate(&timer.end) != cudaSuccess) {
-    return gone();
-  }
+                                         const Known& known, const HeuristicResult* candidates, int count, int& fastest,
+                                         std::string& remark) {
+  Stopwatch watch;
+  bool ready = false;
+  THRESHER_DEVICE_TRY(watch.Prepare(stream, static_cast<size_t>(ResultElements(g)) * SizeOf(g.c_type), ready));
   float best = 0;
-  for (int i = 0; i < count; ++i) {
-    const auto multiply = [&] {
-      return Multiply(timer.stream, workspace, workspace_bytes, g, known, candidates[i].algorithm, timer.memory);
+  for (int i = 0; i < count && ready; ++i) {
+    if (candidates[i].status != 0 || candidates[i].workspace_bytes > workspace_bytes) continue;
+    const auto multiply = [&](cudaStream_t timed) {
+      return Multiply(timed, workspace, workspace_bytes, g, known, candidates[i].algorithm, watch.memory()) == 0;
     };
-    // Once outside of a capture: the kernel is loaded then.
-    if (candidates[i].status != 0 || candidates[i].workspace_bytes > workspace_bytes || multiply() != 0) continue;
-    THRESHER_DEVICE_TRY(Check(cudaStreamSynchronize(timer.stream), "computing a product"));
-    timer.Forget();  // no graph can be destroyed while another is captured
-    if (cudaStreamBeginCapture(timer.stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return gone();
-    int status = 0;
-    for (int j = 0; j < kTimedLaunches && status == 0; ++j) status = multiply();
-    if (cudaStreamEndCapture(timer.stream, &timer.graph) != cudaSuccess || status != 0 ||
-        cudaGraphInstantiate(&timer.instance, timer.graph, 0) != cudaSuccess) {
-      gone();
-      continue;
-    }
-    float shortest = 0;
-    for (int round = 0; round < kTimedRounds; ++round) {
-      float ms = 0;
-      if (cudaEventRecord(timer.start, timer.stream) != cudaSuccess ||
-          cudaGraphLaunch(timer.instance, timer.stream) != cudaSuccess ||
-          cudaEventRecord(timer.end, timer.stream) != cudaSuccess) {
-        return gone();
-      }
-      THRESHER_DEVICE_TRY(Check(cudaEventSynchronize(timer.end), "timing a product"));
-      THRESHER_DEVICE_TRY(Check(cudaEventElapsedTime(&ms, timer.start, timer.end), "timing a product"));
-      shortest = round == 0 ? ms : std::min(shortest, ms);
-    }
-    if (best == 0 || shortest < best * kClearlyFaster) {
-      best = shortest;
+    float ms = 0;
+    THRESHER_DEVICE_TRY(watch.Time(multiply, ms));
+    char text[48];
+    std::snprintf(text, sizeof text, "%s%d: %.4f ms", remark.empty() ? "" : ", ", i, static_cast<double>(ms));
+    if (ms >= 0) remark += text;
+    if (ms >= 0 && (best == 0 || ms < best * kClearlyFaster)) {
+      best = ms;
       fastest = i;
     }
   }

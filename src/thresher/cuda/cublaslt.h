@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
+#include "thresher/cuda/choices.h"
 #include "thresher/cuda/cublaslt_constants.h"
 #include "thresher/cuda/gemm_layout.h"
 #include "thresher/device_api.h"
@@ -20,7 +22,7 @@ struct CublasLt;  // its functions
 // Products on one device. Thread safe.
 class Products {
  public:
-  Products();
+  explicit Products(Choices& choices);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
@@ -40,11 +42,13 @@ class Products {
   thresher_device_result Choose(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& gemm,
                                 const uint32_t (&alignments)[4], Known& known);
   thresher_device_result Fastest(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& gemm,
-                                 const Known& known, const HeuristicResult* candidates, int count, int& fastest);
+                                 const Known& known, const HeuristicResult* candidates, int count, int& fastest,
+                                 std::string& remark);
   int Multiply(cudaStream_t stream, void* workspace, size_t workspace_bytes, const Gemm& gemm, const Known& known,
                const uint64_t* algorithm, void* to) const;
 
   std::mutex mutex_;
+  Choices& choices_;
   const CublasLt* library_ = nullptr;
   void* handle_ = nullptr;
   const bool measures_;

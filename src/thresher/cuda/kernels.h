@@ -13,4 +13,7 @@ struct Call;
 template <class Family>
 thresher_device_result LaunchOn(cudaStream_t stream, const Call& call);
 
+// ConvolutionFamily::LaunchFinish.
+thresher_device_result FinishConvolution(cudaStream_t stream, const Call& call);
+
 }  // namespace thresher::cuda

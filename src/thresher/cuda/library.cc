@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -11,17 +12,22 @@
 #include <string>
 
 #include "thresher/cuda/activity.h"
+#include "thresher/cuda/choices.h"
 #include "thresher/cuda/cublaslt.h"
+#include "thresher/cuda/cudnn.h"
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/fault.h"
 #include "thresher/cuda/kernels.h"
 #include "thresher/cuda/runtime.h"
+#include "thresher/cuda/stopwatch.h"
 #include "thresher/device_api.h"
 
 struct thresher_device {
   int index = 0;
-  thresher::cuda::Products products;
+  thresher::cuda::Choices choices;
+  thresher::cuda::Products products{choices};
+  thresher::cuda::Convolutions convolutions{choices};
   thresher::cuda::Faults faults;
 };
 
@@ -352,12 +358,60 @@ void* WorkspaceIn(void* scratch) {
   return reinterpret_cast<void*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
 }
 
-thresher_device_result Query(thresher_device*, uint32_t kernel, const void* params, size_t params_bytes,
+// Contests on the stream of a launch.
+class Bench final : public ConvolutionBench {
+ public:
+  explicit Bench(cudaStream_t stream) : stream_(stream) {}
+
+  thresher_device_result Own(void* stream, const Call& call) override {
+    return LaunchOn<ConvolutionFamily>(static_cast<cudaStream_t>(stream), call);
+  }
+  thresher_device_result Finish(void* stream, const Call& call) override {
+    return FinishConvolution(static_cast<cudaStream_t>(stream), call);
+  }
+  thresher_device_result Time(const Call& call, Work work, float& ms) override {
+    ms = -1;
+    if (watch_ == nullptr) {
+      watch_ = std::make_unique<Stopwatch>();
+      const View& out = call.last();
+      THRESHER_DEVICE_TRY(watch_->Prepare(stream_, static_cast<size_t>(out.size()) * SizeOf(out.dtype), ready_));
+    }
+    if (!ready_) return THRESHER_DEVICE_OK;
+    thresher_device_result asked = THRESHER_DEVICE_OK;
+    const auto ask = [&](cudaStream_t timed) {
+      asked = work(timed, watch_->memory());
+      return asked == THRESHER_DEVICE_OK;
+    };
+    THRESHER_DEVICE_TRY(watch_->Time(ask, ms));
+    return asked;
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::unique_ptr<Stopwatch> watch_;
+  bool ready_ = false;
+};
+
+thresher_device_result Convolve(thresher_stream& stream, const Call& call) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream.stream, &capture), "asking for captures"));
+  Bench bench(stream.stream);
+  Convolutions& convolutions = stream.device->convolutions;
+  Convolutions::Known* known = nullptr;
+  THRESHER_DEVICE_TRY(convolutions.Choose(call, capture != cudaStreamCaptureStatusNone, bench, known));
+  return known != nullptr ? convolutions.Run(*known, stream.stream, call, bench) : bench.Own(stream.stream, call);
+}
+
+thresher_device_result Query(thresher_device* device, uint32_t kernel, const void* params, size_t params_bytes,
                              const thresher_view* views, int32_t num_views, size_t* scratch_bytes) {
   return Guard([&] {
     const Call call = CallOf(kernel, params, params_bytes, views, num_views);
     if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
     *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? ProductScratch(call) : ScratchBytes(call);
+    if (call.kernel() != KernelId::kConvolution) return THRESHER_DEVICE_OK;
+    const Used used(*device);
+    THRESHER_DEVICE_TRY(used.result());
+    *scratch_bytes = std::max(*scratch_bytes, device->convolutions.ScratchBytes(call));
     return THRESHER_DEVICE_OK;
   });
 }
@@ -373,12 +427,29 @@ thresher_device_result Launch(thresher_stream* stream, uint32_t kernel, const vo
     THRESHER_DEVICE_TRY(faults.Begin(stream->told, !stream->owned));
     const Used used(*stream->device);
     THRESHER_DEVICE_TRY(used.result());
+    if (call.kernel() == KernelId::kConvolution) return Convolve(*stream, call);
     if (call.kernel() != KernelId::kStoredProduct) {
       const auto launch = [&]<class Family>() { return LaunchOn<Family>(stream->stream, call); };
       return Dispatch(call, launch, THRESHER_DEVICE_OK);
     }
     const Gemm gemm = GemmOf(call.as<kernels::StoredProductParams>(), call.views);
     return stream->device->products.Run(stream->stream, WorkspaceIn(scratch), kWorkspaceBytes, gemm);
+  });
+}
+
+thresher_device_result ChoicesOf(thresher_device* device, char* text, size_t bytes, size_t* wanted) {
+  return Guard([&] {
+    const std::string found = device->choices.Text();
+    *wanted = found.size() + 1;
+    std::snprintf(text, bytes, "%s", found.c_str());
+    return THRESHER_DEVICE_OK;
+  });
+}
+
+thresher_device_result Choose(thresher_device* device, const char* text) {
+  return Guard([&] {
+    device->choices.Learn(text);
+    return THRESHER_DEVICE_OK;
   });
 }
 
@@ -427,6 +498,8 @@ constexpr thresher_device_api kApi = {
     .times_flush = [] { return Guard([] { return FlushTimes(); }); },
     .times_end = &EndTimes,
     .window = &Window,
+    .choices = &ChoicesOf,
+    .choose = &Choose,
 };
 
 }  // namespace

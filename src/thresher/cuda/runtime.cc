@@ -33,6 +33,20 @@ thresher_device_result Check(cudaError_t error, const char* what) {
     case cudaErrorInvalidValue:
     case cudaErrorInvalidDevice:
       return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, found);
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+      return Fail(THRESHER_DEVICE_FAILED,
+                  found +
+                      "; a kernel launched before has failed, and the GPU is of no more use to this process: start "
+                      "another one, with CUDA_LAUNCH_BLOCKING=1 to have the kernel named");
     default:
       return Fail(THRESHER_DEVICE_FAILED, found);
   }

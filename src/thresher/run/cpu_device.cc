@@ -217,6 +217,8 @@ class Cpu : public Device {
     return std::unique_ptr<DeviceEvent>(std::make_unique<CpuEvent>());
   }
   Status SetToolWindow(bool) override { return Status::Ok(); }
+  Result<std::string> Choices() override { return std::string(); }  // those of the CPU are tuned: plan/tuning.h
+  Status Learn(const std::string&) override { return Status::Ok(); }
 
  private:
   Result<void*> AllocateBytes(size_t bytes) override {

@@ -107,6 +107,10 @@ class Device : public std::enable_shared_from_this<Device> {
   // Opens and closes the window outside of which tools that were told so record nothing (`nsys profile
   // --capture-range=cudaProfilerApi`).
   virtual Status SetToolWindow(bool open) = 0;
+  // What the device has measured to choose among kernels: lines of subject, choice and remark with tabs between them;
+  // and what an earlier process with the same device, driver and libraries had, so that it is not measured again.
+  virtual Result<std::string> Choices() = 0;
+  virtual Status Learn(const std::string& choices) = 0;
 
  protected:
   explicit Device(DeviceInfo info) : info_(std::move(info)) {}

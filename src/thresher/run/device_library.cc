@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -247,6 +248,23 @@ class LibraryDevice : public Device, public Target {
   Status SetToolWindow(bool open) override {
     THRESHER_TRY(Process::Check());
     return ToStatus(api_, api_.window(device_, open ? 1 : 0));
+  }
+
+  Result<std::string> Choices() override {
+    THRESHER_TRY(Process::Check());
+    std::string text;
+    // Another thread may add to it in between.
+    for (size_t wanted = 1; text.size() < wanted;) {
+      text.resize(wanted);
+      THRESHER_TRY(ToStatus(api_, api_.choices(device_, text.data(), text.size(), &wanted)));
+    }
+    text.resize(std::strlen(text.c_str()));
+    return text;
+  }
+
+  Status Learn(const std::string& choices) override {
+    THRESHER_TRY(Process::Check());
+    return ToStatus(api_, api_.choose(device_, choices.c_str()));
   }
 
   Result<std::unique_ptr<Event>> NewEvent() {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,8 @@
 #include "thresher/base/version.h"
 #include "thresher/cuda/activity.h"
 #include "thresher/cuda/block_gemv_kernel.h"
+#include "thresher/cuda/choices.h"
+#include "thresher/cuda/cudnn.h"
 #include "thresher/cuda/dispatch.h"
 #include "thresher/cuda/error.h"
 #include "thresher/cuda/fault.h"
@@ -30,6 +33,8 @@ struct thresher_device {
   std::atomic<bool> window_open{false};
   thresher::cuda::Fault fault{};
   thresher::cuda::Faults faults;
+  thresher::cuda::Choices choices;
+  thresher::cuda::Convolutions convolutions{choices};
 };
 struct thresher_stream {
   thresher_device* device;
@@ -53,7 +58,9 @@ constexpr size_t kProductScratch = 256;
 
 std::atomic<int> objects{0};
 std::atomic<int> graph_launches{0};
+std::atomic<int> copies{0};
 std::atomic<int> windows{0};
+std::atomic<bool> idle{false};
 std::atomic<bool> fail_next{false};
 thread_local thresher_graph* recorded = nullptr;
 
@@ -81,7 +88,7 @@ thresher_device_result DoOrRecord(thresher_stream* stream, Work&& work) {
     stream->recording->work.emplace_back(std::forward<Work>(work));
   } else if (stream->foreign != nullptr && stream->foreign->capturing) {
     stream->foreign->recorded.emplace_back(std::forward<Work>(work));
-  } else {
+  } else if (!idle) {
     return work();
   }
   return THRESHER_DEVICE_OK;
@@ -98,6 +105,15 @@ void Tell(Work kind) {
   if (!TakingTimes()) return;
   static const Function function = tell();
   if (function != nullptr) function(static_cast<int>(kind));
+}
+
+// A stand-in for cuDNN is told when a graph is captured: it refuses then what a device would.
+void TellCapture(bool begins) {
+  void* const cudnn = dlopen("libcudnn.so.9", RTLD_NOLOAD | RTLD_NOW);
+  if (cudnn == nullptr) return;
+  using Function = void (*)(int begins);
+  const auto tell = reinterpret_cast<Function>(dlsym(cudnn, "emulated_capture"));
+  if (tell != nullptr) tell(begins ? 1 : 0);
 }
 
 thresher_device_result Done(const std::string& problem) {
@@ -181,6 +197,26 @@ thresher_device_result Multiply(const Gemm& g, void* scratch) {
   return Done(epilogue.complete() ? std::string() : LaunchEpilogue(Launcher{}, g, epilogue));
 }
 
+class Bench final : public ConvolutionBench {
+ public:
+  thresher_device_result Own(void*, const Call& call) override {
+    return Done(ConvolutionFamily::Launch(Launcher{}, call));
+  }
+  thresher_device_result Finish(void*, const Call& call) override {
+    return Done(ConvolutionFamily::LaunchFinish(Launcher{}, call));
+  }
+  thresher_device_result Time(const Call& call, Work work, float& ms) override {
+    ms = -1;
+    std::vector<std::byte> result(static_cast<size_t>(call.last().size()) * SizeOf(call.last().dtype));
+    for (int round = 0; round < 2; ++round) {
+      const int64_t begin = NowNs();
+      THRESHER_DEVICE_TRY(work(nullptr, result.data()));
+      ms = static_cast<float>(NowNs() - begin) * 1e-6f;
+    }
+    return THRESHER_DEVICE_OK;
+  }
+};
+
 thresher_device_result Run(thresher_device* device, uint32_t kernel, const void* params, size_t params_bytes,
                            const View* views, int32_t num_views, void* scratch) {
   const Call call{kernel, params, params_bytes, views, num_views, scratch, &device->fault};
@@ -217,7 +253,7 @@ thresher_device_api Table() {
     THRESHER_DEVICE_TRY(Refused("an allocation"));
     if (bytes > size_t{1} << 30) return Fail(THRESHER_DEVICE_NO_MEMORY, "the emulator has 1 GiB");
     // Exactly as much, so that AddressSanitizer sees what lies beyond.
-    *address = std::malloc(bytes);
+    if (posix_memalign(address, 256, bytes) != 0) return Fail(THRESHER_DEVICE_NO_MEMORY, "the host has no more");
     ++objects;
     return THRESHER_DEVICE_OK;
   };
@@ -264,12 +300,14 @@ thresher_device_api Table() {
     THRESHER_DEVICE_TRY(Refused("another capture"));
     const thresher_device_result made = Make(&stream->recording);
     recorded = stream->recording;
+    TellCapture(true);
     return made;
   };
   api.capture_end = [](thresher_stream* stream, thresher_graph** graph) {
     thresher_graph* const made = std::exchange(stream->recording, nullptr);
     if (made == nullptr) return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "the stream captures nothing");
     recorded = nullptr;
+    TellCapture(false);
     if (!made->spoilt) {
       *graph = made;
       return THRESHER_DEVICE_OK;
@@ -299,6 +337,7 @@ thresher_device_api Table() {
   };
   api.copy = [](thresher_stream* stream, uint32_t, void* to, const void* from, size_t bytes) {
     Tell(Work::kCopy);
+    ++copies;
     return DoOrRecord(stream, [=] {
       std::memcpy(to, from, bytes);
       return Done({});
@@ -311,13 +350,16 @@ thresher_device_api Table() {
       return Done({});
     });
   };
-  api.query = [](thresher_device*, uint32_t kernel, const void* params, size_t params_bytes, const thresher_view* views,
-                 int32_t num_views, size_t* scratch_bytes) {
+  api.query = [](thresher_device* device, uint32_t kernel, const void* params, size_t params_bytes,
+                 const thresher_view* views, int32_t num_views, size_t* scratch_bytes) {
     THRESHER_DEVICE_TRY(Refused("a query"));
     const Call call{kernel, params, params_bytes, reinterpret_cast<const View*>(views), num_views};
     if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
     *scratch_bytes = call.kernel() == KernelId::kStoredProduct ? kProductScratch + ProductFamily::UnpackedBytesOf(call)
                                                                : ScratchBytes(call);
+    if (call.kernel() == KernelId::kConvolution) {
+      *scratch_bytes = std::max(*scratch_bytes, device->convolutions.ScratchBytes(call));
+    }
     return THRESHER_DEVICE_OK;
   };
   api.launch = [](thresher_stream* stream, uint32_t kernel, const void* params, size_t params_bytes,
@@ -330,7 +372,21 @@ thresher_device_api Table() {
     const std::vector<std::byte> kept_params(bytes, bytes + params_bytes);
     const std::vector<View> kept_views(operands, operands + num_views);
     Tell(Work::kKernel);
+    // Whose convolution it is must be known when it is asked for, not when a graph with it is launched.
+    Convolutions::Known* known = nullptr;
+    if (kernel == static_cast<uint32_t>(KernelId::kConvolution)) {
+      const Call call{kernel, params, params_bytes, operands, num_views, scratch, &device->fault};
+      if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
+      const bool foreign = stream->foreign != nullptr && stream->foreign->capturing;
+      Bench bench;
+      THRESHER_DEVICE_TRY(device->convolutions.Choose(call, stream->recording != nullptr || foreign, bench, known));
+    }
     return DoOrRecord(stream, [=] {
+      if (known != nullptr) {
+        Bench bench;
+        const Call call{kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch, nullptr};
+        return device->convolutions.Run(*known, nullptr, call, bench);
+      }
       return Run(device, kernel, kept_params.data(), params_bytes, kept_views.data(), num_views, scratch);
     });
   };
@@ -344,6 +400,16 @@ thresher_device_api Table() {
       return Fail(THRESHER_DEVICE_FAILED, "the window is as it shall be");
     }
     windows += open == 0 ? 1 : 0;
+    return THRESHER_DEVICE_OK;
+  };
+  api.choices = [](thresher_device* device, char* text, size_t bytes, size_t* wanted) {
+    const std::string found = device->choices.Text();
+    *wanted = found.size() + 1;
+    std::snprintf(text, bytes, "%s", found.c_str());
+    return THRESHER_DEVICE_OK;
+  };
+  api.choose = [](thresher_device* device, const char* text) {
+    device->choices.Learn(text);
     return THRESHER_DEVICE_OK;
   };
   return api;
@@ -364,6 +430,8 @@ int EmulatedObjects() { return objects; }
 
 int EmulatedGraphLaunches() { return graph_launches; }
 
+int EmulatedCopies() { return copies; }
+
 void FailNext() { fail_next = true; }
 
 }  // namespace thresher::cuda::testing
@@ -372,4 +440,6 @@ extern "C" const thresher_device_api* thresher_device_get_api() { return &thresh
 
 // For tests in Python. Windows of tools: how many have been opened and closed again.
 extern "C" THRESHER_DEVICE_EXPORT int emulated_graph_launches() { return thresher::cuda::testing::graph_launches; }
+// Whether what is asked for is not done: then the time of a call is the host's.
+extern "C" THRESHER_DEVICE_EXPORT void emulated_idle(int idle) { thresher::cuda::testing::idle = idle != 0; }
 extern "C" THRESHER_DEVICE_EXPORT int emulated_windows() { return thresher::cuda::testing::windows; }

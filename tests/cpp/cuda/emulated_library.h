@@ -27,6 +27,9 @@ struct ForeignStream {
 // How many graphs have been launched.
 int EmulatedGraphLaunches();
 
+// How many copies have been asked for.
+int EmulatedCopies();
+
 // The next kernel or copy fails, as if the device had found a fault.
 void FailNext();
 
