@@ -66,9 +66,10 @@ struct Session::Context : RunContext {
   };
   struct Captured {
     Dims sizes;
-    std::vector<std::byte*> states;      // where they lay
+    std::vector<std::byte*> places;      // where states lay; of one that is in place, all inputs and outputs
     std::unique_ptr<DeviceGraph> graph;  // null: these sizes were met once
     uint64_t used = 0;                   // by which of the context's runs last
+    int met = 1;
   };
 
   using RunContext::RunContext;
@@ -87,12 +88,15 @@ struct Session::Context : RunContext {
   std::vector<DeviceMemory> sent;      // per input: host memory that it is sent from
   std::vector<DeviceMemory> received;  // per output
   std::vector<Captured> graphs;
+  std::vector<Captured> in_place;  // of calls whose tensors lie where those of earlier ones lay
+  std::vector<std::byte*> places;  // of the call; kept so that nothing is allocated
   uint64_t runs = 0;
 
   ~Context() {
     // What uses the memory is done first.
     if (done != nullptr) static_cast<void>(done->Synchronize());
     graphs.clear();
+    in_place.clear();
     const profile::RuntimeInterval interval(profile::kFreeEvent, "arena");
     arena = {};
     staged_inputs.clear();
@@ -191,9 +195,10 @@ Status Session::Allocate(Context& context) const {
   const bool profiled = plan_->recorded && profile::Enabled();
   const int64_t size = plan_->arena_bytes + context.sized.scratch_bytes * plan_->num_threads;
   const int64_t start = profiled ? NowNs() : 0;
-  if (!context.graphs.empty()) {  // they are on memory that goes now
+  if (!context.graphs.empty() || !context.in_place.empty()) {  // they are on memory that goes now
     THRESHER_TRY(context.done->Synchronize());
     context.graphs.clear();
+    context.in_place.clear();
   }
   context.arena = DeviceMemory();
   if (size > 0) {
@@ -345,8 +350,16 @@ Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const
     }
   }
   const auto bytes_of = [](const View& view) { return static_cast<size_t>(view.size()) * SizeOf(view.dtype); };
+  for (size_t i = 0; i < inputs.size(); ++i) context.inputs[i] = inputs[i].as<std::byte>();
+  for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
+  THRESHER_ASSIGN(DeviceGraph* const in_place, GraphInPlace(context));
+  if (in_place != nullptr) {
+    THRESHER_TRY(stream.Wait(*context.done));
+    Status status = stream.Launch(*in_place);
+    const Status recorded = stream.Record(*context.done);
+    return status.ok() ? recorded : status;
+  }
   if (WantsGraph(context, true)) {
-    for (size_t i = 0; i < inputs.size(); ++i) context.inputs[i] = inputs[i].as<std::byte>();
     THRESHER_TRY(stream.Wait(*context.done));
     THRESHER_TRY(Stage(context));
     THRESHER_ASSIGN(DeviceGraph* const graph, GraphOf(context));
@@ -458,18 +471,65 @@ bool Session::WantsGraph(const Context& context, bool copies) const {
   return static_cast<double>(plan_->steps.size()) * kSaved > cost;
 }
 
+Result<DeviceGraph*> Session::GraphInPlace(Context& context) const {
+  constexpr size_t kMost = 8, kAlignment = 256;
+  // Addresses come again where a program calls in a loop: its allocator gives back what it was given. What comes once
+  // or twice is not worth a capture, and what was used within so many runs is not dropped for another.
+  constexpr int kMeetings = 3;
+  constexpr uint64_t kKept = 512;
+  if (!WantsGraph(context, false)) return nullptr;
+  const Dims& sizes = context.sized.sizes();
+  std::vector<std::byte*>& places = context.places;
+  places.clear();
+  for (size_t i = 0; i < context.inputs.size(); ++i) {
+    if (context.reads[i] != 0) places.push_back(context.inputs[i]);
+  }
+  places.insert(places.end(), context.outputs.begin(), context.outputs.end());
+  // The steps have run on memory that is aligned so: what they chose then is what is captured.
+  for (const std::byte* place : places) {
+    if (reinterpret_cast<uintptr_t>(place) % kAlignment != 0) return nullptr;
+  }
+  const uint64_t run = ++context.runs;
+  std::vector<Context::Captured>& known = context.in_place;
+  auto found = std::find_if(known.begin(), known.end(), [&](const Context::Captured& captured) {
+    return captured.sizes == sizes && captured.places == places;
+  });
+  if (found == known.end()) {
+    if (known.size() == kMost) {
+      found = std::min_element(known.begin(), known.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.graph != nullptr, a.used) < std::pair(b.graph != nullptr, b.used);
+      });
+      if (found->graph != nullptr) {
+        if (run - found->used < kKept) return nullptr;
+        THRESHER_TRY(context.done->Synchronize());
+      }
+      known.erase(found);
+    }
+    known.push_back({sizes, places, nullptr, run});
+    return nullptr;
+  }
+  found->used = run;
+  if (found->graph == nullptr && ++found->met < kMeetings) return nullptr;
+  if (found->graph == nullptr) {
+    Fix(context);
+    THRESHER_ASSIGN(found->graph, context.stream->Capture([&] { return context.stream->Run(context); }));
+  }
+  return found->graph.get();
+}
+
 Result<DeviceGraph*> Session::GraphOf(Context& context) const {
   constexpr size_t kMost = 64;
   // One that was used within so many runs is not dropped for another: capturing costs as much as many launches.
   constexpr uint64_t kKept = 512;
   const uint64_t run = ++context.runs;
   const Dims& sizes = context.sized.sizes();
-  std::vector<std::byte*> states;
+  std::vector<std::byte*>& states = context.places;
+  states.clear();
   for (size_t i = 0; i < context.inputs.size(); ++i) {
     if (plan_->inputs[i].state) states.push_back(context.inputs[i]);
   }
   auto found = std::find_if(context.graphs.begin(), context.graphs.end(), [&](const Context::Captured& captured) {
-    return captured.sizes == sizes && captured.states == states;
+    return captured.sizes == sizes && captured.places == states;
   });
   if (found == context.graphs.end()) {
     // The first run chooses algorithms and loads kernels, which no capture allows for.
@@ -480,7 +540,7 @@ Result<DeviceGraph*> Session::GraphOf(Context& context) const {
       THRESHER_TRY(context.done->Synchronize());
       context.graphs.erase(oldest);
     }
-    context.graphs.push_back({sizes, std::move(states), nullptr, run});
+    context.graphs.push_back({sizes, states, nullptr, run});
     return nullptr;
   }
   found->used = run;

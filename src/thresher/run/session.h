@@ -84,6 +84,9 @@ class Session {
   // Whether copying inputs and outputs and launching a graph beats launching the steps; `copies`: whether the caller's
   // tensors would have to be copied for it.
   bool WantsGraph(const Context& context, bool copies) const;
+  // The graph of the steps at the context's sizes, where its inputs and outputs lie now; null: they have not lain there
+  // often enough.
+  Result<DeviceGraph*> GraphInPlace(Context& context) const;
   // The graph of the steps at the context's sizes, on what it has staged; null: there is none (yet).
   Result<DeviceGraph*> GraphOf(Context& context) const;
   // The input, or a row-major copy of it in the host's memory.

@@ -15,6 +15,7 @@
 namespace thresher {
 namespace {
 
+using cuda::testing::EmulatedCopies;
 using cuda::testing::EmulatedGraphLaunches;
 using cuda::testing::EmulatedObjects;
 using ::testing::HasSubstr;
@@ -103,6 +104,49 @@ TEST(DeviceGraph, FromTheSecondCallOnTheStepsAreOneGraph) {
     EXPECT_EQ(EmulatedGraphLaunches() - before, 3);
   }
   EXPECT_EQ(EmulatedObjects(), objects);
+}
+
+TEST(DeviceGraph, TensorsThatLieWhereOthersLayAreUsedInPlace) {
+  const std::shared_ptr<Device> device = EmulatedDevice();
+  const auto plain = MakeSession(MakeLayers(5), device, false), session = MakeSession(MakeLayers(5), device);
+  const auto stream = Must(device->CreateStream());
+  const size_t bytes = 5 * kWidth * sizeof(float);
+  const DeviceMemory memory[] = {Must(device->Allocate(bytes)), Must(device->Allocate(bytes)),
+                                 Must(device->Allocate(bytes)), Must(device->Allocate(bytes))};
+  // Copies and graphs of a call, and objects that are there after it and were not before.
+  const auto call = [&](uint32_t seed, size_t in, size_t out) {
+    const std::vector<float> numbers = RandomFloats(5 * kWidth, seed);
+    const View x = MakeView(memory[in].data(), DType::kF32, {5, kWidth});
+    const View y = MakeView(memory[out].data(), DType::kF32, {5, kWidth});
+    std::vector<float> found(numbers.size()), wanted(numbers.size());
+    EXPECT_TRUE(stream->CopyToDevice(x.data, numbers.data(), bytes).ok());
+    EXPECT_TRUE(plain->Launch(*stream, {&x, 1}, {&y, 1}).ok());
+    EXPECT_TRUE(stream->CopyToHost(wanted.data(), y.data, bytes).ok());
+    EXPECT_TRUE(stream->Fill(y.data, 0xFF, bytes).ok());
+    const int copies = EmulatedCopies(), graphs = EmulatedGraphLaunches(), objects = EmulatedObjects();
+    EXPECT_TRUE(session->Launch(*stream, {&x, 1}, {&y, 1}).ok());
+    const std::vector<int> cost = {EmulatedCopies() - copies, EmulatedGraphLaunches() - graphs,
+                                   EmulatedObjects() - objects};
+    EXPECT_TRUE(stream->CopyToHost(found.data(), y.data, bytes).ok());
+    EXPECT_EQ(found, wanted);
+    return cost;
+  };
+  const std::vector<int> in_place = {0, 1, 0}, staged = {2, 1, 0};
+  call(1, 0, 1);
+  call(2, 0, 1);
+  EXPECT_THAT(call(3, 0, 1), ::testing::ElementsAre(0, 1, 1));  // its graph
+  for (const uint32_t seed : {4u, 5u, 4u}) EXPECT_EQ(call(seed, 0, 1), in_place);
+  EXPECT_EQ(call(6, 2, 1), staged);
+  EXPECT_EQ(call(7, 0, 3), staged);
+  EXPECT_EQ(call(8, 0, 1), in_place);
+  // More places than there is room for, each of them once in a while: what is used most stays.
+  for (int turn = 0; turn < 30; ++turn) {
+    const DeviceMemory elsewhere = Must(device->Allocate(bytes + 256 * static_cast<size_t>(turn)));
+    const View x = MakeView(elsewhere.data(), DType::kF32, {5, kWidth});
+    const View y = MakeView(memory[1].data(), DType::kF32, {5, kWidth});
+    EXPECT_TRUE(session->Launch(*stream, {&x, 1}, {&y, 1}).ok());
+    EXPECT_EQ(call(9, 0, 1), in_place);
+  }
 }
 
 TEST(DeviceGraph, TensorsOfTheHostTakeTheSameGraph) {
