@@ -11,7 +11,7 @@ def write_decoder(path: Path, architecture: str, seed: int, **changes: Any) -> P
 
     Args:
       path: the folder.
-      architecture: as transformers calls it, such as "Llama".
+      architecture: as the name of its configuration in transformers begins, such as "Llama".
       seed: of the weights.
       **changes: of its configuration.
 
@@ -32,5 +32,5 @@ def write_decoder(path: Path, architecture: str, seed: int, **changes: Any) -> P
     }
     config = getattr(transformers, f"{architecture}Config")(**{**sizes, **changes})
     torch.manual_seed(seed)
-    getattr(transformers, f"{architecture}ForCausalLM")(config).save_pretrained(path)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(path)
     return path

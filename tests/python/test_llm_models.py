@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from thresher.llm.formats import StoredTensor, read_safetensors
+from thresher.llm.layer_groups import layer_groups
 from thresher.llm.models import Decoder, ModelConfig, UnsupportedModelError
 from thresher.llm.models.checkpoint import MissingTensorError
 from thresher.llm.runner import Runner, Work
@@ -97,7 +98,15 @@ def _runner(model, tmp_path=None, **options):
     model.save_pretrained(tmp_path)
     described = json.loads((tmp_path / "config.json").read_text())
     decoder = Decoder(ModelConfig.from_dict(described), read_safetensors(tmp_path), 256)
-    return Runner(decoder, **{"pages": 40, "max_batch": 4, "max_tokens": 128, **options})
+    groups = len(layer_groups(decoder.config.windows, 256))
+    return Runner(decoder, **{"pages": [40] * groups, "max_batch": 4, "max_tokens": 128, **options})
+
+
+def _run(runner, *work):
+    """A step whose sequences have pages of the same numbers in all groups of layers."""
+    return runner.run(
+        [Work(tokens, first, [pages] * len(runner.groups), *more) for tokens, first, pages, *more in work]
+    )
 
 
 def _stored(array):
@@ -124,23 +133,22 @@ def test_scores_are_those_of_pytorch(name, tmp_path):
             assert np.abs(row - e).max() < 2e-5 * scale + 1e-5
 
     # The first in two chunks, the others beside them; then all decode.
-    none = runner.run([Work(prompts[0][:40], 0, pages[0], 0)])
+    none = _run(runner, (prompts[0][:40], 0, pages[0], 0))
     assert none.shape == (0, 120)
     check(
-        runner.run(
-            [
-                Work(prompts[0][40:], 40, pages[0], 1),
-                Work(prompts[1], 0, pages[1], 1),
-                Work(prompts[2], 0, pages[2], 0),
-            ]
+        _run(
+            runner,
+            (prompts[0][40:], 40, pages[0], 1),
+            (prompts[1], 0, pages[1], 1),
+            (prompts[2], 0, pages[2], 0),
         ),
         [expected[0][99], expected[1][0]],
     )
     check(
-        runner.run([Work([5], len(prompt), own, 1) for prompt, own in zip(prompts, pages, strict=True)]),
+        _run(runner, *(([5], len(prompt), own, 1) for prompt, own in zip(prompts, pages, strict=True))),
         [e[len(prompt)] for e, prompt in zip(expected, prompts, strict=True)],
     )
-    check(runner.run([Work([6], 101, pages[0], 1)]), [expected[0][101]])
+    check(_run(runner, ([6], 101, pages[0], 1)), [expected[0][101]])
 
 
 @pytest.mark.parametrize("cache", ["bf16", "f16"])
@@ -149,7 +157,7 @@ def test_pages_of_16_bits(cache, tmp_path):
     runner = _runner(model, tmp_path, cache=cache)
     prompt = np.random.default_rng(2).integers(1, 120, 60).tolist()
     expected = _reference(model, prompt)[-1]
-    actual = runner.run([Work(prompt, 0, [3, 4], 1)])[0]
+    actual = _run(runner, (prompt, 0, [3, 4], 1))[0]
     assert np.abs(actual - expected).max() < (0.03 if cache == "bf16" else 0.004) * np.abs(expected).max()
     assert np.abs(actual - expected).max() > 0
 
@@ -160,7 +168,7 @@ def test_one_plan_serves_many_sizes(tmp_path):
     prompt = np.random.default_rng(3).integers(1, 120, 128).tolist()
     expected = _reference(model, prompt)
     for count in (2, 3, 8, 9, 50, 77, 128):
-        actual = runner.run([Work(prompt[:count], 0, [1, 2, 3, 4], 1)])[0]
+        actual = _run(runner, (prompt[:count], 0, [1, 2, 3, 4], 1))[0]
         assert np.abs(actual - expected[count - 1]).max() < 2e-5 * np.abs(expected).max()
     assert len(runner._body._many) == 1
     assert all(plan is runner._body._many[0] for plan, _ in runner._body._chosen.values())

@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 
 from thresher.cli.app import app
 from thresher.llm import LLM
-from thresher.llm.quantize_report import TEXT, quantize_report
+from thresher.llm.quantize_report import quantize_report
+from thresher.llm.sample_text import sample_text
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+TEXT = sample_text().text
 
 
 def test_perplexity_is_that_of_pytorch_and_bits_cost(folder):  # noqa: F811
@@ -47,3 +50,26 @@ def test_command(folder, tmp_path):  # noqa: F811
     assert "q8_0" in CliRunner().invoke(app, arguments).stdout
     wrong = CliRunner().invoke(app, ["llm", "quantize-report", str(folder), "--encoding", "q9"])
     assert wrong.exit_code != 0 and "expected some of model, bf16" in wrong.output
+
+
+def test_larger_groups_cost_more(folder):  # noqa: F811
+    found = {r.name: r for r in quantize_report(folder, TEXT, ["q4_0", "q4_0:64"], most_tokens=300)}
+    assert list(found) == ["fp32", "q4_0", "q4_0:64"] and found["fp32"].tokens == 299
+    assert found["q4_0:64"].weight_bytes == found["q4_0"].weight_bytes
+    assert found["q4_0:64"].perplexity != found["q4_0"].perplexity
+    with pytest.raises(ValueError, match="as in q4_0:128, got 'q4_0:8'"):
+        quantize_report(folder, TEXT, ["q4_0:8"])
+    with pytest.raises(ValueError, match="encodings: expected some of model, bf16"):
+        quantize_report(folder, TEXT, ["int8:64"])
+
+
+def test_the_text_that_nobody_gave_is_long(folder):  # noqa: F811
+    """By any tokenizer some four letters are one token at most."""
+    assert len(TEXT) > 4 * 4096 * 4
+    result = CliRunner().invoke(
+        app, ["llm", "quantize-report", str(folder), "--encoding", "q8_0", "--tokens", "100", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["text"] == sample_text().source
+    assert [row["tokens"] for row in report["results"]] == [99, 99]

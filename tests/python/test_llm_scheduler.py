@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from thresher.llm.cache import PagePool
+from thresher.llm.kv_cache import Held, KVCache
+from thresher.llm.layer_groups import AllTokens, LastTokens, RecurrentState, divide, layer_groups
 from thresher.llm.request import Request, Sequence, State
 from thresher.llm.sampling import SamplingParams
 from thresher.llm.scheduler import Scheduler, _shares
@@ -17,8 +19,24 @@ from thresher.llm.speculation import NGramDrafts
 
 _SIZE = 4  # tokens of a page
 _PAGES = 8
+_WINDOW = 6
+# Per group what its layers keep.
+_KINDS = {
+    "all": [AllTokens()],
+    "window": [LastTokens(_WINDOW)],
+    "both": [AllTokens(), LastTokens(_WINDOW)],
+    "two windows": [LastTokens(1), LastTokens(_WINDOW)],
+    "state": [AllTokens(), RecurrentState()],
+}
 # One more and one less than what fills a page, two, the pool.
 _LENGTHS = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 30, 31])
+
+
+_ALL = (AllTokens(),)
+
+
+def _cache(policies=_ALL, pages=_PAGES, size=_SIZE, ttl=None, clock=lambda: 0.0):
+    return KVCache([PagePool(pages, size, ttl, clock) for _ in policies], policies)
 
 
 class _History(RuleBasedStateMachine):
@@ -30,19 +48,21 @@ class _History(RuleBasedStateMachine):
         more=st.integers(0, 6),
         prefix=st.booleans(),
         ttl=st.sampled_from([None, 5]),
+        kind=st.sampled_from(list(_KINDS)),
     )
-    def begin(self, batch, tokens, more, prefix, ttl):
+    def begin(self, batch, tokens, more, prefix, ttl, kind):
         self.now = 0.0
-        self.pool = PagePool(_PAGES, _SIZE, ttl, lambda: self.now)
+        self.cache = _cache(_KINDS[kind], ttl=ttl, clock=lambda: self.now)
         self.most_scored = batch + more
         self.scheduler = Scheduler(
-            self.pool,
+            self.cache,
             max_batch=batch,
             max_tokens=max(batch, tokens),
             max_scored=self.most_scored,
             prefix_cache=prefix,
         )
-        self.held: dict[tuple[int, int], tuple[int, ...]] = {}  # (page, offset): all tokens up to that one
+        # Per group: (page, offset): all tokens up to that one.
+        self.held: list[dict[tuple[int, int], tuple[int, ...]]] = [{} for _ in self.cache.pools]
         self.open: list[Sequence] = []
         self.number = 0
         self.idle = 0
@@ -73,7 +93,7 @@ class _History(RuleBasedStateMachine):
     def cancel(self, index):
         sequence = self.open.pop(index % len(self.open))
         self.scheduler.finish(sequence)
-        assert not sequence.pages and sequence.state is State.FINISHED
+        assert not sequence.held.pages and sequence.state is State.FINISHED
 
     @rule(seconds=st.integers(1, 4))
     def wait(self, seconds):
@@ -99,18 +119,11 @@ class _History(RuleBasedStateMachine):
         for sequence, work in zip(step.sequences, step.work, strict=True):
             assert sequence.state is State.RUNNING
             assert work.position == sequence.computed and len(work.tokens) > 0
-            for position in range(work.position):
-                # What it will read is what it, or somebody with the same beginning, wrote.
-                place = (sequence.pages[position // _SIZE], position % _SIZE)
-                assert self.held[place] == tuple(sequence.tokens[: position + 1])
-            for position, token in enumerate(work.tokens, work.position):
-                place = (sequence.pages[position // _SIZE], position % _SIZE)
-                assert place not in written  # nobody else writes there
-                assert self.pool._page[place[0]].users == 1
-                written.add(place)
-                if position < len(sequence.tokens):
-                    assert sequence.tokens[position] == token
-                self.held[place] = (*sequence.tokens, *work.tokens[-work.drafted or len(work.tokens) :])[: position + 1]
+            tokens = (*sequence.tokens, *work.tokens[-work.drafted or len(work.tokens) :])
+            for position, token in enumerate(work.tokens[: len(sequence.tokens) - work.position], work.position):
+                assert sequence.tokens[position] == token
+            for group, policy in enumerate(self.cache.policies):
+                self._look(group, policy, work, tokens, written)
         self.scheduler.done(step)
         for sequence, work in zip(step.sequences, step.work, strict=True):
             request = sequence.request
@@ -137,23 +150,49 @@ class _History(RuleBasedStateMachine):
                     break
                 self.scheduler.accept(sequence)
 
+    def _look(self, group, policy, work, tokens, written):
+        """What a sequence reads and writes in the pages of a group."""
+        pages, held, pool = work.pages[group], self.held[group], self.cache.pools[group]
+        last = work.position + len(work.tokens)
+        if isinstance(policy, RecurrentState):
+            place = (pages[0], 0)
+            assert len(pages) == 1 and (group, place) not in written and pool._page[pages[0]].users == 1
+            if work.position:
+                assert held[place] == tokens[: work.position]
+            written.add((group, place))
+            held[place] = tokens[:last]
+            return
+        first = max(work.position - policy.window + 1, 0) if isinstance(policy, LastTokens) else 0
+        for position in range(first, work.position):
+            # What it will read is what it, or somebody with the same beginning, wrote.
+            assert held[pages[position // _SIZE], position % _SIZE] == tokens[: position + 1]
+        for position in range(work.position, last):
+            place = (pages[position // _SIZE], position % _SIZE)
+            assert (group, place) not in written  # nobody else writes there
+            assert pool._page[place[0]].users == 1
+            written.add((group, place))
+            held[place] = tokens[: position + 1]
+
     @invariant()
     def accounts_add_up(self):
-        if not hasattr(self, "pool"):
+        if not hasattr(self, "cache"):
             return
-        self.pool.check()
-        users = [0] * _PAGES
-        for sequence in self.scheduler.running:
-            assert len(set(sequence.pages)) == len(sequence.pages)
-            for page in sequence.pages:
-                users[page] += 1
-        assert users == [page.users for page in self.pool._page]
-        assert self.pool.used == sum(count > 0 for count in users)
-        assert all(not s.pages for s in self.scheduler.waiting)
+        for group, (pool, policy) in enumerate(zip(self.cache.pools, self.cache.policies, strict=True)):
+            pool.check()
+            users = [0] * _PAGES
+            for sequence in self.scheduler.running:
+                own = sequence.held.own(group)
+                assert len(set(own)) == len(own)
+                assert len(own) <= policy.most(_PAGES * _SIZE, self.scheduler.max_tokens, _SIZE)
+                for page in own:
+                    users[page] += 1
+            assert users == [page.users for page in pool._page]
+            assert pool.used == sum(count > 0 for count in users)
+        assert all(not s.held.pages for s in self.scheduler.waiting)
         assert sorted(map(id, self.open)) == sorted(map(id, self.scheduler.running + self.scheduler.waiting))
 
     def teardown(self):
-        if not hasattr(self, "pool"):
+        if not hasattr(self, "cache"):
             return
         # Whatever happened before: everything ends, and in a bounded number of steps.
         most = 10 + sum(10 * (len(s.tokens) + s.request.max_tokens) for s in self.open)
@@ -162,16 +201,15 @@ class _History(RuleBasedStateMachine):
                 break
             self._step()
         assert not self.open
-        assert self.pool.used == 0
+        assert self.cache.used == 0
 
 
 TestHistory = _History.TestCase
-TestHistory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestHistory.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 def test_a_full_pool_makes_the_last_in_order_begin_again():
-    pool = PagePool(4, _SIZE)
-    scheduler = Scheduler(pool, max_batch=4, max_tokens=16)
+    scheduler = Scheduler(_cache(pages=4), max_batch=4, max_tokens=16)
     first, second = (Sequence(Request(n, [n] * 8, SamplingParams(), 8, lambda _: None), 0, None) for n in range(2))
     scheduler.add(first)
     scheduler.add(second)
@@ -187,8 +225,7 @@ def test_a_full_pool_makes_the_last_in_order_begin_again():
 
 
 def test_a_prompt_does_not_stop_those_that_decode_nor_they_it():
-    pool = PagePool(64, _SIZE)
-    scheduler = Scheduler(pool, max_batch=4, max_tokens=32)
+    scheduler = Scheduler(_cache(pages=64), max_batch=4, max_tokens=32)
     scheduler.chunk = 8
     decoding = Sequence(Request(0, [1], SamplingParams(), 100, lambda _: None), 0, None)
     scheduler.add(decoding)
@@ -212,8 +249,8 @@ def test_a_prompt_does_not_stop_those_that_decode_nor_they_it():
 
 
 def test_pages_of_a_prompt_are_found_up_to_its_last_token():
-    pool = PagePool(8, _SIZE)
-    scheduler = Scheduler(pool, max_batch=1, max_tokens=32)
+    cache = _cache()
+    scheduler = Scheduler(cache, max_batch=1, max_tokens=32)
     for number, (length, cached) in enumerate([(9, 0), (9, 8), (8, 4), (4, 0), (12, 8), (13, 12)]):
         sequence = Sequence(Request(number, list(range(length)), SamplingParams(), 1, lambda _: None), 0, None)
         scheduler.add(sequence)
@@ -222,37 +259,118 @@ def test_pages_of_a_prompt_are_found_up_to_its_last_token():
         assert sequence.request.stats.cached_tokens == cached
         scheduler.done(step)
         scheduler.finish(sequence)
-    assert pool.asked_tokens == 9 + 9 + 8 + 4 + 12 + 13
-    assert pool.hit_tokens == 8 + 4 + 8 + 12
+    assert cache.asked_tokens == 9 + 9 + 8 + 4 + 12 + 13
+    assert cache.hit_tokens == 8 + 4 + 8 + 12
+
+
+def _match(cache, tokens, most):
+    held = Held()
+    cache.match(held, tokens, most)
+    return held
+
+
+def _computed(cache, tokens):
+    """What a sequence of these tokens has, all of them computed."""
+    held = _match(cache, tokens, len(tokens))
+    done = held.registered * cache.page_tokens
+    assert cache.grow(held, done, len(tokens))
+    cache.advance(held, tokens, len(tokens), True)
+    return held
 
 
 def test_the_page_longest_unused_goes_first_and_ends_before_beginnings():
-    pool = PagePool(3, 2)
-    pages = [pool.allocate() for _ in range(3)]
-    pool.register(pages, [1, 2, 3, 4, 5, 6], 0, 3)
-    pool.release(pages)
-    assert (pool.used, pool.kept) == (0, 3)
+    cache = _cache(pages=3, size=2)
+    (pool,) = cache.pools
+    held = _computed(cache, [1, 2, 3, 4, 5, 6])
+    (pages,) = held.pages
+    cache.release(held)
+    assert (cache.used, cache.kept) == (0, 3)
     taken = pool.allocate()
     assert taken == pages[2] and pool.evicted == 1
-    assert pool.match([1, 2, 3, 4, 5, 6], 6) == pages[:2]
-    pool.release(pages[:2])
-    pool.clear()
-    assert pool.match([1, 2, 3, 4], 4) == []
+    held = _match(cache, [1, 2, 3, 4, 5, 6], 6)
+    assert held.pages == [pages[:2]]
+    cache.release(held)
+    cache.clear()
+    assert _match(cache, [1, 2, 3, 4], 4).pages == []
     pool.check()
 
 
 def test_pages_are_forgotten_when_their_time_is_over():
     now = [0.0]
-    pool = PagePool(4, 2, 10.0, lambda: now[0])
-    page = pool.allocate()
-    pool.register([page], [1, 2], 0, 1)
-    pool.release([page])
+    cache = _cache(pages=4, size=2, ttl=10.0, clock=lambda: now[0])
+    held = _computed(cache, [1, 2])
+    pages = held.pages
+    cache.release(held)
     now[0] = 9.0
-    assert pool.match([1, 2], 2) == [page]
-    pool.release([page])
+    held = _match(cache, [1, 2], 2)
+    assert held.pages == pages
+    cache.release(held)
     now[0] = 19.0
-    assert pool.match([1, 2], 2) == []
-    assert pool.kept == 0
+    assert _match(cache, [1, 2], 2).registered == 0
+    assert cache.kept == 0
+
+
+def test_behind_a_window_a_beginning_is_found_by_what_the_window_sees():
+    cache = _cache([AllTokens(), LastTokens(_WINDOW)], pages=16)
+    tokens = list(range(30))
+    held = _computed(cache, tokens)
+    # Of 30 tokens the next query sees the last 5, and itself.
+    assert [len(held.own(group)) for group in range(2)] == [8, 2]
+    assert [pool.kept for pool in cache.pools] == [0, 6]
+    cache.release(held)
+    assert _match(cache, tokens, 29).registered == 7
+    # Pages that no window sees any more are lost: what begins alike is found from there on, as it was.
+    cache = _cache([AllTokens(), LastTokens(_WINDOW)], pages=16)
+    cache.release(_computed(cache, tokens))
+    for _ in range(10):
+        cache.pools[1].allocate()  # all that were free, and one that was kept longest
+    found = _match(cache, tokens, 7)
+    assert found.registered == 0, "the window of token 4 begins before its page 1"
+    found = _match(cache, tokens, 29)
+    assert found.registered == 7 and found.begins == [0, 5] and len(found.own(1)) == 2
+    cache.release(found)
+    for pool in cache.pools:
+        pool.check()
+
+
+def test_a_state_that_changes_is_nobody_elses():
+    cache = _cache([AllTokens(), RecurrentState()])
+    held = _computed(cache, list(range(12)))
+    assert [len(pages) for pages in held.pages] == [3, 1]
+    cache.release(held)
+    assert _match(cache, list(range(12)), 12).registered == 0
+    assert (cache.used, cache.pools[1].kept) == (0, 0)
+
+
+@pytest.mark.parametrize("window", [1, 2, 4, 5, 6, 31, 64])
+@pytest.mark.parametrize("step", [1, 3, 4, 12])
+def test_a_window_wants_no_more_pages_than_it_says(window, step):
+    policy = LastTokens(window)
+    most = max(len(policy.wanted(first, first + step, _SIZE)) for first in range(200))
+    assert most == policy.most(10_000, step, _SIZE)
+    for length in range(1, 60):
+        wanted = [len(policy.wanted(first, min(first + step, length), _SIZE)) for first in range(length)]
+        assert max(wanted) <= policy.most(length, step, _SIZE)
+    assert policy.longest(most, step, _SIZE) is None
+    assert policy.longest(most - 1, step, _SIZE) == (most - 1) * _SIZE
+
+
+def test_layers_are_grouped_by_their_windows():
+    groups = layer_groups([0, 16, 16, 0, 64, 16], 64)
+    assert [group.layers for group in groups] == [(0, 3, 4), (1, 2, 5)], "a window of all tokens is none"
+    assert [group.policy for group in groups] == [AllTokens(), LastTokens(16)]
+    assert [group.policy for group in layer_groups([16, 16], 64)] == [LastTokens(16)]
+
+
+def test_memory_is_divided_as_sequences_want_it():
+    policies, sizes = [AllTokens(), LastTokens(_WINDOW)], [100, 1000]
+    one = 16 * 100 + 5 * 1000  # of 64 tokens, 12 at a time
+    assert divide(one, policies, sizes, 64, 12, _SIZE) == [16, 5]
+    assert divide(3 * one, policies, sizes, 64, 12, _SIZE) == [48, 15]
+    assert divide(one - 1, policies, sizes, 64, 12, _SIZE) == [15, 5]
+    assert divide(2 * 1100, policies, sizes, 64, 12, _SIZE) == [2, 2]
+    assert divide(1099, policies, sizes, 64, 12, _SIZE) == [0, 0]
+    assert divide(750, [AllTokens()], [100], 64, 12, _SIZE) == [7]
 
 
 def test_a_page_is_not_released_twice():

@@ -35,8 +35,9 @@ Examples:
 _QUANTIZE_EPILOG = """
 Examples:
 
-- `thresher llm quantize-report model` compares every encoding with fp32 on a short text
+- `thresher llm quantize-report model` compares every encoding with fp32 on 4096 tokens of English
 - `thresher llm quantize-report model --text news.txt --encoding q8_0 --json` one of them, on a text of yours
+- `thresher llm quantize-report model --encoding q4_0 --encoding q4_0:128` what it costs that 128 weights share a scale
 """
 
 _RECORD_EPILOG = """
@@ -45,6 +46,8 @@ Examples:
 - `thresher llm record model load --requests 64 --rate 4` records 64 requests that come at random, 4 a second
 - `model_stress_test --rate 8 --duration 60 load` gives them to the model again, without Python
 """
+
+_SAMPLE_TOKENS = 4096  # of a text that nobody gave
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A Hugging Face folder or a GGUF file.")]
 Precision = Annotated[
@@ -56,7 +59,12 @@ Length = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda or cuda:N.")]
 Weights = Annotated[
-    str, typer.Option("--weights", help="Matrices as they are stored (model), fp32, or q8_0, q5_1, q5_0, q4_1 or q4_0.")
+    str,
+    typer.Option(
+        "--weights",
+        help="Matrices as they are stored (model), fp32, or q8_0, q5_1, q5_0, q4_1 or q4_0; with q4_0:128 that many "
+        "numbers share a scale.",
+    ),
 ]
 Speculation = Annotated[
     str | None, typer.Option("--speculation", help="ngram: guess what follows from what stands there already.")
@@ -215,10 +223,20 @@ def _bench(
 def _quantize_report(
     model: Model,
     text: Annotated[
-        Path | None, typer.Option("--text", metavar="FILE", help="What is predicted; default: four short paragraphs.")
+        Path | None,
+        typer.Option("--text", metavar="FILE", help="What is predicted; default: news of gensim, or Python's manual."),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", metavar="N", min=2, help="At most so many of it; default: 4096, with --text all."),
     ] = None,
     encoding: Annotated[
-        list[str] | None, typer.Option("--encoding", metavar="NAME", help="One of them; may be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(
+            "--encoding",
+            metavar="NAME",
+            help="One of them, or one with a group (q4_0:128); may be repeated. Default: all.",
+        ),
     ] = None,
     window: Annotated[int, typer.Option("--window", metavar="N", min=2, help="Tokens predicted together.")] = 512,
     json_file: JsonFile = None,
@@ -231,12 +249,15 @@ def _quantize_report(
 
     engine()
     try:
-        from thresher.llm.quantize_report import ENCODINGS, TEXT, quantize_report
+        from thresher.llm.quantize_report import ENCODINGS, quantize_report
+        from thresher.llm.sample_text import SampleText, sample_text
 
+        sample = sample_text() if text is None else SampleText(text.read_text(encoding="utf-8"), str(text))
         results = quantize_report(
             model,
-            TEXT if text is None else text.read_text(encoding="utf-8"),
+            sample.text,
             encoding or tuple(ENCODINGS),
+            most_tokens=_SAMPLE_TOKENS if tokens is None and text is None else tokens,
             window=window,
             num_threads=threads,
             progress=lambda name: typer.echo(f"{name} ...", err=True),
@@ -245,9 +266,10 @@ def _quantize_report(
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"expected the module {error.name}, got none; pip install 'thresher[llm]'")
-    if write_json(json_file, {"model": str(model), "results": [result.to_dict() for result in results]}):
+    data = {"model": str(model), "text": sample.source, "results": [result.to_dict() for result in results]}
+    if write_json(json_file, data):
         return
-    table = Table(title=f"{model}, {results[0].tokens} tokens", title_justify="left")
+    table = Table(title=f"{model}, {results[0].tokens} tokens of {sample.source}", title_justify="left")
     table.add_column("encoding")
     for column in ("weights MB", "KV kB/token", "perplexity", "to fp32", "same token"):
         table.add_column(column, justify="right")

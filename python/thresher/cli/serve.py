@@ -74,7 +74,11 @@ def _serve(
     << 20,
     precision: Precision = "model",
     weights: Annotated[
-        str, typer.Option("--weights", help="Matrices: model (as stored), fp32, q8_0, q5_1, q5_0, q4_1 or q4_0.")
+        str,
+        typer.Option(
+            "--weights",
+            help="Matrices: model (as stored), fp32, q8_0, q5_1, q5_0, q4_1 or q4_0; q4_0:128: so many share a scale.",
+        ),
     ] = "model",
     kv_cache: Cache = None,
     kv_cache_bytes: Annotated[

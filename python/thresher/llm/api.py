@@ -19,6 +19,8 @@ from thresher.llm.cache import PagePool
 from thresher.llm.draft_model import DraftModel
 from thresher.llm.engine import Engine, EngineStats
 from thresher.llm.formats.tensors import BLOCKS
+from thresher.llm.kv_cache import KVCache
+from thresher.llm.layer_groups import divide, layer_groups
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.models.sharding import Share
 from thresher.llm.profile_window import ProfileWindow
@@ -121,7 +123,8 @@ class LLM:
           precision: of products with weights: "model" (as they are stored), "fp32", "bf16", "fp16", "int8",
             "int8_weight" or "int4_weight".
           weights: how matrices are kept: "model" (as they are stored), "fp32", or quantised while they are loaded to
-            "q8_0", "q5_1", "q5_0", "q4_1" or "q4_0".
+            "q8_0", "q5_1", "q5_0", "q4_1" or "q4_0"; of these, "q4_0:128" says that 128 numbers share a scale instead
+            of 32 (a multiple of 32 up to 512; rows that are no whole groups get the largest that they are).
           kv_cache: how keys and values are kept: "f32", "bf16", "f16", or with a scale for 32 numbers in 8 bits
             ("q8_0") or 4 ("q4_0"). Default: "f32" with precision "fp32", else "bf16".
           kv_cache_bytes: memory for them. Default: enough for max_batch sequences of max_length, but at most a quarter
@@ -191,11 +194,10 @@ class LLM:
             small = loading.load(Path(draft_model), weights)
             _check_same_tokens(loaded, small)
             draft_runner = _runner(small, Path(draft_model), length, None, weights, **options)
-            pool = PagePool(draft_runner.pages, PAGE_TOKENS)
-            drafter = DraftModel(draft_runner, pool, self.config.vocab_size, draft_tokens)
+            drafter = DraftModel(draft_runner, _cache(draft_runner), self.config.vocab_size, draft_tokens)
         self.engine = Engine(
             self.runner,
-            PagePool(self.runner.pages, PAGE_TOKENS, prefix_cache_ttl_s),
+            _cache(self.runner, prefix_cache_ttl_s),
             vocab_size=self.config.vocab_size,
             max_length=length,
             eos_token_ids=text.eos_token_ids,
@@ -352,7 +354,7 @@ class LLM:
 
     def decode_bytes(self, length: int) -> int:
         """Memory that a step reads in which one sequence of `length` tokens gets one more: weights and its pages."""
-        return self.runner.weight_bytes + self.runner.cache_bytes * length // (self.stats().pages * PAGE_TOKENS)
+        return self.runner.read_bytes(length)
 
     def close(self) -> None:
         """Cancels what is open and ends the engine's thread, and other ranks."""
@@ -402,17 +404,21 @@ def _runner(
         raise ValueError(f"{path}: expected a model for {length} tokens, got one for {config.max_positions}")
     share = Share() if ranks is None else Share(ranks.rank, ranks.size)
     decoder = Decoder(config, loaded.tensors, length, share)
-    one = page_bytes(decoder, cache)
-    if kv_cache_bytes is None:
-        wanted = options["max_batch"] * -(-length // PAGE_TOKENS)
+    groups = layer_groups(config.windows, length)
+    policies = [group.policy for group in groups]
+    sizes = [page_bytes(decoder, cache, group) for group in groups]
+    step = options["max_tokens"]
+    budget = kv_cache_bytes
+    if budget is None:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if device is not None:
             memory = int(device.info["memory_bytes"])
-        pages = max(1, min(wanted, memory // 4 // one))
-    else:
-        pages = kv_cache_bytes // one
-        if pages < 1:
-            raise ValueError(f"kv_cache_bytes: expected at least {one}, one page, got {kv_cache_bytes}")
+        one = [policy.most(length, step, PAGE_TOKENS) for policy in policies]
+        wanted = options["max_batch"] * sum(n * size for n, size in zip(one, sizes, strict=True))
+        budget = min(wanted, max(memory // 4, sum(sizes)))
+    pages = divide(budget, policies, sizes, length, step, PAGE_TOKENS)
+    if not all(pages):
+        raise ValueError(f"kv_cache_bytes: expected at least {sum(sizes)}, one page, got {budget}")
     order = RunnerOrder(str(path.absolute()), weights, length, pages, {**options, "cache": cache})
     if ranks is None:
         return order.make(loaded, decoder, device=device)
@@ -424,6 +430,12 @@ def _runner(
         error = found
     ranks.agree(error)
     return runner
+
+
+def _cache(runner: Runner, ttl_s: float | None = None) -> KVCache:
+    """The accounts of a runner's pages."""
+    pools = [PagePool(pages, PAGE_TOKENS, ttl_s) for pages in runner.pages]
+    return KVCache(pools, [group.policy for group in runner.groups])
 
 
 def _check_same_tokens(large: loading.Loaded, small: loading.Loaded) -> None:

@@ -1,4 +1,4 @@
-"""The pages that keys and values lie in: who has them, and which hold the beginning of what prompt."""
+"""The pages that a group of layers keeps things in: who has them, and which hold what part of a prompt."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 
 @dataclasses.dataclass(slots=True)
@@ -17,18 +15,16 @@ class _Page:
     Attributes:
       users: how many sequences have it.
       key: under which it is found as part of a prompt; None: it is not.
-      uid: never given twice, so that a key says all tokens up to the page's end.
       freed: when its last user left, in seconds of the pool's clock.
     """
 
     users: int = 0
-    key: tuple[int, bytes] | None = None
-    uid: int = 0
+    key: bytes | None = None
     freed: float = 0.0
 
 
 class PagePool:
-    """Hands out pages, and finds those that hold the beginning of a prompt already.
+    """Hands out pages, and finds those that hold a part of a prompt already.
 
     A full page can be registered: then it is kept when its users leave, until the room is wanted (the one longest
     unused first) or its time is over. A page is in exactly one state: free, used by one or more, or kept.
@@ -47,16 +43,13 @@ class PagePool:
         """
         self.pages = pages
         self.page_tokens = page_tokens
-        self.hit_tokens = 0
-        self.asked_tokens = 0
         self.evicted = 0
         self._ttl_s = ttl_s
         self._clock = clock
         self._page = [_Page() for _ in range(pages)]
         self._free = list(range(pages - 1, -1, -1))
         self._kept: OrderedDict[int, None] = OrderedDict()  # pages without users that are registered, oldest first
-        self._found: dict[tuple[int, bytes], int] = {}
-        self._next_uid = 1
+        self._found: dict[bytes, int] = {}
 
     @property
     def available(self) -> int:
@@ -70,7 +63,7 @@ class PagePool:
 
     @property
     def kept(self) -> int:
-        """Pages without users that hold the beginning of a prompt."""
+        """Pages without users that hold a part of a prompt."""
         return len(self._kept)
 
     def allocate(self) -> int | None:
@@ -100,45 +93,21 @@ class PagePool:
             else:
                 self._kept[page] = None
 
-    def match(self, tokens: Sequence[int], most: int) -> list[int]:
-        """Pages that hold the beginning of a prompt, at most `most` tokens; each gets one user more."""
-        self.expire()
-        pages: list[int] = []
-        parent = 0
-        size = self.page_tokens
-        while (len(pages) + 1) * size <= most:
-            start = len(pages) * size
-            page = self._found.get((parent, _bytes(tokens[start : start + size])))
-            if page is None:
-                break
-            pages.append(page)
-            parent = self._page[page].uid
-        for page in pages:
-            self._page[page].users += 1
-            self._kept.pop(page, None)
-        return pages
+    def find(self, key: bytes) -> int | None:
+        """The page that was registered as this part of a prompt."""
+        return self._found.get(key)
 
-    def count(self, asked: int, hit: int) -> None:
-        """Adds to the sums of tokens that were asked for and found."""
-        self.asked_tokens += asked
-        self.hit_tokens += hit
+    def use(self, page: int) -> None:
+        """A page that was found gets one user more."""
+        self._page[page].users += 1
+        self._kept.pop(page, None)
 
-    def register(self, pages: Sequence[int], tokens: Sequence[int], first: int, last: int) -> None:
-        """Makes pages [first, last) of a sequence, which are full and computed, findable."""
-        size = self.page_tokens
-        for number in range(first, last):
-            held = self._page[pages[number]]
-            if held.key is not None:
-                continue
-            parent = 0 if number == 0 else self._page[pages[number - 1]].uid
-            if number and not parent:
-                return  # what stands before it is another sequence's copy
-            key = (parent, _bytes(tokens[number * size : (number + 1) * size]))
-            if key in self._found:
-                return
-            held.key, held.uid = key, self._next_uid
-            self._next_uid += 1
-            self._found[key] = pages[number]
+    def register(self, page: int, key: bytes) -> None:
+        """Makes a page, which is full and computed, findable, unless another one is as that part of a prompt."""
+        held = self._page[page]
+        if held.key is None and key not in self._found:
+            held.key = key
+            self._found[key] = page
 
     def expire(self) -> None:
         """Forgets kept pages whose time is over."""
@@ -171,9 +140,5 @@ class PagePool:
         assert held.key is not None
         del self._kept[page]
         del self._found[held.key]
-        held.key, held.uid = None, 0
+        held.key = None
         self._free.append(page)
-
-
-def _bytes(tokens: Sequence[int]) -> bytes:
-    return np.asarray(tokens, np.int32).tobytes()

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from thresher.llm.cache import PagePool
+from thresher.llm.kv_cache import KVCache
 from thresher.llm.request import Sequence
 from thresher.llm.runner import Runner, Work
 from thresher.llm.speculation import ModelDrafts
@@ -25,24 +25,24 @@ class DraftModel:
       guess_s: the time of a guess; 0: not known yet.
     """
 
-    def __init__(self, runner: Runner, pool: PagePool, vocab_size: int, longest: int) -> None:
+    def __init__(self, runner: Runner, cache: KVCache, vocab_size: int, longest: int) -> None:
         """Begins without answers.
 
         Args:
           runner: of the smaller model.
-          pool: its pages.
+          cache: its pages.
           vocab_size: of the larger model; what it does not know is not guessed.
           longest: how many tokens are guessed at a time.
         """
         self.guess_s = 0.0
-        self._runner, self._pool = runner, pool
+        self._runner, self._cache = runner, cache
         self._vocab_size, self._longest = vocab_size, longest
         self._failed = False
 
     @property
     def used_pages(self) -> int:
         """Pages that answers have."""
-        return self._pool.used
+        return self._cache.used
 
     def propose(self, wanted: Many[tuple[Sequence, int]], price: float) -> dict[int, list[int]]:
         """Drafts of answers, by the id of each.
@@ -64,8 +64,8 @@ class DraftModel:
         """Gives back the pages of an answer."""
         own = sequence.drafts
         if isinstance(own, ModelDrafts):
-            self._pool.release(own.pages)
-            own.pages, own.tokens, own.same = [], [], 0
+            self._cache.release(own.held)
+            own.tokens, own.same = [], 0
 
     def _propose(self, wanted: Many[tuple[Sequence, int]], price: float) -> dict[int, list[int]]:
         begin = time.monotonic()
@@ -73,7 +73,7 @@ class DraftModel:
         drafts: dict[int, list[int]] = {id(sequence): [] for sequence, *_ in open_}
         guessed = 0
         while open_:
-            work = [Work(new, len(own.tokens), own.pages, 1) for _, own, new, _ in open_]
+            work = [Work(new, len(own.tokens), own.held.pages, 1) for _, own, new, _ in open_]
             rows = self._runner.run(work)
             still = []
             for (sequence, own, new, room), row in zip(open_, rows, strict=True):
@@ -118,7 +118,7 @@ class DraftModel:
             if len(chunk) == len(new):
                 ready.append((sequence, own, new, min(room, self._longest)))
             else:
-                behind.append(Work(chunk, own.same, own.pages, 0))
+                behind.append(Work(chunk, own.same, own.held.pages, 0))
                 grown.append((own, chunk))
         if behind:
             self._runner.run(behind)
@@ -127,9 +127,6 @@ class DraftModel:
         return ready
 
     def _grow(self, own: ModelDrafts, length: int) -> bool:
-        while len(own.pages) * self._pool.page_tokens < length:
-            page = self._pool.allocate()
-            if page is None:
-                return False
-            own.pages.append(page)
-        return True
+        # Guesses may turn out wrong: what they would look at again is behind what is known to be the answer's.
+        self._cache.advance(own.held, (), own.same, False)
+        return self._cache.grow(own.held, own.same, length)

@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from thresher.llm.cache import PagePool
 from thresher.llm.constraints import Guides
 from thresher.llm.doorbell import Doorbell
 from thresher.llm.draft_model import DraftModel
+from thresher.llm.kv_cache import KVCache
 from thresher.llm.pace import Pace
 from thresher.llm.profile_window import ProfileWindow
 from thresher.llm.request import Delta, Request, State
@@ -44,9 +44,9 @@ class EngineStats:
     Attributes:
       running: answers that have pages.
       waiting: answers in the queue.
-      pages: of the cache.
+      pages: of the cache, of all groups of layers together.
       pages_used: by answers that run.
-      pages_kept: hold beginnings of prompts that nobody uses now.
+      pages_kept: hold parts of prompts that nobody uses now.
       prompt_tokens: of all prompts that were begun.
       looked_up_tokens: of all that were looked for in pages, more than once where an answer had to begin again.
       cached_tokens: of those, found in pages.
@@ -91,7 +91,7 @@ class Engine:
     def __init__(
         self,
         runner: Runner,
-        pool: PagePool,
+        cache: KVCache,
         *,
         vocab_size: int,
         max_length: int,
@@ -107,7 +107,7 @@ class Engine:
 
         Args:
           runner: computes steps.
-          pool: the pages of the runner.
+          cache: the pages of the runner.
           vocab_size: how many tokens the model has.
           max_length: tokens of a prompt with its answer.
           eos_token_ids: tokens that end an answer.
@@ -118,12 +118,12 @@ class Engine:
           draft_model: guesses them; None: they are taken from what stands in prompt and answer.
           allow_grammars: answers may be asked to keep to grammars.
         """
-        self.max_length = min(max_length, pool.pages * pool.page_tokens)
+        self.max_length = min(max_length, cache.longest(runner.max_tokens) or max_length)
         self.doorbell = Doorbell()
         self._runner = runner
-        self._pool = pool
+        self._cache = cache
         self._scheduler = Scheduler(
-            pool,
+            cache,
             max_batch=runner.max_batch,
             max_tokens=runner.max_tokens,
             max_scored=runner.max_scored,
@@ -221,16 +221,16 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """The engine now; numbers may be a step apart."""
-        scheduler, pool = self._scheduler, self._pool
+        scheduler, cache = self._scheduler, self._cache
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(self._arrived),
-            pages=pool.pages,
-            pages_used=pool.used,
-            pages_kept=pool.kept,
+            pages=cache.pages,
+            pages_used=cache.used,
+            pages_kept=cache.kept,
             prompt_tokens=self._prompt_tokens,
-            looked_up_tokens=pool.asked_tokens,
-            cached_tokens=pool.hit_tokens,
+            looked_up_tokens=cache.asked_tokens,
+            cached_tokens=cache.hit_tokens,
             computed_tokens=self._computed,
             output_tokens=self._output,
             steps=self._steps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,8 @@ from thresher.llm.models import ModelConfig, gguf
 from thresher.llm.tokenizer import Tokenizer
 
 WEIGHTS = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0")  # what matrices are quantised to when they are loaded
-_BLOCK = 32  # numbers of a block of each
+_BLOCK = 32  # numbers of a block of each, which share a scale
+_LARGEST_GROUP = 512
 _ENDS_OF_TURNS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")  # beside what a GGUF file says
 
 
@@ -55,30 +57,54 @@ def load(path: Path, weights: str = "model") -> Loaded:
 
     Args:
       path: of the model.
-      weights: how matrices are kept: "model" (as they are stored), "fp32" or a format of WEIGHTS.
+      weights: how matrices are kept: "model" (as they are stored), "fp32" or a format of WEIGHTS, which may name how
+        many numbers share a scale: "q4_0:128".
 
     Raises:
       FileNotFoundError: the path, or a file that is wanted there, does not exist.
       ValueError: a file is not what it should be, or the model is not supported; of a tokenizer, text.result() raises
         it.
     """
+    encoding, group = encoding_of(weights)
     if not path.exists():
         raise FileNotFoundError(f"expected a model at {path}, got nothing there")
-    if weights not in ("model", "fp32", *WEIGHTS):
-        raise ValueError(f"weights: expected one of model, fp32, {', '.join(WEIGHTS)}, got {weights!r}")
     loaded = _folder(path) if path.is_dir() else _gguf(path)
-    if weights == "model":
+    if encoding == "model":
         return loaded
-    return dataclasses.replace(loaded, tensors={n: _encoded(t, weights) for n, t in loaded.tensors.items()})
+    return dataclasses.replace(loaded, tensors={n: _encoded(t, encoding, group) for n, t in loaded.tensors.items()})
 
 
-def _encoded(tensor: StoredTensor, weights: str) -> StoredTensor:
-    if weights == "fp32":
+def encoding_of(weights: str) -> tuple[str, int]:
+    """What `weights` of ``load`` says: an encoding, and how many numbers share a scale.
+
+    Raises:
+      ValueError: it says something else.
+    """
+    encoding, colon, group = weights.partition(":")
+    if encoding not in ("model", "fp32", *WEIGHTS):
+        raise ValueError(f"weights: expected one of model, fp32, {', '.join(WEIGHTS)}, got {weights!r}")
+    if not colon:
+        return encoding, _BLOCK
+    if encoding not in WEIGHTS:
+        raise ValueError(
+            f"weights: expected a group for one of {', '.join(WEIGHTS)} alone, got {weights!r}; the groups of a "
+            f"model's own weights stay as they are, say {encoding!r}"
+        )
+    if not group.isdecimal() or int(group) % _BLOCK or not _BLOCK <= int(group) <= _LARGEST_GROUP:
+        raise ValueError(
+            f"weights: expected a group of a multiple of {_BLOCK} numbers up to {_LARGEST_GROUP}, as in "
+            f"{encoding}:128, got {weights!r}"
+        )
+    return encoding, int(group)
+
+
+def _encoded(tensor: StoredTensor, encoding: str, group: int) -> StoredTensor:
+    if encoding == "fp32":
         numbers = tensor.dequantized()
         return StoredTensor("f32", tensor.shape, np.ascontiguousarray(numbers).reshape(-1).view(np.uint8))
     if len(tensor.shape) != 2 or tensor.shape[-1] % _BLOCK:
         return tensor
-    return quantize(tensor, weights)
+    return quantize(tensor, encoding, math.gcd(tensor.shape[-1], group))  # rows are whole groups
 
 
 def _folder(path: Path) -> Loaded:

@@ -86,14 +86,14 @@ def record(
     ) as llm:
         prompts, times = _requests(load, llm.config.vocab_size)
         outputs = llm.generate(prompts, temperature=0, max_tokens=load.output_tokens, ignore_eos=True)
-        pages = llm.runner.pages
     loaded = loading.load(Path(model), weights)
     loaded.text.result()
     decoder = Decoder(loaded.config, loaded.tensors, length)
-    width = -(-length // PAGE_TOKENS)
+    width, layers = -(-length // PAGE_TOKENS), loaded.config.num_layers
+    pages = max_batch * width
     graphs: dict[str, dict[int, _engine.Graph]] = {"body": {}, "head": {}}
     for size in _SIZES:
-        graphs["body"][size] = decoder.body(size, max_batch, width, [pages] * loaded.config.num_layers, cache)
+        graphs["body"][size] = decoder.body(size, max_batch, width, [pages] * layers, cache)
         graphs["head"][size] = decoder.head(size)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

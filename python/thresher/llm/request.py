@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from thresher.llm.constraints import Guide
+from thresher.llm.kv_cache import Held
 from thresher.llm.sampling import Logprobs, Sampler, SamplingParams
 from thresher.llm.speculation import Drafts
 
@@ -86,8 +87,7 @@ class Sequence:
         self.state = State.WAITING
         self.tokens = list(request.prompt)
         self.computed = 0  # of tokens: their keys and values are in the pages
-        self.pages: list[int] = []
-        self.registered = 0  # of pages
+        self.held = Held()
         self.text: Any = None  # turns tokens into text; None: nobody wants it
         self.drafts: Drafts | None = None
         self.ends: frozenset[int] = frozenset()  # tokens that end the answer

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from thresher import _engine
 from thresher.llm.formats.tensors import stored_bytes
+from thresher.llm.layer_groups import LayerGroup, layer_groups
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.plans import Plans
 from thresher.llm.rank_group import RankGroup
@@ -31,7 +32,7 @@ class Work:
     Attributes:
       tokens: the tokens themselves.
       position: of the first of them; keys and values of those before are in the pages.
-      pages: of the sequence, in order.
+      pages: of the sequence, in order, of each group of layers.
       scored: behind how many of the last tokens scores are wanted.
       drafted: how many of the last tokens are guesses.
       answering: whether the tokens lie behind its prompt.
@@ -39,7 +40,7 @@ class Work:
 
     tokens: Sequence[int]
     position: int
-    pages: Sequence[int]
+    pages: Sequence[Sequence[int]]
     scored: int
     drafted: int = 0
     answering: bool = False
@@ -53,10 +54,10 @@ def bucket(count: int, most: int) -> int:
     return min(-(-count // _BUCKETS[-1]) * _BUCKETS[-1], most)
 
 
-def page_bytes(decoder: Decoder, cache: str) -> int:
-    """What one page takes in all layers together."""
+def page_bytes(decoder: Decoder, cache: str, group: LayerGroup) -> int:
+    """What one page takes in all layers of a group together."""
     config = decoder.config
-    return stored_bytes(cache, (config.num_layers, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size))
+    return stored_bytes(cache, (len(group.layers), config.num_kv_heads, 2, PAGE_TOKENS, config.head_size))
 
 
 class Runner:
@@ -66,7 +67,7 @@ class Runner:
         self,
         decoder: Decoder,
         *,
-        pages: int,
+        pages: Sequence[int],
         max_batch: int,
         max_tokens: int,
         max_scored: int | None = None,
@@ -82,7 +83,7 @@ class Runner:
 
         Args:
           decoder: builds the model's graphs.
-          pages: how many there are.
+          pages: how many there are for each of ``layer_groups``.
           max_batch: sequences of one step.
           max_tokens: tokens of one step, of all sequences together.
           max_scored: scores of one step, of all sequences together; default: one a sequence.
@@ -100,7 +101,10 @@ class Runner:
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.max_scored = max(max_batch, min(max_scored or max_batch, max_tokens))
         self._decoder = decoder
-        self.pages = pages
+        config = decoder.config
+        self.pages = tuple(pages)
+        self.groups = layer_groups(config.windows, decoder.max_positions)
+        self._page_bytes = [page_bytes(decoder, cache, group) for group in self.groups]
         self._cache = cache
         self._ranks = ranks
         self._options: dict[str, Any] = {"precision": precision, "num_threads": num_threads}
@@ -108,27 +112,30 @@ class Runner:
         self._options["graphs"] = self._in_buckets = device is not None
         self._name = name
         self._store = _engine.WeightStore() if store is None else store
-        config = decoder.config
         self._width = -(-decoder.max_positions // PAGE_TOKENS)
-        layer_bytes = pages * page_bytes(decoder, cache) // config.num_layers
+        self._layer_pages = [0] * config.num_layers
+        for group, count in zip(self.groups, self.pages, strict=True):
+            for layer in group.layers:
+                self._layer_pages[layer] = count
+        state_shapes = [(n, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size) for n in self._layer_pages]
         self._states: list[Any] = []
-        for _ in range(config.num_layers):
-            self._states.append(_Pages(layer_bytes) if device is None else device.empty(layer_bytes))
-        shape = (pages, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
+        for shape in state_shapes:
+            size = stored_bytes(cache, shape)
+            self._states.append(_Pages(size) if device is None else device.empty(size))
         self._tokens = np.zeros(max_tokens, np.int32)
         self._positions = np.zeros(max_tokens, np.int32)
-        self._slots = np.zeros(max_tokens, np.int32)
+        self._slots = [np.zeros(max_tokens, np.int32) for _ in self.groups]
         self._starts = np.zeros(max_batch + 1, np.int32)
         self._lengths = np.zeros(max_batch, np.int32)
-        self._tables = np.zeros((max_batch, self._width), np.int32)
-        self._table_of: list[list[int]] = [[] for _ in range(max_batch)]
+        self._tables = [np.zeros((max_batch, self._width), np.int32) for _ in self.groups]
+        self._table_of: list[list[list[int]]] = [[[] for _ in range(max_batch)] for _ in self.groups]
         self._fixed_places = b"".join(
             [
-                *(tensor_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, self._tables)),
-                *(tensor_place(state.address, shape) for state in self._states),
+                *(tensor_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, *self._tables)),
+                *(tensor_place(s.address, shape) for s, shape in zip(self._states, state_shapes, strict=True)),
             ]
         )
-        self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, self._slots)]
+        self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, *self._slots)]
         self._body_places: dict[int, tuple[bytes, bytes]] = {}  # by tokens: inputs and output
         self._head_places: dict[tuple[int, bool], tuple[bytes, bytes]] = {}  # by scores; of all tokens?
         self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
@@ -145,7 +152,20 @@ class Runner:
     @property
     def cache_bytes(self) -> int:
         """Memory of all pages."""
-        return self.pages * page_bytes(self._decoder, self._cache)
+        return sum(count * size for count, size in zip(self.pages, self._page_bytes, strict=True))
+
+    @property
+    def token_bytes(self) -> int:
+        """What keys and values of a token take in all layers."""
+        return sum(self._page_bytes) // PAGE_TOKENS
+
+    def read_bytes(self, length: int) -> int:
+        """Memory that computing one token more of a sequence of `length` tokens reads: weights and its pages."""
+        read = self.weight_bytes
+        for group, size in zip(self.groups, self._page_bytes, strict=True):
+            wanted = group.policy.wanted(length, length, PAGE_TOKENS)
+            read += min(len(wanted) * PAGE_TOKENS, length) * size // PAGE_TOKENS
+        return read
 
     def prepare(self) -> None:
         """Makes the plans that one sequence alone wants: for one token and for many."""
@@ -181,18 +201,22 @@ class Runner:
             count = len(item.tokens)
             end = start + count
             self._tokens[start:end] = item.tokens
-            table = self._tables[number]
-            if self._table_of[number] != item.pages:
-                table[: len(item.pages)] = item.pages
-                self._table_of[number] = list(item.pages)
             if count == 1:
-                position = item.position
-                self._positions[start] = position
-                self._slots[start] = item.pages[position // PAGE_TOKENS] * PAGE_TOKENS + position % PAGE_TOKENS
+                self._positions[start] = item.position
             else:
-                positions = np.arange(item.position, item.position + count, dtype=np.int32)
+                positions = np.arange(item.position, end - start + item.position, dtype=np.int32)
                 self._positions[start:end] = positions
-                self._slots[start:end] = table[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
+                whole, behind = positions // PAGE_TOKENS, positions % PAGE_TOKENS
+            for tables, known, slots, pages in zip(self._tables, self._table_of, self._slots, item.pages, strict=True):
+                table = tables[number]
+                if known[number] != pages:
+                    table[: len(pages)] = pages
+                    known[number] = list(pages)
+                if count == 1:
+                    page, place = divmod(item.position, PAGE_TOKENS)
+                    slots[start] = pages[page] * PAGE_TOKENS + place
+                else:
+                    slots[start:end] = table[whole] * PAGE_TOKENS + behind
             self._starts[number + 1] = end
             self._lengths[number] = item.position + count
             wanted.extend(range(end - item.scored, end))
@@ -220,7 +244,8 @@ class Runner:
         rows = bucket(tokens, self.max_tokens)
         self._tokens[tokens:rows] = 0
         self._positions[tokens:rows] = 0
-        self._slots[tokens:rows] = -1
+        for slots in self._slots:
+            slots[tokens:rows] = -1
         return rows
 
     def _place_body(self, tokens: int) -> tuple[bytes, bytes]:
@@ -244,8 +269,9 @@ class Runner:
         return places
 
     def _body_graph(self, tokens: int) -> _engine.Graph:
-        pages = [self.pages] * self._decoder.config.num_layers
-        return self._decoder.body(tokens, self.max_batch, self._width, pages, self._cache)
+        return self._decoder.body(
+            *(tokens, self.max_batch, self._width, self._layer_pages, self._cache), groups=self.groups
+        )
 
 
 class _Pages:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,14 @@ class RunnerOrder:
       path: of the model, the same on all machines.
       weights: how matrices are kept.
       length: how long a sequence may become.
-      pages: how many there are.
+      pages: how many there are for each group of layers.
       options: more of Runner, what JSON can say.
     """
 
     path: str
     weights: str
     length: int
-    pages: int
+    pages: Sequence[int]
     options: Mapping[str, Any]
 
     def make(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from thresher.llm.cache import PagePool
 from thresher.llm.draft_model import DraftModel
+from thresher.llm.kv_cache import KVCache
 from thresher.llm.request import Sequence, State
 from thresher.llm.runner import Work
 from thresher.llm.speculation import NGramDrafts
@@ -45,7 +45,7 @@ class Scheduler:
 
     def __init__(
         self,
-        pool: PagePool,
+        cache: KVCache,
         *,
         max_batch: int,
         max_tokens: int,
@@ -56,14 +56,14 @@ class Scheduler:
         """Begins without sequences.
 
         Args:
-          pool: where pages come from.
+          cache: where pages come from.
           max_batch: sequences of one step.
           max_tokens: tokens of one step.
           max_scored: scores of one step; default: one a sequence.
           prefix_cache: beginnings of prompts that are in pages already are not computed again.
           draft_model: guesses how answers go on; None: those that guess do so for themselves.
         """
-        self.pool = pool
+        self.cache = cache
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.chunk = max_tokens  # of prompts, where others decode at the same time
         self.draft_price = 0.0  # the time of a guess in a step, as a share of the step's
@@ -132,7 +132,7 @@ class Scheduler:
             draft = drafts.get(id(sequence), [])
             tokens = sequence.tokens[first:last] + draft
             answering = first >= len(sequence.request.prompt)
-            step.work.append(Work(tokens, first, sequence.pages, scored + len(draft), len(draft), answering))
+            step.work.append(Work(tokens, first, sequence.held.pages, scored + len(draft), len(draft), answering))
         return step
 
     def done(self, step: Step) -> None:
@@ -148,10 +148,7 @@ class Scheduler:
 
     def _advance(self, sequence: Sequence, count: int) -> None:
         sequence.computed += count
-        full = sequence.computed // self.pool.page_tokens
-        if self._prefix_cache and full > sequence.registered:
-            self.pool.register(sequence.pages, sequence.tokens, sequence.registered, full)
-            sequence.registered = full
+        self.cache.advance(sequence.held, sequence.tokens, sequence.computed, self._prefix_cache)
 
     def _drafts(self, decoding: list[Sequence], most: int) -> dict[int, list[int]]:
         """Guesses for sequences that decode, by id; they take no pages from anybody."""
@@ -161,7 +158,7 @@ class Scheduler:
         for sequence in decoding:
             if sequence.drafts is None or sequence.state is not State.RUNNING:
                 continue
-            in_pages = len(sequence.pages) * self.pool.page_tokens - sequence.computed - 1
+            in_pages = self.cache.room(sequence.held) - sequence.computed - 1
             rooms.append((sequence, min(in_pages, sequence.request.max_tokens - sequence.generated - 1)))
         if self._draft_model is not None:
             each = most // max(len(rooms), 1)
@@ -179,34 +176,27 @@ class Scheduler:
         while self.waiting and len(self.running) < self.max_batch and limit > 0:
             sequence = self.waiting[0]
             most = sequence.scores_from  # what is scored is computed
-            found = self.pool.match(sequence.tokens, most) if self._prefix_cache else []
-            size = self.pool.page_tokens
-            needed = -(-len(sequence.tokens) // size) - len(found)
+            held = sequence.held
+            if self._prefix_cache:
+                self.cache.match(held, sequence.tokens, most)
             # One page more for each that runs, or it would soon be in the way of those before it.
-            if self.running and needed + len(self.running) > self.pool.available:
-                self.pool.release(found)
+            if self.running and not self.cache.has_room(held, len(sequence.tokens), self.max_tokens, len(self.running)):
+                self.cache.release(held)
                 return
             self.waiting.pop(0)
-            sequence.pages = found
-            sequence.computed = len(found) * size
-            sequence.registered = len(found)
+            sequence.computed = held.registered * self.cache.page_tokens
             sequence.state = State.RUNNING
             self.running.append(sequence)
             self.running.sort(key=lambda s: s.order)
             stats = sequence.request.stats
             if self._prefix_cache:
-                self.pool.count(len(sequence.tokens), sequence.computed)
+                self.cache.count(len(sequence.tokens), sequence.computed)
             if sequence.index == 0 and not stats.preemptions:
                 stats.cached_tokens = sequence.computed
 
     def _grow(self, sequence: Sequence, count: int, work: dict[int, tuple[Sequence, int]]) -> bool:
         """Gives a sequence pages for `count` tokens more; False: it had to give back its own."""
-        wanted = -(-(sequence.computed + count) // self.pool.page_tokens)
-        while len(sequence.pages) < wanted:
-            page = self.pool.allocate()
-            if page is not None:
-                sequence.pages.append(page)
-                continue
+        while not self.cache.grow(sequence.held, sequence.computed, sequence.computed + count):
             victim = max(self.running, key=lambda s: s.order)
             work.pop(id(victim), None)
             self._preempt(victim)
@@ -223,9 +213,8 @@ class Scheduler:
     def _give_back(self, sequence: Sequence) -> None:
         if self._draft_model is not None:
             self._draft_model.forget(sequence)
-        self.pool.release(sequence.pages)
-        sequence.pages = []
-        sequence.computed = sequence.registered = 0
+        self.cache.release(sequence.held)
+        sequence.computed = 0
 
 
 def _shares(wanted: list[int], room: int) -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thresher.llm.kv_cache import Held
+
 _SIZES = (4, 3, 2)  # of what is looked for, the longest first
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 256
 _MEMORY = 16.0  # how many guesses back acceptance is remembered
@@ -82,11 +84,11 @@ class ModelDrafts(Drafts):
     Attributes:
       tokens: whose keys and values are in `pages`.
       same: how many of them are known to be those of the answer.
-      pages: of the smaller model.
+      held: pages of the smaller model.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.tokens: list[int] = []
         self.same = 0
-        self.pages: list[int] = []
+        self.held = Held()

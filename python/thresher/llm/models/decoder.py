@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from thresher import _engine
 from thresher.llm.formats import StoredTensor
+from thresher.llm.layer_groups import LayerGroup
 from thresher.llm.models import rope
 from thresher.llm.models.checkpoint import Checkpoint
 from thresher.llm.models.config import ModelConfig, Rope
@@ -52,11 +53,20 @@ class Decoder(Checkpoint):
         self.max_positions = max_positions
         self._ropes: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = {}
 
-    def body(self, tokens: int, sequences: int, table_width: int, pages: Sequence[int], cache: str) -> _engine.Graph:
+    def body(
+        self,
+        tokens: int,
+        sequences: int,
+        table_width: int,
+        pages: Sequence[int],
+        cache: str,
+        groups: Sequence[LayerGroup] | None = None,
+    ) -> _engine.Graph:
         """The layers, up to the last norm.
 
-        Inputs are tokens, positions and slots (i32 [tokens]), starts (i32 [sequences + 1]), lengths (i32 [sequences]),
-        tables (i32 [sequences, table_width]) and one state a layer; the output is f32 [tokens, hidden size].
+        Inputs are tokens and positions (i32 [tokens]), per group of layers slots (i32 [tokens]), starts
+        (i32 [sequences + 1]), lengths (i32 [sequences]), per group tables (i32 [sequences, table_width]), and one state
+        a layer; the output is f32 [tokens, hidden size].
 
         Args:
           tokens: how many tokens a step has.
@@ -64,15 +74,18 @@ class Decoder(Checkpoint):
           table_width: how many pages each may have.
           pages: per layer how many pages there are.
           cache: how they hold it: f32, bf16, f16, or in blocks of q8_0 or q4_0.
+          groups: layers that have the same pages of a sequence; default: all.
         """
         build = _Layers(self, tokens)
         config, graph = self.config, build.graph
         ids = graph.input("tokens", "i32", [tokens])
         positions = graph.input("positions", "i32", [tokens])
-        slots = graph.input("slots", "i32", [tokens])
+        group_of = {layer: n for n, group in enumerate(groups or ()) for layer in group.layers}
+        ends = ["", *(f".{number}" for number in range(1, len(groups or ())))]
+        slots = [graph.input(f"slots{end}", "i32", [tokens]) for end in ends]
         starts = graph.input("starts", "i32", [sequences + 1])
         lengths = graph.input("lengths", "i32", [sequences])
-        tables = graph.input("tables", "i32", [sequences, table_width])
+        tables = [graph.input(f"tables{end}", "i32", [sequences, table_width]) for end in ends]
         states = [
             graph.state(f"kv.{layer}", cache, [count, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size])
             for layer, count in enumerate(pages)
@@ -95,7 +108,8 @@ class Decoder(Checkpoint):
                     build.add("embedding", graph.constant(f"sin.{number}", sin, True), positions),
                 )
             build.module = f"layers.{layer}"
-            batch = _Batch(slots, starts, lengths, tables)
+            group = group_of.get(layer, 0)
+            batch = _Batch(slots[group], starts, lengths, tables[group])
             turn = None if own is None else (*angles[id(own)], own.interleaved)
             y = build.attention(layer, build.norm(x, "attention_norm", layer), states[layer], turn, batch)
             if config.post_norms:
