@@ -473,6 +473,33 @@ def weights() -> dict[str, bytes]:
     }
 
 
+# Lines of a recording; @NAME is the digest of a file that the target has made (tests/fuzz/recording_files.h).
+_RECORDED = [
+    "thresher recording 1",
+    "model a small one",
+    "precision fp32",
+    "step_tokens 16",
+    "exact 1",
+    "layout @layout",
+    "source @weights.bin weights.bin",
+    "parts parts.bin",
+    "part 0123456789abcdef0123456789abcdef @part 64 64",
+    "constants @constants.bin constants.bin",
+    "constant 0 0 112 table",
+    "constant 1 16 16 scale",
+    *(f"graph {part} {rows} @{part}.{rows} {part}.{rows}" for part in ("body", "head") for rows in (1, 2, 3, 5)),
+    "request 0.000000 2 3 5 6 1 2 3",
+    "request 0.250000 1 1 4 0",
+    "end",
+]
+RECORDINGS = {
+    "whole": _RECORDED,
+    "cut": _RECORDED[:-2],
+    "absurd": [line.replace("request 0.250000 1 1", "request 0 1048576 1") for line in _RECORDED],
+    "elsewhere": [line.replace("constants.bin constants.bin", "constants.bin /dev/zero") for line in _RECORDED],
+}
+
+
 def seeds() -> Iterator[tuple[str, bytes]]:
     """Paths below the folder of the corpus, and the bytes of the files there."""
     for name, graph in GRAPHS.items():
@@ -485,6 +512,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
             yield f"{target}/{name.replace(' ', '_')}.txt", content.encode()
     for name, parts in MACHINES.items():
         yield f"machine_files/{name.replace(' ', '_')}.txt", "\n---\n".join(parts).encode()
+    for name, lines in RECORDINGS.items():
+        yield f"recording/{name}.txt", "".join(f"{line}\n" for line in lines).encode()
     yield "json_text/number.hex", digits(struct.pack("<d", -1.5e300))
     yield "model_file/block.hex", digits(model_file())
     yield "model_file/many.hex", digits(model_file(many=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -13,8 +14,8 @@ import pytest
 from small_decoder import write_decoder
 from typer.testing import CliRunner
 
-from thresher import cache
-from thresher.llm import packed_weights
+from thresher import cache, whole_file
+from thresher.llm import packed_weights, recording
 from thresher.llm.recording import Load, record
 
 PROGRAM = "bin/model_stress_test"
@@ -63,6 +64,12 @@ def changed(folder, begin, change):
     place = next(i for i, line in enumerate(lines) if line.startswith(begin))
     lines[place] = change(lines[place])
     path.write_text("\n".join(lines) + "\n")
+
+
+def a_graph(folder):
+    """One of the files that a recording names."""
+    (found,) = Path(folder).glob("head.7.*.graph")
+    return found
 
 
 @pytest.mark.parametrize(
@@ -120,7 +127,10 @@ def test_without_a_cache_weights_are_packed(program, model, tmp_path):
         (lambda folder, _: changed(folder, "step_tokens", lambda line: "steps 5"), "expected a line of another kind"),
         (lambda folder, _: changed(folder, "graph body 1 ", lambda line: "exact 1"), "the graph body at one row"),
         (lambda folder, _: changed(folder, "part ", lambda line: line + "0000000"), "expected a place within"),
-        (lambda folder, _: (folder / "head.7.graph").write_text("graph 1\nreturn %9\n"), "head.7.graph: "),
+        (lambda folder, _: changed(folder, "end", lambda _: ""), "expected a line of another kind, got ''"),
+        (lambda folder, _: changed(folder, "end", lambda _: "exact 1"), "it was cut short"),
+        (lambda folder, _: a_graph(folder).write_text("graph 1\nreturn %9\n"), ".graph: expected contents of digest"),
+        (lambda folder, _: a_graph(folder).unlink(), ".graph: expected a file that can be read"),
         (lambda _, model: (model / "model.safetensors").write_bytes(b"other"), "expected contents of digest"),
         (lambda _, model: (model / "model.safetensors").unlink(), "expected a file that can be read"),
     ],
@@ -131,6 +141,36 @@ def test_what_does_not_fit_is_named(program, model, tmp_path, spoil, text):
     code, found, error = run(program, tmp_path / "load")
     assert (code, found) == (2, None)
     assert text in error
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_recording_that_is_not_ended_leaves_the_old_one(model, tmp_path, monkeypatch, after):
+    """As when the process is killed between any two files."""
+    folder = tmp_path / "load"
+    small = Load(requests=2, prompt_tokens=9, output_tokens=5)
+    record(model, folder, small, weights="q8_0")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    written = []
+
+    class KilledError(Exception):
+        pass
+
+    def writing(path, **options):
+        if len(written) == after:
+            raise KilledError
+        written.append(path)
+        return whole_file.writing(path, **options)
+
+    monkeypatch.setattr(recording, "writing", writing)
+    with pytest.raises(KilledError):
+        record(model, folder, dataclasses.replace(small, prompt_tokens=90), weights="q4_0")
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    monkeypatch.undo()
+    monkeypatch.setattr(packed_weights, "_LEAST_BYTES", 0)
+    record(model, folder, dataclasses.replace(small, prompt_tokens=90), weights="q4_0")
+    text = (folder / "recording").read_text()
+    assert all(path.name in text for path in folder.iterdir() if path.name != "recording"), "what it replaced is gone"
+    assert not any(path.name.endswith(whole_file.SUFFIX) for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("arguments", [[], ["--rate", "x", "load"], ["--rate"], ["--other", "load"], ["a", "b"]])

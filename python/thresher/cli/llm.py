@@ -287,7 +287,7 @@ def _quantize_report(
 
 def _record(
     model: Model,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made, or written over.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made; a recording in it is replaced.")],
     requests: Annotated[int, typer.Option("--requests", metavar="N", min=1, help="How many.")] = 16,
     prompt: Annotated[int, typer.Option("--prompt", metavar="N", min=1, help="Tokens of the longest prompt.")] = 128,
     output: Annotated[int, typer.Option("--output", metavar="N", min=1, help="Tokens of each answer.")] = 32,

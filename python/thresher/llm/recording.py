@@ -18,6 +18,7 @@ from thresher.llm.formats import MappedFile
 from thresher.llm.formats.tensors import BLOCKS
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.packed_weights import PackedWeights
+from thresher.whole_file import writing
 
 _SIZES = (1, 7, 11, 13, 20, 37)  # tokens of the graphs; from the second on they tell what those between are
 _ALIGNMENT = 64
@@ -59,7 +60,7 @@ def record(
 
     Args:
       model: a Hugging Face folder or a GGUF file, which has to stay where it is.
-      folder: is made, or written over.
+      folder: is made; a recording that it holds is replaced when the new one is whole.
       load: the requests.
       precision: as of LLM, and so are the others.
       weights: how matrices are kept.
@@ -103,13 +104,19 @@ def record(
     lines += _weights(place, graphs, loaded.files, packed)
     for part, sizes in graphs.items():
         for size, graph in sizes.items():
-            name = f"{part}.{size}.graph"
-            (place / name).write_text(graph.text(digests=False), encoding="utf-8")
-            lines.append(f"graph {part} {size} {name}")
+            text = np.frombuffer(graph.text(digests=False).encode(), np.uint8)
+            lines.append(f"graph {part} {size} {_write(place, f'{part}.{size}', '.graph', text)}")
     for at, prompt, output in zip(times, prompts, outputs, strict=True):
         answer = output.completions[0].token_ids
         lines.append(" ".join(map(str, ["request", f"{at:.6f}", len(prompt), len(answer), *prompt, *answer])))
-    (place / "recording").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines.append("end")
+    # The other files have names of their own in every recording: what this one names is there, whole, at any time.
+    with writing(place / "recording") as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+    named = {line.rpartition(" ")[2] for line in lines}
+    for old in (*place.glob("*.graph"), *place.glob("constants.*.bin")):
+        if old.name not in named:
+            old.unlink()
 
 
 def _requests(load: Load, vocabulary: int) -> tuple[list[list[int]], list[float]]:
@@ -163,9 +170,17 @@ def _weights(
             end += len(data) + padding
         named.append(f"constant {found[0]} {found[1]} {len(data)} {name}")
     content = np.concatenate(others) if others else np.zeros(0, np.uint8)
-    content.tofile(place / "constants.bin")
-    lines.append(f"constants {_engine.digests([content])[0]} constants.bin")
+    lines.append(f"constants {_write(place, 'constants', '.bin', content)}")
     return [*lines, *named]
+
+
+def _write(place: Path, kind: str, suffix: str, content: npt.NDArray[np.uint8]) -> str:
+    """Writes a file that is named after its contents; gives their digest and the name."""
+    (digest,) = _engine.digests([content])
+    name = f"{kind}.{digest[:16]}{suffix}"
+    with writing(place / name) as file:
+        file.write(content.data)
+    return f"{digest} {name}"
 
 
 def _place_in(files: tuple[MappedFile, ...], data: npt.NDArray[np.uint8]) -> tuple[int, int] | None:

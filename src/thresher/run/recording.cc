@@ -5,9 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -23,64 +22,109 @@ namespace {
 constexpr std::string_view kFirstLine = "thresher recording 1";
 constexpr const char* kAgain = "; record the load again";
 constexpr size_t kAlignment = 64;
+constexpr size_t kShownLetters = 80;  // of a line, in messages
+constexpr size_t kPieceBytes = size_t{4} << 20;
 constexpr int64_t kMostTokens = int64_t{1} << 20;  // of a request
+constexpr int64_t kMostRows = int64_t{1} << 20;    // of a graph or a step
 
-Result<Recording::Bytes> MapFile(const std::string& path) {
-  const auto failed = [&path] {
-    return InvalidArgument(path + ": expected a file that can be read, got: " + std::generic_category().message(errno) +
-                           kAgain);
-  };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return failed();
-  struct stat found = {};
-  void* mapped = MAP_FAILED;
-  size_t size = 0;
-  if (fstat(fd, &found) == 0) {
-    size = static_cast<size_t>(found.st_size);
-    if (size > 0) mapped = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+// An open file that has an end: neither a folder nor a device.
+class OpenFile {
+ public:
+  static Result<OpenFile> Open(const std::string& path) {
+    OpenFile file(path, open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe has nobody to wait for
+    struct stat found = {};
+    if (file.fd_ < 0 || fstat(file.fd_, &found) != 0) return file.Failed();
+    if (!S_ISREG(found.st_mode)) return InvalidArgument(path + ": expected a file, got something else" + kAgain);
+    file.size_ = static_cast<size_t>(found.st_size);
+    return file;
   }
-  const bool empty = S_ISREG(found.st_mode) && size == 0;
-  const Status status = mapped == MAP_FAILED && !empty ? failed() : Status::Ok();
-  close(fd);
-  if (empty) return Recording::Bytes{};
-  THRESHER_TRY(status);
-  madvise(mapped, size, MADV_HUGEPAGE);  // the system may have none
-  const std::shared_ptr<const void> owner(mapped, [size](const void* p) { munmap(const_cast<void*>(p), size); });
-  return Recording::Bytes{{static_cast<const std::byte*>(mapped), size}, owner};
-}
+  OpenFile(OpenFile&& other) noexcept
+      : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+  OpenFile& operator=(OpenFile&&) = delete;
+  ~OpenFile() {
+    if (fd_ >= 0) close(fd_);
+  }
 
-// The digest of a file that is read, not looked at through a mapping: what only names weights need not be in memory.
-Result<Digest> DigestOf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> piece(size_t{4} << 20);
-  Hasher hasher;
-  while (file) {
-    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    hasher.Add(piece.data(), static_cast<size_t>(file.gcount()));
+  // What is in it, by pieces.
+  template <class Take>
+  Status Read(const Take& take) const {
+    std::vector<char> piece(std::min(size_, kPieceBytes));
+    for (size_t at = 0; at < size_;) {
+      const ssize_t count = pread(fd_, piece.data(), std::min(piece.size(), size_ - at), static_cast<off_t>(at));
+      if (count <= 0) return Failed();
+      take(piece.data(), static_cast<size_t>(count));
+      at += static_cast<size_t>(count);
+    }
+    return Status::Ok();
   }
-  if (!file.eof()) return InvalidArgument(path + ": expected a file that can be read to its end" + kAgain);
-  return hasher.Finish();
+
+  // The digest of what is read, not looked at through a mapping: what only names weights need not be in memory.
+  Status Expect(const Digest& wanted) const {
+    Hasher hasher;
+    THRESHER_TRY(Read([&hasher](const char* data, size_t size) { hasher.Add(data, size); }));
+    const Digest found = hasher.Finish();
+    if (found == wanted) return Status::Ok();
+    return InvalidArgument(path_ + ": expected contents of digest " + ToHex(wanted) + ", got " + ToHex(found) + kAgain);
+  }
+
+  Result<Recording::Bytes> Map() const {
+    if (size_ == 0) return Recording::Bytes{};
+    void* const mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd_, 0);
+    if (mapped == MAP_FAILED) return Failed();
+    madvise(mapped, size_, MADV_HUGEPAGE);  // the system may have none
+    const size_t size = size_;
+    const std::shared_ptr<const void> owner(mapped, [size](const void* p) { munmap(const_cast<void*>(p), size); });
+    return Recording::Bytes{{static_cast<const std::byte*>(mapped), size}, owner};
+  }
+
+ private:
+  OpenFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  Status Failed() const {
+    return InvalidArgument(
+        path_ + ": expected a file that can be read, got: " + std::generic_category().message(errno) + kAgain);
+  }
+
+  std::string path_;
+  int fd_;
+  size_t size_ = 0;
+};
+
+Result<std::string> TextOf(const OpenFile& file) {
+  std::string text;
+  THRESHER_TRY(file.Read([&text](const char* data, size_t size) { text.append(data, size); }));
+  return text;
 }
 
 class Reader {
  public:
   explicit Reader(std::string folder) : folder_(std::move(folder)) {}
 
-  Result<Recording> Read() {
+  Result<Recording> Read(std::string_view text) {
     const std::string path = folder_ + "/recording";
-    std::ifstream file(path);
-    std::string line;
-    if (!std::getline(file, line) || line != kFirstLine) {
-      return InvalidArgument(path + ": expected a first line '" + std::string(kFirstLine) +
-                             "', got none; name a folder that `thresher llm record` wrote");
-    }
-    for (int number = 2; std::getline(file, line); ++number) {
+    bool begun = false, ended = false;
+    for (int number = 1; !text.empty(); ++number) {
+      const size_t end = text.find('\n');
+      const std::string line(text.substr(0, end));
+      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+      if (number == 1) {
+        begun = line == kFirstLine;
+        if (!begun) break;
+        continue;
+      }
+      if (ended) return InvalidArgument(path + ": expected nothing behind the line 'end', got more" + kAgain);
       const Status status = ReadLine(line);
       if (!status.ok()) {
         return Status(status.code(), path + ", line " + std::to_string(number) + ": " + status.message());
       }
+      ended = line == "end" && end != std::string_view::npos;
     }
-    THRESHER_TRY(MakeGraphs());
+    if (!begun) {
+      return InvalidArgument(path + ": expected a first line '" + std::string(kFirstLine) +
+                             "', got none; name a folder that `thresher llm record` wrote");
+    }
+    if (!ended) return InvalidArgument(path + ": expected a last line 'end', got none: it was cut short" + kAgain);
+    const Status made = MakeGraphs();
+    if (!made.ok()) return Status(made.code(), path + ": " + made.message());
     if (made_.step_tokens < 1 || made_.requests.empty()) {
       return InvalidArgument(path + ": expected step_tokens and requests, got none" + kAgain);
     }
@@ -88,7 +132,13 @@ class Reader {
   }
 
  private:
-  // A number of a line; below 0: none.
+  struct Sample {
+    int64_t rows = 0;
+    Digest digest;
+    std::string path;
+  };
+
+  // A number of a line.
   template <class T>
   static bool Next(std::istringstream& words, T* number) {
     return static_cast<bool>(words >> *number);
@@ -118,7 +168,7 @@ class Reader {
     } else if (kind == "precision") {
       made_.precision = Rest(words);
     } else if (kind == "step_tokens") {
-      good = Next(words, &made_.step_tokens);
+      good = Next(words, &made_.step_tokens) && made_.step_tokens > 0 && made_.step_tokens <= kMostRows;
     } else if (kind == "exact") {
       good = Next(words, &made_.exact);
     } else if (kind == "layout") {
@@ -130,17 +180,17 @@ class Reader {
     } else if (kind == "constant") {
       return ReadConstant(words);
     } else if (kind == "graph") {
-      Sample sample;
-      std::string part;
-      good = static_cast<bool>(words >> part) && Next(words, &sample.rows);
-      sample.path = PathOf(Rest(words));
-      samples_[part].push_back(std::move(sample));
+      return ReadSample(words);
     } else if (kind == "request") {
       return ReadRequest(words);
+    } else if (line == "end") {
+      return Status::Ok();
     } else {
-      return InvalidArgument("expected a line of another kind, got '" + kind + "'" + kAgain);
+      return InvalidArgument("expected a line of another kind, got '" + kind.substr(0, kShownLetters) + "'" + kAgain);
     }
-    return good ? Status::Ok() : InvalidArgument("expected a number, got '" + line + "'" + kAgain);
+    return good
+               ? Status::Ok()
+               : InvalidArgument("expected a number that can be, got '" + line.substr(0, kShownLetters) + "'" + kAgain);
   }
 
   Status ReadFile(const std::string& kind, std::istringstream& words) {
@@ -149,16 +199,35 @@ class Reader {
     if (!digest) return InvalidArgument("expected a digest of 32 hexadecimal digits" + std::string(kAgain));
     if (kind == "parts") {
       if (!same_layout_) return Status::Ok();  // another instruction set: weights are packed here
-      THRESHER_ASSIGN(parts_, MapFile(path));
+      THRESHER_ASSIGN(const OpenFile file, OpenFile::Open(path));
+      THRESHER_ASSIGN(parts_, file.Map());
       return Status::Ok();
     }
-    THRESHER_ASSIGN(const Digest found, DigestOf(path));
-    if (found != *digest) {
-      return InvalidArgument(path + ": expected contents of digest " + ToHex(*digest) + ", got " + ToHex(found) +
-                             kAgain);
-    }
-    THRESHER_ASSIGN(files_.emplace_back(), MapFile(path));
+    THRESHER_ASSIGN(const OpenFile file, OpenFile::Open(path));
+    THRESHER_TRY(file.Expect(*digest));
+    THRESHER_ASSIGN(files_.emplace_back(), file.Map());
     if (kind == "source") made_.sources.push_back({files_.back(), *digest});
+    return Status::Ok();
+  }
+
+  Status ReadSample(std::istringstream& words) {
+    std::string part;
+    Sample sample;
+    if (!(words >> part) || !Next(words, &sample.rows) || sample.rows < 1 || sample.rows > kMostRows) {
+      return InvalidArgument("expected a part of the model and a number of rows" + std::string(kAgain));
+    }
+    const std::optional<Digest> digest = NextDigest(words);
+    if (!digest) return InvalidArgument("expected a digest of 32 hexadecimal digits" + std::string(kAgain));
+    sample.digest = *digest;
+    sample.path = PathOf(Rest(words));
+    std::vector<Sample>& all = samples_[part];
+    for (const Sample& other : all) {
+      if (other.rows == sample.rows) {
+        return InvalidArgument("expected each number of rows once, got " + std::to_string(sample.rows) + " again" +
+                               kAgain);
+      }
+    }
+    all.push_back(std::move(sample));
     return Status::Ok();
   }
 
@@ -205,19 +274,24 @@ class Reader {
       return InvalidArgument("expected a time, and how many tokens prompt and answer have" + std::string(kAgain));
     }
     for (const auto& [tokens, count] : {std::pair{&request.prompt, prompt}, std::pair{&request.answer, answer}}) {
-      tokens->resize(static_cast<size_t>(count));
-      for (int32_t& token : *tokens) {
-        if (!Next(words, &token))
+      for (int64_t i = 0; i < count; ++i) {  // as many as there are: a number alone takes no memory
+        int32_t token = 0;
+        if (!Next(words, &token)) {
           return InvalidArgument("expected more tokens, got the line's end" + std::string(kAgain));
+        }
+        tokens->push_back(token);
       }
     }
+    if (!Rest(words).empty()) return InvalidArgument("expected no more tokens, got some" + std::string(kAgain));
     made_.requests.push_back(std::move(request));
     return Status::Ok();
   }
 
-  Result<Graph> ReadGraph(const std::string& path) const {
-    std::ifstream file(path, std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  Result<Graph> ReadGraph(const Sample& sample) const {
+    const std::string& path = sample.path;
+    THRESHER_ASSIGN(const OpenFile file, OpenFile::Open(path));
+    THRESHER_TRY(file.Expect(sample.digest));
+    THRESHER_ASSIGN(const std::string text, TextOf(file));
     const auto resolve = [this](const ConstantRequest& wanted) -> Result<Constant> {
       const auto found = constants_.find(wanted.name);
       Value value;
@@ -241,7 +315,7 @@ class Reader {
       std::optional<Graph> one;
       std::vector<std::pair<int64_t, Graph>> many;
       for (const Sample& sample : samples_[part]) {
-        THRESHER_ASSIGN(Graph graph, ReadGraph(sample.path));
+        THRESHER_ASSIGN(Graph graph, ReadGraph(sample));
         if (sample.rows == 1) {
           one = std::move(graph);
         } else {
@@ -249,7 +323,7 @@ class Reader {
         }
       }
       if (!one || many.empty()) {
-        return InvalidArgument(folder_ + ": expected the graph " + part + " at one row and at several, got " +
+        return InvalidArgument(std::string("expected the graph ") + part + " at one row and at several, got " +
                                std::to_string(samples_[part].size()) + " graphs" + kAgain);
       }
       std::vector<GraphFamily::Sample> samples;
@@ -260,11 +334,6 @@ class Reader {
     }
     return Status::Ok();
   }
-
-  struct Sample {
-    int64_t rows = 0;
-    std::string path;
-  };
 
   const std::string folder_;
   Recording made_;
@@ -277,6 +346,14 @@ class Reader {
 
 }  // namespace
 
-Result<Recording> ReadRecording(const std::string& folder) { return Reader(folder).Read(); }
+Result<Recording> ParseRecording(std::string_view text, const std::string& folder) { return Reader(folder).Read(text); }
+
+Result<Recording> ReadRecording(const std::string& folder) {
+  const std::string path = folder + "/recording";
+  if (access(path.c_str(), F_OK) != 0) return ParseRecording("", folder);
+  THRESHER_ASSIGN(const OpenFile file, OpenFile::Open(path));
+  THRESHER_ASSIGN(const std::string text, TextOf(file));
+  return ParseRecording(text, folder);
+}
 
 }  // namespace thresher

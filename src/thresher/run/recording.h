@@ -1,7 +1,18 @@
 // A load of a language model as `thresher llm record` writes it: a folder with graphs, requests and the answers that
 // they got, and the places of the model's weights and of its packed weights in the cache.
 //
-// The file "recording" has a line for each thing, words apart by blanks, names and paths last; docs/llm.md lists them.
+// The file "recording" has a line for each thing, words apart by blanks, names and paths last:
+//   thresher recording 1
+//   model NAME; precision NAME; step_tokens N; exact 0|1
+//   layout DIGEST                       how packed weights lie
+//   source DIGEST FILE                  of the model, which constants are parts of; numbered from 0
+//   constants DIGEST FILE               the rest of them; the next number
+//   constant NUMBER OFFSET BYTES NAME   where one lies
+//   parts FILE                          of the cache, with packed weights
+//   part NAME DIGEST OFFSET BYTES
+//   graph body|head ROWS DIGEST FILE
+//   request SECONDS P A ...             P tokens of a prompt and A of its answer
+//   end
 #pragma once
 
 #include <cstddef>
@@ -10,6 +21,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "thresher/base/status.h"
@@ -56,5 +68,8 @@ struct Recording {
 
 // Reads a folder. Files are compared with the digests that stand in it: what has changed since is named.
 Result<Recording> ReadRecording(const std::string& folder);
+
+// The same of what the file "recording" in a folder says.
+Result<Recording> ParseRecording(std::string_view text, const std::string& folder);
 
 }  // namespace thresher
