@@ -37,6 +37,7 @@ PASS_SWITCHES: dict[str, tuple[str, ...]] = {
         "attention_recognition",
         "norm_recognition",
         "norm_fusion",
+        "product_motion",
         "projection_merge",
         "pointwise_fusion",
     ),
@@ -54,8 +55,8 @@ class CompilerConfig:
       target: what runs the model: "cpu", "cuda" (an NVIDIA GPU; tensors of the host are copied to the first one and
         back), or None for the device where its tensors are.
       optimization_level: "O0" (no passes) to "O3" (all of them).
-      fusion: join linear, bias, activation and residual, projections of one tensor, norms, element-wise operators;
-        recognise attention.
+      fusion: join linear, bias, activation and residual, projections of one tensor, products of products, norms,
+        element-wise operators; recognise attention.
       constant_folding: compute once what depends on constants only.
       layout: move reshapes and permutes so that they meet and cancel.
       dead_code: drop what no output needs.

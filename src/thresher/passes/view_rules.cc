@@ -115,6 +115,13 @@ Result<ValueId> SimplifySlice(RuleRewriter& r, const Operation& op) {
   return all ? x : kNoValue;
 }
 
+// resize to the sizes x has.
+Result<ValueId> SimplifyResize(RuleRewriter& r, const Operation& op) {
+  if (op.op != "resize") return kNoValue;
+  const Dims shape = r.shape(op.inputs[0]);
+  return Dims(shape.begin() + 1, shape.end() - 1) == GetAttr<Dims>(op.attrs, "size", {}) ? op.inputs[0] : kNoValue;
+}
+
 // select from a dimension of size 1.
 Result<ValueId> SimplifySelect(RuleRewriter& r, const Operation& op) {
   if (op.op != "select") return kNoValue;
@@ -217,8 +224,8 @@ Result<ValueId> SimplifyIndex(RuleRewriter& r, const Operation& op) {
 
 std::span<const RuleRewriter::Rule> ViewRules() {
   static constexpr RuleRewriter::Rule kRules[] = {SimplifyReshape, SimplifyPermute, SimplifyExpand, SimplifyCast,
-                                                  SimplifySlice,   SimplifySelect,  SimplifyCat,    DropNeutral,
-                                                  HoistExpand,     SimplifyIndex};
+                                                  SimplifySlice,   SimplifyResize,  SimplifySelect, SimplifyCat,
+                                                  DropNeutral,     HoistExpand,     SimplifyIndex};
   return kRules;
 }
 
