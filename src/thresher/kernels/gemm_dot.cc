@@ -98,7 +98,11 @@ void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
   RowCodes codes[kRows] = {};
   for (size_t block = begin; block < end; block += kRows) {
     const size_t rows = std::min(kRows, end - block);
-    for (size_t r = 0; r < rows; ++r) codes[r] = RowCodes(RangeOf(args.x + (block + r) * ldx, k));
+    size_t found = 0;
+    for (; found + kCodedRows <= rows; found += kCodedRows) {
+      FindRowCodes(args.x + (block + found) * ldx, ldx, k, codes + found);
+    }
+    for (; found < rows; ++found) codes[found] = RowCodes(RangeOf(args.x + (block + found) * ldx, k));
     for (size_t r = 0; r < rows; ++r) {
       const size_t i = block + r;
       uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
@@ -106,7 +110,7 @@ void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
       args.zero[i] = codes[r].StoredZero();
       if (codes[r].finite) StoreRow(args.x + i * ldx, k, codes[r], row);
       const size_t used = codes[r].finite ? k * Int8Dot::kRowBytes : 0;
-      std::memset(row + used, 0, stride - used);
+      if (used < stride) std::memset(row + used, 0, stride - used);
     }
   }
 }

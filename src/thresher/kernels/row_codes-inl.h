@@ -50,12 +50,18 @@ struct CodeRange {
   bool finite() const { return high - low <= std::numeric_limits<float>::max(); }
 };
 
-HWY_INLINE CodeRange RangeOf(const float* HWY_RESTRICT x, size_t k) {
+// What the range of some numbers follows from, lane by lane.
+struct LaneRanges {
+  hn::Vec<TileTag> min, max;
+  hn::Vec<TileTag> odd;  // NaN with a NaN or an infinity, else 0
+};
+
+HWY_INLINE LaneRanges LaneRangesOf(const float* HWY_RESTRICT x, size_t k) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
   auto min = hn::Zero(d), min2 = hn::Zero(d);
   auto max = hn::Zero(d), max2 = hn::Zero(d);
-  auto odd = hn::Zero(d);  // becomes NaN with a NaN or an infinity
+  auto odd = hn::Zero(d);
   size_t j = 0;
   for (; j + 2 * lanes <= k; j += 2 * lanes) {
     const auto v = hn::LoadU(d, x + j);
@@ -72,10 +78,16 @@ HWY_INLINE CodeRange RangeOf(const float* HWY_RESTRICT x, size_t k) {
     max = hn::Max(max, v);
     odd = hn::MulAdd(v, hn::Zero(d), odd);
   }
-  if (hn::ReduceSum(d, odd) != 0.0f) {  // NaN is not 0 either
-    return {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()};
-  }
-  return {hn::ReduceMin(d, hn::Min(min, min2)), hn::ReduceMax(d, hn::Max(max, max2))};
+  return {hn::Min(min, min2), hn::Max(max, max2), odd};
+}
+
+constexpr CodeRange kNoRange = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()};
+
+HWY_INLINE CodeRange RangeOf(const float* HWY_RESTRICT x, size_t k) {
+  const TileTag d;
+  const LaneRanges ranges = LaneRangesOf(x, k);
+  if (hn::ReduceSum(d, ranges.odd) != 0.0f) return kNoRange;  // NaN is not 0 either
+  return {hn::ReduceMin(d, ranges.min), hn::ReduceMax(d, ranges.max)};
 }
 
 // How numbers are quantised: code = x / scale + zero, and whether all of them are finite.
@@ -96,6 +108,64 @@ struct RowCodes {
   // What is stored of it: what the stored numbers are relative to.
   int32_t StoredZero() const { return Int8Dot::kCentred ? 0 : zero - Int8Dot::kRowOffset; }
 };
+
+// Rows whose codes are found together.
+inline constexpr size_t kCodedRows = 4;
+
+// codes[i] = RowCodes(RangeOf(row i)), of kCodedRows rows that lie ldx apart. What is found of one row after the other
+// takes longer than reading it where rows are short.
+HWY_INLINE void FindRowCodes(const float* HWY_RESTRICT x, size_t ldx, size_t k, RowCodes* HWY_RESTRICT codes) {
+  const TileTag d;
+  const hn::FixedTag<float, kCodedRows> d4;
+  const hn::RebindToSigned<decltype(d4)> i4;
+  const hn::Repartition<uint64_t, decltype(d4)> pairs;
+  using V4 = hn::Vec<decltype(d4)>;
+  const size_t lanes = hn::Lanes(d);
+  static_assert(hn::MaxLanes(TileTag()) >= kCodedRows);
+  // Quarters of each row's lanes, joined; then element i of the results is of row i.
+  alignas(64) float lane_min[hn::MaxLanes(TileTag())], lane_max[hn::MaxLanes(TileTag())];
+  alignas(64) float row_min[kCodedRows * kCodedRows], row_max[kCodedRows * kCodedRows];
+  bool odd[kCodedRows];
+  for (size_t i = 0; i < kCodedRows; ++i) {
+    const LaneRanges ranges = LaneRangesOf(x + i * ldx, k);
+    odd[i] = !hn::AllTrue(d, hn::Eq(ranges.odd, hn::Zero(d)));
+    hn::Store(ranges.min, d, lane_min);
+    hn::Store(ranges.max, d, lane_max);
+    V4 min = hn::Load(d4, lane_min), max = hn::Load(d4, lane_max);
+    for (size_t lane = kCodedRows; lane < lanes; lane += kCodedRows) {
+      min = hn::Min(min, hn::Load(d4, lane_min + lane));
+      max = hn::Max(max, hn::Load(d4, lane_max + lane));
+    }
+    hn::Store(min, d4, row_min + i * kCodedRows);
+    hn::Store(max, d4, row_max + i * kCodedRows);
+  }
+  const auto joined = [&](const float* rows, auto join) HWY_ATTR {
+    const auto two = [&](const float* first) HWY_ATTR {
+      const V4 a = hn::Load(d4, first), b = hn::Load(d4, first + kCodedRows);
+      return hn::BitCast(pairs, join(hn::InterleaveLower(d4, a, b), hn::InterleaveUpper(d4, a, b)));
+    };
+    const auto a = two(rows), b = two(rows + 2 * kCodedRows);
+    return join(hn::BitCast(d4, hn::InterleaveLower(pairs, a, b)), hn::BitCast(d4, hn::InterleaveUpper(pairs, a, b)));
+  };
+  const V4 low = joined(row_min, [](V4 a, V4 b) HWY_ATTR { return hn::Min(a, b); });
+  const V4 high = joined(row_max, [](V4 a, V4 b) HWY_ATTR { return hn::Max(a, b); });
+  const V4 width = hn::Sub(high, low);
+  const V4 scale = hn::Div(width, hn::Set(d4, 255.0f));
+  const V4 inverse = hn::IfThenElseZero(hn::Ge(scale, hn::Set(d4, std::numeric_limits<float>::min())),
+                                        hn::Div(hn::Set(d4, 1.0f), scale));
+  alignas(16) float widths[kCodedRows], scales[kCodedRows], inverses[kCodedRows];
+  alignas(16) int32_t zeros[kCodedRows];
+  hn::Store(width, d4, widths);
+  hn::Store(scale, d4, scales);
+  hn::Store(inverse, d4, inverses);
+  hn::Store(hn::NearestInt(hn::Mul(hn::Neg(low), inverse)), i4, zeros);
+  for (size_t i = 0; i < kCodedRows; ++i) {
+    codes[i].finite = !odd[i] && widths[i] <= std::numeric_limits<float>::max();
+    codes[i].scale = scales[i];
+    codes[i].inverse = inverses[i];
+    codes[i].zero = codes[i].finite ? zeros[i] : 0;
+  }
+}
 
 HWY_INLINE void StoreRow(const float* HWY_RESTRICT x, size_t k, const RowCodes& codes, uint8_t* HWY_RESTRICT row) {
   const TileTag d;

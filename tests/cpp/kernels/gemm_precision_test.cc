@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -485,6 +486,45 @@ TEST(GemmPrecisionTest, ConvertedRowsAreTheNearestNumbers) {
           }
         }
       }
+    });
+  }
+}
+
+// Short rows share what is found of each; every one is what it is by itself.
+TEST(GemmPrecisionTest, RowsConvertedTogetherAreAsAlone) {
+  constexpr float kMost = std::numeric_limits<float>::max(), kInf = std::numeric_limits<float>::infinity();
+  const int64_t m = 19;
+  for (const int64_t k : {1, 3, 4, 8, 15, 16, 17, 31, 32, 33, 64, 100, 257}) {
+    const int64_t ldx = k + 3;
+    std::vector<float> x = RandomFloats(static_cast<size_t>(m * ldx), 8);
+    const auto at = [&](int64_t i, int64_t j) -> float& { return x[static_cast<size_t>(i * ldx + j % k)]; };
+    at(1, 2) = std::numeric_limits<float>::quiet_NaN();
+    at(2, k - 1) = kInf;
+    at(3, 0) = -kInf;
+    at(5, 0) = kMost;
+    at(5, k - 1) = -kMost;
+    for (int64_t j = 0; j < k; ++j) at(6, j) = 0.0f;
+    for (int64_t j = 0; j < k; ++j) at(7, j) = -std::abs(at(7, j)) - 1.0f;
+    for (int64_t j = 0; j < k; ++j) at(8, j) = std::abs(at(8, j)) + 1.0f;
+    for (int64_t j = 0; j < k; ++j) at(9, j) *= 1e-38f;
+    for (int64_t j = 0; j < k; ++j) at(10, j) = -0.0f;
+    at(11, k / 2) = kMost;
+    at(18, k / 2) = -kInf;
+    ForEachIsaAndPlainTiles([&] {
+      const Rows together(RowForm::kInt8, m, k, x.data(), ldx);
+      const size_t bytes = static_cast<size_t>(RowBytes(RowForm::kInt8, k));
+      for (int64_t i = 0; i < m; ++i) {
+        const Rows alone(RowForm::kInt8, 1, k, x.data() + i * ldx, ldx);
+        const auto row = static_cast<size_t>(i);
+        EXPECT_EQ(std::memcmp(together.bytes.data() + row * bytes, alone.bytes.data(), bytes), 0) << k << " " << i;
+        EXPECT_EQ(std::isnan(together.scale[row]), std::isnan(alone.scale[0])) << k << " " << i;
+        if (!std::isnan(alone.scale[0])) {
+          EXPECT_EQ(together.scale[row], alone.scale[0]) << k << " " << i;
+        }
+        EXPECT_EQ(together.zero[row], alone.zero[0]) << k << " " << i;
+      }
+      EXPECT_TRUE(std::isnan(together.scale[1]) && std::isnan(together.scale[2]) && std::isnan(together.scale[18]));
+      EXPECT_FALSE(std::isnan(together.scale[0]) || std::isnan(together.scale[4]) || std::isnan(together.scale[17]));
     });
   }
 }
