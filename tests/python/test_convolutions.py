@@ -27,9 +27,9 @@ def last(x: Any) -> Any:
 
 
 def run(
-    op: str, operands: list[Any], attrs: dict[str, Any], constant: bool, num_threads: int = 1
+    op: str, operands: list[Any], attrs: dict[str, Any], constant: bool, num_threads: int = 1, of_steps: str = "name"
 ) -> tuple[Any, list[str]]:
-    """The operator on tensors, all but the first constants or inputs; the result and the names of the steps."""
+    """The operator on tensors, weight and bias constants or inputs; the result and the names of the steps."""
     graph = _engine.Graph()
     ids, inputs = [], []
     for i, tensor in enumerate(operands):
@@ -49,7 +49,7 @@ def run(
     plan = _engine.Plan.build(graph, _engine.WeightStore(), num_threads=num_threads)
     results = [np.full(shape, np.nan, np.float32) for _, shape in plan.outputs]
     plan.run(inputs, results)
-    return torch.from_numpy(results[0]), [str(step["name"]) for step in plan.steps()]
+    return torch.from_numpy(results[0]), [str(step[of_steps]) for step in plan.steps()]
 
 
 def agree(got: Any, want: Any, terms: int) -> None:
@@ -120,6 +120,63 @@ def test_every_geometry(g: dict[str, Any]) -> None:
     seen = last(x).contiguous() if g["channels_last"] else last(x)
     got, _ = run("convolution", [seen, weight, bias, residual], attrs, g["constant"])
     agree(got, want, weight[0].numel())
+
+
+@st.composite
+def winograds(draw: Any) -> dict[str, Any]:
+    """Of constant weights of 3 x 3 taps with so many channels that tiles of 2 x 2 results are computed."""
+    channels, k = draw(st.integers(32, 70)), draw(st.integers(32, 70))
+    sizes = st.integers(5, 14)
+    return {
+        "groups": draw(st.sampled_from([1, 1, 1, 2])),
+        "x": (draw(st.integers(1, 3)), channels, draw(sizes), draw(sizes)),
+        "k": k,
+        "padding": [draw(st.integers(1, 3)), draw(st.integers(1, 3))],
+        "transposed": draw(st.booleans()),
+        "bias": draw(st.booleans()),
+        "residual": draw(st.booleans()),
+        "activation": draw(st.sampled_from(["none", "relu", "silu"])),
+        "residual_first": draw(st.booleans()),
+        "channels_last": draw(st.booleans()),
+        "threads": draw(st.integers(1, 3)),
+        "odd": draw(st.sampled_from([None, None, float("nan"), float("inf")])),
+        "seed": draw(st.integers(0, 1 << 20)),
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(winograds())
+def test_three_by_three_taps_of_many_channels(g: dict[str, Any]) -> None:
+    torch.manual_seed(g["seed"])
+    groups, (batch, channels, *spatial) = g["groups"], g["x"]
+    x = torch.randn(batch, groups * channels, *spatial)
+    if g["odd"] is not None:
+        x.view(-1)[g["seed"] % x.numel()] = g["odd"]
+    shape = (groups * channels, g["k"]) if g["transposed"] else (groups * g["k"], channels)
+    # A transposed convolution takes away what another one adds.
+    padding = [p % 2 for p in g["padding"]] if g["transposed"] else g["padding"]
+    weight = torch.randn(*shape, 3, 3)
+    bias = torch.randn(groups * g["k"]) if g["bias"] else None
+    function = F.conv_transpose2d if g["transposed"] else F.conv2d
+    wide = None if bias is None else bias.double()
+    want = last(function(x.double(), weight.double(), wide, padding=padding, groups=groups))
+    residual = torch.randn(want.shape) if g["residual"] else None
+    activate = {"none": lambda y: y, "relu": F.relu, "silu": F.silu}[g["activation"]]
+    attrs = {name: g[name] for name in ("activation", "residual_first", "transposed")}
+    if residual is None:
+        want = activate(want)
+    else:
+        want = activate(want + residual) if g["residual_first"] else activate(want) + residual
+    seen = last(x).contiguous() if g["channels_last"] else last(x)
+    operands = [seen, weight, bias, residual]
+    got, kernels = run(
+        "convolution", operands, {**attrs, "padding": padding, "groups": groups}, True, g["threads"], "kernel"
+    )
+    assert kernels[-1] == "winograd"
+    finite = want.isfinite()
+    assert torch.equal(got.isfinite(), finite)
+    assert torch.equal(got.isnan(), want.isnan())
+    agree(got.where(finite, 0), want.where(finite, 0), 9 * channels)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -252,6 +252,7 @@ nb::list Steps(const Session& session) {
   for (const Step& step : session.plan().steps) {
     nb::dict entry;
     entry["name"] = step.name;
+    entry["kernel"] = std::string(Name(step.kernel));
     entry["source"] = step.source;
     entry["module"] = step.module;
     entry["section"] = kSections[static_cast<size_t>(step.section)];

@@ -341,10 +341,50 @@ void RoundFloats(Encoding to, float* HWY_RESTRICT x, size_t count) {
   }
 }
 
+// out[0], out[step], ...: the transformed form of three numbers.
+HWY_INLINE void TransformTaps(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, const float* HWY_RESTRICT c,
+                              float* HWY_RESTRICT out, size_t step) {
+  const TileTag d;
+  const auto half = hn::Set(d, 0.5f);
+  const auto first = hn::LoadU(d, a), middle = hn::LoadU(d, b), last = hn::LoadU(d, c);
+  const auto ends = hn::Add(first, last);
+  hn::StoreU(first, d, out);
+  hn::StoreU(hn::Mul(half, hn::Add(ends, middle)), d, out + step);
+  hn::StoreU(hn::Mul(half, hn::Sub(ends, middle)), d, out + 2 * step);
+  hn::StoreU(last, d, out + 3 * step);
+}
+
+// Panel `index` of the matrices that nine taps become (winograd.h).
+void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel) {
+  constexpr size_t kTaps = 9;
+  const size_t step = static_cast<size_t>(weight.k / weight.taps) * PanelWidth();
+  const auto taps = hwy::AllocateAligned<float>(kTaps * step);
+  for (size_t tap = 0; tap < kTaps; ++tap) {
+    PackPanel(weight.Tap(static_cast<int64_t>(tap)), index, taps.get() + tap * step);
+  }
+  if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, taps.get(), kTaps * step);
+  alignas(64) float lines[4 * 3 * hn::MaxLanes(TileTag())];
+  const size_t lanes = hn::Lanes(TileTag());
+  for (size_t i = 0; i < step; i += lanes) {
+    const float* const from = taps.get() + i;
+    for (size_t j = 0; j < 3; ++j) {
+      TransformTaps(from + j * step, from + (3 + j) * step, from + (6 + j) * step, lines + j * lanes, 3 * lanes);
+    }
+    for (size_t j = 0; j < 4; ++j) {
+      const float* const line = lines + 3 * j * lanes;
+      TransformTaps(line, line + lanes, line + 2 * lanes, panel + 4 * j * step + i, step);
+    }
+  }
+}
+
 void PackRange(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t panel_end) {
   const size_t stride = PanelStride<FloatPanel>(static_cast<size_t>(weight.k));
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
     float* const floats = reinterpret_cast<float*>(packed + panel * stride);
+    if (weight.winograd) {
+      PackWinograd(weight, panel, floats);
+      continue;
+    }
     PackPanel(weight, panel, floats);
     if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, floats, stride / sizeof(float));
   }

@@ -13,6 +13,7 @@
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/weight_gradient.h"
 #include "thresher/kernels/window_image.h"
+#include "thresher/kernels/winograd.h"
 #include "thresher/ops/common.h"
 #include "thresher/ops/linear.h"
 
@@ -210,6 +211,21 @@ Status ConvolutionStep(const StepContext& c) {
 size_t ConvolutionScratch(const StepContext& c) {
   const Windows windows = WindowsOf(c.as<ConvolutionParams>());
   return kernels::GemmScratchBytes(GroupArgs(c, windows));
+}
+
+Status WinogradStep(const StepContext& c) {
+  const auto& p = c.as<ConvolutionParams>();
+  const Windows windows = WindowsOf(p);
+  ForGroups(p, GroupArgs(c, windows), [&](kernels::GemmArgs& args) {
+    kernels::Winograd(args, c.scratch, c.part, c.num_parts);
+    args.a += p.shape.channels;
+  });
+  return Status::Ok();
+}
+
+size_t WinogradScratch(const StepContext& c) {
+  const Windows windows = WindowsOf(c.as<ConvolutionParams>());
+  return kernels::WinogradScratchBytes(GroupArgs(c, windows));
 }
 
 int64_t BatchOf(const ConvolutionParams& p) { return p.m / (p.out_d * p.out_h * p.out_w); }
@@ -579,8 +595,18 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     if (s.precision != stored) matrix.rounding = s.precision == Precision::kBf16 ? Encoding::kBf16 : Encoding::kF16;
     s.precision = Precision::kFp32;
   }
-  const int number = lowering.AddProduct(s.precision, p.m, p.n, p.k);
-  p.blocking = lowering.product(number).blocking;
+  const bool as_is = s.form == kernels::RowForm::kF32;
+  const bool winograd =
+      constant && as_is && s.precision == Precision::kFp32 && kernels::SuitsWinograd(WindowsOf(p), p.n);
+  int number = -1;
+  if (winograd) {
+    matrix.winograd = true;
+    matrix.taps = kWinogradMatrices;
+    matrix.k = p.k = kWinogradMatrices * s.channels;
+  } else {
+    number = lowering.AddProduct(s.precision, p.m, p.n, p.k);
+    p.blocking = lowering.product(number).blocking;
+  }
   TensorRef packed;
   if (constant) {
     std::vector<int64_t> offsets;
@@ -593,9 +619,8 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
                            matrix.stride_tap, layout.first},
                           lowering);
   }
-  const bool as_is = s.form == kernels::RowForm::kF32;
   const TensorRef rows = as_is ? x : AddImage(x, p, lowering);
-  const KernelId kernel = as_is ? KernelId::kConvolution : KernelId::kDotConvolution;
+  const KernelId kernel = winograd ? KernelId::kWinograd : as_is ? KernelId::kConvolution : KernelId::kDotConvolution;
   lowering.AddStep(kernel, {rows, packed, bias, residual}, {out}, p).product = number;
   return Status::Ok();
 }
@@ -744,6 +769,7 @@ Status LowerWeightGradient(const Graph&, const Node& node, Lowering& lowering) {
 
 std::span<const CpuKernel> ConvolutionKernels() {
   static const CpuKernel kernels[] = {{KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
+                                      {KernelId::kWinograd, WinogradStep, WinogradScratch},
                                       {KernelId::kRanges, RangesStep},
                                       {KernelId::kImage, ImageStep},
                                       {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch},

@@ -170,7 +170,8 @@ Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std:
                                                         Weight layout, Precision precision, int num_threads) {
   return GetParts(
       value, offsets, layout, precision,
-      std::string(isa::Name(isa::Current())) + " " + std::string(Name(layout.rounding)),
+      std::string(isa::Name(isa::Current())) + " " + std::string(Name(layout.rounding)) +
+          (layout.winograd ? " winograd" : ""),
       [&](std::span<const Weight> weights) -> Result<Packed> { return Pack(weights, precision, num_threads); });
 }
 
