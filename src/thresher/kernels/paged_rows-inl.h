@@ -92,8 +92,9 @@ struct Sums {
   }
   HWY_INLINE void Store(float* HWY_RESTRICT out, int64_t out_ld) const {
     const Tag d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) hn::StoreU(of[r][v], d, out + r * out_ld + v * static_cast<int>(hn::Lanes(d)));
+      for (int v = 0; v < kVectors; ++v) hn::StoreU(of[r][v], d, out + r * out_ld + v * lanes);
     }
   }
 
@@ -132,11 +133,10 @@ HWY_NOINLINE void Scores(const uint8_t* const* panels, int64_t count, const floa
     ScoreVectors<T, kRows, decltype(vectors)::value>(next, q, depth, scores, scores_ld, ahead);
     next += vectors;
     scores += vectors * lanes;
-    left -= vectors;
   };
-  while (left >= kMost) step(std::integral_constant<int, kMost>());
+  for (; left >= kMost; left -= kMost) step(std::integral_constant<int, kMost>());
   if (kMost > 2 && left >= 2) step(std::integral_constant<int, 2>());
-  if (left > 0) step(std::integral_constant<int, 1>());
+  if (left % 2 != 0) step(std::integral_constant<int, 1>());
 }
 
 // Sums of kVectors vectors of values side by side, weighted, of the keys [begin, end) of a chunk.
@@ -170,10 +170,9 @@ HWY_NOINLINE void WeightedSums(const uint8_t* const* panels, int64_t values, int
   const auto sum = [&](auto vectors) HWY_ATTR {
     SumVectors<T, kRows, decltype(vectors)::value>(panels, values, depth, begin, end, column, weights, weights_ld, out,
                                                    out_ld, ahead);
-    column += vectors * lanes;
   };
-  while (depth - column >= kMost * lanes) sum(std::integral_constant<int, kMost>());
-  while (column < depth) sum(std::integral_constant<int, 1>());
+  for (; depth - column >= kMost * lanes; column += kMost * lanes) sum(std::integral_constant<int, kMost>());
+  for (; column < depth; column += lanes) sum(std::integral_constant<int, 1>());
 }
 
 // How many steps Scores and WeightedSums take together.

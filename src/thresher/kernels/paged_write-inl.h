@@ -49,8 +49,8 @@ void WriteAll(const KvWriteArgs& a, int part, int num_parts) {
   T* const state = a.state.as<T>();
   const auto panel_of = [&](int64_t head, int32_t slot) -> T* {
     if (slot < 0) return nullptr;
-    const int32_t page = slot / page_tokens, panel = (slot - page * page_tokens) / kPanelTokens;
-    return state + (page * heads + head) * 2 * values + panel * kPanelTokens * depth;
+    const int32_t page = slot / page_tokens, at = slot % page_tokens;
+    return state + (page * heads + head) * 2 * values + at / kPanelTokens * kPanelTokens * depth;
   };
   int64_t i = all * part / num_parts;
   if (i >= end) return;
