@@ -372,7 +372,7 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
       FinishArgs finished{};
       finished.residual_first = args.residual_first;
       finished.bias = PanelBias(args.bias, column, columns, padded_bias);
-      const auto finish_tile = [&](size_t row, size_t count, const float* sums) {
+      const auto finish_tile = [&](size_t row, size_t count, const float* sums) HWY_ATTR {
         finished.sums = sums;
         finished.to = ResultAt(args, row, column, count, columns);
         finish(finished);
