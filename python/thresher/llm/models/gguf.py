@@ -9,6 +9,7 @@ import numpy as np
 
 from thresher import _engine
 from thresher.llm.models.config import ModelConfig, Rope, UnsupportedModelError
+from thresher.llm.models.sentence_pieces import pieces_backend
 from thresher.llm.tokenizer import Tokenizer
 
 # general.architecture, what it is called in config.json, and whether its pairs of rotary positions are neighbours.
@@ -39,6 +40,8 @@ def config_of(metadata: Mapping[str, Any], factors: Any = None) -> ModelConfig:
     architecture = metadata.get("general.architecture")
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(f"expected a GGUF of {', '.join(_ARCHITECTURES)}, got {architecture!r}")
+    if "tokenizer.ggml.tokens" not in metadata:
+        raise UnsupportedModelError("expected the key tokenizer.ggml.tokens, got none; take a file with a vocabulary")
     kind, interleaved = _ARCHITECTURES[architecture]
 
     def value(name: str, fallback: Any = None) -> Any:
@@ -103,17 +106,40 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer in the metadata.
 
     Raises:
-      UnsupportedModelError: it is of another kind than pairs of bytes.
+      UnsupportedModelError: it is of another kind than pairs of bytes and sentence pieces.
     """
-    from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
-    from tokenizers import Tokenizer as Backend
+    from tokenizers import AddedToken
 
-    kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
-    if kind != "gpt2":
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind not in _BACKENDS:
         raise UnsupportedModelError(
-            f"expected a tokenizer of pairs of bytes (gpt2) in the file, got {kind!r}; use its Hugging Face folder"
+            "expected a tokenizer of pairs of bytes (gpt2) or of sentence pieces (llama) in the file, got "
+            f"{kind!r}; use its Hugging Face folder"
         )
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type")
+    if types is not None and len(types) != len(tokens):
+        raise UnsupportedModelError(f"expected tokenizer.ggml.token_type of {len(tokens)} tokens, got {len(types)}")
+    backend = _BACKENDS[kind](metadata)
+    if types is not None:
+        types = np.asarray(types)
+        special = [tokens[i] for i in np.flatnonzero(types == _CONTROL)]
+        backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+        others = [tokens[i] for i in np.flatnonzero(types == _USER_DEFINED)]
+        backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in others])
+    names = {}
+    for name in ("bos", "eos", "unknown", "padding"):
+        number = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if number is not None and int(number) < len(tokens):
+            names[{"unknown": "unk", "padding": "pad"}.get(name, name) + "_token"] = tokens[int(number)]
+    return Tokenizer(backend, metadata.get("tokenizer.chat_template"), names)
+
+
+def _pairs_backend(metadata: Mapping[str, Any]) -> Any:
+    """A tokenizers.Tokenizer of pairs of bytes."""
+    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
+
+    pre, tokens = metadata.get("tokenizer.ggml.pre", "default"), metadata["tokenizer.ggml.tokens"]
     # There may be hundreds of thousands, and no other thread runs Python meanwhile: no loops of Python's own.
     merges = _engine.split_pairs(metadata["tokenizer.ggml.merges"])
     backend = Backend(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), merges))
@@ -133,15 +159,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
     if pre == "qwen2":
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
-    if types is not None:
-        types = np.asarray(types)
-        special = [tokens[i] for i in np.flatnonzero(types == _CONTROL)]
-        backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-        others = [tokens[i] for i in np.flatnonzero(types == _USER_DEFINED)]
-        backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in others])
-    names = {}
-    for name in ("bos", "eos", "unknown", "padding"):
-        number = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if number is not None and int(number) < len(tokens):
-            names[{"unknown": "unk", "padding": "pad"}.get(name, name) + "_token"] = tokens[int(number)]
-    return Tokenizer(backend, metadata.get("tokenizer.chat_template"), names)
+    return backend
+
+
+_BACKENDS = {"gpt2": _pairs_backend, "llama": pieces_backend}  # by tokenizer.ggml.model
