@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from thresher.llm.engine import Engine
 from thresher.llm.request import Delta, Request
 from thresher.llm.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class AsyncStream:
@@ -42,6 +45,8 @@ class AsyncStream:
           EngineClosedError: the engine has been closed.
         """
         self._engine = engine
+        import asyncio  # takes a tenth of the time to load this package
+
         self._loop = loop or asyncio.get_running_loop()
         self._ready: deque[tuple[int, Delta]] = deque()
         self._left = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +36,31 @@ class Text:
     eos_token_ids: tuple[int, ...]
 
 
+class PendingText:
+    """A Text that is made by a thread of its own."""
+
+    def __init__(self, make: Callable[[], Text]) -> None:
+        """Takes what makes it."""
+        self._executor = ThreadPoolExecutor(1, "thresher-tokenizer")
+        self._make: Callable[[], Text] | None = make
+        self._made: Future[Text] | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Lets the thread begin, once: where this one is about to do something long that needs no interpreter."""
+        with self._lock:
+            if self._make is not None:
+                self._made = self._executor.submit(self._make)
+                self._make = None  # what it holds on to goes when it is done
+                self._executor.shutdown(wait=False)
+
+    def result(self) -> Text:
+        """Waits for it; raises what is wrong with it."""
+        self.start()
+        assert self._made is not None
+        return self._made.result()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loaded:
     """A model on disk.
@@ -43,13 +69,13 @@ class Loaded:
       config: what its graph follows from.
       tensors: its weights.
       files: which these are parts of, as far as they are not numbers of their own.
-      text: is made beside what else is done; result() waits for it, and raises what is wrong with it.
+      text: is made beside what else is done.
     """
 
     config: ModelConfig
     tensors: Mapping[str, StoredTensor]
     files: tuple[MappedFile, ...]
-    text: Future[Text]
+    text: PendingText
 
 
 def load(path: Path, weights: str = "model") -> Loaded:
@@ -122,7 +148,7 @@ def _folder(path: Path) -> Loaded:
         tokenizer = Tokenizer.from_folder(path) if (path / "tokenizer.json").is_file() else None
         return Text(tokenizer, _ends(path, config, tokenizer))
 
-    return Loaded(config, tensors, stored.files, _beside(text))
+    return Loaded(config, tensors, stored.files, PendingText(text))
 
 
 def _gguf(path: Path) -> Loaded:
@@ -136,15 +162,7 @@ def _gguf(path: Path) -> Loaded:
         return Text(tokenizer, tuple(sorted(ends.union(config.eos_token_ids))))
 
     # Without the metadata: a vocabulary takes more memory there than in the tokenizer.
-    return Loaded(config, dict(tensors), tensors.files, _beside(text))
-
-
-def _beside(work: Callable[[], Text]) -> Future[Text]:
-    executor = ThreadPoolExecutor(1, "thresher-tokenizer")
-    try:
-        return executor.submit(work)
-    finally:
-        executor.shutdown(wait=False)
+    return Loaded(config, dict(tensors), tensors.files, PendingText(text))
 
 
 def read_json(file: Path, kind: type = dict) -> Any:

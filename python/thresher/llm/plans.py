@@ -49,16 +49,25 @@ class Plans:
         plan, own = self._chosen.get(sizes) or self.at(sizes)
         plan.run_at(inputs, outputs, own)
 
-    def at(self, sizes: tuple[int, ...]) -> tuple[_engine.Plan, tuple[int, ...]]:
-        """The plan for these sizes, and the sizes to run it with."""
+    def at(
+        self, sizes: tuple[int, ...], meanwhile: Callable[[], None] | None = None
+    ) -> tuple[_engine.Plan, tuple[int, ...]]:
+        """The plan for these sizes, and the sizes to run it with.
+
+        Args:
+          sizes: of a run.
+          meanwhile: is called before a plan for many sizes is made.
+        """
         found = self._chosen.get(sizes)
         if found is None:
             if len(self._chosen) >= _MOST_KNOWN:
                 self._chosen.clear()
-            found = self._chosen[sizes] = self._find(sizes)
+            found = self._chosen[sizes] = self._find(sizes, meanwhile)
         return found
 
-    def _find(self, sizes: tuple[int, ...]) -> tuple[_engine.Plan, tuple[int, ...]]:
+    def _find(
+        self, sizes: tuple[int, ...], meanwhile: Callable[[], None] | None
+    ) -> tuple[_engine.Plan, tuple[int, ...]]:
         for plan in self._many:
             if plan.admits(sizes):
                 return plan, sizes
@@ -67,6 +76,8 @@ class Plans:
                 if self._family is None:
                     samples = [(list(sample), self._build(*sample)) for sample in self._samples]
                     self._family = _engine.GraphFamily.fit(list(self._most), 1, samples)
+                if meanwhile is not None:
+                    meanwhile()
                 plan = _engine.Plan.build_extent(
                     self._family,
                     self._store,

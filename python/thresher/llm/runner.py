@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,12 +167,16 @@ class Runner:
             read += min(len(wanted) * PAGE_TOKENS, length) * size // PAGE_TOKENS
         return read
 
-    def prepare(self) -> None:
-        """Makes the plans that one sequence alone wants: for one token and for many."""
+    def prepare(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Makes the plans that one sequence alone wants: for many tokens and for one.
+
+        Args:
+          meanwhile: is called before the longest part of it, which leaves the interpreter to other threads.
+        """
+        if self.max_tokens > 1:
+            self._body.at((min(self.max_tokens, 64),), meanwhile)
         self._body.at((1,))
         self._head.at((1,))
-        if self.max_tokens > 1:
-            self._body.at((min(self.max_tokens, 64),))
 
     def run(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
         """Computes one step.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -141,7 +143,8 @@ def _pairs_backend(metadata: Mapping[str, Any]) -> Any:
 
     pre, tokens = metadata.get("tokenizer.ggml.pre", "default"), metadata["tokenizer.ggml.tokens"]
     # There may be hundreds of thousands, and no other thread runs Python meanwhile: no loops of Python's own.
-    merges = _engine.split_pairs(metadata["tokenizer.ggml.merges"])
+    with _no_collections():
+        merges = _engine.split_pairs(metadata["tokenizer.ggml.merges"])
     backend = Backend(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), merges))
     if pre in ("smollm", "starcoder", "refact", "command-r"):
         parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -160,6 +163,18 @@ def _pairs_backend(metadata: Mapping[str, Any]) -> Any:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Hundreds of thousands of pairs would be looked through again and again for what nothing refers to."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 _BACKENDS = {"gpt2": _pairs_backend, "llama": pieces_backend}  # by tokenizer.ggml.model
