@@ -147,7 +147,8 @@ TEST_F(RecordingTest, WhatDoesNotFitIsNamed) {
             std::string::npos);
   EXPECT_NE(ErrorOf("graph body 1 @body.1", "graph body 1 @body.2").find("body.1: expected contents of digest"),
             std::string::npos);
-  EXPECT_NE(ErrorOf("body 5 @body.5 body.5", "body 5 @body.2 body.2").find("is no polynomial of the sizes"), std::string::npos);
+  EXPECT_NE(ErrorOf("body 5 @body.5 body.5", "body 5 @body.2 body.2").find("is no polynomial of the sizes"),
+            std::string::npos);
   EXPECT_NE(ErrorOf("constant 1 16 16 scale", "constant 1 56 16 scale").find("expected a place within 64 bytes"),
             std::string::npos);
   EXPECT_NE(
