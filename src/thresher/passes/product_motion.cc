@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "thresher/graph/operator.h"
@@ -93,95 +94,6 @@ Result<ValueId> Activated(RuleRewriter& r, ValueId x, const std::string& activat
   return r.Emit({activation, {x}, {}, source});
 }
 
-// The product of what was enlarged, enlarged.
-Result<ValueId> EnlargeProduct(RuleRewriter& r, const Enlarged& x, Operation product) {
-  const std::string source = MergeSources(x.resize.source, product.source);
-  product.inputs[kX] = x.resize.inputs[0];
-  THRESHER_ASSIGN(const ValueId value, r.Emit(std::move(product)));
-  return r.Emit({"resize", {value}, x.resize.attrs, source});
-}
-
-// Whether the linear may be taken apart: its weight is there, and nothing joins its result but an activation.
-bool IsPlain(RuleRewriter& r, const Operation& op) {
-  return op.op == "linear" && Operand(op, kResidual) == kNoValue && IsOpen(r, r.graph(), op.inputs[kWeight], op.attrs);
-}
-
-// linear(resize(x)) is resize(linear(x)): the weights of an interpolation add up to 1, so the bias may join before.
-Result<ValueId> MultiplyBeforeEnlarging(RuleRewriter& r, const Operation& op) {
-  if (!IsPlain(r, op)) return kNoValue;
-  const auto x = FindEnlarged(r, op.inputs[kX]);
-  if (!x) return kNoValue;
-  const std::string activation = ActivationOf(op.attrs);
-  const bool activated = activation != "none";
-  const int64_t n = r.shape(op.inputs[kWeight])[IsNK(op.attrs) ? 0 : 1];
-  if ((activated && !IsOperator(activation)) || Saved(*x, n, activated ? 2 : 0, 0) <= 0) return kNoValue;
-  Operation product = op;
-  product.attrs.erase("activation");
-  THRESHER_ASSIGN(const ValueId enlarged, EnlargeProduct(r, *x, std::move(product)));
-  return Activated(r, enlarged, activation, op.source);
-}
-
-// linear(cat(x, resize(y), ...)) is the sum of the products of the parts, where some of them are cheaper alone.
-Result<ValueId> MultiplyBeforeJoining(RuleRewriter& r, const Operation& op) {
-  if (!IsPlain(r, op)) return kNoValue;
-  const auto cat = r.Producer(op.inputs[kX], "cat");
-  const size_t rank = r.shape(op.inputs[kX]).size();
-  if (!cat || !r.SingleUse(op.inputs[kX]) ||
-      FromFront(GetAttr<int64_t>(cat->attrs, "dim", 0), rank) + 1 != static_cast<int64_t>(rank)) {
-    return kNoValue;
-  }
-  const bool nk = IsNK(op.attrs);
-  const int64_t n = r.shape(op.inputs[kWeight])[nk ? 0 : 1];
-  const std::string activation = ActivationOf(op.attrs);
-  // The parts that are multiplied before they are enlarged. The others stay one product, which adds the rest.
-  std::vector<std::optional<Enlarged>> apart;
-  int64_t rest = 0;
-  for (const ValueId part : cat->inputs) {
-    apart.push_back(FindEnlarged(r, part));
-    // Its sum with others is written and read; nobody writes and reads its channels once more.
-    if (apart.back() && Saved(*apart.back(), n, 2, 2) <= 0) apart.back().reset();
-    if (!apart.back()) rest += r.shape(part).back();
-  }
-  const bool ends = rest > 0 || activation == "none" || IsOperator(activation);
-  if (!ends || std::none_of(apart.begin(), apart.end(), [](const auto& part) { return part.has_value(); })) {
-    return kNoValue;
-  }
-  const Attrs layout = {{"layout", std::string(nk ? "nk" : "kn")}};
-  const ValueId bias = Operand(op, kBias);
-  ValueId sum = kNoValue;
-  std::vector<ValueId> kept;
-  std::vector<Range> kept_inputs;
-  int64_t begin = 0;
-  for (size_t i = 0; i < apart.size(); ++i) {
-    const ValueId part = cat->inputs[i];
-    const Range inputs{begin, begin + r.shape(part).back()};
-    begin = inputs.end;
-    if (!apart[i]) {
-      kept.push_back(part);
-      kept_inputs.push_back(inputs);
-      continue;
-    }
-    THRESHER_ASSIGN(const ValueId weight, InputsOf(r, op.inputs[kWeight], nk, {inputs}));
-    Operation product{"linear", {part, weight}, layout, op.source, op.module};
-    if (rest == 0 && sum == kNoValue && bias != kNoValue) product.inputs.push_back(bias);
-    THRESHER_ASSIGN(const ValueId value, EnlargeProduct(r, *apart[i], std::move(product)));
-    if (sum == kNoValue) {
-      sum = value;
-    } else {
-      THRESHER_ASSIGN(sum, r.Emit({"add", {sum, value}, {}, op.source}));
-    }
-  }
-  if (kept.empty()) return Activated(r, sum, activation, op.source);
-  Operation product = op;
-  product.inputs = {kept[0], kNoValue, bias, sum};
-  product.attrs["residual_first"] = true;
-  THRESHER_ASSIGN(product.inputs[kWeight], InputsOf(r, op.inputs[kWeight], nk, kept_inputs));
-  if (kept.size() > 1) {
-    THRESHER_ASSIGN(product.inputs[kX], r.Emit({"cat", kept, cat->attrs, cat->source}));
-  }
-  return r.Emit(std::move(product));
-}
-
 // What reshapes show, which between vectors change nothing.
 ValueId Reshaped(const RuleRewriter& r, ValueId id) {
   while (const auto reshape = r.Producer(id, "reshape")) id = reshape->inputs[0];
@@ -214,9 +126,8 @@ bool IsF32Constant(const RuleRewriter& r, const Graph& graph, ValueId id) {
   return graph.is_constant(id) && r.dtype(id) == DType::kF32;
 }
 
-// linear(linear(x)) with nothing between, where one matrix has fewer elements than both.
+// linear(linear(x)) with nothing between, where one matrix has fewer elements than both; else kNoValue.
 Result<ValueId> MultiplyOnce(RuleRewriter& r, const Operation& op) {
-  if (op.op != "linear" || !IsOpen(r, r.graph(), op.inputs[kWeight], op.attrs)) return kNoValue;
   ValueId id = op.inputs[kX];
   std::string source = op.source;
   const Dims rows = r.shape(id);
@@ -288,11 +199,116 @@ Result<ValueId> MultiplyOnce(RuleRewriter& r, const Operation& op) {
   return r.Emit(std::move(linear));
 }
 
+// A linear that was moved. What it reads now may be a product that nothing else reads.
+template <bool kOnce>
+Result<ValueId> EmitMoved(RuleRewriter& r, Operation product) {
+  if constexpr (kOnce) {
+    THRESHER_ASSIGN(const ValueId value, MultiplyOnce(r, product));
+    if (value != kNoValue) return value;
+  }
+  return r.Emit(std::move(product));
+}
+
+// The product of what was enlarged, enlarged.
+template <bool kOnce>
+Result<ValueId> EnlargeProduct(RuleRewriter& r, const Enlarged& x, Operation product) {
+  const std::string source = MergeSources(x.resize.source, product.source);
+  product.inputs[kX] = x.resize.inputs[0];
+  THRESHER_ASSIGN(const ValueId value, EmitMoved<kOnce>(r, std::move(product)));
+  return r.Emit({"resize", {value}, x.resize.attrs, source});
+}
+
+// Whether the linear may be taken apart: its weight is there, and nothing joins its result but an activation.
+bool IsPlain(RuleRewriter& r, const Operation& op) {
+  return op.op == "linear" && Operand(op, kResidual) == kNoValue && IsOpen(r, r.graph(), op.inputs[kWeight], op.attrs);
+}
+
+// linear(resize(x)) is resize(linear(x)): the weights of an interpolation add up to 1, so the bias may join before.
+template <bool kOnce>
+Result<ValueId> MultiplyBeforeEnlarging(RuleRewriter& r, const Operation& op) {
+  if (!IsPlain(r, op)) return kNoValue;
+  const auto x = FindEnlarged(r, op.inputs[kX]);
+  if (!x) return kNoValue;
+  const std::string activation = ActivationOf(op.attrs);
+  const bool activated = activation != "none";
+  const int64_t n = r.shape(op.inputs[kWeight])[IsNK(op.attrs) ? 0 : 1];
+  if ((activated && !IsOperator(activation)) || Saved(*x, n, activated ? 2 : 0, 0) <= 0) return kNoValue;
+  Operation product = op;
+  product.attrs.erase("activation");
+  THRESHER_ASSIGN(const ValueId enlarged, EnlargeProduct<kOnce>(r, *x, std::move(product)));
+  return Activated(r, enlarged, activation, op.source);
+}
+
+// linear(cat(x, resize(y), ...)) is the sum of the products of the parts, where some of them are cheaper alone.
+template <bool kOnce>
+Result<ValueId> MultiplyBeforeJoining(RuleRewriter& r, const Operation& op) {
+  if (!IsPlain(r, op)) return kNoValue;
+  const auto cat = r.Producer(op.inputs[kX], "cat");
+  const size_t rank = r.shape(op.inputs[kX]).size();
+  if (!cat || !r.SingleUse(op.inputs[kX]) ||
+      FromFront(GetAttr<int64_t>(cat->attrs, "dim", 0), rank) + 1 != static_cast<int64_t>(rank)) {
+    return kNoValue;
+  }
+  const bool nk = IsNK(op.attrs);
+  const int64_t n = r.shape(op.inputs[kWeight])[nk ? 0 : 1];
+  const std::string activation = ActivationOf(op.attrs);
+  // The parts that are multiplied before they are enlarged. The others stay one product, which adds the rest.
+  std::vector<std::optional<Enlarged>> apart;
+  int64_t rest = 0;
+  for (const ValueId part : cat->inputs) {
+    apart.push_back(FindEnlarged(r, part));
+    // Its sum with others is written and read; nobody writes and reads its channels once more.
+    if (apart.back() && Saved(*apart.back(), n, 2, 2) <= 0) apart.back().reset();
+    if (!apart.back()) rest += r.shape(part).back();
+  }
+  const bool ends = rest > 0 || activation == "none" || IsOperator(activation);
+  if (!ends || std::none_of(apart.begin(), apart.end(), [](const auto& part) { return part.has_value(); })) {
+    return kNoValue;
+  }
+  const Attrs layout = {{"layout", std::string(nk ? "nk" : "kn")}};
+  const ValueId bias = Operand(op, kBias);
+  ValueId sum = kNoValue;
+  std::vector<ValueId> kept;
+  std::vector<Range> kept_inputs;
+  int64_t begin = 0;
+  for (size_t i = 0; i < apart.size(); ++i) {
+    const ValueId part = cat->inputs[i];
+    const Range inputs{begin, begin + r.shape(part).back()};
+    begin = inputs.end;
+    if (!apart[i]) {
+      kept.push_back(part);
+      kept_inputs.push_back(inputs);
+      continue;
+    }
+    THRESHER_ASSIGN(const ValueId weight, InputsOf(r, op.inputs[kWeight], nk, {inputs}));
+    Operation product{"linear", {part, weight}, layout, op.source, op.module};
+    if (rest == 0 && sum == kNoValue && bias != kNoValue) product.inputs.push_back(bias);
+    THRESHER_ASSIGN(const ValueId value, EnlargeProduct<kOnce>(r, *apart[i], std::move(product)));
+    if (sum == kNoValue) {
+      sum = value;
+    } else {
+      THRESHER_ASSIGN(sum, r.Emit({"add", {sum, value}, {}, op.source}));
+    }
+  }
+  if (kept.empty()) return Activated(r, sum, activation, op.source);
+  Operation product = op;
+  product.inputs = {kept[0], kNoValue, bias, sum};
+  product.attrs["residual_first"] = true;
+  THRESHER_ASSIGN(product.inputs[kWeight], InputsOf(r, op.inputs[kWeight], nk, kept_inputs));
+  if (kept.size() > 1) {
+    THRESHER_ASSIGN(product.inputs[kX], r.Emit({"cat", kept, cat->attrs, cat->source}));
+  }
+  return EmitMoved<kOnce>(r, std::move(product));
+}
+
 }  // namespace
 
-Result<Graph> ProductMotion(const Graph& graph, const PassContext&) {
-  static constexpr RuleRewriter::Rule kRules[] = {MultiplyBeforeJoining, MultiplyBeforeEnlarging, MultiplyOnce};
-  return RuleRewriter(graph, kRules).Run();
+Result<Graph> ProductMotion(const Graph& graph, const PassContext& context) {
+  static constexpr RuleRewriter::Rule kRules[] = {MultiplyBeforeJoining<true>, MultiplyBeforeEnlarging<true>};
+  static constexpr RuleRewriter::Rule kApart[] = {MultiplyBeforeJoining<false>, MultiplyBeforeEnlarging<false>};
+  // Of two layers one may be to stay as the model has it.
+  const bool once = context.precision.exclude.empty();
+  return RuleRewriter(graph, once ? kRules : kApart).Run();
 }
 
 }  // namespace thresher::passes

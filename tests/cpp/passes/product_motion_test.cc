@@ -92,41 +92,60 @@ TEST(ProductMotion, NothingIsGainedByItElsewhere) {
 }
 
 TEST(ProductMotion, ProductOfAProduct) {
-  const std::string text = "input %x : f32[6, 4]\nweight %w : f32[9, 4]\nweight %b : f32[9]\nweight %v : f32[9, 5]\n";
+  const std::string text =
+      "input %x : f32[1, 2, 3, 4]\nweight %w : f32[33, 4]\nweight %b : f32[33]\nweight %v : f32[33, 5]\n";
   const std::string first = "%p = linear(%x, %w, %b, _) {layout = \"nk\"}\n";
-  const std::string second = "%y = linear(%p, %v, _, _) {activation = \"tanh\", layout = \"kn\"}\n";
-  Expect(text + first + second + "return %y\n", "linear");
-  Expect(
-      text + first + "%q = reshape(%p) {shape = [2, 3, 9]}\n%y = linear(%q, %v, _, _) {layout = \"kn\"}\nreturn %y\n",
-      "reshape linear");
-  Expect(text + "input %r : f32[6, 5]\n" + first + "%y = linear(%p, %v, _, %r) {layout = \"kn\"}\nreturn %y\n",
-         "linear");
-  // Between them stands something, or somebody reads it.
-  Expect(text + "%p = linear(%x, %w, %b, _) {activation = \"relu\", layout = \"nk\"}\n" + second + "return %y\n",
-         "linear linear");
-  Expect(text + first + second + "return %y, %p\n", "linear linear");
-  // Of a bias a reshape shows the same numbers.
+  const std::string resize = "%r = resize(%p) {mode = \"linear\", size = [5, 8]}\n";
+  const std::string second = "%y = linear(%r, %v, _, _) {activation = \"tanh\", layout = \"kn\"}\n";
+  Expect(text + first + resize + second + "return %y\n", "linear resize tanh");
+  // Rows that are grouped in another way are the same rows.
   Expect(text + first +
-             "const %c : f32[1, 5]\n%d = reshape(%c) {shape = [5]}\n"
-             "%y = linear(%p, %v, %d, _) {layout = \"kn\"}\nreturn %y\n",
-         "linear");
-  // Two of low rank stay two.
+             "%q = reshape(%p) {shape = [1, 3, 2, 33]}\n%r = resize(%q) {mode = \"nearest\", size = [4, 4]}\n" + second +
+             "return %y\n",
+         "reshape linear resize tanh");
+  // Of a bias a reshape shows the same numbers.
+  Expect(text + first + resize +
+             "const %c : f32[1, 5]\n%d = reshape(%c) {shape = [5]}\n%y = linear(%r, %v, %d, _) {layout = \"kn\"}\n"
+             "return %y\n",
+         "linear resize");
+  // Between them stands something, or somebody reads it.
   Expect(
-      "input %x : f32[6, 32]\nweight %w : f32[3, 32]\nweight %v : f32[32, 3]\n%p = linear(%x, %w) {layout = \"nk\"}\n"
-      "%y = linear(%p, %v) {layout = \"nk\"}\nreturn %y\n",
-      "linear linear");
+      text + "%p = linear(%x, %w, %b, _) {activation = \"relu\", layout = \"nk\"}\n" + resize + second + "return %y\n",
+      "linear linear resize tanh");
+  Expect(text + first + resize + second + "return %y, %p\n", "linear linear resize tanh");
+  // Two of low rank stay two, and so do layers that nothing has moved.
+  Expect(
+      "input %x : f32[1, 2, 3, 32]\nweight %w : f32[3, 32]\nweight %v : f32[40, 3]\n"
+      "%p = linear(%x, %w) {layout = \"nk\"}\n%r = resize(%p) {mode = \"linear\", size = [40, 41]}\n"
+      "%y = linear(%r, %v) {layout = \"nk\"}\nreturn %y\n",
+      "linear resize linear");
+  Expect(text + first + "%y = linear(%p, %v, _, _) {layout = \"kn\"}\nreturn %y\n", "linear linear");
   // A reshape that moves channels is none between rows.
-  Expect(text +
-             "%p = linear(%x, %w, %b, _) {layout = \"nk\"}\n%q = reshape(%p) {shape = [9, 6]}\nconst %u : f32[2, 6]\n"
-             "%y = linear(%q, %u, _, _) {layout = \"nk\"}\nreturn %y\n",
-         "linear reshape linear");
+  Expect(text + first +
+             "%q = reshape(%p) {shape = [1, 3, 1, 66]}\n%r = resize(%q) {mode = \"linear\", size = [9, 9]}\n"
+             "const %u : f32[2, 66]\n%y = linear(%r, %u, _, _) {layout = \"nk\"}\nreturn %y\n",
+         "linear reshape linear resize");
+}
+
+TEST(ProductMotion, LayersStayApartWhereOneOfThemIsToStayAsItIs) {
+  const Graph before = FromText(
+      "input %x : f32[1, 2, 3, 4]\nweight %w : f32[9, 4]\nweight %v : f32[5, 9]\n"
+      "%p = linear(%x, %w) {layout = \"nk\"}\n%r = resize(%p) {mode = \"linear\", size = [5, 8]}\n"
+      "%y = linear(%r, %v) {layout = \"nk\"}\nreturn %y\n");
+  PassContext context;
+  context.precision.exclude = {"head"};
+  const std::string names[] = {"product_motion"};
+  const Result<Graph> after = RunPasses(before, names, context);
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(Ops(after.value()), "linear linear resize");
 }
 
 TEST(ProductMotion, WeightsThatAreNotFiniteStay) {
   Expect(
-      "input %x : f32[3, 2]\nconst %w : f32[4, 2] = [1, 2, inf, 4, 5, 6, 7, 8]\nweight %v : f32[2, 4]\n"
-      "%p = linear(%x, %w, _, _) {layout = \"nk\"}\n%y = linear(%p, %v, _, _) {layout = \"nk\"}\nreturn %y\n",
-      "linear linear");
+      "input %x : f32[1, 1, 3, 2]\nconst %w : f32[4, 2] = [1, 2, inf, 4, 5, 6, 7, 8]\nweight %v : f32[2, 4]\n"
+      "%p = linear(%x, %w, _, _) {layout = \"nk\"}\n%r = resize(%p) {mode = \"nearest\", size = [2, 6]}\n"
+      "%y = linear(%r, %v, _, _) {layout = \"nk\"}\nreturn %y\n",
+      "linear linear resize");
 }
 
 TEST(ProductMotion, WeightsOf16BitsAreCutButNotMultiplied) {
