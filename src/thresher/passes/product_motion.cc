@@ -256,10 +256,11 @@ Result<ValueId> MultiplyBeforeJoining(RuleRewriter& r, const Operation& op) {
   std::vector<std::optional<Enlarged>> apart;
   int64_t rest = 0;
   for (const ValueId part : cat->inputs) {
-    apart.push_back(FindEnlarged(r, part));
+    std::optional<Enlarged> x = FindEnlarged(r, part);
     // Its sum with others is written and read; nobody writes and reads its channels once more.
-    if (apart.back() && Saved(*apart.back(), n, 2, 2) <= 0) apart.back().reset();
-    if (!apart.back()) rest += r.shape(part).back();
+    if (x && Saved(*x, n, 2, 2) <= 0) x.reset();
+    if (!x) rest += r.shape(part).back();
+    apart.push_back(std::move(x));
   }
   const bool ends = rest > 0 || activation == "none" || IsOperator(activation);
   if (!ends || std::none_of(apart.begin(), apart.end(), [](const auto& part) { return part.has_value(); })) {
@@ -275,7 +276,8 @@ Result<ValueId> MultiplyBeforeJoining(RuleRewriter& r, const Operation& op) {
     const ValueId part = cat->inputs[i];
     const Range inputs{begin, begin + r.shape(part).back()};
     begin = inputs.end;
-    if (!apart[i]) {
+    const std::optional<Enlarged>& x = apart[i];
+    if (!x) {
       kept.push_back(part);
       kept_inputs.push_back(inputs);
       continue;
@@ -283,7 +285,7 @@ Result<ValueId> MultiplyBeforeJoining(RuleRewriter& r, const Operation& op) {
     THRESHER_ASSIGN(const ValueId weight, InputsOf(r, op.inputs[kWeight], nk, {inputs}));
     Operation product{"linear", {part, weight}, layout, op.source, op.module};
     if (rest == 0 && sum == kNoValue && bias != kNoValue) product.inputs.push_back(bias);
-    THRESHER_ASSIGN(const ValueId value, EnlargeProduct<kOnce>(r, *apart[i], std::move(product)));
+    THRESHER_ASSIGN(const ValueId value, EnlargeProduct<kOnce>(r, *x, std::move(product)));
     if (sum == kNoValue) {
       sum = value;
     } else {
