@@ -50,6 +50,8 @@ struct Meeting {
 enum class Lanes : uint8_t {
   kOwn,       // each its own: one channel a group
   kPermuted,  // whole groups, whose inputs fill no more than a vector
+  kFours,     // the same of four inputs and as many outputs
+  kEights,    // of eight
   kShared,    // all the same: a vector is a part of a group
   kGathered,  // anything else
 };
@@ -75,12 +77,29 @@ struct SumsArgs {
   size_t fetched_step;
 };
 
-template <int kSums, Lanes kLanes, bool kWhole>
+// Inputs of a group that are known when this is compiled, or 0: then a vector of x is loaded once for all of them.
+constexpr size_t KnownInputs(Lanes lanes) { return lanes == Lanes::kFours ? 4 : lanes == Lanes::kEights ? 8 : 0; }
+
+// Where neighbouring sums meet neighbouring positions by an odd number of taps a line (kColumns, else 0), sums share
+// what is loaded of x, and the taps that reach over the ends of a line are half of them or none: others are left to
+// kColumns 0. Taps one by one took twice as long on Zen 5.
+template <int kSums>
+HWY_INLINE bool SuitsColumns(const SumsArgs& args, ptrdiff_t columns) {
+  const ptrdiff_t half = columns / 2, positions = kSums + columns - 1;
+  const ptrdiff_t begin = args.meetings[0].begin, end = args.meetings[columns - 1].end + columns - 1;
+  return (begin <= 0 || begin == half) && (end >= positions || end == positions - half);
+}
+
+template <int kSums, Lanes kLanes, bool kWhole, int kColumns = 0>
 HWY_NOINLINE void RunSums(const SumsArgs& args) {
+  if constexpr (kColumns > 0) {
+    if (!SuitsColumns<kSums>(args, kColumns)) return RunSums<kSums, kLanes, kWhole>(args);
+  }
   const TileTag d;
   const hn::RebindToSigned<TileTag> di;
   const size_t lanes = hn::Lanes(d);
   const size_t step = args.x_step;
+  constexpr size_t kInputs = KnownInputs(kLanes);
   const size_t terms = kLanes == Lanes::kOwn ? 1 : args.group_inputs;
   const auto load = [&](const float* from)
                         HWY_ATTR { return kWhole ? hn::LoadU(d, from) : hn::LoadN(d, from, args.count); };
@@ -101,7 +120,101 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
 #define THRESHER_DECLARE(i) V s##i = bias;
     THRESHER_DEPTHWISE_SUMS(THRESHER_DECLARE)
 #undef THRESHER_DECLARE
-    for (size_t term = 0; term < terms; ++term) {
+    if constexpr (kInputs > 0) {
+      const auto group_of_lane = hn::AndNot(hn::Set(di, static_cast<int32_t>(kInputs - 1)), hn::Iota(di, 0));
+      // Of each lane's inputs, the one that a term is.
+#define THRESHER_TERM(t) \
+  const auto at##t = hn::IndicesFromVec(d, hn::Add(group_of_lane, hn::Set(di, t < kInputs ? t : 0)));
+      THRESHER_DEPTHWISE_SUMS(THRESHER_TERM)
+#undef THRESHER_TERM
+      for (size_t t = 0; t < args.num_taps; ++t) {
+        const Tap& tap = args.taps[t];
+        const Meeting& meets = args.meetings[tap.column];
+        const float* HWY_RESTRICT const weight = args.weight + args.channel + c + tap.weight;
+        const float* HWY_RESTRICT const x0 = first + tap.x;
+        const float* HWY_RESTRICT const x1 = x0 + 3 * step;
+        const float* HWY_RESTRICT const x2 = x1 + 3 * step;
+#define THRESHER_ADD(i, t) s##i = hn::MulAdd(hn::TableLookupLanes(v##i, at##t), w, s##i);
+        if (meets.all) {
+#define THRESHER_LOAD(i) const V v##i = hn::LoadU(d, (i < 3 ? x0 : i < 6 ? x1 : x2) + (i < kSums ? i % 3 * step : 0));
+          THRESHER_DEPTHWISE_SUMS(THRESHER_LOAD)
+#undef THRESHER_LOAD
+#define THRESHER_TERM(t)                              \
+  if constexpr (t < kInputs) {                        \
+    const V w = hn::LoadU(d, weight + t * args.term); \
+    if constexpr (0 < kSums) THRESHER_ADD(0, t)       \
+    if constexpr (1 < kSums) THRESHER_ADD(1, t)       \
+    if constexpr (2 < kSums) THRESHER_ADD(2, t)       \
+    if constexpr (3 < kSums) THRESHER_ADD(3, t)       \
+    if constexpr (4 < kSums) THRESHER_ADD(4, t)       \
+    if constexpr (5 < kSums) THRESHER_ADD(5, t)       \
+    if constexpr (6 < kSums) THRESHER_ADD(6, t)       \
+    if constexpr (7 < kSums) THRESHER_ADD(7, t)       \
+  }
+          THRESHER_DEPTHWISE_SUMS(THRESHER_TERM)
+#undef THRESHER_TERM
+          continue;
+        }
+#define THRESHER_TERM(i, t)                           \
+  if constexpr (t < kInputs) {                        \
+    const V w = hn::LoadU(d, weight + t * args.term); \
+    THRESHER_ADD(i, t)                                \
+  }
+#define THRESHER_ADD_IF_MET(i)                                                    \
+  if constexpr (i < kSums) {                                                      \
+    if (i >= meets.begin && i < meets.end) {                                      \
+      const V v##i = hn::LoadU(d, (i < 3 ? x0 : i < 6 ? x1 : x2) + i % 3 * step); \
+      THRESHER_TERM(i, 0)                                                         \
+      THRESHER_TERM(i, 1)                                                         \
+      THRESHER_TERM(i, 2)                                                         \
+      THRESHER_TERM(i, 3)                                                         \
+      THRESHER_TERM(i, 4)                                                         \
+      THRESHER_TERM(i, 5)                                                         \
+      THRESHER_TERM(i, 6)                                                         \
+      THRESHER_TERM(i, 7)                                                         \
+    }                                                                             \
+  }
+        THRESHER_DEPTHWISE_SUMS(THRESHER_ADD_IF_MET)
+#undef THRESHER_ADD_IF_MET
+#undef THRESHER_TERM
+#undef THRESHER_ADD
+      }
+    }
+    if constexpr (kColumns > 0) {
+      constexpr int kHalf = kColumns / 2;
+      const bool starts = args.meetings[0].begin > 0;
+      const bool ends = args.meetings[kColumns - 1].end < kSums;
+      for (size_t t = 0; t < args.num_taps; t += kColumns) {
+        const float* HWY_RESTRICT const x0 = first + args.taps[t].x;
+        const float* HWY_RESTRICT const weight = args.weight + args.channel + c;
+#define THRESHER_ADD(i, k)                                                 \
+  if constexpr (i < kSums && k < kColumns) {                               \
+    if (!(i + k < kHalf && starts) && !(i + k >= kSums + kHalf && ends)) { \
+      s##i = hn::MulAdd(load(x0 + (i + k) * step), w, s##i);               \
+    }                                                                      \
+  }
+#define THRESHER_COLUMN(k)                              \
+  if constexpr (k < kColumns) {                         \
+    const V w = load(weight + args.taps[t + k].weight); \
+    THRESHER_ADD(0, k)                                  \
+    THRESHER_ADD(1, k)                                  \
+    THRESHER_ADD(2, k)                                  \
+    THRESHER_ADD(3, k)                                  \
+    THRESHER_ADD(4, k)                                  \
+    THRESHER_ADD(5, k)                                  \
+    THRESHER_ADD(6, k)                                  \
+    THRESHER_ADD(7, k)                                  \
+  }
+        THRESHER_COLUMN(0)
+        THRESHER_COLUMN(1)
+        THRESHER_COLUMN(2)
+        THRESHER_COLUMN(3)
+        THRESHER_COLUMN(4)
+#undef THRESHER_COLUMN
+#undef THRESHER_ADD
+      }
+    }
+    for (size_t term = 0; kInputs + kColumns == 0 && term < terms; ++term) {
       const auto at = hn::Add(first_inputs, hn::Set(di, static_cast<int32_t>(term)));
       const auto indices = hn::IndicesFromVec(d, kLanes == Lanes::kPermuted ? at : hn::Zero(di));
       const auto meet = [&](const float* from) HWY_ATTR {
@@ -166,19 +279,26 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
 
 using SumsFunction = void (*)(const SumsArgs&);
 
-template <Lanes kLanes, bool kWhole, size_t... I>
+template <Lanes kLanes, bool kWhole, int kColumns = 0, size_t... I>
 SumsFunction SumsAt(size_t sums, std::index_sequence<I...>) {
-  static constexpr SumsFunction table[] = {&RunSums<static_cast<int>(I) + 1, kLanes, kWhole>...};
+  static constexpr SumsFunction table[] = {&RunSums<static_cast<int>(I) + 1, kLanes, kWhole, kColumns>...};
   return table[sums - 1];
 }
 
-SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole) {
+// columns: of taps that neighbouring sums meet at neighbouring positions, or 0.
+SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole, int64_t columns) {
   const auto all = std::make_index_sequence<kMostSums>();
   switch (lanes) {
     case Lanes::kOwn:
+      if (whole && columns == 3) return SumsAt<Lanes::kOwn, true, 3>(sums, all);
+      if (whole && columns == 5) return SumsAt<Lanes::kOwn, true, 5>(sums, all);
       return whole ? SumsAt<Lanes::kOwn, true>(sums, all) : SumsAt<Lanes::kOwn, false>(sums, all);
     case Lanes::kPermuted:
       return whole ? SumsAt<Lanes::kPermuted, true>(sums, all) : SumsAt<Lanes::kPermuted, false>(sums, all);
+    case Lanes::kFours:
+    case Lanes::kEights:
+      if (!whole) return SumsAt<Lanes::kPermuted, false>(sums, all);
+      return lanes == Lanes::kFours ? SumsAt<Lanes::kFours, true>(sums, all) : SumsAt<Lanes::kEights, true>(sums, all);
     case Lanes::kShared:
       return SumsAt<Lanes::kShared, true>(sums, all);
     case Lanes::kGathered:
@@ -192,6 +312,10 @@ Lanes LanesOf(const DepthwiseArgs& args) {
   if (args.group_inputs == 1 && args.group_outputs == 1) return Lanes::kOwn;
   if (args.group_outputs % lanes == 0) return Lanes::kShared;
   const bool fits = lanes % args.group_outputs == 0 && args.group_inputs <= args.group_outputs;
+  if (fits && args.group_inputs == args.group_outputs) {
+    if (args.group_inputs == 4) return Lanes::kFours;
+    if (args.group_inputs == 8) return Lanes::kEights;
+  }
   return fits ? Lanes::kPermuted : Lanes::kGathered;
 }
 
@@ -256,6 +380,7 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   const size_t tap_weights = static_cast<size_t>(args.group_inputs) * channels;
   const Lanes kind = LanesOf(args);
   const size_t num_taps = static_cast<size_t>(w.taps());
+  const int64_t columns = w.stride[2] == 1 && w.dilation[2] == 1 && w.spread[2] == 1 ? w.kernel[2] : 0;
   const int64_t most_lines = static_cast<int64_t>(std::min(kTableTaps / num_taps, kMostLines));
   const FinishFunction finish = FinishFor<float>(args.activation);
   Tap table[kTableTaps];
@@ -323,13 +448,13 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
             const size_t height = tiles.Height(t);
             phase.Meet(position, static_cast<int64_t>(height), meetings);
             const int64_t row = (first + static_cast<int64_t>(i)) * w.out[2] + phase.first + position * w.spread[2];
-            const auto run = [&](size_t c, size_t columns, bool whole) {
+            const auto run = [&](size_t c, size_t wide, bool whole) {
               sums.x = args.x + images[i] + position * static_cast<int64_t>(sums.x_step);
               sums.channel = c;
               sums.bias = args.bias == nullptr ? nullptr : args.bias + c;
               sums.out = direct ? args.out + row * args.ldc + c : strip;
-              sums.count = columns;
-              SumsFor(height, kind, whole)(sums);
+              sums.count = wide;
+              SumsFor(height, kind, whole, columns)(sums);
               if (direct) return;
               FinishArgs to{};
               to.sums = strip;
@@ -338,12 +463,13 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
                        args.residual == nullptr ? nullptr : args.residual + row * args.ldr + c,
                        static_cast<size_t>(w.spread[2] * args.ldr),
                        height,
-                       columns};
+                       wide};
               to.residual_first = args.residual_first;
               finish(to);
             };
             // Where a vector of inputs is not full, the next one's elements must not be read.
-            const bool full = kind == Lanes::kOwn || kind == Lanes::kShared ||
+            const bool full = kind == Lanes::kOwn || kind == Lanes::kShared || kind == Lanes::kFours ||
+                              kind == Lanes::kEights ||
                               (kind == Lanes::kPermuted && args.group_inputs == args.group_outputs);
             const size_t whole = full ? channel + (end - channel) / lanes * lanes : channel;
             if (direct && whole > channel) {

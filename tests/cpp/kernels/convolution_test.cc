@@ -311,6 +311,23 @@ TEST(DepthwiseTest, EveryWidth) {
   }
 }
 
+// Neighbouring sums share what they read of x where half of a line's taps or none reach over its ends.
+TEST(DepthwiseTest, EveryEndOfALine) {
+  for (const int64_t kernel : {3, 5}) {
+    for (const int64_t before : {-1, 0, 1, 2, 3}) {
+      for (const int64_t after : {-1, 0, 1, 2, 3}) {
+        for (int64_t width = 1; width <= 19; ++width) {
+          if (width + before + after < kernel) continue;
+          CheckDepthwise({.axes = {{.in = 2, .kernel = 2, .before = 1},
+                                   {.in = width, .kernel = kernel, .before = before, .after = after}},
+                          .channels = 32,
+                          .batch = 1});
+        }
+      }
+    }
+  }
+}
+
 // Vectors of several groups, of parts of one, and of groups that lie across them; x ends with the last one's channels.
 TEST(DepthwiseTest, Groups) {
   const std::vector<Axis> axes = {{.in = 4, .kernel = 3, .before = 1, .after = 1},
