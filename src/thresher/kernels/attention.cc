@@ -24,6 +24,7 @@
 #include "thresher/kernels/math-inl.h"
 #include "thresher/kernels/pack-inl.h"
 #include "thresher/kernels/panel_formats-inl.h"
+#include "thresher/kernels/row_codes-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -289,30 +290,17 @@ HWY_INLINE void NarrowRow(const float* HWY_RESTRICT in, size_t count, float fact
   if constexpr (std::is_same_v<Half, BF16>) {
     RowToBf16(in, count, row);
   } else {
-    const TileTag d;
-    const hn::Rebind<uint16_t, TileTag> d16;
     auto* const bits = reinterpret_cast<uint16_t*>(row);
-    for (size_t j = 0; j < count; j += hn::Lanes(d)) {
-      const size_t some = std::min(count - j, hn::Lanes(d));
-      hn::StoreN(Narrow<F16>(d, hn::Mul(hn::LoadN(d, in + j, some), hn::Set(d, factor))), d16, bits + j, some);
-    }
+    RowToF16(in, count, factor, bits);
     if (count % 2 != 0) bits[count] = 0;
   }
 }
 
-// 1, or the power of two that scales finite rows down to what fp16 holds.
+// What rows are multiplied by before they become fp16.
 float F16Factor(const float* HWY_RESTRICT in, size_t rows, size_t count, ptrdiff_t stride) {
-  constexpr float kMost = 65504.0f;
-  const TileTag d;
-  auto most = hn::Zero(d);
-  for (size_t i = 0; i < rows; ++i) {
-    const float* const row = in + static_cast<ptrdiff_t>(i) * stride;
-    for (size_t j = 0; j < count; j += hn::Lanes(d)) {
-      most = hn::Max(most, hn::Abs(hn::LoadN(d, row + j, std::min(count - j, hn::Lanes(d)))));
-    }
-  }
-  const float largest = hn::ReduceMax(d, most);
-  return largest > kMost && std::isfinite(largest) ? std::ldexp(1.0f, 14 - std::ilogb(largest)) : 1.0f;
+  CodeRange range;
+  for (size_t i = 0; i < rows; ++i) range.Include(RangeOf(in + static_cast<ptrdiff_t>(i) * stride, count));
+  return 1.0f / F16Scale(range);
 }
 
 // PackPanel times `factor` into pairs of Half, some rows at a time.

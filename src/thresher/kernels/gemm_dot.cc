@@ -66,25 +66,13 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
 
 // Every row has a range of its own: one that fp16 does not reach is scaled down.
 void ConvertRowsToF16(const ConvertRowsArgs& args, size_t begin, size_t end) {
-  constexpr float kMost = 65504.0f;
-  const TileTag d;
-  const hn::Rebind<uint16_t, TileTag> d16;
-  const size_t lanes = hn::Lanes(d);
   const size_t k = static_cast<size_t>(args.k);
   const size_t stride = RowStride(RowForm::kF16, k);
   for (size_t i = begin; i < end; ++i) {
     const float* HWY_RESTRICT x = args.x + i * static_cast<size_t>(args.ldx);
     uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
-    const CodeRange range = RangeOf(x, k);
-    const float most = std::max(-range.low, range.high);
-    const bool fits = !(range.finite() && most > kMost);
-    args.scale[i] = fits ? 1.0f : std::ldexp(1.0f, std::ilogb(most) - 14);
-    const auto factor = hn::Set(d, 1.0f / args.scale[i]);
-    auto* const halves = reinterpret_cast<uint16_t*>(row);
-    for (size_t j = 0; j < k; j += lanes) {
-      const size_t count = std::min(lanes, k - j);
-      hn::StoreN(Narrow<F16>(d, hn::Mul(hn::LoadN(d, x + j, count), factor)), d16, halves + j, count);
-    }
+    args.scale[i] = F16Scale(RangeOf(x, k));
+    RowToF16(x, k, 1.0f / args.scale[i], reinterpret_cast<uint16_t*>(row));
     std::memset(row + k * sizeof(uint16_t), 0, stride - k * sizeof(uint16_t));
   }
 }
@@ -405,6 +393,11 @@ void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range)
 #if THRESHER_UNIT_TARGET
   if (args.form == RowForm::kF16) {
     const bool plain = UnitInUse() == isa::Tiles::kPlain;
+    if (args.windows != nullptr) {
+      const size_t bytes = NumberBytes<F16Dot>(static_cast<size_t>(args.k));
+      WindowDotProduct<F16Dot> product(args, bytes, bytes, scratch);
+      return plain ? product.RunOnUnit<PlainUnit>(range) : product.RunOnUnit<AmxUnit>(range);
+    }
     return (plain ? &GemmUnitRange<PlainUnit, F16Dot> : &GemmUnitRange<AmxUnit, F16Dot>)(args, scratch, range);
   }
 #endif

@@ -63,8 +63,8 @@ struct GemmDotArgs {
   const void* rows = nullptr;  // from ConvertRows
   const float* scale = nullptr;
   const int32_t* zero = nullptr;
-  // Or the rows are these windows of the image at `rows` (window_image.h; kBF16 and kInt8), with a scale and a zero
-  // point a picture: of a group's channels, which `channels` of all groups lie side by side with.
+  // Or the rows are these windows of the image at `rows` (window_image.h; kBF16, kF16 and kInt8), with a scale and a
+  // zero point a picture: of a group's channels, which `channels` of all groups lie side by side with.
   const Windows* windows = nullptr;
   int64_t channels = 0;
   const void* packed_b = nullptr;  // from PackWeight

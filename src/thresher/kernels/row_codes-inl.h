@@ -1,4 +1,4 @@
-// Quantising rows of floats to the 8 bits that Int8Dot multiplies.
+// Quantising rows of floats to the 8 bits that Int8Dot multiplies, and to fp16 with a scale.
 
 #if defined(THRESHER_KERNELS_ROW_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_ROW_CODES_INL_H_
@@ -15,6 +15,7 @@
 
 #include "hwy/highway.h"
 #include "thresher/kernels/dot_tile-inl.h"
+#include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -88,6 +89,25 @@ HWY_INLINE CodeRange RangeOf(const float* HWY_RESTRICT x, size_t k) {
   const LaneRanges ranges = LaneRangesOf(x, k);
   if (hn::ReduceSum(d, ranges.odd) != 0.0f) return kNoRange;  // NaN is not 0 either
   return {hn::ReduceMin(d, ranges.min), hn::ReduceMax(d, ranges.max)};
+}
+
+// What numbers of this range are divided by for fp16: 1, or a power of two where they reach beyond it.
+HWY_INLINE float F16Scale(const CodeRange& range) {
+  constexpr float kMost = 65504.0f;
+  const float most = std::max(-range.low, range.high);
+  const bool fits = !(range.finite() && most > kMost);
+  return fits ? 1.0f : std::ldexp(1.0f, std::ilogb(most) - 14);
+}
+
+// in[0, count) times `factor`.
+HWY_INLINE void RowToF16(const float* HWY_RESTRICT in, size_t count, float factor, uint16_t* HWY_RESTRICT row) {
+  const TileTag d;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const size_t lanes = hn::Lanes(d);
+  const auto by = hn::Set(d, factor);
+  size_t j = 0;
+  for (; j + lanes <= count; j += lanes) hn::StoreU(Narrow<F16>(d, hn::Mul(hn::LoadU(d, in + j), by)), d16, row + j);
+  if (j < count) hn::StoreN(Narrow<F16>(d, hn::Mul(hn::LoadN(d, in + j, count - j), by)), d16, row + j, count - j);
 }
 
 // How numbers are quantised: code = x / scale + zero, and whether all of them are finite.

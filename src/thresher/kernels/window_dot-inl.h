@@ -299,6 +299,7 @@ class WindowDotProduct {
     float* const padded_bias = padded_bias_[panel % 2];
     const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
     const uint8_t* const scales = kInt8 ? b + number_bytes_ : nullptr;
+    constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
     const bool direct =
         !kInt8 && columns == width && args_.activation == Activation::kNone && args_.residual == nullptr;
     UnitTileArgs tile{};
@@ -308,7 +309,6 @@ class WindowDotProduct {
     tile.runs = runs_;
     tile.num_runs = num_runs_;
     tile.steps = steps_;
-    tile.init = kInt8 ? nullptr : bias;
     // The tiles share what they fetch of the next panel.
     const size_t tiles = (end - begin + 2 * tile.rows - 1) / (2 * tile.rows);
     const size_t lines = (2 * kUnitRows + tiles - 1) / tiles;
@@ -320,8 +320,10 @@ class WindowDotProduct {
       tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
       tile.second = second.a - first.a;
       tile.second_row = first.skip + first.count - second.skip;
-      const bool in_place =
-          direct && first.skip == 0 && first.count == tile.rows && (!two || second.skip + second.count == tile.rows);
+      const bool scaled = kF16 && (args_.scale[first.picture] != 1.0f || args_.scale[second.picture] != 1.0f);
+      tile.init = kInt8 || scaled ? nullptr : bias;
+      const bool in_place = direct && !scaled && first.skip == 0 && first.count == tile.rows &&
+                            (!two || second.skip + second.count == tile.rows);
       tile.out = in_place ? static_cast<void*>(to.c) : strip_;
       tile.out_ld = in_place ? to.ldc : width;
       tile.fetch = fetched < number_bytes_ ? Fetch{b + panel_stride_ + fetched, lines, false} : Fetch{};
@@ -330,13 +332,16 @@ class WindowDotProduct {
       unit.Run(tile, two);
       if (in_place) return;
       FinishArgs rest = ending.Rest(to, strip_ + first.skip * width, bias, scales);
-      if constexpr (kInt8) {
+      if (kInt8 || scaled) {
         turn_ ^= 1;
         std::fill_n(row_scale_[turn_], first.count, args_.scale[first.picture]);
-        std::fill_n(row_zero_[turn_], first.count, args_.zero[first.picture]);
         std::fill_n(row_scale_[turn_] + first.count, second.count, args_.scale[second.picture]);
-        std::fill_n(row_zero_[turn_] + first.count, second.count, args_.zero[second.picture]);
         rest.row_scale = row_scale_[turn_];
+        rest.bias = bias;
+      }
+      if constexpr (kInt8) {
+        std::fill_n(row_zero_[turn_], first.count, args_.zero[first.picture]);
+        std::fill_n(row_zero_[turn_] + first.count, second.count, args_.zero[second.picture]);
         rest.row_zero = row_zero_[turn_];
         rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
       }

@@ -50,6 +50,33 @@ class Bf16Elements {
   void Zeros(uint8_t* out, size_t bytes) const { std::memset(out, 0, bytes); }
 };
 
+CodeRange PictureRange(const ConvertWindowsArgs& args, int64_t picture) {
+  const int64_t lines = RangesOf(args.windows, 1);
+  CodeRange range;
+  for (int64_t line = picture * lines; line < (picture + 1) * lines; ++line) {
+    range.Include({args.ranges[2 * line], args.ranges[2 * line + 1]});
+  }
+  return range;
+}
+
+// Elements of one picture as fp16.
+class F16Elements {
+ public:
+  // `store`: the scale as well.
+  F16Elements(const ConvertWindowsArgs& args, int64_t picture, bool store) {
+    const float scale = F16Scale(PictureRange(args, picture));
+    if (store) args.scale[picture] = scale;
+    factor_ = 1.0f / scale;
+  }
+  void Convert(const float* x, size_t count, uint8_t* out) const {
+    RowToF16(x, count, factor_, reinterpret_cast<uint16_t*>(out));
+  }
+  void Zeros(uint8_t* out, size_t bytes) const { std::memset(out, 0, bytes); }
+
+ private:
+  float factor_;
+};
+
 // Elements of one picture as codes.
 class CodedElements {
  public:
@@ -68,15 +95,6 @@ class CodedElements {
   }
 
  private:
-  static CodeRange PictureRange(const ConvertWindowsArgs& args, int64_t picture) {
-    const int64_t lines = RangesOf(args.windows, 1);
-    CodeRange range;
-    for (int64_t line = picture * lines; line < (picture + 1) * lines; ++line) {
-      range.Include({args.ranges[2 * line], args.ranges[2 * line + 1]});
-    }
-    return range;
-  }
-
   RowCodes codes_;
 };
 
@@ -124,11 +142,16 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
 }
 
 void ConvertImage(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
-  (args.form == RowForm::kBF16 ? &ConvertLines<Bf16Elements> : &ConvertLines<CodedElements>)(args, begin, end);
+  (args.form == RowForm::kBF16  ? &ConvertLines<Bf16Elements>
+   : args.form == RowForm::kF16 ? &ConvertLines<F16Elements>
+                                : &ConvertLines<CodedElements>)(args, begin, end);
 }
 
 float RestoreElement(const ConvertWindowsArgs& args, int64_t picture, int64_t index) {
   if (args.form == RowForm::kBF16) return hwy::F32FromBF16(static_cast<const hwy::bfloat16_t*>(args.image)[index]);
+  if (args.form == RowForm::kF16) {
+    return args.scale[picture] * ToFloat(static_cast<const F16*>(args.image)[index]);
+  }
   int32_t code;
   if constexpr (Int8Dot::kRowBytes == 2) {
     code = static_cast<const int16_t*>(args.image)[index];

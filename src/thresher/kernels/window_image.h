@@ -3,7 +3,8 @@
 // line that a window covers lies in one piece.
 //
 // int8 quantises each picture of the batch as gemm_dot.h does a row, with a scale and a zero point of its own: what
-// becomes of a picture does not depend on the others. Zeros have the zero point's code.
+// becomes of a picture does not depend on the others. Zeros have the zero point's code. fp16 scales a picture down that
+// reaches beyond 65504.
 #pragma once
 
 #include <cstdint>
@@ -52,18 +53,18 @@ struct ImageLayout {
 };
 
 struct ConvertWindowsArgs {
-  RowForm form = RowForm::kBF16;  // or kInt8
+  RowForm form = RowForm::kBF16;  // or kF16, kInt8
   Windows windows;                // of x
   int64_t batch = 0;
   int64_t channels = 0;      // of all groups; they lie side by side in x
   const float* x = nullptr;  // positions as the windows say
-  float* ranges = nullptr;   // kInt8: 2 * RangesOf()
+  float* ranges = nullptr;   // if HasRowScales(form): 2 * RangesOf()
   void* image = nullptr;     // batch * ImageLayout::picture, 16-byte aligned
-  float* scale = nullptr;    // [batch], kInt8 only; NaN for a picture that holds a NaN or an infinity
+  float* scale = nullptr;    // [batch], if HasRowScales(form); of kInt8 NaN for a picture with a NaN or an infinity
   int32_t* zero = nullptr;   // [batch], kInt8 only
 };
 
-// Ranges of numbers that kInt8 wants first: a line of x each.
+// Ranges of numbers that forms with scales want first: a line of x each.
 inline int64_t RangesOf(const Windows& w, int64_t batch) { return batch * w.in[0] * w.in[1]; }
 
 // Fills ranges; part `part` of `num_parts`.

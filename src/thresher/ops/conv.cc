@@ -269,7 +269,7 @@ Status RangesStep(const StepContext& c) {
   return Status::Ok();
 }
 
-// Operands: x, and its ranges for int8.
+// Operands: x, and its ranges where pictures have scales.
 Status ImageStep(const StepContext& c) {
   const ImageMemory memory(c.out(), c.as<ConvolutionParams>());
   kernels::ConvertWindowsArgs args = ImageArgs(c);
@@ -449,7 +449,7 @@ ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const 
 // x in the form p.shape.form.
 TensorRef AddImage(const TensorRef& x, const ConvolutionParams& p, Lowering& lowering) {
   TensorRef ranges;
-  if (p.shape.form == kernels::RowForm::kInt8) {
+  if (kernels::HasRowScales(p.shape.form)) {
     ranges = lowering.AllocateTemporary(DType::kF32, {2 * kernels::RangesOf(WindowsOf(p), BatchOf(p))});
     Step& step = lowering.AddStep(KernelId::kRanges, {x}, {ranges}, p);
     step.name = "ranges";
@@ -460,7 +460,9 @@ TensorRef AddImage(const TensorRef& x, const ConvolutionParams& p, Lowering& low
   const int64_t floats = ImageMemory::Floats(p);
   const TensorRef image = lowering.AllocateTemporary(DType::kF32, {floats});
   Step& step = lowering.AddStep(KernelId::kImage, {x, ranges}, {image}, p);
-  step.name = p.shape.form == kernels::RowForm::kBF16 ? "to_bf16" : "quantize";
+  step.name = p.shape.form == kernels::RowForm::kBF16  ? "to_bf16"
+              : p.shape.form == kernels::RowForm::kF16 ? "to_fp16"
+                                                       : "quantize";
   step.section = Section::kReshape;
   step.flops = 0;
   step.bytes = static_cast<double>(sizeof(float)) * static_cast<double>(floats + x.view.size());
@@ -470,7 +472,7 @@ TensorRef AddImage(const TensorRef& x, const ConvolutionParams& p, Lowering& low
 // The form of x that a product of this precision wants.
 kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::RowForm form = lowering.target().RowsFor(p.shape.precision, p.m, kernels::Variant::kAuto);
-  const bool dot = form == kernels::RowForm::kInt8 || form == kernels::RowForm::kBF16;
+  const bool dot = form == kernels::RowForm::kInt8 || form == kernels::RowForm::kBF16 || form == kernels::RowForm::kF16;
   return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
 }
 

@@ -1,4 +1,4 @@
-// Products over windows of bf16 and int8, and the image that they read.
+// Products over windows of bf16, fp16 and int8, and the image that they read.
 #include "thresher/kernels/window_image.h"
 
 #include <cmath>
@@ -36,7 +36,7 @@ struct Image {
         zero(static_cast<size_t>(batch)),
         data(static_cast<size_t>(batch * ImageLayout(form, w, channels).picture) / sizeof(float)) {
     args = {form, w, batch, channels, x.data(), ranges.data(), data.data(), scale.data(), zero.data()};
-    if (form == RowForm::kInt8) {
+    if (HasRowScales(form)) {
       for (int part = 0; part < num_parts; ++part) FindRanges(args, part, num_parts);
     }
     for (int part = 0; part < num_parts; ++part) ConvertWindows(args, part, num_parts);
@@ -112,9 +112,12 @@ void Check(const Case& c) {
   const int64_t ldc = c.n + 5;
   const std::vector<float> residual = RandomFloats(static_cast<size_t>(m * ldc), 4, -3.0f, 3.0f);
   const std::vector<float> untouched(residual.size(), 12345.0f);
-  for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
-    const RowForm form = precision == Precision::kInt8 ? RowForm::kInt8 : RowForm::kBF16;
+  for (const Precision precision : {Precision::kBf16, Precision::kFp16, Precision::kInt8}) {
+    const RowForm form = precision == Precision::kInt8   ? RowForm::kInt8
+                         : precision == Precision::kFp16 ? RowForm::kF16
+                                                         : RowForm::kBF16;
     ForEachIsaAndPlainTiles([&] {
+      if (form == RowForm::kF16 && !isa::HasF16Tiles()) return;
       const Image image(form, w, c.batch, channels, x, c.num_parts);
       CheckElements(c, w, x, image);
       AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, c.n)) / sizeof(float) + 1);
@@ -217,6 +220,53 @@ TEST(WindowImageTest, ANaNStaysInItsWindows) {
       for (int64_t j = 0; j < kN; ++j) {
         ASSERT_EQ(std::isnan(out[static_cast<size_t>(row * kN + j)]), std::abs(row - kAt) <= 1) << row << ' ' << j;
       }
+    }
+  });
+}
+
+// Pictures that fp16 does not reach are scaled down, their results up again; those beside them are not.
+TEST(WindowImageTest, LargePicturesOfF16) {
+  constexpr int64_t kWidth = 21, kChannels = 16, kN = 40, kBatch = 3;
+  const Windows w = WindowsOf({{.in = kWidth, .kernel = 3, .before = 1, .after = 1}}, kChannels, 0);
+  const int64_t k = w.taps() * kChannels, m = kBatch * kWidth;
+  std::vector<float> x = RandomFloats(static_cast<size_t>(kBatch * w.x_batch), 1);
+  for (int64_t i = 0; i < w.x_batch; ++i) x[static_cast<size_t>(w.x_batch + i)] *= 3e7f;
+  const std::vector<float> b = RandomFloats(static_cast<size_t>(k * kN), 2);
+  const std::vector<float> bias = RandomFloats(static_cast<size_t>(kN), 3);
+  ForEachIsaAndPlainTiles([&] {
+    if (!isa::HasF16Tiles()) return;
+    const Image image(RowForm::kF16, w, kBatch, kChannels, x, 2);
+    EXPECT_EQ(image.scale[0], 1.0f);
+    EXPECT_EQ(image.scale[1], 1024.0f);
+    AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kFp16, k, kN)) / sizeof(float) + 1);
+    PackWeight(Precision::kFp16, Weight{b.data(), Encoding::kF32, k, kN, kN, 1}, packed.data());
+    std::vector<float> stored(b.size());
+    UnpackWeight(Precision::kFp16, packed.data(), k, kN, stored.data());
+    const std::vector<float> restored = image.Restored();
+    const Windows over = WindowsOfImage(w, ImageLayout(RowForm::kF16, w, kChannels), 2);
+    GemmArgs reference;
+    reference.m = m, reference.n = kN, reference.k = k;
+    reference.a = restored.data();
+    reference.windows = &over;
+    reference.ldc = kN;
+    reference.bias = bias.data();
+    std::vector<float> expected(static_cast<size_t>(m * kN)), actual(expected.size());
+    reference.c = expected.data();
+    GemmReference(reference, stored.data(), kN, 1);
+    GemmDotArgs args;
+    args.form = RowForm::kF16;
+    args.m = m, args.n = kN, args.k = k;
+    args.rows = image.args.image;
+    args.scale = image.args.scale;
+    args.windows = &w;
+    args.channels = kChannels;
+    args.packed_b = packed.data();
+    args.c = actual.data(), args.ldc = kN;
+    args.bias = bias.data();
+    Multiply(args);
+    for (size_t i = 0; i < actual.size(); ++i) {
+      const bool large = i / static_cast<size_t>(kWidth * kN) == 1;
+      ASSERT_NEAR(actual[i], expected[i], large ? 3e7f * 2e-5f : 2e-5f) << i;
     }
   });
 }

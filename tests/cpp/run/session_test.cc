@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -184,6 +185,41 @@ TEST(Session, ProductsRunOnTiles) {
   ExpectNear(run("fp16", "to_fp16"), wanted, 5e-3);
   ExpectNear(run("bf16", "to_bf16"), wanted, 4e-2);
   ExpectNear(run("int8", "quantize"), wanted, 8e-2);
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+TEST(Session, ConvolutionsAndAttentionRunOnTiles) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kLines = 2, kPositions = 19, kChannels = 16;
+  const Dims image = {1, kLines, kPositions, kChannels};
+  const std::vector<float> numbers = RandomFloats(kLines * kPositions * kChannels, 1);
+  const std::vector<float> weight = RandomFloats(kChannels * kChannels * 9, 2, 0.1f);
+  const auto run = [&](const std::string& precision, const std::string& step) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, image);
+    const ValueId w = AddF32(g, "w", {kChannels, kChannels, 3, 3}, weight);
+    const ValueId y =
+        Must(g.Add1("convolution", {x, w}, {{"precision", precision}, {"padding", std::vector<int64_t>{1, 1}}}));
+    const ValueId z = Must(g.Add1("sdpa", {y, y, y}, {{"scale", 0.25}, {"precision", precision}}));
+    g.SetOutputs({z});
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    const auto& steps = session.plan().steps;
+    EXPECT_TRUE(std::any_of(steps.begin(), steps.end(), [&](const Step& s) { return s.name == step; })) << step;
+    std::vector<float> in = numbers, out(numbers.size());
+    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, image)};
+    const std::vector<View> outputs = {MakeView(out.data(), DType::kF32, image)};
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  };
+  const std::vector<float> wanted = run("fp32", "convolution");
+  ExpectNear(run("fp16", "to_fp16"), wanted, 2e-3);
+  ExpectNear(run("bf16", "to_bf16"), wanted, 2e-2);
   unsetenv("THRESHER_SMALL_PRODUCTS");
   ASSERT_TRUE(isa::Select().ok());
 }
