@@ -296,7 +296,7 @@ TEST(AttentionKernel, KeysThatAMaskHidesAreNotRead) {
                           MakeView(keys.data(), dtype, {1, 1, kKeys, kDepth}),
                           MakeView(values.data(), dtype, {1, 1, kKeys, kDepth}), mask,
                           MakeView(out.data(), dtype, {1, 2, kQueries, kDepth})};
-          const SdpaParams params{0.2f, false, true, false};
+          const SdpaParams params{0.2f, false, true, Precision::kFp32};
           Call call{static_cast<uint32_t>(KernelId::kSdpa), &params, sizeof params, views, 5};
           std::vector<float> scratch(SdpaFamily::ScratchBytes(call) / sizeof(float), std::nanf(""));
           call.scratch = scratch.data();
