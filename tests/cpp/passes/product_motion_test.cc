@@ -100,8 +100,8 @@ TEST(ProductMotion, ProductOfAProduct) {
   Expect(text + first + resize + second + "return %y\n", "linear resize tanh");
   // Rows that are grouped in another way are the same rows.
   Expect(text + first +
-             "%q = reshape(%p) {shape = [1, 3, 2, 33]}\n%r = resize(%q) {mode = \"nearest\", size = [4, 4]}\n" + second +
-             "return %y\n",
+             "%q = reshape(%p) {shape = [1, 3, 2, 33]}\n%r = resize(%q) {mode = \"nearest\", size = [4, 4]}\n" +
+             second + "return %y\n",
          "reshape linear resize tanh");
   // Of a bias a reshape shows the same numbers.
   Expect(text + first + resize +
