@@ -161,7 +161,7 @@ TEST(Ops, WrongOperandsOfAttentionAreExplained) {
   ExpectContains(with(q, q, q, Filled(g, {5})), "broadcasts to the scores [1, 4, 6, 6], got [5]");
   ExpectContains(with(q, q, q, Filled(g, {2, 1, 6, 6})), "broadcasts to the scores [1, 4, 6, 6], got [2, 1, 6, 6]");
   ExpectContains(ErrorOf(g, "sdpa", {q, q, q}, {{"scale", 0.5}, {"precision", std::string("int8")}}),
-                 "expected precision fp32 or bf16, got \"int8\"");
+                 "expected precision fp32, bf16 or fp16, got \"int8\"");
 }
 
 TEST(Ops, WrongOperandsOfOtherOperatorsAreExplained) {
