@@ -67,7 +67,7 @@ class Clone:
     def __init__(self, root: Path, environments: tuple[str, ...]) -> None:
         self.root = root
         # The packages that noxfile.py imports; the other scripts need the real package.
-        packages = ("toolchain", "containers", "sanitizers", "fuzzing", "mutations", "release")
+        packages = ("toolchain", "containers", "sanitizers", "fuzzing", "mutations", "release", "documentation")
         for name in (*(f"scripts/{package}" for package in packages), "requirements", "docker", ".github"):
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("noxfile.py", "pyproject.toml", ".clang-format", ".clang-tidy", ".hadolint.yaml"):

@@ -7,7 +7,14 @@ import pytest
 pytest.importorskip("hypothesis")
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from thresher.llm.cache import PagePool
 from thresher.llm.kv_cache import Held, KVCache
@@ -204,8 +211,8 @@ class _History(RuleBasedStateMachine):
         assert self.cache.used == 0
 
 
-TestHistory = _History.TestCase
-TestHistory.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+def test_every_history_ends_with_all_that_must_hold():
+    run_state_machine_as_test(_History, settings=settings(max_examples=200, stateful_step_count=40, deadline=None))
 
 
 def test_a_full_pool_makes_the_last_in_order_begin_again():
