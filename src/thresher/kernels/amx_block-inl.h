@@ -124,7 +124,7 @@ class UnitBlockTiles {
       const auto* const group = reinterpret_cast<const RowGroup*>(part.a + r * args.lda);
       const int32_t* const sums = part.sums + r * kWidth;
       float* const out = args.out + r * kWidth;
-      const auto start = hn::Set(di, Panel::kShift != 0 ? group->start[StartOf<Panel>(part.part)] : kSumBaseBits);
+      const auto start = SumStart<Panel>(*group, part.part);
       const auto sum_a = hn::Add(hn::Load(di, sums), start), sum_b = hn::Add(hn::Load(di, sums + lanes), start);
       auto out_a = part.init ? hn::Load(d, out) : hn::Zero(d);
       auto out_b = part.init ? hn::Load(d, out + lanes) : hn::Zero(d);

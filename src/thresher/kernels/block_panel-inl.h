@@ -32,37 +32,63 @@ inline constexpr size_t kGroupPairs = 4;
 // Whether the instruction that multiplies wants one factor unsigned and sums in int32: then all codes are.
 #define THRESHER_UNSIGNED_CODES (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL)
 
+#if THRESHER_INT8_SHORT_SUMS
+
+using ShortTag = hn::Repartition<int16_t, IntTag>;
+using Shorts = hn::Vec<ShortTag>;
+
+// sum + w * a, in sums of two products; kFirst: there is no sum yet.
+template <bool kFirst>
+HWY_INLINE Shorts AddProducts(Codes w, hn::Vec<WordTag> a, Shorts sum) {
+  const hn::Repartition<int8_t, IntTag> d8;
+#if HWY_COMPILER_GCC_ACTUAL
+  // Left to itself, GCC adds the products of several quads before the sum, then spills sums for want of registers.
+  if constexpr (!kFirst) {
+    Shorts products;
+    __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+v"(sum.raw), "=&v"(products.raw) : "v"(w.raw), "v"(a.raw));
+    return sum;
+  }
+#endif
+  const auto products = hn::SatWidenMulPairwiseAdd(ShortTag(), w, hn::BitCast(d8, a));
+  return kFirst ? products : hn::Add(sum, products);
+}
+
+HWY_INLINE hn::Vec<IntTag> AddSums(Shorts products, hn::Vec<IntTag> sum) {
+  const auto ones = hn::Set(ShortTag(), 1);
+#if HWY_COMPILER_GCC_ACTUAL
+  __asm__("vpmaddwd %2, %1, %1\n\tvpaddd %1, %0, %0" : "+v"(sum.raw), "+v"(products.raw) : "v"(ones.raw));
+  return sum;
+#else
+  return hn::Add(sum, hn::WidenMulPairwiseAdd(IntTag(), products, ones));
+#endif
+}
+
+HWY_INLINE Codes Magnitudes(Codes w) {
+  return hn::BitCast(CodeTag(), hn::Abs(hn::BitCast(hn::Repartition<int8_t, IntTag>(), w)));
+}
+
+// sum + w * a, where w has 8 bits and a sign: |w| times a with w's sign, so that two products are at most 2 * 128 *
+// 127, which fits into int16.
+HWY_INLINE hn::Vec<IntTag> AddWideCodes(Codes codes, Codes magnitudes, hn::Vec<WordTag> a, hn::Vec<IntTag> sum) {
+  const hn::Repartition<int8_t, IntTag> d8;
+  const auto w = hn::BitCast(d8, codes);
+#if HWY_TARGET == HWY_AVX2
+  const hn::Vec<decltype(d8)> turned{_mm256_sign_epi8(hn::BitCast(d8, a).raw, w.raw)};
+#else
+  const auto turned = hn::MaskedSubOr(hn::BitCast(d8, a), hn::Lt(w, hn::Zero(d8)), hn::Zero(d8), hn::BitCast(d8, a));
+#endif
+  return AddSums(hn::SatWidenMulPairwiseAdd(ShortTag(), magnitudes, turned), sum);
+}
+
+#else
+
 // sum + w0 * a0 + w1 * a1. Where they are not unsigned, wide codes have 8 bits and a sign; all others fit into 6 bits.
-template <bool kWide>
 HWY_INLINE hn::Vec<IntTag> AddCodes(Codes w0, Codes w1, hn::Vec<WordTag> a0, hn::Vec<WordTag> a1, hn::Vec<IntTag> sum) {
   const IntTag d;
   const hn::Repartition<int8_t, IntTag> d8;
 #if THRESHER_UNSIGNED_CODES
   sum = hn::SumOfMulQuadAccumulate(d, w0, hn::BitCast(d8, a0), sum);
   return hn::SumOfMulQuadAccumulate(d, w1, hn::BitCast(d8, a1), sum);
-#elif THRESHER_INT8_SHORT_SUMS
-  const hn::Repartition<int16_t, IntTag> d16;
-  const auto ones = hn::Set(d16, 1);
-  if constexpr (kWide) {
-    // |w| times a with w's sign: two products are at most 2 * 128 * 127, which fits into int16.
-    const auto signed_products = [&](Codes w, hn::Vec<WordTag> a) HWY_ATTR {
-      const auto v = hn::BitCast(d8, w);
-#if HWY_TARGET == HWY_AVX2
-      const hn::Vec<decltype(d8)> turned{_mm256_sign_epi8(hn::BitCast(d8, a).raw, v.raw)};
-#else
-      const auto turned =
-          hn::MaskedSubOr(hn::BitCast(d8, a), hn::Lt(v, hn::Zero(d8)), hn::Zero(d8), hn::BitCast(d8, a));
-#endif
-      return hn::SatWidenMulPairwiseAdd(d16, hn::BitCast(CodeTag(), hn::Abs(v)), turned);
-    };
-    sum = hn::Add(sum, hn::WidenMulPairwiseAdd(d, signed_products(w0, a0), ones));
-    return hn::Add(sum, hn::WidenMulPairwiseAdd(d, signed_products(w1, a1), ones));
-  } else {
-    // Four products are at most 4 * 63 * 127.
-    const auto products = hn::Add(hn::SatWidenMulPairwiseAdd(d16, w0, hn::BitCast(d8, a0)),
-                                  hn::SatWidenMulPairwiseAdd(d16, w1, hn::BitCast(d8, a1)));
-    return hn::Add(sum, hn::WidenMulPairwiseAdd(d, products, ones));
-  }
 #elif HWY_TARGET == HWY_NEON_BF16
   (void)d;
   const auto half = vdotq_s32(sum.raw, hn::BitCast(d8, w0).raw, hn::BitCast(d8, a0).raw);
@@ -72,6 +98,8 @@ HWY_INLINE hn::Vec<IntTag> AddCodes(Codes w0, Codes w1, hn::Vec<WordTag> a0, hn:
   return hn::SumOfMulQuadAccumulate(d, hn::BitCast(d8, w1), hn::BitCast(d8, a1), sum);
 #endif
 }
+
+#endif
 
 // Loads of one value a column, of the left or the right half, from values of a whole panel.
 
@@ -115,6 +143,9 @@ struct BlockPanel {
                                 : E == Encoding::kQ5_0 || E == Encoding::kMxfp4 ? 4
                                 : E == Encoding::kQ6K                           ? 5
                                                                                 : 0;
+  // Where products add up in int16, whether those of codes less the middle of their range do: 16 of a sum of 5 bits are
+  // at most 16 * 16 * 127, 8 of 6 bits 8 * 32 * 127. Sums of 4 bits fit in as they are.
+  static constexpr bool kCentred = THRESHER_INT8_SHORT_SUMS && !kWide && (kBits > 4 || kTable);
   // Whether unpacking codes takes so long that it is done once for many rows.
   static constexpr bool kUnpacks = kBits != 8;
 
@@ -242,9 +273,10 @@ struct BlockPanel {
 };
 
 // The same, unpacked: for every group its scales and offsets as floats, then codes one a byte.
-template <int shift, bool wide, bool halves, bool has_offset>
+template <int shift, bool centred, bool wide, bool halves, bool has_offset>
 struct UnpackedPanel {
   static constexpr int kShift = shift;
+  static constexpr bool kCentred = centred;
   static constexpr bool kWide = wide;
   static constexpr bool kHalves = halves;
   static constexpr bool kHasOffset = has_offset;
@@ -273,7 +305,7 @@ struct UnpackedPanel {
 };
 
 template <class Packed>
-using Unpacked = UnpackedPanel<Packed::kShift, Packed::kWide, Packed::kHalves, Packed::kHasOffset>;
+using Unpacked = UnpackedPanel<Packed::kShift, Packed::kCentred, Packed::kWide, Packed::kHalves, Packed::kHasOffset>;
 
 // Unpacks `groups` groups, whole blocks, from `packed` on.
 template <class Packed>

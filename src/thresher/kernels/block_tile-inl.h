@@ -30,7 +30,13 @@ inline constexpr float kSumBase = 0.0f;
 inline constexpr int32_t kSumBaseBits = std::bit_cast<int32_t>(kSumBase);
 
 // Sums begin at kSumBase less 2^kShift times the sum of the row's codes: of a group, or of either half of it.
+#if THRESHER_INT8_SHORT_SUMS
+// Those in int16 of centred codes (Panel::kCentred) begin instead with less 16 times the sums of the codes that either
+// of two neighbours gets, or 32 times in a half of a group; what is then missing of codes without a middle comes later.
+enum RowStart : size_t { kStart3, kShortStart4, kMissing4, kShortStartFirst5, kShortStartSecond5, kRowStarts };
+#else
 enum RowStart : size_t { kStart3, kStart4, kStart7, kStartFirst5, kStartSecond5, kRowStarts };
+#endif
 
 // 32 elements of a row.
 struct RowGroup {
@@ -67,12 +73,29 @@ inline constexpr int kBlockTileRows = 4;
 #undef THRESHER_BLOCK_ROWS
 #define THRESHER_BLOCK_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 
-// Where the sums of a group, or of its first or second half, begin.
+#if THRESHER_INT8_SHORT_SUMS
+// What the integer sum of a group begins with when it gets the sums in int16, and what these begin with.
 template <class Panel>
-constexpr size_t StartOf(size_t half) {
-  if (Panel::kHalves) return half == 0 ? kStartFirst5 : kStartSecond5;
-  return Panel::kShift == 7 ? kStart7 : Panel::kShift == 4 ? kStart4 : kStart3;
+HWY_INLINE hn::Vec<IntTag> SumStart(const RowGroup& row) {
+  if constexpr (Panel::kCentred ? Panel::kHasOffset : Panel::kShift != 0) {
+    return hn::Set(IntTag(), row.start[Panel::kCentred ? kMissing4 : kStart3]);
+  }
+  return hn::Set(IntTag(), kSumBaseBits);
 }
+template <class Panel>
+HWY_INLINE Shorts ShortStart(const RowGroup& row, size_t half) {
+  const size_t place = !Panel::kHalves ? kShortStart4 : half == 0 ? kShortStartFirst5 : kShortStartSecond5;
+  return hn::BitCast(ShortTag(), hn::Set(IntTag(), row.start[place]));
+}
+#else
+// What the integer sum of a group, or of its first or second half, begins with.
+template <class Panel>
+HWY_INLINE hn::Vec<IntTag> SumStart(const RowGroup& row, size_t half) {
+  if constexpr (Panel::kShift == 0) return hn::Set(IntTag(), kSumBaseBits);
+  if constexpr (Panel::kHalves) return hn::Set(IntTag(), row.start[half == 0 ? kStartFirst5 : kStartSecond5]);
+  return hn::Set(IntTag(), row.start[Panel::kShift == 7 ? kStart7 : Panel::kShift == 4 ? kStart4 : kStart3]);
+}
+#endif
 
 // What the integer sum of a group stands for, but for the scale of its weights.
 HWY_INLINE hn::Vec<TileTag> ScaledSum(hn::Vec<IntTag> sum, const RowGroup& row) {
@@ -95,6 +118,9 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
   const uint8_t* HWY_RESTRICT b = args.b;
   const uint8_t* HWY_RESTRICT block = b;
   const uint8_t* fetched = args.fetch;
+  // Of a single row fetching would take a fifth of all instructions if their number were not known.
+  const size_t all_lines = (Panel::GroupBytes() + 63) / 64;
+  const bool fetches_all = args.fetch_lines == all_lines;
   const auto base = hn::Set(di, kSumBaseBits);
 
 #define THRESHER_BLOCK_DECLARE(r)                                                \
@@ -114,43 +140,84 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
         b += Panel::BlockHeader();
       }
     }
-    for (size_t line = 0; line < args.fetch_lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
-    fetched += 64 * args.fetch_lines;
+    if (fetches_all) {
+      for (size_t line = 0; line < all_lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
+      fetched += 64 * all_lines;
+    } else {
+      for (size_t line = args.fetch_lines; line != 0; --line, fetched += 64) __builtin_prefetch(fetched, 0, 2);
+    }
 
 #define THRESHER_BLOCK_ROW(r) reinterpret_cast<const RowGroup*>(a + size_t{r} * lda)
-    // Sums begin with what the codes are too large by.
-#define THRESHER_BLOCK_START(r)                                                       \
-  auto s##r##a = base, s##r##b = base;                                                \
-  if constexpr (r < R && Panel::kShift != 0) {                                        \
-    s##r##a = s##r##b = hn::Set(di, THRESHER_BLOCK_ROW(r)->start[StartOf<Panel>(0)]); \
-  }
-    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)
+#define THRESHER_BLOCK_SUMS(r) auto s##r##a = base, s##r##b = base;
+    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SUMS)
 
+#if THRESHER_INT8_SHORT_SUMS
+    // Products of wide codes are widened at once, others when all of a group, or of a half of it, are added up: only
+    // then does its sum need a register.
+#define THRESHER_BLOCK_SHORTS(r) auto h##r##a = hn::Zero(ShortTag()), h##r##b = hn::Zero(ShortTag());
+    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SHORTS)
+#define THRESHER_BLOCK_START(r) \
+  if constexpr (r < R) h##r##a = h##r##b = ShortStart<Panel>(*THRESHER_BLOCK_ROW(r), half);
+#define THRESHER_BLOCK_STEP(r)                                      \
+  if constexpr (r < R) {                                            \
+    const auto av = BroadcastGroup(a + size_t{r} * lda + quad * 4); \
+    if constexpr (Panel::kWide) {                                   \
+      s##r##a = AddWideCodes(wa, magnitudes_a, av, s##r##a);        \
+      s##r##b = AddWideCodes(wb, magnitudes_b, av, s##r##b);        \
+    } else {                                                        \
+      h##r##a = AddProducts<kStarts>(wa, av, h##r##a);              \
+      h##r##b = AddProducts<kStarts>(wb, av, h##r##b);              \
+    }                                                               \
+  }
+#define THRESHER_BLOCK_QUAD(pair, odd)                                                                 \
+  {                                                                                                    \
+    constexpr size_t quad = 2 * pair + odd, kPart = Panel::kHalves ? 4 : 8;                            \
+    constexpr bool kStarts = quad == 0 && !Panel::kCentred;                                            \
+    const auto wa = Panel::template Quad<pair, odd>(b, 0), wb = Panel::template Quad<pair, odd>(b, 1); \
+    [[maybe_unused]] const auto magnitudes_a = Magnitudes(wa), magnitudes_b = Magnitudes(wb);          \
+    if constexpr (Panel::kCentred && quad % kPart == 0) {                                              \
+      constexpr size_t half = quad / kPart;                                                            \
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)                                                        \
+    }                                                                                                  \
+    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)                                                           \
+  }
+#define THRESHER_BLOCK_PAIR(pair) {THRESHER_BLOCK_QUAD(pair, 0) THRESHER_BLOCK_QUAD(pair, 1)}
+#define THRESHER_BLOCK_WHOLE(r)                                 \
+  if constexpr (r < R && !Panel::kWide) {                       \
+    const auto start = SumStart<Panel>(*THRESHER_BLOCK_ROW(r)); \
+    s##r##a = AddSums(h##r##a, start);                          \
+    s##r##b = AddSums(h##r##b, start);                          \
+  }
+#else
+#define THRESHER_BLOCK_START(r) \
+  if constexpr (r < R) s##r##a = s##r##b = SumStart<Panel>(*THRESHER_BLOCK_ROW(r), half);
 #define THRESHER_BLOCK_STEP(r)                                   \
   if constexpr (r < R) {                                         \
     const uint8_t* const codes = a + size_t{r} * lda + pair * 8; \
     const auto a0 = BroadcastGroup(codes);                       \
     const auto a1 = BroadcastGroup(codes + 4);                   \
-    s##r##a = AddCodes<Panel::kWide>(w0a, w1a, a0, a1, s##r##a); \
-    s##r##b = AddCodes<Panel::kWide>(w0b, w1b, a0, a1, s##r##b); \
+    s##r##a = AddCodes(w0a, w1a, a0, a1, s##r##a);               \
+    s##r##b = AddCodes(w0b, w1b, a0, a1, s##r##b);               \
   }
-#define THRESHER_BLOCK_PAIR(pair_value)                   \
-  {                                                       \
-    constexpr size_t pair = pair_value;                   \
-    const auto w0a = Panel::template Quad<pair, 0>(b, 0); \
-    const auto w1a = Panel::template Quad<pair, 1>(b, 0); \
-    const auto w0b = Panel::template Quad<pair, 0>(b, 1); \
-    const auto w1b = Panel::template Quad<pair, 1>(b, 1); \
-    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)              \
+#define THRESHER_BLOCK_PAIR(pair_value)                                                 \
+  {                                                                                     \
+    constexpr size_t pair = pair_value;                                                 \
+    if constexpr (Panel::kShift != 0 && (pair == 0 || (Panel::kHalves && pair == 2))) { \
+      constexpr size_t half = pair / 2;                                                 \
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)                                         \
+    }                                                                                   \
+    const auto w0a = Panel::template Quad<pair, 0>(b, 0);                               \
+    const auto w1a = Panel::template Quad<pair, 1>(b, 0);                               \
+    const auto w0b = Panel::template Quad<pair, 0>(b, 1);                               \
+    const auto w1b = Panel::template Quad<pair, 1>(b, 1);                               \
+    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)                                            \
   }
+#define THRESHER_BLOCK_WHOLE(r)
+#endif
 #define THRESHER_BLOCK_SCALE(r)                                                         \
   if constexpr (r < R) {                                                                \
     c##r##a = hn::MulAdd(ScaledSum(s##r##a, *THRESHER_BLOCK_ROW(r)), scale_a, c##r##a); \
     c##r##b = hn::MulAdd(ScaledSum(s##r##b, *THRESHER_BLOCK_ROW(r)), scale_b, c##r##b); \
-  }
-#define THRESHER_BLOCK_SECOND(r)                                                      \
-  if constexpr (r < R) {                                                              \
-    s##r##a = s##r##b = hn::Set(di, THRESHER_BLOCK_ROW(r)->start[StartOf<Panel>(1)]); \
   }
 #define THRESHER_BLOCK_OFFSET(r)                             \
   if constexpr (r < R) {                                     \
@@ -161,13 +228,14 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
     THRESHER_BLOCK_PAIR(0)
     THRESHER_BLOCK_PAIR(1)
     if constexpr (Panel::kHalves) {
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
       const auto scale_a = Panel::Scale(block, b, 0, 0), scale_b = Panel::Scale(block, b, 1, 0);
       THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SECOND)
     }
     THRESHER_BLOCK_PAIR(2)
     THRESHER_BLOCK_PAIR(3) {
       constexpr size_t part = Panel::kHalves ? 1 : 0;
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
       const auto scale_a = Panel::Scale(block, b, 0, part), scale_b = Panel::Scale(block, b, 1, part);
       THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
     }
@@ -187,11 +255,14 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
   THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STORE)
 #undef THRESHER_BLOCK_DECLARE
 #undef THRESHER_BLOCK_ROW
+#undef THRESHER_BLOCK_SUMS
 #undef THRESHER_BLOCK_START
+#undef THRESHER_BLOCK_SHORTS
 #undef THRESHER_BLOCK_STEP
+#undef THRESHER_BLOCK_WHOLE
+#undef THRESHER_BLOCK_QUAD
 #undef THRESHER_BLOCK_PAIR
 #undef THRESHER_BLOCK_SCALE
-#undef THRESHER_BLOCK_SECOND
 #undef THRESHER_BLOCK_OFFSET
 #undef THRESHER_BLOCK_STORE
 }

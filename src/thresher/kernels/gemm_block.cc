@@ -44,7 +44,7 @@ constexpr size_t kQuad = 4;
 using GroupTag = hn::CappedTag<float, kGroupNumbers / 2>;
 using QuadTag = hn::FixedTag<float, kQuad>;
 using QuadIntTag = hn::FixedTag<int32_t, kQuad>;
-using QuadWords = hn::Vec<hn::FixedTag<uint64_t, 2>>;
+using QuadShorts = hn::Vec<hn::FixedTag<int16_t, 2 * kQuad>>;
 
 // The largest magnitudes of four groups as bits, which compare as integers: those of infinities and NaN are the
 // largest.
@@ -74,14 +74,18 @@ HWY_INLINE hn::Vec<QuadIntTag> MostOfGroups(const float* const (&x)[kQuad]) {
   return most;
 }
 
-// The sums of 16 codes, from those of 8 more than 128 of four groups.
-HWY_INLINE hn::Vec<QuadIntTag> SumsOfCodes(QuadWords s0, QuadWords s1, QuadWords s2, QuadWords s3) {
-  const hn::FixedTag<uint64_t, 2> d;
+// Of 16 codes of each of four groups: the sums of those that are first or second of four, and of the others, as two
+// int16 of a lane, from the sums of neighbours.
+HWY_INLINE QuadShorts SumsOfCodes(QuadShorts s0, QuadShorts s1, QuadShorts s2, QuadShorts s3) {
+  const hn::FixedTag<int16_t, 2 * kQuad> d;
   const QuadIntTag d4;
-  const auto left = hn::Or(s0, hn::ShiftLeft<32>(s1)), right = hn::Or(s2, hn::ShiftLeft<32>(s3));
-  const auto sums = hn::Add(hn::BitCast(d4, hn::InterleaveLower(d, left, right)),
-                            hn::BitCast(d4, hn::InterleaveUpper(d, left, right)));
-  return hn::Sub(sums, hn::Set(d4, 16 * 128));
+  const hn::FixedTag<int64_t, kQuad / 2> d2;
+  const auto two = [&](QuadShorts left, QuadShorts right) HWY_ATTR {
+    const auto a = hn::BitCast(d4, left), b = hn::BitCast(d4, right);
+    return hn::Add(hn::BitCast(d, hn::InterleaveLower(d4, a, b)), hn::BitCast(d, hn::InterleaveUpper(d4, a, b)));
+  };
+  const auto a = hn::BitCast(d2, two(s0, s1)), b = hn::BitCast(d2, two(s2, s3));
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(d2, a, b)), hn::BitCast(d, hn::InterleaveUpper(d2, a, b)));
 }
 
 // Stores lane i of each, one behind the other, `offset` bytes into group i.
@@ -104,7 +108,8 @@ HWY_INLINE void ConvertGroups(const float* HWY_RESTRICT first_x, size_t count, R
   const hn::Rebind<uint8_t, GroupTag> d8;
   const QuadTag d4;
   const QuadIntTag di4;
-  const hn::FixedTag<uint8_t, 16> d16;
+  const hn::FixedTag<int8_t, 16> d16;
+  const hn::FixedTag<int16_t, 2 * kQuad> ds;
   const size_t at[kQuad] = {0, std::min<size_t>(1, count - 1), std::min<size_t>(2, count - 1), count - 1};
   const float* const x[kQuad] = {first_x, first_x + at[1] * kGroupNumbers, first_x + at[2] * kGroupNumbers,
                                  first_x + at[3] * kGroupNumbers};
@@ -126,23 +131,34 @@ HWY_INLINE void ConvertGroups(const float* HWY_RESTRICT first_x, size_t count, R
       hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, q)), d8, reinterpret_cast<uint8_t*>(group[i]->codes) + j);
     }
   };
-  const auto sums_of_8 = [&](size_t i, size_t half) HWY_ATTR {
-    const auto codes = hn::LoadU(d16, reinterpret_cast<const uint8_t*>(group[i]->codes) + half * kGroupNumbers / 2);
-    return hn::SumsOf8(hn::Xor(codes, hn::Set(d16, 128)));
+  const auto sums_of_two = [&](size_t i, size_t half) HWY_ATTR {
+    const auto codes = hn::LoadU(d16, group[i]->codes + half * kGroupNumbers / 2);
+    return hn::SatWidenMulPairwiseAdd(ds, hn::Set(hn::RebindToUnsigned<decltype(d16)>(), 1), codes);
   };
   for (size_t i = 0; i < kQuad; ++i) convert(i);
   const auto sums_of = [&](size_t half) HWY_ATTR {
-    return SumsOfCodes(sums_of_8(0, half), sums_of_8(1, half), sums_of_8(2, half), sums_of_8(3, half));
+    return SumsOfCodes(sums_of_two(0, half), sums_of_two(1, half), sums_of_two(2, half), sums_of_two(3, half));
   };
   const auto first = sums_of(0), second = sums_of(1);
-  const auto sum = hn::Add(first, second);
+  const auto both = hn::Add(first, second);
+  const auto whole = [&](QuadShorts sums) HWY_ATTR { return hn::WidenMulPairwiseAdd(di4, sums, hn::Set(ds, 1)); };
+  const auto sum = whole(both);
   const auto base = hn::Set(di4, kSumBaseBits);
   const auto less = [&](hn::Vec<QuadIntTag> shifted) HWY_ATTR { return hn::BitCast(d4, hn::Sub(base, shifted)); };
-  static_assert(kStart3 == 0 && kStart4 == 1 && kStart7 == 2 && kStartFirst5 == 3 && kStartSecond5 == 4);
+#if THRESHER_INT8_SHORT_SUMS
+  const auto minus = [&](QuadShorts shifted) HWY_ATTR { return hn::BitCast(d4, hn::Neg(shifted)); };
+  const auto start4 = minus(hn::ShiftLeft<4>(both)), last = hn::BitCast(d4, hn::Add(base, hn::ShiftLeft<4>(sum)));
+  const auto first5 = minus(hn::ShiftLeft<5>(first)), second5 = minus(hn::ShiftLeft<5>(second));
+  static_assert(kShortStart4 == 1 && kMissing4 == 2 && kShortStartFirst5 == 3 && kShortStartSecond5 == 4);
+#else
+  const auto start4 = less(hn::ShiftLeft<4>(sum)), last = less(hn::ShiftLeft<7>(sum));
+  const auto first5 = less(hn::ShiftLeft<5>(whole(first))), second5 = less(hn::ShiftLeft<5>(whole(second)));
+  static_assert(kStart4 == 1 && kStart7 == 2 && kStartFirst5 == 3 && kStartSecond5 == 4);
+#endif
+  static_assert(kStart3 == 0);
   StoreNumbers(scale, hn::Mul(scale, hn::Set(d4, -kSumBase)), hn::Mul(scale, hn::ConvertTo(d4, sum)),
                less(hn::ShiftLeft<3>(sum)), group, offsetof(RowGroup, scale));
-  StoreNumbers(less(hn::ShiftLeft<4>(sum)), less(hn::ShiftLeft<7>(sum)), less(hn::ShiftLeft<5>(first)),
-               less(hn::ShiftLeft<5>(second)), group, offsetof(RowGroup, start) + sizeof(int32_t));
+  StoreNumbers(start4, last, first5, second5, group, offsetof(RowGroup, start) + sizeof(int32_t));
 }
 
 void ConvertBlocks(const ConvertRowsArgs& args, size_t begin, size_t end) {
