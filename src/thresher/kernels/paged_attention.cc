@@ -35,19 +35,16 @@ namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
+using few_rows::Codes;
+using few_rows::Load;
+using few_rows::Tag;
+using few_rows::Values;
+using few_rows::Vec;
 using paged::Cut;
 using paged::kChunkPanels;
 using paged::kNoKey;
 using paged::Sizes;
 using paged::Unit;
-using Tag = hn::CappedTag<float, static_cast<size_t>(kPanelTokens)>;
-using Vec = hn::Vec<Tag>;
-
-HWY_INLINE Vec Load(Tag d, const float* p) { return hn::LoadU(d, p); }
-template <class Half>
-HWY_INLINE Vec Load(Tag d, const Half* p) {
-  return Widen<Half>(d, hn::LoadU(hn::Rebind<uint16_t, Tag>(), reinterpret_cast<const uint16_t*>(p)));
-}
 
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 int64_t Width() { return static_cast<int64_t>(PanelWidth()); }
@@ -145,21 +142,6 @@ void Multiply(const float* a, int64_t lda, int64_t rows, const float* panel, int
   }
 }
 
-// Codes times scales, as floats: of 16 tokens, or of numbers side by side. With 4 bits each byte has two of them.
-template <Encoding kEncoding>
-HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec scale) {
-  const hn::Rebind<int32_t, Tag> di;
-  if constexpr (kEncoding == Encoding::kQ8_0) {
-    const hn::Rebind<int8_t, Tag> d8;
-    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)))), scale);
-  } else {
-    const hn::Rebind<uint8_t, Tag> d8;
-    const auto both = hn::PromoteTo(di, hn::LoadU(d8, codes));
-    const auto code = upper ? hn::ShiftRight<4>(both) : hn::And(both, hn::Set(di, 15));
-    return hn::Mul(hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))), scale);
-  }
-}
-
 // The keys of a panel's tokens [column, column + lanes), [depth] of them Width() apart.
 template <class T>
 HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int64_t depth, float* HWY_RESTRICT to) {
@@ -178,23 +160,6 @@ HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int
   } else {
     const T* HWY_RESTRICT key = reinterpret_cast<const T*>(from) + column;
     for (int64_t i = 0; i < depth; ++i) hn::StoreU(Load(d, key + i * kPanelTokens), d, to + i * width);
-  }
-}
-
-// The numbers [column, column + lanes) of a row of values.
-template <class T>
-HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT row, int64_t column) {
-  if constexpr (paged::kInBlocks<T>) {
-    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
-    constexpr int64_t kCodes = kBytes - 2;
-    const uint8_t* const block = row + column / kNumbers * kBytes;
-    const int64_t i = column % kNumbers;
-    uint16_t scale;
-    std::memcpy(&scale, block, sizeof(scale));
-    return Codes<T::encoding>(d, block + 2 + i % kCodes, i >= kCodes,
-                              Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale)));
-  } else {
-    return Load(d, reinterpret_cast<const T*>(row) + column);
   }
 }
 
@@ -559,9 +524,7 @@ HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const U
 #if THRESHER_PAGED_QUADS
   if constexpr (kQuads<T>) return ChunkOfQuads<Matrix>(a, sizes, unit, chunk, scratch, cold);
 #endif
-  if constexpr (!paged::kInBlocks<T>) {
-    if (unit.rows(sizes) <= few_rows::kMostRows) return ChunkOfFewRows<T>(a, sizes, unit, chunk, scratch, cold);
-  }
+  if (unit.rows(sizes) <= few_rows::kMostRows) return ChunkOfFewRows<T>(a, sizes, unit, chunk, scratch, cold);
   Chunk<T>(a, sizes, unit, chunk, scratch);
 }
 

@@ -1,4 +1,4 @@
-// Attention of few rows over pages of floats: keys and values are multiplied as they are read, since so few rows do not
+// Attention of few rows over pages: keys and values are multiplied as they are read, since so few rows do not
 // repay turning them into a panel first. Each sum has the order of a panel's, and so its bits.
 
 #if defined(THRESHER_KERNELS_PAGED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -11,12 +11,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "thresher/base/encoding.h"
 #include "thresher/base/half.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/paged_attention.h"
+#include "thresher/kernels/paged_work.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,15 +30,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Tag = hn::CappedTag<float, static_cast<size_t>(kPanelTokens)>;
 using Vec = hn::Vec<Tag>;
 
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64
 inline constexpr int kMostRows = 8;
-#else
-inline constexpr int kMostRows = 4;
-#endif
 
 // Vectors whose sums are in registers at a time: enough that none waits for its last multiply-add, as far as there are
 // registers.
-constexpr int Vectors(int rows) { return 4 * rows <= 3 * kMostRows ? 4 : 2; }
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64
+constexpr int Vectors(int rows) { return rows <= 6 ? 4 : 2; }
+#else
+constexpr int Vectors(int rows) { return rows <= 3 ? 4 : rows <= 6 ? 2 : 1; }
+#endif
 
 HWY_INLINE Vec Load(Tag d, const float* p) { return hn::LoadU(d, p); }
 template <class Half>
@@ -43,21 +46,66 @@ HWY_INLINE Vec Load(Tag d, const Half* p) {
   return Widen<Half>(d, hn::LoadU(hn::Rebind<uint16_t, Tag>(), reinterpret_cast<const uint16_t*>(p)));
 }
 
+// Codes times scales, as floats: of 16 tokens, or of numbers side by side. With 4 bits each byte has two of them.
+template <Encoding kEncoding>
+HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec scale) {
+  const hn::Rebind<int32_t, Tag> di;
+  if constexpr (kEncoding == Encoding::kQ8_0) {
+    const hn::Rebind<int8_t, Tag> d8;
+    return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes)))), scale);
+  } else {
+    const hn::Rebind<uint8_t, Tag> d8;
+    const auto both = hn::PromoteTo(di, hn::LoadU(d8, codes));
+    const auto code = upper ? hn::ShiftRight<4>(both) : hn::And(both, hn::Set(di, 15));
+    return hn::Mul(hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))), scale);
+  }
+}
+
+// The numbers [column, column + lanes) of a row of values.
+template <class T>
+HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT row, int64_t column) {
+  if constexpr (paged::kInBlocks<T>) {
+    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
+    constexpr int64_t kCodes = kBytes - 2;
+    const uint8_t* const block = row + column / kNumbers * kBytes;
+    const int64_t i = column % kNumbers;
+    uint16_t scale;
+    std::memcpy(&scale, block, sizeof(scale));
+    return Codes<T::encoding>(d, block + 2 + i % kCodes, i >= kCodes,
+                              Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale)));
+  } else {
+    return Load(d, reinterpret_cast<const T*>(row) + column);
+  }
+}
+
+// Bytes of a row of values.
+template <class T>
+HWY_INLINE int64_t RowBytes(int64_t depth) {
+  if constexpr (paged::kInBlocks<T>) {
+    return EncodedBytes(T::encoding, depth);
+  } else {
+    return depth * static_cast<int64_t>(sizeof(T));
+  }
+}
+
 // Asks memory for panels of keys and their values that are wanted next, a few lines with each step of other work, so
-// that it is never idle.
+// that it is never idle. What is counted along lies in memory: a step is several turns of a loop, or a loop of few
+// instructions would wait for it.
 class Ahead {
  public:
-  // `bytes`, whole lines, of each of at most kChunkTokens / kPanelTokens panels and of the values behind it; `steps` of
+  static constexpr int64_t kTurns = 4;
+
+  // `bytes` of each of at most kChunkTokens / kPanelTokens panels and of the values behind it; `steps` of
   // them take all.
   Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps)
-      : bytes_(bytes), share_(steps > 0 ? (2 * count * bytes / kLine + steps - 1) / steps : 0) {
+      : bytes_(bytes), share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) + steps - 1) / steps : 0) {
     for (int64_t p = 0; p < count; ++p) parts_[parts_end_++] = panels[p];
     for (int64_t p = 0; p < count; ++p) parts_[parts_end_++] = panels[p] + values;
   }
 
   HWY_INLINE void Step() {
     for (int64_t i = 0; i < share_; ++i) {
-      if (line_ == stop_) {
+      if (line_ >= stop_) {
         if (part_ == parts_end_) return;
         line_ = parts_[part_++];
         stop_ = line_ + bytes_;
@@ -101,34 +149,62 @@ struct Sums {
   Vec of[kRows][kVectors];
 };
 
-// Scores of kVectors vectors of keys side by side, each from keys[v] on.
+// A vector of keys: where its panel begins, and its first token there.
+struct KeyVector {
+  const uint8_t* panel;
+  int64_t token;
+};
+
+// Scores of kVectors vectors of keys.
 template <class T, int kRows, int kVectors>
-HWY_INLINE void ScoreVectors(const T* const* HWY_RESTRICT keys, const float* HWY_RESTRICT q, int64_t depth,
+HWY_INLINE void ScoreVectors(const KeyVector* HWY_RESTRICT keys, const float* HWY_RESTRICT q, int64_t depth,
                              float* HWY_RESTRICT scores, int64_t scores_ld, Ahead& ahead) {
-  const T* at[kVectors];
+  const Tag d;
+  KeyVector at[kVectors];
   for (int v = 0; v < kVectors; ++v) at[v] = keys[v];
   Sums<kRows, kVectors> sums;
-  for (int64_t i = 0; i < depth; ++i) {
-    Vec x[kVectors];
-    for (int v = 0; v < kVectors; ++v) x[v] = Load(Tag(), at[v] + i * kPanelTokens);
+  const auto add = [&](int64_t i, const Vec(&x)[kVectors]) HWY_ATTR {
     sums.Add(q + i, depth, x);
-    ahead.Step();
+    if (i % Ahead::kTurns == 0) ahead.Step();
+  };
+  Vec x[kVectors];
+  if constexpr (paged::kInBlocks<T>) {
+    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding), kCodes = kBytes - 2;
+    for (int64_t begin = 0; begin < depth; begin += kNumbers) {
+      Vec scale[kVectors];
+      for (int v = 0; v < kVectors; ++v) scale[v] = Load(d, reinterpret_cast<const F16*>(at[v].panel) + at[v].token);
+      for (int64_t i = 0; i < kNumbers; ++i) {
+        for (int v = 0; v < kVectors; ++v) {
+          const uint8_t* const codes = at[v].panel + (2 + i % kCodes) * kPanelTokens + at[v].token;
+          x[v] = Codes<T::encoding>(d, codes, i >= kCodes, scale[v]);
+        }
+        add(begin + i, x);
+      }
+      for (int v = 0; v < kVectors; ++v) at[v].panel += kBytes * kPanelTokens;
+    }
+  } else {
+    const T* from[kVectors];
+    for (int v = 0; v < kVectors; ++v) from[v] = reinterpret_cast<const T*>(at[v].panel) + at[v].token;
+    for (int64_t i = 0; i < depth; ++i) {
+      for (int v = 0; v < kVectors; ++v) x[v] = Load(d, from[v] + i * kPanelTokens);
+      add(i, x);
+    }
   }
   sums.Store(scores, scores_ld);
 }
 
-// Scores of `count` panels, each from panels[p] on, which are [depth][kPanelTokens].
+// Scores of `count` panels of keys.
 template <class T, int kRows>
 HWY_NOINLINE void Scores(const uint8_t* const* panels, int64_t count, const float* q, int64_t depth, float* scores,
                          int64_t scores_ld, Ahead& ahead) {
   constexpr int kMost = Vectors(kRows);
   const auto lanes = static_cast<int64_t>(hn::Lanes(Tag()));
-  const T* keys[kChunkTokens];
+  KeyVector keys[kChunkTokens];
   int64_t left = 0;
   for (int64_t at = 0; at < count * kPanelTokens; at += lanes) {
-    keys[left++] = reinterpret_cast<const T*>(panels[at / kPanelTokens]) + at % kPanelTokens;
+    keys[left++] = {panels[at / kPanelTokens], at % kPanelTokens};
   }
-  const T* const* next = keys;
+  const KeyVector* next = keys;
   const auto step = [&](auto vectors) HWY_ATTR {
     ScoreVectors<T, kRows, decltype(vectors)::value>(next, q, depth, scores, scores_ld, ahead);
     next += vectors;
@@ -146,15 +222,16 @@ HWY_INLINE void SumVectors(const uint8_t* const* panels, int64_t values, int64_t
                            float* HWY_RESTRICT out, int64_t out_ld, Ahead& ahead) {
   const Tag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t row_bytes = RowBytes<T>(depth);
   Sums<kRows, kVectors> sums;
   for (int64_t key = begin; key < end;) {
-    const T* HWY_RESTRICT row = reinterpret_cast<const T*>(panels[key / kPanelTokens] + values) + column;
+    const uint8_t* HWY_RESTRICT row = panels[key / kPanelTokens] + values;
     const int64_t stop = std::min(end, key + kPanelTokens);  // begin is a panel's
-    for (; key < stop; ++key, row += depth) {
+    for (; key < stop; ++key, row += row_bytes) {
       Vec x[kVectors];
-      for (int v = 0; v < kVectors; ++v) x[v] = Load(d, row + v * lanes);
+      for (int v = 0; v < kVectors; ++v) x[v] = Values<T>(d, row, column + v * lanes);
       sums.Add(weights + key, weights_ld, x);
-      ahead.Step();
+      if (key % Ahead::kTurns == 0) ahead.Step();
     }
   }
   sums.Store(out + column, out_ld);
@@ -178,8 +255,9 @@ HWY_NOINLINE void WeightedSums(const uint8_t* const* panels, int64_t values, int
 // How many steps Scores and WeightedSums take together.
 inline int64_t Steps(int rows, int64_t panels, int64_t keys, int64_t depth) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(Tag()));
-  return panels * kPanelTokens / lanes / Vectors(rows) * depth +
-         keys * std::max<int64_t>(depth / lanes / Vectors(rows), 1);
+  const auto steps = [](int64_t turns) { return (turns + Ahead::kTurns - 1) / Ahead::kTurns; };
+  return panels * kPanelTokens / lanes / Vectors(rows) * steps(depth) +
+         std::max<int64_t>(depth / lanes / Vectors(rows), 1) * steps(keys);
 }
 
 // Calls visit(std::integral_constant<int, rows>), 1 <= rows <= kMostRows.

@@ -84,27 +84,37 @@ TEST(PagedAttention, PagesOf16BitsOfAllShapes) {
 }
 
 // Each token of a prompt has the bits that it would have if it came alone, whatever tiles it shares.
+void CheckAloneAndInAPrompt(const Shape& shape) {
+  SCOPED_TRACE(std::to_string(shape.query_heads) + " heads, window " + std::to_string(shape.window));
+  Case c(shape, {{40, 333}});
+  const auto row = static_cast<size_t>(shape.query_heads * shape.depth);
+  ForEachIsaAndPlainTiles([&] {
+    const std::vector<float> all = c.Run(1);
+    for (const int32_t token : {0, 1, 13, 38, 39}) {
+      std::vector<float> one(row);
+      PagedAttentionArgs args = c.Args(one);
+      const std::vector<int32_t> starts = {0, 1}, lengths = {333 - 39 + token};
+      args.q = args.out = MakeView(one.data(), DType::kF32, {1, shape.query_heads, shape.depth});
+      args.q.data = c.q_.data() + static_cast<size_t>(token) * row;
+      args.starts = starts.data();
+      args.lengths = lengths.data();
+      std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
+      ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
+      EXPECT_EQ(std::memcmp(one.data(), all.data() + static_cast<size_t>(token) * row, row * sizeof(float)), 0)
+          << token;
+    }
+  });
+}
+
 TEST(PagedAttention, TheSameAloneAndInAPrompt) {
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const int64_t window : {0, 21}) {
-      Case c({.query_heads = 6, .heads = 2, .dtype = dtype, .window = window}, {{40, 333}});
-      const size_t row = 6 * 32;
-      ForEachIsaAndPlainTiles([&] {
-        const std::vector<float> all = c.Run(1);
-        for (const int32_t token : {0, 1, 13, 38, 39}) {
-          std::vector<float> one(row);
-          PagedAttentionArgs args = c.Args(one);
-          const std::vector<int32_t> starts = {0, 1}, lengths = {333 - 39 + token};
-          args.q = args.out = MakeView(one.data(), DType::kF32, {1, 6, 32});
-          args.q.data = c.q_.data() + static_cast<size_t>(token) * row;
-          args.starts = starts.data();
-          args.lengths = lengths.data();
-          std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
-          ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
-          EXPECT_EQ(std::memcmp(one.data(), all.data() + static_cast<size_t>(token) * row, row * sizeof(float)), 0)
-              << token;
-        }
-      });
+  for (const int64_t window : {0, 21}) {
+    for (const int64_t group : {1, 3, 6, 7, 8}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        CheckAloneAndInAPrompt({.query_heads = 2 * group, .heads = 2, .dtype = dtype, .window = window});
+      }
+      for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
+        CheckAloneAndInAPrompt({.query_heads = 2 * group, .heads = 2, .depth = 96, .window = window, .blocks = blocks});
+      }
     }
   }
 }
