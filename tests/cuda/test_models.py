@@ -6,6 +6,7 @@ On a GPU their tensors are CUDA tensors, which the engine uses in place; on the 
 from __future__ import annotations
 
 import copy
+import ctypes
 import sys
 import types
 import warnings
@@ -216,6 +217,32 @@ def test_a_model_gives_what_pytorch_gives(place: Place, name: str, dtype: str) -
     assert results[0].is_cuda == place.is_real
     assert ours <= (2e-6 if dtype == "float32" else 1e-3) + 1.5 * theirs, f"{ours:.2e}, PyTorch {theirs:.2e}"
     assert all(torch.equal(result, results[0]) for result in results[1:])
+
+
+def _kernels(request: pytest.FixtureRequest, compiled: Any, inputs: dict[str, Any]) -> int:
+    """How many kernels a call of a compiled model launches."""
+    count = ctypes.CDLL(request.config.getoption("--device-library")).emulated_kernels
+    _run(compiled, inputs)
+    before = int(count())
+    _run(compiled, inputs)
+    return int(count()) - before
+
+
+# Of BERT: queries, keys and values; attention; the output product; norm; the product with gelu; the one behind it; norm.
+@pytest.mark.parametrize(("name", "most"), [("bert", 7)])
+def test_how_many_kernels_a_layer_is(place: Place, request: pytest.FixtureRequest, name: str, most: int) -> None:
+    if place.is_real:
+        pytest.skip("the emulator counts them")
+    found = []
+    for layers in (1, 2):
+        model, inputs = MODELS[name]()
+        config = copy.deepcopy(model.config)
+        config.num_hidden_layers = layers
+        compiled = place.compile(
+            type(model)(config).eval().bfloat16(), config=thresher.CompilerConfig(cuda_graphs=False)
+        )
+        found.append(_kernels(request, compiled, inputs))
+    assert found[1] - found[0] <= most
 
 
 def test_one_plan_serves_many_sizes(place: Place) -> None:

@@ -10,13 +10,12 @@
 #include "thresher/cuda/convolution_result.h"
 #include "thresher/cuda/convolution_windows.h"
 #include "thresher/cuda/depthwise_kernel.h"
+#include "thresher/cuda/half_tilings.h"
 #include "thresher/cuda/rows.h"
 
 namespace thresher::cuda {
 
-// With fewer tiles than this a device has processors left, so that blocks share the sums of a tile where these are
-// long.
-inline constexpr int64_t kEnoughTiles = 128;
+// Where there are too few tiles to fill a device, blocks share the sums of a tile if these are long.
 inline constexpr int64_t kLeastSplitSteps = 8;  // of each block that shares
 
 struct ConvolutionFamily {
@@ -72,24 +71,8 @@ struct ConvolutionFamily {
   }
 
  private:
-  template <class Half>
-  using Wide = ConvolutionKernel<Half, 4, 4, 2, 4>;  // 128 positions, 128 outputs
-  template <class Half>
-  using Tall = ConvolutionKernel<Half, 4, 4, 2, 2>;  // 128 and 64
-  template <class Half>
-  using Small = ConvolutionKernel<Half, 2, 4, 2, 2>;  // 64 and 64
-  template <class Half>
-  using Narrow = ConvolutionKernel<Half, 2, 4, 4, 1>;  // 128 and 32
-
-  enum class Tiling { kWide, kTall, kSmall, kNarrow };
-
-  static Tiling TilingOf(const ConvolutionWork& work) {
-    if (work.n <= Narrow<Bf16>::kCols) return Tiling::kNarrow;
-    if (work.n > Tall<Bf16>::kCols && work.Tiles(Wide<Bf16>::kRows, Wide<Bf16>::kCols) >= kEnoughTiles) {
-      return Tiling::kWide;
-    }
-    return work.Tiles(Tall<Bf16>::kRows, Tall<Bf16>::kCols) >= kEnoughTiles ? Tiling::kTall : Tiling::kSmall;
-  }
+  template <class Half, int kRowTiles, int kColTiles, int kRowWarps, int kColWarps>
+  using OfWindows = ConvolutionKernel<ConvolutionWindows, Half, kRowTiles, kColTiles, kRowWarps, kColWarps>;
 
   // What does not depend on where operands lie is the same when the plan is made.
   static ConvolutionWork WorkOf(const Call& call) {
@@ -111,11 +94,10 @@ struct ConvolutionFamily {
     work.weight_pieces = IsAligned(weight.data) && work.ldb % piece == 0;
     int64_t tiles, steps;
     if (halves) {
-      const bool narrow = TilingOf(work) == Tiling::kNarrow, small = TilingOf(work) == Tiling::kSmall;
-      if (!narrow && !small) return work;
-      tiles = narrow ? work.Tiles(Narrow<Bf16>::kRows, Narrow<Bf16>::kCols)
-                     : work.Tiles(Small<Bf16>::kRows, Small<Bf16>::kCols);
-      steps = DivideUp(p.k, Small<Bf16>::kStep);
+      const HalfTiling tiling = HalfTilingOf(work);
+      if (tiling != kNarrowTiling && tiling != kSmallTiling) return work;
+      tiles = TilesOf(work, tiling);
+      steps = DivideUp(p.k, kHalfStep);
     } else {
       tiles = work.Tiles(ConvolutionF32Kernel::kRows, ConvolutionF32Kernel::kCols);
       steps = DivideUp(p.k, ConvolutionF32Kernel::kStep);
@@ -127,35 +109,10 @@ struct ConvolutionFamily {
     return work;
   }
 
-  template <class Kernel, class Launcher>
-  static auto LaunchTiles(Launcher&& launch, const ConvolutionWork& work) {
-    Shape shape;
-    shape.width = Kernel::kMostThreads;
-    shape.shared_floats = Kernel::kSharedWords;
-    shape.blocks = AtMostBlocks(work.Tiles(Kernel::kRows, Kernel::kCols));
-    return launch(shape, Kernel{work});
-  }
-
-  template <class Half, class Launcher>
-  static auto LaunchHalves(Launcher&& launch, const ConvolutionWork& work) {
-    ConvolutionWork whole = work;
-    whole.splits = 1;
-    switch (TilingOf(whole)) {
-      case Tiling::kWide:
-        return LaunchTiles<Wide<Half>>(launch, work);
-      case Tiling::kTall:
-        return LaunchTiles<Tall<Half>>(launch, work);
-      case Tiling::kSmall:
-        return LaunchTiles<Small<Half>>(launch, work);
-      default:
-        return LaunchTiles<Narrow<Half>>(launch, work);
-    }
-  }
-
   template <class Launcher>
   static auto LaunchProduct(Launcher&& launch, DType dtype, const ConvolutionWork& work) {
-    if (dtype == DType::kBF16) return LaunchHalves<Bf16>(launch, work);
-    if (dtype == DType::kF16) return LaunchHalves<Fp16>(launch, work);
+    if (dtype == DType::kBF16) return LaunchHalfTiles<OfWindows, Bf16>(launch, work);
+    if (dtype == DType::kF16) return LaunchHalfTiles<OfWindows, Fp16>(launch, work);
     return LaunchTiles<ConvolutionF32Kernel>(launch, work);
   }
 

@@ -1,5 +1,6 @@
 // Convolutions as products whose rows are windows of x, which are read where they lie: of halves by the warp's matrix
-// operation, of f32 by fused multiply-adds. Of small groups: depthwise_kernel.h.
+// operation, of f32 by fused multiply-adds. Of small groups: depthwise_kernel.h. The kernel of halves multiplies plain
+// rows, too (tile_product.h).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@
 namespace thresher::cuda {
 
 // What both kernels share: tiles of positions and outputs, of which each block takes some.
-struct ConvolutionWork {
-  ConvolutionWindows windows;
+template <class Rows>
+struct TileWork {
+  Rows windows;
   ConvolutionResult result;
   const void* x;
   const void* weight;  // [groups * n, k], rows ldb apart
@@ -25,6 +27,8 @@ struct ConvolutionWork {
   int64_t Tiles(int rows, int cols) const { return DivideUp(windows.m, rows) * DivideUp(n, cols) * groups * splits; }
 };
 
+using ConvolutionWork = TileWork<ConvolutionWindows>;
+
 // Of a block.
 struct ConvolutionTile {
   int32_t row, col;  // the first, within the group
@@ -33,8 +37,8 @@ struct ConvolutionTile {
 };
 
 // body(tile) for each of the block's tiles, whose steps along k have so many numbers.
-template <class T, class Body>
-THRESHER_DEVICE void ForEachTile(T& t, const ConvolutionWork& work, int rows, int cols, int step, Body body) {
+template <class T, class Work, class Body>
+THRESHER_DEVICE void ForEachTile(T& t, const Work& work, int rows, int cols, int step, Body body) {
   const int64_t row_tiles = (work.windows.m + rows - 1) / rows, col_tiles = (work.n + cols - 1) / cols;
   const int64_t tiles = row_tiles * col_tiles * work.groups * work.splits;
   const int32_t steps = (work.windows.k + step - 1) / step;
@@ -56,9 +60,8 @@ THRESHER_DEVICE void ForEachTile(T& t, const ConvolutionWork& work, int rows, in
 }
 
 // The sums of a tile's rows from `first` on, which lie in shared memory from `place` on, kLine floats a row.
-template <int kRows, int kCols, int kLine, class T>
-THRESHER_DEVICE void TakeTile(T& t, const ConvolutionWork& work, const ConvolutionTile& tile, int32_t first,
-                              int place = 0) {
+template <int kRows, int kCols, int kLine, class T, class Work>
+THRESHER_DEVICE void TakeTile(T& t, const Work& work, const ConvolutionTile& tile, int32_t first, int place = 0) {
   auto shared = t.shared();
   THRESHER_ROLLED
   for (int i = t.x(); i < kRows * (kCols / 2); i += t.width()) {
@@ -70,14 +73,17 @@ THRESHER_DEVICE void TakeTile(T& t, const ConvolutionWork& work, const Convoluti
   }
 }
 
+// Numbers along k that a tile of halves has.
+inline constexpr int kHalfStep = 32;
+
 // A block has kRows positions and kCols outputs, each warp 16 kRowTiles and 8 kColTiles of them.
-template <class Half, int kRowTiles, int kColTiles, int kRowWarps, int kColWarps>
+template <class Rows, class Half, int kRowTiles, int kColTiles, int kRowWarps, int kColWarps>
 struct ConvolutionKernel {
   static constexpr int kWarps = kRowWarps * kColWarps;
   static constexpr int kMostThreads = kWarps * kWarp;
   static constexpr int kRows = 16 * kRowTiles * kRowWarps;
   static constexpr int kCols = 8 * kColTiles * kColWarps;
-  static constexpr int kStep = 32;  // of k
+  static constexpr int kStep = kHalfStep;
   // So many threads of a multiprocessor bound the registers of each, who keeps sums and where its windows begin.
   static constexpr int kLeastBlocks = (kRowTiles * kRows * 4 / kMostThreads > 8 ? 384 : 512) / kMostThreads;
   static constexpr int kStages = 3;
@@ -90,7 +96,7 @@ struct ConvolutionKernel {
   static constexpr int kPassTiles = kRows * kLine <= kSharedWords ? kRowTiles : kRowTiles / 2;
   static_assert(16 * kRowWarps * kPassTiles * kLine <= kSharedWords);
   static_assert(kSharedWords * 4 <= kFreeSharedBytes);
-  ConvolutionWork work;
+  TileWork<Rows> work;
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
@@ -98,6 +104,7 @@ struct ConvolutionKernel {
   }
 
  private:
+  using Start = typename Rows::Beginning;
   static constexpr int kAtOnce = kMostThreads / Lines::kChunks;  // lines that the block loads together
   static constexpr int kRowLoads = kRows / kAtOnce;
   static constexpr int kColLoads = (kCols + kAtOnce - 1) / kAtOnce;
@@ -109,7 +116,7 @@ struct ConvolutionKernel {
     const int warp_row = warp / kColWarps * 16 * kRowTiles, warp_col = warp % kColWarps * 8 * kColTiles;
     HalfSums<kRowTiles, kColTiles> sums;
     sums.Clear();
-    WindowStart starts[kRowLoads];
+    Start starts[kRowLoads];
     THRESHER_UNROLL
     for (int i = 0; i < kRowLoads; ++i) {
       starts[i] = work.windows.Start(tile.row + t.x() / Lines::kChunks + i * kAtOnce);
@@ -166,12 +173,12 @@ struct ConvolutionKernel {
   // A step of both factors; each thread has one chunk of eight numbers of several lines.
   template <class T>
   THRESHER_DEVICE void Load(T& t, const ConvolutionTile& tile, int stage, int32_t step,
-                            const WindowStart (&starts)[kRowLoads]) const {
+                            const Start (&starts)[kRowLoads]) const {
     const int chunk = t.x() % Lines::kChunks, line = t.x() / Lines::kChunks;
     const int32_t number = step * kStep + chunk * 8, end = work.windows.k;
     const int at = stage * kStageWords;
-    const auto* const x = static_cast<const uint16_t*>(work.x) + int64_t{tile.group} * work.windows.channels.divisor;
-    if (work.x_pieces) {
+    const auto* const x = static_cast<const uint16_t*>(work.x) + work.windows.OfGroup(tile.group);
+    if (Rows::kPieces || work.x_pieces) {
       int32_t tap[3], channel;
       work.windows.TapOf(number, tap, channel);
       THRESHER_UNROLL
@@ -201,7 +208,7 @@ struct ConvolutionKernel {
       const auto* const row =
           static_cast<const uint16_t*>(work.weight) + (int64_t{tile.group} * work.n + (inside ? col : 0)) * work.ldb;
       const int to = at + kRowWords + Lines::At(own, chunk);
-      if (work.weight_pieces) {
+      if (Rows::kPieces || work.weight_pieces) {
         const bool has = inside && number < work.windows.k;
         t.CopyFour(to, has ? row + number : work.weight, has ? 16 : 0);
       } else {
@@ -282,7 +289,7 @@ struct ConvolutionF32Kernel {
   THRESHER_DEVICE void Load(T& t, const ConvolutionTile& tile, const WindowStart& start, int32_t step,
                             Loaded& to) const {
     const int32_t number = step * kStep + t.x() % 4 * 4;
-    const auto* const x = static_cast<const float*>(work.x) + int64_t{tile.group} * work.windows.channels.divisor;
+    const auto* const x = static_cast<const float*>(work.x) + work.windows.OfGroup(tile.group);
     int32_t tap[3], channel;
     if (work.x_pieces) {
       work.windows.TapOf(number, tap, channel);

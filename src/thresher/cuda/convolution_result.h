@@ -1,4 +1,5 @@
-// What kernels of convolutions do with a sum: bias, activation and residual, and where it goes.
+// What kernels of convolutions, and of products in tiles, do with a sum: bias, activation and residual, and where it
+// goes.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +39,23 @@ struct ConvolutionResult {
     result.ldr = p.ldr;
     result.activation = p.shape.activation;
     result.residual_first = p.shape.residual_first;
-    const int64_t most = out.dtype == DType::kF32 ? 4 : 8;
-    result.aligned = static_cast<int32_t>(most);
-    while (result.cols % result.aligned != 0) result.aligned /= 2;
-    if (!IsAligned(out.data)) result.aligned = 1;
+    result.Align();
+    return result;
+  }
+
+  // Of a product whose rows of c have no gaps.
+  static ConvolutionResult Of(const Gemm& g) {
+    ConvolutionResult result{};
+    result.bias = g.bias;
+    result.bias_dtype = result.dtype = g.c_type;
+    result.residual = g.residual;
+    result.c = g.c;
+    result.rows = g.m;
+    result.cols = g.n;
+    result.ldr = g.ldr;
+    result.activation = g.activation;
+    result.residual_first = g.residual_first;
+    result.Align();
     return result;
   }
 
@@ -93,6 +107,12 @@ struct ConvolutionResult {
   }
 
  private:
+  void Align() {
+    aligned = dtype == DType::kF32 ? 4 : 8;
+    while (cols % aligned != 0) aligned /= 2;
+    if (!IsAligned(c)) aligned = 1;
+  }
+
   template <int kCount>
   THRESHER_DEVICE void StoreRun(const float (&out)[kCount], int64_t at) const {
     constexpr int kPiece = kCount < 4 ? kCount : 4;

@@ -18,6 +18,8 @@ struct WindowStart {
 };
 
 struct ConvolutionWindows {
+  using Beginning = WindowStart;
+  static constexpr bool kPieces = false;  // 16 bytes of both factors can always be copied at once
   int64_t x_batch;
   int32_t x_strides[3], in[3], stride[3], padding[3], dilation[3];
   Divisor out[3], kernel[3], spread[3], channels;
@@ -43,6 +45,9 @@ struct ConvolutionWindows {
     made.k = static_cast<int32_t>(p.k);
     return made;
   }
+
+  // The first element of a group's channels.
+  THRESHER_DEVICE int64_t OfGroup(int32_t group) const { return int64_t{group} * channels.divisor; }
 
   THRESHER_DEVICE WindowStart Start(int32_t row) const {
     if (row >= m) return {-1, {0, 0, 0}};

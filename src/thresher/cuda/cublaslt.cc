@@ -17,6 +17,7 @@
 #include "thresher/cuda/product_launch.h"
 #include "thresher/cuda/runtime.h"
 #include "thresher/cuda/stopwatch.h"
+#include "thresher/cuda/tile_product.h"
 
 namespace thresher::cuda {
 
@@ -52,6 +53,9 @@ constexpr int kMostCandidates = 8;
 // One that is not the library's own choice must be so much faster: what differs by less differs from run to run, and
 // algorithms differ in the last bits.
 constexpr float kClearlyFaster = 0.95f;
+// In place of the number of a candidate, and its name: the kernel of this library's own.
+constexpr int kTiles = -1;
+constexpr const char* kTilesName = "tiles";
 
 // The library stays open until the process ends.
 const CublasLt* Load(std::string& problem) {
@@ -193,6 +197,7 @@ struct Products::Known {
   const CublasLt& library;
   Epilogue epilogue;
   uint64_t algorithm[8] = {};  // cuBLASLt's own, we only keep it
+  bool tiles = false;          // a kernel of this library's own takes its place
   void* operation = nullptr;
   void* first = nullptr;
   void* second = nullptr;
@@ -267,7 +272,7 @@ thresher_device_result Products::Choose(cudaStream_t stream, void* workspace, si
   }
   if (count == 0) return Fail(THRESHER_DEVICE_UNSUPPORTED, "cuBLASLt has no kernel for the " + Describe(g));
   int best = 0;
-  if (measures_ && count > 1) {
+  if (measures_ && (count > 1 || IsTileProduct(g))) {
     const std::string subject = Subject(g, alignments), version = std::to_string(library_->version());
     const std::string kept = choices_.Find(subject);
     // What was measured before is among what is proposed, as long as the library is the same.
@@ -275,16 +280,20 @@ thresher_device_result Products::Choose(cudaStream_t stream, void* workspace, si
     const HeuristicResult* const known_best = std::find_if(candidates, candidates + count, named);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream, &capture), "asking for captures"));
-    if (known_best != candidates + count) {
+    if (kept == kTilesName && IsTileProduct(g)) {
+      best = kTiles;
+    } else if (known_best != candidates + count) {
       best = static_cast<int>(known_best - candidates);
     } else if (capture == cudaStreamCaptureStatusNone) {
       std::string remark;
       THRESHER_DEVICE_TRY(Fastest(stream, workspace, workspace_bytes, g, known, candidates, count, best, remark));
-      if (!remark.empty()) choices_.Keep(subject, {NameOf(candidates[best], version), remark});
+      const std::string name = best == kTiles ? kTilesName : NameOf(candidates[best], version);
+      if (!remark.empty()) choices_.Keep(subject, {name, remark});
     }
   }
+  known.tiles = best == kTiles;
   static_assert(sizeof known.algorithm == sizeof candidates[0].algorithm);
-  std::copy_n(candidates[best].algorithm, 8, known.algorithm);
+  std::copy_n(candidates[std::max(best, 0)].algorithm, 8, known.algorithm);
   return THRESHER_DEVICE_OK;
 }
 
@@ -295,6 +304,11 @@ thresher_device_result Products::Fastest(cudaStream_t stream, void* workspace, s
   Stopwatch watch;
   bool ready = false;
   THRESHER_DEVICE_TRY(watch.Prepare(stream, static_cast<size_t>(ResultElements(g)) * SizeOf(g.c_type), ready));
+  const auto note = [&](const std::string& name, float ms) {
+    char text[24];
+    std::snprintf(text, sizeof text, ": %.4f ms", static_cast<double>(ms));
+    if (ms >= 0) remark += (remark.empty() ? "" : ", ") + name + text;
+  };
   float best = 0;
   for (int i = 0; i < count && ready; ++i) {
     if (candidates[i].status != 0 || candidates[i].workspace_bytes > workspace_bytes) continue;
@@ -303,14 +317,28 @@ thresher_device_result Products::Fastest(cudaStream_t stream, void* workspace, s
     };
     float ms = 0;
     THRESHER_DEVICE_TRY(watch.Time(multiply, ms));
-    char text[48];
-    std::snprintf(text, sizeof text, "%s%d: %.4f ms", remark.empty() ? "" : ", ", i, static_cast<double>(ms));
-    if (ms >= 0) remark += text;
+    note(std::to_string(i), ms);
     if (ms >= 0 && (best == 0 || ms < best * kClearlyFaster)) {
       best = ms;
       fastest = i;
     }
   }
+  if (!ready || !IsTileProduct(g)) return THRESHER_DEVICE_OK;
+  // What cuBLASLt leaves counts, too.
+  Gemm there = g;
+  there.c = watch.memory();
+  const uint64_t* const algorithm = candidates[fastest].algorithm;
+  const auto in_two = [&](cudaStream_t timed) {
+    return Multiply(timed, workspace, workspace_bytes, g, known, algorithm, there.c) == 0 &&
+           RunEpilogue(timed, there, known.epilogue) == THRESHER_DEVICE_OK;
+  };
+  const auto in_tiles = [&](cudaStream_t timed) { return RunTileProduct(timed, there) == THRESHER_DEVICE_OK; };
+  float two = 0, tiles = 0;
+  THRESHER_DEVICE_TRY(watch.Time(in_two, two));
+  THRESHER_DEVICE_TRY(watch.Time(in_tiles, tiles));
+  note("with what follows", two);
+  note(kTilesName, tiles);
+  if (two >= 0 && tiles >= 0 && tiles < two * kClearlyFaster) fastest = kTiles;
   return THRESHER_DEVICE_OK;
 }
 
@@ -364,6 +392,7 @@ thresher_device_result Products::Run(cudaStream_t stream, void* workspace, size_
       if (known_.size() == kMostKnown) known_.clear();
       known = known_.emplace(key, std::move(made)).first;
     }
+    if (known->second->tiles) return RunTileProduct(stream, g);
     int status = known->second->SetBias(g.bias);
     if (status == 0) {
       status = Multiply(stream, workspace, workspace_bytes, g, *known->second, known->second->algorithm, g.c);

@@ -1,4 +1,5 @@
-// Matrix products: of few rows by a kernel of our own (gemv_kernel.h), others by cuBLASLt (cublaslt.h).
+// Matrix products: of few rows by a kernel of our own (gemv_kernel.h), others by cuBLASLt (cublaslt.h), or where it has
+// no epilogue for what follows by the faster of the two (tile_product.h).
 #pragma once
 
 #include <string>

@@ -26,6 +26,7 @@
 #include "thresher/cuda/fault.h"
 #include "thresher/cuda/gemm_layout.h"
 #include "thresher/cuda/gemv_kernel.h"
+#include "thresher/cuda/tile_product.h"
 
 struct thresher_device {
   explicit thresher_device(int number) : index(number) { faults.Watch(&fault); }
@@ -59,6 +60,7 @@ constexpr size_t kProductScratch = 256;
 std::atomic<int> objects{0};
 std::atomic<int> graph_launches{0};
 std::atomic<int> copies{0};
+std::atomic<int> launched{0};
 std::atomic<int> windows{0};
 std::atomic<bool> idle{false};
 std::atomic<bool> fail_next{false};
@@ -136,6 +138,14 @@ void Delete(T* object) {
   --objects;
 }
 
+struct Counted : Launcher {
+  template <class Kernel>
+  std::string operator()(const Shape& shape, const Kernel& kernel) const {
+    ++launched;
+    return Launcher::operator()(shape, kernel);
+  }
+};
+
 // Numbers of a float type, as floats.
 class Numbers {
  public:
@@ -162,18 +172,20 @@ thresher_device_result Multiply(const Gemm& g, void* scratch) {
   if (const std::string problem = CheckGemm(g); !problem.empty())
     return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, problem);
   std::memset(scratch, 0xFF, kProductScratch);  // it must be there, and nobody else's
-  if (IsGemv(g)) return Done(LaunchGemv(Launcher{}, g));
-  if (IsBlockGemv(g)) return Done(LaunchBlockGemv(Launcher{}, g));
+  if (IsGemv(g)) return Done(LaunchGemv(Counted{}, g));
+  if (IsBlockGemv(g)) return Done(LaunchBlockGemv(Counted{}, g));
   if (IsBlocked(g.encoding)) {
     void* const unpacked = static_cast<std::byte*>(scratch) + kProductScratch;
     return ForUnpacked<thresher_device_result>(
         g, unpacked,
         [&](const void* blocks, int64_t numbers) {
-          return Done(LaunchUnpack(Launcher{}, g.encoding, blocks, numbers, g.type, unpacked));
+          return Done(LaunchUnpack(Counted{}, g.encoding, blocks, numbers, g.type, unpacked));
         },
         [&](const Gemm& part) { return Multiply(part, scratch); },
         [](thresher_device_result result) { return result != THRESHER_DEVICE_OK; });
   }
+  if (IsTileProduct(g)) return Done(LaunchTileProduct(Counted{}, g));
+  ++launched;
   const GemmLayout l = LayoutOf(g);
   const Epilogue epilogue = EpilogueOf(g);
   const Numbers first(g.b, g.type), second(g.a, g.type), bias(g.bias, g.c_type), residual(g.residual, g.c_type);
@@ -194,16 +206,16 @@ thresher_device_result Multiply(const Gemm& g, void* scratch) {
       }
     }
   }
-  return Done(epilogue.complete() ? std::string() : LaunchEpilogue(Launcher{}, g, epilogue));
+  return Done(epilogue.complete() ? std::string() : LaunchEpilogue(Counted{}, g, epilogue));
 }
 
 class Bench final : public ConvolutionBench {
  public:
   thresher_device_result Own(void*, const Call& call) override {
-    return Done(ConvolutionFamily::Launch(Launcher{}, call));
+    return Done(ConvolutionFamily::Launch(Counted{}, call));
   }
   thresher_device_result Finish(void*, const Call& call) override {
-    return Done(ConvolutionFamily::LaunchFinish(Launcher{}, call));
+    return Done(ConvolutionFamily::LaunchFinish(Counted{}, call));
   }
   thresher_device_result Time(const Call& call, Work work, float& ms) override {
     ms = -1;
@@ -222,7 +234,7 @@ thresher_device_result Run(thresher_device* device, uint32_t kernel, const void*
   const Call call{kernel, params, params_bytes, views, num_views, scratch, &device->fault};
   if (const Verdict verdict = Check(call); !verdict.ok()) return Fail(verdict.result, verdict.problem);
   if (call.kernel() != KernelId::kStoredProduct) {
-    const auto launch = [&]<class Family>() { return Family::Launch(Launcher{}, call); };
+    const auto launch = [&]<class Family>() { return Family::Launch(Counted{}, call); };
     return Done(Dispatch(call, launch, std::string()));
   }
   return Multiply(GemmOf(call.as<kernels::StoredProductParams>(), call.views), scratch);
@@ -440,6 +452,8 @@ extern "C" const thresher_device_api* thresher_device_get_api() { return &thresh
 
 // For tests in Python. Windows of tools: how many have been opened and closed again.
 extern "C" THRESHER_DEVICE_EXPORT int emulated_graph_launches() { return thresher::cuda::testing::graph_launches; }
+// Kernels that were launched, those of cuBLASLt among them.
+extern "C" THRESHER_DEVICE_EXPORT int emulated_kernels() { return thresher::cuda::testing::launched; }
 // Whether what is asked for is not done: then the time of a call is the host's.
 extern "C" THRESHER_DEVICE_EXPORT void emulated_idle(int idle) { thresher::cuda::testing::idle = idle != 0; }
 extern "C" THRESHER_DEVICE_EXPORT int emulated_windows() { return thresher::cuda::testing::windows; }

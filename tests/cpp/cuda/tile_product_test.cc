@@ -1,0 +1,119 @@
+// Products in tiles with what follows them, on the emulator against float64.
+#include "thresher/cuda/tile_product.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/emulator.h"
+#include "cuda/product_testing.h"
+
+namespace thresher::cuda::testing {
+namespace {
+
+void CheckTiles(Case c) {
+  c.dense = true;
+  CheckProduct(c, [](const Launcher& launch, const Gemm& g) {
+    return IsTileProduct(g) ? LaunchTileProduct(launch, g) : "not for this kernel";
+  });
+}
+
+TEST(TileProduct, TypesAndOddSizes) {
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const DType c_type : {type, DType::kF32}) {
+      CheckTiles({17, 70, 72, type, c_type, 0, true, false, Activation::kGelu});
+      CheckTiles({65, 129, 40, type, c_type, 8, true, true, Activation::kSilu});
+      CheckTiles({1, 1, 8, type, c_type, 0, false, true, Activation::kGelu});
+    }
+  }
+}
+
+TEST(TileProduct, LengthsAroundTheStagesOfATile) {
+  for (const int64_t k : {8, 24, 32, 40, 64, 72, 96, 104, 200}) {
+    CheckTiles({70, 66, k, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu});
+  }
+}
+
+TEST(TileProduct, EveryActivationWithAndWithoutBiasAndResidual) {
+  for (const Activation activation : {Activation::kGelu, Activation::kSilu, Activation::kTanh, Activation::kSigmoid}) {
+    for (const bool bias : {false, true}) {
+      for (const bool residual : {false, true}) {
+        CheckTiles({19, 11, 40, DType::kBF16, DType::kBF16, 0, bias, residual, activation});
+        CheckTiles({19, 12, 40, DType::kF16, DType::kF16, 8, bias, residual, activation, true});
+      }
+    }
+  }
+}
+
+TEST(TileProduct, EveryTiling) {
+  CheckTiles({300, 30, 16, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu});        // narrow
+  CheckTiles({1400, 600, 8, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu});       // tall
+  CheckTiles({128 * 8, 128 * 16, 8, DType::kF16, DType::kF16, 0, true, true, Activation::kSilu});  // wide
+}
+
+TEST(TileProduct, MoreTilesThanBlocks) {
+  const Case c{200, 140, 48, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu, false, true};
+  CheckProduct(c, [](const Launcher& launch, const Gemm& g) {
+    const auto with_few = [&](Shape shape, const auto& kernel) {
+      shape.blocks = 2;
+      return launch(shape, kernel);
+    };
+    return LaunchTileProduct(with_few, g);
+  });
+}
+
+TEST(TileProduct, TheResidualMayBeTheResult) {
+  const int64_t m = 70, n = 66, k = 40;
+  const auto count = [](int64_t size) { return static_cast<size_t>(size); };
+  Numbers a(DType::kBF16, RandomFloats(count(m * k), 1)), b(DType::kBF16, RandomFloats(count(n * k), 2));
+  const std::vector<float> before = RandomFloats(count(m * n), 3);
+  Numbers residual(DType::kBF16, before), apart(DType::kBF16, before), in_place(DType::kBF16, before);
+  Gemm g{};
+  g.m = m, g.n = n, g.k = k, g.batch = 1, g.lda = g.ldb = k, g.ldc = g.ldr = n;
+  g.transpose_b = true;
+  g.activation = Activation::kGelu;
+  g.encoding = Encoding::kBf16;
+  g.type = g.c_type = DType::kBF16;
+  g.a = a.data(), g.b = b.data(), g.residual = residual.data(), g.c = apart.data();
+  ASSERT_EQ(LaunchTileProduct(Launcher{}, g), "");
+  g.residual = g.c = in_place.data();
+  ASSERT_EQ(LaunchTileProduct(Launcher{}, g), "");
+  for (size_t i = 0; i < count(m * n); ++i) ASSERT_EQ(in_place[i], apart[i]) << i;
+}
+
+TEST(TileProduct, WhatItDoesNotTake) {
+  Numbers a(DType::kBF16, std::vector<float>(4096)), b(DType::kBF16, std::vector<float>(4096));
+  Gemm g{};
+  g.m = 20, g.n = 4, g.k = 64, g.batch = 1, g.lda = g.ldb = 64, g.ldc = 4;
+  g.transpose_b = true;
+  g.activation = Activation::kGelu;
+  g.encoding = Encoding::kBf16;
+  g.type = g.c_type = DType::kBF16;
+  g.a = a.data(), g.b = b.data();
+  EXPECT_TRUE(IsTileProduct(g));
+  const auto with = [&](auto change) {
+    Gemm changed = g;
+    change(changed);
+    return IsTileProduct(changed);
+  };
+  // cuBLASLt does all of these by itself.
+  EXPECT_FALSE(with([](Gemm& c) { c.activation = Activation::kNone; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.activation = Activation::kRelu; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.activation = Activation::kGeluTanh; }));
+  EXPECT_TRUE(with([](Gemm& c) { c.activation = Activation::kGeluTanh, c.c_type = DType::kF32; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.type = c.c_type = DType::kF32; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.k = 60; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.lda = 68; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.ldb = 65; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.ldc = 8; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.transpose_b = false; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.transpose_a = true; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.batch = 2; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.a = static_cast<const uint16_t*>(c.a) + 4; }));
+  EXPECT_FALSE(with([](Gemm& c) { c.encoding = Encoding::kQ4_0; }));
+}
+
+}  // namespace
+}  // namespace thresher::cuda::testing
