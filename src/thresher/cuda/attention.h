@@ -141,14 +141,15 @@ struct SdpaFamily {
       s.mask_bytes = static_cast<int>(SizeOf(mask->dtype));
       std::copy_n(mask->strides, 3, s.mask_strides);
       s.repeats_mask = mask->strides[3] == 0 || mask->shape[3] == 1;
-      s.mask_pairs = !s.repeats_mask && reinterpret_cast<uintptr_t>(mask->data) % (2 * s.mask_bytes) == 0;
+      s.mask_pairs = !s.repeats_mask && mask->shape[3] % 2 == 0 &&
+                     reinterpret_cast<uintptr_t>(mask->data) % (2 * s.mask_bytes) == 0;
       s.mask_pieces = !s.repeats_mask && mask->shape[3] * s.mask_bytes % 16 == 0 && IsAligned(mask->data);
       for (const int64_t stride : s.mask_strides) {
         s.mask_pairs &= stride % 2 == 0;
         s.mask_pieces &= stride * s.mask_bytes % 16 == 0;
       }
     }
-    s.scores = Scores::Of(p.scale, 0, p.masked);
+    s.scores = Scores::Of(p.scale, 0, p.masked && mask->dtype != DType::kBool);
     s.batches = q->shape[0];
     s.heads = static_cast<int>(k->shape[1]);
     s.group = s.heads == 0 ? 1 : static_cast<int>(q->shape[1] / k->shape[1]);

@@ -70,7 +70,7 @@ struct AttentionF32Kernel {
         t.Sync();
         Score(t, rows, sharer, s * kSlice, scores);
       }
-      if (!source.scores.plain || tile < all_from || tile + kKeys > all_to) {
+      if (!source.scores.plain || source.IsMasked() || tile < all_from || tile + kKeys > all_to) {
         Adjust(place, place.first + rows, tile + 4 * sharer, scores);
       }
       Weigh(t, scores, state);
@@ -225,12 +225,14 @@ struct AttentionF32Kernel {
       for (int k = 0; k < 4; ++k) {
         if (key + k < from || key + k >= to) {
           scores[k][i] = kNoKey;
-        } else if (!source.scores.plain) {
+          continue;
+        }
+        if (!source.scores.plain) {
           scores[k][i] *= source.scores.scale;
           if (Source::kCaps && source.scores.softcap > 0) scores[k][i] = source.scores.Capped(scores[k][i]);
-          if constexpr (Source::kMasks) {
-            if (source.mask != nullptr) scores[k][i] = source.Masked(source.MaskOf(place, own), key + k, scores[k][i]);
-          }
+        }
+        if constexpr (Source::kMasks) {
+          if (source.IsMasked()) scores[k][i] = source.Masked(source.MaskOf(place, own), key + k, scores[k][i]);
         }
       }
     }
@@ -245,13 +247,13 @@ struct AttentionF32Kernel {
       for (int k = 0; k < 4; ++k) most = fmaxf(most, scores[k][i]);
       THRESHER_UNROLL
       for (int mask = kSharers / 2; mask > 0; mask /= 2) most = fmaxf(most, t.ShuffleXor(most, mask));
-      const float base = BaseOf(most);
-      const float kept = source.scores.Weight(state.most[i], base);
+      const float level = source.scores.Level(BaseOf(most));
+      const float kept = source.scores.Kept(state.most[i], level);
       state.most[i] = most;
       float sum = 0.0f;
       THRESHER_UNROLL
       for (int k = 0; k < 4; ++k) {
-        scores[k][i] = source.scores.Weight(scores[k][i], base);
+        scores[k][i] = source.scores.Weight(scores[k][i], level);
         sum += scores[k][i];
       }
       state.sum[i] = fmaf(state.sum[i], kept, sum);

@@ -81,8 +81,8 @@ struct AttentionKernel {
   // What a warp has of its rows; rows l / 4 and l / 4 + 8 of each tile are lane l's.
   struct State {
     float out[kRowTiles][kOutTiles][4];
-    float most[kRowTiles][2];
-    float sum[kRowTiles][2];  // of the lane's own keys
+    float most[kRowTiles][2];  // what weights are relative to
+    float sum[kRowTiles][2];   // of the lane's own keys
   };
 
   template <class T>
@@ -237,6 +237,12 @@ struct AttentionKernel {
 
   // ---- Products ----
 
+  // Where matrices lie is found anew for each tile where sums leave few registers.
+  template <class T>
+  THRESHER_DEVICE static int Lane(T& t) {
+    return kDepth > 64 ? Anew(t.x() % kWarp) : t.x() % kWarp;
+  }
+
   template <class T>
   THRESHER_DEVICE void QueryTile(T& t, int row, int step, uint32_t (&a)[4]) const {
     const int matrix = t.x() % kWarp / 8, i = t.x() % 8;
@@ -246,7 +252,7 @@ struct AttentionKernel {
   template <class T, class Queries>
   THRESHER_DEVICE void Score(T& t, int warp_row, int warp_key, const Queries& queries,
                              float (&scores)[kRowTiles][kScoreTiles][4]) const {
-    const int matrix = t.x() % kWarp / 8, i = t.x() % 8;
+    const int lane = Lane(t), matrix = lane / 8, i = lane % 8;
     THRESHER_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
       THRESHER_UNROLL
@@ -290,7 +296,7 @@ struct AttentionKernel {
   template <class T>
   THRESHER_DEVICE void AddValues(T& t, int warp_key, const float (&weights)[kRowTiles][kScoreTiles][4],
                                  State& state) const {
-    const int matrix = t.x() % kWarp / 8, i = t.x() % 8;
+    const int lane = Lane(t), matrix = lane / 8, i = lane % 8;
     THRESHER_UNROLL
     for (int k = 0; k < kScoreTiles; k += 2) {
       uint32_t a[kRowTiles][4];
@@ -318,50 +324,53 @@ struct AttentionKernel {
 
   // ---- Softmax ----
 
-  // `row`, `key`: those of the lane's first score. limited: there are keys that not all rows see.
-  THRESHER_DEVICE void Adjust(const Place& place, int row, int key, bool limited,
-                              float (&scores)[kRowTiles][kScoreTiles][4]) const {
-    // change_row(key, first, second) of neighbouring keys for all pairs of a row, made by change(row).
-    const auto each = [&](auto change) {
+  // change_row(key, first, second) of neighbouring keys for all pairs of a row, made by change(row). `row`, `key`:
+  // those of the lane's first score.
+  template <class Change>
+  THRESHER_DEVICE static void ForEachPair(const Place& place, int row, int key,
+                                          float (&scores)[kRowTiles][kScoreTiles][4], Change change) {
+    THRESHER_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
       THRESHER_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) {
+      for (int h = 0; h < 2; ++h) {
+        const auto change_row = change(Least(row + 16 * r + 8 * h, place.rows - 1));  // others have no result
         THRESHER_UNROLL
-        for (int h = 0; h < 2; ++h) {
-          const auto change_row = change(Least(row + 16 * r + 8 * h, place.rows - 1));  // others have no result
-          THRESHER_UNROLL
-          for (int n = 0; n < kScoreTiles; ++n) {
-            change_row(key + 8 * n, scores[r][n][2 * h], scores[r][n][2 * h + 1]);
-            if (n % 4 == 3) LoadsStayBehind();  // all at once they take too many registers
-          }
+        for (int n = 0; n < kScoreTiles; ++n) {
+          change_row(key + 8 * n, scores[r][n][2 * h], scores[r][n][2 * h + 1]);
+          if (n % 4 == 3) LoadsStayBehind();  // all at once they take too many registers
         }
       }
-    };
+    }
+  }
+
+  // limited: there are keys that not all rows see.
+  THRESHER_DEVICE void Adjust(const Place& place, int row, int key, bool limited,
+                              float (&scores)[kRowTiles][kScoreTiles][4]) const {
     if (!source.scores.plain) {
-      each([&](int) {
-        return [&](int, float& first, float& second) {
-          first *= source.scores.scale;
-          second *= source.scores.scale;
-        };
-      });
+      bool scaled = false;
+      if constexpr (Source::kMasks) scaled = source.AddsMask();  // then, on the way
+      if (!scaled) {
+        ForEachPair(place, row, key, scores, [&](int) {
+          return [&](int, float& first, float& second) {
+            first *= source.scores.scale;
+            second *= source.scores.scale;
+          };
+        });
+      }
       if (Source::kCaps && source.scores.softcap > 0) {
-        each([&](int) {
+        ForEachPair(place, row, key, scores, [&](int) {
           return [&](int, float& first, float& second) {
             first = source.scores.Capped(first);
             second = source.scores.Capped(second);
           };
         });
       }
-      if constexpr (Source::kMasks) {
-        if (source.mask != nullptr) {
-          each([&](int own) {
-            return [&source = source, mask = source.MaskOf(place, own), end = place.end](
-                       int at, float& first, float& second) { source.Mask(mask, at, end, first, second); };
-          });
-        }
-      }
+    }
+    if constexpr (Source::kMasks) {
+      if (source.IsMasked()) MaskScores(place, row, key, scores);
     }
     if (limited) {
-      each([&](int own) {
+      ForEachPair(place, row, key, scores, [&](int own) {
         const int from = source.KeysFrom(place, own), to = Least(source.KeysTo(place, own), place.end);
         return [from, to](int at, float& first, float& second) {
           if (at < from || at >= to) first = kNoKey;
@@ -371,34 +380,109 @@ struct AttentionKernel {
     }
   }
 
-  // Scores become weights, relative to the largest so far; what was summed up before follows it.
+  // Of what the mask is, and how it can be read, is asked once for a tile.
+  THRESHER_DEVICE void MaskScores(const Place& place, int row, int key,
+                                  float (&scores)[kRowTiles][kScoreTiles][4]) const {
+    switch (source.mask_dtype) {
+      case DType::kBool:
+        return MaskOf<DType::kBool>(place, row, key, scores);
+      case DType::kF32:
+        return MaskOf<DType::kF32>(place, row, key, scores);
+      case DType::kBF16:
+        return MaskOf<DType::kBF16>(place, row, key, scores);
+      default:
+        return MaskOf<DType::kF16>(place, row, key, scores);
+    }
+  }
+
+  template <DType kOf>
+  THRESHER_DEVICE void MaskOf(const Place& place, int row, int key, float (&scores)[kRowTiles][kScoreTiles][4]) const {
+    if (!source.mask_pairs) return MaskRows<kOf, false>(place, row, key, scores);
+    if (!source.HasOneMaskRow()) return MaskRows<kOf, true>(place, row, key, scores);
+    const char* const mask = source.MaskOf(place, place.first);
+    THRESHER_UNROLL
+    for (int n = 0; n < kScoreTiles; ++n) {
+      const MaskPair<kOf> pair = source.template PairOf<kOf, true>(mask, key + 8 * n);
+      THRESHER_UNROLL
+      for (int r = 0; r < kRowTiles; ++r) {
+        pair.Apply(source.scores.scale, scores[r][n][0], scores[r][n][1]);
+        pair.Apply(source.scores.scale, scores[r][n][2], scores[r][n][3]);
+      }
+      if (n % 4 == 3) LoadsStayBehind();
+    }
+  }
+
+  template <DType kOf, bool kPairs>
+  THRESHER_DEVICE void MaskRows(const Place& place, int row, int key,
+                                float (&scores)[kRowTiles][kScoreTiles][4]) const {
+    ForEachPair(place, row, key, scores, [&](int own) {
+      const char* const mask = source.MaskOf(place, own);
+      return [this, mask](int at, float& first, float& second) {
+        source.template PairOf<kOf, kPairs>(mask, at).Apply(source.scores.scale, first, second);
+      };
+    });
+  }
+
+  // Scores become weights, relative to a base that follows the largest so far; what was summed up before follows it,
+  // too, which is only done where a warp has a row whose scores outgrow their base.
   template <class T>
   THRESHER_DEVICE void Weigh(T& t, float (&scores)[kRowTiles][kScoreTiles][4], State& state) const {
+    float most[kRowTiles][2];
+    bool outgrown = false;
     THRESHER_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
       THRESHER_UNROLL
       for (int h = 0; h < 2; ++h) {
-        float most = state.most[r][h];
+        most[r][h] = kNoKey;
         THRESHER_UNROLL
         for (int n = 0; n < kScoreTiles; ++n) {
-          most = fmaxf(most, fmaxf(scores[r][n][2 * h], scores[r][n][2 * h + 1]));
+          most[r][h] = fmaxf(most[r][h], fmaxf(scores[r][n][2 * h], scores[r][n][2 * h + 1]));
         }
-        most = fmaxf(most, t.ShuffleXor(most, 1));
-        most = fmaxf(most, t.ShuffleXor(most, 2));
-        const float base = BaseOf(most);
-        const float kept = source.scores.Weight(state.most[r][h], base);
-        state.most[r][h] = most;
+        most[r][h] = fmaxf(most[r][h], t.ShuffleXor(most[r][h], 1));
+        most[r][h] = fmaxf(most[r][h], t.ShuffleXor(most[r][h], 2));
+        outgrown |= most[r][h] > state.most[r][h] + source.scores.slack;
+      }
+    }
+    if (t.Any(outgrown)) Rescale(most, state);
+    if (source.scores.plain) {
+      TakeWeights<true>(scores, state);
+    } else {
+      TakeWeights<false>(scores, state);
+    }
+  }
+
+  template <bool kPlain>
+  THRESHER_DEVICE void TakeWeights(float (&scores)[kRowTiles][kScoreTiles][4], State& state) const {
+    THRESHER_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      THRESHER_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float level = source.scores.Level(BaseOf(state.most[r][h]));
         float sum = 0.0f;
         THRESHER_UNROLL
         for (int n = 0; n < kScoreTiles; ++n) {
           THRESHER_UNROLL
           for (int e = 0; e < 2; ++e) {
             float& score = scores[r][n][2 * h + e];
-            score = source.scores.Weight(score, base);
+            score = source.scores.template Weight<kPlain>(score, level);
             sum += score;
           }
         }
-        state.sum[r][h] = fmaf(state.sum[r][h], kept, sum);
+        state.sum[r][h] += sum;
+      }
+    }
+  }
+
+  // Rows whose scores outgrow their base get `most` as one; others, which another row's lane brings here, stay.
+  THRESHER_DEVICE void Rescale(const float (&most)[kRowTiles][2], State& state) const {
+    THRESHER_UNROLL
+    for (int r = 0; r < kRowTiles; ++r) {
+      THRESHER_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float before = state.most[r][h];
+        if (most[r][h] > before + source.scores.slack) state.most[r][h] = most[r][h];
+        const float kept = source.scores.Kept(before, source.scores.Level(BaseOf(state.most[r][h])));
+        state.sum[r][h] *= kept;
         THRESHER_UNROLL
         for (int n = 0; n < kOutTiles; ++n) {
           state.out[r][n][2 * h] *= kept;
@@ -477,12 +561,12 @@ struct AttentionKernel {
       for (int k = 0; k < Tiles::kKeyWarps; ++k) {
         most = fmaxf(most, static_cast<float>(shared[MergeLine(k, row) + kDepth]));
       }
-      const float base = BaseOf(most);
+      const float level = source.scores.Level(BaseOf(most));
       float sum = 0.0f, first = 0.0f, second = 0.0f;
       THRESHER_UNROLL
       for (int k = 0; k < Tiles::kKeyWarps; ++k) {
         const int line = MergeLine(k, row);
-        const float kept = source.scores.Weight(shared[line + kDepth], base);
+        const float kept = source.scores.Kept(shared[line + kDepth], level);
         sum = fmaf(shared[line + kDepth + 1], kept, sum);
         first = fmaf(shared[line + column], kept, first);
         second = fmaf(shared[line + column + 1], kept, second);

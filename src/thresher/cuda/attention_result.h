@@ -90,11 +90,11 @@ struct MergeKernel {
       float most = kNoKey;
       for (int i = t.x(); i < splits; i += kWarp) most = fmaxf(most, source.partials.Row(i, number, width)[width]);
       most = ReduceWarp<Max>(t, most);
-      const float base = BaseOf(most);
+      const float level = source.scores.Level(BaseOf(most));
       float sum = 0.0f;
       for (int i = t.x(); i < splits; i += kWarp) {
         const float* const line = source.partials.Row(i, number, width);
-        sum = fmaf(source.scores.Weight(line[width], base), line[width + 1], sum);
+        sum = fmaf(source.scores.Kept(line[width], level), line[width + 1], sum);
       }
       sum = ReduceWarp<Sum>(t, sum);
       const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
@@ -103,7 +103,7 @@ struct MergeKernel {
         float value = 0.0f;
         for (int i = 0; i < splits; ++i) {
           const float* const line = source.partials.Row(i, number, width);
-          value = fmaf(source.scores.Weight(line[width], base), line[column], value);
+          value = fmaf(source.scores.Kept(line[width], level), line[column], value);
         }
         StoreElement(to, source.out.dtype, column, value * factor);
       }

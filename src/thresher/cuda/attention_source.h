@@ -84,26 +84,45 @@ THRESHER_DEVICE void StoreElement(void* row, DType dtype, int64_t i, float x) {
   }
 }
 
-// What happens to scores before their softmax. Its weights are 2^(factor * (score - maximum)).
+// What happens to scores before their softmax. Its weights are 2^(factor * (score - base)), where the base is the
+// largest score so far or somewhat less. Of plain scores that is one fused multiply-add with the base's level, factor *
+// base: rounded once, its error is a factor of all weights of a row and of their sum. Scores that a mask is added to
+// may be as low as floats go, and all of them: of these the difference comes first.
 struct Scores {
   float scale;
   float softcap;  // 0: none
   float factor;
-  bool plain;  // scores stay as the product gives them: the scale is in the factor
+  float slack;  // by how much a score may exceed the base: weights are below 2^8, and fp16 holds them
+  bool plain;   // scores stay as the product gives them: the scale is in the factor
 
-  static Scores Of(float scale, float softcap, bool masked) {
-    const bool plain = !masked && softcap == 0 && scale > 0;
-    return {scale, softcap, plain ? scale * kLog2E : kLog2E, plain};
+  // added: a mask is added to them.
+  static Scores Of(float scale, float softcap, bool added) {
+    const bool plain = !added && softcap == 0 && scale > 0;
+    const float factor = plain ? scale * kLog2E : kLog2E;
+    return {scale, softcap, factor, 8.0f / factor, plain};
   }
-  // The difference comes first: of scores that are equal it is 0, however large they are.
-  THRESHER_DEVICE float Weight(float score, float base) const { return Exp2((score - base) * factor); }
+  // Of scores that are not plain it is the base.
+  THRESHER_DEVICE float Level(float base) const { return plain ? RoundedProduct(base, factor) : base; }
+  // kPlain: what `plain` says; whoever has many scores asks once.
+  template <bool kPlain>
+  THRESHER_DEVICE float Weight(float score, float level) const {
+    return Exp2(kPlain ? fmaf(score, factor, -level) : (score - level) * factor);
+  }
+  THRESHER_DEVICE float Weight(float score, float level) const {
+    return plain ? Weight<true>(score, level) : Weight<false>(score, level);
+  }
+  // What sums relative to the base `before` are multiplied by to be relative to a level.
+  THRESHER_DEVICE float Kept(float before, float level) const {
+    const float difference = Level(before) - level;
+    return Exp2(plain ? difference : difference * factor);
+  }
   // softcap tanh(score / softcap), to within a few units in the last place of softcap.
   THRESHER_DEVICE float Capped(float score) const {
     return softcap - 2.0f * softcap * Reciprocal(1.0f + Exp2(score * (2.0f * kLog2E) * Reciprocal(softcap)));
   }
 };
 
-// What weights are relative to where `most` is the largest score so far; any number where no key has been seen.
+// What weights are relative to where `most` stands for the largest score so far; any number where no key has been seen.
 THRESHER_DEVICE float BaseOf(float most) { return most == kNoKey ? 0.0f : most; }
 
 // Where a block leaves sums of some of the keys: [splits, rows of all places, width + 2], the largest score and the
@@ -130,6 +149,27 @@ THRESHER_DEVICE void Split(const Partials& partials, int step, Place& place) {
   place.end = Least(place.end, place.begin + each);
 }
 
+// What a mask of some type says of two neighbouring keys: floats are added to their scores, which are scaled on the
+// way, and bools hide them.
+template <DType kOf>
+struct MaskPair {
+  float added[2];
+
+  THRESHER_DEVICE void Apply(float scale, float& first, float& second) const {
+    first = fmaf(first, scale, added[0]);
+    second = fmaf(second, scale, added[1]);
+  }
+};
+template <>
+struct MaskPair<DType::kBool> {
+  bool shows[2];
+
+  THRESHER_DEVICE void Apply(float, float& first, float& second) const {
+    first = shows[0] ? first : kNoKey;
+    second = shows[1] ? second : kNoKey;
+  }
+};
+
 // q [B, Hq, Sq, D], k and v [B, Hkv, Skv, D or Dv] of any strides but the innermost.
 struct SdpaSource {
   static constexpr bool kPanels = false;
@@ -141,7 +181,7 @@ struct SdpaSource {
   DType mask_dtype;
   int mask_bytes;     // of an element
   bool repeats_mask;  // along the keys
-  bool mask_pairs;    // two elements can be loaded at once
+  bool mask_pairs;    // two elements can be loaded at once; there is an even number of keys
   bool mask_pieces;   // 16 bytes can
   Scores scores;
   Partials partials;
@@ -190,6 +230,11 @@ struct SdpaSource {
     return Out(place, static_cast<int>(number % rows));
   }
 
+  THRESHER_DEVICE bool IsMasked() const { return mask != nullptr; }
+  THRESHER_DEVICE bool AddsMask() const { return mask != nullptr && mask_dtype != DType::kBool; }
+  // Whether all rows of a place have the same one.
+  THRESHER_DEVICE bool HasOneMaskRow() const { return mask_strides[1] == 0 && mask_strides[2] == 0; }
+
   // The first of a row's elements of the mask.
   THRESHER_DEVICE const char* MaskOf(const Place& place, int row) const {
     const int64_t offset = place.batch * mask_strides[0] + (place.head * group + row % group) * mask_strides[1] +
@@ -210,7 +255,7 @@ struct SdpaSource {
   template <class T>
   THRESHER_DEVICE void Trim(T& t, int tile_rows, int step, Place& place) const {
     constexpr int kMostKeys = 1 << 24;  // that a float counts
-    const bool one_row = mask_strides[1] == 0 && mask_strides[2] == 0;
+    const bool one_row = HasOneMaskRow();
     if (mask == nullptr || repeats_mask || keys > kMostKeys || !(one_row || mask_pieces)) return;
     const int rows = one_row ? 1 : Least(tile_rows, place.rows - place.first);
     const int piece = mask_pieces ? 16 / mask_bytes : 1, from = place.begin / piece;
@@ -252,27 +297,31 @@ struct SdpaSource {
     if (mask_dtype == DType::kBool) return row[i] != 0 ? score : kNoKey;
     return score + LoadElement(row, mask_dtype, i);
   }
-  // Of keys `key`, which is even, and the next, as far as there are such.
-  THRESHER_DEVICE void Mask(const char* row, int key, int end, float& first, float& second) const {
-    if (key + 1 < end && mask_pairs) {
-      if (mask_dtype == DType::kBool) {
-        const uint16_t two = *reinterpret_cast<const uint16_t*>(row + key);
-        if ((two & 0xffu) == 0) first = kNoKey;
-        if (two >> 8 == 0) second = kNoKey;
-      } else if (mask_dtype == DType::kF32) {
-        const auto two = *reinterpret_cast<const Words<2>*>(row + key * 4);
-        first += FloatOf(two.word[0]);
-        second += FloatOf(two.word[1]);
+  // Of keys `key`, which is even, and the next; behind the last ones, where nobody looks, of others. kOf: mask_dtype,
+  // kPairs: mask_pairs; whoever has many pairs asks once.
+  template <DType kOf, bool kPairs>
+  THRESHER_DEVICE MaskPair<kOf> PairOf(const char* row, int key) const {
+    if constexpr (kPairs) {
+      const int at = Least(key, keys - 2);
+      if constexpr (kOf == DType::kBool) {
+        const uint16_t two = *reinterpret_cast<const uint16_t*>(row + at);
+        return {{(two & 0xffu) != 0, two >> 8 != 0}};
+      } else if constexpr (kOf == DType::kF32) {
+        const auto two = *reinterpret_cast<const Words<2>*>(row + at * 4);
+        return {{FloatOf(two.word[0]), FloatOf(two.word[1])}};
       } else {
-        const uint32_t two = *reinterpret_cast<const uint32_t*>(row + key * 2);
-        const bool bf16 = mask_dtype == DType::kBF16;
-        first += bf16 ? FloatOfBF16(two & 0xffffu) : FloatOfF16(two & 0xffffu);
-        second += bf16 ? FloatOfBF16(two >> 16) : FloatOfF16(two >> 16);
+        const uint32_t two = *reinterpret_cast<const uint32_t*>(row + at * 2);
+        if constexpr (kOf == DType::kBF16) return {{FloatOfBF16(two & 0xffffu), FloatOfBF16(two >> 16)}};
+        return {{FloatOfF16(two & 0xffffu), FloatOfF16(two >> 16)}};
       }
-      return;
+    } else {
+      const int first = repeats_mask ? 0 : Least(key, keys - 1), second = repeats_mask ? 0 : Least(key + 1, keys - 1);
+      if constexpr (kOf == DType::kBool) {
+        return {{row[first] != 0, row[second] != 0}};
+      } else {
+        return {{LoadElement(row, kOf, first), LoadElement(row, kOf, second)}};
+      }
     }
-    if (key < end) first = Masked(row, key, first);
-    if (key + 1 < end) second = Masked(row, key + 1, second);
   }
 
  private:

@@ -35,6 +35,15 @@ THRESHER_DEVICE float Exp2(float x) {
 #endif
 }
 
+// Rounded by itself: no part of a fused multiply-add.
+THRESHER_DEVICE float RoundedProduct(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 // 1 / x to within a unit in the last place.
 THRESHER_DEVICE float Reciprocal(float x) {
 #if defined(__CUDACC__)

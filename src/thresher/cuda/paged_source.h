@@ -74,6 +74,7 @@ struct PagedSource {
     return true;
   }
 
+  THRESHER_DEVICE bool IsMasked() const { return false; }
   THRESHER_DEVICE int KeysFrom(const Place& place, int row) const {
     return window > 0 ? Most(place.context + row / group - window + 1, 0) : 0;
   }

@@ -7,6 +7,7 @@
 //   block(), num_blocks()   position in the grid, and its size
 //   Sync()                  barrier of the block
 //   ShuffleXor(v, mask)     v of the thread of this warp whose number differs by `mask`; the whole warp calls it
+//   Any(v)                  whether it is true for a thread of this warp; the whole warp calls it
 //   shared()                the floats that the launch asked for, uninitialised
 //   shared_words()          the same memory as words of 32 bits
 //   LoadFour, StoreFour     four floats of it at once, at a multiple of 4
@@ -75,6 +76,14 @@ THRESHER_DEVICE void LoadsStayBehind() {
 #endif
 }
 
+// What is made of it is made here each time, rather than once and then kept in registers that are wanted elsewhere.
+THRESHER_DEVICE int Anew(int x) {
+#if defined(__CUDACC__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 #if defined(__CUDACC__)
 class Thread {
  public:
@@ -86,6 +95,7 @@ class Thread {
   THRESHER_DEVICE int64_t num_blocks() const { return gridDim.x; }
   THRESHER_DEVICE void Sync() const { __syncthreads(); }
   THRESHER_DEVICE float ShuffleXor(float v, int mask) const { return __shfl_xor_sync(0xffffffffu, v, mask); }
+  THRESHER_DEVICE bool Any(bool v) const { return __any_sync(0xffffffffu, v) != 0; }
   THRESHER_DEVICE bool Claim(uint32_t* word) const { return atomicCAS(word, 0u, 1u) == 0u; }
   THRESHER_DEVICE void Publish(uint32_t* word) const {
     __threadfence_system();

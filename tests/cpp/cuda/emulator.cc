@@ -239,6 +239,11 @@ class Block {
     return std::bit_cast<float>(Exchange(thread, {std::bit_cast<uint32_t>(v)})[(thread % kWarp) ^ mask][0]);
   }
 
+  bool Any(int thread, bool v) {
+    const Shown* const all = Exchange(thread, {v ? 1u : 0u});
+    return std::any_of(all, all + kWarp, [](const Shown& one) { return one[0] != 0; });
+  }
+
   void LoadMatrices(int thread, int at, bool turned, uint32_t (&m)[4]) {
     const Shown* const rows = Exchange(thread, {static_cast<uint32_t>(at)});
     const int lane = thread % kWarp;
@@ -442,6 +447,7 @@ int64_t Thread::block() const { return block_.number(); }
 int64_t Thread::num_blocks() const { return block_.shape().blocks; }
 void Thread::Sync() { block_.Sync(number_); }
 float Thread::ShuffleXor(float v, int mask) { return block_.ShuffleXor(number_, v, mask); }
+bool Thread::Any(bool v) { return block_.Any(number_, v); }
 Four Thread::LoadFour(int at) {
   block_.WantMultiple(number_, at);
   const SharedMemory<float> from = shared();

@@ -74,6 +74,7 @@ class Thread {
   int64_t num_blocks() const;
   void Sync();
   float ShuffleXor(float v, int mask);
+  bool Any(bool v);
   SharedMemory<float> shared() { return {block_, number_}; }
   SharedMemory<uint32_t> shared_words() { return {block_, number_}; }
   Four LoadFour(int at);
