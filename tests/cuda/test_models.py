@@ -228,8 +228,10 @@ def _kernels(request: pytest.FixtureRequest, compiled: Any, inputs: dict[str, An
     return int(count()) - before
 
 
-# Of BERT: queries, keys and values; attention; the output product; norm; the product with gelu; the one behind it; norm.
-@pytest.mark.parametrize(("name", "most"), [("bert", 7)])
+# Of BERT: queries, keys and values; attention; the output product; norm; the product with gelu; the one behind it;
+# norm. Of Llama: norm; queries, keys and values; rotary positions of two of them; attention; the output product; norm;
+# two products, one with silu; their product; the one behind it.
+@pytest.mark.parametrize(("name", "most"), [("bert", 7), ("llama", 11)])
 def test_how_many_kernels_a_layer_is(place: Place, request: pytest.FixtureRequest, name: str, most: int) -> None:
     if place.is_real:
         pytest.skip("the emulator counts them")

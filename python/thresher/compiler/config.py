@@ -36,6 +36,7 @@ PASS_SWITCHES: dict[str, tuple[str, ...]] = {
         "epilogue_fusion",
         "attention_recognition",
         "norm_recognition",
+        "rotary_recognition",
         "norm_fusion",
         "product_motion",
         "projection_merge",
@@ -56,7 +57,7 @@ class CompilerConfig:
         back), or None for the device where its tensors are.
       optimization_level: "O0" (no passes) to "O3" (all of them).
       fusion: join linear, bias, activation and residual, projections of one tensor, products of products, norms,
-        element-wise operators; recognise attention.
+        element-wise operators; recognise attention and rotary positions.
       constant_folding: compute once what depends on constants only.
       layout: move reshapes and permutes so that they meet and cancel.
       dead_code: drop what no output needs.

@@ -226,6 +226,36 @@ Result<ValueId> BareMask(RuleRewriter& r, const Operation& op) {
   return r.Emit(std::move(lean));
 }
 
+// Where the heads of `id` were each repeated `repeats` times: what was repeated, as [B, heads, S, D].
+Result<ValueId> Unrepeated(RuleRewriter& r, ValueId id, int64_t& repeats) {
+  const auto reshape = r.Producer(id, "reshape");
+  const auto expand = reshape ? r.Producer(reshape->inputs[0], "expand") : std::nullopt;
+  if (!expand) return kNoValue;
+  const Dims full = r.shape(reshape->inputs[0]), shape = r.shape(id);
+  Dims own = r.shape(expand->inputs[0]);
+  if (full.size() != 5 || own.size() != 5 || own[2] != 1 || shape.size() != 4 || shape[1] != full[1] * full[2]) {
+    return kNoValue;
+  }
+  own[2] = full[2];
+  if (own != full || shape[2] != full[3] || shape[3] != full[4]) return kNoValue;
+  repeats = full[2];
+  return r.Reshape(expand->inputs[0], {full[0], full[1], full[3], full[4]}, reshape->source);
+}
+
+// sdpa on keys and values whose heads were repeated for the queries that share them.
+Result<ValueId> SharedHeads(RuleRewriter& r, const Operation& op) {
+  if (op.op != "sdpa" || r.shape(op.inputs[0])[1] != r.shape(op.inputs[1])[1]) return kNoValue;
+  int64_t keys = 0, values = 0;
+  THRESHER_ASSIGN(const ValueId k, Unrepeated(r, op.inputs[1], keys));
+  if (k == kNoValue) return kNoValue;
+  THRESHER_ASSIGN(const ValueId v, Unrepeated(r, op.inputs[2], values));
+  if (v == kNoValue || keys != values) return kNoValue;
+  Operation lean = op;
+  lean.inputs[1] = k;
+  lean.inputs[2] = v;
+  return r.Emit(std::move(lean));
+}
+
 }  // namespace
 
 Result<Graph> AttentionRecognition(const Graph& graph, const PassContext&) {
@@ -241,7 +271,7 @@ Result<Graph> AttentionRecognition(const Graph& graph, const PassContext&) {
     rewriter.Replace(node.outputs[0], value);
   }
   THRESHER_ASSIGN(const Graph recognized, rewriter.Finish());
-  static constexpr RuleRewriter::Rule kRules[] = {BareMask, BoolMask};
+  static constexpr RuleRewriter::Rule kRules[] = {BareMask, BoolMask, SharedHeads};
   return RuleRewriter(recognized, kRules).Run();
 }
 

@@ -30,6 +30,7 @@ constexpr Pass kPasses[] = {
     {"layout_motion", "Moves reshape and permute past operators that do not mind, so that they meet and cancel.",
      passes::LayoutMotion},
     {"attention_recognition", "Turns softmax(q k / scale + mask) v into sdpa.", passes::AttentionRecognition},
+    {"rotary_recognition", "Turns x * cos + turned(x) * sin into rotary.", passes::RotaryRecognition},
     {"product_motion",
      "Multiplies before enlarging where that takes less, and once where a product follows a product then.",
      passes::ProductMotion},
@@ -106,25 +107,16 @@ std::vector<std::string> PassesForLevel(Level level) {
       break;
   }
   // The bias joins its linear before layouts move: a permute that has to pass linear and add passes one node then.
-  return {std::string(kWideningPass),
-          "dead_code",
-          "constant_folding",
-          "view_simplification",
-          "constant_folding",
-          "common_subexpressions",
-          "linear_recognition",
-          "norm_recognition",
-          "epilogue_fusion",
-          "layout_motion",
-          "attention_recognition",
-          "view_simplification",
-          "epilogue_fusion",
-          "product_motion",
-          "norm_fusion",
-          "constant_folding",
-          "common_subexpressions",
-          "precision_assignment",
-          "projection_merge",
+  return {std::string(kWideningPass), "dead_code",
+          "constant_folding",         "view_simplification",
+          "constant_folding",         "common_subexpressions",
+          "linear_recognition",       "norm_recognition",
+          "epilogue_fusion",          "layout_motion",
+          "attention_recognition",    "view_simplification",
+          "epilogue_fusion",          "rotary_recognition",
+          "product_motion",           "norm_fusion",
+          "constant_folding",         "common_subexpressions",
+          "precision_assignment",     "projection_merge",
           "pointwise_fusion"};
 }
 

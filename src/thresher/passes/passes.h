@@ -17,6 +17,7 @@ Result<Graph> NormRecognition(const Graph& graph, const PassContext& context);
 Result<Graph> NormFusion(const Graph& graph, const PassContext& context);
 Result<Graph> LayoutMotion(const Graph& graph, const PassContext& context);
 Result<Graph> AttentionRecognition(const Graph& graph, const PassContext& context);
+Result<Graph> RotaryRecognition(const Graph& graph, const PassContext& context);
 Result<Graph> ProductMotion(const Graph& graph, const PassContext& context);
 Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context);
 Result<Graph> ProjectionMerge(const Graph& graph, const PassContext& context);

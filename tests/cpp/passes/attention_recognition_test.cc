@@ -113,5 +113,28 @@ TEST(AttentionRecognition, KeepsTheModule) {
   for (const Node& node : after.nodes()) EXPECT_EQ(node.module, "attention") << node.op->name;
 }
 
+TEST(AttentionRecognition, RepeatedHeadsAreShared) {
+  const auto text = [](const std::string& k, const std::string& v, const std::string& joined) {
+    return "input %q : f32[2, 6, 4, 8]\ninput %k : f32[2, 3, 1, 5, 8]\ninput %v : f32[2, 3, 1, 5, 8]\n"
+           "%a = expand(" +
+           k + ") {shape = [2, 3, 2, 5, 8]}\n%b = reshape(%a) {shape = [" + joined + "]}\n%c = expand(" + v +
+           ") {shape = [2, 3, 2, 5, 8]}\n%d = reshape(%c) {shape = [" + joined +
+           "]}\n%y = sdpa(%q, %b, %d) {scale = 0.5, causal = false}\nreturn %y\n";
+  };
+  ExpectPass("attention_recognition", text("%k", "%v", "2, 6, 5, 8"), "reshape reshape sdpa");
+  // Only the keys are repeated.
+  ExpectPass("attention_recognition",
+             "input %q : f32[2, 6, 4, 8]\ninput %k : f32[2, 3, 1, 5, 8]\ninput %v : f32[2, 6, 5, 8]\n"
+             "%a = expand(%k) {shape = [2, 3, 2, 5, 8]}\n%b = reshape(%a) {shape = [2, 6, 5, 8]}\n"
+             "%y = sdpa(%q, %b, %v) {scale = 0.5, causal = false}\nreturn %y\n",
+             "expand reshape sdpa");
+  // The whole sequence is repeated, not each head.
+  ExpectPass("attention_recognition",
+             "input %q : f32[2, 6, 4, 8]\ninput %k : f32[2, 1, 3, 5, 8]\n%a = expand(%k) {shape = [2, 2, 3, 5, 8]}\n"
+             "%b = reshape(%a) {shape = [2, 6, 5, 8]}\n%y = sdpa(%q, %b, %b) {scale = 0.5, causal = false}\n"
+             "return %y\n",
+             "expand reshape sdpa");
+}
+
 }  // namespace
 }  // namespace thresher::pass_testing
