@@ -238,6 +238,20 @@ TEST(AttentionKernel, MasksOfHalves) {
   }
 }
 
+// Sums follow their base in each tile, in some, in none; rows of a warp do so apart from each other.
+TEST(AttentionKernel, ScoresThatRiseFromTileToTile) {
+  const Case c{1, 2, 2, 20, 330, 32};
+  for (const float slope : {0.3f, 0.02f, -0.3f}) {
+    std::vector<float> rows(20 * 330), one(330);
+    for (size_t j = 0; j < 330; ++j) {
+      one[j] = slope * static_cast<float>(j);
+      for (size_t i = 0; i < 20; ++i) rows[i * 330 + j] = i % 3 == 0 ? one[j] : 0.0f;
+    }
+    Check(c, MaskView(rows.data(), DType::kF32, {1, 1, 20, 330}, c));
+    Check(c, MaskView(one.data(), DType::kF32, {1, 1, 1, 330}, c));
+  }
+}
+
 TEST(AttentionKernel, RowsThatAreMaskedWhole) {
   const Case c{1, 2, 2, 20, 70, 32};
   constexpr float kLowest = std::numeric_limits<float>::lowest();
