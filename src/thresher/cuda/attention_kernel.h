@@ -76,7 +76,7 @@ struct AttentionKernel {
   static constexpr int kOutTiles = kDepth / 8;
   static constexpr int kRowTiles = Tiles::kRowTiles;
   // Queries stay in registers where there is room.
-  static constexpr bool kHoldsQueries = kRowTiles * kDepth <= 128;
+  static constexpr bool kHoldsQueries = kRowTiles * kDepth <= (kRowTiles == 1 ? 128 : 64);
 
   // What a warp has of its rows; rows l / 4 and l / 4 + 8 of each tile are lane l's.
   struct State {
