@@ -31,7 +31,9 @@ constexpr size_t kMostLines = 64;
 constexpr size_t kTableTaps = 1024;
 static_assert(kTableTaps >= static_cast<size_t>(kMostDepthwiseTaps));
 constexpr size_t kPieceBytes = size_t{24} * 1024;
-constexpr size_t kWeightBytes = size_t{20} * 1024;
+constexpr size_t kWeightFloats = size_t{5} * 1024;
+// Fewer weights of a channel find room in any few sets of L1.
+constexpr size_t kLeastPackedWeights = 17;
 
 // A tap of a line that lies in x, by elements.
 struct Tap {
@@ -62,14 +64,16 @@ struct SumsArgs {
   size_t num_taps;
   const Meeting* meetings;  // one a column of taps
   const float* x;
-  const float* weight;
+  const float* weight;  // of the first vector of channels
   const float* bias;
   float* out;
   size_t x_step, out_step;
-  size_t channel;  // of the first sum
-  size_t count;    // of channels; whole vectors, or less than one
+  size_t before, after;  // positions of x that windows of the sums reach over the ends of the line
+  size_t channel;        // of the first sum
+  size_t count;          // of channels; whole vectors, or less than one
   size_t group_inputs, group_outputs;
   size_t term;         // from the weights of an input channel of the group to those of the next one
+  size_t vector;       // from the weights of a vector of channels to those of the next one
   Bounds bounds = {};  // of the result
   // What the next line of positions will read first of all: lines of x, and positions of each for every sum.
   ptrdiff_t next_line, fetched_line;
@@ -80,20 +84,23 @@ struct SumsArgs {
 // Inputs of a group that are known when this is compiled, or 0: then a vector of x is loaded once for all of them.
 constexpr size_t KnownInputs(Lanes lanes) { return lanes == Lanes::kFours ? 4 : lanes == Lanes::kEights ? 8 : 0; }
 
-// Where neighbouring sums meet neighbouring positions by an odd number of taps a line (kColumns, else 0), sums share
-// what is loaded of x, and the taps that reach over the ends of a line are half of them or none: others are left to
-// kColumns 0. Taps one by one took twice as long on Zen 5.
-template <int kSums>
-HWY_INLINE bool SuitsColumns(const SumsArgs& args, ptrdiff_t columns) {
-  const ptrdiff_t half = columns / 2, positions = kSums + columns - 1;
-  const ptrdiff_t begin = args.meetings[0].begin, end = args.meetings[columns - 1].end + columns - 1;
-  return (begin <= 0 || begin == half) && (end >= positions || end == positions - half);
+// Of a vector of the inputs of groups: the input of each lane's group that a term is.
+template <Lanes kLanes, int kTerm, class Indices>
+HWY_INLINE V InputOfGroup(V inputs, Indices at) {
+  if constexpr (kLanes == Lanes::kFours) {
+    return hn::Broadcast<kTerm % 4>(inputs);  // within 128 bits, which is sooner there than a permutation
+  } else {
+    return hn::TableLookupLanes(inputs, at);
+  }
 }
 
-template <int kSums, Lanes kLanes, bool kWhole, int kColumns = 0>
+// Where a line has kColumns taps (an odd number, else 0) and one sum's window begins kStride positions behind the one
+// before, taps are written out, and sums share what is loaded of x. What reaches over the ends of a line is left out,
+// up to half a window; more is left to kColumns 0. Taps one by one took twice as long on Zen 5.
+template <int kSums, Lanes kLanes, bool kWhole, int kColumns = 0, int kStride = 1>
 HWY_NOINLINE void RunSums(const SumsArgs& args) {
   if constexpr (kColumns > 0) {
-    if (!SuitsColumns<kSums>(args, kColumns)) return RunSums<kSums, kLanes, kWhole>(args);
+    if (std::max(args.before, args.after) > kColumns / 2) return RunSums<kSums, kLanes, kWhole>(args);
   }
   const TileTag d;
   const hn::RebindToSigned<TileTag> di;
@@ -103,7 +110,8 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
   const size_t terms = kLanes == Lanes::kOwn ? 1 : args.group_inputs;
   const auto load = [&](const float* from)
                         HWY_ATTR { return kWhole ? hn::LoadU(d, from) : hn::LoadN(d, from, args.count); };
-  for (size_t c = 0; c < args.count; c += lanes) {
+  const float* HWY_RESTRICT weights = args.weight;
+  for (size_t c = 0; c < args.count; c += lanes, weights += args.vector) {
     const V bias = args.bias == nullptr ? hn::Zero(d) : load(args.bias + c);
     // The first input channel that the vector meets, and where those of its lanes lie behind it.
     const size_t group = kLanes == Lanes::kOwn ? 0 : (args.channel + c) / args.group_outputs;
@@ -124,17 +132,17 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
       const auto group_of_lane = hn::AndNot(hn::Set(di, static_cast<int32_t>(kInputs - 1)), hn::Iota(di, 0));
       // Of each lane's inputs, the one that a term is.
 #define THRESHER_TERM(t) \
-  const auto at##t = hn::IndicesFromVec(d, hn::Add(group_of_lane, hn::Set(di, t < kInputs ? t : 0)));
+  const auto at##t = hn::IndicesFromVec(d, hn::Add(group_of_lane, hn::Set(di, static_cast<int32_t>(t % kInputs))));
       THRESHER_DEPTHWISE_SUMS(THRESHER_TERM)
 #undef THRESHER_TERM
       for (size_t t = 0; t < args.num_taps; ++t) {
         const Tap& tap = args.taps[t];
         const Meeting& meets = args.meetings[tap.column];
-        const float* HWY_RESTRICT const weight = args.weight + args.channel + c + tap.weight;
+        const float* HWY_RESTRICT const weight = weights + tap.weight;
         const float* HWY_RESTRICT const x0 = first + tap.x;
         const float* HWY_RESTRICT const x1 = x0 + 3 * step;
         const float* HWY_RESTRICT const x2 = x1 + 3 * step;
-#define THRESHER_ADD(i, t) s##i = hn::MulAdd(hn::TableLookupLanes(v##i, at##t), w, s##i);
+#define THRESHER_ADD(i, t) s##i = hn::MulAdd(InputOfGroup<kLanes, t>(v##i, at##t), w, s##i);
         if (meets.all) {
 #define THRESHER_LOAD(i) const V v##i = hn::LoadU(d, (i < 3 ? x0 : i < 6 ? x1 : x2) + (i < kSums ? i % 3 * step : 0));
           THRESHER_DEPTHWISE_SUMS(THRESHER_LOAD)
@@ -181,40 +189,70 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
       }
     }
     if constexpr (kColumns > 0) {
-      constexpr int kHalf = kColumns / 2;
-      const bool starts = args.meetings[0].begin > 0;
-      const bool ends = args.meetings[kColumns - 1].end < kSums;
+      constexpr size_t kHalf = kColumns / 2;
+      constexpr size_t kPositions = (kSums - 1) * kStride + kColumns;
+      const size_t before = args.before, behind = kPositions - args.after;
+      const size_t position = step / kStride;
       for (size_t t = 0; t < args.num_taps; t += kColumns) {
         const float* HWY_RESTRICT const x0 = first + args.taps[t].x;
-        const float* HWY_RESTRICT const weight = args.weight + args.channel + c;
-#define THRESHER_ADD(i, k)                                                 \
-  if constexpr (i < kSums && k < kColumns) {                               \
-    if (!(i + k < kHalf && starts) && !(i + k >= kSums + kHalf && ends)) { \
-      s##i = hn::MulAdd(load(x0 + (i + k) * step), w, s##i);               \
-    }                                                                      \
+#define THRESHER_ADD(i, k)                                                                 \
+  if constexpr (i < kSums && k < kColumns) {                                               \
+    constexpr size_t kAt = i * kStride + k;                                                \
+    if (!(kAt < kHalf && kAt < before) && !(kAt + kHalf >= kPositions && kAt >= behind)) { \
+      s##i = hn::MulAdd(load(x0 + kAt * position), w, s##i);                               \
+    }                                                                                      \
   }
-#define THRESHER_COLUMN(k)                              \
-  if constexpr (k < kColumns) {                         \
-    const V w = load(weight + args.taps[t + k].weight); \
-    THRESHER_ADD(0, k)                                  \
-    THRESHER_ADD(1, k)                                  \
-    THRESHER_ADD(2, k)                                  \
-    THRESHER_ADD(3, k)                                  \
-    THRESHER_ADD(4, k)                                  \
-    THRESHER_ADD(5, k)                                  \
-    THRESHER_ADD(6, k)                                  \
-    THRESHER_ADD(7, k)                                  \
+#define THRESHER_COLUMN(k)                               \
+  if constexpr (k < kColumns) {                          \
+    const V w = load(weights + args.taps[t + k].weight); \
+    THRESHER_ADD(0, k)                                   \
+    THRESHER_ADD(1, k)                                   \
+    THRESHER_ADD(2, k)                                   \
+    THRESHER_ADD(3, k)                                   \
+    THRESHER_ADD(4, k)                                   \
+    THRESHER_ADD(5, k)                                   \
+    THRESHER_ADD(6, k)                                   \
+    THRESHER_ADD(7, k)                                   \
   }
         THRESHER_COLUMN(0)
         THRESHER_COLUMN(1)
         THRESHER_COLUMN(2)
         THRESHER_COLUMN(3)
         THRESHER_COLUMN(4)
+        THRESHER_COLUMN(5)
+        THRESHER_COLUMN(6)
 #undef THRESHER_COLUMN
 #undef THRESHER_ADD
       }
     }
-    for (size_t term = 0; kInputs + kColumns == 0 && term < terms; ++term) {
+    if constexpr (kLanes == Lanes::kShared) {
+      for (size_t t = 0; t < args.num_taps; ++t) {
+        const Tap& tap = args.taps[t];
+        const Meeting& meets = args.meetings[tap.column];
+        const float* HWY_RESTRICT weight = weights + tap.weight;
+        const float* HWY_RESTRICT x0 = first + tap.x;
+        const float* HWY_RESTRICT x1 = x0 + 3 * step;
+        const float* HWY_RESTRICT x2 = x1 + 3 * step;
+        for (size_t term = 0; term < terms; ++term, ++x0, ++x1, ++x2, weight += args.term) {
+          const V w = hn::LoadU(d, weight);
+#define THRESHER_ADD(i) \
+  if constexpr (i < kSums) s##i = hn::MulAdd(hn::Set(d, (i < 3 ? x0 : i < 6 ? x1 : x2)[i % 3 * step]), w, s##i);
+          if (meets.all) {
+            THRESHER_DEPTHWISE_SUMS(THRESHER_ADD)
+            continue;
+          }
+#define THRESHER_ADD_IF_MET(i)             \
+  if (i >= meets.begin && i < meets.end) { \
+    THRESHER_ADD(i)                        \
+  }
+          THRESHER_DEPTHWISE_SUMS(THRESHER_ADD_IF_MET)
+#undef THRESHER_ADD_IF_MET
+#undef THRESHER_ADD
+        }
+      }
+    }
+    constexpr bool kOneByOne = kInputs + kColumns == 0 && kLanes != Lanes::kShared;
+    for (size_t term = 0; kOneByOne && term < terms; ++term) {
       const auto at = hn::Add(first_inputs, hn::Set(di, static_cast<int32_t>(term)));
       const auto indices = hn::IndicesFromVec(d, kLanes == Lanes::kPermuted ? at : hn::Zero(di));
       const auto meet = [&](const float* from) HWY_ATTR {
@@ -222,13 +260,11 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
           return load(from);
         } else if constexpr (kLanes == Lanes::kPermuted) {
           return hn::TableLookupLanes(kWhole ? hn::LoadU(d, from) : hn::LoadN(d, from, loaded), indices);
-        } else if constexpr (kLanes == Lanes::kShared) {
-          return hn::Set(d, from[term]);
         } else {
           return hn::GatherIndex(d, from, at);
         }
       };
-      const float* HWY_RESTRICT const weight = args.weight + args.channel + c + term * args.term;
+      const float* HWY_RESTRICT const weight = weights + term * args.term;
       for (size_t t = 0; t < args.num_taps; ++t) {
         const Tap& tap = args.taps[t];
         const Meeting& meets = args.meetings[tap.column];
@@ -279,19 +315,27 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
 
 using SumsFunction = void (*)(const SumsArgs&);
 
-template <Lanes kLanes, bool kWhole, int kColumns = 0, size_t... I>
+template <Lanes kLanes, bool kWhole, int kColumns = 0, int kStride = 1, size_t... I>
 SumsFunction SumsAt(size_t sums, std::index_sequence<I...>) {
-  static constexpr SumsFunction table[] = {&RunSums<static_cast<int>(I) + 1, kLanes, kWhole, kColumns>...};
+  static constexpr SumsFunction table[] = {&RunSums<static_cast<int>(I) + 1, kLanes, kWhole, kColumns, kStride>...};
   return table[sums - 1];
 }
 
-// columns: of taps that neighbouring sums meet at neighbouring positions, or 0.
-SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole, int64_t columns) {
+// Taps of a line that lie side by side, with the stride between neighbouring sums; or 0 and anything.
+struct Columns {
+  int64_t taps, stride;
+  bool are(int64_t some, int64_t apart) const { return taps == some && stride == apart; }
+};
+
+SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole, Columns columns) {
   const auto all = std::make_index_sequence<kMostSums>();
   switch (lanes) {
     case Lanes::kOwn:
-      if (whole && columns == 3) return SumsAt<Lanes::kOwn, true, 3>(sums, all);
-      if (whole && columns == 5) return SumsAt<Lanes::kOwn, true, 5>(sums, all);
+      if (whole && columns.are(3, 1)) return SumsAt<Lanes::kOwn, true, 3>(sums, all);
+      if (whole && columns.are(5, 1)) return SumsAt<Lanes::kOwn, true, 5>(sums, all);
+      if (whole && columns.are(7, 1)) return SumsAt<Lanes::kOwn, true, 7>(sums, all);
+      if (whole && columns.are(3, 2)) return SumsAt<Lanes::kOwn, true, 3, 2>(sums, all);
+      if (whole && columns.are(5, 2)) return SumsAt<Lanes::kOwn, true, 5, 2>(sums, all);
       return whole ? SumsAt<Lanes::kOwn, true>(sums, all) : SumsAt<Lanes::kOwn, false>(sums, all);
     case Lanes::kPermuted:
       return whole ? SumsAt<Lanes::kPermuted, true>(sums, all) : SumsAt<Lanes::kPermuted, false>(sums, all);
@@ -372,15 +416,27 @@ size_t FindTaps(const Windows& w, const WindowPosition& position, const Phase& p
   return count;
 }
 
+// The weights of channels [begin, end), vector by vector; a last one that is not full is filled with zeros. As they are
+// stored, those that a vector meets may lie in the same few sets of L1.
+void PackVectors(const DepthwiseArgs& args, size_t begin, size_t end, float* HWY_RESTRICT out) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d), channels = static_cast<size_t>(args.outputs);
+  const size_t terms = static_cast<size_t>(args.windows.taps() * args.group_inputs);
+  for (size_t c = begin; c < end; c += lanes) {
+    for (size_t term = 0; term < terms; ++term, out += lanes) {
+      hn::StoreU(hn::LoadN(d, args.weight + term * channels + c, std::min(lanes, end - c)), d, out);
+    }
+  }
+}
+
 // One phase of the positions of `lines` lines.
 void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   const Windows& w = args.windows;
   const size_t lanes = hn::Lanes(TileTag());
   const size_t channels = static_cast<size_t>(args.outputs);
-  const size_t tap_weights = static_cast<size_t>(args.group_inputs) * channels;
   const Lanes kind = LanesOf(args);
   const size_t num_taps = static_cast<size_t>(w.taps());
-  const int64_t columns = w.stride[2] == 1 && w.dilation[2] == 1 && w.spread[2] == 1 ? w.kernel[2] : 0;
+  const Columns columns{w.dilation[2] == 1 && w.spread[2] == 1 ? w.kernel[2] : 0, w.stride[2]};
   const int64_t most_lines = static_cast<int64_t>(std::min(kTableTaps / num_taps, kMostLines));
   const FinishFunction finish = FinishFor<float>(args.activation);
   Tap table[kTableTaps];
@@ -400,10 +456,8 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   sums.fetched_positions = static_cast<size_t>(w.stride[2]);
   sums.fetched_step = static_cast<size_t>(w.x_strides[2]);
   sums.meetings = meetings;
-  sums.weight = args.weight;
   sums.group_inputs = static_cast<size_t>(args.group_inputs);
   sums.group_outputs = static_cast<size_t>(args.group_outputs);
-  sums.term = channels;
 
   // What the tiles of one line after the other read, so many channels and positions of it, stays in L1.
   const RowTiles tiles(static_cast<size_t>(phase.count), kMostSums);
@@ -414,11 +468,16 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
   };
   // Groups have more weights, which stay in L1 as well.
   const size_t fitting = kPieceBytes / piece_bytes(tiles.Height(0)) / (4 * lanes) * 4;
-  const size_t most_weights = kWeightBytes / (num_taps * sums.group_inputs * lanes * sizeof(float));
+  const size_t most_weights = kWeightFloats / (num_taps * sums.group_inputs * lanes);
   const size_t most_channels = lanes * (kind == Lanes::kOwn ? std::max(fitting, size_t{4})
                                                             : std::max(std::min(fitting, most_weights), size_t{1}));
   const size_t pieces = (channels + most_channels - 1) / most_channels;
   const size_t piece = ((channels + pieces - 1) / pieces + lanes - 1) / lanes * lanes;
+  const size_t terms = num_taps * sums.group_inputs;  // weights of an output channel
+  const bool packs = terms >= kLeastPackedWeights && piece * terms <= kWeightFloats;
+  sums.term = packs ? lanes : channels;
+  sums.vector = packs ? terms * lanes : lanes;
+  alignas(64) float packed[kWeightFloats];
   size_t strip_tiles = 1;
   while (strip_tiles < tiles.count && piece_bytes((strip_tiles + 1) * tiles.Height(0)) * piece <= kPieceBytes) {
     ++strip_tiles;
@@ -428,7 +487,7 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
     const size_t count = static_cast<size_t>(std::min(first + most_lines, lines.end) - first);
     for (size_t i = 0; i < count; ++i) {
       const WindowPosition position(w, (first + static_cast<int64_t>(i)) * w.out[2]);
-      counts[i] = FindTaps(w, position, phase, tap_weights, table + i * num_taps);
+      counts[i] = FindTaps(w, position, phase, sums.group_inputs * sums.term, table + i * num_taps);
       images[i] = static_cast<ptrdiff_t>(position.batch * w.x_batch);
       const int64_t next = position.at[1] * w.stride[1] - w.padding[1] + (w.kernel[1] - 1) * w.dilation[1] + 1;
       next_lines[i] =
@@ -436,6 +495,7 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
     }
     for (size_t channel = 0; channel < channels; channel += piece) {
       const size_t end = std::min(channel + piece, channels);
+      if (packs) PackVectors(args, channel, end, packed);
       int64_t strip_begin = 0;
       for (size_t tile = 0; tile < tiles.count; tile += strip_tiles) {
         int64_t strip_end = strip_begin;
@@ -447,10 +507,15 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
           for (size_t t = tile; t < std::min(tile + strip_tiles, tiles.count); ++t) {
             const size_t height = tiles.Height(t);
             phase.Meet(position, static_cast<int64_t>(height), meetings);
+            const int64_t begin = phase.at[0] + position * w.stride[2];
+            const int64_t reaches = begin + (static_cast<int64_t>(height) - 1) * w.stride[2] + w.kernel[2];
+            sums.before = static_cast<size_t>(std::max<int64_t>(-begin, 0));
+            sums.after = static_cast<size_t>(std::max<int64_t>(reaches - w.in[2], 0));
             const int64_t row = (first + static_cast<int64_t>(i)) * w.out[2] + phase.first + position * w.spread[2];
             const auto run = [&](size_t c, size_t wide, bool whole) {
               sums.x = args.x + images[i] + position * static_cast<int64_t>(sums.x_step);
               sums.channel = c;
+              sums.weight = packs ? packed + (c - channel) / lanes * sums.vector : args.weight + c;
               sums.bias = args.bias == nullptr ? nullptr : args.bias + c;
               sums.out = direct ? args.out + row * args.ldc + c : strip;
               sums.count = wide;

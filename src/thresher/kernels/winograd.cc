@@ -26,6 +26,7 @@ constexpr size_t kElements = size_t{kWinogradMatrices};
 constexpr size_t kPatch = 4;        // positions of a patch in each dimension
 constexpr size_t kStripTiles = 8;   // of one line, whose results are finished together
 constexpr size_t kMostTiles = 112;  // in a block
+constexpr size_t kManyTiles = 64;   // enough to make up for reading the weights
 
 // Room for so many floats in whole lines of 64 bytes and in whole vectors.
 HWY_INLINE size_t Room(size_t floats) {
@@ -47,16 +48,19 @@ struct Tiling {
     lines = (height + 1) / 2;
     in_line = (width + 1) / 2;
     tiles = static_cast<size_t>(args.m) / (height * width) * lines * in_line;
-    // Transformed patches stay in L2 while panels pass.
-    const size_t fitting = static_cast<size_t>(Caches().l2) / 2 / (kElements * channels * sizeof(float));
-    const size_t most = std::clamp(fitting, static_cast<size_t>(kTileRows), kMostTiles);
-    block = std::min(tiles, most);
+    // Transformed patches stay in L2 while panels pass. Where few fit, each block of them would read all weights again
+    // for little work: then those of one element stay there while some panels pass, whose sums stay there, too.
+    const size_t half = static_cast<size_t>(Caches().l2) / 2 / sizeof(float);
+    const size_t fitting = half / (kElements * channels);
+    const bool in_turns = fitting < kManyTiles;
+    block = std::min({tiles, in_turns ? kManyTiles : fitting, kMostTiles});
     row = Apart(Room(channels));
     element = Apart(block * row);
-    sum_element = Apart(block * PanelWidth());
+    const size_t panel_sums = kElements * SumElement(in_turns ? kManyTiles : block);
+    most_sums = in_turns ? std::max(half / panel_sums, size_t{1}) * panel_sums : panel_sums;
     sums = kElements * element;
-    strip = sums + kElements * sum_element;
-    zeros = strip + 2 * 2 * kStripTiles * PanelWidth();
+    strip = sums + most_sums;
+    zeros = strip + 4 * kStripTiles * PanelWidth();
     end = zeros + Room(channels);
   }
 
@@ -64,8 +68,11 @@ struct Tiling {
   size_t lines, in_line, tiles;  // of tiles: in an image, in a line, of all images
   size_t block;                  // tiles at a time, at most
   size_t row, element;           // from one transformed patch to the next, from one of its elements to the next
-  size_t sum_element;            // the same of sums
+  size_t most_sums;              // of some panels
   size_t sums, strip, zeros, end;
+
+  // From one element of the sums of a panel to the next: no less for more tiles.
+  static size_t SumElement(size_t tiles) { return Apart((tiles * PanelWidth() + 15) / 16 * 16); }
 };
 
 // A tile's place.
@@ -89,9 +96,12 @@ class WinogradProduct {
       begin_ = range.row_begin + count * i / blocks;
       tiles_ = range.row_begin + count * (i + 1) / blocks - begin_;
       for (size_t tile = 0; tile < tiles_; ++tile) Transform(tile);
-      for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
-        Multiply(panel);
-        Finish(panel);
+      sum_element_ = Tiling::SumElement(tiles_);
+      const size_t most = t_.most_sums / (kElements * sum_element_);
+      for (size_t panel = range.panel_begin; panel < range.panel_end; panel += most) {
+        const size_t end = std::min(panel + most, range.panel_end);
+        Multiply(panel, end);
+        for (size_t done = panel; done < end; ++done) Finish(done, SumsAt(done - panel));
       }
     }
   }
@@ -155,32 +165,39 @@ class WinogradProduct {
     return static_cast<const uint8_t*>(args_.packed_b) + panel * kElements * FloatPanel::Bytes(t_.channels);
   }
 
-  void Multiply(size_t panel) const {
+  // Of the panel of that number among those that are multiplied in turns.
+  float* SumsAt(size_t number) const { return scratch_ + t_.sums + number * kElements * sum_element_; }
+
+  void Multiply(size_t panel_begin, size_t panel_end) const {
     const RowTiles rows(tiles_);
     const size_t bytes = FloatPanel::Bytes(t_.channels);
-    const uint8_t* b = PanelAt(panel);
     TileArgs tile;
     tile.lda = t_.row;
     tile.k = t_.channels;
     tile.init = nullptr;
     tile.init_ld = 0;
     const size_t turns = tile.k / 4;
-    for (size_t e = 0; e < kElements; ++e, b += bytes) {
-      tile.b = b;
-      size_t done = 0;
-      for (size_t i = 0; i < rows.count; ++i) {
-        tile.a = scratch_ + e * t_.element + done * t_.row;
-        static_cast<TileEnd&>(tile) = {scratch_ + t_.sums + e * t_.sum_element + done * PanelWidth(), PanelWidth(),
-                                       nullptr, 0};
-        tile.fetch = FetchShare(rows, i, b, bytes, turns, b + bytes);
-        TileForRows(rows.Height(i))(tile);
-        done += rows.Height(i);
+    for (size_t e = 0; e < kElements; ++e) {
+      for (size_t panel = panel_begin; panel < panel_end; ++panel) {
+        const uint8_t* const b = PanelAt(panel) + e * bytes;
+        const uint8_t* const next =
+            panel + 1 < panel_end ? PanelAt(panel + 1) + e * bytes : PanelAt(panel_begin) + (e + 1) * bytes;
+        float* const sums = SumsAt(panel - panel_begin) + e * sum_element_;
+        tile.b = b;
+        size_t done = 0;
+        for (size_t i = 0; i < rows.count; ++i) {
+          tile.a = scratch_ + e * t_.element + done * t_.row;
+          static_cast<TileEnd&>(tile) = {sums + done * PanelWidth(), PanelWidth(), nullptr, 0};
+          tile.fetch = FetchShare(rows, i, b, bytes, turns, next);
+          TileForRows(rows.Height(i))(tile);
+          done += rows.Height(i);
+        }
       }
     }
   }
 
   // Transforms sums back and stores results.
-  void Finish(size_t panel) const {
+  void Finish(size_t panel, const float* sums) const {
     const size_t column = panel * PanelWidth();
     const size_t columns = std::min(PanelWidth(), static_cast<size_t>(args_.n) - column);
     alignas(64) float padded_bias[kMaxPanelWidth];
@@ -191,7 +208,7 @@ class WinogradProduct {
       const TilePlace at(t_, begin_ + tile);
       const size_t count = std::min({kStripTiles, tiles_ - tile, t_.in_line - at.x / 2});
       for (size_t i = 0; i < count; ++i) {
-        if (Back(tile + i, strip + 2 * i * PanelWidth(), strip_line)) continue;
+        if (Back(sums + (tile + i) * PanelWidth(), strip + 2 * i * PanelWidth(), strip_line)) continue;
         Sum({t_, begin_ + tile + i}, panel, strip + 2 * i * PanelWidth(), strip_line);
       }
       for (size_t line = 0; line < std::min<size_t>(2, t_.height - at.y); ++line) {
@@ -207,23 +224,22 @@ class WinogradProduct {
     }
   }
 
-  // The results of a tile, two lines of two; false if one of them is not finite.
-  bool Back(size_t tile, float* HWY_RESTRICT out, size_t line) const {
+  // The results of a tile from its sums, two lines of two; false if one of them is not finite.
+  bool Back(const float* HWY_RESTRICT sums, float* HWY_RESTRICT out, size_t line) const {
     const TileTag d;
     const size_t lanes = hn::Lanes(d);
-    const float* HWY_RESTRICT m = scratch_ + t_.sums + tile * PanelWidth();
     V odd = hn::Zero(d);
     for (size_t j = 0; j < PanelWidth(); j += lanes) {
       // What is left of a column of sums, for both lines.
       const auto upper = [&](size_t column) HWY_ATTR {
-        const float* const from = m + column * t_.sum_element + j;
-        return hn::Add(hn::Add(hn::Load(d, from), hn::Load(d, from + 4 * t_.sum_element)),
-                       hn::Load(d, from + 8 * t_.sum_element));
+        const float* const from = sums + column * sum_element_ + j;
+        return hn::Add(hn::Add(hn::Load(d, from), hn::Load(d, from + 4 * sum_element_)),
+                       hn::Load(d, from + 8 * sum_element_));
       };
       const auto lower = [&](size_t column) HWY_ATTR {
-        const float* const from = m + column * t_.sum_element + j;
-        return hn::Sub(hn::Sub(hn::Load(d, from + 4 * t_.sum_element), hn::Load(d, from + 8 * t_.sum_element)),
-                       hn::Load(d, from + 12 * t_.sum_element));
+        const float* const from = sums + column * sum_element_ + j;
+        return hn::Sub(hn::Sub(hn::Load(d, from + 4 * sum_element_), hn::Load(d, from + 8 * sum_element_)),
+                       hn::Load(d, from + 12 * sum_element_));
       };
       const V u1 = upper(1), u2 = upper(2), l1 = lower(1), l2 = lower(2);
       const V y00 = hn::Add(hn::Add(upper(0), u1), u2), y01 = hn::Sub(hn::Sub(u1, u2), upper(3));
@@ -277,6 +293,7 @@ class WinogradProduct {
   float* const scratch_;
   const Ending<float> ending_;
   size_t begin_ = 0, tiles_ = 0;  // of the block
+  size_t sum_element_ = 0;        // from one element of a panel's sums to the next
 };
 
 size_t WinogradFloats(const GemmArgs& args) { return Tiling(args).end; }

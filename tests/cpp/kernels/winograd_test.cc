@@ -147,6 +147,12 @@ TEST(WinogradTest, EveryDepthAndPart) {
   }
 }
 
+// Blocks of tiles whose elements take turns, with the sums of some panels at a time.
+TEST(WinogradTest, ManyTilesOfManyChannels) {
+  Check({.axes = Image(17, 19, 1, 1), .channels = 520, .n = 130, .batch = 1, .num_parts = 2});
+  Check({.axes = Image(6, 6, 1, 1), .channels = 520, .n = 200, .batch = 1});
+}
+
 TEST(WinogradTest, Endings) {
   for (const Activation activation :
        {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
