@@ -16,7 +16,7 @@ constexpr std::string_view kVariantNames[] = {"auto", "direct", "widened"};
 // L1, too.
 constexpr size_t kFewestDefaultRows = 96;
 constexpr size_t kMostDefaultRows = 144;
-constexpr int kManyTileRows = 14;
+constexpr int kManyTileRows = 6;
 constexpr size_t kLeastDefaultPanelBytes = size_t{8} * 1024;
 
 template <class Enum, size_t kCount>

@@ -174,7 +174,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
 
   const size_t most_rows = BlockRows(args.blocking, lda);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
-  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, kTileRows) / step_bytes, 1);
+  const size_t panel_steps = std::max<size_t>(PanelBlockBytes(args.blocking, Dot::kMostRows) / step_bytes, 1);
 
   Sum* const strip = static_cast<Sum*>(scratch);  // sums that wait
   alignas(64) float padded_bias[kMaxPanelWidth];
