@@ -42,6 +42,7 @@ from thresher.signatures import (
     verify,
 )
 from thresher.signatures.driver import OPERATORS, parse_command, read_commands
+from thresher.signatures.run import run
 from thresher.tuning.collect import collected
 
 GEMM = "gemm -m 24 -k 40 -n 33"
@@ -353,6 +354,13 @@ def test_operators_of_a_trace(tmp_path: Path) -> None:
     for command in commands:
         if command.startswith(("aten::linear ", "aten::relu ", "aten::layer_norm ")):
             assert verify(command_to_signature(command)).passed
+    # What takes no tensors is reported as any other line that fails, and those after it are verified.
+    dims, types = [[] for _ in range(6)], ["ScalarList", "", "", "", "Scalar", ""]
+    inputs = {"Input Dims": dims, "Input type": types, "Concrete Inputs": ["[4, 6]", "", "", "", "False", ""]}
+    relu = next(command for command in commands if command.startswith("aten::relu "))
+    empty, after = run([f"aten::empty {json.dumps(inputs)}", relu], [], verify=True)
+    assert empty.problem.startswith("it cannot be verified: expected an operator that takes tensors")
+    assert after.verification is not None and after.verification.passed
     file.write_text(json.dumps({"traceEvents": [{"name": "aten::mm"}]}))
     with pytest.raises(ValueError, match="record_shapes=True"):
         read_commands(file)
