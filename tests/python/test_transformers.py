@@ -69,6 +69,25 @@ def test_whole_in_the_engine(compiler: Any, family: str) -> None:
     assert stats.graphs == 2  # the second one has symbols for both sizes
 
 
+@pytest.mark.parametrize("family", ["GPT2", "Llama"])
+def test_keys_and_values_are_kept(compiler: Any, family: str) -> None:
+    """A cache begins as a tensor without elements, to which the first keys are joined."""
+    config = getattr(transformers, f"{family}Config")(vocab_size=WORDS, **FAMILIES[family][0] | {"use_cache": True})
+    model = getattr(transformers, f"{family}Model")(config).eval()
+    compiled = compiler.compile(model)
+    words = torch.randint(0, WORDS, (2, 9))
+    with torch.no_grad():
+        got, want = compiled(words[:, :8]), model(words[:, :8])
+        stats = compiler.compilation_stats()
+        assert stats.nodes_unsupported == 0 and stats.eager_shapes == ()
+        for kept, wanted in zip(got.past_key_values.layers, want.past_key_values.layers, strict=True):
+            torch.testing.assert_close(kept.keys, wanted.keys, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(kept.values, wanted.values, rtol=1e-4, atol=1e-5)
+        again = compiled(words[:, 8:], past_key_values=got.past_key_values)
+        torch.testing.assert_close(again[0], model(words)[0][:, 8:], rtol=1e-4, atol=1e-5)
+    assert compiler.compilation_stats().eager_shapes == ()
+
+
 def test_llama_turns_queries_and_keys_in_a_step_each(compiler: Any) -> None:
     from thresher.compiler.stats import RECORDER
 

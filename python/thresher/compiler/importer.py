@@ -29,6 +29,7 @@ BATCH_NORMS = {
     torch.ops.aten.native_batch_norm.default,
 }
 TRANSPOSES = {torch.ops.aten.t.default, torch.ops.aten.transpose.int, torch.ops.aten.permute.default}
+COPIES = {torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.clone.default, torch.ops.aten.detach.default}
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}  # by the last of their operands
 FAMILIES = (rules_linear, rules_conv, rules_pointwise, rules_shape, rules_index, rules_sym)
 
@@ -139,7 +140,7 @@ def import_graph(
             position += 1
         elif node.op == "get_attr":
             tensor = attribute(module, node)
-            if tensor.numel() == 0:
+            if tensor.numel() == 0 and not _is_joined(node):
                 raise EmptyTensor
             weight = tensor.numel() > SMALL_CONSTANT
             with unset_fake_temporarily():  # copying is no part of the program
@@ -169,8 +170,10 @@ def _input(
 
 
 def _is_joined(node: fx.Node) -> bool:
-    """Whether a tensor is only joined to others: without elements it adds nothing, as the rule of cat knows."""
-    return all(user.target is torch.ops.aten.cat.default for user in node.users)
+    """Whether a tensor or a copy of it is only joined to others: without elements it adds nothing, as cat knows."""
+    return all(
+        user.target is torch.ops.aten.cat.default or (user.target in COPIES and _is_joined(user)) for user in node.users
+    )
 
 
 def stored(node: fx.Node, tensor: torch.Tensor) -> torch.Tensor:
