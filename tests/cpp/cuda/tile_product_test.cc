@@ -20,7 +20,7 @@ void CheckTiles(Case c) {
   });
 }
 
-TEST(TileProduct, TypesAndOddSizes) {
+TEST(TileProductKernel, TypesAndOddSizes) {
   for (const DType type : {DType::kBF16, DType::kF16}) {
     for (const DType c_type : {type, DType::kF32}) {
       CheckTiles({17, 70, 72, type, c_type, 0, true, false, Activation::kGelu});
@@ -30,13 +30,13 @@ TEST(TileProduct, TypesAndOddSizes) {
   }
 }
 
-TEST(TileProduct, LengthsAroundTheStagesOfATile) {
+TEST(TileProductKernel, LengthsAroundTheStagesOfATile) {
   for (const int64_t k : {8, 24, 32, 40, 64, 72, 96, 104, 200}) {
     CheckTiles({70, 66, k, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu});
   }
 }
 
-TEST(TileProduct, EveryActivationWithAndWithoutBiasAndResidual) {
+TEST(TileProductKernel, EveryActivationWithAndWithoutBiasAndResidual) {
   for (const Activation activation : {Activation::kGelu, Activation::kSilu, Activation::kTanh, Activation::kSigmoid}) {
     for (const bool bias : {false, true}) {
       for (const bool residual : {false, true}) {
@@ -47,13 +47,13 @@ TEST(TileProduct, EveryActivationWithAndWithoutBiasAndResidual) {
   }
 }
 
-TEST(TileProduct, EveryTiling) {
+TEST(TileProductKernel, EveryTiling) {
   CheckTiles({300, 30, 16, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu});        // narrow
   CheckTiles({1400, 600, 8, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu});       // tall
   CheckTiles({128 * 8, 128 * 16, 8, DType::kF16, DType::kF16, 0, true, true, Activation::kSilu});  // wide
 }
 
-TEST(TileProduct, MoreTilesThanBlocks) {
+TEST(TileProductKernel, MoreTilesThanBlocks) {
   const Case c{200, 140, 48, DType::kBF16, DType::kBF16, 0, true, false, Activation::kGelu, false, true};
   CheckProduct(c, [](const Launcher& launch, const Gemm& g) {
     const auto with_few = [&](Shape shape, const auto& kernel) {
@@ -64,7 +64,7 @@ TEST(TileProduct, MoreTilesThanBlocks) {
   });
 }
 
-TEST(TileProduct, TheResidualMayBeTheResult) {
+TEST(TileProductKernel, TheResidualMayBeTheResult) {
   const int64_t m = 70, n = 66, k = 40;
   const auto count = [](int64_t size) { return static_cast<size_t>(size); };
   Numbers a(DType::kBF16, RandomFloats(count(m * k), 1)), b(DType::kBF16, RandomFloats(count(n * k), 2));
@@ -83,7 +83,7 @@ TEST(TileProduct, TheResidualMayBeTheResult) {
   for (size_t i = 0; i < count(m * n); ++i) ASSERT_EQ(in_place[i], apart[i]) << i;
 }
 
-TEST(TileProduct, WhatItDoesNotTake) {
+TEST(TileProductKernel, WhatItDoesNotTake) {
   Numbers a(DType::kBF16, std::vector<float>(4096)), b(DType::kBF16, std::vector<float>(4096));
   Gemm g{};
   g.m = 20, g.n = 4, g.k = 64, g.batch = 1, g.lda = g.ldb = 64, g.ldc = 4;
