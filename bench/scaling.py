@@ -77,38 +77,38 @@ class Case:
 
 
 def measure(model: str, precisions: tuple[str, ...], batches: tuple[int, ...], quick: bool) -> dict[str, Any]:
-    """Everything, as plain data. All numbers of threads take turns, so that a slow moment of the machine meets all."""
+    """Everything, as plain data. Precisions and numbers of threads take turns: a slow moment meets them all."""
     torch.manual_seed(7)
     encoder = BertModel(BertConfig(**SHAPES[model]), add_pooling_layer=False).eval()
     cores = _engine.usable_cores()
     counts = thread_counts(cores)
     rounds, seconds = (QUICK_ROUNDS, QUICK_SAMPLE_SECONDS) if quick else (ROUNDS, SAMPLE_SECONDS)
     cases: list[dict[str, Any]] = []
-    for precision in precisions:
-        for batch in batches:
-            group = [Case(encoder, threads, batch, precision) for threads in counts]
-            medians: list[list[float]] = [[] for _ in group]
-            calls: list[list[float]] = [[] for _ in group]
-            for turn in range(rounds):
-                order = range(len(group)) if turn % 2 == 0 else reversed(range(len(group)))
-                for at in order:
-                    times = group[at].sample(seconds)
-                    calls[at] += times
-                    medians[at].append(median(times))
-            for at, case in enumerate(group):
-                speedups = [alone / own for alone, own in zip(medians[0], medians[at], strict=True)]
-                cases.append(
-                    {
-                        "precision": precision,
-                        "batch": batch,
-                        "threads": case.threads,
-                        "median_ms": median(calls[at]),
-                        "least_ms": min(calls[at]),
-                        "p99_ms": percentile(calls[at], 0.99),
-                        "speedup": median(speedups),
-                    }
-                )
-            print(f"bench: {precision}, batch {batch}", file=sys.stderr, flush=True)
+    for batch in batches:
+        group = [Case(encoder, threads, batch, precision) for precision in precisions for threads in counts]
+        medians: list[list[float]] = [[] for _ in group]
+        calls: list[list[float]] = [[] for _ in group]
+        for turn in range(rounds):
+            order = range(len(group)) if turn % 2 == 0 else reversed(range(len(group)))
+            for at in order:
+                times = group[at].sample(seconds)
+                calls[at] += times
+                medians[at].append(median(times))
+        for at, case in enumerate(group):
+            alone = medians[at - at % len(counts)]  # the same precision on one thread
+            speedups = [one / own for one, own in zip(alone, medians[at], strict=True)]
+            cases.append(
+                {
+                    "precision": case.precision,
+                    "batch": batch,
+                    "threads": case.threads,
+                    "median_ms": median(calls[at]),
+                    "least_ms": min(calls[at]),
+                    "p99_ms": percentile(calls[at], 0.99),
+                    "speedup": median(speedups),
+                }
+            )
+        print(f"bench: batch {batch}", file=sys.stderr, flush=True)
     return {
         "format": "thresher scaling",
         "model": model,
