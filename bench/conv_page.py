@@ -48,8 +48,9 @@ def measure(
     """Measures the convolutions of a file of commands, or networks where there is none.
 
     Returns:
-      "environment" and "rows": a case each, with "engines" by key (samples, median, error, or why it is not available)
-      and, against the peer with the smallest median, "best" and "ratio".
+      "environment" and "rows": a case each, with "engines" by key (samples, median, error, or why it is not available),
+      "roof_ms", what Thresher's operators take at least at the machine's measured peaks, and, against the peer with the
+      smallest median, "best", "ratio" and "ratio_at_roof", what the ratio would be at that least time.
 
     Raises:
       WorkerError: an engine failed, or gave another answer.
@@ -100,26 +101,29 @@ def _measure_one(workers: Mapping[str, Worker], case: dict[str, Any], threads: i
             break
     for key, found in samples.items():
         engines[key] |= {"samples_ms": found, "median_ms": median(found)}
-    return {**case, "threads": threads, "engines": engines, **_compared(samples)}
+    return {**case, "threads": threads, "engines": engines, **_compared(samples, engines[OURS]["roof_ms"])}
 
 
-def _compared(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def _compared(samples: Mapping[str, Sequence[float]], roof_ms: float | None) -> dict[str, Any]:
     """The peer with the smallest median, and how many times as fast Thresher is: the median over the turns."""
-    peers = {key: median(found) for key, found in samples.items() if key != OURS}
-    if not peers:
-        return {}
-    best = min(peers, key=lambda key: peers[key])
-    return {"best": best, "ratio": median([p / o for p, o in zip(samples[best], samples[OURS], strict=True)])}
+    found: dict[str, Any] = {"roof_ms": roof_ms}
+    peers = {key: median(each) for key, each in samples.items() if key != OURS}
+    if peers:
+        best = min(peers, key=lambda key: peers[key])
+        found |= {"best": best, "ratio": median([p / o for p, o in zip(samples[best], samples[OURS], strict=True)])}
+        if roof_ms:
+            found["ratio_at_roof"] = peers[best] / roof_ms
+    return found
 
 
-def means_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float, int]]:
+def means_of(rows: Sequence[Mapping[str, Any]], figure: str = "ratio") -> list[tuple[str, float, int]]:
     """Geometric means of the ratios: for each precision, of all and of each kind, with how many they are of."""
     found = []
     for precision in dict.fromkeys(row["precision"] for row in rows):
-        named = [row for row in rows if row["precision"] == precision and "ratio" in row]
+        named = [row for row in rows if row["precision"] == precision and figure in row]
         kinds = dict.fromkeys(row["kind"] for row in named)
         for kind in ("all", *(kinds if len(kinds) > 1 else ())):
-            ratios = [row["ratio"] for row in named if kind in ("all", row["kind"])]
+            ratios = [row[figure] for row in named if kind in ("all", row["kind"])]
             if ratios:
                 mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
                 found.append((f"{precision}, {kind}", mean, len(ratios)))
@@ -136,22 +140,29 @@ def table_of(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
         "<type",
         "Thresher ms",
         *(f"{TITLES[key]} ms" for key in peers),
+        "of roof",
         "times best",
+        "at roof",
     )
     table = Table(title, columns)
     for row in rows:
         times = [row["engines"][key].get("median_ms") for key in (OURS, *peers)]
+        roof = row["roof_ms"]
         table.add(
             row["name"],
             str(row["batch"]),
             str(row["threads"]),
             row["precision"],
             *("" if time is None else f"{time:.3f}" for time in times),
+            f"{roof / times[0]:.0%}" if roof else "",
             f"{row['ratio']:.2f}" if "ratio" in row else "",
+            f"{row['ratio_at_roof']:.2f}" if "ratio_at_roof" in row else "",
             bad=row.get("ratio", 1.0) < 1,
         )
+    at_roof = {name: mean for name, mean, _ in means_of(rows, "ratio_at_roof")}
     for name, mean, count in means_of(rows):
-        table.add(f"geometric mean, {name} ({count})", *("",) * (len(columns) - 2), f"{mean:.2f}")
+        most = f"{at_roof[name]:.2f}" if name in at_roof else ""
+        table.add(f"geometric mean, {name} ({count})", *("",) * (len(columns) - 3), f"{mean:.2f}", most)
     return table
 
 
@@ -159,7 +170,7 @@ def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each case."""
     text = io.StringIO()
     keys = [key for key, *_ in ENGINES]
-    columns = ["name", "kind", "batch", "threads", "precision", *(f"{key}_ms" for key in keys), "best", "ratio"]
+    columns = ["name", "kind", "batch", "threads", "precision", *(f"{key}_ms" for key in keys), "roof_ms", "best", "ratio"]
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:

@@ -19,16 +19,18 @@ import options
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def row(name: str, kind: str, precision: str, times: dict[str, list[float]]) -> dict[str, Any]:
+def row(
+    name: str, kind: str, precision: str, times: dict[str, list[float]], roof_ms: float | None = None
+) -> dict[str, Any]:
     engines: dict[str, Any] = {key: {"unavailable": "not here"} for key, *_ in conv_page.ENGINES}
     for key, samples in times.items():
         engines[key] = {"median_ms": sorted(samples)[len(samples) // 2]}
     case = {"name": name, "kind": kind, "batch": 1, "threads": 2, "precision": precision, "engines": engines}
-    return case | conv_page._compared(times)
+    return case | conv_page._compared(times, roof_ms)
 
 
 ROWS = [
-    row("a", "dense", "fp32", {"thresher": [2, 1, 4], "torch": [9, 9, 9], "torch-last": [4, 4, 4]}),
+    row("a", "dense", "fp32", {"thresher": [2, 1, 4], "torch": [9, 9, 9], "torch-last": [4, 4, 4]}, 0.5),
     row("b & c", "grouped", "fp32", {"thresher": [2, 2, 2], "torch": [1, 1, 1]}),
     row("d", "dense", "bf16", {"thresher": [1, 1, 1]}),
 ]
@@ -38,6 +40,8 @@ def test_the_fastest_peer_counts() -> None:
     assert (ROWS[0]["best"], ROWS[0]["ratio"]) == ("torch-last", 2)  # the median of 2, 4 and 1
     assert (ROWS[1]["best"], ROWS[1]["ratio"]) == ("torch", 0.5)
     assert "ratio" not in ROWS[2]
+    assert ROWS[0]["ratio_at_roof"] == 8 and "ratio_at_roof" not in ROWS[1]
+    assert conv_page.means_of(ROWS, "ratio_at_roof") == [("fp32, all", pytest.approx(8), 1)]
     assert conv_page.means_of(ROWS) == [
         ("fp32, all", pytest.approx(1.0), 2),
         ("fp32, dense", pytest.approx(2.0), 1),
@@ -48,13 +52,15 @@ def test_the_fastest_peer_counts() -> None:
 def test_table_picture_and_csv() -> None:
     table = conv_page.table_of(ROWS, "title")
     assert table.bad_rows == {1}
-    assert table.rows[0][4:] == ("2.000", "9.000", "4.000", "", "", "2.00")
-    assert table.rows[2][-1] == ""
+    assert table.rows[0][4:] == ("2.000", "9.000", "4.000", "", "", "25%", "2.00", "8.00")
+    assert table.rows[1][-3:] == ("", "0.50", "")
+    assert table.rows[2][-2:] == ("", "")
+    assert table.rows[3][-2:] == ("1.00", "8.00")
     picture = conv_page.svg_of(ROWS, "title")
     assert picture.count("<rect") == 2 and "b &amp; c" in picture and 'class="peer"' in picture
     lines = conv_page.csv_of(ROWS).splitlines()
     assert lines[0].startswith("name,kind,batch,threads,precision,thresher_ms,torch_ms")
-    assert lines[2].endswith(",torch,0.5")
+    assert lines[2].endswith(",,torch,0.5")
 
 
 def test_every_shape_of_the_files_can_be_made() -> None:
@@ -104,4 +110,5 @@ def test_the_whole_program_on_a_small_convolution(tmp_path: Path) -> None:
     (case,) = found["rows"]
     assert len(case["engines"]["thresher"]["samples_ms"]) == 3
     assert case["engines"]["torch-last"]["error"] < 1e-5
+    assert 0 < case["roof_ms"] < case["engines"]["thresher"]["median_ms"]
     assert {"conv-small.csv", "conv-small.svg", "conv-small.md"} <= {path.name for path in tmp_path.iterdir()}

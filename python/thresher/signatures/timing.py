@@ -137,12 +137,25 @@ def work_of(signature: Signature, args: Sequence[torch.Tensor]) -> Work:
         UnsupportedOperatorError: The engine cannot compute it.
     """
     launchable = get_launchable(signature)
+    return work_of_call(lambda: launchable(*args), launchable.plan.num_threads)
+
+
+def work_of_call(call: Callable[[], object], num_threads: int) -> Work:
+    """What the engine's cost model says of the operators of a call, together; packing of operands is not counted.
+
+    Args:
+        call: What runs them; it is called once.
+        num_threads: Threads that share the work.
+
+    Returns:
+        Nothing but None where the engine does not say it of one of them.
+    """
     with _recording(), torch.no_grad():
         begin = _engine.profile_now_ns()
-        launchable(*args)
+        call()
         ran = [record for record in _since(begin, "op") if record["section"] == "forward"]
         sites = {_place(site): site for site in _engine.profile_summary()["sites"]}  # type: ignore[attr-defined]
-    model = CostModel(*normalise(known_peaks()), launchable.plan.num_threads)
+    model = CostModel(*normalise(known_peaks()), num_threads)
     flops = bytes_ = roof = 0.0
     known = True
     for record in ran:
