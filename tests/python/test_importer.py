@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from thresher.compiler import rules_pointwise  # noqa: E402
 from thresher.compiler.backend import compile_aten  # noqa: E402
 
 aten: Any = torch.ops.aten
@@ -365,6 +366,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "unbind": (lambda x: [p + 1 for p in x.unbind(1)], lambda: (f32(2, 3),)),
     "cat": (lambda x, y: torch.cat([x, y], 1) + 1, lambda: (f32(2, 3), f32(2, 5))),
     "cat_promote": (lambda x, y: torch.cat([x, y], 0), lambda: (f32(2, 3), i64(2, 3))),
+    **{
+        f"cat_with_nothing_by_{copied.name()}": (
+            lambda x, copied=copied: torch.cat([copied(x[:, :0]), x], 1) + 1,
+            lambda: (f32(2, 3),),
+        )
+        for copied in rules_pointwise.COPIES
+        if copied is not aten.lift_fresh.default  # which the tracing of this test refuses
+    },
     "cat_of_nothing": (lambda x, y: torch.cat([x, y]) + 1, lambda: (f32(0), f32(0))),
     "stack": (lambda x, y: torch.stack([x, y], -1) + 1, lambda: (f32(2, 3), f32(2, 3))),
     "slice_scatter": (lambda x, y: torch.slice_scatter(x + 1, y, 1, 2, 5), lambda: (f32(2, 8), f32(2, 3))),

@@ -29,7 +29,6 @@ BATCH_NORMS = {
     torch.ops.aten.native_batch_norm.default,
 }
 TRANSPOSES = {torch.ops.aten.t.default, torch.ops.aten.transpose.int, torch.ops.aten.permute.default}
-COPIES = {torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.clone.default, torch.ops.aten.detach.default}
 PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}  # by the last of their operands
 FAMILIES = (rules_linear, rules_conv, rules_pointwise, rules_shape, rules_index, rules_sym)
 
@@ -172,7 +171,8 @@ def _input(
 def _is_joined(node: fx.Node) -> bool:
     """Whether a tensor or a copy of it is only joined to others: without elements it adds nothing, as cat knows."""
     return all(
-        user.target is torch.ops.aten.cat.default or (user.target in COPIES and _is_joined(user)) for user in node.users
+        user.target is torch.ops.aten.cat.default or (user.target in rules_pointwise.COPIES and _is_joined(user))
+        for user in node.users
     )
 
 

@@ -14,6 +14,15 @@ from thresher.compiler.errors import UnsupportedNode
 
 aten: Any = torch.ops.aten
 
+# What gives its operand as it is: tensors of the engine's graph are values, which nothing changes in place.
+COPIES = (
+    aten.clone.default,
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
+    aten.lift_fresh.default,
+)
+
 
 def _float(x: Value) -> torch.dtype:
     """What a floating-point function computes in: integers become the default float."""
@@ -386,13 +395,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return b.cast(a.self, b.out_dtype())
 
 
-@rule(
-    aten.clone.default,
-    aten.detach.default,
-    aten.alias.default,
-    aten.lift_fresh_copy.default,
-    aten.lift_fresh.default,
-)
+@rule(*COPIES)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     value: Value = a.self
     return value
