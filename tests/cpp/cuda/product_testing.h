@@ -138,4 +138,45 @@ void CheckProduct(const Case& c, Launch launch) {
   }
 }
 
+// A product of factors in bf16 without gaps, which kernels of our own take, to be changed into what they do not.
+class HalfProduct {
+ public:
+  HalfProduct(int64_t m, Activation activation) {
+    g_.m = m, g_.n = 4, g_.k = 64, g_.batch = 1, g_.lda = g_.ldb = 64, g_.ldc = 4;
+    g_.transpose_b = true;
+    g_.activation = activation;
+    g_.encoding = Encoding::kBf16;
+    g_.type = g_.c_type = DType::kBF16;
+    g_.a = a_.data(), g_.b = b_.data();
+  }
+  HalfProduct(const HalfProduct&) = delete;
+  HalfProduct& operator=(const HalfProduct&) = delete;
+
+  const Gemm& gemm() const { return g_; }
+  template <class Change>
+  Gemm With(Change change) const {
+    Gemm changed = g_;
+    change(changed);
+    return changed;
+  }
+
+  // Other layouts, rows that cannot be loaded 16 bytes at a time, batches, weights in blocks.
+  void ExpectOthersRefused(bool (*takes)(const Gemm&)) const {
+    EXPECT_TRUE(takes(g_));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.k = 60; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.lda = 68; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.ldb = 65; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.transpose_b = false; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.transpose_a = true; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.batch = 2; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.a = static_cast<const uint16_t*>(c.a) + 4; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.b = static_cast<const uint16_t*>(c.b) + 4; })));
+    EXPECT_FALSE(takes(With([](Gemm& c) { c.encoding = Encoding::kQ4_0; })));
+  }
+
+ private:
+  Numbers a_{DType::kBF16, std::vector<float>(4096)}, b_{DType::kBF16, std::vector<float>(4096)};
+  Gemm g_{};
+};
+
 }  // namespace thresher::cuda::testing
