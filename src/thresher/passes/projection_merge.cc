@@ -1,7 +1,9 @@
 // Queries, keys and values are three products of one x: as a single one they read x once, and threads share one larger
-// matrix.
+// matrix. So are the two of a gated layer, act(gate(x)) * up(x), though one of them has an activation: it moves to the
+// operator that reads both, which computes it on its way.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "thresher/graph/operator.h"
 #include "thresher/graph/rewriter.h"
@@ -12,8 +14,11 @@ namespace {
 
 enum LinearOperand : size_t { kX, kWeight, kBias, kResidual };
 
+std::string ActivationOf(const Attrs& attrs) { return GetAttr<std::string>(attrs, "activation", "none"); }
+
 // Linears that become one product, by their positions among the nodes.
 struct Group {
+  Attrs attrs;  // of the product; a member with another activation has it behind the product
   std::vector<size_t> members;
   std::vector<bool> dependents;  // per value: is computed from a member's result
   bool open = true;
@@ -42,12 +47,13 @@ class Finder {
         for (const ValueId id : node.outputs) group.dependents[Index(id)] = true;
       }
       if (!Eligible(node)) continue;
+      Attrs attrs = AttrsOfProduct(node);
       Group* home = nullptr;
       for (Group& group : groups) {
-        if (group.open && Fits(graph_.nodes()[group.members[0]], node)) home = &group;
+        if (group.open && group.attrs == attrs && Fits(graph_.nodes()[group.members[0]], node)) home = &group;
       }
       if (home == nullptr) {
-        groups.push_back({{}, std::vector<bool>(users_.size(), false), true});
+        groups.push_back({std::move(attrs), {}, std::vector<bool>(users_.size(), false), true});
         home = &groups.back();
       }
       home->members.push_back(at);
@@ -66,7 +72,7 @@ class Finder {
   }
 
   bool Fits(const Node& first, const Node& node) const {
-    return first.inputs[kX] == node.inputs[kX] && first.attrs == node.attrs &&
+    return first.inputs[kX] == node.inputs[kX] &&
            graph_.value(first.inputs[kWeight]).dtype == graph_.value(node.inputs[kWeight]).dtype &&
            graph_.value(first.inputs[kWeight]).constant.blocks == graph_.value(node.inputs[kWeight]).constant.blocks;
   }
@@ -75,6 +81,29 @@ class Finder {
     return node.op->name == "linear" && graph_.is_constant(node.inputs[kWeight]) &&
            (node.inputs[kBias] == kNoValue || graph_.is_constant(node.inputs[kBias])) &&
            node.inputs[kResidual] == kNoValue && ReadsWindow(node.outputs[0]);
+  }
+
+  // The linear's attributes, less an activation that moves behind it.
+  Attrs AttrsOfProduct(const Node& node) const {
+    Attrs attrs = node.attrs;
+    if (ActivationOf(attrs) == "none" || IsGate(node)) attrs.erase("activation");
+    return attrs;
+  }
+
+  // Whether all that reads the linear is one element-wise operator, which reads another linear of the same x as well,
+  // and may as well compute the activation: both are steps of one loop then.
+  bool IsGate(const Node& node) const {
+    const std::string activation = ActivationOf(node.attrs);
+    const std::vector<const Node*>& users = users_[Index(node.outputs[0])];
+    if (!HasTrait(activation, Trait::kFuses) || users.size() != 1 || !users[0]->op->Has(Trait::kFuses) ||
+        graph_.value(users[0]->outputs[0]).shape != graph_.value(node.outputs[0]).shape) {
+      return false;
+    }
+    return std::any_of(users[0]->inputs.begin(), users[0]->inputs.end(), [&](ValueId id) {
+      const Node* other = graph_.producer(id);
+      return other != nullptr && other != &node && Eligible(*other) && Fits(node, *other) &&
+             ActivationOf(other->attrs) != activation;
+    });
   }
 
   // The merged results are windows with gaps between the rows. Whether all that reads this one, also through views,
@@ -133,11 +162,18 @@ Status Merge(const Group& group, Rewriter& rewriter) {
     const std::vector<float> zeros(static_cast<size_t>(n), 0.0f);
     inputs.push_back(rewriter.graph().AddOwnedConstant("no bias", DType::kF32, {n}, zeros.data()));
   }
-  Attrs attrs = member(0).attrs;
+  Attrs attrs = group.attrs;
   attrs["weights"] = static_cast<int64_t>(group.members.size());
   THRESHER_ASSIGN(const std::vector<ValueId> outputs,
                   rewriter.graph().Add("linears", std::move(inputs), std::move(attrs), from, module));
-  for (size_t i = 0; i < outputs.size(); ++i) rewriter.Replace(member(i).outputs[0], outputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    rewriter.Replace(member(i).outputs[0], outputs[i]);  // tells both values how the model has them
+    const std::string activation = ActivationOf(member(i).attrs);
+    if (activation == ActivationOf(group.attrs)) continue;
+    THRESHER_ASSIGN(const ValueId activated,
+                    rewriter.graph().Add1(activation, {outputs[i]}, {}, member(i).source, member(i).module));
+    rewriter.Replace(member(i).outputs[0], activated);
+  }
   return Status::Ok();
 }
 

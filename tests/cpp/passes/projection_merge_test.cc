@@ -82,12 +82,63 @@ TEST(ProjectionMerge, WantsEqualsOfOneOperand) {
       "8]\n";
   const std::string tail = "%y = mul(%a, %b)\nreturn %y\n";
   Expect(head + "%a = linear(%x, %w)\n%b = linear(%z, %v)\n" + tail, "linear linear mul");
-  Expect(head + "%a = linear(%x, %w) {activation = \"silu\"}\n%b = linear(%x, %v)\n" + tail, "linear linear mul");
   Expect(head + "%a = linear(%x, %w) {layout = \"nk\"}\n%b = linear(%x, %v) {layout = \"kn\"}\n" + tail,
          "linear linear mul");
   Expect(head + "%a = linear(%x, %w, _, %r)\n%b = linear(%x, %v)\n" + tail, "linear linear mul");
   Expect(head + "input %m : f32[8, 8]\n%a = linear(%x, %m)\n%b = linear(%x, %v)\n" + tail, "linear linear mul");
   Expect(head + "%a = linear(%x, %w) {precision = \"bf16\"}\n%b = linear(%x, %v)\n" + tail, "linear linear mul");
+}
+
+TEST(ProjectionMerge, TheActivationOfAGateJoinsWhatReadsBoth) {
+  const std::string head =
+      "input %x : f32[5, 8]\nweight %w : f32[16, 8]\nweight %v : f32[16, 8]\nweight %b : f32[16]\n";
+  const std::string gate = "%a = linear(%x, %w, %b) {activation = \"silu\"} @ \"act\" in \"mlp.gate\"\n";
+  const std::string up = "%c = linear(%x, %v) in \"mlp.up\"\n", tail = "return %y\n";
+  Expect(head + gate + up + "%y = mul(%a, %c)\n" + tail, "linears silu mul");
+  Expect(head + up + gate + "%y = mul(%c, %a)\n" + tail, "linears silu mul");
+  Expect(head + gate + "%c = linear(%x, %v) {activation = \"tanh\"}\n%y = mul(%a, %c)\n" + tail,
+         "linears silu tanh mul");
+  const Graph after = After(FromText(head + gate + up + "%y = mul(%a, %c)\n" + tail), {"projection_merge"});
+  EXPECT_EQ(after.nodes()[1].source, "act");
+  EXPECT_EQ(after.nodes()[1].module, "mlp.gate");
+  // Both are one step then.
+  const Graph fused = After(after, {"pointwise_fusion"});
+  EXPECT_EQ(Ops(fused), "linears pointwise");
+  EXPECT_EQ(StepNames(fused), (std::vector<std::string>{"linears", "pointwise"}));
+}
+
+TEST(ProjectionMerge, ResultsOfAGateAreStoredAsTheModelHasThem) {
+  const std::string text =
+      "input %x : bf16[5, 8]\nweight %w : bf16[16, 8]\nweight %v : bf16[16, 8]\n%a = linear(%x, %w)\n%s = silu(%a)\n"
+      "%c = linear(%x, %v)\n%y = mul(%s, %c)\nreturn %y\n";
+  const Graph after =
+      After(FromText(text), {"value_widening", "epilogue_fusion", "projection_merge", "pointwise_fusion"});
+  EXPECT_EQ(Ops(after), "cast linears pointwise") << PrintGraph(after);
+  const Graph narrowed = After(after, {"value_narrowing"});
+  EXPECT_EQ(Ops(narrowed), "linears pointwise") << PrintGraph(narrowed);
+  for (const ValueId id : narrowed.nodes()[0].outputs) EXPECT_EQ(narrowed.value(id).dtype, DType::kBF16);
+}
+
+TEST(ProjectionMerge, LeavesOtherActivationsWhereTheyAre) {
+  const std::string head =
+      "input %x : f32[5, 8]\ninput %z : f32[5, 8]\nweight %w : f32[8, 8]\nweight %v : f32[8, 8]\nweight %u : f32[1, "
+      "8]\n"
+      "%a = linear(%x, %w) {activation = \"silu\"}\n";
+  const std::string both = "%b = linear(%x, %v)\n", tail = "return %y\n";
+  Expect(head + both + "%t = gelu(%a)\n%y = add(%t, %b)\n" + tail, "linear linear gelu add");
+  Expect(head + both + "%t = mul(%a, %b)\n%y = add(%t, %a)\n" + tail, "linear linear mul add");
+  Expect(head + "%b = linear(%z, %v)\n%y = mul(%a, %b)\n" + tail, "linear linear mul");
+  Expect(head + both + "%y = mul(%a, %b)\nreturn %y, %b\n", "linear linear mul");
+  // Smaller than what reads it, it would be a step of its own.
+  Expect(head + "%b = linear(%x, %u) {activation = \"tanh\"}\n%y = mul(%a, %b)\n" + tail, "linear linear mul");
+  // Of two that agree nothing has to move.
+  Expect(head + "%b = linear(%x, %v) {activation = \"silu\"}\n%y = mul(%a, %b)\n" + tail, "linears mul");
+  // An activation that is no operator of its own.
+  Expect(
+      "input %x : f32[5, 8]\nweight %w : f32[8, 8]\nweight %v : f32[8, 8]\n%a = linear(%x, %w) {activation = "
+      "\"hardswish\"}\n" +
+          both + "%y = mul(%a, %b)\n" + tail,
+      "linear linear mul");
 }
 
 TEST(ProjectionMerge, LeavesWhatWouldBeCopied) {
