@@ -90,8 +90,9 @@ typedef struct thresher_device_api {
   thresher_device_result (*stream_synchronize)(thresher_stream* stream);
   thresher_device_result (*stream_wait)(thresher_stream* stream, thresher_event* event);
 
-  /* Whether what a stream that is named as for stream_wrap() is asked for is recorded, by whomever. */
-  thresher_device_result (*stream_capturing)(thresher_device* device, void* handle, int32_t* capturing);
+  /* Of a stream that is named as for stream_wrap(): whether what it is asked for is recorded, by whomever, and a number
+   * that no other stream has or had, while a handle may come again. */
+  thresher_device_result (*stream_state)(thresher_device* device, void* handle, int32_t* capturing, uint64_t* number);
   /* What one thread asks of the stream between the two is recorded; copies, fills, launches, waits and records only. No
    * graph where that fails. A graph may be launched any number of times, on any stream of the device, one after the
    * other. */
@@ -100,11 +101,12 @@ typedef struct thresher_device_api {
   thresher_device_result (*graph_launch)(thresher_graph* graph, thresher_stream* stream);
   void (*graph_destroy)(thresher_graph* graph); /* after its launches are done */
 
-  thresher_device_result (*event_create)(thresher_device* device, thresher_event** event);
+  /* Of an event that is not timed no time is asked for, which makes it cheaper. */
+  thresher_device_result (*event_create)(thresher_device* device, int32_t timed, thresher_event** event);
   void (*event_destroy)(thresher_event* event);
   thresher_device_result (*event_record)(thresher_event* event, thresher_stream* stream);
   thresher_device_result (*event_synchronize)(thresher_event* event);
-  /* Both recorded and done. The resolution is about half a microsecond. */
+  /* Both timed, recorded and done. The resolution is about half a microsecond. */
   thresher_device_result (*event_elapsed)(thresher_event* start, thresher_event* end, double* nanoseconds);
 
   /* Host memory must stay as it is until the stream has been synchronised. */

@@ -183,7 +183,7 @@ void BindDevice(nb::module_& m) {
            })
       .def("event",
            [](const std::shared_ptr<Device>& device) {
-             return std::make_unique<HeldEvent>(HeldEvent{device, Unwrap(device->CreateEvent())});
+             return std::make_unique<HeldEvent>(HeldEvent{device, Unwrap(device->CreateEvent(true))});
            })
       .def(
           "tool_window",

@@ -244,13 +244,17 @@ thresher_device_result StreamWait(thresher_stream* stream, thresher_event* event
   return Check(cudaStreamWaitEvent(stream->stream, event->event, 0), "making a stream wait");
 }
 
-thresher_device_result StreamCapturing(thresher_device* device, void* handle, int32_t* capturing) {
+thresher_device_result StreamState(thresher_device* device, void* handle, int32_t* capturing, uint64_t* number) {
   const Used used(*device);
   THRESHER_DEVICE_TRY(used.result());
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   THRESHER_DEVICE_TRY(
       Check(cudaStreamIsCapturing(static_cast<cudaStream_t>(handle), &status), "asking whether a stream is captured"));
   *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
+  unsigned long long found = 0;  // NOLINT(google-runtime-int): as the runtime has it
+  THRESHER_DEVICE_TRY(
+      Check(cudaStreamGetId(static_cast<cudaStream_t>(handle), &found), "asking a stream for its number"));
+  *number = found;
   return THRESHER_DEVICE_OK;
 }
 
@@ -290,12 +294,13 @@ void GraphDestroy(thresher_graph* graph) {
   delete graph;
 }
 
-thresher_device_result EventCreate(thresher_device* device, thresher_event** event) {
+thresher_device_result EventCreate(thresher_device* device, int32_t timed, thresher_event** event) {
   return Guard([&] {
     const Used used(*device);
     THRESHER_DEVICE_TRY(used.result());
     cudaEvent_t made = nullptr;
-    THRESHER_DEVICE_TRY(Check(cudaEventCreate(&made), "making an event"));
+    THRESHER_DEVICE_TRY(Check(cudaEventCreateWithFlags(&made, timed != 0 ? cudaEventDefault : cudaEventDisableTiming),
+                              "making an event"));
     *event = new (std::nothrow) thresher_event{device, made};
     if (*event != nullptr) return THRESHER_DEVICE_OK;
     cudaEventDestroy(made);
@@ -477,7 +482,7 @@ constexpr thresher_device_api kApi = {
     .stream_destroy = &StreamDestroy,
     .stream_synchronize = &StreamSynchronize,
     .stream_wait = &StreamWait,
-    .stream_capturing = &StreamCapturing,
+    .stream_state = &StreamState,
     .capture_begin = &CaptureBegin,
     .capture_end = &CaptureEnd,
     .graph_launch = &GraphLaunch,

@@ -212,8 +212,8 @@ class Cpu : public Device {
   Result<std::unique_ptr<DeviceStream>> WrapStream(void*) override {
     return Unsupported("expected a device with streams that have handles, got the CPU");
   }
-  Result<bool> IsCapturing(void*) override { return false; }
-  Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
+  Result<ForeignStreamState> StateOf(void*) override { return ForeignStreamState{}; }
+  Result<std::unique_ptr<DeviceEvent>> CreateEvent(bool) override {
     return std::unique_ptr<DeviceEvent>(std::make_unique<CpuEvent>());
   }
   Status SetToolWindow(bool) override { return Status::Ok(); }

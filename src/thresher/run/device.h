@@ -33,12 +33,19 @@ struct DeviceInfo {
   int runtime_version = 0;
 };
 
+// A stream of another library, by its handle.
+struct ForeignStreamState {
+  bool capturing = false;  // what it is asked for is recorded instead of done
+  uint64_t number = 0;     // no other stream of the process has it or had it, while handles come again
+};
+
 // A moment in the work of a stream.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   virtual Status Synchronize() = 0;
-  // From an earlier event to this one; both have been recorded, and their streams' work until then is done.
+  // From an earlier event to this one; both are timed and have been recorded, and their streams' work until then is
+  // done.
   virtual Result<double> NsSince(DeviceEvent& earlier) = 0;
 };
 
@@ -101,9 +108,9 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual Result<std::unique_ptr<DeviceStream>> CreateStream() = 0;
   // A stream of this device that another library of the process made and keeps, by its handle: a cudaStream_t, say.
   virtual Result<std::unique_ptr<DeviceStream>> WrapStream(void* handle) = 0;
-  // Whether what such a stream is asked for is recorded instead of done.
-  virtual Result<bool> IsCapturing(void* handle) = 0;
-  virtual Result<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
+  virtual Result<ForeignStreamState> StateOf(void* handle) = 0;
+  // One that is not `timed` takes less.
+  virtual Result<std::unique_ptr<DeviceEvent>> CreateEvent(bool timed) = 0;
   // Opens and closes the window outside of which tools that were told so record nothing (`nsys profile
   // --capture-range=cudaProfilerApi`).
   virtual Status SetToolWindow(bool open) = 0;

@@ -234,14 +234,16 @@ class LibraryDevice : public Device, public Target {
 
   Result<std::unique_ptr<DeviceStream>> CreateStream() override;
   Result<std::unique_ptr<DeviceStream>> WrapStream(void* handle) override;
-  Result<bool> IsCapturing(void* handle) override {
+  Result<ForeignStreamState> StateOf(void* handle) override {
     THRESHER_TRY(Process::Check());
     int32_t capturing = 0;
-    THRESHER_TRY(ToStatus(api_, api_.stream_capturing(device_, handle, &capturing)));
-    return capturing != 0;
+    ForeignStreamState state;
+    THRESHER_TRY(ToStatus(api_, api_.stream_state(device_, handle, &capturing, &state.number)));
+    state.capturing = capturing != 0;
+    return state;
   }
-  Result<std::unique_ptr<DeviceEvent>> CreateEvent() override {
-    THRESHER_ASSIGN(std::unique_ptr<Event> event, NewEvent());
+  Result<std::unique_ptr<DeviceEvent>> CreateEvent(bool timed) override {
+    THRESHER_ASSIGN(std::unique_ptr<Event> event, NewEvent(timed));
     return std::unique_ptr<DeviceEvent>(std::move(event));
   }
 
@@ -267,10 +269,10 @@ class LibraryDevice : public Device, public Target {
     return ToStatus(api_, api_.choose(device_, choices.c_str()));
   }
 
-  Result<std::unique_ptr<Event>> NewEvent() {
+  Result<std::unique_ptr<Event>> NewEvent(bool timed = true) {
     thresher_event* event = nullptr;
     THRESHER_TRY(Process::Check());
-    THRESHER_TRY(ToStatus(api_, api_.event_create(device_, &event)));
+    THRESHER_TRY(ToStatus(api_, api_.event_create(device_, timed ? 1 : 0, &event)));
     return std::make_unique<Event>(api_, event);
   }
 
@@ -446,7 +448,11 @@ class Stream : public DeviceStream {
     static_cast<void>(Resolve());
   }
 
-  Result<bool> IsCapturing() override { return handle_ ? device_->IsCapturing(*handle_) : capturing_; }
+  Result<bool> IsCapturing() override {
+    if (!handle_) return capturing_;
+    THRESHER_ASSIGN(const ForeignStreamState state, device_->StateOf(*handle_));
+    return state.capturing;
+  }
   Result<std::unique_ptr<DeviceGraph>> Capture(FunctionRef<Status()> work) override {
     THRESHER_TRY(Process::Check());
     THRESHER_TRY(ToStatus(api_, api_.capture_begin(stream_)));

@@ -75,9 +75,10 @@ struct Session::Context : RunContext {
   using RunContext::RunContext;
 
   std::unique_ptr<DeviceStream> stream;   // of runs on the host's memory
-  std::unique_ptr<DeviceStream> foreign;  // the stream of LaunchOn() that it ran on last, and its handle
-  void* foreign_handle = nullptr;
-  std::unique_ptr<DeviceEvent> done;  // the end of the last run; null where that is when the call returns
+  std::unique_ptr<DeviceStream> foreign;  // the stream of LaunchOn() that it ran on last, and its number
+  uint64_t foreign_number = 0;
+  std::unique_ptr<DeviceEvent> done;      // the end of the last run; null where that is when the call returns
+  const DeviceStream* follows = nullptr;  // a stream whose work is behind that end already
   std::vector<Fixup> fixups;
   std::vector<uint8_t> reads;               // per input: whether any step does
   std::vector<std::byte*> inputs;           // the call's, where the device reads them
@@ -163,7 +164,7 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64
   auto context = std::make_unique<Context>(plan_);
   THRESHER_ASSIGN(context->stream, device_->CreateStream());
   if (!device_->is_host()) {
-    THRESHER_ASSIGN(context->done, device_->CreateEvent());
+    THRESHER_ASSIGN(context->done, device_->CreateEvent(false));
   }
   context->reads.resize(plan_->inputs.size());
   context->inputs.resize(plan_->inputs.size());
@@ -328,17 +329,18 @@ Status Session::Launch(DeviceStream& stream, std::span<const View> inputs, std::
 
 Status Session::LaunchOn(void* stream, std::span<const View> inputs, std::span<const View> outputs,
                          std::span<const int64_t> sizes) {
-  THRESHER_ASSIGN(const bool recorded, device_->IsCapturing(stream));
+  THRESHER_ASSIGN(const ForeignStreamState state, device_->StateOf(stream));
   return With(
       inputs, outputs, sizes,
       [&](Context& context) -> Status {
-        if (context.foreign == nullptr || context.foreign_handle != stream) {
+        if (context.foreign == nullptr || context.foreign_number != state.number) {
+          context.follows = nullptr;  // another stream object may get the old one's address
           THRESHER_ASSIGN(context.foreign, device_->WrapStream(stream));
-          context.foreign_handle = stream;
+          context.foreign_number = state.number;
         }
         return LaunchIn(context, *context.foreign, inputs, outputs);
       },
-      recorded);
+      state.capturing);
 }
 
 Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const View> inputs,
@@ -354,13 +356,13 @@ Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const
   for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
   THRESHER_ASSIGN(DeviceGraph* const in_place, GraphInPlace(context));
   if (in_place != nullptr) {
-    THRESHER_TRY(stream.Wait(*context.done));
+    THRESHER_TRY(Follow(context, stream));
     Status status = stream.Launch(*in_place);
     const Status recorded = stream.Record(*context.done);
     return status.ok() ? recorded : status;
   }
   if (WantsGraph(context, true)) {
-    THRESHER_TRY(stream.Wait(*context.done));
+    THRESHER_TRY(Follow(context, stream));
     THRESHER_TRY(Stage(context));
     THRESHER_ASSIGN(DeviceGraph* const graph, GraphOf(context));
     if (graph != nullptr) {
@@ -423,7 +425,7 @@ Status Session::RunStaged(Context& context, std::span<const View> inputs, std::s
     return Status::Ok();
   };
   const auto bytes_of = [](const View& view) { return static_cast<size_t>(view.size()) * SizeOf(view.dtype); };
-  THRESHER_TRY(context.stream->Wait(*context.done));
+  THRESHER_TRY(Follow(context, *context.stream));
   THRESHER_TRY(Stage(context));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PortType& port = context.sized.inputs[i];
@@ -551,6 +553,13 @@ Result<DeviceGraph*> Session::GraphOf(Context& context) const {
   return found->graph.get();
 }
 
+Status Session::Follow(Context& context, DeviceStream& stream) {
+  if (context.follows == &stream) return Status::Ok();
+  THRESHER_TRY(stream.Wait(*context.done));
+  context.follows = &stream;
+  return Status::Ok();
+}
+
 void Session::Fix(Context& context) const {
   for (const Context::Fixup& fixup : context.fixups) {
     const Buffer& buffer = plan_->buffers[static_cast<size_t>(fixup.buffer)];
@@ -564,7 +573,7 @@ Status Session::RunOn(DeviceStream& stream, Context& context) const {
   Fix(context);
   if (context.done == nullptr || context.recorded) return stream.Run(context);
   // Whoever has the context next waits for what this run has handed over, even where it failed half way.
-  THRESHER_TRY(stream.Wait(*context.done));
+  THRESHER_TRY(Follow(context, stream));
   Status status = stream.Run(context);
   const Status recorded = stream.Record(*context.done);
   return status.ok() ? recorded : status;

@@ -77,6 +77,8 @@ class Session {
   Status LaunchIn(Context& context, DeviceStream& stream, std::span<const View> inputs,
                   std::span<const View> outputs) const;
   Status RunOn(DeviceStream& stream, Context& context) const;
+  // What is asked of the stream from now on comes behind the context's last run.
+  static Status Follow(Context& context, DeviceStream& stream);
   // Makes the steps' addresses those of the context's inputs and outputs.
   void Fix(Context& context) const;
   // Takes the device's memory for inputs and outputs that do not come with each call.

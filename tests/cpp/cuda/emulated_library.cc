@@ -50,6 +50,7 @@ struct thresher_graph {
 };
 struct thresher_event {
   double time_ns;
+  bool timed;
 };
 
 namespace thresher::cuda::testing {
@@ -60,6 +61,7 @@ constexpr size_t kProductScratch = 256;
 std::atomic<int> objects{0};
 std::atomic<int> graph_launches{0};
 std::atomic<int> copies{0};
+std::atomic<int> waits{0};
 std::atomic<int> launched{0};
 std::atomic<int> windows{0};
 std::atomic<bool> idle{false};
@@ -303,9 +305,14 @@ thresher_device_api Table() {
     THRESHER_DEVICE_TRY(Refused("a synchronisation"));
     return stream->device->faults.End(stream->told);
   };
-  api.stream_wait = [](thresher_stream*, thresher_event*) { return THRESHER_DEVICE_OK; };
-  api.stream_capturing = [](thresher_device*, void* handle, int32_t* capturing) {
-    *capturing = handle != nullptr && static_cast<ForeignStream*>(handle)->capturing ? 1 : 0;
+  api.stream_wait = [](thresher_stream*, thresher_event*) {
+    ++waits;
+    return THRESHER_DEVICE_OK;
+  };
+  api.stream_state = [](thresher_device*, void* handle, int32_t* capturing, uint64_t* number) {
+    const auto* const stream = static_cast<const ForeignStream*>(handle);
+    *capturing = stream != nullptr && stream->capturing ? 1 : 0;
+    *number = stream != nullptr ? stream->number : 0;
     return THRESHER_DEVICE_OK;
   };
   api.capture_begin = [](thresher_stream* stream) {
@@ -336,7 +343,9 @@ thresher_device_api Table() {
     });
   };
   api.graph_destroy = [](thresher_graph* graph) { Delete(graph); };
-  api.event_create = [](thresher_device*, thresher_event** event) { return Make(event, 0.0); };
+  api.event_create = [](thresher_device*, int32_t timed, thresher_event** event) {
+    return Make(event, 0.0, timed != 0);
+  };
   api.event_destroy = [](thresher_event* event) { Delete(event); };
   api.event_record = [](thresher_event* event, thresher_stream*) {
     event->time_ns = static_cast<double>(NowNs()) + kClockOffsetNs;
@@ -344,6 +353,9 @@ thresher_device_api Table() {
   };
   api.event_synchronize = [](thresher_event*) { return Refused("a synchronisation"); };
   api.event_elapsed = [](thresher_event* start, thresher_event* end, double* ns) {
+    if (!start->timed || !end->timed) {
+      return Fail(THRESHER_DEVICE_INVALID_ARGUMENT, "expected events that are timed");
+    }
     *ns = end->time_ns - start->time_ns;
     return THRESHER_DEVICE_OK;
   };
@@ -443,6 +455,8 @@ int EmulatedObjects() { return objects; }
 int EmulatedGraphLaunches() { return graph_launches; }
 
 int EmulatedCopies() { return copies; }
+
+int EmulatedWaits() { return waits; }
 
 void FailNext() { fail_next = true; }
 

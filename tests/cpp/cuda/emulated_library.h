@@ -2,6 +2,7 @@
 // and with a clock of its own. thresher_emulated_device.so is the same for the Python tests.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -19,6 +20,9 @@ int EmulatedObjects();
 
 // A stream of another library, by its address as the handle.
 struct ForeignStream {
+  ForeignStream() : number(++made) {}
+  inline static uint64_t made = 0;
+  const uint64_t number;
   bool capturing = false;  // what it is asked for is recorded instead of done
   int device = 0;
   std::vector<std::function<thresher_device_result()>> recorded;
@@ -29,6 +33,9 @@ int EmulatedGraphLaunches();
 
 // How many copies have been asked for.
 int EmulatedCopies();
+
+// How often a stream was made to wait for an event.
+int EmulatedWaits();
 
 // The next kernel or copy fails, as if the device had found a fault.
 void FailNext();

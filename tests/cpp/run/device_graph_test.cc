@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "cuda/emulated_library.h"
@@ -18,6 +20,8 @@ namespace {
 using cuda::testing::EmulatedCopies;
 using cuda::testing::EmulatedGraphLaunches;
 using cuda::testing::EmulatedObjects;
+using cuda::testing::EmulatedWaits;
+using cuda::testing::ForeignStream;
 using ::testing::HasSubstr;
 
 constexpr int64_t kWidth = 24;
@@ -216,6 +220,34 @@ TEST(DeviceGraph, TheProgramsOwnCaptureRecordsTheSteps) {
   for (const auto& work : foreign.recorded) ASSERT_EQ(work(), THRESHER_DEVICE_OK);
   ASSERT_TRUE(stream->CopyToHost(found.data(), out.data(), bytes).ok());
   EXPECT_EQ(found, wanted);
+}
+
+TEST(DeviceGraph, OnlyAnotherStreamWaitsForTheLastRun) {
+  for (const bool graphs : {false, true}) {
+    const std::shared_ptr<Device> device = EmulatedDevice();
+    const auto session = MakeSession(MakeLayers(5), device, graphs);
+    const size_t bytes = 5 * kWidth * sizeof(float);
+    const DeviceMemory in = Must(device->Allocate(bytes)), out = Must(device->Allocate(bytes));
+    const View x = MakeView(in.data(), DType::kF32, {5, kWidth}), y = MakeView(out.data(), DType::kF32, {5, kWidth});
+    const auto waits_of = [&](ForeignStream* stream) {
+      const int before = EmulatedWaits();
+      EXPECT_TRUE(session->LaunchOn(stream, {&x, 1}, {&y, 1}).ok());
+      return EmulatedWaits() - before;
+    };
+    ForeignStream first;
+    std::optional<ForeignStream> second(std::in_place);
+    EXPECT_EQ(waits_of(&first), 1);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(waits_of(&first), 0);
+    EXPECT_EQ(waits_of(&*second), 1);
+    EXPECT_EQ(waits_of(&*second), 0);
+    second.emplace();  // another one where the first was: its handle comes again
+    EXPECT_EQ(waits_of(&*second), 1);
+    EXPECT_EQ(waits_of(&first), 1);
+    EXPECT_EQ(waits_of(nullptr), 1);
+    EXPECT_EQ(waits_of(nullptr), 0);
+    OnDevice(device, 5)(*session, 1);
+    EXPECT_EQ(waits_of(nullptr), 1);
+  }
 }
 
 TEST(DeviceGraph, AStreamOfAnotherDeviceIsRefused) {
