@@ -63,7 +63,7 @@ def x() -> Any:
 def tensors_seen_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors are looked at by the library that knows PyTorch's classes, or without it."""
     if request.param == "Python":
-        for name in ("places", "states", "same_states", "empty", "forms"):
+        for name in ("places", "states", "same_states", "TensorWatch", "empty", "ready", "forms"):
             monkeypatch.setattr(tensors, name, getattr(tensors, f"_{name}"))
 
 
@@ -137,6 +137,19 @@ def forward_of_the_class(model: Model) -> None:
     type(model).forward = lambda self, x, flag=False, extra=None: self.last(x)
 
 
+class Doubled(nn.Linear):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x) * 2
+
+
+def another_class(model: Model) -> None:
+    model.last.__class__ = Doubled
+
+
+def through_data(model: Model) -> None:
+    model.last.bias.data.add_(1)  # PyTorch does not count it
+
+
 def attribute_of_the_class(model: Model) -> None:
     del model.scale
     type(model).scale = 5.0
@@ -169,6 +182,8 @@ def replace_dict(model: Model) -> None:
         pre_hook,
         forward_of_one,
         forward_of_the_class,
+        another_class,
+        through_data,
         attribute_of_the_class,
         replace_dict,
     ],

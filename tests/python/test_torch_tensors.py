@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,6 +67,67 @@ def test_states(shim: Any, where: str) -> None:
     assert not same(some, before)
 
 
+def samples_of(tensor: Any) -> tuple[bytes, bytes]:
+    """Addresses of its numbers of 32 bits, and what they hold."""
+    words = [tensor.data_ptr() + 4 * i for i in range(tensor.numel())]
+    return array("Q", words).tobytes(), bytes(tensor.numpy().tobytes())
+
+
+@pytest.mark.parametrize("where", ["library", "Python"])
+def test_a_watch(shim: Any, where: str) -> None:
+    library = where == "library"
+    states, places = (shim.states, shim.places) if library else (tensors._states, tensors._places)
+    kind = shim.TensorWatch if library else tensors._TensorWatch
+
+    def change_shape(some: list[Any]) -> None:
+        some[0].data = some[0].data.t()
+
+    changes: list[Callable[[list[Any]], Any]] = [
+        lambda some: some[0].add_(1),
+        change_shape,
+        lambda some: setattr(some[0], "data", torch.randn(3, 5)),
+        lambda some: some[1].requires_grad_(True),
+        lambda some: some[3].requires_grad_(True),
+        lambda some: setattr(some[3], "data", torch.randn(6)),
+        lambda some: some[2].data.__setitem__(5, 7.0),  # what only the words tell
+    ]
+    for change in (None, *changes):
+        parameter = torch.nn.Parameter(torch.randn(4), requires_grad=False)
+        some = [torch.randn(3, 5), parameter, torch.randn(6), torch.randn(6)]
+        counted, others = some[:3], some[3:]
+        watch = kind(counted, states(counted), others, places(others), *samples_of(some[2]))
+        assert watch.unchanged() and watch.unchanged()
+        others[0].add_(1)  # changes of these are not counted
+        assert watch.unchanged()
+        if change is not None:
+            change(some)
+            assert not watch.unchanged() and not watch.unchanged()
+    assert kind([], b"", [], b"", b"", b"").unchanged()
+
+
+def test_a_watch_of_something_else(shim: Any) -> None:
+    tensor = torch.randn(3)
+    states, places = shim.states([tensor]), shim.places([tensor])
+    for wrong in ((tensor, states), ([1], states), ([tensor], None)):
+        with pytest.raises(TypeError):
+            shim.TensorWatch(*wrong, [], b"", b"", b"")
+    for given in ((states[:-8], b""), (states + states, b""), (b"", b""), (states, b"1234")):
+        with pytest.raises(ValueError, match=r"words of each of the tensors|address for each word"):
+            shim.TensorWatch([tensor], given[0], [], b"", b"", given[1])
+    with pytest.raises(ValueError, match="words of each"):
+        shim.TensorWatch([], b"", [tensor], states, b"", b"")
+    assert shim.TensorWatch([tensor], states, [tensor], places, b"", b"").unchanged()
+
+
+def test_a_watch_is_collected(shim: Any) -> None:
+    tensor = torch.nn.Parameter(torch.randn(3))
+    tensor.watch = shim.TensorWatch([tensor], shim.states([tensor]), [], b"", b"", b"")  # a cycle
+    alive = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert alive() is None
+
+
 @pytest.mark.parametrize("where", ["library", "Python"])
 def test_empty(shim: Any, where: str) -> None:
     empty, places = (shim.empty, shim.places) if where == "library" else (tensors._empty, tensors._places)
@@ -79,9 +143,24 @@ def test_empty(shim: Any, where: str) -> None:
         assert all(one.is_inference() for one in empty(places(dense))[0])
 
 
+@pytest.mark.parametrize("where", ["library", "Python"])
+def test_ready(shim: Any, where: str) -> None:
+    ready, places = (shim.ready, shim.places) if where == "library" else (tensors._ready, tensors._places)
+    dense = [tensor.detach().contiguous() for tensor in TENSORS[:2]]
+    made, at, given = ready(TENSORS, places(dense), False)
+    assert at == places(made) and given == places(TENSORS)
+    assert [one.shape for one in made] == [one.shape for one in dense]
+    assert ready([], b"", True) == ([], b"", b"")
+    assert ready(dense, places(dense), True) is not None
+    for gaps in (TENSORS[1], TENSORS[2]):
+        assert ready([*dense, gaps], places(dense), True) is None
+    opposite = torch.randn(3, dtype=torch.complex64).conj().imag
+    assert opposite.is_neg() and ready([*dense, opposite], places(dense), False) is None
+
+
 def test_what_is_no_list_of_tensors(shim: Any) -> None:
     for wrong in ([1], TENSORS[0], [None]):
-        for function in (shim.places, shim.states):
+        for function in (shim.places, shim.states, lambda given: shim.ready(given, b"", False)):
             with pytest.raises(TypeError, match="list of tensors"):
                 function(wrong)
     with pytest.raises(TypeError, match="bytes"):
@@ -91,6 +170,8 @@ def test_what_is_no_list_of_tensors(shim: Any) -> None:
     for cut in (1, 2, 3):
         with pytest.raises(ValueError, match="too early"):
             shim.empty(shim.places(TENSORS[:1])[: 8 * cut])
+        with pytest.raises(ValueError, match="too early"):
+            shim.ready([], shim.places(TENSORS[:1])[: 8 * cut], False)
     with pytest.raises(RuntimeError):
         shim.places([torch.randn(3, 3).to_sparse()])
 

@@ -11,9 +11,6 @@ from torch.nn.modules.module import _has_any_global_hook
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.door import Door
 
-# What nn.Module calls around forward().
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 class CompiledModule(OptimizedModule):
     """A model in the engine: the module that torch.compile makes of it, but with a way of its own into the engine.
@@ -33,7 +30,14 @@ class CompiledModule(OptimizedModule):
         """Calls the model, with the hooks of this module around it."""
         own = self.__dict__
         door = own.get("_door")
-        if door is None or any(map(own.__getitem__, _HOOKS)) or _has_any_global_hook():  # type: ignore[no-untyped-call]
+        if (
+            door is None
+            or own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or _has_any_global_hook()  # type: ignore[no-untyped-call]
+        ):
             return super().__call__(*args, **kwargs)
         return door(*args, **kwargs)
 

@@ -21,7 +21,7 @@ _ARGUMENTS = ("L['args']", "L['kwargs']")
 _MODEL = "L['self']"
 
 
-_set_item = OrderedDict.__setitem__  # not what classes made of it do
+_set_item, _set_attribute = OrderedDict.__setitem__, object.__setattr__  # not what classes made of them do
 
 
 class NotDirectError(Exception):
@@ -230,7 +230,7 @@ def _restored(
         _set_item(made, name, value)
     for name, source in sources.items():
         attributes[name] = values[source]
-    made.__dict__ = attributes
+    _set_attribute(made, "__dict__", attributes)
     return made
 
 

@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,19 @@ ATTEMPTS = 4
 class Entry:
     """What one combination of shapes runs: a plan, one for many sizes at some, or the aten graph in PyTorch."""
 
-    __slots__ = ("_arguments", "_graph", "_orders", "_outputs", "_placement", "_plain", "_results", "plan", "used")
+    __slots__ = (
+        "__weakref__",
+        "_arguments",
+        "_graph",
+        "_in_place",
+        "_orders",
+        "_outputs",
+        "_placement",
+        "_plain",
+        "_results",
+        "plan",
+        "used",
+    )
 
     def __init__(
         self, imported: Imported | None, plan: _engine.Plan | _engine.PlanAtSizes | None, graph: CompiledGraph
@@ -79,6 +92,7 @@ class Entry:
                     made[output.engine] = torch.empty(output.shape, dtype=output.dtype, device="meta")
             self._outputs = shim.on_device(shim.places([made[i] for i in range(len(made))]), graph.placement.index)
             self._placement = graph.placement
+            self._in_place = graph.placement.in_place
             # Whether the plan's outputs are the graph's.
             self._plain = all(found.engine == i and found.order is None for i, found in enumerate(self._results))
 
@@ -91,8 +105,13 @@ class Entry:
         """Runs it with the graph's arguments."""
         if self.plan is None:
             return self._graph.run_eager(args)
-        outputs, places = shim.empty(self._outputs)
-        return self._run(args, outputs, places)
+        inputs = self._inputs(args)
+        ready = shim.ready(inputs, self._outputs, self._in_place)
+        if ready is None:
+            inputs = self._as_in_memory(inputs)
+            ready = *shim.empty(self._outputs), shim.places(inputs)
+        outputs, places, given = ready
+        return self._run(args, given, outputs, places)
 
     def run_profiled(self, args: Sequence[Any], start: int) -> list[Any]:
         """The same with events for a trace; the call began at `start`, nanoseconds of its clock."""
@@ -105,21 +124,30 @@ class Entry:
         outputs, places = shim.empty(self._outputs)
         _engine.profile_event(_MALLOC, _OUTPUTS, begin)
         _engine.profile_event(_LAUNCH, self._graph.site, start)
-        return self._run(args, outputs, places)
+        inputs = self._as_in_memory(self._inputs(args))
+        return self._run(args, shim.places(inputs), outputs, places)
 
-    def _run(self, args: Sequence[Any], outputs: list[torch.Tensor], places: bytes) -> list[Any]:
-        assert self.plan is not None
+    def _inputs(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """What the plan reads of the graph's arguments."""
         inputs = list(map(args.__getitem__, self._arguments))
         for i, order in self._orders:
             inputs[i] = inputs[i].permute(order)
+        return inputs
+
+    def _as_in_memory(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The same as memory holds it, which is all that the engine sees."""
         if any(map(torch.Tensor.is_neg, inputs)):  # memory holds the opposite of such a tensor's elements
             inputs = list(map(torch.Tensor.resolve_neg, inputs))
+        return list(map(torch.Tensor.contiguous, inputs)) if self._in_place else inputs
+
+    def _run(self, args: Sequence[Any], given: bytes, outputs: list[torch.Tensor], places: bytes) -> list[Any]:
+        """Runs the plan on what lies at these places; the tensors are alive until it has been asked for."""
+        assert self.plan is not None
         # The plan was built for these types; naming the memory itself takes a tenth of what DLPack does.
-        if self._placement.in_place:
-            inputs = list(map(torch.Tensor.contiguous, inputs))
-            self.plan.run_at(shim.places(inputs), places, stream=self._placement.stream())
+        if self._in_place:
+            self.plan.run_at(given, places, stream=self._placement.stream())
         else:
-            self.plan.run_at(shim.places(inputs), places)
+            self.plan.run_at(given, places)
         return outputs if self._plain else [_result(output, outputs, args) for output in self._results]
 
 
@@ -129,27 +157,25 @@ class Prepared:
     Args:
       graph: the graph.
       generation: its plans for these parameters.
-      key: what tells the sizes of the calls from others.
+      entry: what runs at the sizes of the calls.
       frozen: the parameters that the plans hold packed.
       rest: other tensors, which have to lie where they lie.
     """
 
-    __slots__ = ("_frozen", "_graph", "_key", "_places", "_rest", "_serial", "_threads")
+    __slots__ = ("_entry", "_graph", "_serial", "_threads", "_unchanged")
 
     def __init__(
         self,
         graph: CompiledGraph,
         generation: _Generation,
-        key: object,
+        entry: Entry,
         frozen: list[torch.Tensor],
         rest: list[torch.Tensor],
     ) -> None:
         self._graph = graph
         self._serial = generation.serial  # it may be dropped while this stays
-        self._key = key
-        self._frozen = frozen
-        self._rest = rest
-        self._places = shim.places(rest)
+        self._entry = weakref.ref(entry)  # and so may this
+        self._unchanged: Callable[[], bool] = generation.snapshot.watch(frozen, rest).unchanged
         self._threads = torch.get_num_threads()
 
     def entry(self) -> Entry | None:
@@ -158,10 +184,9 @@ class Prepared:
         if (
             generation is None
             or generation.serial != self._serial
+            or (entry := self._entry()) is None
             or torch.get_num_threads() != self._threads
-            or not generation.snapshot.unchanged(self._frozen)
-            or (self._rest and shim.places(self._rest) != self._places)
-            or (entry := generation.entries.get(self._key)) is None
+            or not self._unchanged()
         ):
             return None
         generation.calls += 1
@@ -350,16 +375,17 @@ class CompiledGraph:
           held: tensors, parameters among them, which have to lie where they lie.
 
         Returns:
-          None where the parameters have changed since the call.
+          None where the parameters have changed since the call, or what it ran was dropped.
         """
         generation = self.generation
         if generation is None:
             return None
         frozen = [args[i] for i in generation.frozen]
-        if not generation.snapshot.unchanged(frozen):
+        entry = generation.entries.get(self._key(args))
+        if entry is None or not generation.snapshot.unchanged(frozen):
             return None
         known = set(map(id, frozen))
-        return Prepared(self, generation, self._key(args), frozen, [one for one in held if id(one) not in known])
+        return Prepared(self, generation, entry, frozen, [one for one in held if id(one) not in known])
 
     def _run(self, args: Sequence[Any], entry: Entry | None) -> list[Any]:
         if not _engine.profile_enabled():

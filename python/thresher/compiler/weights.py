@@ -7,6 +7,7 @@ import dataclasses
 import struct
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -91,6 +92,13 @@ class Snapshot:
     def unchanged(self, tensors: list[torch.Tensor]) -> bool:
         """Whether `tensors` are and hold what they were and held."""
         return shim.same_states(tensors, self.states) and _engine.same_words(self.sampled, self.samples)
+
+    def watch(self, tensors: list[torch.Tensor], others: list[torch.Tensor]) -> Any:
+        """What says for unchanged(), and of other tensors whether they lie where they lie now, at once.
+
+        To be asked while the snapshot is alive.
+        """
+        return shim.TensorWatch(tensors, self.states, others, shim.places(others), self.sampled, self.samples)
 
     def stable(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Which of `tensors` show no change by address and count; none where only samples tell of a change."""

@@ -77,10 +77,12 @@ class Launchable:
 
     def run(self, args: list[torch.Tensor]) -> torch.Tensor:
         """As a call, of arguments that are known to be the signature's."""
-        if any(map(torch.Tensor.is_neg, args)):  # memory holds the opposite of such a tensor's elements
+        ready = shim.ready(args, self._outputs, False)
+        if ready is None:  # memory holds the opposite of a tensor's elements
             args = list(map(torch.Tensor.resolve_neg, args))
-        outputs, places = shim.empty(self._outputs)
-        self.plan.run_at(shim.places(args), places)
+            ready = *shim.empty(self._outputs), shim.places(args)
+        outputs, places, given = ready
+        self.plan.run_at(given, places)
         return outputs[0]
 
     def __repr__(self) -> str:

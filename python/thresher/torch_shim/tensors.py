@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from thresher import _engine
 from thresher.torch_shim import library
 
 # Types as places name them, where there is no shim that has PyTorch's own numbers.
@@ -45,6 +46,30 @@ def _same_states(tensors: list[torch.Tensor], states: bytes) -> bool:
     return _states(tensors) == states
 
 
+class _TensorWatch:
+    """As TensorWatch, below."""
+
+    def __init__(
+        self,
+        tensors: list[torch.Tensor],
+        states: bytes,
+        others: list[torch.Tensor],
+        places: bytes,
+        addresses: bytes,
+        words: bytes,
+    ) -> None:
+        self._tensors, self._states = list(tensors), states
+        self._others, self._places = list(others), places
+        self._addresses, self._words = addresses, words
+
+    def unchanged(self) -> bool:
+        return (
+            _states(self._tensors) == self._states
+            and _places(self._others) == self._places
+            and _engine.same_words(self._addresses, self._words)
+        )
+
+
 def _empty(places: bytes) -> tuple[list[torch.Tensor], bytes]:
     words = array("q", places)
     tensors = []
@@ -57,6 +82,14 @@ def _empty(places: bytes) -> tuple[list[torch.Tensor], bytes]:
         tensors.append(torch.empty(tuple(shape), dtype=dtype, device=where))
         start += 2 + 2 * rank
     return tensors, _places(tensors)
+
+
+def _ready(
+    tensors: list[torch.Tensor], places: bytes, refuses_gaps: bool
+) -> tuple[list[torch.Tensor], bytes, bytes] | None:
+    if any(map(torch.Tensor.is_neg, tensors)) or (refuses_gaps and not all(map(torch.Tensor.is_contiguous, tensors))):
+        return None
+    return *_empty(places), _places(tensors)
 
 
 def on_device(places: bytes, index: int) -> bytes:
@@ -80,18 +113,27 @@ places: Callable[[list[torch.Tensor]], bytes] = _places
 states: Callable[[list[torch.Tensor]], bytes] = _states
 # Whether tensors are in the states that were told of them.
 same_states: Callable[[list[torch.Tensor], bytes], bool] = _same_states
+# (tensors, their states, other tensors, their places, addresses, words): unchanged() of it says whether the tensors are
+# in these states, the others in these places, and memory at the addresses, 64 bits each, holds these words of 32 bits.
+# It keeps the tensors alive; who asks it sees to it that the addresses are those of something.
+TensorWatch: Callable[..., Any] = _TensorWatch
 # New row-major tensors of the types, sizes and devices of others, by these' places; and their own places.
 empty: Callable[[bytes], tuple[list[torch.Tensor], bytes]] = _empty
+# For a run: what empty() gives of places, and the places of the tensors that it reads. None where memory does not hold
+# what one of these shows, the opposite of its elements, say; or, where that is refused, leaves gaps between elements.
+ready: Callable[[list[torch.Tensor], bytes, bool], tuple[list[torch.Tensor], bytes, bytes] | None] = _ready
 # What tells arguments apart for captures, and the settings of PyTorch. None where it takes more to say it: arguments
 # are not all tensors, say, or a mode stands between the program and PyTorch's operators.
 forms: Callable[[list[Any]], bytes | None] = _forms
 
 with contextlib.suppress(library.ShimError):
     _shim: Any = library.find(torch.__version__, cxx11_abi=torch._C._GLIBCXX_USE_CXX11_ABI)
-    places, states, same_states, empty, forms = (
+    places, states, same_states, TensorWatch, empty, ready, forms = (
         _shim.places,
         _shim.states,
         _shim.same_states,
+        _shim.TensorWatch,
         _shim.empty,
+        _shim.ready,
         _shim.forms,
     )

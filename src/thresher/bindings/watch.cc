@@ -1,6 +1,7 @@
 // Whether Python objects still hold what they held: the comparison behind compiler/watch.py.
 #include <nanobind/nanobind.h>
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -59,22 +60,11 @@ bool SameAttributes(PyObject* owner, PyObject* names, PyObject* saved) {
   return true;
 }
 
-// Whether `owner` still has `dict` as its __dict__.
-bool OwnsDict(PyObject* owner, PyObject* dict) {
-  PyObject* own = PyObject_GenericGetDict(owner, nullptr);
-  if (own == nullptr) {
-    PyErr_Clear();
-    return false;
-  }
-  Py_DECREF(own);
-  return own == dict;
-}
-
 // Dicts, lists and sets, and what they held.
 class Holders {
  public:
   // Of each: (owner or None, dict, (key, value, ...)), (None, list, items), (None, set, frozenset) or (owner, names of
-  // attributes, their values).
+  // attributes, their values). An owner has the dict as its __dict__.
   explicit Holders(nb::tuple entries) : owned_(std::move(entries)) {
     for (const nb::handle entry : owned_) {
       if (!PyTuple_Check(entry.ptr()) || PyTuple_GET_SIZE(entry.ptr()) != 3) throw nb::value_error("expected triples");
@@ -87,23 +77,29 @@ class Holders {
       if (!names && !ordered && !PyAnySet_Check(holder)) {
         throw nb::type_error("expected dicts, lists or names of attributes with a tuple each, or sets");
       }
-      entries_.push_back({owner == Py_None ? nullptr : owner, holder, saved, 0});
+      if (owner != Py_None) AddOwner(owner, PyDict_Check(holder) ? holder : nullptr);
+      if (PyDict_Check(holder)) {
+        dicts_.push_back({holder, saved, 0});
+      } else {
+        others_.push_back({owner == Py_None ? nullptr : owner, holder, saved});
+      }
     }
   }
 
-  // Whether they still hold these very objects; sets, equal ones.
+  // Whether they still hold these very objects; sets, equal ones. Owners are of the same classes.
   bool Unchanged() {
-    for (size_t i = 0; i < entries_.size(); ++i) {  // none any more once the collector was here
-      const Entry entry = entries_[i];
-      if (PyTuple_Check(entry.holder)) {
-        if (!SameAttributes(entry.owner, entry.holder, entry.saved)) return false;
-        continue;
-      }
-      if (entry.owner != nullptr && !OwnsDict(entry.owner, entry.holder)) return false;
-      const uint64_t tag = TagOf(entry.holder);
-      if (tag != 0 && tag == entry.tag) continue;
-      if (!Same(entry.holder, entry.saved)) return false;
-      if (i < entries_.size()) entries_[i].tag = tag;
+    for (const Owner& owner : owners_) {
+      if (Py_TYPE(owner.object) != owner.type || (owner.slot != nullptr && *owner.slot != owner.dict)) return false;
+    }
+    for (Dict& dict : dicts_) {  // comparing them runs no code of Python's
+      const uint64_t tag = TagOf(dict.holder);
+      if (tag != 0 && tag == dict.tag) continue;
+      if (!SameDict(dict.holder, dict.saved)) return false;
+      dict.tag = tag;
+    }
+    for (size_t i = 0; i < others_.size(); ++i) {  // none any more once the collector was here
+      const Other other = others_[i];
+      if (!Same(other)) return false;
     }
     return true;
   }
@@ -114,25 +110,48 @@ class Holders {
   }
 
   void Clear() {
-    entries_.clear();
+    owners_.clear();
+    dicts_.clear();
+    others_.clear();
     owned_ = nb::steal<nb::tuple>(PyTuple_New(0));
   }
 
  private:
-  struct Entry {
-    PyObject* owner;
+  // Each kind lies side by side: the comparison is bound by the memory that it looks at.
+  struct Owner {
+    PyObject* object;
+    PyTypeObject* type;
+    PyObject** slot;  // where the object keeps its __dict__; null: none that is watched
+    PyObject* dict;
+  };
+  struct Dict {
     PyObject* holder;
     PyObject* saved;
     uint64_t tag;  // 0 at first: what a dictionary held may be older than its tag
   };
+  struct Other {
+    PyObject* owner;
+    PyObject* holder;
+    PyObject* saved;
+  };
 
-  static bool Same(PyObject* holder, PyObject* saved) {
-    if (PyDict_Check(holder)) return SameDict(holder, saved);
-    return PyList_Check(holder) ? SameList(holder, saved) : SameSet(holder, saved);
+  void AddOwner(PyObject* object, PyObject* dict) {
+    static PyObject* nowhere = nullptr;  // for a __dict__ that the object makes up: it never counts as unchanged
+    PyObject** slot = nullptr;
+    if (dict != nullptr) slot = _PyObject_GetDictPtr(object);
+    if (dict != nullptr && slot == nullptr) slot = &nowhere;
+    owners_.push_back({object, Py_TYPE(object), slot, dict});
   }
 
-  nb::tuple owned_;             // for the collector of cycles: a model's objects may lead back here
-  std::vector<Entry> entries_;  // what it holds, side by side
+  static bool Same(const Other& other) {
+    if (PyTuple_Check(other.holder)) return SameAttributes(other.owner, other.holder, other.saved);
+    return PyList_Check(other.holder) ? SameList(other.holder, other.saved) : SameSet(other.holder, other.saved);
+  }
+
+  nb::tuple owned_;  // for the collector of cycles: a model's objects may lead back here
+  std::vector<Owner> owners_;
+  std::vector<Dict> dicts_;
+  std::vector<Other> others_;
 };
 
 int Traverse(PyObject* self, visitproc visit, void* arg) {
@@ -155,7 +174,7 @@ bool SameWords(const nb::bytes& addresses, const nb::bytes& words) {
   const size_t count = words.size() / sizeof(uint32_t);
   if (addresses.size() != count * sizeof(uint64_t)) throw nb::value_error("expected an address for each word");
   for (size_t i = 0; i < count; ++i) {
-    if (*reinterpret_cast<const volatile uint32_t*>(at[i]) != saved[i]) return false;
+    if (*std::bit_cast<const volatile uint32_t*>(at[i]) != saved[i]) return false;
   }
   return true;
 }

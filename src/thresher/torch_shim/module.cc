@@ -9,6 +9,7 @@
 #include "thresher/torch_shim/engine.h"
 #include "thresher/torch_shim/registration.h"
 #include "thresher/torch_shim/summary.h"
+#include "thresher/torch_shim/tensor_watch.h"
 #include "thresher/torch_shim/tensors.h"
 
 namespace {
@@ -63,6 +64,8 @@ PyMethodDef kMethods[] = {
     {"same_states", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(SameStates)), METH_FASTCALL,
      "Whether tensors are in the states that bytes name."},
     {"empty", Empty, METH_O, "New tensors of the types, sizes and devices that places name, and their own places."},
+    {"ready", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Ready)), METH_FASTCALL,
+     "What empty() gives, and the places of tensors; None where memory does not hold what one of these shows."},
     {"forms", Forms, METH_O, "What tells captures for arguments apart, as bytes; None where bytes cannot say it."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -78,4 +81,13 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
 
 }  // namespace
 
-PyMODINIT_FUNC THRESHER_TORCH_SHIM_INIT() { return PyModule_Create(&kModule); }
+PyMODINIT_FUNC THRESHER_TORCH_SHIM_INIT() {
+  PyObject* const module = PyModule_Create(&kModule);
+  if (module == nullptr) return nullptr;
+  PyObject* const watch = MakeTensorWatchType();
+  const bool added = watch != nullptr && PyModule_AddObjectRef(module, "TensorWatch", watch) == 0;
+  Py_XDECREF(watch);
+  if (added) return module;
+  Py_DECREF(module);
+  return nullptr;
+}

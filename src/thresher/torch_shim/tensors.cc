@@ -1,4 +1,3 @@
-#define PY_SSIZE_T_CLEAN
 #include "thresher/torch_shim/tensors.h"
 
 #include <ATen/Context.h>
@@ -16,13 +15,10 @@
 #include <exception>
 #include <vector>
 
+#include "thresher/torch_shim/tensor_words.h"
+
 namespace thresher::torch_shim {
 namespace {
-
-constexpr int kRankMask = 0xFF;
-constexpr int kDeviceShift = 9;  // 0: the CPU, else 1 more than the number of the CUDA device
-constexpr int64_t kDeviceMask = 0x7F;
-constexpr int kTypeShift = 16;
 
 // A class of torch; never given back: modules of PyTorch are not unloaded.
 PyTypeObject* ClassOf(const char* name) {
@@ -31,12 +27,6 @@ PyTypeObject* ClassOf(const char* name) {
   PyObject* found = PyObject_GetAttrString(torch, name);
   Py_DECREF(torch);
   return reinterpret_cast<PyTypeObject*>(found);
-}
-
-PyTypeObject* TensorType() {
-  static PyTypeObject* type = nullptr;
-  if (type == nullptr) type = ClassOf("Tensor");
-  return type;
 }
 
 PyObject* ToBytes(const std::vector<int64_t>& words) {
@@ -80,23 +70,20 @@ class Compared {
 
 template <class Sink>
 void AddForm(Sink& sink, const c10::TensorImpl& tensor) {
-  const c10::Device device = tensor.device();
-  sink(static_cast<int64_t>(c10::typeMetaToScalarType(tensor.dtype())) << kTypeShift |
-       static_cast<int64_t>(device.is_cuda() ? device.index() + 1 : 0) << kDeviceShift |
-       static_cast<int64_t>(tensor.requires_grad()) << 8 | tensor.dim());
+  sink(FormOf(tensor));
   sink(tensor.sizes());
   sink(tensor.strides());
 }
 
 template <class Sink>
 void AddPlace(Sink& sink, const c10::TensorImpl& tensor) {
-  sink(reinterpret_cast<intptr_t>(tensor.data()));
+  sink(AddressOf(tensor));
   AddForm(sink, tensor);
 }
 
 template <class Sink>
 void AddState(Sink& sink, c10::TensorImpl& tensor) {
-  sink(tensor.is_inference() ? -1 : static_cast<int64_t>(tensor.version_counter().current_version()));
+  sink(ChangesOf(tensor));
   AddPlace(sink, tensor);
 }
 
@@ -149,36 +136,76 @@ bool ForEach(PyObject* tensors, Sink& sink, Add add) {
   return true;
 }
 
-// A list of `count` tensors and their places; both null where that fails.
-PyObject* EmptyLike(std::vector<int64_t> words, Py_ssize_t count) {
-  PyObject* tensors = PyList_New(count);
-  if (tensors == nullptr) return nullptr;
-  int64_t* place = words.data();
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    const auto rank = static_cast<size_t>(place[1] & kRankMask);
-    const int64_t number = place[1] >> kDeviceShift & kDeviceMask;
-    const c10::Device device =
-        number == 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(number - 1));
-    const at::Tensor made =
-        at::empty(c10::IntArrayRef(place + 2, rank),
-                  at::TensorOptions(static_cast<c10::ScalarType>(place[1] >> kTypeShift)).device(device));
-    place[0] = reinterpret_cast<intptr_t>(made.data_ptr());
-    PyObject* tensor = THPVariable_Wrap(made);
-    if (tensor == nullptr) {
-      Py_DECREF(tensors);
-      return nullptr;
+// New tensors of the types, sizes and devices of places.
+class Made {
+ public:
+  Made() = default;
+  ~Made() { Py_XDECREF(tensors_); }
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+
+  // False with an exception set where that fails.
+  bool Like(PyObject* places) {
+    if (!PyBytes_Check(places)) {
+      PyErr_SetString(PyExc_TypeError, "expected the places of tensors");
+      return false;
     }
-    PyList_SET_ITEM(tensors, i, tensor);
-    place += 2 + 2 * rank;
+    words_.resize(static_cast<size_t>(PyBytes_GET_SIZE(places)) / sizeof(int64_t));
+    std::memcpy(words_.data(), PyBytes_AS_STRING(places), words_.size() * sizeof(int64_t));
+    Py_ssize_t count = 0;
+    for (size_t i = 0; i < words_.size(); ++count) {
+      const size_t left = words_.size() - i;
+      const size_t needed = left < 2 ? 3 : 2 + 2 * RankAt(i);
+      if (needed > left) {
+        PyErr_SetString(PyExc_ValueError, "expected the places of tensors, got bytes that end too early");
+        return false;
+      }
+      i += needed;
+    }
+    try {
+      return Make(count);
+    } catch (const std::exception& error) {
+      if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
+      return false;
+    }
   }
-  PyObject* places = ToBytes(words);
-  PyObject* result = places == nullptr ? nullptr : PyTuple_Pack(2, tensors, places);
-  Py_XDECREF(places);
-  Py_DECREF(tensors);
-  return result;
-}
+  PyObject* tensors() const { return tensors_; }
+  const std::vector<int64_t>& places() const { return words_; }
+
+ private:
+  size_t RankAt(size_t place) const { return static_cast<size_t>(words_[place + 1] & kRankMask); }
+
+  bool Make(Py_ssize_t count) {
+    tensors_ = PyList_New(count);
+    if (tensors_ == nullptr) return false;
+    size_t at = 0;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      const int64_t form = words_[at + 1], number = form >> kDeviceShift & kDeviceMask;
+      const c10::Device device =
+          number == 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(number - 1));
+      const at::Tensor made =
+          at::empty(c10::IntArrayRef(words_.data() + at + 2, RankAt(at)),
+                    at::TensorOptions(static_cast<c10::ScalarType>(form >> kTypeShift)).device(device));
+      words_[at] = reinterpret_cast<intptr_t>(made.data_ptr());
+      PyObject* const tensor = THPVariable_Wrap(made);
+      if (tensor == nullptr) return false;
+      PyList_SET_ITEM(tensors_, i, tensor);
+      at += 2 + 2 * RankAt(at);
+    }
+    return true;
+  }
+
+  std::vector<int64_t> words_;
+  PyObject* tensors_ = nullptr;
+};
 
 }  // namespace
+
+PyTypeObject* TensorType() {
+  static PyTypeObject* type = nullptr;
+  if (type == nullptr) type = ClassOf("Tensor");
+  return type;
+}
 
 PyObject* Places(PyObject*, PyObject* tensors) {
   Written words(PyList_Check(tensors) ? static_cast<size_t>(PyList_GET_SIZE(tensors)) * 8 : 0);
@@ -201,28 +228,35 @@ PyObject* SameStates(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* Empty(PyObject*, PyObject* places) {
-  if (!PyBytes_Check(places)) {
-    PyErr_SetString(PyExc_TypeError, "expected the places of tensors");
+  Made made;
+  if (!made.Like(places)) return nullptr;
+  PyObject* const own = ToBytes(made.places());
+  PyObject* const result = own == nullptr ? nullptr : PyTuple_Pack(2, made.tensors(), own);
+  Py_XDECREF(own);
+  return result;
+}
+
+PyObject* Ready(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 3) {
+    PyErr_SetString(PyExc_TypeError, "expected a list of tensors, places, and whether gaps are refused");
     return nullptr;
   }
-  std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(places)) / sizeof(int64_t));
-  std::memcpy(words.data(), PyBytes_AS_STRING(places), words.size() * sizeof(int64_t));
-  Py_ssize_t count = 0;
-  for (size_t i = 0; i < words.size(); ++count) {
-    const size_t left = words.size() - i;
-    const size_t needed = left < 2 ? 3 : 2 + 2 * static_cast<size_t>(words[i + 1] & kRankMask);
-    if (needed > left) {
-      PyErr_SetString(PyExc_ValueError, "expected the places of tensors, got bytes that end too early");
-      return nullptr;
-    }
-    i += needed;
-  }
-  try {
-    return EmptyLike(std::move(words), count);
-  } catch (const std::exception& error) {
-    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
-    return nullptr;
-  }
+  const bool refuses_gaps = args[2] == Py_True;
+  bool plain = true;
+  Written words(PyList_Check(args[0]) ? static_cast<size_t>(PyList_GET_SIZE(args[0])) * 8 : 0);
+  const auto add = [&](Written& sink, const c10::TensorImpl& tensor) {
+    plain = plain && !tensor.key_set().has(c10::DispatchKey::Negative) && (!refuses_gaps || tensor.is_contiguous());
+    AddPlace(sink, tensor);
+  };
+  if (!ForEach(args[0], words, add)) return nullptr;
+  if (!plain) Py_RETURN_NONE;
+  Made made;
+  if (!made.Like(args[1])) return nullptr;
+  PyObject *const own = ToBytes(made.places()), *const given = ToBytes(words.words());
+  PyObject* const result = own == nullptr || given == nullptr ? nullptr : PyTuple_Pack(3, made.tensors(), own, given);
+  Py_XDECREF(own);
+  Py_XDECREF(given);
+  return result;
 }
 
 PyObject* Forms(PyObject*, PyObject* values) {

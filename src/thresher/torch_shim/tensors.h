@@ -19,6 +19,10 @@ PyObject* SameStates(PyObject* module, PyObject* const* args, Py_ssize_t count);
 // New row-major tensors of the types, sizes and devices that these places have; and their own places.
 PyObject* Empty(PyObject* module, PyObject* places);
 
+// (a list of tensors, places, whether gaps are refused): what Empty gives of the places, and the places of the tensors;
+// None (the object) where memory does not hold what one of these shows, or one has gaps that are refused.
+PyObject* Ready(PyObject* module, PyObject* const* args, Py_ssize_t count);
+
 // What tells captures for two calls apart: the settings of PyTorch; of tensors everything but where they lie and what
 // they hold, and which of them are the same one; of None that it is. None (the object) where the list holds anything
 // else, or tensors of a class, layout or device of their own, or where a mode stands between the program and PyTorch's

@@ -1,0 +1,179 @@
+#include "thresher/torch_shim/tensor_watch.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "thresher/torch_shim/tensor_words.h"
+
+namespace thresher::torch_shim {
+namespace {
+
+struct Watched {
+  std::vector<PyObject*> tensors;  // of the object's lists; the first ones are counted
+  size_t counted = 0;
+  std::vector<int64_t> words;  // what they were, one after the other
+  std::vector<const volatile uint32_t*> addresses;
+  std::vector<uint32_t> samples;
+};
+
+struct TensorWatch {
+  PyObject_HEAD PyObject* held;  // the tensors, for the collector of cycles; null once it was here
+  Watched* watched;
+};
+
+TensorWatch* Of(PyObject* self) { return reinterpret_cast<TensorWatch*>(self); }
+
+// Moves `next` behind the words of the tensor where they are these.
+bool IsAsItWas(c10::TensorImpl& tensor, bool counted, const int64_t*& next) {
+  if (counted && *next++ != ChangesOf(tensor)) return false;
+  if (*next++ != AddressOf(tensor)) return false;
+  const int64_t form = *next++;
+  if (form != FormOf(tensor)) return false;
+  const auto rank = static_cast<size_t>(form & kRankMask);
+  const c10::IntArrayRef sizes = tensor.sizes(), strides = tensor.strides();
+  for (size_t d = 0; d < rank; ++d) {
+    if (next[d] != sizes[d] || next[rank + d] != strides[d]) return false;
+  }
+  next += 2 * rank;
+  return true;
+}
+
+bool IsAsItWas(const Watched& watched) {
+  const int64_t* next = watched.words.data();
+  for (size_t i = 0; i < watched.tensors.size(); ++i) {
+    c10::TensorImpl& tensor = *THPVariable_Unpack(watched.tensors[i]).unsafeGetTensorImpl();
+    if (!IsAsItWas(tensor, i < watched.counted, next)) return false;
+  }
+  for (size_t i = 0; i < watched.samples.size(); ++i) {
+    if (*watched.addresses[i] != watched.samples[i]) return false;
+  }
+  return true;
+}
+
+// The words of `bytes` behind those of `watched`. False with an exception set where they are not those of `count`
+// tensors.
+bool AddWords(PyObject* bytes, size_t count, bool counted, Watched& watched) {
+  std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(bytes)) / sizeof(int64_t));
+  std::memcpy(words.data(), PyBytes_AS_STRING(bytes), words.size() * sizeof(int64_t));
+  size_t at = 0;
+  for (size_t i = 0; i < count && at <= words.size(); ++i) {
+    const size_t form = at + (counted ? 2 : 1);
+    at = form < words.size() ? form + 1 + 2 * static_cast<size_t>(words[form] & kRankMask) : words.size() + 1;
+  }
+  if (at != words.size()) {
+    PyErr_SetString(PyExc_ValueError, "expected the words of each of the tensors, got those of others");
+    return false;
+  }
+  watched.words.insert(watched.words.end(), words.begin(), words.end());
+  return true;
+}
+
+bool AddTensors(PyObject* held, PyObject* list, Watched& watched) {
+  PyTypeObject* const type = TensorType();
+  if (type == nullptr) return false;
+  for (Py_ssize_t i = 0, count = PyList_GET_SIZE(list); i < count; ++i) {
+    PyObject* const tensor = PyList_GET_ITEM(list, i);
+    if (!PyObject_TypeCheck(tensor, type)) {
+      PyErr_SetString(PyExc_TypeError, "expected a list of tensors");
+      return false;
+    }
+    if (PyList_Append(held, tensor) < 0) return false;
+    watched.tensors.push_back(tensor);
+  }
+  return true;
+}
+
+bool AddSamples(PyObject* addresses, PyObject* words, Watched& watched) {
+  const size_t count = static_cast<size_t>(PyBytes_GET_SIZE(words)) / sizeof(uint32_t);
+  if (static_cast<size_t>(PyBytes_GET_SIZE(addresses)) != count * sizeof(uint64_t)) {
+    PyErr_SetString(PyExc_ValueError, "expected an address for each word");
+    return false;
+  }
+  watched.addresses.resize(count);
+  watched.samples.resize(count);
+  std::memcpy(static_cast<void*>(watched.addresses.data()), PyBytes_AS_STRING(addresses), count * sizeof(uint64_t));
+  std::memcpy(watched.samples.data(), PyBytes_AS_STRING(words), count * sizeof(uint32_t));
+  return true;
+}
+
+PyObject* New(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *tensors = nullptr, *states = nullptr, *others = nullptr, *places = nullptr, *addresses = nullptr,
+           *words = nullptr;
+  if (!PyArg_ParseTuple(args, "O!SO!SSS", &PyList_Type, &tensors, &states, &PyList_Type, &others, &places, &addresses,
+                        &words)) {
+    return nullptr;
+  }
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  try {
+    auto watched = std::make_unique<Watched>();
+    Of(self)->held = PyList_New(0);
+    const auto first = static_cast<size_t>(PyList_GET_SIZE(tensors)),
+               rest = static_cast<size_t>(PyList_GET_SIZE(others));
+    if (Of(self)->held != nullptr && AddTensors(Of(self)->held, tensors, *watched) &&
+        AddTensors(Of(self)->held, others, *watched) && AddWords(states, first, true, *watched) &&
+        AddWords(places, rest, false, *watched) && AddSamples(addresses, words, *watched)) {
+      watched->counted = first;
+      Of(self)->watched = watched.release();
+      return self;
+    }
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  Py_DECREF(self);
+  return nullptr;
+}
+
+PyObject* Unchanged(PyObject* self, PyObject*) {
+  const TensorWatch& watch = *Of(self);
+  try {
+    return PyBool_FromLong(watch.held != nullptr && IsAsItWas(*watch.watched));
+  } catch (const std::exception& error) {  // one has no memory any more, say
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}
+
+int Traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(Of(self)->held);
+  return 0;
+}
+
+int Clear(PyObject* self) {
+  Py_CLEAR(Of(self)->held);
+  return 0;
+}
+
+void Dealloc(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  Clear(self);
+  delete Of(self)->watched;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyMethodDef kMethods[] = {{"unchanged", Unchanged, METH_NOARGS, "Whether all is as it was."},
+                          {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Tensors and what they were at one moment.")},
+                        {Py_tp_new, reinterpret_cast<void*>(&New)},
+                        {Py_tp_dealloc, reinterpret_cast<void*>(&Dealloc)},
+                        {Py_tp_traverse, reinterpret_cast<void*>(&Traverse)},
+                        {Py_tp_clear, reinterpret_cast<void*>(&Clear)},
+                        {Py_tp_methods, kMethods},
+                        {0, nullptr}};
+
+PyType_Spec kSpec = {"thresher.TensorWatch", sizeof(TensorWatch), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, kSlots};
+
+}  // namespace
+
+PyObject* MakeTensorWatchType() { return PyType_FromSpec(&kSpec); }
+
+}  // namespace thresher::torch_shim
