@@ -222,9 +222,12 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
         WidenPanel<Panel>(block_b, tile.k, widened);
         tile.b = widened;
       }
+      // Tiles that are finished at once take turns in one call.
+      const bool at_once = first && last && !in_c && !by_tile && ending.in_tile();
       size_t row = block_begin;
-      for (size_t t = 0; t < tiles.count; ++t) {
+      for (size_t t = 0; t < tiles.count; t += tile.tiles) {
         const size_t height = tiles.Height(t);
+        tile.tiles = at_once ? tiles.Alike(t) : 1;
         const TileResult to = ResultAt(args, row, column, height, columns);
         // A tile that is finished at once always uses the strip's beginning, to stay in L1.
         float* wait = in_c ? to.c : strip + (k_blocks == 1 ? 0 : (row - block_begin) * width);
@@ -261,7 +264,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
           ending.finish()(
               ending.Rest(to, sums, bias, kHasColumnScale<Panel> ? panel_b + StoredBytes<Panel>(k) : nullptr));
         }
-        row += height;
+        row += tile.tiles * height;
       }
     };
 

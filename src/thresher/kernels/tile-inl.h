@@ -90,7 +90,8 @@ inline constexpr bool kWritesFloats = false;
 struct Fetch {
   const uint8_t* from = nullptr;
   size_t lines = 0;
-  bool into_l1 = false;  // else into L2
+  bool into_l1 = false;          // else into L2
+  const uint8_t* end = nullptr;  // of several tiles: what lies from here on is not fetched
 };
 
 // Between which results are kept, by an activation that does nothing else.
@@ -143,7 +144,8 @@ class ResultLines {
   size_t out_ld_, residual_ld_;
 };
 
-// What a tile computes: out = init + a * b, ended as TileEnd says.
+// What a tile computes: out = init + a * b, ended as TileEnd says. Several tiles follow one another: each has the rows
+// behind those of the one before.
 struct TileArgs : TileEnd {
   const float* a;  // rows lda apart
   size_t lda;
@@ -153,6 +155,15 @@ struct TileArgs : TileEnd {
   size_t init_ld;
   Fetch fetch;
   float* floats = nullptr;  // if kWritesFloats: where, as a FloatPanel
+  size_t tiles = 1;         // a call for each would take some steps of k more
+
+  // Moves on to the tile behind this one of `rows` rows.
+  HWY_INLINE void NextTile(size_t rows) {
+    a += rows * lda;
+    if (init != nullptr) init += rows * init_ld;
+    out = static_cast<float*>(out) + rows * out_ld;
+    if (residual != nullptr) residual += rows * residual_ld;
+  }
 };
 
 // The end of a tile of kRows rows and kVectors vectors of sums in float.
@@ -228,26 +239,30 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
 // alone is too small, and reads the panel as S streams, because one stream does not use all of a core's memory
 // bandwidth. A tile of one vector is for a last panel whose columns fill no more: it leaves the other vector alone.
 template <class Panel, int kRows, int S, int kVectors = kPanelVectors>
-HWY_NOINLINE void RunTile(const TileArgs& args) {
+HWY_NOINLINE void RunTile(const TileArgs& given) {
   static_assert(kRows * S <= 14 && kVectors <= kPanelVectors);
   static_assert(!kWritesFloats<Panel> || (S == 1 && kVectors == kPanelVectors));
   const TileTag d;
   using V = hn::Vec<TileTag>;
   const size_t lanes = hn::Lanes(d);
-  const size_t lda = args.lda;
-  const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
-  float* HWY_RESTRICT floats = args.floats;
-  const Fetch fetch = args.fetch;
-  const uint8_t* fetched = fetch.from;
-  // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
-  const float* HWY_RESTRICT a0 = args.a;
-  const float* HWY_RESTRICT a1 = a0 + 3 * lda;
-  const float* HWY_RESTRICT a2 = a1 + 3 * lda;
-  const float* HWY_RESTRICT a3 = a2 + 3 * lda;
-  const float* HWY_RESTRICT a4 = a3 + 3 * lda;
-  // Elements and bytes from one run to the next; what is left over after the last one comes at the end.
-  const size_t run = S > 1 ? args.k / S / 4 * 4 : args.k;
-  const size_t run_bytes = S > 1 ? Panel::Bytes(run) : 0;
+  TileArgs args = given;
+  const uint8_t* fetched = args.fetch.from;
+  for (size_t tile = 0; tile < given.tiles; ++tile) {
+    // Left to itself, the compiler works out before the first tile what every tile needs, and keeps it on the stack.
+    __asm__("" : "+m"(args));
+    const size_t lda = args.lda;
+    const Fetch fetch = args.fetch;
+    const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
+    float* HWY_RESTRICT floats = args.floats;
+    // Three rows a pointer: base, base + lda and base + 2 * lda are one addressing mode each.
+    const float* HWY_RESTRICT a0 = args.a;
+    const float* HWY_RESTRICT a1 = a0 + 3 * lda;
+    const float* HWY_RESTRICT a2 = a1 + 3 * lda;
+    const float* HWY_RESTRICT a3 = a2 + 3 * lda;
+    const float* HWY_RESTRICT a4 = a3 + 3 * lda;
+    // Elements and bytes from one run to the next; what is left over after the last one comes at the end.
+    const size_t run = S > 1 ? args.k / S / 4 * 4 : args.k;
+    const size_t run_bytes = S > 1 ? Panel::Bytes(run) : 0;
 
 #define THRESHER_TILE_DECLARE(i)                                                                \
   V c##i##a = hn::Zero(d);                                                                      \
@@ -258,9 +273,9 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
       if constexpr (kVectors > 1) c##i##b = hn::LoadU(d, args.init + i * args.init_ld + lanes); \
     }                                                                                           \
   }
-  THRESHER_TILE_ROWS(THRESHER_TILE_DECLARE)
+    THRESHER_TILE_ROWS(THRESHER_TILE_DECLARE)
 
-  // Accumulator i belongs to row i % kRows and to run i / kRows.
+    // Accumulator i belongs to row i % kRows and to run i / kRows.
 #define THRESHER_TILE_STEP(i)                                                                                       \
   if constexpr (i < kRows * S) {                                                                                    \
     constexpr int r = i % kRows;                                                                                    \
@@ -295,64 +310,67 @@ HWY_NOINLINE void RunTile(const TileArgs& args) {
     if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, b0b, c##i##b);          \
   }
 
-  ResultLines result(args, kRows, args.k / S / 4);
-  size_t k = run;
-  for (; k >= 4; k -= 4) {
-    result.Turn();
-    for (size_t s = 0; s < S; ++s) FetchLines(fetch, fetched + s * run_bytes);
-    THRESHER_TILE_K(0)
-    THRESHER_TILE_K(1)
-    THRESHER_TILE_K(2)
-    THRESHER_TILE_K(3)
-    a0 += 4;
-    a1 += 4;
-    a2 += 4;
-    a3 += 4;
-    a4 += 4;
-    b += Panel::Bytes(4);
-    if constexpr (kWritesFloats<Panel>) floats += size_t{4} * kPanelVectors * lanes;
-    fetched += 64 * fetch.lines;
-  }
-  if constexpr (S > 1) {
-    a0 += (S - 1) * run;
-    a1 += (S - 1) * run;
-    a2 += (S - 1) * run;
-    b += (S - 1) * run_bytes;
-    k = args.k - S * run;
-  }
-  for (size_t j = 0; j < k; ++j) {
-    const V b0a = Panel::Load(d, b, j, 0);
-    const V b0b = kVectors > 1 ? Panel::Load(d, b, j, 1) : b0a;
-    if constexpr (kWritesFloats<Panel>) {
-      hn::Store(b0a, d, floats + j * kPanelVectors * lanes);
-      hn::Store(b0b, d, floats + (j * kPanelVectors + 1) * lanes);
+    ResultLines result(args, kRows, args.k / S / 4);
+    size_t k = run;
+    for (; k >= 4; k -= 4) {
+      result.Turn();
+      for (size_t s = 0; s < S; ++s) FetchLines(fetch, fetched + s * run_bytes);
+      THRESHER_TILE_K(0)
+      THRESHER_TILE_K(1)
+      THRESHER_TILE_K(2)
+      THRESHER_TILE_K(3)
+      a0 += 4;
+      a1 += 4;
+      a2 += 4;
+      a3 += 4;
+      a4 += 4;
+      b += Panel::Bytes(4);
+      if constexpr (kWritesFloats<Panel>) floats += size_t{4} * kPanelVectors * lanes;
+      fetched += 64 * fetch.lines;
     }
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
-    ++a0, ++a1, ++a2, ++a3, ++a4;
-  }
+    if constexpr (S > 1) {
+      a0 += (S - 1) * run;
+      a1 += (S - 1) * run;
+      a2 += (S - 1) * run;
+      b += (S - 1) * run_bytes;
+      k = args.k - S * run;
+    }
+    for (size_t j = 0; j < k; ++j) {
+      const V b0a = Panel::Load(d, b, j, 0);
+      const V b0b = kVectors > 1 ? Panel::Load(d, b, j, 1) : b0a;
+      if constexpr (kWritesFloats<Panel>) {
+        hn::Store(b0a, d, floats + j * kPanelVectors * lanes);
+        hn::Store(b0b, d, floats + (j * kPanelVectors + 1) * lanes);
+      }
+      THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
+      ++a0, ++a1, ++a2, ++a3, ++a4;
+    }
 #undef THRESHER_TILE_K
 
-  // The sums of the other sets join those of set 0. Only rows below 3 are ever split.
-  if constexpr (kRows == 1 && S == 4) {
-    c0a = hn::Add(hn::Add(c0a, c1a), hn::Add(c2a, c3a));
-    c0b = hn::Add(hn::Add(c0b, c1b), hn::Add(c2b, c3b));
-  } else if constexpr (kRows == 2 && S == 2) {
-    c0a = hn::Add(c0a, c2a);
-    c0b = hn::Add(c0b, c2b);
-    c1a = hn::Add(c1a, c3a);
-    c1b = hn::Add(c1b, c3b);
-  } else if constexpr (kRows == 3 && S == 2) {
-    c0a = hn::Add(c0a, c3a);
-    c0b = hn::Add(c0b, c3b);
-    c1a = hn::Add(c1a, c4a);
-    c1b = hn::Add(c1b, c4b);
-    c2a = hn::Add(c2a, c5a);
-    c2b = hn::Add(c2b, c5b);
-  } else {
-    static_assert(S == 1);
-  }
+    // The sums of the other sets join those of set 0. Only rows below 3 are ever split.
+    if constexpr (kRows == 1 && S == 4) {
+      c0a = hn::Add(hn::Add(c0a, c1a), hn::Add(c2a, c3a));
+      c0b = hn::Add(hn::Add(c0b, c1b), hn::Add(c2b, c3b));
+    } else if constexpr (kRows == 2 && S == 2) {
+      c0a = hn::Add(c0a, c2a);
+      c0b = hn::Add(c0b, c2b);
+      c1a = hn::Add(c1a, c3a);
+      c1b = hn::Add(c1b, c3b);
+    } else if constexpr (kRows == 3 && S == 2) {
+      c0a = hn::Add(c0a, c3a);
+      c0b = hn::Add(c0b, c3b);
+      c1a = hn::Add(c1a, c4a);
+      c1b = hn::Add(c1b, c4b);
+      c2a = hn::Add(c2a, c5a);
+      c2b = hn::Add(c2b, c5b);
+    } else {
+      static_assert(S == 1);
+    }
 
-  THRESHER_TILE_END(args)
+    THRESHER_TILE_END(args)
+    if (fetched >= args.fetch.end) fetched = static_cast<const uint8_t*>(args.b);
+    args.NextTile(kRows);
+  }
 }
 
 using TileFunction = void (*)(const TileArgs&);
@@ -404,6 +422,8 @@ struct RowTiles {
   explicit RowTiles(size_t rows, size_t most = static_cast<size_t>(kTileRows))
       : count((rows + most - 1) / most), height(count == 0 ? 0 : rows / count), taller(rows - height * count) {}
   size_t Height(size_t tile) const { return tile < taller ? height + 1 : height; }
+  // The tiles from this one on that are as high.
+  size_t Alike(size_t tile) const { return (tile < taller ? taller : count) - tile; }
   size_t count;
   size_t height;
   size_t taller;  // the first so many tiles have one row more
@@ -417,7 +437,7 @@ HWY_INLINE Fetch FetchShare(const RowTiles& tiles, size_t tile, const uint8_t* b
   const size_t count = std::max<size_t>(tiles.count, 1);
   const size_t lines = std::max<size_t>((read + count - 1) / count, 1);
   const size_t done = tile * turns * lines * 64;
-  return {done < bytes ? next + done : block, lines, MayFetchIntoL1(tiles.Height(tile))};
+  return {done < bytes ? next + done : block, lines, MayFetchIntoL1(tiles.Height(tile)), next + bytes};
 }
 
 // What a tile fetches that is the only one to read its block, as it is stored: what it will read a little later. Where

@@ -185,12 +185,13 @@ class WinogradProduct {
         float* const sums = SumsAt(panel - panel_begin) + e * sum_element_;
         tile.b = b;
         size_t done = 0;
-        for (size_t i = 0; i < rows.count; ++i) {
+        for (size_t i = 0; i < rows.count; i += tile.tiles) {
           tile.a = scratch_ + e * t_.element + done * t_.row;
           static_cast<TileEnd&>(tile) = {sums + done * PanelWidth(), PanelWidth(), nullptr, 0};
           tile.fetch = FetchShare(rows, i, b, bytes, turns, next);
+          tile.tiles = rows.Alike(i);
           TileForRows(rows.Height(i))(tile);
-          done += rows.Height(i);
+          done += tile.tiles * rows.Height(i);
         }
       }
     }

@@ -118,6 +118,26 @@ TEST(GemmTest, RowBlocks) {
   }
 }
 
+// Tiles of two heights, each several times, that are finished at once: in one call each.
+TEST(GemmTest, SeveralTilesInOneCall) {
+  for (const int64_t m : {27, 83, 145}) {
+    for (const int64_t n : {8, 37, 64}) {
+      for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
+        for (const bool residual_first : {false, true}) {
+          Check({.m = m,
+                 .n = n,
+                 .k = 16,
+                 .bias = residual_first,
+                 .residual = residual,
+                 .activation = n == 64 ? Activation::kNone : Activation::kRelu6,
+                 .residual_first = residual_first,
+                 .extra = n == 8 ? 3 : 0});
+        }
+      }
+    }
+  }
+}
+
 // Rows that lie a multiple of 4 KiB apart, and rows of which L2 holds too few, are gathered where there are several
 // panels, of which the last may have columns beyond n.
 TEST(GemmTest, GatheredRows) {
