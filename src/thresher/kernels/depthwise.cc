@@ -52,7 +52,8 @@ struct Meeting {
 enum class Lanes : uint8_t {
   kOwn,       // each its own: one channel a group
   kPermuted,  // whole groups, whose inputs fill no more than a vector
-  kFours,     // the same of four inputs and as many outputs
+  kTwos,      // the same of two inputs and as many outputs
+  kFours,     // of four
   kEights,    // of eight
   kShared,    // all the same: a vector is a part of a group
   kGathered,  // anything else
@@ -82,13 +83,18 @@ struct SumsArgs {
 };
 
 // Inputs of a group that are known when this is compiled, or 0: then a vector of x is loaded once for all of them.
-constexpr size_t KnownInputs(Lanes lanes) { return lanes == Lanes::kFours ? 4 : lanes == Lanes::kEights ? 8 : 0; }
+constexpr size_t KnownInputs(Lanes lanes) {
+  return lanes == Lanes::kTwos ? 2 : lanes == Lanes::kFours ? 4 : lanes == Lanes::kEights ? 8 : 0;
+}
 
 // Of a vector of the inputs of groups: the input of each lane's group that a term is.
 template <Lanes kLanes, int kTerm, class Indices>
 HWY_INLINE V InputOfGroup(V inputs, Indices at) {
-  if constexpr (kLanes == Lanes::kFours) {
-    return hn::Broadcast<kTerm % 4>(inputs);  // within 128 bits, which is sooner there than a permutation
+  // Within 128 bits, lanes are sooner there than by a permutation of all.
+  if constexpr (kLanes == Lanes::kTwos) {
+    return kTerm % 2 == 0 ? hn::DupEven(inputs) : hn::DupOdd(inputs);
+  } else if constexpr (kLanes == Lanes::kFours) {
+    return hn::Broadcast<kTerm % 4>(inputs);
   } else {
     return hn::TableLookupLanes(inputs, at);
   }
@@ -339,9 +345,11 @@ SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole, Columns columns) {
       return whole ? SumsAt<Lanes::kOwn, true>(sums, all) : SumsAt<Lanes::kOwn, false>(sums, all);
     case Lanes::kPermuted:
       return whole ? SumsAt<Lanes::kPermuted, true>(sums, all) : SumsAt<Lanes::kPermuted, false>(sums, all);
+    case Lanes::kTwos:
     case Lanes::kFours:
     case Lanes::kEights:
       if (!whole) return SumsAt<Lanes::kPermuted, false>(sums, all);
+      if (lanes == Lanes::kTwos) return SumsAt<Lanes::kTwos, true>(sums, all);
       return lanes == Lanes::kFours ? SumsAt<Lanes::kFours, true>(sums, all) : SumsAt<Lanes::kEights, true>(sums, all);
     case Lanes::kShared:
       return SumsAt<Lanes::kShared, true>(sums, all);
@@ -357,6 +365,7 @@ Lanes LanesOf(const DepthwiseArgs& args) {
   if (args.group_outputs % lanes == 0) return Lanes::kShared;
   const bool fits = lanes % args.group_outputs == 0 && args.group_inputs <= args.group_outputs;
   if (fits && args.group_inputs == args.group_outputs) {
+    if (args.group_inputs == 2) return Lanes::kTwos;
     if (args.group_inputs == 4) return Lanes::kFours;
     if (args.group_inputs == 8) return Lanes::kEights;
   }
@@ -533,8 +542,7 @@ void RunPhase(const DepthwiseArgs& args, Range lines, const Phase& phase) {
               finish(to);
             };
             // Where a vector of inputs is not full, the next one's elements must not be read.
-            const bool full = kind == Lanes::kOwn || kind == Lanes::kShared || kind == Lanes::kFours ||
-                              kind == Lanes::kEights ||
+            const bool full = kind == Lanes::kOwn || kind == Lanes::kShared || KnownInputs(kind) > 0 ||
                               (kind == Lanes::kPermuted && args.group_inputs == args.group_outputs);
             const size_t whole = full ? channel + (end - channel) / lanes * lanes : channel;
             if (direct && whole > channel) {
