@@ -41,6 +41,15 @@ def borrow_openmp() -> bool:
     """Lets plans that the calling thread runs use OpenMP's threads, until give_back(); whether there are as many."""
 
 def give_back() -> None: ...
+def result_memory() -> tuple[int, int, int]:
+    """Addresses of functions that take memory for results and give it back, and from how many bytes on to use them."""
+
+def kept_results() -> dict[str, int]:
+    """What is kept for results now, how many results took such memory, and how many had that of an earlier one."""
+
+def forget_results() -> None:
+    """Frees the memory that is kept for results."""
+
 def usable_cores() -> int: ...
 def topology(root: str = "") -> dict[str, Any]:
     """The cores that this process may use and what they share; `root`: where /sys and /proc of another machine lie."""

@@ -298,8 +298,12 @@ def compilation_stats() -> CompilationStats:
 
 
 def clear_cache() -> None:
-    """Drops every plan and every packed weight; compiled models build them again at their next call."""
+    """Drops every plan, every packed weight and the memory kept for results.
+
+    Compiled models build them again at their next call.
+    """
     start_ns = _engine.profile_now_ns()
     RECORDER.clear()
+    _engine.forget_results()
     if _engine.profile_enabled():
         _engine.profile_event(number_of("thresherClearCache"), _engine.profile_site("plans"), start_ns)

@@ -137,3 +137,4 @@ with contextlib.suppress(library.ShimError):
         _shim.ready,
         _shim.forms,
     )
+    _shim.set_result_memory(*_engine.result_memory())

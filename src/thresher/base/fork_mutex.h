@@ -6,7 +6,7 @@
 namespace thresher {
 
 // In the order in which one thread may take several.
-enum class LockRank { kTraceControl, kWeights, kTuning, kSession, kProfiler, kCount };
+enum class LockRank { kTraceControl, kWeights, kTuning, kSession, kProfiler, kKeptMemory, kCount };
 
 // fork() waits until nobody holds any of these: what they guard is whole in the child. So they are held for no longer
 // than one can wait, nothing that needs the interpreter is done meanwhile, and no thread that holds one makes or

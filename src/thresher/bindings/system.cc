@@ -3,6 +3,7 @@
 #include "thresher/base/cpu.h"
 #include "thresher/base/env.h"
 #include "thresher/base/isa.h"
+#include "thresher/base/kept_memory.h"
 #include "thresher/base/precision.h"
 #include "thresher/base/thread_pool.h"
 #include "thresher/base/topology.h"
@@ -134,6 +135,32 @@ void BindSystem(nb::module_& m) {
   m.def("borrow_openmp", &ThreadPool::BorrowOpenMp,
         "Lets plans that the calling thread runs use OpenMP's threads, until give_back(); whether there are as many.");
   m.def("give_back", &ThreadPool::GiveBack);
+  m.def(
+      "result_memory",
+      [] {
+        static_cast<void>(KeptMemory::OfResults());
+        void* (*const take)(size_t) = [](size_t bytes) { return KeptMemory::OfResults().Take(bytes); };
+        void (*const give)(void*) = [](void* data) { KeptMemory::OfResults().Give(data); };
+        return nb::make_tuple(std::bit_cast<uintptr_t>(take), std::bit_cast<uintptr_t>(give), KeptMemory::kLeastBytes);
+      },
+      nb::sig("def result_memory() -> tuple[int, int, int]"),
+      "Addresses of functions that take memory for results and give it back, and from how many bytes on to use "
+      "them.");
+  m.def(
+      "kept_results",
+      [] {
+        const KeptMemory::Stats stats = KeptMemory::OfResults().stats();
+        nb::dict found;
+        found["bytes"] = stats.bytes;
+        found["blocks"] = stats.blocks;
+        found["taken"] = stats.taken;
+        found["again"] = stats.again;
+        return found;
+      },
+      nb::sig("def kept_results() -> dict[str, int]"),
+      "What is kept for results now, how many results took such memory, and how many had that of an earlier "
+      "one.");
+  m.def("forget_results", [] { KeptMemory::OfResults().Clear(); }, "Frees the memory that is kept for results.");
   m.def("usable_cores", nb::overload_cast<>(&UsableCores));
   m.def(
       "topology", &TopologyOf, nb::arg("root") = "", nb::sig("def topology(root: str = \"\") -> dict[str, Any]"),

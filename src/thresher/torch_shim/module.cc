@@ -8,6 +8,7 @@
 #include "thresher/torch_shim/collector.h"
 #include "thresher/torch_shim/engine.h"
 #include "thresher/torch_shim/registration.h"
+#include "thresher/torch_shim/results.h"
 #include "thresher/torch_shim/summary.h"
 #include "thresher/torch_shim/tensor_watch.h"
 #include "thresher/torch_shim/tensors.h"
@@ -67,6 +68,8 @@ PyMethodDef kMethods[] = {
     {"ready", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Ready)), METH_FASTCALL,
      "What empty() gives, and the places of tensors; None where memory does not hold what one of these shows."},
     {"forms", Forms, METH_O, "What tells captures for arguments apart, as bytes; None where bytes cannot say it."},
+    {"set_result_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(SetResultMemory)), METH_FASTCALL,
+     "Addresses of the engine's functions that take and give back memory, and from how many bytes on empty() uses it."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT,

@@ -1,20 +1,17 @@
 #include "thresher/torch_shim/tensors.h"
 
 #include <ATen/Context.h>
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/jit/frontend/tracer.h>
 
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <vector>
 
+#include "thresher/torch_shim/results.h"
 #include "thresher/torch_shim/tensor_words.h"
 
 namespace thresher::torch_shim {
@@ -94,11 +91,6 @@ bool IsOrdinary(const c10::TensorImpl& tensor) {
          !tensor.key_set().has_any(c10::DispatchKeySet(
              {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor})) &&
          !tensor.has_symbolic_sizes_strides();
-}
-
-bool IsInAMode() {
-  return c10::impl::TorchDispatchModeTLS::stack_len() > 0 || at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
-         torch::jit::tracer::isTracing();
 }
 
 // The settings that a capture depends on.
@@ -183,9 +175,8 @@ class Made {
       const int64_t form = words_[at + 1], number = form >> kDeviceShift & kDeviceMask;
       const c10::Device device =
           number == 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(number - 1));
-      const at::Tensor made =
-          at::empty(c10::IntArrayRef(words_.data() + at + 2, RankAt(at)),
-                    at::TensorOptions(static_cast<c10::ScalarType>(form >> kTypeShift)).device(device));
+      const at::Tensor made = NewResult(c10::IntArrayRef(words_.data() + at + 2, RankAt(at)),
+                                        static_cast<c10::ScalarType>(form >> kTypeShift), device);
       words_[at] = reinterpret_cast<intptr_t>(made.data_ptr());
       PyObject* const tensor = THPVariable_Wrap(made);
       if (tensor == nullptr) return false;
