@@ -14,6 +14,10 @@ namespace {
 
 enum LinearOperand : size_t { kX, kWeight, kBias, kResidual };
 
+// Of larger weights than of so many elements, products take so long that one more hardly counts, while the joined ones
+// take memory where a program holds its own as well.
+constexpr int64_t kMostElementsOfGate = int64_t{1} << 24;
+
 std::string ActivationOf(const Attrs& attrs) { return GetAttr<std::string>(attrs, "activation", "none"); }
 
 // Linears that become one product, by their positions among the nodes.
@@ -90,11 +94,12 @@ class Finder {
     return attrs;
   }
 
-  // Whether all that reads the linear is one element-wise operator, which reads another linear of the same x as well,
-  // and may as well compute the activation: both are steps of one loop then.
+  // Whether the linear's weights are few, and all that reads it is one element-wise operator, which reads another linear
+  // of the same x as well and may as well compute the activation: both are steps of one loop then.
   bool IsGate(const Node& node) const {
     const std::string activation = ActivationOf(node.attrs);
     const std::vector<const Node*>& users = users_[Index(node.outputs[0])];
+    if (NumElements(graph_.value(node.inputs[kWeight]).shape) > kMostElementsOfGate) return false;
     if (!HasTrait(activation, Trait::kFuses) || users.size() != 1 || !users[0]->op->Has(Trait::kFuses) ||
         graph_.value(users[0]->outputs[0]).shape != graph_.value(node.outputs[0]).shape) {
       return false;

@@ -131,6 +131,12 @@ TEST(ProjectionMerge, LeavesOtherActivationsWhereTheyAre) {
   Expect(head + both + "%y = mul(%a, %b)\nreturn %y, %b\n", "linear linear mul");
   // Smaller than what reads it, it would be a step of its own.
   Expect(head + "%b = linear(%x, %u) {activation = \"tanh\"}\n%y = mul(%a, %b)\n" + tail, "linear linear mul");
+  // Weights so large that their products take long.
+  Expect(
+      "input %x : f32[5, 4096]\nweight %w : f32[4097, 4096]\nweight %v : f32[4097, 4096]\n%a = linear(%x, %w) "
+      "{activation = \"silu\"}\n" +
+          both + "%y = mul(%a, %b)\n" + tail,
+      "linear linear mul");
   // Of two that agree nothing has to move.
   Expect(head + "%b = linear(%x, %v) {activation = \"silu\"}\n%y = mul(%a, %b)\n" + tail, "linears mul");
   // An activation that is no operator of its own.
