@@ -1,11 +1,11 @@
 // Products in every precision on one thread, beside the roof of the core they ran on.
 //
-//   gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [M N K]
+//   gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [--cached] [M N K]
 //
 // Many rows are held against the multiply-adds a core can do, few rows against the speed at which it reads memory. The
 // weights of up to 32 rows are taken from so many copies in turn that none is in a cache, as in a model that is larger
-// than the caches. Every figure is a median; the roofs are measured before, in the middle and after, by the code of
-// `thresher peaks`.
+// than the caches; with --cached from one copy, which shows what multiplying takes without waiting for memory. Every
+// figure is a median; the roofs are measured before, in the middle and after, by the code of `thresher peaks`.
 
 #include <algorithm>
 #include <chrono>
@@ -66,8 +66,14 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Row Measure(const Shape& s, Precision precision, kernels::Activation activation, double budget_ns,
-            const kernels::Blocking& blocking) {
+// How products are measured.
+struct How {
+  double budget_ns;  // of each
+  kernels::Blocking blocking;
+  bool cached;  // weights of few rows, too, are the same every time
+};
+
+Row Measure(const Shape& s, Precision precision, kernels::Activation activation, const How& how) {
   const auto a = Aligned<float>(s.m * s.k * 4);
   const auto b = Aligned<float>(s.n * s.k * 4);
   const auto c = Aligned<float>(s.m * s.n * 4);
@@ -79,8 +85,9 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
     b.get()[i] = static_cast<float>(i * 7907 % 2001 - 1000) * 1e-3f;
   std::fill_n(bias.get(), s.n, 0.5f);
   const int64_t bytes = (kernels::PackedBytes(precision, s.k, s.n) + 63) / 64 * 64;
-  const int64_t copies =
-      s.m > kRowsFromMemory ? 1 : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
+  const int64_t copies = s.m > kRowsFromMemory || how.cached
+                             ? 1
+                             : std::clamp<int64_t>(4 * Caches().l3 / bytes + 1, 1, (int64_t{1} << 30) / bytes + 1);
   const std::shared_ptr<void> packed = PackedMemory().Allocate(bytes * copies);
   const Encoding encoding = IsBlocked(precision) ? EncodingOf(precision) : Encoding::kF32;
   kernels::PackWeight(precision, DenseWeight(b.get(), s.k, s.n, true, encoding), packed.get());
@@ -110,12 +117,12 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   dot.rows = rows.get(), dot.scale = scale.data(), dot.zero = zero.data();
   dot.c = c.get(), dot.ldc = s.n;
   dot.bias = bias.get(), dot.activation = activation;
-  gemm.blocking = dot.blocking = blocking;
+  gemm.blocking = dot.blocking = how.blocking;
 
   const auto scratch = Aligned<std::byte>(static_cast<int64_t>(kernels::kMostGemmScratchBytes));
   std::vector<double> times, converts;
   const double begin = Now();
-  for (int64_t run = 0; run < 5 || (Now() - begin < budget_ns && run < 2000); ++run) {
+  for (int64_t run = 0; run < 5 || (Now() - begin < how.budget_ns && run < 2000); ++run) {
     const double start = Now();
     if (form != RowForm::kF32) kernels::ConvertRows(convert);
     const double middle = Now();
@@ -211,10 +218,12 @@ bool WriteJson(const std::string& path, const std::vector<Row>& rows, const Roof
 
 int Usage() {
   std::fprintf(stderr,
-               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [--panel-kib N] [--rows N] [M N K]\n"
+               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [--cached] [--panel-kib N] [--rows N]"
+               " [M N K]\n"
                "  gemm_bench                       the table of docs/performance.md\n"
                "  gemm_bench --isa avx2 128 384 384\n"
                "  gemm_bench --blocks 1 4864 896   weights in blocks only\n"
+               "  gemm_bench --cached 1 576 576    weights that stay in the caches\n"
                "  gemm_bench --panel-kib 16        blocks of a panel of so many KiB; --rows: rows of a block\n");
   return 2;
 }
@@ -223,7 +232,7 @@ int Main(int argc, char** argv) {
   std::string json;
   std::string wanted;
   bool quick = false, blocks = false;
-  kernels::Blocking blocking;
+  How how{};
   std::vector<int64_t> numbers;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
@@ -231,10 +240,12 @@ int Main(int argc, char** argv) {
       quick = true;
     } else if (arg == "--blocks") {
       blocks = true;
+    } else if (arg == "--cached") {
+      how.cached = true;
     } else if ((arg == "--isa" || arg == "--json") && i + 1 < argc) {
       (arg == "--isa" ? wanted : json) = argv[++i];
     } else if ((arg == "--panel-kib" || arg == "--rows") && i + 1 < argc) {
-      (arg == "--rows" ? blocking.most_rows : blocking.panel_kib) = std::atoi(argv[++i]);
+      (arg == "--rows" ? how.blocking.most_rows : how.blocking.panel_kib) = std::atoi(argv[++i]);
     } else if (const int64_t number = std::atoll(arg.c_str()); number > 0) {
       numbers.push_back(number);
     } else {
@@ -243,7 +254,7 @@ int Main(int argc, char** argv) {
   }
   if (numbers.size() != 0 && numbers.size() != 3) return Usage();
   Status status = wanted.empty() ? isa::Select().status() : isa::Force(wanted);
-  if (status.ok()) status = kernels::CheckBlocking(blocking);
+  if (status.ok()) status = kernels::CheckBlocking(how.blocking);
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.message().c_str());
     return 1;
@@ -279,25 +290,25 @@ int Main(int argc, char** argv) {
     for (const int64_t m : {1, 4, 8}) few.push_back({m, 896, 4864});
     few.push_back({1, 32000, 896});
   }
-  const double budget_ns = quick ? 2e7 : 15e7;
+  how.budget_ns = quick ? 2e7 : 15e7;
   Roofs roofs;
   if (!roofs.Measure()) return 1;
   std::vector<Row> rows;
   for (const Shape& shape : many) {
     for (const Precision precision : of_many) {
-      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns, blocking));
+      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, how));
     }
   }
   if (numbers.empty() && !blocks) {
     for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kInt8}) {
-      rows.push_back(Measure({128, 1536, 384}, precision, kernels::Activation::kGelu, budget_ns, blocking));
+      rows.push_back(Measure({128, 1536, 384}, precision, kernels::Activation::kGelu, how));
     }
   }
   if (!roofs.Measure()) return 1;
   for (const Shape& shape : few) {
     for (const Precision precision : of_few) {
       if (IsBlocked(precision) && shape.k % BlockNumbers(EncodingOf(precision)) != 0) continue;
-      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, budget_ns, blocking));
+      rows.push_back(Measure(shape, precision, kernels::Activation::kNone, how));
     }
   }
   if (!roofs.Measure()) return 1;
