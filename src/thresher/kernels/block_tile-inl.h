@@ -61,6 +61,16 @@ struct BlockTileArgs {
   size_t fetch_lines;
 };
 
+// Of a tile that passes several panels side by side, a group of each at a time, and fetches what it reads next: how
+// many, and how far apart. The results of each stand behind those of the one before.
+struct SideBySide {
+  size_t panels;
+  size_t panel_bytes;
+};
+
+// How far ahead it fetches, in every panel and what lies behind that.
+inline constexpr size_t kStreamAhead = 1024;
+
 // Rows of a tile: integer sums, codes and a broadcast share the registers; sums in float are needed once a group only.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 inline constexpr int kBlockTileRows = 8;
@@ -107,40 +117,61 @@ HWY_INLINE hn::Vec<TileTag> ScaledSum(hn::Vec<IntTag> sum, const RowGroup& row) 
 #endif
 }
 
-template <class Panel, int R>
-HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
+// kStreams: the panels of `side`; else one, and `side` is not looked at.
+template <class Panel, int R, bool kStreams>
+HWY_INLINE void RunBlockTile(const BlockTileArgs& args, const SideBySide& side) {
   static_assert(R <= 8);
   const TileTag d;
   const IntTag di;
   const size_t lanes = hn::Lanes(d);
   const size_t lda = args.lda;
   const uint8_t* HWY_RESTRICT a = args.a;
-  const uint8_t* HWY_RESTRICT b = args.b;
-  const uint8_t* HWY_RESTRICT block = b;
+  const uint8_t* HWY_RESTRICT first_b = args.b;
+  const uint8_t* HWY_RESTRICT first_block = first_b;
   const uint8_t* fetched = args.fetch;
-  // Of a single row fetching would take a fifth of all instructions if their number were not known.
+  // Of few rows fetching would take a fifth of all instructions if their number were not known.
   const size_t all_lines = (Panel::GroupBytes() + 63) / 64;
   const bool fetches_all = args.fetch_lines == all_lines;
   const auto base = hn::Set(di, kSumBaseBits);
 
-#define THRESHER_BLOCK_DECLARE(r)                                                \
-  auto c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);                             \
-  if constexpr (r < R) {                                                         \
-    if (args.init) {                                                             \
-      c##r##a = hn::Load(d, args.out + size_t{r} * kPanelVectors * lanes);       \
-      c##r##b = hn::Load(d, args.out + (size_t{r} * kPanelVectors + 1) * lanes); \
-    }                                                                            \
+#define THRESHER_BLOCK_DECLARE(r) auto c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);
+#define THRESHER_BLOCK_LOAD(r)                                            \
+  if constexpr (r < R) {                                                  \
+    c##r##a = hn::Load(d, out + size_t{r} * kPanelVectors * lanes);       \
+    c##r##b = hn::Load(d, out + (size_t{r} * kPanelVectors + 1) * lanes); \
+  }
+#define THRESHER_BLOCK_STORE(r)                                           \
+  if constexpr (r < R) {                                                  \
+    hn::Store(c##r##a, d, out + size_t{r} * kPanelVectors * lanes);       \
+    hn::Store(c##r##b, d, out + (size_t{r} * kPanelVectors + 1) * lanes); \
   }
   THRESHER_BLOCK_ROWS(THRESHER_BLOCK_DECLARE)
+  constexpr size_t kSums = size_t{R} * kPanelVectors;  // vectors of a panel
+  const size_t panels = kStreams ? side.panels : 1;
+  float* out = args.out;
+  if (args.init && !kStreams) {
+    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_LOAD)
+  } else if (!args.init && kStreams) {
+    std::memset(out, 0, panels * kSums * lanes * sizeof(float));
+  }
 
-  for (size_t g = 0; g < args.groups; ++g) {
+  for (size_t turn = 0, g = 0, panel = 0; turn < args.groups * panels; ++turn) {
     if constexpr (Panel::kSuper) {
-      if (g % Panel::kBlockGroups == 0) {
-        block = b;
-        b += Panel::BlockHeader();
+      if (panel == 0 && g % Panel::kBlockGroups == 0) {
+        first_block = first_b;
+        first_b += Panel::BlockHeader();
       }
     }
-    if (fetches_all) {
+    const uint8_t* HWY_RESTRICT b = first_b;
+    const uint8_t* HWY_RESTRICT block = first_block;
+    if constexpr (kStreams) {
+      // Sums wait in L1 while other panels have their turn.
+      b += panel * side.panel_bytes;
+      block += panel * side.panel_bytes;
+      out = args.out + panel * kSums * lanes;
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_LOAD)
+      for (size_t line = 0; line < all_lines; ++line) __builtin_prefetch(b + kStreamAhead + 64 * line, 0, 2);
+    } else if (fetches_all) {
       for (size_t line = 0; line < all_lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
       fetched += 64 * all_lines;
     } else {
@@ -243,17 +274,20 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
       const auto offset_a = Panel::Offset(block, b, 0), offset_b = Panel::Offset(block, b, 1);
       THRESHER_BLOCK_ROWS(THRESHER_BLOCK_OFFSET)
     }
+    if constexpr (kStreams) {
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STORE)
+      if (++panel < panels) continue;
+      panel = 0;
+    }
+    ++g;
     a += sizeof(RowGroup);
-    b += Panel::GroupBytes();
+    first_b += Panel::GroupBytes();
   }
-
-#define THRESHER_BLOCK_STORE(r)                                                \
-  if constexpr (r < R) {                                                       \
-    hn::Store(c##r##a, d, args.out + size_t{r} * kPanelVectors * lanes);       \
-    hn::Store(c##r##b, d, args.out + (size_t{r} * kPanelVectors + 1) * lanes); \
+  if constexpr (!kStreams) {
+    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STORE)
   }
-  THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STORE)
 #undef THRESHER_BLOCK_DECLARE
+#undef THRESHER_BLOCK_LOAD
 #undef THRESHER_BLOCK_ROW
 #undef THRESHER_BLOCK_SUMS
 #undef THRESHER_BLOCK_START
@@ -267,18 +301,35 @@ HWY_NOINLINE void RunBlockTile(const BlockTileArgs& args) {
 #undef THRESHER_BLOCK_STORE
 }
 
-using BlockTileFunction = void (*)(const BlockTileArgs&);
-
-template <class Panel, size_t... I>
-constexpr BlockTileFunction BlockTileAt(size_t index, std::index_sequence<I...>) {
-  constexpr BlockTileFunction table[] = {&RunBlockTile<Panel, static_cast<int>(I) + 1>...};
-  return table[index];
+template <class Panel, int R>
+HWY_NOINLINE void RunOneBlockTile(const BlockTileArgs& args) {
+  RunBlockTile<Panel, R, false>(args, {});
+}
+template <class Panel, int R>
+HWY_NOINLINE void RunBlockStreams(const BlockTileArgs& args, const SideBySide& side) {
+  RunBlockTile<Panel, R, true>(args, side);
 }
 
-// 1 <= rows <= kMostRows.
+template <class Panel, size_t... I>
+HWY_INLINE auto BlockTileAt(size_t index, std::index_sequence<I...>) {
+  static constexpr void (*kTable[])(const BlockTileArgs&) = {&RunOneBlockTile<Panel, static_cast<int>(I) + 1>...};
+  return kTable[index];
+}
+template <class Panel, size_t... I>
+HWY_INLINE auto BlockStreamsAt(size_t index, std::index_sequence<I...>) {
+  static constexpr void (*kTable[])(const BlockTileArgs&,
+                                    const SideBySide&) = {&RunBlockStreams<Panel, static_cast<int>(I) + 1>...};
+  return kTable[index];
+}
+
+// Of 1 <= rows <= kMostRows.
 template <class Panel, int kMostRows>
-HWY_INLINE BlockTileFunction BlockTileForRows(size_t rows) {
+HWY_INLINE auto BlockTileForRows(size_t rows) {
   return BlockTileAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
+}
+template <class Panel, int kMostRows>
+HWY_INLINE auto BlockStreamsForRows(size_t rows) {
+  return BlockStreamsAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

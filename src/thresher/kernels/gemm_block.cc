@@ -30,6 +30,11 @@ namespace {
 // Up to so many rows are one tile, which unpacks codes in registers; for more they are unpacked once.
 constexpr int kDirectTileRows = kBlockTileRows;
 
+// Up to so many rows are multiplied sooner than weights are read. They pass several panels side by side, each a stream
+// of its own from memory: one alone does not fill a core's memory channel.
+constexpr int kStreamRows = 2;
+constexpr size_t kStreams = 4;
+
 // Groups of a panel that stay in L1 while rows pass by, at most: whole blocks of any format.
 constexpr size_t kMostGroups = 32;
 
@@ -289,10 +294,14 @@ void UnpackRange(Precision precision, const uint8_t* packed, size_t k, size_t n,
 
 // ---- products ----
 
+// Rows whose sums wait: of one panel, or few of several.
+size_t StripRows(const GemmDotArgs& args) {
+  return static_cast<size_t>(std::clamp<int64_t>(args.m, kStreams * kStreamRows, kMostBlockRows));
+}
+
 size_t ScratchBytes(const GemmDotArgs& args) {
   const size_t width = PanelWidth();
-  const size_t strip = static_cast<size_t>(std::min<int64_t>(args.m, kMostBlockRows)) * width * sizeof(float);
-  return strip + kMostGroups * (3 * sizeof(float) + kGroupNumbers) * width;
+  return (StripRows(args) * sizeof(float) + kMostGroups * (3 * sizeof(float) + kGroupNumbers)) * width;
 }
 
 // How many of `all` groups of `bytes` bytes rows meet at a time, each time about as many: whole blocks that fit L1
@@ -301,7 +310,7 @@ size_t GroupsAtATime(size_t all, size_t bytes, size_t block_groups) {
   const size_t fitting =
       static_cast<size_t>(Caches().l1) / 8 * 7 / (bytes + size_t{2} * kBlockTileRows * sizeof(RowGroup));
   const size_t most = std::clamp(fitting / block_groups * block_groups, block_groups, kMostGroups);
-  const size_t times = (all + most - 1) / most;
+  const size_t times = std::max<size_t>((all + most - 1) / most, 1);
   const size_t blocks = all / block_groups;
   return (blocks + times - 1) / times * block_groups;
 }
@@ -317,6 +326,31 @@ struct VectorBlockTiles {
   explicit VectorBlockTiles(size_t) {}
   static void Run(const BlockTileArgs& tile, size_t rows) { BlockTileForRows<Panel, kBlockTileRows>(rows)(tile); }
 };
+
+// Rows [begin, end), a tile of them, times all panels of the range. Calls finish(panel, row, rows, sums) for
+// each panel while its sums are in L1.
+template <class Panel, class Finish>
+void MultiplyStreams(const GemmDotArgs& args, const PanelRange& range, size_t begin, size_t end, float* strip,
+                     const Finish& finish) {
+  const size_t width = PanelWidth(), stride = PanelStride(args.precision, static_cast<size_t>(args.k));
+  const size_t panels = range.panel_end - range.panel_begin, turns = (panels + kStreams - 1) / kStreams;
+  const auto* const first = static_cast<const uint8_t*>(args.packed_b) + range.panel_begin * stride;
+  BlockTileArgs tile{};
+  tile.lda = static_cast<size_t>(BlockRowBytes(args.k));
+  tile.a = static_cast<const uint8_t*>(args.rows) + begin * tile.lda;
+  tile.groups = static_cast<size_t>(args.k) / kGroupNumbers;
+  tile.out = strip;
+  const auto run = BlockStreamsForRows<Panel, kStreamRows>(end - begin);
+  for (size_t turn = 0; turn < turns; ++turn) {
+    // The first of each stream's panels, then the second of each ..., of which the last stream may have fewer.
+    const size_t count = (panels - turn + turns - 1) / turns;
+    tile.b = first + turn * stride;
+    run(tile, {count, turns * stride});
+    for (size_t i = 0; i < count; ++i) {
+      finish(range.panel_begin + turn + i * turns, begin, end - begin, strip + i * (end - begin) * width);
+    }
+  }
+}
 
 // Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack. Calls finish(row, rows, sums) for
 // each tile while its sums are in L1.
@@ -370,12 +404,25 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t most_rows = BlockRows(args.blocking, static_cast<size_t>(BlockRowBytes(args.k)));
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
   auto* const strip = static_cast<float*>(scratch);
-  auto* const unpacked =
-      reinterpret_cast<uint8_t*>(strip + static_cast<size_t>(std::min<int64_t>(args.m, kMostBlockRows)) * width);
+  auto* const unpacked = reinterpret_cast<uint8_t*>(strip + StripRows(args) * width);
   alignas(64) float padded_bias[kMaxPanelWidth];
+  const auto finish_tile = [&](size_t panel, size_t row, size_t count, const float* sums) HWY_ATTR {
+    const size_t column = panel * width;
+    const size_t columns = std::min(width, n - column);
+    FinishArgs finished{};
+    finished.residual_first = args.residual_first;
+    finished.bias = PanelBias(args.bias, column, columns, padded_bias);
+    finished.sums = sums;
+    finished.to = ResultAt(args, row, column, count, columns);
+    finish(finished);
+  };
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t begin = range.row_begin + rows * block / row_blocks;
     const size_t end = range.row_begin + rows * (block + 1) / row_blocks;
+    if (end - begin <= static_cast<size_t>(kStreamRows)) {
+      MultiplyStreams<Panel>(args, range, begin, end, strip, finish_tile);
+      continue;
+    }
     VectorBlockTiles<Panel> few_rows(end - begin);
     std::optional<ManyRows> many_rows;
     if (end - begin > static_cast<size_t>(kDirectTileRows)) {
@@ -384,19 +431,12 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
       const uint8_t* const b = static_cast<const uint8_t*>(args.packed_b) + panel * stride;
       const size_t column = panel * width;
-      const size_t columns = std::min(width, n - column);
-      FinishArgs finished{};
-      finished.residual_first = args.residual_first;
-      finished.bias = PanelBias(args.bias, column, columns, padded_bias);
-      const auto finish_tile = [&](size_t row, size_t count, const float* sums) HWY_ATTR {
-        finished.sums = sums;
-        finished.to = ResultAt(args, row, column, count, columns);
-        finish(finished);
-      };
+      const auto finish_own = [&](size_t row, size_t count, const float* sums)
+                                  HWY_ATTR { finish_tile(panel, row, count, sums); };
       if (many_rows) {
-        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked, *many_rows, finish_tile);
+        MultiplyPanel<Panel, Panel::kUnpacks>(args, b, column, begin, end, strip, unpacked, *many_rows, finish_own);
       } else {
-        MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked, few_rows, finish_tile);
+        MultiplyPanel<Panel, false>(args, b, column, begin, end, strip, unpacked, few_rows, finish_own);
       }
     }
   }

@@ -154,6 +154,25 @@ TEST(GemmBlock, AgreesWithFloat64) {
   });
 }
 
+// Few rows pass several panels side by side, many one after the other; parts begin and end anywhere among them.
+TEST(GemmBlock, ARowHasTheSameBitsAloneAndAmongOthers) {
+  ForEachIsaAndPlainTiles([] {
+    for (const Encoding encoding : Blocked()) {
+      for (const int64_t panels : {1, 6, 11}) {
+        const int64_t n = panels * PackedColumns() - 5, k = 1280;
+        std::vector<float> many;
+        CheckProduct(encoding, {10, n, k, 1, true}, &many);
+        for (int64_t m = 1; m <= 9; ++m) {
+          std::vector<float> few;
+          CheckProduct(encoding, {m, n, k, static_cast<int>(m % 4 + 1), true}, &few);
+          ASSERT_EQ(std::memcmp(few.data(), many.data(), few.size() * sizeof(float)), 0)
+              << Name(encoding) << " m " << m << " n " << n;
+        }
+      }
+    }
+  });
+}
+
 // Around the sizes of its tiles, and where so few rows are left that vectors multiply them.
 TEST(GemmBlock, AMatrixUnitGivesTheBitsOfVectors) {
   for (const Encoding encoding : Blocked()) {
