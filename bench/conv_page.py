@@ -170,7 +170,17 @@ def csv_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each case."""
     text = io.StringIO()
     keys = [key for key, *_ in ENGINES]
-    columns = ["name", "kind", "batch", "threads", "precision", *(f"{key}_ms" for key in keys), "roof_ms", "best", "ratio"]
+    columns = [
+        "name",
+        "kind",
+        "batch",
+        "threads",
+        "precision",
+        *(f"{key}_ms" for key in keys),
+        "roof_ms",
+        "best",
+        "ratio",
+    ]
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:

@@ -94,8 +94,8 @@ class Finder {
     return attrs;
   }
 
-  // Whether the linear's weights are few, and all that reads it is one element-wise operator, which reads another linear
-  // of the same x as well and may as well compute the activation: both are steps of one loop then.
+  // Whether the linear's weights are few, and all that reads it is one element-wise operator, which reads another
+  // linear of the same x as well and may as well compute the activation: both are steps of one loop then.
   bool IsGate(const Node& node) const {
     const std::string activation = ActivationOf(node.attrs);
     const std::vector<const Node*>& users = users_[Index(node.outputs[0])];
