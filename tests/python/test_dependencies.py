@@ -298,6 +298,7 @@ class TestLock:
         assert "conan/conan.lock: nothing changed" in project.succeed(UPDATE)
         assert lock.read_bytes() == before
 
+    @pytest.mark.thorough
     def test_an_edited_recipe_stops_until_the_lock_is_written(self, filled: Project, tmp_path: Path) -> None:
         # The home holds the recipe as it is locked, and Conan by itself would go on with that.
         project = clone_of(filled, tmp_path / "clone", with_home=True)
@@ -357,6 +358,7 @@ class TestLock:
 
 
 class TestMirror:
+    @pytest.mark.thorough
     def test_a_mirror_is_enough_where_upstream_cannot_be_reached(self, tmp_path: Path) -> None:
         mirror = tmp_path / "mirror"
         mirror.mkdir()
@@ -436,6 +438,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class TestOffline:
+    @pytest.mark.thorough
     def test_a_filled_home_needs_no_network(self, filled: Project) -> None:
         for code in (INSTALL, OFFLINE, "agreement.run_verification(None)"):
             filled.succeed(code, namespace("n"))

@@ -83,6 +83,7 @@ def test_nothing_is_written_over(net: Any, tmp_path: Path) -> None:
     assert (first / "benchmark.json").read_text() == (second / "benchmark.json").read_text()
 
 
+@pytest.mark.thorough
 def test_a_slow_engine_is_seen_to_be_slow(net: Any) -> None:
     x = torch.randn(512, 64)
 
