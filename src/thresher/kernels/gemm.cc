@@ -366,7 +366,7 @@ void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel)
     PackPanel(weight.Tap(static_cast<int64_t>(tap)), index, taps.get() + tap * step);
   }
   if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, taps.get(), kTaps * step);
-  alignas(64) float lines[4 * 3 * hn::MaxLanes(TileTag())];
+  alignas(64) float lines[size_t{4} * 3 * hn::MaxLanes(TileTag())];
   const size_t lanes = hn::Lanes(TileTag());
   for (size_t i = 0; i < step; i += lanes) {
     const float* const from = taps.get() + i;
