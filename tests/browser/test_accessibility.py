@@ -43,7 +43,7 @@ def test_axe_finds_nothing_on_any_page(open_page: Open, both: tuple[dict, dict],
         assert_accessible(page, name)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["light", "dark"])
 def test_axe_finds_nothing_in_what_opens(open_page: Open, both: tuple[dict, dict], dark: bool) -> None:
     page = open_page(both[0], both[1], "operators", dark=dark)
     page.locator("main tbody button").first.click()

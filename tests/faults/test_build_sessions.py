@@ -360,6 +360,7 @@ def test_killed_while_a_wheel_goes_into_dist(clone: Clone, tmp_path: Path) -> No
     assert [path.name.split("-")[1] for path in dist.iterdir()] == ["2.0"]
 
 
+@pytest.mark.thorough
 def test_killed_while_a_set_of_wheels_is_kept(clone: Clone, tmp_path: Path) -> None:
     versions = tmp_path / "versions"
     for number in range(2):

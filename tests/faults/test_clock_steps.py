@@ -146,6 +146,7 @@ print(len(cache.prune(older_than_days=30)))
     assert lines_of(stepping(code, tmp_path / "cache")) == ["4 0 4", "4"]
 
 
+@pytest.mark.thorough
 def test_the_profiler_of_pytorch(stepping: Any) -> None:
     """A step before a session, as after a suspended night, must not move the engine's rows out of it."""
     pytest.importorskip("torch")

@@ -120,6 +120,7 @@ def test_many_forks_while_other_threads_compute(python: Any, model_file: Path, t
     assert lines_of(done) == ["[0] True"]
 
 
+@pytest.mark.thorough
 @pytest.mark.release_build  # the allocators of sanitizers are not safe to fork while another thread allocates
 def test_fork_while_another_thread_compiles(python: Any) -> None:
     pytest.importorskip("torch")

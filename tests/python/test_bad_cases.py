@@ -207,6 +207,7 @@ class TestLint:
             assert word in text, word
         assert "clang-tidy: 1 of 2 files of src/" in text, "the good file has not changed"
 
+    @pytest.mark.thorough
     def test_a_source_newer_than_the_build_is_looked_at(self, linting: Clone) -> None:
         made = made_environment("tools")
         linting.lend("tools", made)
@@ -221,6 +222,7 @@ class TestLint:
         assert code == 1 and "Found by clang-tidy" in text, text
         assert "bugprone-use-after-move" in text and "left out" not in text
 
+    @pytest.mark.thorough
     def test_what_believes_foreign_data_is_found(self, linting: Clone) -> None:
         names = ("hashlib", "marshal", "os", "pickle", "subprocess", "tarfile", "tempfile")
         modules = "".join(f"import {name}\n" for name in names)

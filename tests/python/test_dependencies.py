@@ -328,6 +328,7 @@ class TestLock:
             error = project.fail("lock.entries_of(lock.read_lock())")
             assert str(lock) in error and "nox -s deps -- --update" in error
 
+    @pytest.mark.thorough
     def test_every_disagreement_is_found_in_one_run(self, filled: Project, tmp_path: Path) -> None:
         broken = clone_of(filled, tmp_path / "clone", with_home=True)
         conan = broken.root / "conan"
@@ -460,6 +461,7 @@ class TestOffline:
         assert "environment tools: wheels of" in error and "conan==" in error
         assert "source archive of thing: thing-1.0.tar.gz (sha256 " in error
 
+    @pytest.mark.thorough
     def test_a_bundle_brings_packages_and_sources(self, filled: Project, tmp_path: Path) -> None:
         file = tmp_path / "bundle.tar"
         filled.succeed(f"bundle.pack(Path({str(file)!r}), flavour, [])")

@@ -258,7 +258,8 @@ def wheel(folder: Path, content: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("origin", [pytest.param("virtualenv", marks=pytest.mark.thorough), "ensurepip"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("origin", ["virtualenv", "ensurepip"])
 def test_pip_installs_the_locked_bytes_from_a_folder_and_no_others(
     locks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], origin: str
 ) -> None:

@@ -84,13 +84,13 @@ def said_while_compiling(level: str | None, *, own_logging: bool) -> list[str]:
     return done.stderr.splitlines()
 
 
-@pytest.mark.parametrize("level", ["info", "debug"])
+@pytest.mark.parametrize("level", ["info", pytest.param("debug", marks=pytest.mark.thorough)])
 def test_messages_of_the_chosen_level_are_printed(level: str) -> None:
     first, *_ = said_while_compiling(level, own_logging=False)
     assert first.startswith("thresher: ") and SPLIT in first
 
 
-@pytest.mark.parametrize("level", ["warning", None])
+@pytest.mark.parametrize("level", [pytest.param("warning", marks=pytest.mark.thorough), None])
 def test_messages_of_lower_levels_are_not(level: str | None) -> None:
     assert said_while_compiling(level, own_logging=False) == []
 

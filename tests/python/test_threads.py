@@ -63,6 +63,7 @@ def test_without_pytorch() -> None:
     assert run_python(code, OMP_NUM_THREADS="").stdout.split() == [str(CORES), "False"]
 
 
+@pytest.mark.thorough
 @needs_cores
 def test_pytorch_may_change_its_mind() -> None:
     code = """

@@ -48,6 +48,7 @@ print(json.dumps([before, torch._C._get_privateuse1_backend_name()]))
     assert run_for_json(MODEL + code) == ["privateuseone", "thresher"]
 
 
+@pytest.mark.thorough
 def test_importing_twice_and_late() -> None:
     code = """
 import importlib
@@ -68,6 +69,7 @@ def test_the_package_does_not_need_pytorch() -> None:
     assert run_script(code).returncode == 0
 
 
+@pytest.mark.thorough
 def test_another_backend_owns_the_name() -> None:
     code = """
 model, x = make()
@@ -198,6 +200,7 @@ print(json.dumps([os.waitstatus_to_exitcode(state), parent, *json.loads(os.read(
     assert child == parent > 0
 
 
+@pytest.mark.thorough
 def test_spawned_processes() -> None:
     code = """
 import thresher.torch_profiler
