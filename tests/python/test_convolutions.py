@@ -124,7 +124,7 @@ def test_every_geometry(g: dict[str, Any]) -> None:
 
 @st.composite
 def winograds(draw: Any) -> dict[str, Any]:
-    """Of constant weights of 3 x 3 taps with so many channels that tiles of 2 x 2 results are computed."""
+    """Of weights of 3 x 3 taps with so many channels that tiles of 2 x 2 results are computed."""
     channels, k = draw(st.integers(32, 70)), draw(st.integers(32, 70))
     sizes = st.integers(5, 14)
     return {
@@ -139,7 +139,9 @@ def winograds(draw: Any) -> dict[str, Any]:
         "residual_first": draw(st.booleans()),
         "channels_last": draw(st.booleans()),
         "threads": draw(st.integers(1, 3)),
+        "constant": draw(st.booleans()),
         "odd": draw(st.sampled_from([None, None, float("nan"), float("inf")])),
+        "odd_weight": draw(st.booleans()),
         "seed": draw(st.integers(0, 1 << 20)),
     }
 
@@ -150,12 +152,13 @@ def test_three_by_three_taps_of_many_channels(g: dict[str, Any]) -> None:
     torch.manual_seed(g["seed"])
     groups, (batch, channels, *spatial) = g["groups"], g["x"]
     x = torch.randn(batch, groups * channels, *spatial)
-    if g["odd"] is not None:
-        x.view(-1)[g["seed"] % x.numel()] = g["odd"]
     shape = (groups * channels, g["k"]) if g["transposed"] else (groups * g["k"], channels)
     # A transposed convolution takes away what another one adds.
     padding = [p % 2 for p in g["padding"]] if g["transposed"] else g["padding"]
     weight = torch.randn(*shape, 3, 3)
+    if g["odd"] is not None:
+        changed = weight if g["odd_weight"] else x
+        changed.view(-1)[g["seed"] % changed.numel()] = g["odd"]
     bias = torch.randn(groups * g["k"]) if g["bias"] else None
     function = F.conv_transpose2d if g["transposed"] else F.conv2d
     wide = None if bias is None else bias.double()
@@ -169,9 +172,8 @@ def test_three_by_three_taps_of_many_channels(g: dict[str, Any]) -> None:
         want = activate(want + residual) if g["residual_first"] else activate(want) + residual
     seen = last(x).contiguous() if g["channels_last"] else last(x)
     operands = [seen, weight, bias, residual]
-    got, kernels = run(
-        "convolution", operands, {**attrs, "padding": padding, "groups": groups}, True, g["threads"], "kernel"
-    )
+    attrs |= {"padding": padding, "groups": groups}
+    got, kernels = run("convolution", operands, attrs, g["constant"], g["threads"], "kernel")
     assert kernels[-1] == "winograd"
     finite = want.isfinite()
     assert torch.equal(got.isfinite(), finite)

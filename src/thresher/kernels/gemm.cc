@@ -344,38 +344,48 @@ void RoundFloats(Encoding to, float* HWY_RESTRICT x, size_t count) {
   }
 }
 
-// out[0], out[step], ...: the transformed form of three numbers.
+// out[0], out[step], ...: the transformed form of three numbers. Where that is not finite, the number in the middle and
+// NaN, so that what is multiplied by it is not finite either, and the three numbers can be told (winograd.cc).
 HWY_INLINE void TransformTaps(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, const float* HWY_RESTRICT c,
                               float* HWY_RESTRICT out, size_t step) {
   const TileTag d;
   const auto half = hn::Set(d, 0.5f);
   const auto first = hn::LoadU(d, a), middle = hn::LoadU(d, b), last = hn::LoadU(d, c);
   const auto ends = hn::Add(first, last);
+  const auto sum = hn::Mul(half, hn::Add(ends, middle)), difference = hn::Mul(half, hn::Sub(ends, middle));
+  const auto finite = hn::And(hn::IsFinite(sum), hn::IsFinite(difference));
   hn::StoreU(first, d, out);
-  hn::StoreU(hn::Mul(half, hn::Add(ends, middle)), d, out + step);
-  hn::StoreU(hn::Mul(half, hn::Sub(ends, middle)), d, out + 2 * step);
+  hn::StoreU(hn::IfThenElse(finite, sum, middle), d, out + step);
+  hn::StoreU(hn::IfThenElse(finite, difference, hn::NaN(d)), d, out + 2 * step);
   hn::StoreU(last, d, out + 3 * step);
 }
 
 // Panel `index` of the matrices that nine taps become (winograd.h).
 void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel) {
   constexpr size_t kTaps = 9;
-  const size_t step = static_cast<size_t>(weight.k / weight.taps) * PanelWidth();
-  const auto taps = hwy::AllocateAligned<float>(kTaps * step);
-  for (size_t tap = 0; tap < kTaps; ++tap) {
-    PackPanel(weight.Tap(static_cast<int64_t>(tap)), index, taps.get() + tap * step);
-  }
-  if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, taps.get(), kTaps * step);
+  constexpr size_t kChannels = 8;  // at a time, to stay in L1
+  const size_t channels = static_cast<size_t>(weight.k / weight.taps);
+  const size_t step = channels * PanelWidth();
+  alignas(64) float taps[kTaps * kChannels * kMaxPanelWidth];
   alignas(64) float lines[size_t{4} * 3 * hn::MaxLanes(TileTag())];
   const size_t lanes = hn::Lanes(TileTag());
-  for (size_t i = 0; i < step; i += lanes) {
-    const float* const from = taps.get() + i;
-    for (size_t j = 0; j < 3; ++j) {
-      TransformTaps(from + j * step, from + (3 + j) * step, from + (6 + j) * step, lines + j * lanes, 3 * lanes);
+  for (size_t channel = 0; channel < channels; channel += kChannels) {
+    const size_t count = std::min(kChannels, channels - channel), size = count * PanelWidth();
+    for (size_t tap = 0; tap < kTaps; ++tap) {
+      const Weight rows = weight.Tap(static_cast<int64_t>(tap))
+                              .Rows(static_cast<int64_t>(channel), static_cast<int64_t>(count));
+      PackPanel(rows, index, taps + tap * size);
     }
-    for (size_t j = 0; j < 4; ++j) {
-      const float* const line = lines + 3 * j * lanes;
-      TransformTaps(line, line + lanes, line + 2 * lanes, panel + 4 * j * step + i, step);
+    if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, taps, kTaps * size);
+    for (size_t i = 0; i < size; i += lanes) {
+      const float* const from = taps + i;
+      for (size_t j = 0; j < 3; ++j) {
+        TransformTaps(from + j * size, from + (3 + j) * size, from + (6 + j) * size, lines + j * lanes, 3 * lanes);
+      }
+      for (size_t j = 0; j < 4; ++j) {
+        const float* const line = lines + 3 * j * lanes;
+        TransformTaps(line, line + lanes, line + 2 * lanes, panel + 4 * j * step + channel * PanelWidth() + i, step);
+      }
     }
   }
 }

@@ -40,6 +40,14 @@ struct Weight {
     return columns;
   }
 
+  // Of one tap.
+  Weight Rows(int64_t begin, int64_t count) const {
+    Weight rows = *this;
+    rows.data = At(begin, 0);
+    rows.k = count;
+    return rows;
+  }
+
   Weight Tap(int64_t tap) const {
     Weight one = *this;
     one.data = static_cast<const std::byte*>(data) + EncodedBytes(encoding, tap * stride_tap);

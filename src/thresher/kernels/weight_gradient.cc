@@ -35,6 +35,8 @@ constexpr size_t kLineFloats = size_t{96} * 1024;
 constexpr size_t kGradientFloats = size_t{96} * 1024;
 // Of a tile's rows of the gradient at one position: a whole number of cache lines, or half of one.
 constexpr size_t kRowFloats = kTileRows > 8 ? 16 : 8;
+// Tiles whose rows of the gradient are copied at a time: more would push what else the block meets out of L2.
+constexpr size_t kTilesAtATime = 8;
 // Shorter pieces of a line are not worth copies of whole windows.
 constexpr int64_t kLeastPiece = 32;
 constexpr size_t kMostPassChannels = 256;
@@ -86,31 +88,38 @@ constexpr size_t kTableFloats = WholeLines(sizeof(Tables)) / sizeof(float);
 constexpr size_t kSlack = kMaxPanelWidth;
 constexpr size_t kScratchFloats = kTableFloats + kLineFloats + kSlack + kGradientFloats + kSumFloats;
 
-// out[i * ld + j] = in[i * position + j * channel], for positions i and channels j.
+// out[i * ld + j] = in[i * position + j * channel], for positions i and channels j. Where that is faster, channels
+// behind these are copied, too: as far as the `readable` ones and `ld` reach, to whole vectors.
 void CopyPositions(const float* in, ptrdiff_t position, ptrdiff_t channel, size_t positions, size_t channels,
-                   float* out, size_t ld) {
+                   size_t readable, float* out, size_t ld) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
+  const auto reached = [&](size_t step) {
+    const size_t rounded = (channels + step - 1) / step * step;
+    return rounded <= std::min(readable, ld) ? rounded : channels;
+  };
   size_t done = 0;
   if (channel == 1) {
     if (ld == channels && position == static_cast<ptrdiff_t>(ld)) {
       std::copy_n(in, positions * channels, out);
       return;
     }
-    const size_t whole = channels / lanes * lanes;
+    const size_t all = reached(lanes), whole = all / lanes * lanes;
     for (size_t i = 0; i < positions; ++i, in += position, out += ld) {
       for (size_t j = 0; j < whole; j += lanes) hn::StoreU(hn::LoadU(d, in + j), d, out + j);
-      if (whole < channels) hn::StoreN(hn::LoadN(d, in + whole, channels - whole), d, out + whole, channels - whole);
+      if (whole < all) hn::StoreN(hn::LoadN(d, in + whole, all - whole), d, out + whole, all - whole);
     }
     return;
   }
-  if (position == 1 && channel > 0 && positions >= 4) {
-    for (; done + 4 <= channels; done += 4) {
-      const float* const from = in + static_cast<ptrdiff_t>(done) * channel;
+  if (position == 1 && channel > 0 && positions >= 4 && reached(4) >= 4) {
+    const size_t all = reached(4);
+    for (; done < all; done += 4) {
+      const size_t j = std::min(done, all - 4);
+      const float* const from = in + static_cast<ptrdiff_t>(j) * channel;
       // The last square may cover some of the one before.
       for (size_t i = 0; i < positions; i += 4) {
         const size_t at = std::min(i, positions - 4);
-        Transpose4x4(from + at, static_cast<size_t>(channel), out + at * ld + done, ld);
+        Transpose4x4(from + at, static_cast<size_t>(channel), out + at * ld + j, ld);
       }
     }
   }
@@ -192,7 +201,8 @@ class Block {
     const auto at = [&](int64_t position) { return out + static_cast<size_t>(position) * ld; };
     std::fill(out, at(low), 0.0f);
     CopyPositions(args_.x + line.x + (from + low * step) * w_.x_strides[2] + begin * args_.x_channel,
-                  step * w_.x_strides[2], args_.x_channel, static_cast<size_t>(high - low), count, at(low), ld);
+                  step * w_.x_strides[2], args_.x_channel, static_cast<size_t>(high - low), count,
+                  static_cast<size_t>(args_.groups * w_.channels - begin), at(low), ld);
     ClearRest(static_cast<size_t>(high - low), count, at(low), ld);
     std::fill(at(high), at(copies_.positions), 0.0f);
   }
@@ -204,7 +214,8 @@ class Block {
       const float* from = args_.gradient + piece.batch * args_.gradient_batch + begin * args_.gradient_channel;
       for (int d = 0; d < 3; ++d) from += piece.at[d] * strides()[d];
       float* const to = out + static_cast<size_t>(piece.begin) * ld;
-      CopyPositions(from, strides()[2], args_.gradient_channel, static_cast<size_t>(piece.count), count, to, ld);
+      CopyPositions(from, strides()[2], args_.gradient_channel, static_cast<size_t>(piece.count), count,
+                    static_cast<size_t>(args_.outputs - begin), to, ld);
     }
   }
 
@@ -432,6 +443,10 @@ class WeightSums {
  private:
   size_t Channels() const { return static_cast<size_t>(args_.windows.channels); }
   size_t RowLength() const { return static_cast<size_t>(args_.windows.taps()) * Channels(); }
+  static size_t WholeVectors(size_t floats) {
+    const size_t lanes = hn::Lanes(TileTag());
+    return (floats + lanes - 1) / lanes * lanes;
+  }
 
   // ---- products ----
 
@@ -442,13 +457,19 @@ class WeightSums {
     bool joined;  // taps beside one another are one run of columns
     size_t channels;
     int64_t tap;  // of the first column
+
+    size_t Room() const { return copies.lines * static_cast<size_t>(copies.positions); }  // for a channel's copies
+  };
+  struct SomeTiles {
+    const RowTiles& all;
+    size_t begin, end;
   };
 
   void Multiply(int64_t group, Range rows) {
     const Windows& w = args_.windows;
     const size_t lanes = hn::Lanes(TileTag());
-    const size_t whole = (Channels() + lanes - 1) / lanes * lanes;
-    if (w.dilation[2] == 1 && w.kernel[2] > 1 && whole != Channels()) {
+    const size_t whole = WholeVectors(Channels());
+    if (w.dilation[2] == 1 && w.kernel[2] > 1 && (whole != Channels() || whole < PanelWidth())) {
       const Copies copies(w, Channels(), kLeastPiece);
       if (copies.piece > 0) return MultiplyPass({w, copies, true, Channels(), 0}, group, rows);
     }
@@ -470,67 +491,67 @@ class WeightSums {
   }
 
   void MultiplyPass(const Pass& pass, int64_t group, Range rows) {
-    constexpr int64_t most_rows = kGradientFloats / (kMostPositions * kRowFloats) * kTileRows;
     const auto step = static_cast<int64_t>(pass.channels);
-    const int64_t passes = (rows.size() + most_rows - 1) / most_rows;
-    for (int64_t i = 0; i < passes; ++i) {
-      const Range own = PartRange(rows.size(), static_cast<int>(i), static_cast<int>(passes));
-      for (int64_t channel = 0; channel < args_.windows.channels; channel += step) {
-        MultiplyBlocks(pass, group, {rows.begin + own.begin, rows.begin + own.end},
-                       {channel, std::min(channel + step, args_.windows.channels)});
-      }
+    for (int64_t channel = 0; channel < args_.windows.channels; channel += step) {
+      MultiplyBlocks(pass, group, rows, {channel, std::min(channel + step, args_.windows.channels)});
     }
   }
 
   void MultiplyBlocks(const Pass& pass, int64_t group, Range rows, Range channels) {
-    const size_t width = PanelWidth(), lanes = hn::Lanes(TileTag());
-    const size_t panel = pass.joined ? Channels() : width;
+    const size_t panel = pass.joined ? Channels() : PanelWidth();
     const size_t count = static_cast<size_t>(channels.size());
-    const size_t room = pass.copies.lines * static_cast<size_t>(pass.copies.positions);
     const RowTiles tiles(static_cast<size_t>(rows.size()));
-    const Windows& w = pass.w;
-    Block block(args_, w, pass.copies, tables_);
+    Block block(args_, pass.w, pass.copies, tables_);
     for (int64_t row = positions_.begin; row < positions_.end;) {
       const bool first = row == positions_.begin;
       row = block.Find(row, positions_.end);
       // A panel's copies of all lines, then the next one's.
       for (size_t c = 0; c < count; c += panel) {
         const size_t in_panel = std::min(panel, count - c);
-        const size_t ld = pass.joined ? panel : (in_panel + lanes - 1) / lanes * lanes;
         block.CopyLines(group * args_.windows.channels + channels.begin + static_cast<int64_t>(c), in_panel,
-                        lines_ + c * room, ld);
+                        lines_ + c * pass.Room(), pass.joined ? panel : WholeVectors(in_panel));
       }
       if (pass.joined) std::fill_n(lines_ + block.num_lines() * block.LineFloats(panel), kSlack, 0.0f);
-      int64_t begin = rows.begin;
-      for (size_t t = 0; t < tiles.count; ++t) {
-        block.CopyGradient(begin, tiles.Height(t), gradient_ + t * kMostPositions * kRowFloats, kRowFloats);
-        begin += static_cast<int64_t>(tiles.Height(t));
-      }
-      float* const out = out_ + static_cast<size_t>(rows.begin) * RowLength();
-      for (int64_t line = 0; line < w.kernel[0] * w.kernel[1]; ++line) {
-        if (pass.joined) {
-          const size_t num_runs = block.FindRuns(line, 0, false);
-          const size_t columns = static_cast<size_t>(w.kernel[2]) * panel;
-          for (size_t j = 0; j < columns; j += width) {
-            RunTiles(tiles, pass, lines_ + j, panel, num_runs, std::min(width, columns - j),
-                     out + static_cast<size_t>(line) * columns + j, first);
-          }
-          continue;
+      int64_t output = rows.begin;
+      for (size_t t = 0; t < tiles.count; t += kTilesAtATime) {
+        const SomeTiles some{tiles, t, std::min(t + kTilesAtATime, tiles.count)};
+        float* const out = out_ + static_cast<size_t>(output) * RowLength();
+        for (size_t i = some.begin; i < some.end; ++i) {
+          block.CopyGradient(output, tiles.Height(i), gradient_ + (i - t) * kMostPositions * kRowFloats, kRowFloats);
+          output += static_cast<int64_t>(tiles.Height(i));
         }
-        for (int64_t column = 0; column < w.kernel[2]; ++column) {
-          const size_t num_runs = block.FindRuns(line, column, true);
-          const size_t tap = static_cast<size_t>(pass.tap + line * w.kernel[2] + column);
-          for (size_t c = 0; c < count; c += width) {
-            const size_t columns = std::min(width, count - c);
-            RunTiles(tiles, pass, lines_ + c * room, (columns + lanes - 1) / lanes * lanes, num_runs, columns,
-                     out + tap * Channels() + static_cast<size_t>(channels.begin) + c, first);
-          }
+        MultiplyBlock(pass, block, channels, some, out, first);
+      }
+    }
+  }
+
+  // Tiles from the one on that `out` belongs to, whose rows of the gradient were copied.
+  void MultiplyBlock(const Pass& pass, Block& block, Range channels, const SomeTiles& tiles, float* out, bool first) {
+    const size_t width = PanelWidth(), count = static_cast<size_t>(channels.size());
+    const Windows& w = pass.w;
+    for (int64_t line = 0; line < w.kernel[0] * w.kernel[1]; ++line) {
+      if (pass.joined) {
+        const size_t num_runs = block.FindRuns(line, 0, false);
+        const size_t columns = static_cast<size_t>(w.kernel[2]) * Channels();
+        for (size_t j = 0; j < columns; j += width) {
+          RunTiles(tiles, pass, lines_ + j, Channels(), num_runs, std::min(width, columns - j),
+                   out + static_cast<size_t>(line) * columns + j, first);
+        }
+        continue;
+      }
+      for (int64_t column = 0; column < w.kernel[2]; ++column) {
+        const size_t num_runs = block.FindRuns(line, column, true);
+        const size_t tap = static_cast<size_t>(pass.tap + line * w.kernel[2] + column);
+        for (size_t c = 0; c < count; c += width) {
+          const size_t columns = std::min(width, count - c);
+          RunTiles(tiles, pass, lines_ + c * pass.Room(), WholeVectors(columns), num_runs, columns,
+                   out + tap * Channels() + static_cast<size_t>(channels.begin) + c, first);
         }
       }
     }
   }
 
-  void RunTiles(const RowTiles& tiles, const Pass& pass, const float* x, size_t ld, size_t num_runs, size_t columns,
+  void RunTiles(const SomeTiles& tiles, const Pass& pass, const float* x, size_t ld, size_t num_runs, size_t columns,
                 float* out, bool first) {
     if (num_runs == 0 && !first) return;
     GradientTileArgs tile{};
@@ -543,12 +564,13 @@ class WeightSums {
     tile.columns = columns;
     tile.fetches = true;
     const bool one_vector = columns <= hn::Lanes(TileTag());
-    for (size_t t = 0; t < tiles.count; ++t) {
-      tile.gradient = gradient_ + t * kMostPositions * kRowFloats;
+    for (size_t t = tiles.begin; t < tiles.end; ++t) {
+      const size_t rows = tiles.all.Height(t);
+      tile.gradient = gradient_ + (t - tiles.begin) * kMostPositions * kRowFloats;
       tile.out = out;
       tile.residual = first ? nullptr : out;
-      GradientTileFor(tiles.Height(t), one_vector)(tile);
-      out += tiles.Height(t) * RowLength();
+      GradientTileFor(rows, one_vector)(tile);
+      out += rows * RowLength();
     }
   }
 

@@ -259,14 +259,12 @@ class WinogradProduct {
   void Sum(const TilePlace& at, size_t panel, float* HWY_RESTRICT out, size_t line) const {
     const TileTag d;
     const Patch patch = PatchAt(at);
-    const float* const zeros = scratch_ + t_.zeros;
     const float* const b = reinterpret_cast<const float*>(PanelAt(panel));
     for (size_t position = 0; position < 4; ++position) {
       for (size_t j = 0; j < PanelWidth(); j += hn::Lanes(d)) {
         V sum = hn::Zero(d);
         for (size_t tap = 0; tap < 9; ++tap) {
           const float* const x = patch[(position / 2 + tap / 3) * kPatch + position % 2 + tap % 3];
-          if (x == zeros) continue;
           for (size_t c = 0; c < t_.channels; ++c) {
             sum = hn::MulAdd(hn::Set(d, x[c]), Tap(d, b + c * PanelWidth() + j, tap / 3, tap % 3), sum);
           }
@@ -277,15 +275,18 @@ class WinogradProduct {
   }
 
   // Tap (i, j) of a channel's transformed ones: the first and the last element of a line are taps, the difference of
-  // the others is the tap in the middle.
+  // the others is the tap in the middle. Where that is not finite, it is the second, and the third is NaN.
   HWY_INLINE V Tap(TileTag d, const float* b, size_t i, size_t j) const {
     const size_t matrix = t_.channels * PanelWidth();
+    const auto middle = [](V second, V third) HWY_ATTR {
+      return hn::IfThenElse(hn::IsNaN(third), second, hn::Sub(second, third));
+    };
     const auto in_line = [&](size_t e) HWY_ATTR {
       const float* const from = b + e * kPatch * matrix;
       if (j != 1) return hn::Load(d, from + (j == 0 ? 0 : 3) * matrix);
-      return hn::Sub(hn::Load(d, from + matrix), hn::Load(d, from + 2 * matrix));
+      return middle(hn::Load(d, from + matrix), hn::Load(d, from + 2 * matrix));
     };
-    return i != 1 ? in_line(i == 0 ? 0 : 3) : hn::Sub(in_line(1), in_line(2));
+    return i != 1 ? in_line(i == 0 ? 0 : 3) : middle(in_line(1), in_line(2));
   }
 
   const GemmArgs& args_;

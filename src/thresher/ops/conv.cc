@@ -599,7 +599,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   }
   const bool as_is = s.form == kernels::RowForm::kF32;
   const bool winograd =
-      constant && as_is && s.precision == Precision::kFp32 && kernels::SuitsWinograd(WindowsOf(p), p.n);
+      as_is && s.precision == Precision::kFp32 && kernels::SuitsWinograd(WindowsOf(p), p.n);
   int number = -1;
   if (winograd) {
     matrix.winograd = true;
@@ -618,7 +618,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   } else {
     packed = ops::AddPack(raw,
                           {p.k, p.n, matrix.stride_k, matrix.stride_n, g.groups, layout.to_group, matrix.taps,
-                           matrix.stride_tap, layout.first},
+                           matrix.stride_tap, layout.first, winograd},
                           lowering);
   }
   const TensorRef rows = as_is ? x : AddImage(x, p, lowering);

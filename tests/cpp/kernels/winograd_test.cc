@@ -60,7 +60,7 @@ void RunParts(const GemmArgs& args, int num_parts) {
   }
 }
 
-// Against the plain sum in float64; `change` may put odd numbers into x.
+// Against the plain sum in float64; `change` may put odd numbers into x and the weights.
 template <class Change>
 void Check(const Case& c, const Change& change) {
   const Windows w = WindowsOf(c.axes, c.channels, 2);
@@ -70,8 +70,8 @@ void Check(const Case& c, const Change& change) {
   GemmArgs args;
   args.m = c.batch * w.positions(), args.n = c.n, args.k = kTaps * c.channels;
   std::vector<float> x = RandomFloats(static_cast<size_t>(c.batch * w.x_batch), 1);
-  change(x);
-  const std::vector<float> weight = RandomFloats(static_cast<size_t>(args.k * c.n), 2);
+  std::vector<float> weight = RandomFloats(static_cast<size_t>(args.k * c.n), 2);
+  change(x, weight);
   const std::vector<float> bias = RandomFloats(static_cast<size_t>(c.n), 3);
   const int64_t ldc = c.n + 5;
   const std::vector<float> residual = RandomFloats(static_cast<size_t>(args.m * ldc), 4, -3.0f, 3.0f);
@@ -107,7 +107,7 @@ void Check(const Case& c, const Change& change) {
 }
 
 void Check(const Case& c) {
-  Check(c, [](std::vector<float>&) {});
+  Check(c, [](std::vector<float>&, std::vector<float>&) {});
 }
 
 std::vector<Axis> Image(int64_t height, int64_t width, int64_t before, int64_t after) {
@@ -183,10 +183,32 @@ TEST(WinogradTest, NumbersThatAreNotFinite) {
       for (const int64_t channels : {7, 33}) {
         const Case c{
             .axes = Image(9, 8, 1, 1), .channels = channels, .residual = true, .activation = Activation::kRelu};
-        Check(c, [&](std::vector<float>& x) { x[at] = odd; });
+        Check(c, [&](std::vector<float>& x, std::vector<float>&) { x[at] = odd; });
       }
     }
   }
+}
+
+// They reach the outputs that they belong to.
+TEST(WinogradTest, TapsThatAreNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Case c{.axes = Image(5, 8, 1, 1), .channels = 19, .residual = true};
+  for (const float odd : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    for (size_t tap = 0; tap < kTaps; ++tap) {
+      Check(c, [&](std::vector<float>&, std::vector<float>& weight) { weight[kTaps * 40 + tap] = odd; });
+    }
+    Check(c, [&](std::vector<float>&, std::vector<float>& weight) {
+      for (const size_t tap : {1, 2, 6}) weight[kTaps * 300 + tap] = odd;
+    });
+  }
+}
+
+// They are summed as they are, so that small numbers of x give finite results.
+TEST(WinogradTest, TapsTooLargeToBeTransformed) {
+  Check({.axes = Image(5, 8, 1, 1), .channels = 3}, [](std::vector<float>& x, std::vector<float>& weight) {
+    for (float& number : x) number *= 1e-3f;
+    for (size_t tap = 0; tap < kTaps; ++tap) weight[kTaps * 25 + tap] = tap % 2 == 0 ? 3e38f : -3e38f;
+  });
 }
 
 TEST(WinogradTest, FitsThreeByThree) {
