@@ -226,7 +226,8 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   using Sum = typename Dot::Sum;
   const size_t lanes = hn::Lanes(d);
   const size_t half = lanes * Dot::kLaneBytes;
-  const size_t lda = args.lda;
+  size_t lda = args.lda;
+  size_t lda2 = 2 * lda;
   const uint8_t* HWY_RESTRICT b = args.b;
   const Fetch fetch = args.fetch;
   const uint8_t* fetched = fetch.from;
@@ -248,48 +249,73 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   }
   THRESHER_TILE_ROWS(THRESHER_DOT_DECLARE)
 
-#define THRESHER_DOT_STEP(i)                                                                     \
-  if constexpr (i < kRows) {                                                                     \
-    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;                  \
-    const auto av = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + u * sizeof(uint32_t)); \
-    c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                           \
-    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                                     \
+#define THRESHER_DOT_STEP(i)                                                              \
+  if constexpr (i < kRows) {                                                              \
+    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;           \
+    const auto av = BroadcastGroup(p + THRESHER_TILE_DISTANCE(i) + u * sizeof(uint32_t)); \
+    c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                    \
+    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                              \
   }
 
-#define THRESHER_DOT_TWO_STEPS(i)                                                 \
-  if constexpr (i < kRows) {                                                      \
-    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;   \
-    const auto first = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda);      \
-    const auto second = BroadcastGroup(p + static_cast<size_t>(i % 3) * lda + 4); \
-    c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);                \
-    c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);                \
+#define THRESHER_DOT_TWO_STEPS(i)                                               \
+  if constexpr (i < kRows) {                                                    \
+    const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4; \
+    const auto first = BroadcastGroup(p + THRESHER_TILE_DISTANCE(i));           \
+    const auto second = BroadcastGroup(p + THRESHER_TILE_DISTANCE(i) + 4);      \
+    c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);              \
+    c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);              \
+  }
+
+#define THRESHER_DOT_TURN()                                   \
+  {                                                           \
+    if constexpr (Dot::kTwoSteps) {                           \
+      const auto ones = hn::Set(typename Dot::ShortTag(), 1); \
+      const auto b0a = Dot::LoadB(b);                         \
+      const auto b0b = Dot::LoadB(b + half);                  \
+      const auto b1a = Dot::LoadB(b + 2 * half);              \
+      const auto b1b = Dot::LoadB(b + 3 * half);              \
+      THRESHER_TILE_ROWS(THRESHER_DOT_TWO_STEPS)              \
+    } else {                                                  \
+      {                                                       \
+        constexpr size_t u = 0;                               \
+        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                 \
+      }                                                       \
+      {                                                       \
+        constexpr size_t u = 1;                               \
+        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                 \
+      }                                                       \
+    }                                                         \
+    a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;              \
+    b += 4 * half;                                            \
   }
 
   size_t steps = args.steps;
   ResultLines result(args, kRows, steps / 2);
-  for (; steps >= 2; steps -= 2) {
+  const auto fetch_lines = [&]() HWY_ATTR {
     result.Turn();
     FetchLines(fetch, fetched);
-    if constexpr (Dot::kTwoSteps) {
-      const auto ones = hn::Set(typename Dot::ShortTag(), 1);
-      const auto b0a = Dot::LoadB(b);
-      const auto b0b = Dot::LoadB(b + half);
-      const auto b1a = Dot::LoadB(b + 2 * half);
-      const auto b1b = Dot::LoadB(b + 3 * half);
-      THRESHER_TILE_ROWS(THRESHER_DOT_TWO_STEPS)
-    } else {
-      {
-        constexpr size_t u = 0;
-        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
-      }
-      {
-        constexpr size_t u = 1;
-        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)
-      }
-    }
-    a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;
-    b += 4 * half;
     fetched += 64 * fetch.lines;
+  };
+  if constexpr (kTwoTurns<kRows, 1>) {
+    size_t others = OtherTurns(fetch, result);
+    for (; steps >= 4; steps -= 4) {
+      THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
+      if (others != 0) {
+        --others;
+        fetch_lines();
+        fetch_lines();
+      } else {
+        FetchTwoLines(fetched);
+        fetched += 128;
+      }
+      THRESHER_DOT_TURN()
+      THRESHER_DOT_TURN()
+    }
+    HWY_ASSUME(steps < 4);
+  }
+  for (; steps >= 2; steps -= 2) {
+    fetch_lines();
+    THRESHER_DOT_TURN()
   }
   if (steps != 0) {
     constexpr size_t u = 0;
@@ -307,6 +333,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 #undef THRESHER_DOT_DECLARE
 #undef THRESHER_DOT_STEP
 #undef THRESHER_DOT_TWO_STEPS
+#undef THRESHER_DOT_TURN
 }
 
 using DotTileFunction = void (*)(const DotTileArgs&);

@@ -32,6 +32,8 @@
 #undef THRESHER_TILE_STORE
 #undef THRESHER_TILE_STORE_PART
 #undef THRESHER_TILE_END
+#undef THRESHER_TILE_DISTANCE
+#undef THRESHER_TILE_KEEP_DISTANCES
 
 #define THRESHER_TILE_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
 
@@ -124,6 +126,7 @@ class ResultLines {
     residual_ld_ = end.residual_ld;
     while (rows_ > turns) Turn();
   }
+  HWY_INLINE size_t rows() const { return rows_; }
   HWY_INLINE void Turn() {
     if (rows_ == 0) return;
     --rows_;
@@ -235,6 +238,27 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
   }
 }
 
+// Whether a tile takes two turns of four steps at once. Where a core is shared with another hardware thread, and gets
+// its instructions every other cycle, a tile of few registers waits for them: each beside the multiply-adds counts.
+template <int kRows, int S>
+inline constexpr bool kTwoTurns = S == 1 && kRows <= 6;
+
+// Of such pairs of turns, how many at first have more to fetch than a line of panels each, into L2.
+HWY_INLINE size_t OtherTurns(const Fetch& fetch, const ResultLines& result) {
+  return fetch.lines != 1 || fetch.into_l1 ? std::numeric_limits<size_t>::max() : (result.rows() + 1) / 2;
+}
+
+HWY_INLINE void FetchTwoLines(const uint8_t* from) {
+  __builtin_prefetch(from, 0, 2);
+  __builtin_prefetch(from + 64, 0, 2);
+}
+
+// How far row i lies behind the pointer that it shares with up to two others.
+#define THRESHER_TILE_DISTANCE(i) ((i) % 3 == 0 ? 0 : (i) % 3 == 1 ? lda : lda2)
+// Left to itself, the compiler keeps sums of these distances and offsets, which fill registers and the stack, instead
+// of writing both into instructions.
+#define THRESHER_TILE_KEEP_DISTANCES(lda, lda2) __asm__("" : "+r"(lda), "+r"(lda2));
+
 // S > 1 splits k into S runs, each with accumulators of its own: that hides the latency of the multiply-adds when R
 // alone is too small, and reads the panel as S streams, because one stream does not use all of a core's memory
 // bandwidth. A tile of one vector is for a last panel whose columns fill no more: it leaves the other vector alone.
@@ -250,7 +274,8 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
   for (size_t tile = 0; tile < given.tiles; ++tile) {
     // Left to itself, the compiler works out before the first tile what every tile needs, and keeps it on the stack.
     __asm__("" : "+m"(args));
-    const size_t lda = args.lda;
+    size_t lda = args.lda;
+    size_t lda2 = 2 * lda;
     const Fetch fetch = args.fetch;
     const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b);
     float* HWY_RESTRICT floats = args.floats;
@@ -281,7 +306,7 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     constexpr int r = i % kRows;                                                                                    \
     constexpr int s = i / kRows;                                                                                    \
     const float* p = r < 3 ? a0 : r < 6 ? a1 : r < 9 ? a2 : r < 12 ? a3 : a4;                                       \
-    const V av = hn::Set(d, p[static_cast<size_t>(r % 3) * lda + s * run + u]);                                     \
+    const V av = hn::Set(d, p[THRESHER_TILE_DISTANCE(r) + s * run + u]);                                            \
     THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a);                             \
     if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
   }
@@ -310,23 +335,47 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, b0b, c##i##b);          \
   }
 
+#define THRESHER_TILE_TURN()                                                         \
+  {                                                                                  \
+    THRESHER_TILE_K(0)                                                               \
+    THRESHER_TILE_K(1)                                                               \
+    THRESHER_TILE_K(2)                                                               \
+    THRESHER_TILE_K(3)                                                               \
+    a0 += 4;                                                                         \
+    a1 += 4;                                                                         \
+    a2 += 4;                                                                         \
+    a3 += 4;                                                                         \
+    a4 += 4;                                                                         \
+    b += Panel::Bytes(4);                                                            \
+    if constexpr (kWritesFloats<Panel>) floats += size_t{4} * kPanelVectors * lanes; \
+  }
     ResultLines result(args, kRows, args.k / S / 4);
-    size_t k = run;
-    for (; k >= 4; k -= 4) {
+    const auto fetch_lines = [&]() HWY_ATTR {
       result.Turn();
       for (size_t s = 0; s < S; ++s) FetchLines(fetch, fetched + s * run_bytes);
-      THRESHER_TILE_K(0)
-      THRESHER_TILE_K(1)
-      THRESHER_TILE_K(2)
-      THRESHER_TILE_K(3)
-      a0 += 4;
-      a1 += 4;
-      a2 += 4;
-      a3 += 4;
-      a4 += 4;
-      b += Panel::Bytes(4);
-      if constexpr (kWritesFloats<Panel>) floats += size_t{4} * kPanelVectors * lanes;
       fetched += 64 * fetch.lines;
+    };
+    size_t k = run;
+    if constexpr (kTwoTurns<kRows, S>) {
+      size_t others = OtherTurns(fetch, result);
+      for (; k >= 8; k -= 8) {
+        THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
+        if (others != 0) {
+          --others;
+          fetch_lines();
+          fetch_lines();
+        } else {
+          FetchTwoLines(fetched);
+          fetched += 128;
+        }
+        THRESHER_TILE_TURN()
+        THRESHER_TILE_TURN()
+      }
+      HWY_ASSUME(k < 8);
+    }
+    for (; k >= 4; k -= 4) {
+      fetch_lines();
+      THRESHER_TILE_TURN()
     }
     if constexpr (S > 1) {
       a0 += (S - 1) * run;
@@ -345,6 +394,7 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
       THRESHER_TILE_ROWS(THRESHER_TILE_STEP1)
       ++a0, ++a1, ++a2, ++a3, ++a4;
     }
+#undef THRESHER_TILE_TURN
 #undef THRESHER_TILE_K
 
     // The sums of the other sets join those of set 0. Only rows below 3 are ever split.

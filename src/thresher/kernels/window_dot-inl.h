@@ -29,6 +29,7 @@
 #undef THRESHER_WINDOW_DOT_ROW
 #undef THRESHER_WINDOW_DOT_STEP
 #undef THRESHER_WINDOW_DOT_TWO_STEPS
+#undef THRESHER_WINDOW_DOT_TURN
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -62,7 +63,8 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
   using Sum = typename Dot::Sum;
   const size_t lanes = hn::Lanes(d);
   const size_t half = lanes * Dot::kLaneBytes;
-  const size_t lda = args.lda;
+  size_t lda = args.lda;
+  size_t lda2 = 2 * lda;
   const Sum* init = static_cast<const Sum*>(args.init);
 #define THRESHER_WINDOW_DOT_DECLARE(i)      \
   V c##i##a = hn::Zero(d);                  \
@@ -83,7 +85,7 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
            : (i - G1 < 3   ? q0     \
               : i - G1 < 6 ? q1     \
                            : q2)) + \
-   static_cast<size_t>((i < G1 ? i : i - G1) % 3) * lda)
+   THRESHER_TILE_DISTANCE(i < G1 ? i : i - G1))
 #define THRESHER_WINDOW_DOT_STEP(i)                                                    \
   if constexpr (i < kRows) {                                                           \
     const auto av = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i) + u * sizeof(uint32_t)); \
@@ -97,6 +99,29 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
     c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);      \
     c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);      \
   }
+#define THRESHER_WINDOW_DOT_TURN()                            \
+  {                                                           \
+    if constexpr (Dot::kTwoSteps) {                           \
+      const auto ones = hn::Set(typename Dot::ShortTag(), 1); \
+      const auto b0a = Dot::LoadB(b);                         \
+      const auto b0b = Dot::LoadB(b + half);                  \
+      const auto b1a = Dot::LoadB(b + 2 * half);              \
+      const auto b1b = Dot::LoadB(b + 3 * half);              \
+      THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_TWO_STEPS)       \
+    } else {                                                  \
+      {                                                       \
+        constexpr size_t u = 0;                               \
+        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)          \
+      }                                                       \
+      {                                                       \
+        constexpr size_t u = 1;                               \
+        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)          \
+      }                                                       \
+    }                                                         \
+    p0 += 8, p1 += 8, p2 += 8;                                \
+    q0 += 8, q1 += 8, q2 += 8;                                \
+    b += 4 * half;                                            \
+  }
   ResultLines result(*args.result, kRows, args.num_runs * (args.steps / 2));
   for (const StepRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* HWY_RESTRICT b = args.b + run->b;
@@ -106,29 +131,28 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
     const uint8_t* HWY_RESTRICT q0 = p0 + args.second;
     const uint8_t* HWY_RESTRICT q1 = q0 + 3 * lda;
     const uint8_t* HWY_RESTRICT q2 = q1 + 3 * lda;
-    for (size_t steps = args.steps; steps >= 2; steps -= 2) {
-      result.Turn();
+    const auto fetch_lines = [&]() HWY_ATTR {
       for (size_t line = 0; line < 4 * half; line += 64) __builtin_prefetch(b + kDotFetchBytes + line, 0, 3);
-      if constexpr (Dot::kTwoSteps) {
-        const auto ones = hn::Set(typename Dot::ShortTag(), 1);
-        const auto b0a = Dot::LoadB(b);
-        const auto b0b = Dot::LoadB(b + half);
-        const auto b1a = Dot::LoadB(b + 2 * half);
-        const auto b1b = Dot::LoadB(b + 3 * half);
-        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_TWO_STEPS)
-      } else {
-        {
-          constexpr size_t u = 0;
-          THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)
+    };
+    size_t steps = args.steps;
+    if constexpr (kTwoTurns<kRows, 1>) {
+      for (; steps >= 4; steps -= 4) {
+        THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
+        if (result.rows() != 0) {
+          result.Turn();
+          result.Turn();
         }
-        {
-          constexpr size_t u = 1;
-          THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)
-        }
+        fetch_lines();
+        THRESHER_WINDOW_DOT_TURN()
+        fetch_lines();
+        THRESHER_WINDOW_DOT_TURN()
       }
-      p0 += 8, p1 += 8, p2 += 8;
-      q0 += 8, q1 += 8, q2 += 8;
-      b += 4 * half;
+      HWY_ASSUME(steps < 4);
+    }
+    for (; steps >= 2; steps -= 2) {
+      result.Turn();
+      fetch_lines();
+      THRESHER_WINDOW_DOT_TURN()
     }
   }
 

@@ -24,6 +24,7 @@
 #undef THRESHER_WINDOW_ROW
 #undef THRESHER_WINDOW_STEP
 #undef THRESHER_WINDOW_K
+#undef THRESHER_WINDOW_TURN
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -63,7 +64,8 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
   const TileTag d;
   using V = hn::Vec<TileTag>;
   const size_t lanes = hn::Lanes(d);
-  const size_t lda = args.lda;
+  size_t lda = args.lda;
+  size_t lda2 = 2 * lda;
 #define THRESHER_WINDOW_DECLARE(i)                                           \
   V c##i##a = hn::Zero(d);                                                   \
   V c##i##b = hn::Zero(d);                                                   \
@@ -82,7 +84,7 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
                      : p2)     \
           : (i - G1 < 3   ? q0 \
              : i - G1 < 6 ? q1 \
-                          : q2))[(i < G1 ? i : i - G1) % 3 * lda + u]
+                          : q2))[THRESHER_TILE_DISTANCE(i < G1 ? i : i - G1) + u]
 #define THRESHER_WINDOW_STEP(i)                                     \
   if constexpr (i < kRows) {                                        \
     const V av = hn::Set(d, THRESHER_WINDOW_ROW(i));                \
@@ -96,6 +98,16 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     const V bb = kVectors > 1 ? Panel::Load(d, b, u, 1) : ba; \
     THRESHER_TILE_ROWS(THRESHER_WINDOW_STEP)                  \
   }
+#define THRESHER_WINDOW_TURN() \
+  {                            \
+    THRESHER_WINDOW_K(0)       \
+    THRESHER_WINDOW_K(1)       \
+    THRESHER_WINDOW_K(2)       \
+    THRESHER_WINDOW_K(3)       \
+    p0 += 4, p1 += 4, p2 += 4; \
+    q0 += 4, q1 += 4, q2 += 4; \
+    b += Panel::Bytes(4);      \
+  }
   ResultLines result(args, kRows, args.num_runs * (args.k / 4));
   for (const WindowRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b) + Panel::Bytes(run->b);
@@ -106,16 +118,27 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     const float* HWY_RESTRICT q1 = q0 + 3 * lda;
     const float* HWY_RESTRICT q2 = q1 + 3 * lda;
     size_t k = args.k;
+    const auto fetch_lines = [&]() HWY_ATTR {
+      for (size_t line = 0; line < Panel::Bytes(4); line += 64) __builtin_prefetch(b + kFetchBytes + line, 0, 3);
+    };
+    if constexpr (kTwoTurns<kRows, 1>) {
+      for (; k >= 8; k -= 8) {
+        THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
+        if (result.rows() != 0) {
+          result.Turn();
+          result.Turn();
+        }
+        fetch_lines();
+        THRESHER_WINDOW_TURN()
+        fetch_lines();
+        THRESHER_WINDOW_TURN()
+      }
+      HWY_ASSUME(k < 8);
+    }
     for (; k >= 4; k -= 4) {
       result.Turn();
-      for (size_t line = 0; line < Panel::Bytes(4); line += 64) __builtin_prefetch(b + kFetchBytes + line, 0, 3);
-      THRESHER_WINDOW_K(0)
-      THRESHER_WINDOW_K(1)
-      THRESHER_WINDOW_K(2)
-      THRESHER_WINDOW_K(3)
-      p0 += 4, p1 += 4, p2 += 4;
-      q0 += 4, q1 += 4, q2 += 4;
-      b += Panel::Bytes(4);
+      fetch_lines();
+      THRESHER_WINDOW_TURN()
     }
     if constexpr (kRowsTogether<Panel> == 2) {
       if (k > 0) {

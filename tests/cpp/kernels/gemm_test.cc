@@ -100,6 +100,9 @@ TEST(GemmTest, EveryDepthRemainder) {
   for (int64_t k = 0; k <= 35; ++k) {
     for (const int64_t m : {1, 2, 3, 5}) Check({.m = m, .n = 33, .k = k, .bias = true});
   }
+  // Many tiles fetch a line of the panel in each turn, and take two turns at once, as soon as their results are
+  // fetched.
+  for (int64_t k = 30; k <= 70; ++k) Check({.m = 23, .n = 33, .k = k, .bias = true});
 }
 
 TEST(GemmTest, DepthBlocks) {
