@@ -372,8 +372,8 @@ void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel)
   for (size_t channel = 0; channel < channels; channel += kChannels) {
     const size_t count = std::min(kChannels, channels - channel), size = count * PanelWidth();
     for (size_t tap = 0; tap < kTaps; ++tap) {
-      const Weight rows = weight.Tap(static_cast<int64_t>(tap))
-                              .Rows(static_cast<int64_t>(channel), static_cast<int64_t>(count));
+      const Weight rows =
+          weight.Tap(static_cast<int64_t>(tap)).Rows(static_cast<int64_t>(channel), static_cast<int64_t>(count));
       PackPanel(rows, index, taps + tap * size);
     }
     if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, taps, kTaps * size);

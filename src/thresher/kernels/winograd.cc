@@ -278,9 +278,8 @@ class WinogradProduct {
   // the others is the tap in the middle. Where that is not finite, it is the second, and the third is NaN.
   HWY_INLINE V Tap(TileTag d, const float* b, size_t i, size_t j) const {
     const size_t matrix = t_.channels * PanelWidth();
-    const auto middle = [](V second, V third) HWY_ATTR {
-      return hn::IfThenElse(hn::IsNaN(third), second, hn::Sub(second, third));
-    };
+    const auto middle = [](V second, V third)
+                            HWY_ATTR { return hn::IfThenElse(hn::IsNaN(third), second, hn::Sub(second, third)); };
     const auto in_line = [&](size_t e) HWY_ATTR {
       const float* const from = b + e * kPatch * matrix;
       if (j != 1) return hn::Load(d, from + (j == 0 ? 0 : 3) * matrix);

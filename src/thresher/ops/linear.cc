@@ -27,8 +27,8 @@ Status PackStep(const StepContext& c) {
   const int64_t packed_stride = kernels::PackedSize(p.k, p.n);
   for (int64_t b = 0; b < p.batch; ++b) {
     const float* const data = c.in(0).as<const float>() + p.first + b * p.batch_stride;
-    const Weight matrix{data, Encoding::kF32, p.k, p.n, p.stride_k, p.stride_n, p.taps, p.stride_tap,
-                        Encoding::kF32, p.winograd};
+    const Weight matrix{data,         Encoding::kF32, p.k,       p.n, p.stride_k, p.stride_n, p.taps,
+                        p.stride_tap, Encoding::kF32, p.winograd};
     kernels::PackWeight(Precision::kFp32, matrix, c.out().as<float>() + b * packed_stride, c.part, c.num_parts);
   }
   return Status::Ok();
