@@ -33,6 +33,9 @@ struct HalfRows {
     return (row * kChunks + (chunk ^ (row / kRowsPerLine % kSpread))) * 4;
   }
   static constexpr int Words(int rows) { return rows * kDepth / 2; }
+  // From a chunk to that of the row so many rows behind, where they are a multiple of 8: these have one order. Said
+  // so, places that differ in nothing else take one register, not one each.
+  THRESHER_DEVICE static int Behind(int rows) { return rows * kDepth / 2; }
 };
 
 // Panels of 16 keys in shared memory: [panel][kDepth][16], likewise spread.
@@ -41,6 +44,7 @@ struct HalfPanels {
   THRESHER_DEVICE static int At(int panel, int row, int chunk) {
     return ((panel * kDepth + row) * 2 + (chunk ^ (row / 4 % 2))) * 4;
   }
+  THRESHER_DEVICE static int Behind(int rows) { return rows * 8; }  // likewise
 };
 
 // kDepth: of the tiles; heads may be smaller, with zeros behind.
@@ -122,7 +126,7 @@ struct AttentionKernel {
             THRESHER_UNROLL
             for (int r = 0; r < kRowTiles; ++r) {
               THRESHER_UNROLL
-              for (int step = 0; step < kSteps; ++step) QueryTile(t, warp_row + 16 * r, step, queries[r][step]);
+              for (int step = 0; step < kSteps; ++step) QueryTile(t, warp_row, r, step, queries[r][step]);
             }
           }
         }
@@ -172,7 +176,7 @@ struct AttentionKernel {
     THRESHER_UNROLL
     for (int i = 0; i < kCount; i += kStep) {
       if (kCount < kStep && row >= kCount) break;
-      const int to = kStep % 8 == 0 ? Rows::At(row, chunk) + i * Rows::kChunks * 4 : Rows::At(row + i, chunk);
+      const int to = kStep % 8 == 0 ? Rows::At(row, chunk) + Rows::Behind(i) : Rows::At(row + i, chunk);
       t.CopyFour(at + to, begin + i * from.Step(), inside && row + i < left ? 16 : 0);
     }
   }
@@ -244,9 +248,10 @@ struct AttentionKernel {
   }
 
   template <class T>
-  THRESHER_DEVICE void QueryTile(T& t, int row, int step, uint32_t (&a)[4]) const {
-    const int matrix = t.x() % kWarp / 8, i = t.x() % 8;
-    t.template LoadMatrices<false>(HalfRows<kDepth>::At(row + matrix % 2 * 8 + i, step * 2 + matrix / 2), a);
+  THRESHER_DEVICE void QueryTile(T& t, int warp_row, int tile, int step, uint32_t (&a)[4]) const {
+    using Rows = HalfRows<kDepth>;
+    const int matrix = t.x() % kWarp / 8, row = warp_row + matrix % 2 * 8 + t.x() % 8;
+    t.template LoadMatrices<false>(Rows::At(row, step * 2 + matrix / 2) + Rows::Behind(16 * tile), a);
   }
 
   template <class T, class Queries>
@@ -270,19 +275,20 @@ struct AttentionKernel {
           THRESHER_UNROLL
           for (int e = 0; e < 4; ++e) a[r][e] = queries[r][step][e];
         } else {
-          QueryTile(t, warp_row + 16 * r, step, a[r]);
+          QueryTile(t, warp_row, r, step, a[r]);
         }
       }
       THRESHER_UNROLL
       for (int n = 0; n < kScoreTiles; n += 2) {
         uint32_t b[4];
-        const int key = warp_key * Tiles::kWarpKeys + n * 8;
         if constexpr (Source::kPanels) {
-          const int at = HalfPanels<kDepth>::At(key / 16, step * 16 + matrix % 2 * 8 + i, matrix / 2);
-          t.template LoadMatrices<true>(kKeysAt + at, b);
+          using Panels = HalfPanels<kDepth>;
+          const int at = Panels::At(warp_key * Tiles::kWarpKeys / 16, matrix % 2 * 8 + i, matrix / 2);
+          t.template LoadMatrices<true>(kKeysAt + Panels::Behind(n / 2 * kDepth + step * 16) + at, b);
         } else {
-          const int at = HalfRows<kDepth>::At(key + matrix / 2 * 8 + i, step * 2 + matrix % 2);
-          t.template LoadMatrices<false>(kKeysAt + at, b);
+          using Rows = HalfRows<kDepth>;
+          const int at = Rows::At(warp_key * Tiles::kWarpKeys + matrix / 2 * 8 + i, step * 2 + matrix % 2);
+          t.template LoadMatrices<false>(kKeysAt + Rows::Behind(n * 8) + at, b);
         }
         THRESHER_UNROLL
         for (int r = 0; r < kRowTiles; ++r) {
@@ -311,8 +317,9 @@ struct AttentionKernel {
       THRESHER_UNROLL
       for (int n = 0; n < kOutTiles; n += 2) {
         uint32_t b[4];
-        const int key = warp_key * Tiles::kWarpKeys + k * 8 + matrix % 2 * 8 + i;
-        t.template LoadMatrices<true>(kValuesAt + HalfRows<kDepth>::At(key, n + matrix / 2), b);
+        using Rows = HalfRows<kDepth>;
+        const int at = Rows::At(warp_key * Tiles::kWarpKeys + matrix % 2 * 8 + i, n + matrix / 2);
+        t.template LoadMatrices<true>(kValuesAt + Rows::Behind(k * 8) + at, b);
         THRESHER_UNROLL
         for (int r = 0; r < kRowTiles; ++r) {
           t.template MultiplyAdd<Half>(a[r], b[0], b[1], state.out[r][n]);

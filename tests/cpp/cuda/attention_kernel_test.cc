@@ -323,6 +323,34 @@ TEST(AttentionKernel, KeysThatAMaskHidesAreNotRead) {
   }
 }
 
+// Of a batch with half of its keys hidden, at the end of sequences, at their beginning, or from half of the queries,
+// tiles are multiplied half as often.
+TEST(AttentionKernel, WorkIsThatOfTheKeysThatAreSeen) {
+  constexpr int64_t kTile = NarrowTiling::kKeys, kRows = NarrowTiling::kRows;
+  const Case c{4, 2, 2, 2 * kRows, 2 * kTile, 32};
+  const auto work = [&c](const View& mask) {
+    const int64_t before = MatrixOperations();
+    Check(c, mask);
+    return MatrixOperations() - before;
+  };
+  const int64_t all = work({});
+  ASSERT_GT(all, 0);
+  const auto keys = static_cast<size_t>(c.keys);
+  std::vector<uint8_t> padded(4 * keys, 1);
+  EXPECT_EQ(work(MaskView(padded.data(), DType::kBool, {4, 1, 1, c.keys}, c)), all);
+  const int64_t lengths[] = {2 * kTile, kTile, kTile, 0};
+  for (const bool behind : {true, false}) {
+    for (size_t i = 0; i < padded.size(); ++i) {
+      const auto key = static_cast<int64_t>(i % keys);
+      padded[i] = (behind ? key : c.keys - 1 - key) < lengths[i / keys];
+    }
+    EXPECT_EQ(work(MaskView(padded.data(), DType::kBool, {4, 1, 1, c.keys}, c)), all / 2) << behind;
+  }
+  std::vector<float> rows(static_cast<size_t>(c.queries) * keys, -kInf);
+  std::fill_n(rows.begin(), rows.size() / 2, 0.5f);
+  EXPECT_EQ(work(MaskView(rows.data(), DType::kF32, {1, 1, c.queries, c.keys}, c)), all / 2);
+}
+
 TEST(AttentionKernel, SaysWhatItDoesNotTake) {
   float some = 0;
   View views[5];

@@ -33,6 +33,8 @@ constexpr int kBankRows = 8;     // rows of a matrix that the banks hold side by
 constexpr int64_t kMostGridBlocks = 0x7fffffff;
 constexpr size_t kMostParameterBytes = 4096;
 
+thread_local int64_t matrix_operations = 0;
+
 // Memory of stacks, kept for later blocks and launches.
 class Stacks {
  public:
@@ -265,6 +267,7 @@ class Block {
   void MultiplyAdd(int thread, float (*widen)(uint16_t), const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                    float (&c)[4]) {
     const Shown* const lanes = Exchange(thread, {a[0], a[1], a[2], a[3], b0, b1});
+    if (thread % kWarp == 0) ++matrix_operations;
     const auto half = [&](uint32_t word, int k) { return widen(static_cast<uint16_t>(word >> (k % 2 * 16))); };
     for (int i = 0; i < 4; ++i) {
       const int row = thread % kWarp / 4, col = thread % kWarp % 4 * 2 + i % 2;
@@ -466,6 +469,8 @@ void Thread::LoadMatrices(int at, bool turned, uint32_t (&m)[4]) { block_.LoadMa
 void Thread::MultiplyAdd(float (*widen)(uint16_t), const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&c)[4]) {
   block_.MultiplyAdd(number_, widen, a, b0, b1, c);
 }
+
+int64_t MatrixOperations() { return matrix_operations; }
 
 std::string RunBlocks(const Shape& shape, size_t parameter_bytes, Order order,
                       const std::function<void(Thread&)>& kernel) {

@@ -111,6 +111,9 @@ enum class Order { kForward, kBackward };
 std::string RunBlocks(const Shape& shape, size_t parameter_bytes, Order order,
                       const std::function<void(Thread&)>& kernel);
 
+// How many operations of warps on the matrix units the calling thread has emulated so far.
+int64_t MatrixOperations();
+
 // A launcher for LaunchNorm() and the like. Gives what RunBlocks gives.
 struct Launcher {
   Order order = Order::kForward;
