@@ -28,6 +28,7 @@ from trace_samples import (
     write_encoder,
 )
 
+from thresher import _engine
 from thresher.profiler.analysis import build_report
 from thresher.profiler.analysis.costs import CostModel, bound_of
 from thresher.profiler.analysis.peaks import NO_PEAKS, normalise
@@ -394,6 +395,13 @@ def test_cost_of_one_run() -> None:
     # The precision of the first input counts where none is named.
     assert model_of().of(Site(1, "x", flops=2e6, bytes=1.0, dtypes="i8, f32")).compute_ns == 2e6 / 320
     assert model_of(1).of(Site(1, "x", flops=2e6, bytes=1.0)).compute_ns == 2e6 / 100
+
+
+def test_weights_in_blocks_are_multiplied_as_integers() -> None:
+    blocks = [row["name"] for row in _engine.encodings() if row["numbers"] > 1]
+    assert "q4_1" in blocks and "q6_k" in blocks
+    assert {model_of().peak(name) for name in blocks} == {320}
+    assert model_of().peak("int8_weight") == model_of().peak("int4_weight") == 200
 
 
 @pytest.mark.parametrize(

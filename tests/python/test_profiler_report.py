@@ -435,3 +435,18 @@ def test_percent_of_peak(places: list[dict[str, object]], percent: float | None,
     assert (again.percent_of_peak, again.bound) == (row.percent_of_peak, row.bound)
     (unmeasured,) = OpReport.from_summary(summary).rows
     assert unmeasured.percent_of_peak is None
+
+
+@pytest.mark.parametrize(("phase", "rate"), [("decode", 20.0), ("prefill", 100.0)])
+def test_a_step_of_an_answer_reads_its_weights_from_memory(phase: str, rate: float) -> None:
+    """Two products of 20 MB a step, of which one alone would fit into L3."""
+    entry = {**PEAKS["threads"][0], "l3_read_gbytes": 100.0}
+    peaks = {"threads": [entry], "cache_bytes": {"l3": 32 << 20, "l3_cores": 2}}
+    summary = summarize([["call", "c", 0, 8_000_000], ["forward", "linear", 0, 8_000_000]])
+    for part in ("phases", "rows"):
+        summary[part] = [{**each, "phase": phase} for each in summary[part]]
+    places = [{**place("linear", 1, 1e3, 20e6), "phase": phase} for _ in range(2)]
+    report = OpReport.from_summary({**summary, "sites": places}, peaks=peaks)
+    least_ms = 2 * 20 / rate
+    assert report.phase(phase).percent_of_peak == pytest.approx(100 * least_ms / 8)
+    assert report.rows[0].percent_of_peak == pytest.approx(100 * least_ms / 8)

@@ -337,14 +337,18 @@ def _roofs(summary: Mapping[str, Any], peaks: object) -> dict[_Key, tuple[float,
 
     An operator runs at several places of a model, each with shapes and a precision of its own, so their times add up.
     """
-    from thresher.profiler.analysis.costs import CostModel
+    from thresher.profiler.analysis.costs import DECODE, CostModel
     from thresher.profiler.analysis.peaks import normalise
     from thresher.profiler.trace.model import Site
 
     model = CostModel(*normalise(peaks), summary.get("num_threads") or None)
+    places = summary.get("sites", ())
+    decoding = [place for place in places if place["phase"] == DECODE and place["bytes"] > 0]
+    steps = sum(totals["calls"] for totals in summary["phases"] if totals["phase"] == DECODE)
+    model.set_decoding([(place["bytes"], place["count"]) for place in decoding], steps)
     known: dict[_Key, tuple[float, float]] = {}
     unknown: set[_Key] = set()
-    for place in summary.get("sites", ()):
+    for place in places:
         key = (place["phase"], place["section"], place["name"])
         site = Site(
             id=0,
@@ -357,7 +361,7 @@ def _roofs(summary: Mapping[str, Any], peaks: object) -> dict[_Key, tuple[float,
             flops=place["flops"] if place["flops"] >= 0 else None,
             bytes=place["bytes"] if place["bytes"] >= 0 else None,
         )
-        cost = model.of(site)
+        cost = model.of(site, place["phase"])
         if cost.compute_ns is None or cost.memory_ns is None:
             unknown.add(key)
             continue

@@ -14,7 +14,7 @@ from thresher.profiler.analysis.modules import modules
 from thresher.profiler.analysis.operators import operators, operators_by_shape, runtime
 from thresher.profiler.analysis.overview import find_steps, overview
 from thresher.profiler.analysis.peaks import normalise
-from thresher.profiler.analysis.phases import phases
+from thresher.profiler.analysis.phases import phases, set_decoding
 from thresher.profiler.analysis.roofline import roofline
 from thresher.profiler.analysis.rows import groups_of
 from thresher.profiler.analysis.timeline import DEFAULT_MAX_EVENTS, timeline
@@ -45,6 +45,7 @@ def build_report(
     num_threads = int(num_threads) if isinstance(num_threads, int) and num_threads > 0 else None
     normal, reason = normalise(peaks if peaks is not None else meta.get("peaks"))
     costs = CostModel(normal, reason, num_threads)
+    set_decoding(trace, groups, costs)
     by_shape = operators_by_shape(trace, groups, costs)
     tree, flat = modules(trace, groups)
     line = timeline(trace, accounts.begin_ns, max_events=max_events)

@@ -12,17 +12,22 @@ fits its shape badly.
 
 The memory level is the smallest that holds the bytes of one run: the first and second level count once per thread, the
 third once per group of cores that share it. So the roof is never too low: data that come from further away only make
-the percentage smaller.
+the percentage smaller. A step of an answer of a language model (phase "decode") meets each weight once, after all
+others, so there the level is the smallest that holds the bytes of the whole step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from thresher.profiler.trace.model import Site
 
 OVERHEAD_SHARE = 0.2
+DECODE = "decode"
+# Weights in blocks are multiplied as integers; other weights of 8 and 4 bits are widened first.
+_BLOCKS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4")
 _COMPUTE_ROOF = {
     "fp32": "fp32_gflops",
     "f32": "fp32_gflops",
@@ -32,6 +37,9 @@ _COMPUTE_ROOF = {
     "u8": "int8_gops",
     "fp16": "fp16_gflops",
     "f16": "fp16_gflops",
+    "int8_weight": "fp32_gflops",
+    "int4_weight": "fp32_gflops",
+    **dict.fromkeys(_BLOCKS, "int8_gops"),
 }
 
 
@@ -71,6 +79,7 @@ class CostModel:
         self.note = ""
         self.entry: dict[str, Any] | None = None
         self._levels: list[tuple[float, float]] = []
+        self._step_bytes = 0.0
         if peaks is None:
             return
         self.entry = _choose(peaks["threads"], num_threads)
@@ -109,8 +118,17 @@ class CostModel:
             rate = max(rate or 0.0, fp32)
         return float(rate) if rate else None
 
-    def of(self, site: Site | None) -> Cost:
-        """The cost of one run of what a site does."""
+    def set_decoding(self, runs: Iterable[tuple[float, int]], steps: int) -> None:
+        """Says what the steps of answers move.
+
+        Args:
+            runs: Bytes of a run, and how many there were, of every operator in phase "decode".
+            steps: How many steps there were.
+        """
+        self._step_bytes = sum(amount * count for amount, count in runs) / steps if steps else 0.0
+
+    def of(self, site: Site | None, phase: str = "") -> Cost:
+        """The cost of one run of what a site does, in a phase."""
         if site is None or site.flops is None or site.bytes is None:
             return Cost(None, None, "its operations and bytes are not known")
         if site.flops == 0 and site.bytes == 0:
@@ -121,7 +139,7 @@ class CostModel:
         peak = self.peak(precision)
         if site.flops > 0 and peak is None:
             return Cost(None, None, f"no peak was measured for {precision}")
-        bandwidth = self.bandwidth(site.bytes)
+        bandwidth = self.bandwidth(max(site.bytes, self._step_bytes if phase == DECODE else 0.0))
         if bandwidth is None:
             return Cost(None, None, "no bandwidth of memory was measured")
         # Gigabytes per second are bytes per nanosecond.

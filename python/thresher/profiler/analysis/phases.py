@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from thresher.profiler.analysis.costs import DECODE, CostModel
+from thresher.profiler.analysis.rows import Group
 from thresher.profiler.trace.events import PHASES, Category
 from thresher.profiler.trace.model import Trace
+
+
+def set_decoding(trace: Trace, groups: Iterable[Group], costs: CostModel) -> None:
+    """Tells the cost model what the steps of answers in a trace move."""
+    calls = trace.store.frames(Category.CALL)
+    if calls is None:
+        return
+    own = (group for group in groups if group.phase == DECODE and group.category in (Category.KERNEL, Category.COPY))
+    runs = [(group.site.bytes, group.count) for group in own if group.site is not None and group.site.bytes is not None]
+    costs.set_decoding(runs, int((calls["phase"] == PHASES.index(DECODE)).sum()))
 
 
 def phases(trace: Trace, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -197,7 +197,7 @@ def _rated(members: list[Group], costs: CostModel, total: int) -> tuple[float | 
     compute = memory = roof = 0.0
     reasons: dict[str, int] = {}
     for group in members:
-        cost = costs.of(group.site)
+        cost = costs.of(group.site, group.phase)
         if cost.compute_ns is None or cost.memory_ns is None:
             reason = cost.reason or "not modelled"
             reasons[reason] = reasons.get(reason, 0) + group.count
