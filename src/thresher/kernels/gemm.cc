@@ -363,14 +363,14 @@ HWY_INLINE void TransformTaps(const float* HWY_RESTRICT a, const float* HWY_REST
 // Panel `index` of the matrices that nine taps become (winograd.h).
 void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel) {
   constexpr size_t kTaps = 9;
-  constexpr size_t kChannels = 8;  // at a time, to stay in L1
-  const size_t channels = static_cast<size_t>(weight.k / weight.taps);
+  constexpr size_t kFloats = 512;  // of each tap at a time, to stay in L1
+  const size_t channels = static_cast<size_t>(weight.k / weight.taps), most = kFloats / PanelWidth();
   const size_t step = channels * PanelWidth();
-  alignas(64) float taps[kTaps * kChannels * kMaxPanelWidth];
+  alignas(64) float taps[kTaps * kFloats];
   alignas(64) float lines[size_t{4} * 3 * hn::MaxLanes(TileTag())];
   const size_t lanes = hn::Lanes(TileTag());
-  for (size_t channel = 0; channel < channels; channel += kChannels) {
-    const size_t count = std::min(kChannels, channels - channel), size = count * PanelWidth();
+  for (size_t channel = 0; channel < channels; channel += most) {
+    const size_t count = std::min(most, channels - channel), size = count * PanelWidth();
     for (size_t tap = 0; tap < kTaps; ++tap) {
       const Weight rows =
           weight.Tap(static_cast<int64_t>(tap)).Rows(static_cast<int64_t>(channel), static_cast<int64_t>(count));

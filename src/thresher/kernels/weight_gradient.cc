@@ -36,7 +36,7 @@ constexpr size_t kGradientFloats = size_t{96} * 1024;
 // Of a tile's rows of the gradient at one position: a whole number of cache lines, or half of one.
 constexpr size_t kRowFloats = kTileRows > 8 ? 16 : 8;
 // Tiles whose rows of the gradient are copied at a time: more would push what else the block meets out of L2.
-constexpr size_t kTilesAtATime = 8;
+constexpr size_t kTilesAtATime = 16;
 // Shorter pieces of a line are not worth copies of whole windows.
 constexpr int64_t kLeastPiece = 32;
 constexpr size_t kMostPassChannels = 256;
@@ -107,7 +107,7 @@ void CopyPositions(const float* in, ptrdiff_t position, ptrdiff_t channel, size_
     const size_t all = reached(lanes), whole = all / lanes * lanes;
     for (size_t i = 0; i < positions; ++i, in += position, out += ld) {
       for (size_t j = 0; j < whole; j += lanes) hn::StoreU(hn::LoadU(d, in + j), d, out + j);
-      if (whole < all) hn::StoreN(hn::LoadN(d, in + whole, all - whole), d, out + whole, all - whole);
+      if (HWY_UNLIKELY(whole < all)) hn::StoreN(hn::LoadN(d, in + whole, all - whole), d, out + whole, all - whole);
     }
     return;
   }

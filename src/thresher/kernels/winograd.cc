@@ -327,11 +327,13 @@ bool FitsWinograd(const Windows& w) {
   return fits;
 }
 
-bool SuitsWinograd(const Windows& w, int64_t outputs) {
-  // Fewer channels make transforms dear beside products, fewer tiles the weights, which are 16 / 9 as large.
-  constexpr int64_t kLeastChannels = 32, kLeastTiles = 9;
+bool SuitsWinograd(const Windows& w, int64_t outputs, bool packed_once) {
+  // Fewer channels make transforms dear beside products, fewer tiles the weights, which are 16 / 9 as large, and even
+  // more if they are transformed in each call.
+  constexpr int64_t kLeastChannels = 32, kLeastTiles = 9, kLeastTilesForPacking = 32;
   const int64_t tiles = (w.out[1] + 1) / 2 * ((w.out[2] + 1) / 2);
-  return FitsWinograd(w) && w.channels >= kLeastChannels && outputs >= kLeastChannels && tiles >= kLeastTiles;
+  return FitsWinograd(w) && w.channels >= kLeastChannels && outputs >= kLeastChannels &&
+         tiles >= (packed_once ? kLeastTiles : kLeastTilesForPacking);
 }
 
 size_t WinogradScratchBytes(const GemmArgs& args) {

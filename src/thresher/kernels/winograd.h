@@ -19,9 +19,9 @@ namespace thresher::kernels {
 // Whether windows are such that a convolution may be computed so: 3 x 3 taps side by side, at every position.
 bool FitsWinograd(const Windows& windows);
 
-// Whether that is likely to be faster than the product of windows. Follows from one image alone, so that what becomes
-// of it does not depend on how many there are.
-bool SuitsWinograd(const Windows& windows, int64_t outputs);
+// Whether that is likely to be faster than the product of windows, with weights that are packed once or in each call.
+// Follows from one image alone, so that what becomes of it does not depend on how many there are.
+bool SuitsWinograd(const Windows& windows, int64_t outputs, bool packed_once);
 
 // Bytes of scratch memory that a part wants; no less than for fewer images. Needs no data.
 size_t WinogradScratchBytes(const GemmArgs& args);

@@ -598,7 +598,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     s.precision = Precision::kFp32;
   }
   const bool as_is = s.form == kernels::RowForm::kF32;
-  const bool winograd = as_is && s.precision == Precision::kFp32 && kernels::SuitsWinograd(WindowsOf(p), p.n);
+  const bool winograd = as_is && s.precision == Precision::kFp32 && kernels::SuitsWinograd(WindowsOf(p), p.n, constant);
   int number = -1;
   if (winograd) {
     matrix.winograd = true;

@@ -222,10 +222,13 @@ TEST(WinogradTest, FitsThreeByThree) {
   EXPECT_FALSE(FitsWinograd(WindowsOf({{.in = 9, .kernel = 3}}, 3, 0)));
   const std::vector<Axis> deep = {{.in = 5, .kernel = 3}, {.in = 5, .kernel = 3}, {.in = 5, .kernel = 3}};
   EXPECT_FALSE(FitsWinograd(WindowsOf(deep, 3, 0)));
-  EXPECT_TRUE(SuitsWinograd(WindowsOf(Image(56, 56, 1, 1), 64, 0), 64));
-  EXPECT_FALSE(SuitsWinograd(WindowsOf(Image(56, 56, 1, 1), 3, 0), 64));
-  EXPECT_FALSE(SuitsWinograd(WindowsOf(Image(56, 56, 1, 1), 64, 0), 3));
-  EXPECT_FALSE(SuitsWinograd(WindowsOf(Image(4, 6, 1, 1), 64, 0), 64));
+  EXPECT_TRUE(SuitsWinograd(WindowsOf(Image(56, 56, 1, 1), 64, 0), 64, true));
+  EXPECT_FALSE(SuitsWinograd(WindowsOf(Image(56, 56, 1, 1), 3, 0), 64, true));
+  EXPECT_FALSE(SuitsWinograd(WindowsOf(Image(56, 56, 1, 1), 64, 0), 3, true));
+  EXPECT_FALSE(SuitsWinograd(WindowsOf(Image(4, 6, 1, 1), 64, 0), 64, true));
+  EXPECT_TRUE(SuitsWinograd(WindowsOf(Image(7, 7, 1, 1), 64, 0), 64, true));
+  EXPECT_FALSE(SuitsWinograd(WindowsOf(Image(7, 7, 1, 1), 64, 0), 64, false));
+  EXPECT_TRUE(SuitsWinograd(WindowsOf(Image(14, 14, 1, 1), 64, 0), 64, false));
 }
 
 }  // namespace
