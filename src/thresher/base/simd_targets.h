@@ -1,7 +1,9 @@
 // The instruction sets that kernels are compiled for. Every kernel source includes this before any Highway header.
 //
 // A source that uses dot-product instructions defines THRESHER_DOT_TARGETS first and is compiled for the processors
-// that have them as well; Highway dispatches each source among the targets it was compiled for.
+// that have them as well; one that keeps vectors in arrays, which those of SVE cannot be in, defines
+// THRESHER_FIXED_VECTORS first and is not compiled for SVE. Highway dispatches each source among the targets it was
+// compiled for.
 #pragma once
 
 // Each compiled target multiplies the size of every kernel, so targets whose extra instructions a source does not use
@@ -27,10 +29,15 @@
 #else
 #define THRESHER_OTHER_NEON HWY_NEON
 #endif
-#if defined(THRESHER_DOT_TARGETS)
-#define THRESHER_DISABLED_SIMD_TARGETS (THRESHER_OTHER_NEON | HWY_SVE_256 | HWY_SVE2_128)
+#if defined(THRESHER_FIXED_VECTORS)
+#define THRESHER_OTHER_SVE (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #else
-#define THRESHER_DISABLED_SIMD_TARGETS (THRESHER_OTHER_NEON | HWY_NEON_BF16 | HWY_SVE_256 | HWY_SVE2_128)
+#define THRESHER_OTHER_SVE (HWY_SVE_256 | HWY_SVE2_128)
+#endif
+#if defined(THRESHER_DOT_TARGETS)
+#define THRESHER_DISABLED_SIMD_TARGETS (THRESHER_OTHER_NEON | THRESHER_OTHER_SVE)
+#else
+#define THRESHER_DISABLED_SIMD_TARGETS (THRESHER_OTHER_NEON | HWY_NEON_BF16 | THRESHER_OTHER_SVE)
 #endif
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "thresher/base/half.h"
 
+#define THRESHER_FIXED_VECTORS
 #define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
 

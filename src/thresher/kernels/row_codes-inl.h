@@ -51,18 +51,14 @@ struct CodeRange {
   bool finite() const { return high - low <= std::numeric_limits<float>::max(); }
 };
 
-// What the range of some numbers follows from, lane by lane.
-struct LaneRanges {
-  hn::Vec<TileTag> min, max;
-  hn::Vec<TileTag> odd;  // NaN with a NaN or an infinity, else 0
-};
-
-HWY_INLINE LaneRanges LaneRangesOf(const float* HWY_RESTRICT x, size_t k) {
+// What the range of some numbers follows from, lane by lane; `odd` is NaN with a NaN or an infinity, else 0. (No struct
+// holds vectors of SVE.)
+HWY_INLINE void FindLaneRanges(const float* HWY_RESTRICT x, size_t k, hn::Vec<TileTag>& min, hn::Vec<TileTag>& max,
+                               hn::Vec<TileTag>& odd) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
-  auto min = hn::Zero(d), min2 = hn::Zero(d);
-  auto max = hn::Zero(d), max2 = hn::Zero(d);
-  auto odd = hn::Zero(d);
+  auto min2 = hn::Zero(d), max2 = hn::Zero(d);
+  min = max = odd = hn::Zero(d);
   size_t j = 0;
   for (; j + 2 * lanes <= k; j += 2 * lanes) {
     const auto v = hn::LoadU(d, x + j);
@@ -79,16 +75,18 @@ HWY_INLINE LaneRanges LaneRangesOf(const float* HWY_RESTRICT x, size_t k) {
     max = hn::Max(max, v);
     odd = hn::MulAdd(v, hn::Zero(d), odd);
   }
-  return {hn::Min(min, min2), hn::Max(max, max2), odd};
+  min = hn::Min(min, min2);
+  max = hn::Max(max, max2);
 }
 
 constexpr CodeRange kNoRange = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()};
 
 HWY_INLINE CodeRange RangeOf(const float* HWY_RESTRICT x, size_t k) {
   const TileTag d;
-  const LaneRanges ranges = LaneRangesOf(x, k);
-  if (hn::ReduceSum(d, ranges.odd) != 0.0f) return kNoRange;  // NaN is not 0 either
-  return {hn::ReduceMin(d, ranges.min), hn::ReduceMax(d, ranges.max)};
+  hn::Vec<TileTag> min, max, odd;
+  FindLaneRanges(x, k, min, max, odd);
+  if (hn::ReduceSum(d, odd) != 0.0f) return kNoRange;  // NaN is not 0 either
+  return {hn::ReduceMin(d, min), hn::ReduceMax(d, max)};
 }
 
 // What numbers of this range are divided by for fp16: 1, or a power of two where they reach beyond it.
@@ -147,10 +145,11 @@ HWY_INLINE void FindRowCodes(const float* HWY_RESTRICT x, size_t ldx, size_t k, 
   alignas(64) float row_min[kCodedRows * kCodedRows], row_max[kCodedRows * kCodedRows];
   bool odd[kCodedRows];
   for (size_t i = 0; i < kCodedRows; ++i) {
-    const LaneRanges ranges = LaneRangesOf(x + i * ldx, k);
-    odd[i] = !hn::AllTrue(d, hn::Eq(ranges.odd, hn::Zero(d)));
-    hn::Store(ranges.min, d, lane_min);
-    hn::Store(ranges.max, d, lane_max);
+    hn::Vec<TileTag> lanes_least, lanes_most, lanes_odd;
+    FindLaneRanges(x + i * ldx, k, lanes_least, lanes_most, lanes_odd);
+    odd[i] = !hn::AllTrue(d, hn::Eq(lanes_odd, hn::Zero(d)));
+    hn::Store(lanes_least, d, lane_min);
+    hn::Store(lanes_most, d, lane_max);
     V4 min = hn::Load(d4, lane_min), max = hn::Load(d4, lane_max);
     for (size_t lane = kCodedRows; lane < lanes; lane += kCodedRows) {
       min = hn::Min(min, hn::Load(d4, lane_min + lane));
