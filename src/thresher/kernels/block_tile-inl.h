@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "hwy/highway.h"
@@ -61,14 +62,7 @@ struct BlockTileArgs {
   size_t fetch_lines;
 };
 
-// Of a tile that passes several panels side by side, a group of each at a time, and fetches what it reads next: how
-// many, and how far apart. The results of each stand behind those of the one before.
-struct SideBySide {
-  size_t panels;
-  size_t panel_bytes;
-};
-
-// How far ahead it fetches, in every panel and what lies behind that.
+// How far ahead panels that are multiplied side by side are fetched, and what lies behind them.
 inline constexpr size_t kStreamAhead = 1024;
 
 // Rows of a tile: integer sums, codes and a broadcast share the registers; sums in float are needed once a group only.
@@ -117,10 +111,17 @@ HWY_INLINE hn::Vec<TileTag> ScaledSum(hn::Vec<IntTag> sum, const RowGroup& row) 
 #endif
 }
 
-// kStreams: the panels of `side`; else one, and `side` is not looked at.
-template <class Panel, int R, bool kStreams>
-HWY_INLINE void RunBlockTile(const BlockTileArgs& args, const SideBySide& side) {
-  static_assert(R <= 8);
+// kTogether panels, `panel_bytes` apart, a group of each in turn; their results stand one behind the other. Each is a
+// stream, of which it fetches what comes next. 0: one panel, and what `args` says is fetched.
+template <class Panel, int R, int kTogether>
+HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
+  constexpr bool kStreams = kTogether != 0;
+  // A panel's rows are slots behind those of the panel before it. One row takes panels in twos, and what is loaded of
+  // its groups serves both.
+  constexpr int kInTurn = R == 1 && kTogether % 2 == 0 && kStreams ? 2 : 1;
+  constexpr int kTurns = kStreams ? kTogether / kInTurn : 1;
+  constexpr int kSlots = R * kInTurn * kTurns;
+  static_assert(kSlots <= 8 && kTurns <= 4);
   const TileTag d;
   const IntTag di;
   const size_t lanes = hn::Lanes(d);
@@ -136,69 +137,73 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, const SideBySide& side) 
 
 #define THRESHER_BLOCK_DECLARE(r) auto c##r##a = hn::Zero(d), c##r##b = hn::Zero(d);
 #define THRESHER_BLOCK_LOAD(r)                                            \
-  if constexpr (r < R) {                                                  \
+  if constexpr (r < kSlots) {                                             \
     c##r##a = hn::Load(d, out + size_t{r} * kPanelVectors * lanes);       \
     c##r##b = hn::Load(d, out + (size_t{r} * kPanelVectors + 1) * lanes); \
   }
 #define THRESHER_BLOCK_STORE(r)                                           \
-  if constexpr (r < R) {                                                  \
+  if constexpr (r < kSlots) {                                             \
     hn::Store(c##r##a, d, out + size_t{r} * kPanelVectors * lanes);       \
     hn::Store(c##r##b, d, out + (size_t{r} * kPanelVectors + 1) * lanes); \
   }
   THRESHER_BLOCK_ROWS(THRESHER_BLOCK_DECLARE)
-  constexpr size_t kSums = size_t{R} * kPanelVectors;  // vectors of a panel
-  const size_t panels = kStreams ? side.panels : 1;
-  float* out = args.out;
-  if (args.init && !kStreams) {
+  float* const out = args.out;
+  if (args.init) {
     THRESHER_BLOCK_ROWS(THRESHER_BLOCK_LOAD)
-  } else if (!args.init && kStreams) {
-    std::memset(out, 0, panels * kSums * lanes * sizeof(float));
   }
 
-  for (size_t turn = 0, g = 0, panel = 0; turn < args.groups * panels; ++turn) {
+  for (size_t g = 0; g < args.groups; ++g) {
     if constexpr (Panel::kSuper) {
-      if (panel == 0 && g % Panel::kBlockGroups == 0) {
+      if (g % Panel::kBlockGroups == 0) {
         first_block = first_b;
         first_b += Panel::BlockHeader();
       }
     }
-    const uint8_t* HWY_RESTRICT b = first_b;
-    const uint8_t* HWY_RESTRICT block = first_block;
-    if constexpr (kStreams) {
-      // Sums wait in L1 while other panels have their turn.
-      b += panel * side.panel_bytes;
-      block += panel * side.panel_bytes;
-      out = args.out + panel * kSums * lanes;
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_LOAD)
-      for (size_t line = 0; line < all_lines; ++line) __builtin_prefetch(b + kStreamAhead + 64 * line, 0, 2);
-    } else if (fetches_all) {
-      for (size_t line = 0; line < all_lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
-      fetched += 64 * all_lines;
-    } else {
-      for (size_t line = args.fetch_lines; line != 0; --line, fetched += 64) __builtin_prefetch(fetched, 0, 2);
+    if constexpr (!kStreams) {
+      if (fetches_all) {
+        for (size_t line = 0; line < all_lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
+        fetched += 64 * all_lines;
+      } else {
+        for (size_t line = args.fetch_lines; line != 0; --line, fetched += 64) __builtin_prefetch(fetched, 0, 2);
+      }
     }
+    const auto multiply = [&](auto turn) HWY_ATTR __attribute__((always_inline)) {
+      constexpr int kFirst = decltype(turn)::value * R * kInTurn, kEnd = kFirst + R * kInTurn;
+      const size_t apart = size_t{decltype(turn)::value * kInTurn} * panel_bytes;
+      const uint8_t* HWY_RESTRICT b = first_b + apart;
+      const uint8_t* HWY_RESTRICT block = first_block + apart;
+      [[maybe_unused]] const uint8_t* HWY_RESTRICT next_b = b + panel_bytes;
+      [[maybe_unused]] const uint8_t* HWY_RESTRICT next_block = block + panel_bytes;
 
-#define THRESHER_BLOCK_ROW(r) reinterpret_cast<const RowGroup*>(a + size_t{r} * lda)
+#define THRESHER_BLOCK_ROW(r) reinterpret_cast<const RowGroup*>(a + size_t{r % R} * lda)
 #define THRESHER_BLOCK_SUMS(r) auto s##r##a = base, s##r##b = base;
-    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SUMS)
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SUMS)
 
+      // A pair of quads fetches its share: all lines at once are more than can be under way, and products wait.
+#define THRESHER_BLOCK_FETCH(pair)                                                                              \
+  if constexpr (kStreams) {                                                                                     \
+    for (size_t line = all_lines * (pair) / kGroupPairs; line < all_lines * (pair + 1) / kGroupPairs; ++line) { \
+      __builtin_prefetch(b + kStreamAhead + 64 * line, 0, 3);                                                   \
+      if constexpr (kInTurn == 2) __builtin_prefetch(next_b + kStreamAhead + 64 * line, 0, 3);                  \
+    }                                                                                                           \
+  }
 #if THRESHER_INT8_SHORT_SUMS
-    // Products of wide codes are widened at once, others when all of a group, or of a half of it, are added up: only
-    // then does its sum need a register.
+      // Products of wide codes are widened at once, others when all of a group, or of a half of it, are added up: only
+      // then does its sum need a register.
 #define THRESHER_BLOCK_SHORTS(r) auto h##r##a = hn::Zero(ShortTag()), h##r##b = hn::Zero(ShortTag());
-    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SHORTS)
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SHORTS)
 #define THRESHER_BLOCK_START(r) \
-  if constexpr (r < R) h##r##a = h##r##b = ShortStart<Panel>(*THRESHER_BLOCK_ROW(r), half);
-#define THRESHER_BLOCK_STEP(r)                                      \
-  if constexpr (r < R) {                                            \
-    const auto av = BroadcastGroup(a + size_t{r} * lda + quad * 4); \
-    if constexpr (Panel::kWide) {                                   \
-      s##r##a = AddWideCodes(wa, magnitudes_a, av, s##r##a);        \
-      s##r##b = AddWideCodes(wb, magnitudes_b, av, s##r##b);        \
-    } else {                                                        \
-      h##r##a = AddProducts<kStarts>(wa, av, h##r##a);              \
-      h##r##b = AddProducts<kStarts>(wb, av, h##r##b);              \
-    }                                                               \
+  if constexpr (r >= kFirst && r < kEnd) h##r##a = h##r##b = ShortStart<Panel>(*THRESHER_BLOCK_ROW(r), half);
+#define THRESHER_BLOCK_STEP(r)                                                                                     \
+  if constexpr (r >= kFirst && r < kEnd) {                                                                         \
+    const auto av = BroadcastGroup(a + size_t{r % R} * lda + quad * 4);                                            \
+    if constexpr (Panel::kWide) {                                                                                  \
+      s##r##a = AddWideCodes(r - kFirst < R ? wa : wc, r - kFirst < R ? magnitudes_a : magnitudes_c, av, s##r##a); \
+      s##r##b = AddWideCodes(r - kFirst < R ? wb : wd, r - kFirst < R ? magnitudes_b : magnitudes_d, av, s##r##b); \
+    } else {                                                                                                       \
+      h##r##a = AddProducts<kStarts>(r - kFirst < R ? wa : wc, av, h##r##a);                                       \
+      h##r##b = AddProducts<kStarts>(r - kFirst < R ? wb : wd, av, h##r##b);                                       \
+    }                                                                                                              \
   }
 #define THRESHER_BLOCK_QUAD(pair, odd)                                                                 \
   {                                                                                                    \
@@ -206,33 +211,37 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, const SideBySide& side) 
     constexpr bool kStarts = quad == 0 && !Panel::kCentred;                                            \
     const auto wa = Panel::template Quad<pair, odd>(b, 0), wb = Panel::template Quad<pair, odd>(b, 1); \
     [[maybe_unused]] const auto magnitudes_a = Magnitudes(wa), magnitudes_b = Magnitudes(wb);          \
+    [[maybe_unused]] const auto wc = Panel::template Quad<pair, odd>(next_b, 0),                       \
+                                wd = Panel::template Quad<pair, odd>(next_b, 1);                       \
+    [[maybe_unused]] const auto magnitudes_c = Magnitudes(wc), magnitudes_d = Magnitudes(wd);          \
     if constexpr (Panel::kCentred && quad % kPart == 0) {                                              \
       constexpr size_t half = quad / kPart;                                                            \
       THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)                                                        \
     }                                                                                                  \
     THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)                                                           \
   }
-#define THRESHER_BLOCK_PAIR(pair) {THRESHER_BLOCK_QUAD(pair, 0) THRESHER_BLOCK_QUAD(pair, 1)}
+#define THRESHER_BLOCK_PAIR(pair) {THRESHER_BLOCK_FETCH(pair) THRESHER_BLOCK_QUAD(pair, 0) THRESHER_BLOCK_QUAD(pair, 1)}
 #define THRESHER_BLOCK_WHOLE(r)                                 \
-  if constexpr (r < R && !Panel::kWide) {                       \
+  if constexpr (r >= kFirst && r < kEnd && !Panel::kWide) {     \
     const auto start = SumStart<Panel>(*THRESHER_BLOCK_ROW(r)); \
     s##r##a = AddSums(h##r##a, start);                          \
     s##r##b = AddSums(h##r##b, start);                          \
   }
 #else
 #define THRESHER_BLOCK_START(r) \
-  if constexpr (r < R) s##r##a = s##r##b = SumStart<Panel>(*THRESHER_BLOCK_ROW(r), half);
-#define THRESHER_BLOCK_STEP(r)                                   \
-  if constexpr (r < R) {                                         \
-    const uint8_t* const codes = a + size_t{r} * lda + pair * 8; \
-    const auto a0 = BroadcastGroup(codes);                       \
-    const auto a1 = BroadcastGroup(codes + 4);                   \
-    s##r##a = AddCodes(w0a, w1a, a0, a1, s##r##a);               \
-    s##r##b = AddCodes(w0b, w1b, a0, a1, s##r##b);               \
+  if constexpr (r >= kFirst && r < kEnd) s##r##a = s##r##b = SumStart<Panel>(*THRESHER_BLOCK_ROW(r), half);
+#define THRESHER_BLOCK_STEP(r)                                                                   \
+  if constexpr (r >= kFirst && r < kEnd) {                                                       \
+    const uint8_t* const codes = a + size_t{r % R} * lda + pair * 8;                             \
+    const auto a0 = BroadcastGroup(codes);                                                       \
+    const auto a1 = BroadcastGroup(codes + 4);                                                   \
+    s##r##a = AddCodes(r - kFirst < R ? w0a : w0c, r - kFirst < R ? w1a : w1c, a0, a1, s##r##a); \
+    s##r##b = AddCodes(r - kFirst < R ? w0b : w0d, r - kFirst < R ? w1b : w1d, a0, a1, s##r##b); \
   }
 #define THRESHER_BLOCK_PAIR(pair_value)                                                 \
   {                                                                                     \
     constexpr size_t pair = pair_value;                                                 \
+    THRESHER_BLOCK_FETCH(pair_value)                                                    \
     if constexpr (Panel::kShift != 0 && (pair == 0 || (Panel::kHalves && pair == 2))) { \
       constexpr size_t half = pair / 2;                                                 \
       THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)                                         \
@@ -241,51 +250,58 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, const SideBySide& side) 
     const auto w1a = Panel::template Quad<pair, 1>(b, 0);                               \
     const auto w0b = Panel::template Quad<pair, 0>(b, 1);                               \
     const auto w1b = Panel::template Quad<pair, 1>(b, 1);                               \
+    [[maybe_unused]] const auto w0c = Panel::template Quad<pair, 0>(next_b, 0);         \
+    [[maybe_unused]] const auto w1c = Panel::template Quad<pair, 1>(next_b, 0);         \
+    [[maybe_unused]] const auto w0d = Panel::template Quad<pair, 0>(next_b, 1);         \
+    [[maybe_unused]] const auto w1d = Panel::template Quad<pair, 1>(next_b, 1);         \
     THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)                                            \
   }
 #define THRESHER_BLOCK_WHOLE(r)
 #endif
-#define THRESHER_BLOCK_SCALE(r)                                                         \
-  if constexpr (r < R) {                                                                \
-    c##r##a = hn::MulAdd(ScaledSum(s##r##a, *THRESHER_BLOCK_ROW(r)), scale_a, c##r##a); \
-    c##r##b = hn::MulAdd(ScaledSum(s##r##b, *THRESHER_BLOCK_ROW(r)), scale_b, c##r##b); \
+#define THRESHER_BLOCK_SCALE(r)                                                                                    \
+  if constexpr (r >= kFirst && r < kEnd) {                                                                         \
+    c##r##a = hn::MulAdd(ScaledSum(s##r##a, *THRESHER_BLOCK_ROW(r)), r - kFirst < R ? scale_a : scale_c, c##r##a); \
+    c##r##b = hn::MulAdd(ScaledSum(s##r##b, *THRESHER_BLOCK_ROW(r)), r - kFirst < R ? scale_b : scale_d, c##r##b); \
   }
-#define THRESHER_BLOCK_OFFSET(r)                             \
-  if constexpr (r < R) {                                     \
-    const auto sum = hn::Set(d, THRESHER_BLOCK_ROW(r)->sum); \
-    c##r##a = hn::MulAdd(offset_a, sum, c##r##a);            \
-    c##r##b = hn::MulAdd(offset_b, sum, c##r##b);            \
+#define THRESHER_BLOCK_OFFSET(r)                                              \
+  if constexpr (r >= kFirst && r < kEnd) {                                    \
+    const auto sum = hn::Set(d, THRESHER_BLOCK_ROW(r)->sum);                  \
+    c##r##a = hn::MulAdd(r - kFirst < R ? offset_a : offset_c, sum, c##r##a); \
+    c##r##b = hn::MulAdd(r - kFirst < R ? offset_b : offset_d, sum, c##r##b); \
   }
-    THRESHER_BLOCK_PAIR(0)
-    THRESHER_BLOCK_PAIR(1)
-    if constexpr (Panel::kHalves) {
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
-      const auto scale_a = Panel::Scale(block, b, 0, 0), scale_b = Panel::Scale(block, b, 1, 0);
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
-    }
-    THRESHER_BLOCK_PAIR(2)
-    THRESHER_BLOCK_PAIR(3) {
-      constexpr size_t part = Panel::kHalves ? 1 : 0;
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
-      const auto scale_a = Panel::Scale(block, b, 0, part), scale_b = Panel::Scale(block, b, 1, part);
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
-    }
-    if constexpr (Panel::kHasOffset) {
-      const auto offset_a = Panel::Offset(block, b, 0), offset_b = Panel::Offset(block, b, 1);
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_OFFSET)
-    }
-    if constexpr (kStreams) {
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STORE)
-      if (++panel < panels) continue;
-      panel = 0;
-    }
-    ++g;
+      THRESHER_BLOCK_PAIR(0)
+      THRESHER_BLOCK_PAIR(1)
+      if constexpr (Panel::kHalves) {
+        THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
+        const auto scale_a = Panel::Scale(block, b, 0, 0), scale_b = Panel::Scale(block, b, 1, 0);
+        [[maybe_unused]] const auto scale_c = Panel::Scale(next_block, next_b, 0, 0),
+                                    scale_d = Panel::Scale(next_block, next_b, 1, 0);
+        THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
+      }
+      THRESHER_BLOCK_PAIR(2)
+      THRESHER_BLOCK_PAIR(3) {
+        constexpr size_t part = Panel::kHalves ? 1 : 0;
+        THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
+        const auto scale_a = Panel::Scale(block, b, 0, part), scale_b = Panel::Scale(block, b, 1, part);
+        [[maybe_unused]] const auto scale_c = Panel::Scale(next_block, next_b, 0, part),
+                                    scale_d = Panel::Scale(next_block, next_b, 1, part);
+        THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
+      }
+      if constexpr (Panel::kHasOffset) {
+        const auto offset_a = Panel::Offset(block, b, 0), offset_b = Panel::Offset(block, b, 1);
+        [[maybe_unused]] const auto offset_c = Panel::Offset(next_block, next_b, 0),
+                                    offset_d = Panel::Offset(next_block, next_b, 1);
+        THRESHER_BLOCK_ROWS(THRESHER_BLOCK_OFFSET)
+      }
+    };
+    multiply(std::integral_constant<int, 0>());
+    if constexpr (kTurns > 1) multiply(std::integral_constant<int, 1>());
+    if constexpr (kTurns > 2) multiply(std::integral_constant<int, 2>());
+    if constexpr (kTurns > 3) multiply(std::integral_constant<int, 3>());
     a += sizeof(RowGroup);
     first_b += Panel::GroupBytes();
   }
-  if constexpr (!kStreams) {
-    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STORE)
-  }
+  THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STORE)
 #undef THRESHER_BLOCK_DECLARE
 #undef THRESHER_BLOCK_LOAD
 #undef THRESHER_BLOCK_ROW
@@ -293,6 +309,7 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, const SideBySide& side) 
 #undef THRESHER_BLOCK_START
 #undef THRESHER_BLOCK_SHORTS
 #undef THRESHER_BLOCK_STEP
+#undef THRESHER_BLOCK_FETCH
 #undef THRESHER_BLOCK_WHOLE
 #undef THRESHER_BLOCK_QUAD
 #undef THRESHER_BLOCK_PAIR
@@ -303,11 +320,12 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, const SideBySide& side) 
 
 template <class Panel, int R>
 HWY_NOINLINE void RunOneBlockTile(const BlockTileArgs& args) {
-  RunBlockTile<Panel, R, false>(args, {});
+  RunBlockTile<Panel, R, 0>(args, 0);
 }
-template <class Panel, int R>
-HWY_NOINLINE void RunBlockStreams(const BlockTileArgs& args, const SideBySide& side) {
-  RunBlockTile<Panel, R, true>(args, side);
+
+template <class Panel, int R, int kTogether>
+HWY_NOINLINE void RunBlockStreams(const BlockTileArgs& args, size_t panel_bytes) {
+  RunBlockTile<Panel, R, kTogether>(args, panel_bytes);
 }
 
 template <class Panel, size_t... I>
@@ -315,21 +333,11 @@ HWY_INLINE auto BlockTileAt(size_t index, std::index_sequence<I...>) {
   static constexpr void (*kTable[])(const BlockTileArgs&) = {&RunOneBlockTile<Panel, static_cast<int>(I) + 1>...};
   return kTable[index];
 }
-template <class Panel, size_t... I>
-HWY_INLINE auto BlockStreamsAt(size_t index, std::index_sequence<I...>) {
-  static constexpr void (*kTable[])(const BlockTileArgs&,
-                                    const SideBySide&) = {&RunBlockStreams<Panel, static_cast<int>(I) + 1>...};
-  return kTable[index];
-}
 
 // Of 1 <= rows <= kMostRows.
 template <class Panel, int kMostRows>
 HWY_INLINE auto BlockTileForRows(size_t rows) {
   return BlockTileAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
-}
-template <class Panel, int kMostRows>
-HWY_INLINE auto BlockStreamsForRows(size_t rows) {
-  return BlockStreamsAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

@@ -33,7 +33,7 @@ constexpr int kDirectTileRows = kBlockTileRows;
 // Up to so many rows are multiplied sooner than weights are read. They pass several panels side by side, each a stream
 // of its own from memory: one alone does not fill a core's memory channel.
 constexpr int kStreamRows = 2;
-constexpr size_t kStreams = 4;
+constexpr int kStreams = 4;
 
 // Groups of a panel that stay in L1 while rows pass by, at most: whole blocks of any format.
 constexpr size_t kMostGroups = 32;
@@ -327,29 +327,49 @@ struct VectorBlockTiles {
   static void Run(const BlockTileArgs& tile, size_t rows) { BlockTileForRows<Panel, kBlockTileRows>(rows)(tile); }
 };
 
+// Sums that are the result of a whole panel: of few rows, Finish would take a tenth of a short product's time.
+void CopySums(const float* HWY_RESTRICT sums, const TileResult& to) {
+  const TileTag d;
+  for (size_t i = 0; i < to.rows; ++i) {
+    for (size_t j = 0; j < to.columns; j += hn::Lanes(d)) {
+      hn::StoreU(hn::Load(d, sums + i * to.columns + j), d, to.c + i * to.ldc + j);
+    }
+  }
+}
+
 // Rows [begin, end), a tile of them, times all panels of the range. Calls finish(panel, row, rows, sums) for
 // each panel while its sums are in L1.
 template <class Panel, class Finish>
 void MultiplyStreams(const GemmDotArgs& args, const PanelRange& range, size_t begin, size_t end, float* strip,
                      const Finish& finish) {
   const size_t width = PanelWidth(), stride = PanelStride(args.precision, static_cast<size_t>(args.k));
-  const size_t panels = range.panel_end - range.panel_begin, turns = (panels + kStreams - 1) / kStreams;
-  const auto* const first = static_cast<const uint8_t*>(args.packed_b) + range.panel_begin * stride;
+  const size_t panels = range.panel_end - range.panel_begin, turns = panels / size_t{kStreams}, rows = end - begin;
+  const auto* const packed = static_cast<const uint8_t*>(args.packed_b);
   BlockTileArgs tile{};
   tile.lda = static_cast<size_t>(BlockRowBytes(args.k));
   tile.a = static_cast<const uint8_t*>(args.rows) + begin * tile.lda;
   tile.groups = static_cast<size_t>(args.k) / kGroupNumbers;
   tile.out = strip;
-  const auto run = BlockStreamsForRows<Panel, kStreamRows>(end - begin);
-  for (size_t turn = 0; turn < turns; ++turn) {
-    // The first of each stream's panels, then the second of each ..., of which the last stream may have fewer.
-    const size_t count = (panels - turn + turns - 1) / turns;
-    tile.b = first + turn * stride;
-    run(tile, {count, turns * stride});
-    for (size_t i = 0; i < count; ++i) {
-      finish(range.panel_begin + turn + i * turns, begin, end - begin, strip + i * (end - begin) * width);
+  const auto run = [&](size_t first, auto count, size_t apart) HWY_ATTR {
+    constexpr int kCount = decltype(count)::value;
+    tile.b = packed + first * stride;
+    if (rows == 1) {
+      RunBlockStreams<Panel, 1, kCount>(tile, apart * stride);
+    } else {
+      RunBlockStreams<Panel, 2, kCount>(tile, apart * stride);
     }
+    for (size_t i = 0; i < size_t{kCount}; ++i) finish(first + i * apart, begin, rows, strip + i * rows * width);
+  };
+  // The first of each stream's panels, then the second of each ..., then those that are too few for all streams.
+  for (size_t turn = 0; turn < turns; ++turn) {
+    run(range.panel_begin + turn, std::integral_constant<int, kStreams>(), turns);
   }
+  size_t done = turns * size_t{kStreams};
+  if (panels - done >= 2) {
+    run(range.panel_begin + done, std::integral_constant<int, 2>(), 1);
+    done += 2;
+  }
+  if (done < panels) run(range.panel_begin + done, std::integral_constant<int, 1>(), 1);
 }
 
 // Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack. Calls finish(row, rows, sums) for
@@ -406,9 +426,11 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   auto* const strip = static_cast<float*>(scratch);
   auto* const unpacked = reinterpret_cast<uint8_t*>(strip + StripRows(args) * width);
   alignas(64) float padded_bias[kMaxPanelWidth];
+  const bool unchanged = args.activation == Activation::kNone && args.bias == nullptr && args.residual == nullptr;
   const auto finish_tile = [&](size_t panel, size_t row, size_t count, const float* sums) HWY_ATTR {
     const size_t column = panel * width;
     const size_t columns = std::min(width, n - column);
+    if (unchanged && columns == width) return CopySums(sums, ResultAt(args, row, column, count, columns));
     FinishArgs finished{};
     finished.residual_first = args.residual_first;
     finished.bias = PanelBias(args.bias, column, columns, padded_bias);
