@@ -337,13 +337,17 @@ void CopySums(const float* HWY_RESTRICT sums, const TileResult& to) {
   }
 }
 
-// Rows [begin, end), a tile of them, times all panels of the range. Calls finish(panel, row, rows, sums) for
-// each panel while its sums are in L1.
+// Rows [begin, end), a tile of them, times the panels of the range, which are moved to begin and end at an even one, as
+// those of other parts are: a panel that is left alone would be read as a single stream. Calls finish(panel, row, rows,
+// sums) for each panel while its sums are in L1.
 template <class Panel, class Finish>
 void MultiplyStreams(const GemmDotArgs& args, const PanelRange& range, size_t begin, size_t end, float* strip,
                      const Finish& finish) {
   const size_t width = PanelWidth(), stride = PanelStride(args.precision, static_cast<size_t>(args.k));
-  const size_t panels = range.panel_end - range.panel_begin, turns = panels / size_t{kStreams}, rows = end - begin;
+  const size_t all = (static_cast<size_t>(args.n) + width - 1) / width, rows = end - begin;
+  const size_t first_panel = range.panel_begin / 2 * 2;
+  const size_t panels = (range.panel_end == all ? all : range.panel_end / 2 * 2) - first_panel;
+  const size_t turns = panels / size_t{kStreams};
   const auto* const packed = static_cast<const uint8_t*>(args.packed_b);
   BlockTileArgs tile{};
   tile.lda = static_cast<size_t>(BlockRowBytes(args.k));
@@ -362,14 +366,14 @@ void MultiplyStreams(const GemmDotArgs& args, const PanelRange& range, size_t be
   };
   // The first of each stream's panels, then the second of each ..., then those that are too few for all streams.
   for (size_t turn = 0; turn < turns; ++turn) {
-    run(range.panel_begin + turn, std::integral_constant<int, kStreams>(), turns);
+    run(first_panel + turn, std::integral_constant<int, kStreams>(), turns);
   }
   size_t done = turns * size_t{kStreams};
   if (panels - done >= 2) {
-    run(range.panel_begin + done, std::integral_constant<int, 2>(), 1);
+    run(first_panel + done, std::integral_constant<int, 2>(), 1);
     done += 2;
   }
-  if (done < panels) run(range.panel_begin + done, std::integral_constant<int, 1>(), 1);
+  if (done < panels) run(first_panel + done, std::integral_constant<int, 1>(), 1);
 }
 
 // Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack. Calls finish(row, rows, sums) for

@@ -144,6 +144,7 @@ TEST(GemmBlock, AgreesWithFloat64) {
     for (const Encoding encoding : Blocked()) {
       for (int64_t m = 1; m <= 9; ++m) CheckProduct(encoding, {m, width + 3, 512});
       CheckProduct(encoding, {1, 1, 256});
+      CheckProduct(encoding, {1, 9 * width, 256, 2});
       CheckProduct(encoding, {17, 2 * width, 768, 2, true});
       CheckProduct(encoding, {33, 3 * width - 1, 1280, 3, true});
       CheckProduct(encoding, {40, 5, 2560});
