@@ -63,23 +63,34 @@ class Loaded:
     def __init__(self, workers: dict[str, Worker], made: dict[str, dict[str, Any]]) -> None:
         self._workers, self.made = workers, made
 
-    def measure(self, load: Load, rounds: int) -> dict[str, Any]:
+    def measure(self, load: Load, rounds: int, *, roofs: bool = False) -> dict[str, Any]:
         """One turn of each engine a round, after one that is not counted.
+
+        Args:
+          load: what is asked.
+          rounds: that are counted.
+          roofs: the machine's are measured as often, beside: what it can changes with who else is on it.
 
         Returns:
           The load, and for each engine what "create" answered, samples and their medians; or "unavailable" with the
-          reason.
+          reason. With `roofs` their medians as well.
         """
+        found: list[dict[str, float]] = []
         samples: dict[str, list[dict[str, float]]] = {key: [] for key in self._workers}
         for turn in range(rounds + 1):
             for key in self._workers if turn % 2 else reversed(self._workers):
                 sample = self._workers[key].call("run", RUN_LIMIT_S, seed=turn, **vars(load))
                 if turn:
                     samples[key].append(sample)
+            if roofs and turn:
+                found.append(self.call("roofs"))
         engines = {
             key: {**made, **(summary(load, samples[key]) if key in samples else {})} for key, made in self.made.items()
         }
-        return {**vars(load), "engines": engines}
+        made: dict[str, Any] = {**vars(load), "engines": engines}
+        if roofs:
+            made["roofs"] = {name: median([each[name] for each in found]) for name in found[0]}
+        return made
 
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
         """What one of our own engine's methods gives."""

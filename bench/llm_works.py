@@ -113,10 +113,10 @@ def decode(model: Model, s: Settings) -> Iterator[Row]:
     load = Load(1, PROMPT, OUTPUT)
     for threads in s.threads:
         with loaded(s.places, (model.file, model.folder), threads, 1, PROMPT + OUTPUT, ALONE) as engines:
-            made = engines.measure(load, s.rounds)
+            made = engines.measure(load, s.rounds, roofs=True)
             about = engines.call("describe", length=PROMPT + OUTPUT // 2)
         token_ms = made["engines"][OURS]["token_ms"]
-        share = about["decode_bytes"] / (token_ms / 1e3) / about["read_bytes_per_s"]
+        share = about["decode_bytes"] / (token_ms / 1e3) / made["roofs"]["read_bytes"]
         peers = _peers(made, "token_ms", more=False)
         missed = _missed((("roof", share, least), ("llama.cpp", peers.get(LLAMA_CPP), 1.3)))
         wanted = f"{least:.0%} of the roof, 1.3 x llama.cpp"
@@ -129,11 +129,11 @@ def prefill(model: Model, s: Settings) -> Iterator[Row]:
     threads, longest = max(s.threads), max(s.prompts)
     with loaded(s.places, (model.file, model.folder), threads, 1, longest + OUTPUT, ALONE) as engines:
         about = engines.call("describe", length=longest)
-        kind = "bf16" if model.bits == "bf16" and about["bf16_per_s"] else "int8"
         for prompt in s.prompts:
-            made = engines.measure(Load(1, prompt, 2), s.rounds)
+            made = engines.measure(Load(1, prompt, 2), s.rounds, roofs=True)
+            kind = "bf16" if model.bits == "bf16" and "bf16" in made["roofs"] else "int8"
             rate = made["engines"][OURS]["prompt_tokens_per_s"]
-            share = rate * about["operations_per_token"] / about[f"{kind}_per_s"]
+            share = rate * about["operations_per_token"] / made["roofs"][kind]
             peers = _peers(made, "prompt_tokens_per_s", more=True)
             missed = _missed((("roof", share, 0.7), ("best other", min(peers.values(), default=None), 1.5)))
             yield Row(model.title, f"prompt of {prompt}", threads, f"{rate:.0f} tokens/s", share, kind, peers,

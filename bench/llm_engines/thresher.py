@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from llm_engines import Model, Times
-from thresher import machine
+from thresher import _engine
 from thresher.llm import LLM
 from thresher.llm.bench import bench_gap
 
@@ -34,20 +34,21 @@ class Engine:
     # What is measured of Thresher alone; each gives what JSON can hold.
 
     def describe(self, length: int) -> dict[str, Any]:
-        """What a step reads and multiplies, and what this machine can at best: bytes and operations, and a second."""
+        """What a step reads and multiplies: bytes and operations."""
         config = self._llm.config
         heads = config.num_heads + config.num_kv_heads
         layer = config.hidden_size * (2 * heads * config.head_size + 3 * config.intermediate_size)
-        peaks = machine.peaks(num_threads=self._threads).all_threads
-        bf16 = peaks.bf16_gflops
         return {
             "decode_bytes": self._llm.decode_bytes(length),
             "weight_bytes": self._llm.runner.weight_bytes,
             "operations_per_token": 2 * config.num_layers * layer,
-            "read_bytes_per_s": peaks.dram_read_gb_per_s.median * 1e9,
-            "int8_per_s": peaks.int8_gops.median * 1e9,
-            "bf16_per_s": bf16.median * 1e9 if bf16 else None,
         }
+
+    def roofs(self) -> dict[str, Any]:
+        """What so many threads of this machine can now, at best: bytes read of memory and operations a second."""
+        found: dict[str, Any] = _engine.measure_peaks([self._threads])["by_threads"][-1]
+        names = {"read_bytes": "dram_read_gb_per_s", "int8": "int8_gops", "bf16": "bf16_gflops"}
+        return {key: rate["median"] * 1e9 for key, name in names.items() if (rate := found[name])}
 
     def memory_asked(self) -> dict[str, float]:
         """Megabytes of packed weights, and of all pages of keys and values."""
