@@ -29,8 +29,18 @@ def walk(page: Page) -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize("width", [1280, 420])
-@pytest.mark.parametrize("kind", ["full", "blank", "hostile"])
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [
+        ("full", 1280),
+        ("blank", 420),
+        ("hostile", 420),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (("full", 420), ("blank", 1280), ("hostile", 1280))
+        ),
+    ],
+)
 def test_every_page_fits_its_window(open_page: Open, kind: str, width: int) -> None:
     report, diff = synthetic.pair()
     report = {"full": report, "blank": synthetic.blank(), "hostile": synthetic.hostile()}[kind]

@@ -152,6 +152,7 @@ def test_what_is_slower_does_not(standing: Standing) -> None:
     assert all(remark.count(" ms") == 5 for _, remark in found.values()), found
 
 
+@pytest.mark.thorough  # four processes; that choices reach another one is tested below
 @pytest.mark.gpu
 def test_what_was_measured_is_not_measured_again(standing: Standing) -> None:
     first = standing.run("relu", "silu", calls=1)
@@ -177,8 +178,16 @@ def test_the_first_choice_is_ours(standing: Standing) -> None:
     ("setting", "reason"),
     [
         ({"LD_LIBRARY_PATH": ""}, "without cuDNN: libcudnn.so.9 cannot be opened"),
-        ({"CUDNN_FAILS": "cudnnCreate"}, "without cuDNN: cuDNN could not start: CUDNN_STATUS_EXECUTION_FAILED"),
-        ({"CUDNN_FAILS": "cudnnGetConvolutionForwardWorkspaceSize"}, "cuDNN has none: no algorithm"),
+        pytest.param(
+            {"CUDNN_FAILS": "cudnnCreate"},
+            "without cuDNN: cuDNN could not start: CUDNN_STATUS_EXECUTION_FAILED",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            {"CUDNN_FAILS": "cudnnGetConvolutionForwardWorkspaceSize"},
+            "cuDNN has none: no algorithm",
+            marks=pytest.mark.thorough,
+        ),
         ({"CUDNN_FAILS": "later:9"}, "cuDNN: cudnnConvolution"),
     ],
 )

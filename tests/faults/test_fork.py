@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import lines_of
+from processes import lines_of, run_with_torch
 
 LOADED = """
 import json, os, signal, sys, threading, time
@@ -201,7 +201,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.threads_after_fork
-def test_workers_of_a_data_loader(python: Any, tmp_path: Path) -> None:
+def test_workers_of_a_data_loader(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = """
 import sys
@@ -229,7 +229,7 @@ with torch.no_grad():
     profiler.stop()
 print(profiler.collect().phase("inference").calls)
 """
-    done = python(code, tmp_path / "run.thrtrace", timeout=240, THRESHER_NUM_THREADS="2")
+    done = run_with_torch(code, str(tmp_path / "run.thrtrace"), THRESHER_NUM_THREADS="2")
     assert lines_of(done) == ["17"], "the workers' calls are not the parent's"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from file_system import fill
-from processes import limit_file_size, lines_of
+from processes import limit_file_size, lines_of, run_command_with_torch
 from writers import WRITERS, ModelFile, SavedTrace
 
 Disk = Callable[[str], Path]
@@ -94,6 +95,7 @@ def test_a_cache_is_done_without(name: str, disk: Disk) -> None:
         writer.write(1)
         fill(folder)
         location._warned.clear()
+        gc.collect()  # what earlier tests left open is said before
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for version in (2, 3):
@@ -214,14 +216,8 @@ def test_pytorchs_trace_is_whole_or_not_there(disk: Disk, tmp_path: Path) -> Non
     folder = disk("size=96k")
     script = tmp_path / "script.py"
     script.write_text("import torch\nx = torch.ones(4)\nfor _ in range(3000): x + 1\n")
-    command = [sys.executable, "-m", "thresher", "profile", "--no-peaks", "--torch"]
-    done = subprocess.run(
-        [*command, "--trace", str(folder / "run.json"), str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = ("profile", "--no-peaks", "--torch", "--trace", folder / "run.json", script)
+    done = run_command_with_torch(*command)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1, done.stderr
     assert not (folder / "run.json").exists()

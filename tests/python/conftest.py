@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 from collections.abc import Generator, Iterable, Iterator
@@ -58,6 +59,12 @@ class ModuleWithoutTorch(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return ModuleWithoutTorch.from_parent(parent, path=module_path) if WITHOUT_TORCH else None
+
+
+def pytest_collection_finish() -> None:
+    """The collector of garbage need not look through PyTorch's modules again in each test."""
+    gc.collect()
+    gc.freeze()
 
 
 def _skipping() -> Generator[None, Any, Any]:

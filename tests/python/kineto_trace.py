@@ -76,8 +76,7 @@ def run_script(code: str, *arguments: str, **variables: str) -> subprocess.Compl
     )
 
 
-def run_for_json(code: str, *arguments: str, **variables: str) -> Any:
-    """Runs a script in an interpreter of its own and reads the JSON in its last line of output."""
-    done = run_script(code, *arguments, **variables)
+def read_json(done: subprocess.CompletedProcess[str]) -> Any:
+    """Reads the JSON in the last line of what a script printed."""
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+from warm_python import run_warm
 
 
 def without_settings() -> dict[str, str]:
@@ -22,6 +25,20 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         timeout=120,
         check=False,
     )
+
+
+def run_with_torch(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Like `run_python`, for code that imports PyTorch: the process starts with that done (warm_python.py)."""
+    return run_warm(code, *arguments, environment={**without_settings(), **environment}, timeout=120)
+
+
+def run_command_with_torch(
+    *arguments: object, folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the command `thresher` in a process that has PyTorch imported already, for what compiles or compares."""
+    code = "import runpy; runpy.run_module('thresher', run_name='__main__', alter_sys=True)"
+    variables = {**without_settings(), "NO_COLOR": "1", **environment}
+    return run_warm(code, *map(str, arguments), environment=variables, timeout=240, folder=folder)
 
 
 def limit_file_size(size: int) -> str:

@@ -55,7 +55,13 @@ def test_json_on_standard_output_or_in_a_file(command: tuple[object, ...], tmp_p
     assert written.stdout and not written.stdout.startswith(("{", "[")), "a file comes besides what people read"
 
 
-@pytest.mark.parametrize("command", COMMANDS[:4], ids=lambda command: str(command[0]))
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=str(command[0]), marks=[pytest.mark.thorough] if number in (1, 2) else [])
+        for number, command in enumerate(COMMANDS[:4])
+    ],
+)
 def test_colours(command: tuple[object, ...]) -> None:
     assert "\x1b[" not in thresher(*command).stdout, "this is no terminal"
     assert "\x1b[" in thresher(*command, "--color", "always").stdout

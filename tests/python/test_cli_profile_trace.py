@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from page_data import page_data
-from processes import without_settings
+from processes import run_command_with_torch, without_settings
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -48,6 +48,13 @@ def thresher(*arguments: str | Path, cwd: Path, **environment: str) -> subproces
 def profile(folder: Path, *options: str, body: str = "", arguments: tuple[str, ...] = ()) -> Any:
     (folder / "script.py").write_text(WORK + body)
     return thresher("profile", "--no-peaks", *options, "script.py", *arguments, cwd=folder)
+
+
+def profile_with_torch(folder: Path, *options: str, body: str) -> Any:
+    (folder / "script.py").write_text(WORK + body)
+    cache = str(folder / "cache")
+    command = ("profile", "--no-peaks", *options, "script.py")
+    return run_command_with_torch(*command, folder=folder, THRESHER_CACHE_DIR=cache)
 
 
 def trace_of(path: Path) -> Any:
@@ -235,7 +242,7 @@ main()
 def test_torch_records_its_own_operators(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     body = "import torch\nx = torch.ones(3, 5)\nfor _ in range(4):\n    torch.softmax(x, 1)\n"
-    done = profile(tmp_path, "--torch", "--trace", "run.json", body=body)
+    done = profile_with_torch(tmp_path, "--torch", "--trace", "run.json", body=body)
     assert done.returncode == 0, done.stderr
     assert "aten::softmax" in done.stdout and "*** forward ***" in done.stdout
     assert files(tmp_path) == {"run.json"}
@@ -247,9 +254,9 @@ def test_torch_records_its_own_operators(tmp_path: Path) -> None:
     assert json.loads(shapes)[0] == [3, 5]
     report = thresher("report", "run.json", cwd=tmp_path)
     assert report.returncode == 0 and "aten::" in report.stdout
-    binary = profile(tmp_path, "--torch", "--trace", "run.pftrace", body=body)
+    binary = profile_with_torch(tmp_path, "--torch", "--trace", "run.pftrace", body=body)
     assert binary.returncode == 0, binary.stderr
     assert b"aten::softmax" in (tmp_path / "run.pftrace").read_bytes()
-    native = profile(tmp_path, "--torch", "--trace", "run.thrtrace", body=body)
+    native = profile_with_torch(tmp_path, "--torch", "--trace", "run.thrtrace", body=body)
     assert native.returncode == 0 and "aten::softmax" in native.stdout, native.stderr
     assert files(tmp_path) == {"run.json", "run.pftrace", "run.thrtrace"}

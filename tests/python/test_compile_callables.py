@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
-from processes import run_python
+from processes import run_with_torch
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -122,13 +122,13 @@ import thresher
 print("imported")
 thresher.compile(torch.nn.ReLU())
 """
-    done = run_python(code)
+    done = run_with_torch(code)
     assert done.stderr.count("expected PyTorch 2.13, got 2.99.1+cpu") == 1, done.stderr
     assert "pip install 'torch==2.13.*'" in done.stderr
 
 
 def test_no_word_about_a_supported_one() -> None:
-    assert "expected PyTorch" not in run_python("import torch, thresher; thresher.compile(torch.nn.ReLU())").stderr
+    assert "expected PyTorch" not in run_with_torch("import torch, thresher; thresher.compile(torch.nn.ReLU())").stderr
 
 
 def test_models_run_without_the_shim() -> None:
@@ -151,5 +151,5 @@ with torch.no_grad():
 from thresher.torch_shim import tensors
 print(tensors.places.__name__, thresher.compilation_stats().guarded)
 """
-    done = run_python(code)
+    done = run_with_torch(code)
     assert done.stdout.split() == ["_places", "()"], done.stderr

@@ -42,7 +42,17 @@ WITH_EXAMPLES = (
 )
 
 
-@pytest.mark.parametrize("name", ["thresher.passes", *WITH_EXAMPLES])
+# Those of the zoo load its models, which test_zoo.py does, too.
+SLOW = ("thresher.zoo",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] if name in SLOW else [])
+        for name in ("thresher.passes", *WITH_EXAMPLES)
+    ],
+)
 def test_examples(name: str) -> None:
     runner = doctest.DocTestRunner()
     for test in doctest.DocTestFinder().find(importlib.import_module(name)):

@@ -51,6 +51,7 @@ def from_transformers(name: str, **sizes: Any) -> nn.Module:
 
 
 BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SHALLOW = {**BERT, "num_hidden_layers": 1}  # where what is between two layers is that of another case
 
 
 def causal(m: Any, x: Any) -> Any:
@@ -113,13 +114,13 @@ def layers() -> dict[str, nn.Module]:
 Case = tuple[Callable[[], nn.Module], Callable[[int, int], tuple[Any, ...]], str]
 CASES: dict[str, Case] = {
     "bert": (lambda: from_transformers("Bert", **BERT), ids, "fp32"),
-    "bert_int8": (lambda: from_transformers("Bert", **BERT), ids, "int8"),
-    "bert_int4": (lambda: from_transformers("Bert", **BERT), ids, "int4_weight"),
-    "bert_bf16": (lambda: from_transformers("Bert", **BERT), ids, "bf16"),
-    "bert_in_bf16": (lambda: from_transformers("Bert", **BERT).bfloat16(), ids, "model"),
-    "roberta": (lambda: from_transformers("Roberta", **BERT), ids, "fp32"),
+    "bert_int8": (lambda: from_transformers("Bert", **SHALLOW), ids, "int8"),
+    "bert_int4": (lambda: from_transformers("Bert", **SHALLOW), ids, "int4_weight"),
+    "bert_bf16": (lambda: from_transformers("Bert", **SHALLOW), ids, "bf16"),
+    "bert_in_bf16": (lambda: from_transformers("Bert", **SHALLOW).bfloat16(), ids, "model"),
+    "roberta": (lambda: from_transformers("Roberta", **SHALLOW), ids, "fp32"),
     "gpt2": (
-        lambda: from_transformers("GPT2", n_embd=32, n_layer=2, n_head=4, use_cache=False),
+        lambda: from_transformers("GPT2", n_embd=32, n_layer=1, n_head=4, use_cache=False),
         ids,
         "fp32",
     ),
@@ -129,7 +130,7 @@ CASES: dict[str, Case] = {
         "fp32",
     ),
     "t5": (
-        lambda: from_transformers("T5Encoder", d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4),
+        lambda: from_transformers("T5Encoder", d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4),
         ids,
         "fp32",
     ),

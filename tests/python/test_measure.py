@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from processes import limit_file_size, lines_of, run_python
+from processes import limit_file_size, lines_of, run_with_torch
 
 import thresher
 from thresher import profiler
@@ -299,7 +299,7 @@ try:
 except thresher.profiler.export.OutputError as error:
     print(error)
 """
-    (message,) = lines_of(run_python(code))
+    (message,) = lines_of(run_with_torch(code))
     assert re.search(r"report\.html: expected a file that can be written, .*make room", message)
     # What was written stays, and can be read.
     assert thresher.PerformanceProfiler(tmp_path / "Sequential").operators()

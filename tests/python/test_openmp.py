@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from processes import run_with_torch
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("thresher._engine")
@@ -77,7 +76,7 @@ def test_a_model_with_parts_in_pytorch_gives_eagers_results() -> None:
         "        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)\n"
         "print('equal')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    done = run_with_torch(code)
     assert done.stdout == "equal\n", done.stderr[-2000:]
 
 
@@ -107,9 +106,7 @@ if len(sys.argv) > 1:
 
 
 def run_mixed(threads: str, *arguments: str) -> str:
-    command = [sys.executable, "-c", MIXED, *arguments]
-    variables = {**os.environ, "THRESHER_NUM_THREADS": threads}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=variables)
+    done = run_with_torch(MIXED, *arguments, THRESHER_NUM_THREADS=threads)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 

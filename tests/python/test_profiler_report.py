@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import run_python
+from processes import run_python, run_with_torch
 
 from thresher.profiler import KeyAverages, OpReport, render
 from thresher.profiler.formats import summary_lines
@@ -230,7 +230,7 @@ try:
 except ValueError as error:
     print(error)
 """
-    done = run_python(code)
+    done = run_with_torch(code)
     assert done.stdout.startswith("3\n"), done.stderr
     assert "Self CPU time total" in done.stdout and "expected a name that ends in .json or .json.gz" in done.stdout
     events = json.loads(gzip.decompress((tmp_path / "run.json.gz").read_bytes()))["traceEvents"]
@@ -377,7 +377,7 @@ with torch.no_grad():
     model(torch.ones(1, 4))
 print(thresher.profiler.is_enabled(), len(thresher.profiler.collect().rows))
 """
-    done = run_python(code)
+    done = run_with_torch(code)
     assert done.stdout.split() == [str(not late), "False", "0"], done.stderr
 
 

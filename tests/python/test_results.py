@@ -7,13 +7,12 @@ import io
 import multiprocessing
 import os
 import resource
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from processes import run_with_torch
 
 torch = pytest.importorskip("torch")
 
@@ -234,12 +233,10 @@ print(_engine.kept_results()["bytes"])
 
 
 def test_nothing_is_kept_where_the_variable_says_so() -> None:
-    environment = {**os.environ, "THRESHER_KEPT_RESULTS": "0"}
-    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    run = run_with_torch(PROGRAM, THRESHER_KEPT_RESULTS="0")
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["0"]
-    environment["THRESHER_KEPT_RESULTS"] = "-1"
-    run = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    run = run_with_torch(PROGRAM, THRESHER_KEPT_RESULTS="-1")
     assert run.returncode != 0 and "THRESHER_KEPT_RESULTS: expected an integer from 0" in run.stderr
 
 

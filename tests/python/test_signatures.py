@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import without_settings
+from processes import run_command_with_torch, without_settings
 
 from thresher import cache, tuning
 from thresher.cache import CacheWarning
@@ -572,14 +572,7 @@ def known_peaks(peaks: Path, folder: Path) -> Iterator[None]:
 
 def thresher(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("typer")
-    return subprocess.run(
-        [sys.executable, "-m", "thresher", *map(str, arguments)],
-        env={**without_settings(), "THRESHER_CACHE_DIR": str(folder), "COLUMNS": "200", "NO_COLOR": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return run_command_with_torch(*arguments, THRESHER_CACHE_DIR=str(folder), COLUMNS="200", **environment)
 
 
 def in_process(*arguments: str) -> Any:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import run_python, without_settings
+from processes import run_with_torch, without_settings
 
 pytest.importorskip("typer")
 
@@ -79,7 +79,7 @@ SPLIT = "operators of 5 nodes run in PyTorch"
 def said_while_compiling(level: str | None, *, own_logging: bool) -> list[str]:
     pytest.importorskip("torch")
     code = COMPILES.replace("OWN_LOGGING", str(own_logging))
-    done = run_python(code, **({"THRESHER_LOG": level} if level else {}))
+    done = run_with_torch(code, **({"THRESHER_LOG": level} if level else {}))
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
 

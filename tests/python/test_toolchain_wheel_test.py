@@ -243,6 +243,7 @@ class TestSteps:
             read(json.dumps({**answer, **found}))
 
 
+@pytest.mark.thorough
 def test_a_wheel_that_does_not_install_blocks_the_rest(
     wheel_test: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kineto_trace import KinetoTrace, require_shim, run_for_json, run_script
+from kineto_trace import KinetoTrace, read_json, require_shim, run_script
+from processes import run_with_torch
 
 from thresher.doctor import Level, checks
 from thresher.torch_shim import library
@@ -35,6 +37,10 @@ def run(model, x, **options):
 def kernels(prof):
     return sum(e.device_type == torch.autograd.DeviceType.PrivateUse1 for e in prof.events())
 """
+
+
+def run_for_json(code: str, *arguments: str) -> Any:
+    return read_json(run_with_torch(code, *arguments))
 
 
 def test_nothing_is_renamed_before_it_is_asked_for() -> None:
@@ -209,7 +215,7 @@ loader = DataLoader(list(range(4)), num_workers=2, multiprocessing_context="spaw
 if __name__ == "__main__":
     print(json.dumps([int(v) for v in loader]))
 """
-    assert run_for_json(MODEL + code) == [0, 1, 2, 3]
+    assert read_json(run_script(MODEL + code)) == [0, 1, 2, 3]
 
 
 def test_the_process_ends_inside_a_session() -> None:
@@ -221,7 +227,7 @@ prof.start()
 model(x)
 print("end")
 """
-    done = run_script(MODEL + code)
+    done = run_with_torch(MODEL + code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("end\n")
 

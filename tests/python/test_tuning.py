@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import without_settings
+from processes import run_command_with_torch, without_settings
 
 pytest.importorskip("thresher._engine")
 
@@ -304,7 +304,8 @@ def test_command_with_a_script(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = command("--json", "--threads", "1", script, "6", "--shape", THRESHER_CACHE_DIR=str(folder))
+    arguments = ("tune", "--json", "--threads", "1", script, "6", "--shape")
+    done = run_command_with_torch(*arguments, THRESHER_CACHE_DIR=str(folder))
     assert done.returncode == 3, done.stderr
     first, rest = done.stdout.split("\n", 1)
     assert first == "ran with ['6', '--shape']"

@@ -135,18 +135,36 @@ def close(got: Any, want: Any) -> None:
     assert (got - want).abs().max() <= 2e-5 * want.abs().max()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_whole_in_the_engine(compiler: Any, name: str) -> None:
+def runs_whole_in_the_engine(compiler: Any, name: str, *, channels_last: bool) -> None:
     model, x = made(name)
+    given = x.to(memory_format=torch.channels_last) if channels_last else x
     with torch.no_grad():
         want = first(model(x))
-        for channels_last in (False, True) if x.dim() == 4 else (False,):
-            given = x.to(memory_format=torch.channels_last) if channels_last else x
-            compiler.clear_cache()
-            close(first(compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))(given)), want)
-            stats = compiler.compilation_stats()
-            assert stats.unsupported == () and stats.eager_shapes == () and stats.partitions == 1
-            assert movements() <= MODELS[name][2][channels_last]
+        close(first(compiler.compile(model, config=compiler.CompilerConfig(fallback="error"))(given)), want)
+    stats = compiler.compilation_stats()
+    assert stats.unsupported == () and stats.eager_shapes == () and stats.partitions == 1
+    assert movements() <= MODELS[name][2][channels_last]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_in_the_engine(compiler: Any, name: str) -> None:
+    runs_whole_in_the_engine(compiler, name, channels_last=False)
+
+
+# The deep ones take PyTorch as long again to capture, and have no operators beyond those of the others.
+DEEP = ("mobilenet", "swin", "segformer")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] if name in DEEP else [])
+        for name, (_, shape, _) in MODELS.items()
+        if len(shape) == 4
+    ],
+)
+def test_whole_in_the_engine_from_channels_last(compiler: Any, name: str) -> None:
+    runs_whole_in_the_engine(compiler, name, channels_last=True)
 
 
 @pytest.mark.parametrize("name", ["unet", "mobilenet", "segformer", "whisper", "wav2vec2"])
@@ -198,6 +216,7 @@ def test_efficientnet_sees_what_pytorch_sees() -> None:
     assert thresher.compilation_stats().unsupported == ()
 
 
+@pytest.mark.thorough  # two models of full size
 def test_the_page_is_read() -> None:
     reader = entry("pp-ocr-reader")
     lines = reader.answer().splitlines()
