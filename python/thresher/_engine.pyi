@@ -204,14 +204,24 @@ def digests(arrays: Sequence[object]) -> list[str]:
 def packed_layout() -> str:
     """A digest of how weights are packed here: engines with the same one can use each other's."""
 
-def read_texts(data: object, at: int, count: int) -> tuple[list[str], int]:
+class Texts(Sequence[str]):
+    """Texts in a file, made when they are asked for."""
+
+class TextPairs(Sequence[tuple[str, str]]):
+    """Pairs of texts, made when they are asked for."""
+
+def read_texts(data: object, at: int, count: int) -> tuple[Texts, int]:
     """Texts from byte `at` on, each behind its length in 8 bytes, and where they end.
 
-    There are fewer than `count` where the data end before. Bytes that are no UTF-8 become surrogates.
+    There are fewer than `count` where the data end before. Bytes that are no UTF-8 become surrogates. The bytes have to
+    stay as they are.
     """
 
-def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
-    """What stands before and behind the first space of each text; ValueError for one without a space."""
+def pairs_vocabulary(tokens: Texts, merges: Texts) -> tuple[dict[str, int], TextPairs]:
+    """The numbers of tokens, and what stands before and behind the first space of each merge.
+
+    ValueError for a merge without a space.
+    """
 
 class DeviceConstant:
     """A constant in the memory of a device."""
