@@ -214,10 +214,10 @@ class Runner:
         for number, item in enumerate(work):
             count = len(item.tokens)
             end = start + count
-            self._tokens[start:end] = item.tokens
             if count == 1:
-                self._positions[start] = item.position
+                self._tokens[start], self._positions[start] = item.tokens[0], item.position
             else:
+                self._tokens[start:end] = item.tokens
                 positions = np.arange(item.position, end - start + item.position, dtype=np.int32)
                 self._positions[start:end] = positions
                 whole, behind = positions // PAGE_TOKENS, positions % PAGE_TOKENS
