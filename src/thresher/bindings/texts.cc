@@ -196,10 +196,11 @@ void BindTexts(nb::module_& m) {
         nb::sig("def read_texts(data: object, at: int, count: int) -> tuple[Texts, int]"),
         "Texts from byte `at` on, each behind its length in 8 bytes, and where they end: fewer than `count` where the "
         "data end before. Bytes that are no UTF-8 become surrogates. The bytes have to stay as they are.");
-  m.def("pairs_vocabulary", &PairsVocabulary, nb::arg("tokens"), nb::arg("merges"),
-        nb::sig("def pairs_vocabulary(tokens: Texts, merges: Texts) -> tuple[dict[str, int], TextPairs]"),
-        "The numbers of tokens, and what stands before and behind the first space of each merge. ValueError for one "
-        "without a space.");
+  m.def(
+      "pairs_vocabulary", &PairsVocabulary, nb::arg("tokens"), nb::arg("merges"),
+      nb::sig("def pairs_vocabulary(tokens: Texts, merges: Texts) -> tuple[dict[str, int], Sequence[tuple[str, str]]]"),
+      "The numbers of tokens, and what stands before and behind the first space of each merge. ValueError for one "
+      "without a space.");
 }
 
 }  // namespace thresher::bindings
