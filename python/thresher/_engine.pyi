@@ -1,7 +1,7 @@
 """The Thresher engine: graphs, plans and the profiler. Use the thresher package rather than this module."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex
 
 import numpy.typing as npt
 
@@ -204,14 +204,32 @@ def digests(arrays: Sequence[object]) -> list[str]:
 def packed_layout() -> str:
     """A digest of how weights are packed here: engines with the same one can use each other's."""
 
-def read_texts(data: object, at: int, count: int) -> tuple[list[str], int]:
+class Texts:
+    """A sequence of texts in a file, made when they are asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: SupportsIndex) -> str: ...
+    def __iter__(self) -> Iterator[str]: ...
+
+class TextPairs:
+    """A sequence of pairs of texts, made when they are asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: SupportsIndex) -> tuple[str, str]: ...
+    def __iter__(self) -> Iterator[tuple[str, str]]: ...
+
+def read_texts(data: object, at: int, count: int) -> tuple[Texts, int]:
     """Texts from byte `at` on, each behind its length in 8 bytes, and where they end.
 
-    There are fewer than `count` where the data end before. Bytes that are no UTF-8 become surrogates.
+    There are fewer than `count` where the data end before. Bytes that are no UTF-8 become surrogates. The bytes have to
+    stay as they are.
     """
 
-def split_pairs(texts: list[str]) -> list[tuple[str, str]]:
-    """What stands before and behind the first space of each text; ValueError for one without a space."""
+def pairs_vocabulary(tokens: Texts, merges: Texts) -> tuple[dict[str, int], Sequence[tuple[str, str]]]:
+    """The numbers of tokens, and what stands before and behind the first space of each merge.
+
+    ValueError for a merge without a space.
+    """
 
 class DeviceConstant:
     """A constant in the memory of a device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.util
 import json
@@ -96,7 +97,7 @@ def test_gguf_metadata_and_plain_tensors(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(gguf(tensors, metadata, version=2, alignment=64))
     read = read_gguf(tmp_path / "a.gguf")
     assert list(read) == list(tensors)
-    assert read.metadata["tokens"] == ["a", "\udcff", "\u00e9"]
+    assert list(read.metadata["tokens"]) == ["a", "\udcff", "\u00e9"]
     assert read.metadata["ids"].tolist() == [1, 2, 3]
     assert {key: read.metadata[key] for key in ("n", "eps", "on", "flags")} == {
         "n": 7, "eps": 0.5, "on": True, "flags": [True, False]
@@ -267,13 +268,52 @@ def test_what_cannot_be_quantized(array: Any, encoding: str, error: type[Excepti
         quantize(array, encoding)
 
 
-def test_pairs_are_split_at_the_first_space() -> None:
-    texts = ["a b", "\u0120 \u00e9", "x y z", " b", "\U0001f600 \udcff"]
-    assert _engine.split_pairs(texts) == [tuple(text.split(" ", 1)) for text in texts]
-    assert _engine.split_pairs([]) == []
-    for wrong in ("ab", "", 7):
+def _texts(*texts: str | bytes) -> _engine.Texts:
+    data = np.frombuffer(b"".join(text(each) for each in texts), np.uint8)
+    found, end = _engine.read_texts(data, 0, len(texts))
+    assert end == len(data)
+    return found
+
+
+def test_texts_are_made_when_they_are_asked_for() -> None:
+    texts = _texts("a", b"\xff", "", "\u0120\u4e00\U0001f600")
+    assert list(texts) == ["a", "\udcff", "", "\u0120\u4e00\U0001f600"]
+    assert (len(texts), texts[-1], texts[np.int64(0)]) == (4, "\u0120\u4e00\U0001f600", "a")
+    for wrong in (4, -5):
+        with pytest.raises(IndexError):
+            texts[wrong]
+    assert list(_texts()) == []
+
+
+def test_texts_end_where_the_data_do() -> None:
+    data = np.frombuffer(text("ab") + text("cd")[:-1], np.uint8)
+    found, end = _engine.read_texts(data, 0, 1 << 60)
+    assert (list(found), end) == (["ab"], 10)
+    found, end = _engine.read_texts(data, len(data) + 1, 1)
+    assert (list(found), end) == ([], len(data) + 1)
+
+
+def test_a_vocabulary_of_pairs() -> None:
+    tokens = ["a", "b", "\u0120", "ab", "a", ""]
+    merges = ["a b", "\u0120 \u00e9", "x y z", " b", "a ", "\U0001f600 \udcff"]
+    raw = [each.encode("utf-8", "surrogateescape") for each in merges]
+    numbers, pairs = _engine.pairs_vocabulary(_texts(*tokens), _texts(*raw))
+    assert numbers == dict(zip(tokens, range(len(tokens)), strict=True))
+    assert list(pairs) == [tuple(each.split(" ", 1)) for each in merges]
+    assert (len(pairs), pairs[-1]) == (6, ("\U0001f600", "\udcff"))
+    with pytest.raises(IndexError):
+        pairs[6]
+    numbers, pairs = _engine.pairs_vocabulary(_texts(), _texts("a b"))
+    assert (numbers, list(pairs)) == ({}, [("a", "b")])
+    for wrong in ("ab", ""):
         with pytest.raises(ValueError, match=f"a space between them, got {wrong!r}"):
-            _engine.split_pairs(["a b", wrong])  # type: ignore[list-item]
+            _engine.pairs_vocabulary(_texts("a"), _texts("a b", wrong))
+
+
+def test_a_vocabulary_outlives_its_file() -> None:
+    numbers, pairs = _engine.pairs_vocabulary(_texts("a", "b"), _texts("a b", "c d"))
+    gc.collect()
+    assert (list(numbers), list(pairs)) == (["a", "b"], [("a", "b"), ("c", "d")])
 
 
 def test_smollm2_reads_as_gguf_reads_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -172,6 +173,37 @@ def test_one_plan_serves_many_sizes(tmp_path):
         assert np.abs(actual - expected[count - 1]).max() < 2e-5 * np.abs(expected).max()
     assert len(runner._body._many) == 1
     assert all(plan is runner._body._many[0] for plan, _ in runner._body._chosen.values())
+
+
+def test_plans_are_made_beside_what_else_is_done(tmp_path):
+    model = _model("qwen3")
+    runner, threads = _runner(model, tmp_path), []
+
+    def note():
+        threads.append(threading.current_thread() is threading.main_thread())
+
+    runner.prepare(note, note)
+    assert threads == [False, True]
+    assert (len(runner._body._many), sorted(runner._body._chosen), list(runner._head._chosen)) == (
+        1, [(1,), (64,)], [(1,)]
+    )  # fmt: skip
+    prompt = np.random.default_rng(3).integers(1, 120, 70).tolist()
+    expected = _reference(model, prompt)
+    for count in (64, 70):
+        actual = _run(runner, (prompt[:count], 0, [1, 2, 3], 1))[0]
+        assert np.abs(actual - expected[count - 1]).max() < 2e-5 * np.abs(expected).max()
+    alone = _runner(model, tmp_path, max_tokens=1, max_batch=1)
+    alone.prepare()
+    assert not alone._body._many and list(alone._body._chosen) == [(1,)]
+
+
+@pytest.mark.parametrize("which", ["first", "meanwhile"])
+def test_what_is_done_beside_plans_may_fail(which, tmp_path):
+    def fail():
+        raise LookupError("no")
+
+    with pytest.raises(LookupError, match="no"):
+        _runner(_model("qwen3"), tmp_path).prepare(**{which: fail})
 
 
 def test_what_is_missing_is_named():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import subprocess
+import sys
 
 import pytest
 from small_decoder import write_decoder
 
+import thresher
 from thresher import profiler
 from thresher.llm import LLM
 from thresher.profiler.analysis import build_report
@@ -79,6 +82,39 @@ def test_other_models_have_no_phase_of_the_engine(llm):
     inference = profiler.collect().phase("inference")
     assert inference.tokens == 0
     assert inference.tokens_per_s is None
+
+
+def test_the_profiler_is_imported_when_it_is_wanted():
+    found = "[name for name in sys.modules if name.startswith('thresher.profiler')]"
+    code = f"import sys, thresher.llm; assert not {found}, {found}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_threads_are_those_of_the_plans_that_ran(folder, llm, tmp_path):
+    pool = thresher.get_num_threads()
+    try:
+        thresher.set_num_threads(2)
+        profiler.reset()
+        profiler.start()
+        assert profiler.collect().num_threads == 2  # nothing ran: the pool's
+        profiler.stop()
+        with LLM(folder, kv_cache_bytes=1 << 20, max_batch=4, num_threads=1) as one:
+            window = one.profile_window(steps=2, request=0, trace=tmp_path / "one.thrtrace")
+            answer(one, 8, 6)
+            report = window.result(timeout=30).report
+        assert report.num_threads == 1
+        assert ", 1 thread, " in profiler.render(report)
+        machine = build_report(read_trace(tmp_path / "one.thrtrace"))["machine"]  # what the page has
+        assert machine["num_threads"] == 1
+        profiler.reset()
+        profiler.start()
+        with LLM(folder, kv_cache_bytes=1 << 20, max_batch=4, num_threads=1) as one:
+            answer(one, 4, 2)
+        with LLM(folder, kv_cache_bytes=1 << 20, max_batch=4, num_threads=2) as two:
+            answer(two, 4, 2)
+        assert profiler.collect().num_threads == 2
+    finally:
+        thresher.set_num_threads(pool)
 
 
 def test_a_window_from_a_request_on(llm, tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thresher import _engine
 from thresher.llm import loading
@@ -31,7 +31,9 @@ from thresher.llm.runner_order import RunnerOrder
 from thresher.llm.sampling import Logprobs, SamplingParams
 from thresher.llm.tokenizer import Message, Tokenizer
 from thresher.machine import Backend, open_device
-from thresher.profiler.control import Profile
+
+if TYPE_CHECKING:
+    from thresher.profiler.control import Profile
 
 Prompt = str | Sequence[int]
 

@@ -323,7 +323,9 @@ class Engine:
             self.doorbell.step_ends()
             if closed:
                 return
-            self._scheduler.chunk = self._pace.chunk(self._scheduler.answering)
+            answering = self._scheduler.answering
+            if self._scheduler.waiting or answering < len(self._scheduler.running):
+                self._scheduler.chunk = self._pace.chunk(answering)
             step = self._scheduler.next_step()
             if step is not None:
                 self._compute(step)
@@ -507,8 +509,8 @@ class Engine:
         self._steps += 1
         self._step_s += time_s
         drafted = step.drafted
-        alone_s = self._pace.alone_s(decoding)
         if drafted:
+            alone_s = self._pace.alone_s(decoding)
             if alone_s and tokens == decoding + drafted:
                 guess_s = max(time_s - alone_s, 0.0) / drafted
                 self._draft_s += (guess_s - self._draft_s) * (_SMOOTHING if self._draft_s else 1.0)

@@ -7,7 +7,6 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +36,22 @@ class Text:
 
 
 class PendingText:
-    """A Text that is made by a thread of its own."""
+    """A Text that is made when it is first asked for."""
 
     def __init__(self, make: Callable[[], Text]) -> None:
         """Takes what makes it."""
-        self._executor = ThreadPoolExecutor(1, "thresher-tokenizer")
         self._make: Callable[[], Text] | None = make
-        self._made: Future[Text] | None = None
+        self._made: Text | None = None
         self._lock = threading.Lock()
 
-    def start(self) -> None:
-        """Lets the thread begin, once: where this one is about to do something long that needs no interpreter."""
-        with self._lock:
-            if self._make is not None:
-                self._made = self._executor.submit(self._make)
-                self._make = None  # what it holds on to goes when it is done
-                self._executor.shutdown(wait=False)
-
     def result(self) -> Text:
-        """Waits for it; raises what is wrong with it."""
-        self.start()
-        assert self._made is not None
-        return self._made.result()
+        """Makes it, once; raises what is wrong with it."""
+        with self._lock:
+            if self._made is None:
+                assert self._make is not None
+                self._made = self._make()
+                self._make = None  # what it holds on to is of no more use
+            return self._made
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ class Loaded:
       config: what its graph follows from.
       tensors: its weights.
       files: which these are parts of, as far as they are not numbers of their own.
-      text: is made beside what else is done.
+      text: is made when it is first asked for.
     """
 
     config: ModelConfig

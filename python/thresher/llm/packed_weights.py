@@ -31,7 +31,7 @@ class PackedWeights:
         precision: str,
         share: Share = Share(),  # noqa: B008
     ) -> None:
-        """Finds what an earlier process kept.
+        """Prepares to find what an earlier process kept.
 
         Args:
           files: of the model.
@@ -39,23 +39,23 @@ class PackedWeights:
           precision: of products.
           share: the part of the model that is packed here.
         """
+        self._files = files
+        self._options: dict[str, Any] = {"weights": weights, "precision": precision}
+        if share.size > 1:
+            self._options["share"] = [share.rank, share.size]
         self._key: dict[str, Any] | None = None
         self.digests: tuple[str, ...] = ()
         self.found: cache.Parts | None = None
         self.store = _engine.WeightStore(named=cache.enabled())
-        if not cache.enabled() or sum(len(file.data) for file in files) < _LEAST_BYTES:
+
+    def find(self) -> None:
+        """Finds it; before anything is packed. Reads all of it, and leaves the interpreter to other threads."""
+        if not cache.enabled() or sum(len(file.data) for file in self._files) < _LEAST_BYTES:
             return
-        self.digests = tuple(_digest(file) for file in files)
-        for file, digest in zip(files, self.digests, strict=True):
+        self.digests = tuple(_digest(file) for file in self._files)
+        for file, digest in zip(self._files, self.digests, strict=True):
             self.store.add_source(file.data, digest)
-        self._key = {
-            "files": list(self.digests),
-            "weights": weights,
-            "precision": precision,
-            "layout": _engine.packed_layout(),
-        }
-        if share.size > 1:
-            self._key["share"] = [share.rank, share.size]
+        self._key = {"files": list(self.digests), **self._options, "layout": _engine.packed_layout()}
         self.found = cache.load_parts(KIND, self._key)
         if self.found is not None:
             for name, data in self.found.parts.items():

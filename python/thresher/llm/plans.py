@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,47 +50,55 @@ class Plans:
         plan, own = self._chosen.get(sizes) or self.at(sizes)
         plan.run_at(inputs, outputs, own)
 
-    def at(
-        self, sizes: tuple[int, ...], meanwhile: Callable[[], None] | None = None
-    ) -> tuple[_engine.Plan, tuple[int, ...]]:
-        """The plan for these sizes, and the sizes to run it with.
-
-        Args:
-          sizes: of a run.
-          meanwhile: is called before a plan for many sizes is made.
-        """
+    def at(self, sizes: tuple[int, ...]) -> tuple[_engine.Plan, tuple[int, ...]]:
+        """The plan for these sizes, and the sizes to run it with."""
         found = self._chosen.get(sizes)
         if found is None:
             if len(self._chosen) >= _MOST_KNOWN:
                 self._chosen.clear()
-            found = self._chosen[sizes] = self._find(sizes, meanwhile)
+            found = self._chosen[sizes] = self._find(sizes)()
         return found
 
-    def _find(
-        self, sizes: tuple[int, ...], meanwhile: Callable[[], None] | None
-    ) -> tuple[_engine.Plan, tuple[int, ...]]:
+    def begin(self, sizes: tuple[int, ...]) -> Callable[[], None]:
+        """Builds the graphs of the plan for these sizes.
+
+        Returns:
+          What makes the plan, in any thread, and leaves the interpreter to others.
+        """
+        make = self._find(sizes)
+
+        def keep() -> None:
+            self._chosen[sizes] = make()
+
+        return keep
+
+    def _find(self, sizes: tuple[int, ...]) -> Callable[[], tuple[_engine.Plan, tuple[int, ...]]]:
+        """What gives the plan for these sizes, once the graphs are there that it is made of."""
         for plan in self._many:
             if plan.admits(sizes):
-                return plan, sizes
+                return lambda: (plan, sizes)
         if min(sizes) > 1 and max(self._most.values()) >= _LEAST_EXTENT:
             try:
                 if self._family is None:
                     samples = [(list(sample), self._build(*sample)) for sample in self._samples]
                     self._family = _engine.GraphFamily.fit(list(self._most), 1, samples)
-                if meanwhile is not None:
-                    meanwhile()
-                plan = _engine.Plan.build_extent(
-                    self._family,
-                    self._store,
-                    sizes,
-                    [max(most, size + _LEAST_EXTENT) for most, size in zip(self._most.values(), sizes, strict=True)],
-                    name=f"{self._name}.{self._part}",
-                    **self._options,
-                )
             except (NotImplementedError, ValueError) as error:
                 _log.info("%s: a plan for %s alone: %s", self._part, sizes, error)
             else:
-                self._many.append(plan)
-                return plan, sizes
-        plan = _engine.Plan.build(self._build(*sizes), self._store, name=f"{self._name}.{self._part}", **self._options)
-        return plan, ()
+                return functools.partial(self._make_many, self._family, sizes)
+        return functools.partial(self._make_one, self._build(*sizes))
+
+    def _make_many(self, family: _engine.GraphFamily, sizes: tuple[int, ...]) -> tuple[_engine.Plan, tuple[int, ...]]:
+        most = [max(most, size + _LEAST_EXTENT) for most, size in zip(self._most.values(), sizes, strict=True)]
+        try:
+            plan = _engine.Plan.build_extent(
+                family, self._store, sizes, most, name=f"{self._name}.{self._part}", **self._options
+            )
+        except (NotImplementedError, ValueError) as error:
+            _log.info("%s: a plan for %s alone: %s", self._part, sizes, error)
+            return self._make_one(self._build(*sizes))
+        self._many.append(plan)
+        return plan, sizes
+
+    def _make_one(self, graph: _engine.Graph) -> tuple[_engine.Plan, tuple[int, ...]]:
+        return _engine.Plan.build(graph, self._store, name=f"{self._name}.{self._part}", **self._options), ()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from thresher.llm.scheduler import Step
 from thresher.machine.backend import set_tool_windows
-from thresher.profiler.control import Profile, profile
+
+if TYPE_CHECKING:
+    from thresher.profiler.control import Profile
 
 
 class ProfileWindow:
@@ -40,6 +43,8 @@ class ProfileWindow:
         """Begins, if this is the step to begin with."""
         if self._block is not None or not self._fits(step) or not self.result.set_running_or_notify_cancel():
             return
+        from thresher.profiler.control import profile  # which most processes never want
+
         self._block = profile(self._trace)
         try:
             self._profile = self._block.__enter__()

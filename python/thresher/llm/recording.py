@@ -101,6 +101,7 @@ def record(
     lines = ["thresher recording 1", f"model {Path(model).name}", f"precision {precision}"]
     lines += [f"step_tokens {max(max_step_tokens, max_batch)}", f"exact {int(_is_exact(graphs, precision))}"]
     packed = PackedWeights(loaded.files, weights, precision)
+    packed.find()
     lines += _weights(place, graphs, loaded.files, packed)
     for part, sizes in graphs.items():
         for size, graph in sizes.items():

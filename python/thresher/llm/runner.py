@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -167,16 +168,25 @@ class Runner:
             read += min(len(wanted) * PAGE_TOKENS, length) * size // PAGE_TOKENS
         return read
 
-    def prepare(self, meanwhile: Callable[[], None] | None = None) -> None:
+    def prepare(self, first: Callable[[], object] | None = None, meanwhile: Callable[[], object] | None = None) -> None:
         """Makes the plans that one sequence alone wants: for many tokens and for one.
 
         Args:
-          meanwhile: is called before the longest part of it, which leaves the interpreter to other threads.
+          first: is called by another thread while graphs are built, and has returned before plans are made of them.
+          meanwhile: is called while other threads make the plans, which leaves the interpreter to it.
         """
-        if self.max_tokens > 1:
-            self._body.at((min(self.max_tokens, 64),), meanwhile)
-        self._body.at((1,))
-        self._head.at((1,))
+        with ThreadPoolExecutor(2, "thresher-plans") as beside:
+            before = None if first is None else beside.submit(first)
+            builds = [self._head.begin((1,)), self._body.begin((1,))]
+            if self.max_tokens > 1:
+                builds.append(self._body.begin((min(self.max_tokens, 64),)))
+            if before is not None:
+                before.result()
+            made = [beside.submit(build) for build in builds]
+            if meanwhile is not None:
+                meanwhile()
+            for plan in made:
+                plan.result()
 
     def run(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
         """Computes one step.
@@ -204,10 +214,10 @@ class Runner:
         for number, item in enumerate(work):
             count = len(item.tokens)
             end = start + count
-            self._tokens[start:end] = item.tokens
             if count == 1:
-                self._positions[start] = item.position
+                self._tokens[start], self._positions[start] = item.tokens[0], item.position
             else:
+                self._tokens[start:end] = item.tokens
                 positions = np.arange(item.position, end - start + item.position, dtype=np.int32)
                 self._positions[start:end] = positions
                 whole, behind = positions // PAGE_TOKENS, positions % PAGE_TOKENS

@@ -51,12 +51,11 @@ class RunnerOrder:
         options: dict[str, Any] = {**self.options, "pages": self.pages, "name": Path(self.path).name, "ranks": ranks}
         if device is not None:
             runner = Runner(decoder, device=device, **options)
-            runner.prepare(loaded.text.start)
+            runner.prepare(meanwhile=loaded.text.result)
             return runner
         packed = PackedWeights(loaded.files, self.weights, options["precision"], decoder.share)
         runner = Runner(decoder, store=packed.store, **options)
-        runner.prepare(loaded.text.start)
-        loaded.text.result()  # a model without it is of no use
+        runner.prepare(packed.find, loaded.text.result)  # a model without a tokenizer that it should have is of no use
         packed.keep(Path(self.path).name)
         return runner
 

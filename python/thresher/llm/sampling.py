@@ -186,7 +186,7 @@ class Sampler:
             logits[list(banned)] = -np.inf
         if self.guide is not None:
             self.guide.forbid(logits)
-        token = int(np.argmax(logits)) if params.temperature == 0 else self._draw(logits)
+        token = int(logits.argmax()) if params.temperature == 0 else self._draw(logits)
         if not math.isfinite(logits[token]):
             raise ValueError(f"expected finite scores, got {logits[token]}; the model computed nothing to choose by")
         if self.guide is not None:

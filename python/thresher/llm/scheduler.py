@@ -70,7 +70,7 @@ class Scheduler:
         self._spare = (max_scored or max_batch) - max_batch  # scores beside one of each sequence
         self._prefix_cache = prefix_cache
         self._draft_model = draft_model
-        self.waiting: list[Sequence] = []
+        self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
 
     @property
@@ -95,7 +95,6 @@ class Scheduler:
 
     def next_step(self) -> Step | None:
         """What to compute now; None: there is nothing to do."""
-        self.running.sort(key=lambda s: s.order)
         work: dict[int, tuple[Sequence, int]] = {}  # by id: how many tokens
         room = self.max_tokens
         spare = self._spare
@@ -110,18 +109,10 @@ class Scheduler:
         spare -= sum(map(len, drafts.values()))
         limit = min(room, self.chunk) if work else room
         self._admit(limit)
-        prompts = [s for s in self.running if id(s) not in work and len(s.tokens) - s.computed > 0]
-        wanted = []
-        for sequence in prompts:
-            unscored = max(sequence.scores_from - sequence.computed, 0)
-            count = min(len(sequence.tokens) - sequence.computed, unscored + 1 + spare)
-            spare -= max(count - unscored - 1, 0)
-            wanted.append(count)
-        shares = _shares(wanted, limit)
-        for sequence, share in zip(prompts, shares, strict=True):
-            if share and sequence.state is State.RUNNING and self._grow(sequence, share, work):
-                work[id(sequence)] = (sequence, share)
-        chosen = sorted(work.values(), key=lambda entry: entry[0].order)
+        chosen = list(work.values())
+        if len(chosen) < len(self.running):
+            self._share(limit, spare, work)
+            chosen = sorted(work.values(), key=lambda entry: entry[0].order)
         if not chosen:
             return None
         step = Step([], [])
@@ -134,6 +125,20 @@ class Scheduler:
             answering = first >= len(sequence.request.prompt)
             step.work.append(Work(tokens, first, sequence.held.pages, scored + len(draft), len(draft), answering))
         return step
+
+    def _share(self, limit: int, spare: int, work: dict[int, tuple[Sequence, int]]) -> None:
+        """Gives sequences that have no work their shares of so many tokens and scores."""
+        prompts = [s for s in self.running if id(s) not in work and len(s.tokens) - s.computed > 0]
+        wanted = []
+        for sequence in prompts:
+            unscored = max(sequence.scores_from - sequence.computed, 0)
+            count = min(len(sequence.tokens) - sequence.computed, unscored + 1 + spare)
+            spare -= max(count - unscored - 1, 0)
+            wanted.append(count)
+        shares = _shares(wanted, limit)
+        for sequence, share in zip(prompts, shares, strict=True):
+            if share and sequence.state is State.RUNNING and self._grow(sequence, share, work):
+                work[id(sequence)] = (sequence, share)
 
     def done(self, step: Step) -> None:
         """The step was computed: what it wrote may be used."""

@@ -10,15 +10,17 @@ from thresher.llm.runner import Work
 
 _CALL = next(int(str(event["number"])) for event in _engine.profile_events() if event["name"] == "thresherCall")
 _STEP = _engine.profile_site("step")
+_UNRECORDED = contextlib.nullcontext()
+
+
+def recorded_step(work: Sequence[Work]) -> contextlib.AbstractContextManager[None]:
+    """What is computed here is a call; for tools that listen, a range. Its phase is decode if it has answers alone."""
+    listening = _engine.nvtx_listening()
+    return _recorded(work, listening) if listening or _engine.profile_enabled() else _UNRECORDED
 
 
 @contextlib.contextmanager
-def recorded_step(work: Sequence[Work]) -> Iterator[None]:
-    """What is computed here is a call; for tools that listen, a range. Its phase is decode if it has answers alone."""
-    profiled, listening = _engine.profile_enabled(), _engine.nvtx_listening()
-    if not (profiled or listening):
-        yield
-        return
+def _recorded(work: Sequence[Work], listening: bool) -> Iterator[None]:
     answers = all(item.answering and len(item.tokens) == 1 + item.drafted for item in work)
     phase = "decode" if answers else "prefill"
     if listening:

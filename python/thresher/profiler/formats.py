@@ -156,7 +156,7 @@ def _origin(report: OpReport) -> str:
         for part in (
             f"thresher {report.version}" if report.version else "",
             report.isa,
-            f"{report.num_threads} threads" if report.num_threads else "",
+            f"{report.num_threads} thread{'s' * (report.num_threads > 1)}" if report.num_threads else "",
             report.cpu,
         )
         if part

@@ -135,7 +135,7 @@ class OpReport:
         records: Records that the report is made from.
         dropped: Records that are missing from it.
         isa: Instruction set of the kernels.
-        num_threads: Threads that shared an operator's work.
+        num_threads: Threads that shared an operator's work, the most of a plan that ran.
         cpu: Model name of the processor.
         version: Version of the engine.
         rank: Rank of the process.

@@ -50,6 +50,31 @@ std::optional<double> Uniform(const Value& constant) {
   return number;
 }
 
+// Whether WithoutDeadNodes() would give this very graph: values stand in the order in which they are first used, and
+// something uses all that are no inputs. Most passes find nothing to do in most graphs.
+bool IsCompact(const Graph& graph) {
+  const std::vector<int> uses = graph.UseCounts();
+  auto next = static_cast<ValueId>(graph.inputs().size());
+  for (ValueId i = 0; i < next; ++i) {
+    if (graph.inputs()[Index(i)] != i) return false;
+  }
+  for (const Node& node : graph.nodes()) {
+    for (const ValueId id : node.inputs) {
+      if (id >= next && id != next++) return false;  // a constant
+    }
+    bool used = false;
+    for (const ValueId id : node.outputs) {
+      if (id != next++) return false;
+      used |= uses[Index(id)] > 0;
+    }
+    if (!used) return false;
+  }
+  for (const ValueId id : graph.outputs()) {
+    if (id >= next && id != next++) return false;
+  }
+  return Index(next) == graph.values().size();
+}
+
 }  // namespace
 
 // ---- Rewriter ----
@@ -99,6 +124,7 @@ Status Rewriter::Copy(const Node& node) {
 
 Result<Graph> Rewriter::Finish() {
   graph_.SetOutputs(MapAll(source_.outputs()));
+  if (IsCompact(graph_)) return std::move(graph_);
   return WithoutDeadNodes(graph_);
 }
 

@@ -17,7 +17,7 @@ struct alignas(64) Record {
   uint64_t correlation = 0;
   // Which run of a plan, so that a reader can tell runs apart; 0: none. kMemory: the address.
   uint64_t execution = 0;
-  // kCall: tokens of a language model that it computed.
+  // kCall: tokens of a language model that it computed. kExecution: the threads of its plan.
   // kOp: when the run that it belongs to began. kDevice: when its launch began. kMemory: bytes, negative when given
   // back.
   int64_t value = 0;

@@ -98,7 +98,10 @@ void Aggregator::AddOp(const Record& record, const SiteTable& sites) {
 // counts. An inner interval ends, and so is recorded, before the one around it on the same thread.
 void Aggregator::AddWall(Ring& ring, const Record& record) {
   PhaseTotals& totals = totals_[static_cast<size_t>(record.phase)];
-  if (record.kind == Kind::kExecution) ++totals.executions;
+  if (record.kind == Kind::kExecution) {
+    ++totals.executions;
+    num_threads_ = std::max(num_threads_, static_cast<int>(record.value));
+  }
   if (record.kind == Kind::kCall && record.event == kCallEvent) {  // a part of a model is no call of it
     ++totals.calls;
     calls_.Add(record.end_ns - record.start_ns);
@@ -123,12 +126,14 @@ void Aggregator::Clear() {
   site_sums_.clear();
   totals_ = {};
   calls_ = {};
+  num_threads_ = 0;
   records_ = 0;
 }
 
 void Aggregator::Fill(const SiteTable& sites, Summary& summary) const {
   summary.records = records_;
   summary.calls = calls_.Counts();
+  if (num_threads_ > 0) summary.num_threads = num_threads_;
   for (size_t i = 0; i < totals_.size(); ++i) {
     PhaseTotals totals = totals_[i];
     totals.phase = static_cast<Phase>(i);

@@ -57,7 +57,7 @@ struct Summary {
   bool enabled = false;
   int rank = 0;         // of this process among those that run one model together
   std::string isa;      // instruction set of the kernels
-  int num_threads = 0;  // of the shared pool
+  int num_threads = 0;  // the most that a plan that ran has; where none did, those of the shared pool
   std::string cpu;      // model name
   uint64_t records = 0;
   uint64_t dropped = 0;              // records that are in no row, because memory for them was not to be had
@@ -128,6 +128,7 @@ class Aggregator {
   std::vector<SiteSum> site_sums_;          // site * kNumPhases + phase
   std::array<PhaseTotals, kNumPhases> totals_{};
   Histogram calls_;
+  int num_threads_ = 0;  // of all plans that ran, the most
   uint64_t records_ = 0;
 };
 

@@ -117,6 +117,7 @@ struct Trace {
   uint32_t sites = 0;  // written so far
   uint64_t records = 0;
   uint64_t dropped = 0;
+  int64_t num_threads = 0;  // the most of a plan that ran
   std::string problem;
   bool finished = false;
 
@@ -135,6 +136,9 @@ struct Trace {
       if (const int error = writer.Append("RECS", batch.data(), batch.size_bytes()); error != 0) Fail(error);
     }
     (problem.empty() ? records : dropped) += batch.size();
+    for (const Record& record : batch) {
+      if (record.kind == Kind::kExecution) num_threads = std::max(num_threads, record.value);
+    }
   }
 
   void WriteSites() {
@@ -151,6 +155,7 @@ struct Trace {
   std::string Tail() const {
     return "{\"stop_ns\": " + std::to_string(NowNs()) + ", \"records\": " + std::to_string(records) +
            ", \"dropped\": " + std::to_string(dropped) +
+           (num_threads > 0 ? ", \"num_threads\": " + std::to_string(num_threads) : "") +
            (problem.empty() ? "" : ", \"problem\": " + json::Quote(problem)) + "}";
   }
 };

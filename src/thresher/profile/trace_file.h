@@ -6,7 +6,7 @@
 //   DATA  JSON object: more of the same, from any time
 //   SITE  JSON array of places (site.h), before the first record of each
 //   RECS  records (record.h), those of one thread in the order of their ends, but for what other devices did
-//   TAIL  JSON object: end of the trace, records, dropped; missing if the process was killed
+//   TAIL  JSON object: end of the trace, records, dropped, threads of plans; missing if the process was killed
 // A reader takes all blocks before the first one that is incomplete or damaged.
 #pragma once
 

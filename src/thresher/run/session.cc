@@ -305,6 +305,7 @@ Status Session::With(std::span<const View> inputs, std::span<const View> outputs
       record.event = profile::kGraphExecutionEvent;
       record.site = plan_->site;
       record.execution = execution;
+      record.value = plan_->num_threads;
       record.start_ns = begin;
       record.end_ns = NowNs();
       profile::Add(record);

@@ -81,7 +81,7 @@ class _Cursor:
                 raise ValueError(f"expected {what} in UTF-8 at {place}, got {error.reason}{DAMAGED}") from None
             return raw.decode("utf-8", errors="surrogateescape")
 
-    def texts(self, count: int) -> list[str]:
+    def texts(self, count: int) -> _engine.Texts:
         """So many texts: vocabularies have hundreds of thousands, for which text() would take seconds."""
         found, self.at = _engine.read_texts(self.data, self.at, count)
         if len(found) < count:
@@ -129,8 +129,9 @@ def read_gguf(path: str | os.PathLike[str]) -> Tensors:
 
     Returns:
         Its tensors, shapes row-major (in the file they stand the other way round), on the mapped file: the file must
-        stay as it is while they are used. Metadata as the file has it: numbers, bools, texts, lists of bools and texts,
-        and arrays of numpy; bytes of a text that are no UTF-8 are surrogates.
+        stay as it is while they are used. Metadata as the file has it: numbers, bools, texts, lists of bools, arrays of
+        numpy, and sequences of texts, which are made when they are asked for; bytes of a text that are no UTF-8 are
+        surrogates.
 
     Raises:
         ValueError: It is no such file, damaged, cut short, or holds a tensor in a format that is not read.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -141,11 +139,10 @@ def _pairs_backend(metadata: Mapping[str, Any]) -> Any:
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
-    pre, tokens = metadata.get("tokenizer.ggml.pre", "default"), metadata["tokenizer.ggml.tokens"]
+    pre = metadata.get("tokenizer.ggml.pre", "default")
     # There may be hundreds of thousands, and no other thread runs Python meanwhile: no loops of Python's own.
-    with _no_collections():
-        merges = _engine.split_pairs(metadata["tokenizer.ggml.merges"])
-    backend = Backend(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), merges))
+    named = (metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "merges"))
+    backend = Backend(models.BPE(*_engine.pairs_vocabulary(*named)))
     if pre in ("smollm", "starcoder", "refact", "command-r"):
         parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     elif pre in ("qwen2", "llama-bpe", "llama3", "llama-v3"):
@@ -163,18 +160,6 @@ def _pairs_backend(metadata: Mapping[str, Any]) -> Any:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Hundreds of thousands of pairs would be looked through again and again for what nothing refers to."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 _BACKENDS = {"gpt2": _pairs_backend, "llama": pieces_backend}  # by tokenizer.ggml.model

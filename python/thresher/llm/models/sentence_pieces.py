@@ -22,7 +22,7 @@ def pieces_backend(metadata: Mapping[str, Any]) -> Any:
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
-    tokens = metadata["tokenizer.ggml.tokens"]
+    tokens = list(metadata["tokenizer.ggml.tokens"])
     scores = metadata.get("tokenizer.ggml.scores")
     if scores is None or len(scores) != len(tokens):
         found = "none" if scores is None else len(scores)

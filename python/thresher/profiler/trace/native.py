@@ -177,6 +177,9 @@ class _Reader:
             "truncated": self._file.truncated,
             "dropped": _count(tail.get("dropped")),
             "stop_ns": tail.get("stop_ns"),
+            "num_threads": tail.get(
+                "num_threads", self._meta.get("num_threads")
+            ),  # of plans that ran, else of the pool
             "bad_times": decoder.bad_times,
             "unknown_events": decoder.unknown_events,
         }
