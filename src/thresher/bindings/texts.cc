@@ -188,10 +188,10 @@ struct Slots {
 }  // namespace
 
 void BindTexts(nb::module_& m) {
-  nb::class_<Texts>(m, "Texts", "A sequence of texts in a file, made when they are asked for.",
-                    nb::type_slots(Slots<Texts>::all));
-  nb::class_<Pairs>(m, "TextPairs", "A sequence of pairs of texts, made when they are asked for.",
-                    nb::type_slots(Slots<Pairs>::all));
+  const nb::class_<Texts> texts(m, "Texts", "A sequence of texts in a file, made when they are asked for.",
+                                nb::type_slots(Slots<Texts>::all));
+  const nb::class_<Pairs> pairs(m, "TextPairs", "A sequence of pairs of texts, made when they are asked for.",
+                                nb::type_slots(Slots<Pairs>::all));
   m.def("read_texts", &ReadTexts, nb::arg("data"), nb::arg("at"), nb::arg("count"),
         nb::sig("def read_texts(data: object, at: int, count: int) -> tuple[Texts, int]"),
         "Texts from byte `at` on, each behind its length in 8 bytes, and where they end: fewer than `count` where the "

@@ -58,20 +58,19 @@ bool IsCompact(const Graph& graph) {
   for (ValueId i = 0; i < next; ++i) {
     if (graph.inputs()[Index(i)] != i) return false;
   }
+  // Whether a value is the next one, or was there before.
+  const auto follows = [&next](ValueId id) {
+    if (id < next) return true;
+    return id == next++;
+  };
   for (const Node& node : graph.nodes()) {
-    for (const ValueId id : node.inputs) {
-      if (id >= next && id != next++) return false;  // a constant
+    if (!std::all_of(node.inputs.begin(), node.inputs.end(), follows)) return false;  // constants
+    if (!std::all_of(node.outputs.begin(), node.outputs.end(), follows)) return false;
+    if (!std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return uses[Index(id)] > 0; })) {
+      return false;
     }
-    bool used = false;
-    for (const ValueId id : node.outputs) {
-      if (id != next++) return false;
-      used |= uses[Index(id)] > 0;
-    }
-    if (!used) return false;
   }
-  for (const ValueId id : graph.outputs()) {
-    if (id >= next && id != next++) return false;
-  }
+  if (!std::all_of(graph.outputs().begin(), graph.outputs().end(), follows)) return false;
   return Index(next) == graph.values().size();
 }
 
