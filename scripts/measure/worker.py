@@ -7,12 +7,16 @@ import os
 import queue
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 TAIL_LINES = 25
+LOOK_S = 0.001  # between two looks at a worker's threads
+LOOKS = 3  # that must find all of them asleep
+REST_LIMIT_S = 1.0
 
 
 class WorkerError(RuntimeError):
@@ -43,6 +47,19 @@ def clean_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
     }
     return {**kept, **fixed, **extra}
+
+
+def runs(process: int) -> bool:
+    """Whether a thread of a process runs, or waits for a core to run on; of a process that has ended none does."""
+    for status in Path(f"/proc/{process}/task").glob("*/stat"):
+        try:
+            # The name before the state is in brackets, and may hold some itself.
+            state = status.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        except OSError:
+            continue  # the thread ended
+        if state == "R":
+            return True
+    return False
 
 
 class Worker:
@@ -102,7 +119,10 @@ class Worker:
         return "\n".join("  | " + line.rstrip() for line in lines)
 
     def call(self, do: str, timeout_s: float, **arguments: Any) -> dict[str, Any]:
-        """Sends one command and waits for its result.
+        """Sends one command and waits for its result, and then until the process rests.
+
+        Threads of some libraries spin for up to a tenth of a second after their work, and would have a core of whoever
+        is called next. Those that spin for longer than REST_LIMIT_S are not waited for.
 
         Raises:
           WorkerError: the process ended, did not answer within `timeout_s` seconds, or reported an error.
@@ -131,8 +151,16 @@ class Worker:
         if not reply["ok"]:
             trace = "\n".join("  | " + part for part in reply["traceback"].rstrip().splitlines()[-TAIL_LINES:])
             raise WorkerError(f"{self.name}: '{do}' failed: {reply['error']}\n{trace}")
+        self._rest()
         result: dict[str, Any] = reply["result"]
         return result
+
+    def _rest(self) -> None:
+        end = time.monotonic() + REST_LIMIT_S
+        quiet = 0
+        while quiet < LOOKS and time.monotonic() < end:
+            time.sleep(LOOK_S)
+            quiet = 0 if runs(self._process.pid) else quiet + 1
 
     def kill(self) -> None:
         """Ends the process at once."""

@@ -11,6 +11,7 @@ import math
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+from measure import worker as measured
 from measure.statistics import median, percentile, summarise
 from measure.table import Table
 from measure.worker import Worker, WorkerError, clean_environment
@@ -441,7 +443,7 @@ def test_table_text_and_markdown() -> None:
 
 
 WORKER = """
-import os, sys, time
+import os, sys, threading, time
 sys.path.insert(0, {scripts!r})
 from measure import service
 
@@ -459,7 +461,15 @@ def echo(command):
     print("a library that prints")
     return command
 
-sys.exit(service.serve(dict(crash=crash, fail=fail, hang=hang, echo=echo)))
+def spin(command):
+    end = time.monotonic() + command["seconds"]
+    def loop():
+        while time.monotonic() < end:
+            pass
+    threading.Thread(target=loop, daemon=True).start()
+    return dict(end=end)
+
+sys.exit(service.serve(dict(crash=crash, fail=fail, hang=hang, echo=echo, spin=spin)))
 """
 
 
@@ -476,9 +486,21 @@ def test_worker_answers_and_survives_an_error(worker: Worker) -> None:
     assert worker.call("echo", 30, value=[1, "zwei"]) == {"value": [1, "zwei"]}
     with pytest.raises(WorkerError, match="RuntimeError: refused"):
         worker.call("fail", 30)
-    with pytest.raises(WorkerError, match="unknown command 'nothing'; this worker knows crash, echo, fail, hang"):
+    with pytest.raises(WorkerError, match="unknown command 'nothing'; this worker knows crash, echo, fail, hang, spin"):
         worker.call("nothing", 30)
     assert worker.call("echo", 30) == {}
+
+
+def test_a_call_ends_when_the_threads_that_it_left_spinning_sleep(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = worker.call("spin", 30, seconds=0.2)["end"]
+    assert time.monotonic() >= end
+    assert not measured.runs(worker._process.pid)
+    monkeypatch.setattr(measured, "REST_LIMIT_S", 0.1)
+    end = worker.call("spin", 30, seconds=20)["end"]
+    assert time.monotonic() < end - 10
+    assert measured.runs(worker._process.pid)
 
 
 def test_worker_that_crashes_shows_its_last_words(worker: Worker) -> None:

@@ -17,12 +17,14 @@
 #include "thresher/base/env.h"
 #include "thresher/base/spin.h"
 #include "thresher/base/topology.h"
+#include "thresher/base/waking_place.h"
 
 namespace thresher {
 
 struct alignas(64) ThreadPool::Worker {
   std::atomic<uint32_t> asleep{0};
   std::atomic<uint32_t> ticket{0};  // what it sleeps on
+  WakingPlace place;
   std::thread thread;
 };
 
@@ -162,6 +164,7 @@ bool ThreadPool::Wake(int thread) {
   Worker& worker = workers_[static_cast<size_t>(thread - 1)];
   // One that does not sleep yet will look once more before it does.
   if (worker.asleep.load() == 0) return false;
+  worker.place.Avoid(leader_cpu_.load(std::memory_order_relaxed));
   worker.ticket.fetch_add(1);
   worker.ticket.notify_one();
   return true;
@@ -176,10 +179,15 @@ void ThreadPool::Loop(Worker& worker, int thread) {
   if (place_.pinned) Pin(place_.team * static_cast<int>(UsableTopology().cores.size()) / place_.teams + thread);
   for (;;) {
     if (!rounds_->SpinUntilOpen(thread)) {
+      // It is most often woken from where it was last. A thread that is pinned, or one of more than there are CPUs for,
+      // has no place of its own to wake up at.
+      const bool placed = !place_.pinned && spin_ns_ > 0;
+      if (placed) worker.place.LieDown(leader_cpu_.load(std::memory_order_relaxed));
       const uint32_t ticket = worker.ticket.load();
       worker.asleep.store(1);
       if (!ending_.load() && !rounds_->OpenFor(thread)) worker.ticket.wait(ticket);
       worker.asleep.store(0);
+      if (placed) worker.place.GetUp();
       // The first of a group wakes the others.
       if (thread % Rounds::kGroup == 0) WakeGroup(thread + 1, woken_.load(std::memory_order_relaxed));
     }
@@ -255,6 +263,7 @@ void ThreadPool::RunOnATeam(const Rounds::Job& job, int max_threads) {
 
 void ThreadPool::Share(const Rounds::Job& job, int num_threads) {
   woken_.store(num_threads, std::memory_order_relaxed);
+  leader_cpu_.store(sched_getcpu(), std::memory_order_relaxed);
   rounds_->Begin(job, num_threads);
   if (borrowing) return RunOnTeam(num_threads);
   // A tree of two levels: this thread wakes its own group and the first of each other one that sleeps.

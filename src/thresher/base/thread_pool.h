@@ -97,7 +97,8 @@ class ThreadPool {
   int64_t spin_ns_ = 0;
   std::unique_ptr<Worker[]> workers_;
   std::unique_ptr<Rounds> rounds_;
-  std::atomic<int> woken_{0};  // threads of the job in progress, or of the last one
+  std::atomic<int> woken_{0};        // threads of the job in progress, or of the last one
+  std::atomic<int> leader_cpu_{-1};  // where it was begun
   std::atomic<bool> ending_{false};
 };
 
