@@ -172,8 +172,10 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
       const size_t apart = size_t{decltype(turn)::value * kInTurn} * panel_bytes;
       const uint8_t* HWY_RESTRICT b = first_b + apart;
       const uint8_t* HWY_RESTRICT block = first_block + apart;
-      [[maybe_unused]] const uint8_t* HWY_RESTRICT next_b = b + panel_bytes;
-      [[maybe_unused]] const uint8_t* HWY_RESTRICT next_block = block + panel_bytes;
+      // Of the panel beside it; without one, what is loaded there is not used.
+      const size_t next = kInTurn == 2 ? panel_bytes : 0;
+      [[maybe_unused]] const uint8_t* HWY_RESTRICT next_b = b + next;
+      [[maybe_unused]] const uint8_t* HWY_RESTRICT next_block = block + next;
 
 #define THRESHER_BLOCK_ROW(r) reinterpret_cast<const RowGroup*>(a + size_t{r % R} * lda)
 #define THRESHER_BLOCK_SUMS(r) auto s##r##a = base, s##r##b = base;
