@@ -70,7 +70,7 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("console", lambda said: note_console(said.type, said.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: note_request(request.url))
