@@ -296,7 +296,7 @@ void UnpackRange(Precision precision, const uint8_t* packed, size_t k, size_t n,
 
 // Rows whose sums wait: of one panel, or few of several.
 size_t StripRows(const GemmDotArgs& args) {
-  return static_cast<size_t>(std::clamp<int64_t>(args.m, kStreams * kStreamRows, kMostBlockRows));
+  return static_cast<size_t>(std::clamp<int64_t>(args.m, int64_t{kStreams} * kStreamRows, kMostBlockRows));
 }
 
 size_t ScratchBytes(const GemmDotArgs& args) {
