@@ -324,6 +324,7 @@ class Engine:
             if closed:
                 return
             answering = self._scheduler.answering
+            # Only where prompts are to be computed is it asked how much of them.
             if self._scheduler.waiting or answering < len(self._scheduler.running):
                 self._scheduler.chunk = self._pace.chunk(answering)
             step = self._scheduler.next_step()

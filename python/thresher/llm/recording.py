@@ -88,7 +88,6 @@ def record(
         prompts, times = _requests(load, llm.config.vocab_size)
         outputs = llm.generate(prompts, temperature=0, max_tokens=load.output_tokens, ignore_eos=True)
     loaded = loading.load(Path(model), weights)
-    loaded.text.result()
     decoder = Decoder(loaded.config, loaded.tensors, length)
     width, layers = -(-length // PAGE_TOKENS), loaded.config.num_layers
     pages = max_batch * width

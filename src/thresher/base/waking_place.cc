@@ -22,11 +22,12 @@ void WakingPlace::GetUp() {
 void WakingPlace::Avoid(int waker_cpu) {
   if (waker_cpu < 0 || left_out_.load(std::memory_order_relaxed) == waker_cpu) return;
   const std::lock_guard lock(mutex_);
-  if (lying_) LeaveOut(waker_cpu);
+  if (!lying_) return;
+  if (SomebodyHasSet()) left_out_.store(-1);
+  LeaveOut(waker_cpu);
 }
 
 void WakingPlace::LeaveOut(int cpu) {
-  if (SomebodyHasSet()) left_out_.store(-1);
   const cpu_set_t others = Without(cpu);
   const bool wanted = CPU_COUNT(&others) > 0 && CPU_EQUAL(&others, &mask_) == 0;
   const bool left = wanted && sched_setaffinity(thread_, sizeof(others), &others) == 0;

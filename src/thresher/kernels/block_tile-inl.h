@@ -10,7 +10,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -118,10 +117,10 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
   constexpr bool kStreams = kTogether != 0;
   // A panel's rows are slots behind those of the panel before it. One row takes panels in twos, and what is loaded of
   // its groups serves both.
-  constexpr int kInTurn = R == 1 && kTogether % 2 == 0 && kStreams ? 2 : 1;
+  constexpr int kInTurn = R == 1 && kTogether > 1 ? 2 : 1;
   constexpr int kTurns = kStreams ? kTogether / kInTurn : 1;
   constexpr int kSlots = R * kInTurn * kTurns;
-  static_assert(kSlots <= 8 && kTurns <= 4);
+  static_assert(kSlots <= 8 && kTurns <= 4 && kTogether % kInTurn == 0);
   const TileTag d;
   const IntTag di;
   const size_t lanes = hn::Lanes(d);

@@ -141,8 +141,8 @@ def _pairs_backend(metadata: Mapping[str, Any]) -> Any:
 
     pre = metadata.get("tokenizer.ggml.pre", "default")
     # There may be hundreds of thousands, and no other thread runs Python meanwhile: no loops of Python's own.
-    named = (metadata[f"tokenizer.ggml.{name}"] for name in ("tokens", "merges"))
-    backend = Backend(models.BPE(*_engine.pairs_vocabulary(*named)))
+    tokens, merges = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
+    backend = Backend(models.BPE(*_engine.pairs_vocabulary(tokens, merges)))
     if pre in ("smollm", "starcoder", "refact", "command-r"):
         parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     elif pre in ("qwen2", "llama-bpe", "llama3", "llama-v3"):

@@ -177,9 +177,8 @@ class _Reader:
             "truncated": self._file.truncated,
             "dropped": _count(tail.get("dropped")),
             "stop_ns": tail.get("stop_ns"),
-            "num_threads": tail.get(
-                "num_threads", self._meta.get("num_threads")
-            ),  # of plans that ran, else of the pool
+            # Of plans that ran, else of the pool.
+            "num_threads": tail.get("num_threads", self._meta.get("num_threads")),
             "bad_times": decoder.bad_times,
             "unknown_events": decoder.unknown_events,
         }
