@@ -12,6 +12,7 @@ from thresher.llm.formats import StoredTensor, read_safetensors
 from thresher.llm.layer_groups import layer_groups
 from thresher.llm.models import Decoder, ModelConfig, UnsupportedModelError
 from thresher.llm.models.checkpoint import MissingTensorError
+from thresher.llm.models.decoder import PAGE_TOKENS
 from thresher.llm.runner import Runner, Work
 
 torch = pytest.importorskip("torch")
@@ -117,6 +118,21 @@ def _stored(array):
 def _reference(model, tokens):
     with torch.no_grad():
         return model(torch.tensor([tokens])).logits[0].numpy()
+
+
+def test_a_page_of_all_layers_is_one_piece_of_memory(tmp_path):
+    runner = _runner(_model("gemma3"), tmp_path, cache="bf16")
+    assert len(runner.groups) == 2
+    memories = [state._memory for state in runner._states]
+    for memory in memories:
+        memory[:] = 0
+    _run(runner, ([5, 6, 7, 8, 9], 0, [7], 1))
+    for group, memory, state in zip(runner.groups, memories, runner._states, strict=True):
+        of_a_layer = 2 * 2 * PAGE_TOKENS * 16 * 2  # two heads of 16, keys and values, bytes
+        size = len(group.layers) * of_a_layer
+        touched = np.flatnonzero(memory) - (state.address - memory.ctypes.data)
+        assert 7 * size <= touched.min() and touched.max() < 8 * size
+        assert touched.max() >= 8 * size - of_a_layer  # by the last layer
 
 
 @pytest.mark.parametrize("name", _MODELS)

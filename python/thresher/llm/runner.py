@@ -114,15 +114,20 @@ class Runner:
         self._name = name
         self._store = _engine.WeightStore() if store is None else store
         self._width = -(-decoder.max_positions // PAGE_TOKENS)
-        self._layer_pages = [0] * config.num_layers
-        for group, count in zip(self.groups, self.pages, strict=True):
-            for layer in group.layers:
-                self._layer_pages[layer] = count
-        state_shapes = [(n, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size) for n in self._layer_pages]
+        # A page of all layers of a group is one piece of memory, so that the first tokens touch little of it. Each
+        # layer sees the pages of all, from its own first one on; its next one is as many further as there are layers.
+        self._steps = [len(group.layers) for group in self.groups]
         self._states: list[Any] = []
-        for shape in state_shapes:
-            size = stored_bytes(cache, shape)
-            self._states.append(_Pages(size) if device is None else device.empty(size))
+        self._layer_pages = [0] * config.num_layers
+        states = [b""] * config.num_layers
+        for group, count, size in zip(self.groups, self.pages, self._page_bytes, strict=True):
+            state = _Pages(count * size) if device is None else device.empty(count * size)
+            self._states.append(state)
+            step = len(group.layers)
+            for number, layer in enumerate(group.layers):
+                self._layer_pages[layer] = (count - 1) * step + 1
+                shape = (self._layer_pages[layer], config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
+                states[layer] = tensor_place(state.address + number * size // step, shape)
         self._tokens = np.zeros(max_tokens, np.int32)
         self._positions = np.zeros(max_tokens, np.int32)
         self._slots = [np.zeros(max_tokens, np.int32) for _ in self.groups]
@@ -133,7 +138,7 @@ class Runner:
         self._fixed_places = b"".join(
             [
                 *(tensor_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, *self._tables)),
-                *(tensor_place(s.address, shape) for s, shape in zip(self._states, state_shapes, strict=True)),
+                *states,
             ]
         )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, *self._slots)]
@@ -221,14 +226,17 @@ class Runner:
                 positions = np.arange(item.position, end - start + item.position, dtype=np.int32)
                 self._positions[start:end] = positions
                 whole, behind = positions // PAGE_TOKENS, positions % PAGE_TOKENS
-            for tables, known, slots, pages in zip(self._tables, self._table_of, self._slots, item.pages, strict=True):
+            for tables, known, slots, step, pages in zip(
+                *(self._tables, self._table_of, self._slots, self._steps, item.pages), strict=True
+            ):
                 table = tables[number]
                 if known[number] != pages:
                     table[: len(pages)] = pages
+                    table[: len(pages)] *= step
                     known[number] = list(pages)
                 if count == 1:
                     page, place = divmod(item.position, PAGE_TOKENS)
-                    slots[start] = pages[page] * PAGE_TOKENS + place
+                    slots[start] = pages[page] * step * PAGE_TOKENS + place
                 else:
                     slots[start:end] = table[whole] * PAGE_TOKENS + behind
             self._starts[number + 1] = end
