@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "thresher/base/read_ahead.h"
 #include "thresher/base/spin.h"
 
 namespace thresher {
@@ -22,6 +23,9 @@ uint64_t NumberOf(uint64_t state) { return state >> kNumberShift; }
 // Looks at the state before a thread that has run out of parts takes those of others: about a microsecond. Most rounds
 // end before, and a look at others' parts costs both of them a miss.
 constexpr int kGrace = 24;
+
+// Of this thread, and no part of a job, which may be over while the thread still waits.
+thread_local ReadAhead read_ahead;
 
 }  // namespace
 
@@ -95,6 +99,7 @@ void Rounds::Advance(int round, int thread) {
 void Rounds::Do(int round, int part, int thread) {
   if (failed_.load(std::memory_order_relaxed)) return;
   try {
+    read_ahead.Want(job_->ahead(round, thread));
     job_->work(round, part, thread);
   } catch (...) {
     if (!failed_.exchange(true)) thrown_ = std::current_exception();
@@ -153,14 +158,19 @@ void Rounds::WaitWhile(Group& group, uint64_t state, const Round* open, int thre
   if (spin_ns_ > 0) {
     for (int i = 0; i < kGrace; ++i) {
       if (changed()) return;
-      CpuRelax();
+      if (!read_ahead.ReadSome()) CpuRelax();
     }
   }
   if (open != nullptr && !open->fixed) {
     TakeFromOthers(*open, thread);
     if (changed()) return;
   }
-  if (SpinUntil(spin_ns_, changed)) return;
+  const auto changed_or_read = [&] {
+    if (changed()) return true;
+    read_ahead.ReadSome();
+    return false;
+  };
+  if (SpinUntil(spin_ns_, changed_or_read)) return;
   for (;;) {
     const uint32_t changes = group.changes.load(std::memory_order_acquire);
     if (changed()) return;

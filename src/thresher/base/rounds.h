@@ -2,9 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 
 #include "thresher/base/function_ref.h"
 
@@ -23,12 +25,16 @@ class Rounds {
   static constexpr int kMostThreads = 1024;
   static constexpr int kMostParts = 4095;  // of one round
 
+  static constexpr auto kNothing = [](int, int) { return std::span<const std::byte>(); };
+
   struct Job {
     int num_rounds = 1;
     FunctionRef<int(int round)> parts;  // how many; at most kMostParts
     // Part `part` of the round, on thread number `thread`. After one has thrown, those not begun are left out.
     FunctionRef<void(int round, int part, int thread)> work;
     FunctionRef<void(int round)> ended;  // all parts of the round are done, those after it have not begun
+    // What the thread, which has a part of the round, will read later: while it waits it fetches that.
+    FunctionRef<std::span<const std::byte>(int round, int thread)> ahead = kNothing;
     // Part i of a round is done by thread i and by no other; there are at most as many as threads.
     bool fixed = false;
   };

@@ -162,11 +162,13 @@ class CpuStream : public DeviceStream {
     const auto ended = [&](int round) {
       if (profiled) context.step_ends[static_cast<size_t>(round)] = NowNs();
     };
+    const auto ahead = [&](int round, int thread) { return context.ahead.Behind(static_cast<size_t>(round), thread); };
     const bool shared = std::any_of(sized.parts.begin(), sized.parts.end(), [](int parts) { return parts > 1; });
     ThreadPool::RunOnATeam({.num_rounds = static_cast<int>(plan.steps.size()),
                             .parts = [&](int round) { return sized.parts[static_cast<size_t>(round)]; },
                             .work = run,
-                            .ended = ended},
+                            .ended = ended,
+                            .ahead = ahead},
                            shared ? plan.num_threads : 1);
     if (profiled) {
       AddLaunch(plan.site, context.execution, launch, start);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "thresher/plan/extent.h"
+#include "thresher/plan/weights_ahead.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/run/device.h"
 
@@ -15,9 +16,10 @@ namespace thresher {
 
 struct RunContext {
   explicit RunContext(std::shared_ptr<const Plan> plan)
-      : sized(std::move(plan)), step_ends(sized.plan().steps.size()) {}
+      : sized(std::move(plan)), ahead(sized.plan()), step_ends(sized.plan().steps.size()) {}
 
-  SizedPlan sized;            // the steps' operands with their addresses filled in
+  SizedPlan sized;  // the steps' operands with their addresses filled in
+  WeightsAhead ahead;
   DeviceMemory arena;         // stays where it is as long as its size suffices
   int64_t scratch_bytes = 0;  // of one thread
   std::byte* scratch = nullptr;

@@ -4,6 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -75,6 +78,30 @@ TEST(Rounds, JobsOfManySizesFollowEachOther) {
     ledger.Run(pool, threads);
     ledger.Check();
   }
+}
+
+// Bytes that are asked for are not read: they may be anywhere, and gone.
+TEST(Rounds, ThreadsThatHaveAPartSayWhatTheyWillRead) {
+  ThreadPool pool(3);
+  std::vector<std::byte> memory(1 << 16);
+  std::atomic<int> asked{0}, done{0};
+  for (int job = 0; job < 50; ++job) {
+    const auto ahead = [&](int round, int thread) -> std::span<const std::byte> {
+      EXPECT_LT(thread, 3);
+      ++asked;
+      if (round == 3) return {};
+      if (round == 2) return {reinterpret_cast<const std::byte*>(uintptr_t{1} << 45), 4096};
+      return std::span(memory).subspan(static_cast<size_t>(thread) * 1000, 5000);
+    };
+    pool.RunRounds({.num_rounds = 4,
+                    .parts = [](int round) { return round % 2 == 0 ? 6 : 1; },
+                    .work = [&](int, int, int) { ++done; },
+                    .ended = [](int) {},
+                    .ahead = ahead},
+                   3);
+  }
+  EXPECT_EQ(done.load(), 50 * 14);
+  EXPECT_EQ(asked.load(), done.load());
 }
 
 // As if the core of the thread that has it were taken away: in every round a part lasts until all others are done.
