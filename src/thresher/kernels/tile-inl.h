@@ -159,13 +159,20 @@ struct TileArgs : TileEnd {
   Fetch fetch;
   float* floats = nullptr;  // if kWritesFloats: where, as a FloatPanel
   size_t tiles = 1;         // a call for each would take some steps of k more
+  TileEnd fetched = {};     // lines that are used soon: of this end, of what becomes of sums that wait, of the tile after it
 
   // Moves on to the tile behind this one of `rows` rows.
   HWY_INLINE void NextTile(size_t rows) {
     a += rows * lda;
     if (init != nullptr) init += rows * init_ld;
-    out = static_cast<float*>(out) + rows * out_ld;
-    if (residual != nullptr) residual += rows * residual_ld;
+    Move(*this, rows);
+    if (fetched.fetches) Move(fetched, rows);
+  }
+
+ private:
+  static HWY_INLINE void Move(TileEnd& end, size_t rows) {
+    end.out = static_cast<float*>(end.out) + rows * end.out_ld;
+    if (end.residual != nullptr) end.residual += rows * end.residual_ld;
   }
 };
 
@@ -349,7 +356,7 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     b += Panel::Bytes(4);                                                            \
     if constexpr (kWritesFloats<Panel>) floats += size_t{4} * kPanelVectors * lanes; \
   }
-    ResultLines result(args, kRows, args.k / S / 4);
+    ResultLines result(args.fetched, kRows, args.k / S / 4);
     const auto fetch_lines = [&]() HWY_ATTR {
       result.Turn();
       for (size_t s = 0; s < S; ++s) FetchLines(fetch, fetched + s * run_bytes);
