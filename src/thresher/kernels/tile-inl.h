@@ -250,9 +250,12 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
 template <int kRows, int S>
 inline constexpr bool kTwoTurns = S == 1 && kRows <= 6;
 
-// Of such pairs of turns, how many at first have more to fetch than a line of panels each, into L2.
-HWY_INLINE size_t OtherTurns(const Fetch& fetch, const ResultLines& result) {
-  return fetch.lines != 1 || fetch.into_l1 ? std::numeric_limits<size_t>::max() : (result.rows() + 1) / 2;
+// Of `turns` turns, how many come before them: those that have more to fetch than a line of panels, into L2, and what is
+// left over of pairs.
+HWY_INLINE size_t SingleTurns(const Fetch& fetch, const ResultLines& result, size_t turns) {
+  if (fetch.lines != 1 || fetch.into_l1) return turns;
+  const size_t more = std::min(result.rows(), turns);
+  return more + (turns - more) % 2;
 }
 
 HWY_INLINE void FetchTwoLines(const uint8_t* from) {
@@ -363,27 +366,24 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
       fetched += 64 * fetch.lines;
     };
     size_t k = run;
-    if constexpr (kTwoTurns<kRows, S>) {
-      size_t others = OtherTurns(fetch, result);
-      for (; k >= 8; k -= 8) {
-        THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
-        if (others != 0) {
-          --others;
-          fetch_lines();
-          fetch_lines();
-        } else {
-          FetchTwoLines(fetched);
-          fetched += 128;
-        }
-        THRESHER_TILE_TURN()
-        THRESHER_TILE_TURN()
-      }
-      HWY_ASSUME(k < 8);
-    }
-    for (; k >= 4; k -= 4) {
+    // The turns before those that are taken two at once.
+    size_t single = run / 4;
+    if constexpr (kTwoTurns<kRows, S>) single = SingleTurns(fetch, result, single);
+    for (; single > 0; --single, k -= 4) {
+      if constexpr (kTwoTurns<kRows, S>) THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
       fetch_lines();
       THRESHER_TILE_TURN()
     }
+    if constexpr (kTwoTurns<kRows, S>) {
+      for (; k >= 8; k -= 8) {
+        THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
+        FetchTwoLines(fetched);
+        fetched += 128;
+        THRESHER_TILE_TURN()
+        THRESHER_TILE_TURN()
+      }
+    }
+    HWY_ASSUME(k < 4);
     if constexpr (S > 1) {
       a0 += (S - 1) * run;
       a1 += (S - 1) * run;
