@@ -250,11 +250,11 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
 template <int kRows, int S>
 inline constexpr bool kTwoTurns = S == 1 && kRows <= 6;
 
-// Of `turns` turns, how many come before them: those that have more to fetch than a line of panels, into L2, and what is
-// left over of pairs.
+// Of `turns` turns, how many come before them: those that have more to fetch than a line of panels, into L2 (the results
+// of two rows each), and what is left over of pairs.
 HWY_INLINE size_t SingleTurns(const Fetch& fetch, const ResultLines& result, size_t turns) {
   if (fetch.lines != 1 || fetch.into_l1) return turns;
-  const size_t more = std::min(result.rows(), turns);
+  const size_t more = std::min((result.rows() + 1) / 2, turns);
   return more + (turns - more) % 2;
 }
 
@@ -362,6 +362,7 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     ResultLines result(args.fetched, kRows, args.k / S / 4);
     const auto fetch_lines = [&]() HWY_ATTR {
       result.Turn();
+      if constexpr (kTwoTurns<kRows, S>) result.Turn();
       for (size_t s = 0; s < S; ++s) FetchLines(fetch, fetched + s * run_bytes);
       fetched += 64 * fetch.lines;
     };
