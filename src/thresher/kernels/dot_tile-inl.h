@@ -13,8 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 

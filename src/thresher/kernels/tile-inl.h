@@ -159,7 +159,8 @@ struct TileArgs : TileEnd {
   Fetch fetch;
   float* floats = nullptr;  // if kWritesFloats: where, as a FloatPanel
   size_t tiles = 1;         // a call for each would take some steps of k more
-  TileEnd fetched = {};     // lines that are used soon: of this end, of what becomes of sums that wait, of the tile after it
+  TileEnd fetched =
+      {};  // lines that are used soon: of this end, of what becomes of sums that wait, of the tile after it
 
   // Moves on to the tile behind this one of `rows` rows.
   HWY_INLINE void NextTile(size_t rows) {
@@ -250,8 +251,8 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
 template <int kRows, int S>
 inline constexpr bool kTwoTurns = S == 1 && kRows <= 6;
 
-// Of `turns` turns, how many come before them: those that have more to fetch than a line of panels, into L2 (the results
-// of two rows each), and what is left over of pairs.
+// Of `turns` turns, how many come before them: those that have more to fetch than a line of panels, into L2 (the
+// results of two rows each), and what is left over of pairs.
 HWY_INLINE size_t SingleTurns(const Fetch& fetch, const ResultLines& result, size_t turns) {
   if (fetch.lines != 1 || fetch.into_l1) return turns;
   const size_t more = std::min((result.rows() + 1) / 2, turns);
