@@ -216,17 +216,21 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
   tile.init_ld = out_ld;
   for (size_t p = 0; p < num_panels; ++p) {
     tile.b = panels + p * panel_stride;
-    const auto* next = reinterpret_cast<const uint8_t*>(panels + (p + 1) * panel_stride);
+    const auto* block = reinterpret_cast<const uint8_t*>(panels + p * panel_stride);
+    const uint8_t* next = block + panel_stride * sizeof(float);
     size_t row = 0;
-    for (size_t t = 0; t < tiles.count; ++t) {
+    for (size_t t = 0; t < tiles.count; t += tile.tiles) {
       const size_t height = tiles.Height(t);
       float* tile_out = out + row * out_ld + p * width;
       tile.a = a + row * lda;
       tile.out = tile_out;
       tile.init = accumulate ? tile_out : nullptr;
-      tile.fetch = {next, 1, MayFetchIntoL1(height)};
+      tile.tiles = tiles.Alike(t);
+      const size_t fetched = t * (k / 4) * 64;  // by the tiles before, a line a turn
+      tile.fetch = {fetched < FloatPanel::Bytes(k) ? next + fetched : block, 1, MayFetchIntoL1(height),
+                    next + FloatPanel::Bytes(k)};
       TileForRows(height)(tile);
-      row += height;
+      row += tile.tiles * height;
     }
   }
 }

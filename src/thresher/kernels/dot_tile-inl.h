@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -218,6 +219,11 @@ struct DotTileArgs : TileEnd {
   size_t init_ld;
   Fetch fetch;
 };
+
+// Of the pairs of turns, how many at first have more to fetch than a line of panels each, into L2.
+HWY_INLINE size_t OtherTurns(const Fetch& fetch, const ResultLines& result) {
+  return fetch.lines != 1 || fetch.into_l1 ? std::numeric_limits<size_t>::max() : (result.rows() + 1) / 2;
+}
 
 template <class Dot, int kRows>
 HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {

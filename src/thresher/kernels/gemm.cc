@@ -222,26 +222,15 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
         WidenPanel<Panel>(block_b, tile.k, widened);
         tile.b = widened;
       }
-      // Tiles that are finished at once take turns in one call.
-      const bool at_once = first && last && !in_c && !by_tile && ending.in_tile();
       size_t row = block_begin;
       for (size_t t = 0; t < tiles.count; t += tile.tiles) {
         const size_t height = tiles.Height(t);
-        tile.tiles = at_once ? tiles.Alike(t) : 1;
-        const TileResult to = ResultAt(args, row, column, height, columns);
-        // A tile that is finished at once always uses the strip's beginning, to stay in L1.
+        // Tiles take turns in one call, but where the first one's is another function.
+        tile.tiles = by_tile && t == 0 ? 1 : tiles.Alike(t);
+        const TileResult to = ResultAt(args, row, column, tile.tiles * height, columns);
+        // What is finished at once always uses the strip's beginning, to stay in L1.
         float* wait = in_c ? to.c : strip + (k_blocks == 1 ? 0 : (row - block_begin) * width);
         const size_t wait_ld = in_c ? ldc : width;
-        if (in_c) {
-          // A tile begins with what waits in C, so it is the tile after this one whose part is fetched.
-          const bool wraps = t + 1 == tiles.count;
-          TileResult next = ResultAt(args, wraps ? block_begin : row + height, wraps ? column + width : column,
-                                     tiles.Height(wraps ? 0 : t + 1), width);
-          next.residual = nullptr;
-          FetchResult(next);
-        } else if (last && !ending.in_tile()) {
-          FetchResult(to);
-        }
         tile.a = a + (row - block_begin) * a_stride;
         tile.init = first ? (kHasColumnScale<Panel> ? nullptr : bias) : wait;
         tile.init_ld = first ? 0 : wait_ld;
@@ -251,6 +240,17 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
                          : FetchShare(tiles, t, block_b, block_bytes, turns, next_b);
         float* const sums = in_c ? strip : wait;
         static_cast<TileEnd&>(tile) = last ? ending.Of(to, sums) : TileEnd{wait, wait_ld, nullptr, 0};
+        tile.fetched = TileEnd{to.c, ldc, last ? to.residual : nullptr, to.ldr};
+        tile.fetched.fetches = in_c || last;
+        if (in_c) {
+          // A tile begins with what waits in C, so it is the tile after it that is fetched.
+          tile.fetched.out = to.c + height * ldc;
+          if (t + tile.tiles == tiles.count) {
+            TileResult next = ResultAt(args, block_begin, column + width, tiles.Height(0), width);
+            next.residual = nullptr;
+            FetchResult(next);
+          }
+        }
         TileFunction run = one_vector ? TileForRows<FloatPanel, kTileRows, 1>(height) : TileForRows(height);
         if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
           if (direct_panel) run = TileForRows<Panel, kDirectTileRows>(height);
@@ -264,7 +264,7 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
           ending.finish()(
               ending.Rest(to, sums, bias, kHasColumnScale<Panel> ? panel_b + StoredBytes<Panel>(k) : nullptr));
         }
-        row += tile.tiles * height;
+        row += to.rows;
       }
     };
 

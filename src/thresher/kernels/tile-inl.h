@@ -159,13 +159,21 @@ struct TileArgs : TileEnd {
   Fetch fetch;
   float* floats = nullptr;  // if kWritesFloats: where, as a FloatPanel
   size_t tiles = 1;         // a call for each would take some steps of k more
+  TileEnd fetched =
+      {};  // lines that are used soon: of this end, of what becomes of sums that wait, of the tile after it
 
   // Moves on to the tile behind this one of `rows` rows.
   HWY_INLINE void NextTile(size_t rows) {
     a += rows * lda;
     if (init != nullptr) init += rows * init_ld;
-    out = static_cast<float*>(out) + rows * out_ld;
-    if (residual != nullptr) residual += rows * residual_ld;
+    Move(*this, rows);
+    if (fetched.fetches) Move(fetched, rows);
+  }
+
+ private:
+  static HWY_INLINE void Move(TileEnd& end, size_t rows) {
+    end.out = static_cast<float*>(end.out) + rows * end.out_ld;
+    if (end.residual != nullptr) end.residual += rows * end.residual_ld;
   }
 };
 
@@ -243,9 +251,12 @@ HWY_INLINE void FetchLines(const Fetch& fetch, const uint8_t* from) {
 template <int kRows, int S>
 inline constexpr bool kTwoTurns = S == 1 && kRows <= 6;
 
-// Of such pairs of turns, how many at first have more to fetch than a line of panels each, into L2.
-HWY_INLINE size_t OtherTurns(const Fetch& fetch, const ResultLines& result) {
-  return fetch.lines != 1 || fetch.into_l1 ? std::numeric_limits<size_t>::max() : (result.rows() + 1) / 2;
+// Of `turns` turns, how many come before them: those that have more to fetch than a line of panels, into L2 (the
+// results of two rows each), and what is left over of pairs.
+HWY_INLINE size_t SingleTurns(const Fetch& fetch, const ResultLines& result, size_t turns) {
+  if (fetch.lines != 1 || fetch.into_l1) return turns;
+  const size_t more = std::min((result.rows() + 1) / 2, turns);
+  return more + (turns - more) % 2;
 }
 
 HWY_INLINE void FetchTwoLines(const uint8_t* from) {
@@ -349,34 +360,32 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     b += Panel::Bytes(4);                                                            \
     if constexpr (kWritesFloats<Panel>) floats += size_t{4} * kPanelVectors * lanes; \
   }
-    ResultLines result(args, kRows, args.k / S / 4);
+    ResultLines result(args.fetched, kRows, args.k / S / 4);
     const auto fetch_lines = [&]() HWY_ATTR {
       result.Turn();
+      if constexpr (kTwoTurns<kRows, S>) result.Turn();
       for (size_t s = 0; s < S; ++s) FetchLines(fetch, fetched + s * run_bytes);
       fetched += 64 * fetch.lines;
     };
     size_t k = run;
-    if constexpr (kTwoTurns<kRows, S>) {
-      size_t others = OtherTurns(fetch, result);
-      for (; k >= 8; k -= 8) {
-        THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
-        if (others != 0) {
-          --others;
-          fetch_lines();
-          fetch_lines();
-        } else {
-          FetchTwoLines(fetched);
-          fetched += 128;
-        }
-        THRESHER_TILE_TURN()
-        THRESHER_TILE_TURN()
-      }
-      HWY_ASSUME(k < 8);
-    }
-    for (; k >= 4; k -= 4) {
+    // The turns before those that are taken two at once.
+    size_t single = run / 4;
+    if constexpr (kTwoTurns<kRows, S>) single = SingleTurns(fetch, result, single);
+    for (; single > 0; --single, k -= 4) {
+      if constexpr (kTwoTurns<kRows, S>) THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
       fetch_lines();
       THRESHER_TILE_TURN()
     }
+    if constexpr (kTwoTurns<kRows, S>) {
+      for (; k >= 8; k -= 8) {
+        THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
+        FetchTwoLines(fetched);
+        fetched += 128;
+        THRESHER_TILE_TURN()
+        THRESHER_TILE_TURN()
+      }
+    }
+    HWY_ASSUME(k < 4);
     if constexpr (S > 1) {
       a0 += (S - 1) * run;
       a1 += (S - 1) * run;
