@@ -1,7 +1,8 @@
 // The instruction sets that kernels are compiled for. Every kernel source includes this before any Highway header.
 //
 // A source that uses dot-product instructions defines THRESHER_DOT_TARGETS first and is compiled for the processors
-// that have them as well; one that keeps vectors in arrays, which those of SVE cannot be in, defines
+// that have them as well; one that uses those of int8 alone, or of bf16 alone, defines THRESHER_INT8_TARGETS or
+// THRESHER_BF16_TARGETS instead. One that keeps vectors in arrays, which those of SVE cannot be in, defines
 // THRESHER_FIXED_VECTORS first and is not compiled for SVE. Highway dispatches each source among the targets it was
 // compiled for.
 #pragma once
@@ -11,10 +12,15 @@
 #if defined(__x86_64__) || defined(_M_X64)
 
 // Compiled: SSE2 (what the compiler assumes anyway), AVX2 with FMA, AVX-512 (F, BW, DQ, CD, VL); with dot products also
-// AVX-512 with VNNI (Ice Lake) and with VNNI and BF16 (Zen 4, Sapphire Rapids).
+// AVX-512 with VNNI (Ice Lake; of int8) and with VNNI and BF16 (Zen 4, Sapphire Rapids).
 #if defined(THRESHER_DOT_TARGETS)
 #define HWY_WANT_AVX3_DL  // Highway leaves it out unless asked
 #define THRESHER_DISABLED_SIMD_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_SPR)
+#elif defined(THRESHER_INT8_TARGETS)
+#define HWY_WANT_AVX3_DL
+#define THRESHER_DISABLED_SIMD_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_ZEN4 | HWY_AVX3_SPR)
+#elif defined(THRESHER_BF16_TARGETS)
+#define THRESHER_DISABLED_SIMD_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_AVX3_SPR)
 #else
 #define THRESHER_DISABLED_SIMD_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR)
 #endif
@@ -34,7 +40,7 @@
 #else
 #define THRESHER_OTHER_SVE (HWY_SVE_256 | HWY_SVE2_128)
 #endif
-#if defined(THRESHER_DOT_TARGETS)
+#if defined(THRESHER_DOT_TARGETS) || defined(THRESHER_INT8_TARGETS) || defined(THRESHER_BF16_TARGETS)
 #define THRESHER_DISABLED_SIMD_TARGETS (THRESHER_OTHER_NEON | THRESHER_OTHER_SVE)
 #else
 #define THRESHER_DISABLED_SIMD_TARGETS (THRESHER_OTHER_NEON | HWY_NEON_BF16 | THRESHER_OTHER_SVE)

@@ -26,9 +26,11 @@
 #include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/tile_unit.h"
 
-// The target that isa::Isa::kAmx dispatches to.
+// The target that isa::Isa::kAmx dispatches to, in the sources that are compiled for it.
 #undef THRESHER_UNIT_TARGET
-#if defined(__x86_64__) && HWY_TARGET == HWY_AVX3_ZEN4
+#if defined(THRESHER_INT8_TARGETS) && defined(__x86_64__) && HWY_TARGET == HWY_AVX3_DL
+#define THRESHER_UNIT_TARGET 1
+#elif defined(__x86_64__) && HWY_TARGET == HWY_AVX3_ZEN4
 #define THRESHER_UNIT_TARGET 1
 #else
 #define THRESHER_UNIT_TARGET 0

@@ -10,7 +10,7 @@
 
 #include "thresher/base/half.h"
 
-#define THRESHER_DOT_TARGETS
+#define THRESHER_BF16_TARGETS
 #include "thresher/base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE

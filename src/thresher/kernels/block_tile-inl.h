@@ -171,8 +171,9 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
       const size_t apart = size_t{decltype(turn)::value * kInTurn} * panel_bytes;
       const uint8_t* HWY_RESTRICT b = first_b + apart;
       const uint8_t* HWY_RESTRICT block = first_block + apart;
-      // Of the panel beside it; without one, what is loaded there is not used.
-      const size_t next = kInTurn == 2 ? panel_bytes : 0;
+      // Of the panel beside it, if there is one; its own else, which is not used.
+      constexpr bool kBeside = kInTurn == 2;
+      const size_t next = kBeside ? panel_bytes : 0;
       [[maybe_unused]] const uint8_t* HWY_RESTRICT next_b = b + next;
       [[maybe_unused]] const uint8_t* HWY_RESTRICT next_block = block + next;
 
@@ -185,7 +186,7 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
   if constexpr (kStreams) {                                                                                     \
     for (size_t line = all_lines * (pair) / kGroupPairs; line < all_lines * (pair + 1) / kGroupPairs; ++line) { \
       __builtin_prefetch(b + kStreamAhead + 64 * line, 0, 3);                                                   \
-      if constexpr (kInTurn == 2) __builtin_prefetch(next_b + kStreamAhead + 64 * line, 0, 3);                  \
+      if constexpr (kBeside) __builtin_prefetch(next_b + kStreamAhead + 64 * line, 0, 3);                       \
     }                                                                                                           \
   }
 #if THRESHER_INT8_SHORT_SUMS
@@ -212,9 +213,10 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
     constexpr bool kStarts = quad == 0 && !Panel::kCentred;                                            \
     const auto wa = Panel::template Quad<pair, odd>(b, 0), wb = Panel::template Quad<pair, odd>(b, 1); \
     [[maybe_unused]] const auto magnitudes_a = Magnitudes(wa), magnitudes_b = Magnitudes(wb);          \
-    [[maybe_unused]] const auto wc = Panel::template Quad<pair, odd>(next_b, 0),                       \
-                                wd = Panel::template Quad<pair, odd>(next_b, 1);                       \
-    [[maybe_unused]] const auto magnitudes_c = Magnitudes(wc), magnitudes_d = Magnitudes(wd);          \
+    [[maybe_unused]] const auto wc = kBeside ? Panel::template Quad<pair, odd>(next_b, 0) : wa,        \
+                                wd = kBeside ? Panel::template Quad<pair, odd>(next_b, 1) : wb;        \
+    [[maybe_unused]] const auto magnitudes_c = kBeside ? Magnitudes(wc) : magnitudes_a,                \
+                                magnitudes_d = kBeside ? Magnitudes(wd) : magnitudes_b;                \
     if constexpr (Panel::kCentred && quad % kPart == 0) {                                              \
       constexpr size_t half = quad / kPart;                                                            \
       THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)                                                        \
@@ -239,23 +241,23 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
     s##r##a = AddCodes(r - kFirst < R ? w0a : w0c, r - kFirst < R ? w1a : w1c, a0, a1, s##r##a); \
     s##r##b = AddCodes(r - kFirst < R ? w0b : w0d, r - kFirst < R ? w1b : w1d, a0, a1, s##r##b); \
   }
-#define THRESHER_BLOCK_PAIR(pair_value)                                                 \
-  {                                                                                     \
-    constexpr size_t pair = pair_value;                                                 \
-    THRESHER_BLOCK_FETCH(pair_value)                                                    \
-    if constexpr (Panel::kShift != 0 && (pair == 0 || (Panel::kHalves && pair == 2))) { \
-      constexpr size_t half = pair / 2;                                                 \
-      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)                                         \
-    }                                                                                   \
-    const auto w0a = Panel::template Quad<pair, 0>(b, 0);                               \
-    const auto w1a = Panel::template Quad<pair, 1>(b, 0);                               \
-    const auto w0b = Panel::template Quad<pair, 0>(b, 1);                               \
-    const auto w1b = Panel::template Quad<pair, 1>(b, 1);                               \
-    [[maybe_unused]] const auto w0c = Panel::template Quad<pair, 0>(next_b, 0);         \
-    [[maybe_unused]] const auto w1c = Panel::template Quad<pair, 1>(next_b, 0);         \
-    [[maybe_unused]] const auto w0d = Panel::template Quad<pair, 0>(next_b, 1);         \
-    [[maybe_unused]] const auto w1d = Panel::template Quad<pair, 1>(next_b, 1);         \
-    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)                                            \
+#define THRESHER_BLOCK_PAIR(pair_value)                                                         \
+  {                                                                                             \
+    constexpr size_t pair = pair_value;                                                         \
+    THRESHER_BLOCK_FETCH(pair_value)                                                            \
+    if constexpr (Panel::kShift != 0 && (pair == 0 || (Panel::kHalves && pair == 2))) {         \
+      constexpr size_t half = pair / 2;                                                         \
+      THRESHER_BLOCK_ROWS(THRESHER_BLOCK_START)                                                 \
+    }                                                                                           \
+    const auto w0a = Panel::template Quad<pair, 0>(b, 0);                                       \
+    const auto w1a = Panel::template Quad<pair, 1>(b, 0);                                       \
+    const auto w0b = Panel::template Quad<pair, 0>(b, 1);                                       \
+    const auto w1b = Panel::template Quad<pair, 1>(b, 1);                                       \
+    [[maybe_unused]] const auto w0c = kBeside ? Panel::template Quad<pair, 0>(next_b, 0) : w0a; \
+    [[maybe_unused]] const auto w1c = kBeside ? Panel::template Quad<pair, 1>(next_b, 0) : w1a; \
+    [[maybe_unused]] const auto w0d = kBeside ? Panel::template Quad<pair, 0>(next_b, 1) : w0b; \
+    [[maybe_unused]] const auto w1d = kBeside ? Panel::template Quad<pair, 1>(next_b, 1) : w1b; \
+    THRESHER_BLOCK_ROWS(THRESHER_BLOCK_STEP)                                                    \
   }
 #define THRESHER_BLOCK_WHOLE(r)
 #endif
@@ -275,8 +277,8 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
       if constexpr (Panel::kHalves) {
         THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
         const auto scale_a = Panel::Scale(block, b, 0, 0), scale_b = Panel::Scale(block, b, 1, 0);
-        [[maybe_unused]] const auto scale_c = Panel::Scale(next_block, next_b, 0, 0),
-                                    scale_d = Panel::Scale(next_block, next_b, 1, 0);
+        [[maybe_unused]] const auto scale_c = kBeside ? Panel::Scale(next_block, next_b, 0, 0) : scale_a,
+                                    scale_d = kBeside ? Panel::Scale(next_block, next_b, 1, 0) : scale_b;
         THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
       }
       THRESHER_BLOCK_PAIR(2)
@@ -284,14 +286,14 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
         constexpr size_t part = Panel::kHalves ? 1 : 0;
         THRESHER_BLOCK_ROWS(THRESHER_BLOCK_WHOLE)
         const auto scale_a = Panel::Scale(block, b, 0, part), scale_b = Panel::Scale(block, b, 1, part);
-        [[maybe_unused]] const auto scale_c = Panel::Scale(next_block, next_b, 0, part),
-                                    scale_d = Panel::Scale(next_block, next_b, 1, part);
+        [[maybe_unused]] const auto scale_c = kBeside ? Panel::Scale(next_block, next_b, 0, part) : scale_a,
+                                    scale_d = kBeside ? Panel::Scale(next_block, next_b, 1, part) : scale_b;
         THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SCALE)
       }
       if constexpr (Panel::kHasOffset) {
         const auto offset_a = Panel::Offset(block, b, 0), offset_b = Panel::Offset(block, b, 1);
-        [[maybe_unused]] const auto offset_c = Panel::Offset(next_block, next_b, 0),
-                                    offset_d = Panel::Offset(next_block, next_b, 1);
+        [[maybe_unused]] const auto offset_c = kBeside ? Panel::Offset(next_block, next_b, 0) : offset_a,
+                                    offset_d = kBeside ? Panel::Offset(next_block, next_b, 1) : offset_b;
         THRESHER_BLOCK_ROWS(THRESHER_BLOCK_OFFSET)
       }
     };
@@ -329,16 +331,18 @@ HWY_NOINLINE void RunBlockStreams(const BlockTileArgs& args, size_t panel_bytes)
   RunBlockTile<Panel, R, kTogether>(args, panel_bytes);
 }
 
-template <class Panel, size_t... I>
+template <class Panel, int kLeastRows, size_t... I>
 HWY_INLINE auto BlockTileAt(size_t index, std::index_sequence<I...>) {
-  static constexpr void (*kTable[])(const BlockTileArgs&) = {&RunOneBlockTile<Panel, static_cast<int>(I) + 1>...};
+  static constexpr void (*kTable[])(const BlockTileArgs&) = {
+      &RunOneBlockTile<Panel, static_cast<int>(I) + kLeastRows>...};
   return kTable[index];
 }
 
-// Of 1 <= rows <= kMostRows.
-template <class Panel, int kMostRows>
+// Of kLeastRows <= rows <= kMostRows.
+template <class Panel, int kLeastRows, int kMostRows>
 HWY_INLINE auto BlockTileForRows(size_t rows) {
-  return BlockTileAt<Panel>(rows - 1, std::make_index_sequence<static_cast<size_t>(kMostRows)>());
+  return BlockTileAt<Panel, kLeastRows>(rows - size_t{kLeastRows},
+                                        std::make_index_sequence<size_t{kMostRows - kLeastRows + 1}>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

@@ -334,6 +334,7 @@ struct Columns {
 };
 
 SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole, Columns columns) {
+  constexpr size_t kMostLanes = hn::MaxLanes(TileTag());
   const auto all = std::make_index_sequence<kMostSums>();
   switch (lanes) {
     case Lanes::kOwn:
@@ -349,8 +350,14 @@ SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole, Columns columns) {
     case Lanes::kFours:
     case Lanes::kEights:
       if (!whole) return SumsAt<Lanes::kPermuted, false>(sums, all);
-      if (lanes == Lanes::kTwos) return SumsAt<Lanes::kTwos, true>(sums, all);
-      return lanes == Lanes::kFours ? SumsAt<Lanes::kFours, true>(sums, all) : SumsAt<Lanes::kEights, true>(sums, all);
+      // Where a vector has no more lanes than a group, LanesOf says kShared.
+      if constexpr (kMostLanes > 8) {
+        if (lanes == Lanes::kEights) return SumsAt<Lanes::kEights, true>(sums, all);
+      }
+      if constexpr (kMostLanes > 4) {
+        if (lanes == Lanes::kFours) return SumsAt<Lanes::kFours, true>(sums, all);
+      }
+      return SumsAt<Lanes::kTwos, true>(sums, all);
     case Lanes::kShared:
       return SumsAt<Lanes::kShared, true>(sums, all);
     case Lanes::kGathered:

@@ -154,7 +154,7 @@ inline size_t GatherRows(const GemmArgs& args, size_t row, size_t rows, size_t b
 template <class Panel>
 void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
   constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
-  if constexpr (Panel::kGroup == 0) {
+  if constexpr (kWindowsOfLines<Panel>) {
     const size_t depth = static_cast<size_t>(args.k);
     if (args.windows != nullptr && LineReading(*args.windows).Suits<Panel>(depth)) {
       WindowProduct<Panel>(args, PanelStride<Panel>(depth), kHasColumnScale<Panel>, scratch).Run(range);

@@ -11,7 +11,7 @@
 #include "thresher/base/cpu.h"
 #include "thresher/kernels/block_format.h"
 
-#define THRESHER_DOT_TARGETS
+#define THRESHER_INT8_TARGETS
 #include "thresher/base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -33,7 +33,9 @@ constexpr int kDirectTileRows = kBlockTileRows;
 // Up to so many rows are multiplied sooner than weights are read. They pass several panels side by side, each a stream
 // of its own from memory: one alone does not fill a core's memory channel.
 constexpr int kStreamRows = 2;
-constexpr int kStreams = 4;
+// Processors with nothing better than SSE2 take one: their vectors are too slow for memory to matter, and code for them
+// is four times as long as for others.
+constexpr int kStreams = HWY_TARGET == HWY_SSE2 ? 1 : 4;
 
 // Groups of a panel that stay in L1 while rows pass by, at most: whole blocks of any format.
 constexpr size_t kMostGroups = 32;
@@ -319,12 +321,17 @@ size_t GroupsAtATime(size_t all, size_t bytes, size_t block_groups) {
 template <class Panel>
 using ManyRowsPanel = std::conditional_t<Panel::kUnpacks, Unpacked<Panel>, Panel>;
 
-// What multiplies tiles of up to kMostRows rows, in registers.
-template <class Panel>
+// The least rows of a tile where more than one tile's are cut into equal ones, or into some with a row less.
+constexpr int kLeastRowsOfSeveral = (kBlockTileRows + 1) / 2;
+
+// What multiplies tiles of kLeastRows to kMostRows rows, in registers.
+template <class Panel, int kLeastRows>
 struct VectorBlockTiles {
   static constexpr size_t kMostRows = kBlockTileRows;
   explicit VectorBlockTiles(size_t) {}
-  static void Run(const BlockTileArgs& tile, size_t rows) { BlockTileForRows<Panel, kBlockTileRows>(rows)(tile); }
+  static void Run(const BlockTileArgs& tile, size_t rows) {
+    BlockTileForRows<Panel, kLeastRows, kBlockTileRows>(rows)(tile);
+  }
 };
 
 // Sums that are the result of a whole panel: of few rows, Finish would take a tenth of a short product's time.
@@ -368,12 +375,14 @@ void MultiplyStreams(const GemmDotArgs& args, const PanelRange& range, size_t be
   for (size_t turn = 0; turn < turns; ++turn) {
     run(first_panel + turn, std::integral_constant<int, kStreams>(), turns);
   }
-  size_t done = turns * size_t{kStreams};
-  if (panels - done >= 2) {
-    run(first_panel + done, std::integral_constant<int, 2>(), 1);
-    done += 2;
+  if constexpr (kStreams > 1) {
+    size_t done = turns * size_t{kStreams};
+    if (panels - done >= 2) {
+      run(first_panel + done, std::integral_constant<int, 2>(), 1);
+      done += 2;
+    }
+    if (done < panels) run(first_panel + done, std::integral_constant<int, 1>(), 1);
   }
-  if (done < panels) run(first_panel + done, std::integral_constant<int, 1>(), 1);
 }
 
 // Rows [begin, end) times a panel, which is unpacked once for all of them if kUnpack. Calls finish(row, rows, sums) for
@@ -449,7 +458,7 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
       MultiplyStreams<Panel>(args, range, begin, end, strip, finish_tile);
       continue;
     }
-    VectorBlockTiles<Panel> few_rows(end - begin);
+    VectorBlockTiles<Panel, kStreamRows + 1> few_rows(end - begin);
     std::optional<ManyRows> many_rows;
     if (end - begin > static_cast<size_t>(kDirectTileRows)) {
       many_rows.emplace(std::min(end - begin, ManyRows::kMostRows));
@@ -479,7 +488,7 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     return MultiplyTiles<Panel, UnitBlockTiles<PlainUnit, Many>>(args, scratch, range);
   }
 #endif
-  MultiplyTiles<Panel, VectorBlockTiles<Many>>(args, scratch, range);
+  MultiplyTiles<Panel, VectorBlockTiles<Many, kLeastRowsOfSeveral>>(args, scratch, range);
 }
 
 void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {

@@ -5,14 +5,14 @@
 #include <cstring>
 #include <limits>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "thresher/base/half.h"
+#include "thresher/kernels/block_format.h"
+#include "thresher/kernels/paged_types.h"
+#include "thresher/kernels/paged_work.h"
 
 #define THRESHER_FIXED_VECTORS
-#define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,619 +20,43 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // foreach_target.h must come first.
 #include "hwy/highway.h"
-#include "thresher/kernels/amx_tile-inl.h"
-#include "thresher/kernels/block_format.h"
-#include "thresher/kernels/half-inl.h"
-#include "thresher/kernels/math-inl.h"
-#include "thresher/kernels/paged_quads-inl.h"
-#include "thresher/kernels/paged_rows-inl.h"
-#include "thresher/kernels/paged_tiles-inl.h"
-#include "thresher/kernels/paged_work.h"
+#include "thresher/kernels/paged_chunks-inl.h"
 #include "thresher/kernels/paged_write-inl.h"
-#include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-using few_rows::Codes;
-using few_rows::Load;
-using few_rows::Tag;
-using few_rows::Values;
-using few_rows::Vec;
-using paged::Cut;
-using paged::kChunkPanels;
-using paged::kNoKey;
-using paged::Sizes;
-using paged::Unit;
-
-int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-int64_t Width() { return static_cast<int64_t>(PanelWidth()); }
-
-// Whether keys and values are multiplied as the integers that they are kept as.
-template <class T>
-inline constexpr bool kQuads = false;
-#if THRESHER_PAGED_QUADS
-template <>
-inline constexpr bool kQuads<paged::Blocks<Encoding::kQ8_0>> = true;
-#endif
-
-template <class T>
-inline constexpr bool kHalves = std::is_same_v<T, BF16> || std::is_same_v<T, F16>;
-
-// Whether tiles multiply them now.
-template <class T>
-HWY_INLINE bool OnTiles() {
-  if (UnitInUse() == isa::Tiles::kNone) return false;
-  return std::is_same_v<T, F16> ? isa::HasF16Tiles() : std::is_same_v<T, BF16> || kQuads<T>;
-}
-
-// What a part works with: buffers in its scratch memory, each on a line of its own.
-struct Scratch {
-  explicit Scratch(const Sizes& sizes, std::byte* memory = nullptr)
-      : scores_ld(kChunkTokens + Width()), sums_ld(RoundUp(sizes.depth, Width())) {
-    const auto reserve = [&](int64_t count) {
-      float* const at = floats(memory) + used;
-      used += RoundUp(count, kLine);
-      return memory == nullptr ? nullptr : at;
-    };
-    const int64_t rows = sizes.block_rows();
-    q = reserve(rows * sizes.depth);
-    scores = reserve(rows * scores_ld);
-    sums = reserve(rows * sums_ld);
-    all = reserve(rows * sizes.depth);
-    m = reserve(rows);
-    l = reserve(rows);
-    all_m = reserve(rows);
-    all_l = reserve(rows);
-    constexpr int64_t kBytes = sizeof(float);
-    panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), quads::Buffers::kValueBytes / kBytes));
-    digits = reserve(quads::Buffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
-    if (UnitInUse() == isa::Tiles::kNone) return;
-    split_q = reserve(unit_pages::SplitRows::Bytes(rows, sizes.depth) / kBytes);
-    split_weights = reserve(unit_pages::SplitRows::Bytes(rows, kChunkTokens) / kBytes);
-    restore = reserve(rows);
-    weight_digits = reserve(unit_pages::WeightRows::kBytes / kBytes);
-  }
-
-  quads::Buffers quad_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
-
-  static constexpr int64_t kLine = 16;
-  static float* floats(std::byte* memory) {
-    constexpr uintptr_t kBytes = kLine * sizeof(float);
-    return reinterpret_cast<float*>(memory + (0 - reinterpret_cast<uintptr_t>(memory)) % kBytes);
-  }
-  size_t bytes() const { return static_cast<size_t>(used + kLine) * sizeof(float); }
-
-  int64_t scores_ld, sums_ld;
-  int64_t used = 0;
-  float* q;                      // [rows, depth], scaled
-  float* scores;                 // [rows, scores_ld], then exp of them
-  float* sums;                   // [rows, sums_ld]: of one chunk
-  float* all;                    // [rows, depth]: of the chunks so far
-  float *m, *l, *all_m, *all_l;  // [rows]: maximum and sum
-  float* panel;                  // [depth, Width()] of keys, or [kChunkTokens, Width()] of values
-  float* digits;                 // of q, where it is multiplied so
-  // Where tiles multiply, in two numbers of 16 bits: q, and what its scores are too small by in fp16; weights.
-  float *split_q, *restore, *split_weights;
-  float* weight_digits;  // or weights of q8_0
-};
-
-// Rows times a panel: each sum in the order of k, whatever the number of rows, so that a row has the same bits in every
-// tile.
-template <size_t... I>
-constexpr TileFunction TileOf(size_t rows, std::index_sequence<I...>) {
-  constexpr TileFunction table[] = {&RunTile<FloatPanel, static_cast<int>(I) + 1, 1>...};
-  return table[rows - 1];
-}
-
-void Multiply(const float* a, int64_t lda, int64_t rows, const float* panel, int64_t k, float* out, int64_t out_ld) {
-  const RowTiles tiles(static_cast<size_t>(rows));
-  int64_t row = 0;
-  for (size_t tile = 0; tile < tiles.count; ++tile) {
-    TileArgs args{};
-    args.a = a + row * lda;
-    args.lda = static_cast<size_t>(lda);
-    args.b = panel;
-    args.k = static_cast<size_t>(k);
-    args.out = out + row * out_ld;
-    args.out_ld = static_cast<size_t>(out_ld);
-    TileOf(tiles.Height(tile), std::make_index_sequence<static_cast<size_t>(kTileRows)>())(args);
-    row += static_cast<int64_t>(tiles.Height(tile));
-  }
-}
-
-// The keys of a panel's tokens [column, column + lanes), [depth] of them Width() apart.
-template <class T>
-HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int64_t depth, float* HWY_RESTRICT to) {
-  const Tag d;
-  const int64_t width = Width();
-  if constexpr (paged::kInBlocks<T>) {
-    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
-    constexpr int64_t kCodes = kBytes - 2;  // bytes of a block behind its scale
-    for (int64_t block = 0; block < depth / kNumbers; ++block, from += kBytes * kPanelTokens) {
-      const Vec scale = Load(d, reinterpret_cast<const F16*>(from) + column);
-      for (int64_t i = 0; i < kNumbers; ++i, to += width) {
-        const uint8_t* const codes = from + (2 + i % kCodes) * kPanelTokens + column;
-        hn::StoreU(Codes<T::encoding>(d, codes, i >= kCodes, scale), d, to);
-      }
-    }
-  } else {
-    const T* HWY_RESTRICT key = reinterpret_cast<const T*>(from) + column;
-    for (int64_t i = 0; i < depth; ++i) hn::StoreU(Load(d, key + i * kPanelTokens), d, to + i * width);
-  }
-}
-
-HWY_INLINE void Prefetch(const uint8_t* from, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
-}
-
-// Scores become weights: exp(score - maximum) of the keys [begin, end) that the row sees, 0 for the others below
-// `stop`.
-HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int64_t stop, float softcap, float* m,
-                        float* l) {
-  const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t all = (stop + lanes - 1) / lanes * lanes;  // a chunk is whole vectors
-  if (softcap > 0) {
-    const Vec cap = hn::Set(d, softcap), factor = hn::Set(d, 1.0f / softcap);
-    for (int64_t j = begin / lanes * lanes; j < end; j += lanes) {
-      hn::StoreU(hn::Mul(cap, Tanh(d, hn::Mul(factor, hn::LoadU(d, row + j)))), d, row + j);
-    }
-  }
-  std::fill(row, row + begin, kNoKey);
-  std::fill(row + end, row + all, kNoKey);
-  const int64_t seen = (end + lanes - 1) / lanes * lanes;
-  Vec most = hn::Set(d, kNoKey);
-  for (int64_t j = 0; j < seen; j += lanes) most = MaxNan(d, most, hn::LoadU(d, row + j));
-  const float maximum = hn::ReduceMax(d, most);
-  const Vec shift = hn::Set(d, maximum);
-  Vec sum = hn::Zero(d);
-  for (int64_t j = 0; j < all; j += lanes) {
-    const Vec weight = ExpNonPositive(d, hn::Sub(hn::LoadU(d, row + j), shift));
-    sum = hn::Add(sum, weight);
-    hn::StoreU(weight, d, row + j);
-  }
-  *m = maximum;
-  *l = hn::ReduceSum(d, sum);
-}
-
-// What a row has of one chunk, added to what it has of those before.
-HWY_INLINE void Merge(const float* HWY_RESTRICT sums, float m, float l, int64_t depth, float* HWY_RESTRICT all,
-                      float* all_m, float* all_l) {
-  if (l == 0) return;  // no key of this chunk
-  const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const float most = std::max(*all_m, m);
-  const float kept = std::exp(*all_m - most), added = std::exp(m - most);
-  const Vec x = hn::Set(d, kept), y = hn::Set(d, added);
-  for (int64_t j = 0; j < depth; j += lanes) {
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, all + j), x, hn::Mul(hn::LoadU(d, sums + j), y)), d, all + j);
-  }
-  *all_m = most;
-  *all_l = *all_l * kept + l * added;
-}
-
-// In place where `out` is `all`.
-HWY_INLINE void Finish(const float* all, float l, int64_t depth, float* out) {
-  const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const Vec factor = hn::Set(d, 1.0f / l);
-  for (int64_t j = 0; j < depth; j += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, all + j), factor), d, out + j);
-}
-
-float* OutRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t row) {
-  const int64_t token = a.starts[unit.sequence] + unit.first + row / sizes.group;
-  const int64_t head = unit.head * sizes.group + row % sizes.group;
-  return a.out.as<float>() + token * a.out.strides[0] + head * a.out.strides[1];
-}
-
-template <class T>
-void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, const Scratch& scratch) {
-  float* HWY_RESTRICT q = scratch.q;
-  const int64_t rows = unit.rows(sizes);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t token = a.starts[unit.sequence] + unit.first + row / sizes.group;
-    const int64_t head = unit.head * sizes.group + row % sizes.group;
-    const float* from = a.q.as<const float>() + token * a.q.strides[0] + head * a.q.strides[1];
-    for (int64_t i = 0; i < sizes.depth; ++i) q[row * sizes.depth + i] = from[i] * a.scale;
-  }
-#if THRESHER_PAGED_QUADS
-  if constexpr (kQuads<T>) quads::Digits(q, rows, sizes.depth, scratch.quad_buffers(sizes));
-#endif
-#if THRESHER_UNIT_TARGET
-  if constexpr (kHalves<T>) {
-    if (!OnTiles<T>()) return;
-    const unit_pages::SplitRows split(rows, sizes.depth, scratch.split_q);
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* const from = q + row * sizes.depth;
-      const float factor = std::is_same_v<T, F16> ? unit_pages::F16Factor(from, sizes.depth) : 1;
-      scratch.restore[row] = 1 / factor;
-      unit_pages::Split<T>(from, sizes.depth, factor, split.high + row * split.ld, split.low + row * split.ld);
-    }
-  }
-#endif
-}
-
-// Where the panels of keys of a chunk begin, from that of token `begin` to that before `end`; their values lie
-// Sizes::values() behind them.
-struct Panels {
-  Panels() = default;  // none
-  Panels(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk)
-      : begin(std::max<int64_t>(unit.begin - chunk * kChunkTokens, 0) / kPanelTokens * kPanelTokens),
-        end(std::min(unit.end - chunk * kChunkTokens, kChunkTokens)) {
-    for (int64_t at = begin; at < end; at += kPanelTokens) {
-      const int64_t token = chunk * kChunkTokens + at;
-      const int64_t page = a.tables[unit.sequence * a.table_width + token / sizes.page_tokens];
-      // A panel of keys and its rows of values take the same room.
-      keys[at / kPanelTokens] =
-          a.state.as<const uint8_t>() + sizes.part(page, unit.head) + token % sizes.page_tokens * sizes.row_bytes;
-    }
-  }
-
-  int64_t begin = 0, end = 0;
-  const uint8_t* keys[kChunkPanels] = {};
-};
-
-// Weights of a row from its scores of the chunk that begins at `start`.
-void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
-                int64_t row, const Scratch& scratch) {
-  float* const scores = scratch.scores + row * scratch.scores_ld;
-  const int64_t position = unit.position + row / sizes.group - start;
-  const int64_t row_end = std::min(position + 1, end);
-  const int64_t row_begin = a.window > 0 ? std::max<int64_t>(position - a.window + 1, 0) : 0;
-  if (row_begin >= row_end) {
-    std::fill_n(scores, kChunkTokens, 0.0f);
-    scratch.m[row] = kNoKey;
-    scratch.l[row] = 0;
-    return;
-  }
-  Softmax(scores, row_begin, row_end, end, a.softcap, scratch.m + row, scratch.l + row);
-}
-
-// Asks memory for the panels of a chunk, a share with each step of the work on the one before it.
-class Ahead {
- public:
-  Ahead(const Panels& panels, const Sizes& sizes, int64_t steps)
-      : panels_(panels),
-        values_(sizes.values()),
-        lines_((kPanelTokens * sizes.row_bytes + kLine - 1) / kLine),
-        share_((2 * kChunkPanels * lines_ + steps - 1) / std::max<int64_t>(steps, 1)) {}
-
-  void Step() {
-    for (int64_t i = 0; i < share_ && part_ < 2 * kChunkPanels; ++i) {
-      const uint8_t* const keys = panels_.keys[part_ / 2];
-      if (keys != nullptr) __builtin_prefetch(keys + part_ % 2 * values_ + line_ * kLine, 0, 2);
-      if (++line_ == lines_) {
-        line_ = 0;
-        ++part_;
-      }
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-  const Panels& panels_;
-  int64_t values_, lines_, share_;
-  int64_t part_ = 0, line_ = 0;  // keys and values of each panel in turn
-};
-
-// Of chunk number `chunk` of the sequence: sums, m and l of all rows. Memory is asked for what comes next while it is
-// computed with what is there: for values with the keys, for the next chunk's keys with the values.
-template <class T>
-void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk, const Scratch& scratch) {
-  const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
-  const int64_t start = chunk * kChunkTokens;
-  const Panels panels(a, sizes, unit, chunk);
-  const int64_t rows = unit.rows(sizes), begin = panels.begin, end = panels.end;
-  const int64_t panel_bytes = kPanelTokens * sizes.row_bytes;
-  for (int64_t first = begin; first < end; first += width) {
-    for (int64_t key = first; key < std::min(end, first + width); key += lanes) {
-      const uint8_t* const keys = panels.keys[key / kPanelTokens];
-      if (key % kPanelTokens == 0) Prefetch(keys + sizes.values(), panel_bytes);
-      UnpackKeys<T>(keys, key % kPanelTokens, sizes.depth, scratch.panel + (key - first));
-    }
-    Multiply(scratch.q, sizes.depth, rows, scratch.panel, sizes.depth, scratch.scores + first, scratch.scores_ld);
-  }
-  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
-  const bool last = unit.end <= start + kChunkTokens;
-  const Panels next(a, sizes, unit, last ? chunk : chunk + 1);
-  for (int64_t column = 0; column < sizes.depth; column += width) {
-    const int64_t stop = std::min(width, sizes.depth - column);
-    for (int64_t key = begin; key < end; ++key) {
-      const uint8_t* const row =
-          panels.keys[key / kPanelTokens] + sizes.values() + key % kPanelTokens * sizes.row_bytes;
-      float* const to = scratch.panel + (key - begin) * width;
-      for (int64_t j = 0; j < stop; j += lanes) hn::StoreU(Values<T>(d, row, column + j), d, to + j);
-      if (column > 0 || last) continue;
-      const uint8_t* const keys = next.keys[key / kPanelTokens];
-      if (keys != nullptr) Prefetch(keys + key % kPanelTokens * sizes.row_bytes, sizes.row_bytes);
-    }
-    Multiply(scratch.scores + begin, scratch.scores_ld, rows, scratch.panel, end - begin, scratch.sums + column,
-             scratch.sums_ld);
-  }
-}
-
-// Where the panels are that come behind a chunk of few rows: of the next chunk, the next head or the next sequence.
-Panels Following(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk) {
-  if (unit.end > (chunk + 1) * kChunkTokens) return {a, sizes, unit, chunk + 1};
-  Unit next = unit;
-  if (++next.head == sizes.heads) {
-    next.head = 0;
-    const int64_t s = ++next.sequence;
-    const int64_t queries = s < a.sequences ? a.starts[s + 1] - a.starts[s] : 0;
-    if (queries == 0) return {};
-    next.end = a.lengths[s];
-    next.begin = a.window > 0 ? std::max<int64_t>(0, next.end - queries - a.window + 1) : 0;
-  }
-  return {a, sizes, next, next.first_chunk()};
-}
-
-// The same of few rows; `cold`: nobody has asked memory for this chunk.
-template <class T>
-void ChunkOfFewRows(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
-                    const Scratch& scratch, bool cold) {
-  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), bytes = kPanelTokens * sizes.row_bytes;
-  const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
-  const int64_t begin = panels.begin, end = panels.end;
-  const uint8_t* const* const keys = panels.keys + begin / kPanelTokens;
-  const int64_t count = (end - begin + kPanelTokens - 1) / kPanelTokens;
-  if (cold) few_rows::Ahead(keys, count, sizes.values(), bytes, 1).Step();
-  few_rows::ForRows(rows, [&](auto number) HWY_ATTR {
-    constexpr int kRows = decltype(number)::value;
-    few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens,
-                          (next.end - next.begin + kPanelTokens - 1) / kPanelTokens, sizes.values(), bytes,
-                          few_rows::Steps(kRows, count, end - begin, sizes.depth));
-    few_rows::Scores<T, kRows>(keys, count, scratch.q, sizes.depth, scratch.scores + begin, scratch.scores_ld, ahead);
-    for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
-    few_rows::WeightedSums<T, kRows>(panels.keys, sizes.values(), sizes.depth, begin, end, scratch.scores,
-                                     scratch.scores_ld, scratch.sums, scratch.sums_ld, ahead);
-  });
-}
-
-#if THRESHER_UNIT_TARGET
-// The same by tiles of `Matrix`. Each tile takes 32 keys, from a multiple of 32 on, whatever else the row is computed
-// with; so a row's sums are added up alike.
-template <class Matrix, class T>
-void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
-                  const Scratch& scratch) {
-  using Dot = std::conditional_t<std::is_same_v<T, BF16>, Bf16Dot, F16Dot>;
-  constexpr int64_t kColumns = unit_pages::kColumns;
-  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes);
-  const Panels panels(a, sizes, unit, chunk);
-  const int64_t begin = panels.begin, end = panels.end, panel_bytes = kPanelTokens * sizes.row_bytes;
-  const bool last = unit.end <= start + kChunkTokens;
-  const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
-  const auto halves = [](const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); };
-  uint16_t* const panel = reinterpret_cast<uint16_t*>(scratch.panel);
-  const unit_pages::SplitRows q(rows, sizes.depth, scratch.split_q);
-  const unit_pages::SplitRows weights(rows, kChunkTokens, scratch.split_weights);
-  UnitTiles<Matrix, Dot> tiles(static_cast<size_t>(rows));
-  for (int64_t key = begin; key < end; key += kColumns) {
-    const uint8_t* const first = panels.keys[key / kPanelTokens];
-    const uint8_t* const second = key + kPanelTokens < end ? panels.keys[key / kPanelTokens + 1] : nullptr;
-    Prefetch(first + sizes.values(), panel_bytes);
-    if (second != nullptr) Prefetch(second + sizes.values(), panel_bytes);
-    unit_pages::PackKeys(halves(first), halves(second), sizes.depth, panel);
-    unit_pages::Multiply(tiles, q, rows, sizes.depth, panel, scratch.scores + key, scratch.scores_ld);
-  }
-  const int64_t from = begin / kColumns * kColumns, seen = RoundUp(end, kPanelTokens);
-  constexpr float kWeightFactor = std::is_same_v<T, F16> ? unit_pages::kF16WeightFactor : 1;
-  for (int64_t row = 0; row < rows; ++row) {
-    float* const scores = scratch.scores + row * scratch.scores_ld;
-    if constexpr (std::is_same_v<T, F16>) unit_pages::Scale(scores + begin, seen - begin, scratch.restore[row]);
-    SoftmaxRow(a, sizes, unit, start, end, row, scratch);
-    unit_pages::Split<T>(scores + from, seen - from, kWeightFactor, weights.high + row * weights.ld,
-                         weights.low + row * weights.ld);
-  }
-  for (int64_t column = 0; column < sizes.depth; column += kColumns) {
-    for (int64_t key = from; key < unit_pages::WholePieces(end); key += kPanelTokens) {
-      const uint8_t* const keys = key < end ? panels.keys[key / kPanelTokens] : nullptr;
-      unit_pages::PackValues(keys == nullptr ? nullptr : halves(keys + sizes.values()), sizes.depth, column, end - key,
-                             panel + (key - from) * kColumns);
-      if (column > 0 || key >= end) continue;
-      const uint8_t* const ahead = next.keys[key / kPanelTokens];
-      if (ahead != nullptr) Prefetch(ahead, panel_bytes);
-    }
-    unit_pages::Multiply(tiles, weights, rows, end - from, panel, scratch.sums + column, scratch.sums_ld);
-  }
-  if constexpr (std::is_same_v<T, F16>) {
-    for (int64_t row = 0; row < rows; ++row) {
-      unit_pages::Scale(scratch.sums + row * scratch.sums_ld, sizes.depth, 1 / kWeightFactor);
-    }
-  }
-}
-#endif
-
-#if THRESHER_PAGED_QUADS
-// The same where they are multiplied as integers, by tiles of `Matrix` unless that is void or rows are few; `cold`:
-// nobody has asked memory for this chunk.
-template <class Matrix>
-void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
-                  const Scratch& scratch, bool cold) {
-  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / quads::kNumbers;
-  const Panels panels(a, sizes, unit, chunk);
-  const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
-  const quads::Buffers buffers = scratch.quad_buffers(sizes);
-  const bool last = unit.end <= start + kChunkTokens;
-  const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
-  Ahead ahead(next, sizes, count + rows + groups * rows);
-  const auto step = [&] { ahead.Step(); };
-  const auto keys_of = [&](int64_t key) {
-    const uint8_t* const keys = panels.keys[key / kPanelTokens];
-    if (cold) Prefetch(keys + sizes.values(), kPanelTokens * sizes.row_bytes);
-    step();
-    return keys;
-  };
-  const auto softmax = [&] {
-    for (int64_t row = 0; row < rows; ++row) {
-      SoftmaxRow(a, sizes, unit, start, end, row, scratch);
-      step();
-    }
-  };
-  // Calls multiply(sums) for each group, whose values the buffers then hold.
-  const auto values = [&](auto&& multiply) {
-    for (int64_t group = 0; group < groups; ++group) {
-      for (int64_t key = begin; key < end; key += kPanelTokens) {
-        const int64_t at = key - begin;
-        quads::UnpackValues(panels.keys[key / kPanelTokens] + sizes.values(), sizes.row_bytes, group,
-                            std::min(end - key, kPanelTokens), buffers.values + at * quads::kNumbers,
-                            buffers.scales + at);
-      }
-      multiply(scratch.sums + group * quads::kNumbers);
-    }
-  };
-#if THRESHER_UNIT_TARGET
-  if constexpr (!std::is_void_v<Matrix>) {
-    if (rows >= unit_pages::kLeastDigitRows) {
-      {
-        const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows), static_cast<size_t>(quads::kNumbers));
-        for (int64_t key = begin; key < end; key += 2 * kPanelTokens) {
-          const uint8_t* const first = keys_of(key);
-          const uint8_t* const second = key + kPanelTokens < end ? keys_of(key + kPanelTokens) : nullptr;
-          unit_pages::DigitScores<Matrix>(first, second, rows, sizes.depth, buffers, scratch.scores + key,
-                                          scratch.scores_ld);
-        }
-      }
-      softmax();
-      const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows));
-      return values([&](float* sums) {
-        unit_pages::DigitValues<Matrix>(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums,
-                                        scratch.sums_ld, reinterpret_cast<uint8_t*>(scratch.weight_digits), step);
-      });
-    }
-  }
-#endif
-  for (int64_t key = begin; key < end; key += kPanelTokens) {
-    quads::Scores(keys_of(key), rows, sizes.depth, buffers, scratch.scores + key, scratch.scores_ld);
-  }
-  softmax();
-  values([&](float* sums) {
-    quads::Sums(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums, scratch.sums_ld, step);
-  });
-}
-#endif
-
-// Of one chunk, the way that suits how keys and values are kept.
-template <class T, class Matrix>
-HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
-                        const Scratch& scratch, [[maybe_unused]] bool cold) {
-#if THRESHER_UNIT_TARGET
-  if constexpr (kHalves<T> && !std::is_void_v<Matrix>) return ChunkOnTiles<Matrix, T>(a, sizes, unit, chunk, scratch);
-#endif
-#if THRESHER_PAGED_QUADS
-  if constexpr (kQuads<T>) return ChunkOfQuads<Matrix>(a, sizes, unit, chunk, scratch, cold);
-#endif
-  if (unit.rows(sizes) <= few_rows::kMostRows) return ChunkOfFewRows<T>(a, sizes, unit, chunk, scratch, cold);
-  Chunk<T>(a, sizes, unit, chunk, scratch);
-}
-
-template <class T>
-HWY_INLINE void AnyChunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
-                         const Scratch& scratch, bool cold) {
-#if THRESHER_UNIT_TARGET
-  if constexpr (kHalves<T> || kQuads<T>) {
-    if (OnTiles<T>()) {
-      return UnitInUse() == isa::Tiles::kPlain ? ChunkBy<T, PlainUnit>(a, sizes, unit, chunk, scratch, cold)
-                                               : ChunkBy<T, AmxUnit>(a, sizes, unit, chunk, scratch, cold);
-    }
-  }
-#endif
-  ChunkBy<T, void>(a, sizes, unit, chunk, scratch, cold);
-}
-
-template <class T>
-void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
-  const Sizes sizes(a);
-  const Cut cut(a, sizes, num_parts);
-  const Scratch scratch(sizes, memory);
-  int64_t cost = 0, slot = 0;
-  paged::ForEachUnit(a, sizes, [&](const Unit& unit) {
-    const int64_t rows = unit.rows(sizes);
-    if (!cut.by_keys) {
-      const bool mine = paged::IsMine(cost, cut.cost, part, num_parts);
-      cost += rows * (unit.end - unit.begin);
-      if (!mine) return;
-      LoadQueries<T>(a, sizes, unit, scratch);
-      for (int64_t chunk = 0; chunk < unit.chunks(); ++chunk) {
-        AnyChunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch, chunk == 0);
-        for (int64_t row = 0; row < rows; ++row) {
-          const float* const sums = scratch.sums + row * scratch.sums_ld;
-          float* const all = scratch.all + row * sizes.depth;
-          if (chunk > 0) {
-            Merge(sums, scratch.m[row], scratch.l[row], sizes.depth, all, scratch.all_m + row, scratch.all_l + row);
-          } else {  // what merging with nothing gives
-            std::copy_n(sums, sizes.depth, all);
-            scratch.all_m[row] = scratch.m[row];
-            scratch.all_l[row] = scratch.l[row];
-          }
-        }
-      }
-      for (int64_t row = 0; row < rows; ++row) {
-        Finish(scratch.all + row * sizes.depth, scratch.all_l[row], sizes.depth, OutRow(a, sizes, unit, row));
-      }
-      return;
-    }
-    bool loaded = false;
-    for (int64_t chunk = 0; chunk < unit.chunks(); ++chunk, slot += rows) {
-      const int64_t start = (unit.first_chunk() + chunk) * kChunkTokens;
-      const int64_t keys = std::min(unit.end, start + kChunkTokens) - std::max(unit.begin, start);
-      const bool mine = paged::IsMine(cost, cut.cost, part, num_parts);
-      cost += rows * keys;
-      if (!mine) continue;
-      if (!loaded) LoadQueries<T>(a, sizes, unit, scratch);
-      AnyChunk<T>(a, sizes, unit, unit.first_chunk() + chunk, scratch, !loaded);
-      loaded = true;
-      for (int64_t row = 0; row < rows; ++row) {
-        float* const kept = a.partial + (slot + row) * (sizes.depth + 2);
-        std::copy_n(scratch.sums + row * scratch.sums_ld, sizes.depth, kept);
-        kept[sizes.depth] = scratch.m[row];
-        kept[sizes.depth + 1] = scratch.l[row];
-      }
-    }
-  });
-}
-
 void AttendF32(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
-  Attend<float>(a, memory, part, num_parts);
+  paged_chunks::Attend<float>(a, memory, part, num_parts);
 }
-void AttendBF16(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
-  Attend<BF16>(a, memory, part, num_parts);
-}
-void AttendF16(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
-  Attend<F16>(a, memory, part, num_parts);
-}
-void AttendQ8(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
-  Attend<paged::Blocks<Encoding::kQ8_0>>(a, memory, part, num_parts);
-}
+
 void AttendQ4(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
-  Attend<paged::Blocks<Encoding::kQ4_0>>(a, memory, part, num_parts);
+  paged_chunks::Attend<paged::Blocks<Encoding::kQ4_0>>(a, memory, part, num_parts);
 }
 
 void WriteF32(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<float>(a, part, num_parts); }
 void WriteBF16(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<BF16>(a, part, num_parts); }
 void WriteF16(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<F16>(a, part, num_parts); }
 
-size_t ScratchBytes(const PagedAttentionArgs& a) { return Scratch(Sizes(a)).bytes(); }
+size_t ScratchBytes(const PagedAttentionArgs& a) { return paged_chunks::Scratch(paged::Sizes(a)).bytes(); }
 
 void MergeParts(const PagedAttentionArgs& a, int part, int num_parts) {
-  const Sizes sizes(a);
-  if (!Cut(a, sizes, num_parts).by_keys) return;
+  const paged::Sizes sizes(a);
+  if (!paged::Cut(a, sizes, num_parts).by_keys) return;
   int64_t slot = 0, number = 0;
-  paged::ForEachUnit(a, sizes, [&](const Unit& unit) {
+  paged::ForEachUnit(a, sizes, [&](const paged::Unit& unit) {
     const int64_t rows = unit.rows(sizes);
     for (int64_t row = 0; row < rows; ++row) {
       if (number++ % num_parts != part) continue;
-      float* const out = OutRow(a, sizes, unit, row);
+      float* const out = paged_chunks::OutRow(a, sizes, unit, row);
       std::fill_n(out, sizes.depth, 0.0f);
-      float m = kNoKey, l = 0;
+      float m = paged::kNoKey, l = 0;
       for (int64_t chunk = 0; chunk < unit.chunks(); ++chunk) {
         const float* const kept = a.partial + (slot + chunk * rows + row) * (sizes.depth + 2);
-        Merge(kept, kept[sizes.depth], kept[sizes.depth + 1], sizes.depth, out, &m, &l);
+        paged_chunks::Merge(kept, kept[sizes.depth], kept[sizes.depth + 1], sizes.depth, out, &m, &l);
       }
-      Finish(out, l, sizes.depth, out);
+      paged_chunks::Finish(out, l, sizes.depth, out);
     }
     slot += rows * unit.chunks();
   });
@@ -650,9 +74,6 @@ using paged::Sizes;
 using paged::Unit;
 
 HWY_EXPORT(AttendF32);
-HWY_EXPORT(AttendBF16);
-HWY_EXPORT(AttendF16);
-HWY_EXPORT(AttendQ8);
 HWY_EXPORT(AttendQ4);
 HWY_EXPORT(MergeParts);
 HWY_EXPORT(WriteF32);
@@ -850,7 +271,7 @@ Status KvWrite(const KvWriteArgs& args, int part, int num_parts) {
 Status PagedAttention(const PagedAttentionArgs& args, std::byte* scratch, int part, int num_parts) {
   THRESHER_TRY(Check(args));
   if (args.blocks == Encoding::kQ8_0) {
-    HWY_DYNAMIC_DISPATCH(AttendQ8)(args, scratch, part, num_parts);
+    paged::AttendToQ8(args, scratch, part, num_parts);
     return Status::Ok();
   }
   if (args.blocks == Encoding::kQ4_0) {
@@ -859,10 +280,10 @@ Status PagedAttention(const PagedAttentionArgs& args, std::byte* scratch, int pa
   }
   switch (args.state.dtype) {
     case DType::kBF16:
-      HWY_DYNAMIC_DISPATCH(AttendBF16)(args, scratch, part, num_parts);
+      paged::AttendToBF16(args, scratch, part, num_parts);
       break;
     case DType::kF16:
-      HWY_DYNAMIC_DISPATCH(AttendF16)(args, scratch, part, num_parts);
+      paged::AttendToF16(args, scratch, part, num_parts);
       break;
     default:
       HWY_DYNAMIC_DISPATCH(AttendF32)(args, scratch, part, num_parts);
@@ -875,7 +296,11 @@ Status PagedAttentionMerge(const PagedAttentionArgs& args, int part, int num_par
   return Status::Ok();
 }
 
-size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args) { return HWY_DYNAMIC_DISPATCH(ScratchBytes)(args); }
+size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args) {
+  if (args.blocks == Encoding::kQ8_0) return paged::ScratchBytesOfQ8(args);
+  const bool halves = args.state.dtype == DType::kBF16 || args.state.dtype == DType::kF16;
+  return halves ? paged::ScratchBytesOfHalves(args) : HWY_DYNAMIC_DISPATCH(ScratchBytes)(args);
+}
 
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts) {
   constexpr int64_t kMostFloats = int64_t{1} << 22;

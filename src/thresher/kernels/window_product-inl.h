@@ -68,6 +68,11 @@ struct WindowTables {
   WindowTile tiles[kMostLineRows];
 };
 
+// Whether windows of lines meet such panels: one of smaller numbers is widened by every tile, which pays where a tile
+// has many rows.
+template <class Panel>
+inline constexpr bool kWindowsOfLines = std::is_same_v<Panel, FloatPanel> || (Panel::kGroup == 0 && kTileRows >= 12);
+
 // How windows are read from lines.
 struct LineReading {
   bool copies;
@@ -119,13 +124,10 @@ struct LineReading {
 
   static int64_t FloorDiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-  // Whether a product of these rows is best read so. A panel must stay in L2 as a whole; one of smaller numbers is
-  // widened by every tile, which pays where a tile has many rows.
+  // Whether a product of these rows is best read so. A panel must stay in L2 as a whole.
   template <class Panel>
   bool Suits(size_t k) const {
-    constexpr bool kLoads = std::is_same_v<Panel, FloatPanel> || kTileRows >= 12;
-    return kLoads && piece > 0 && run % kRowsTogether<Panel> == 0 &&
-           Panel::Bytes(k) <= static_cast<size_t>(Caches().l2) / 2;
+    return piece > 0 && run % kRowsTogether<Panel> == 0 && Panel::Bytes(k) <= static_cast<size_t>(Caches().l2) / 2;
   }
 };
 
