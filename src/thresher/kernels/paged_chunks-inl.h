@@ -111,8 +111,8 @@ struct Scratch {
   float* panel;                  // [depth, Width()] of keys, or [kChunkTokens, Width()] of values
   float* digits;                 // of q, where it is multiplied so
   // Where tiles multiply, in two numbers of 16 bits: q, and what its scores are too small by in fp16; weights.
-  float *split_q, *restore, *split_weights;
-  float* weight_digits;  // or weights of q8_0
+  float *split_q = nullptr, *restore = nullptr, *split_weights = nullptr;
+  float* weight_digits = nullptr;  // or weights of q8_0
 };
 
 // Rows times a panel: each sum in the order of k, whatever the number of rows, so that a row has the same bits in every

@@ -54,6 +54,7 @@ void WriteAll(const KvWriteArgs& a, int part, int num_parts) {
   };
   int64_t i = all * part / num_parts;
   if (i >= end) return;
+  HWY_ASSUME(state != nullptr);  // there is something to write
   int64_t head = i / tokens, token = i % tokens;
   T* next = panel_of(head, a.slots[token]);
   for (; i < end; ++i) {
