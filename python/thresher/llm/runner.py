@@ -120,10 +120,9 @@ class Runner:
         self._states: list[Any] = []
         self._layer_pages = [0] * config.num_layers
         states = [b""] * config.num_layers
-        for group, count, size in zip(self.groups, self.pages, self._page_bytes, strict=True):
+        for group, step, count, size in zip(self.groups, self._steps, self.pages, self._page_bytes, strict=True):
             state = _Pages(count * size) if device is None else device.empty(count * size)
             self._states.append(state)
-            step = len(group.layers)
             for number, layer in enumerate(group.layers):
                 self._layer_pages[layer] = (count - 1) * step + 1
                 shape = (self._layer_pages[layer], config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
