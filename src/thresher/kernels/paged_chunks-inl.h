@@ -129,38 +129,65 @@ constexpr TileFunction TileOf(size_t rows, std::index_sequence<I...>) {
 inline void Multiply(const float* a, int64_t lda, int64_t rows, const float* panel, int64_t k, float* out,
                      int64_t out_ld) {
   const RowTiles tiles(static_cast<size_t>(rows));
+  TileArgs args{};
+  args.lda = static_cast<size_t>(lda);
+  args.b = panel;
+  args.k = static_cast<size_t>(k);
+  args.out_ld = static_cast<size_t>(out_ld);
   int64_t row = 0;
-  for (size_t tile = 0; tile < tiles.count; ++tile) {
-    TileArgs args{};
+  for (size_t tile = 0; tile < tiles.count; tile += args.tiles) {
+    const size_t height = tiles.Height(tile);
     args.a = a + row * lda;
-    args.lda = static_cast<size_t>(lda);
-    args.b = panel;
-    args.k = static_cast<size_t>(k);
     args.out = out + row * out_ld;
-    args.out_ld = static_cast<size_t>(out_ld);
-    TileOf(tiles.Height(tile), std::make_index_sequence<static_cast<size_t>(kTileRows) - kLeastTileRows + 1>())(args);
-    row += static_cast<int64_t>(tiles.Height(tile));
+    args.tiles = tiles.Alike(tile);
+    // It is there already; a tile that fetches a line a turn takes its turns in twos.
+    args.fetch = {reinterpret_cast<const uint8_t*>(panel), 1, MayFetchIntoL1(height)};
+    TileOf(height, std::make_index_sequence<static_cast<size_t>(kTileRows) - kLeastTileRows + 1>())(args);
+    row += static_cast<int64_t>(args.tiles * height);
   }
 }
 
-// The keys of a panel's tokens [column, column + lanes), [depth] of them Width() apart.
+// The keys of a panel's tokens [column, column + count), whole vectors: [depth] of them Width() apart.
 template <class T>
-HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int64_t depth, float* HWY_RESTRICT to) {
+HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int64_t count, int64_t depth,
+                           float* HWY_RESTRICT to) {
   const Tag d;
-  const int64_t width = Width();
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
   if constexpr (paged::kInBlocks<T>) {
     constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
     constexpr int64_t kCodes = kBytes - 2;  // bytes of a block behind its scale
     for (int64_t block = 0; block < depth / kNumbers; ++block, from += kBytes * kPanelTokens) {
-      const Vec scale = Load(d, reinterpret_cast<const F16*>(from) + column);
-      for (int64_t i = 0; i < kNumbers; ++i, to += width) {
-        const uint8_t* const codes = from + (2 + i % kCodes) * kPanelTokens + column;
-        hn::StoreU(Codes<T::encoding>(d, codes, i >= kCodes, scale), d, to);
+      for (int64_t j = 0; j < count; j += lanes) {
+        const Vec scale = Load(d, reinterpret_cast<const F16*>(from) + column + j);
+        float* HWY_RESTRICT out = to + block * kNumbers * width + j;
+        for (int64_t i = 0; i < kNumbers; ++i, out += width) {
+          const uint8_t* const codes = from + (2 + i % kCodes) * kPanelTokens + column + j;
+          hn::StoreU(Codes<T::encoding>(d, codes, i >= kCodes, scale), d, out);
+        }
       }
     }
   } else {
     const T* HWY_RESTRICT key = reinterpret_cast<const T*>(from) + column;
-    for (int64_t i = 0; i < depth; ++i) hn::StoreU(Load(d, key + i * kPanelTokens), d, to + i * width);
+    for (int64_t i = 0; i < depth; ++i, key += kPanelTokens, to += width) {
+      for (int64_t j = 0; j < count; j += lanes) hn::StoreU(Load(d, key + j), d, to + j);
+    }
+  }
+}
+
+// Numbers [column, column + Width()) of the values of a panel's first `count` tokens, as far as there are so many: rows
+// of Width().
+template <class T>
+HWY_INLINE void UnpackValues(const uint8_t* HWY_RESTRICT row, int64_t row_bytes, int64_t column, int64_t depth,
+                             int64_t count, float* HWY_RESTRICT to) {
+  const Tag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
+  const int64_t stop = std::min(width, depth - column);
+  for (int64_t token = 0; token < count; ++token, row += row_bytes, to += width) {
+    if (stop == width) {
+      for (int64_t j = 0; j < width; j += lanes) hn::StoreU(Values<T>(d, row, column + j), d, to + j);
+    } else {
+      for (int64_t j = 0; j < stop; j += lanes) hn::StoreU(Values<T>(d, row, column + j), d, to + j);
+    }
   }
 }
 
@@ -184,8 +211,9 @@ HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int
   std::fill(row, row + begin, kNoKey);
   std::fill(row + end, row + all, kNoKey);
   const int64_t seen = (end + lanes - 1) / lanes * lanes;
+  // A NaN may get lost here, but not in the sum of the exponentials.
   Vec most = hn::Set(d, kNoKey);
-  for (int64_t j = 0; j < seen; j += lanes) most = MaxNan(d, most, hn::LoadU(d, row + j));
+  for (int64_t j = 0; j < seen; j += lanes) most = hn::Max(most, hn::LoadU(d, row + j));
   const float maximum = hn::ReduceMax(d, most);
   const Vec shift = hn::Set(d, maximum);
   Vec sum = hn::Zero(d);
@@ -322,33 +350,30 @@ class Ahead {
 // computed with what is there: for values with the keys, for the next chunk's keys with the values.
 template <class T>
 void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk, const Scratch& scratch) {
-  const Tag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
+  const int64_t width = Width();
   const int64_t start = chunk * kChunkTokens;
   const Panels panels(a, sizes, unit, chunk);
   const int64_t rows = unit.rows(sizes), begin = panels.begin, end = panels.end;
   const int64_t panel_bytes = kPanelTokens * sizes.row_bytes;
+  const int64_t columns = std::min(width, kPanelTokens);  // of a panel of keys that become one of the tile's
   for (int64_t first = begin; first < end; first += width) {
-    for (int64_t key = first; key < std::min(end, first + width); key += lanes) {
+    for (int64_t key = first; key < std::min(end, first + width); key += columns) {
       const uint8_t* const keys = panels.keys[key / kPanelTokens];
       if (key % kPanelTokens == 0) Prefetch(keys + sizes.values(), panel_bytes);
-      UnpackKeys<T>(keys, key % kPanelTokens, sizes.depth, scratch.panel + (key - first));
+      UnpackKeys<T>(keys, key % kPanelTokens, columns, sizes.depth, scratch.panel + (key - first));
     }
     Multiply(scratch.q, sizes.depth, rows, scratch.panel, sizes.depth, scratch.scores + first, scratch.scores_ld);
   }
   for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
   const bool last = unit.end <= start + kChunkTokens;
-  const Panels next(a, sizes, unit, last ? chunk : chunk + 1);
+  const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
   for (int64_t column = 0; column < sizes.depth; column += width) {
-    const int64_t stop = std::min(width, sizes.depth - column);
-    for (int64_t key = begin; key < end; ++key) {
-      const uint8_t* const row =
-          panels.keys[key / kPanelTokens] + sizes.values() + key % kPanelTokens * sizes.row_bytes;
-      float* const to = scratch.panel + (key - begin) * width;
-      for (int64_t j = 0; j < stop; j += lanes) hn::StoreU(Values<T>(d, row, column + j), d, to + j);
-      if (column > 0 || last) continue;
-      const uint8_t* const keys = next.keys[key / kPanelTokens];
-      if (keys != nullptr) Prefetch(keys + key % kPanelTokens * sizes.row_bytes, sizes.row_bytes);
+    for (int64_t key = begin; key < end; key += kPanelTokens) {
+      const uint8_t* const keys = panels.keys[key / kPanelTokens];
+      UnpackValues<T>(keys + sizes.values(), sizes.row_bytes, column, sizes.depth, std::min(kPanelTokens, end - key),
+                      scratch.panel + (key - begin) * width);
+      const uint8_t* const ahead = next.keys[key / kPanelTokens];
+      if (column == 0 && ahead != nullptr) Prefetch(ahead, panel_bytes);
     }
     Multiply(scratch.scores + begin, scratch.scores_ld, rows, scratch.panel, end - begin, scratch.sums + column,
              scratch.sums_ld);
