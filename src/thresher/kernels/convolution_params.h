@@ -17,7 +17,7 @@ namespace thresher::kernels {
 struct ConvolutionShape {
   int64_t channels, groups;  // channels of a group
   int64_t kernel[3], stride[3], padding[3], dilation[3], spread[3];
-  bool plain;  // x is rows: of one tap, at every position
+  bool plain;   // x is rows: of one tap, at every position
   bool planes;  // a depthwise one of x and out in planes, [N, channels, positions] in memory, without a residual
   bool residual_first;
   Activation activation;

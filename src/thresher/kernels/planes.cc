@@ -33,13 +33,14 @@ constexpr int kMostOutputs = 4;
 constexpr size_t kMostGroup = 16;  // channels of a group, on either side
 constexpr size_t kWeightFloats = static_cast<size_t>(kMostDepthwiseTaps) * kMostGroup * kMostGroup;
 // Of a band, for so many outputs.
-constexpr size_t kResultFloats = static_cast<size_t>(kMostOutputs) * (static_cast<size_t>(kBandFloats) + 2 * kMaxPanelWidth);
+constexpr size_t kResultFloats =
+    static_cast<size_t>(kMostOutputs) * (static_cast<size_t>(kBandFloats) + 2 * kMaxPanelWidth);
 
 // Sums of neighbouring vectors of positions of some lines, for the same few outputs of a group.
 struct SumsArgs {
-  const float* x;     // what the first tap of the first plane meets
-  size_t x_line;      // floats from what one line meets to what the next one does
-  size_t plane;       // and from one plane to the next
+  const float* x;      // what the first tap of the first plane meets
+  size_t x_line;       // floats from what one line meets to what the next one does
+  size_t plane;        // and from one plane to the next
   const size_t* taps;  // what each meets lies so far behind
   size_t num_taps, planes;
   const float* weights;  // [planes, taps, outputs]
@@ -74,11 +75,12 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
     for (size_t plane = 0; plane < args.planes; ++plane) {
       for (size_t t = 0; t < args.num_taps; ++t, weights += kOutputs) {
         const float* HWY_RESTRICT const met = x + plane * args.plane + args.taps[t];
-        // The compiler loads each vector and each weight once; one output after the other, so that all are in registers.
-#define THRESHER_ADD(i)                                                                                        \
-  if constexpr (i < kSums) {                                                                                   \
-    const float* const at = met + i % kInLines / kVectors * args.x_line + column(i % kVectors);                \
-    s##i = hn::MulAdd(hn::LoadU(d, at), hn::Set(d, weights[i / kInLines]), s##i);                              \
+        // The compiler loads each vector and each weight once; one output after the other, so that all are in
+        // registers.
+#define THRESHER_ADD(i)                                                                         \
+  if constexpr (i < kSums) {                                                                    \
+    const float* const at = met + i % kInLines / kVectors * args.x_line + column(i % kVectors); \
+    s##i = hn::MulAdd(hn::LoadU(d, at), hn::Set(d, weights[i / kInLines]), s##i);               \
   }
         THRESHER_PLANES_SUMS(THRESHER_ADD)
 #undef THRESHER_ADD
@@ -90,9 +92,9 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
       THRESHER_PLANES_SUMS(THRESHER_BOUND)
 #undef THRESHER_BOUND
     }
-#define THRESHER_STORE(i)                                                                                          \
-  if constexpr (i < kSums) {                                                                                       \
-    hn::StoreU(s##i, d,                                                                                            \
+#define THRESHER_STORE(i)                                                                                       \
+  if constexpr (i < kSums) {                                                                                    \
+    hn::StoreU(s##i, d,                                                                                         \
                sums + i / kInLines * args.output + i % kInLines / kVectors * args.line + column(i % kVectors)); \
   }
     THRESHER_PLANES_SUMS(THRESHER_STORE)

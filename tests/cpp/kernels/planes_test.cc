@@ -120,8 +120,12 @@ TEST(PlanesTest, Bands) {
   Check({.axes = {{.in = 150, .kernel = 3, .before = 1, .after = 1}, {.in = 140, .kernel = 3, .before = 1, .after = 1}},
          .num_parts = 3});
   Check({.axes = {{.in = 21000, .kernel = 3, .before = 1, .after = 1}}, .batch = 1});
-  Check({.axes = {{.in = 5000, .kernel = 9, .stride = 2, .before = 4, .after = 4}}, .groups = 2, .inputs = 8,
-         .outputs = 8, .batch = 1, .activation = Activation::kGelu});
+  Check({.axes = {{.in = 5000, .kernel = 9, .stride = 2, .before = 4, .after = 4}},
+         .groups = 2,
+         .inputs = 8,
+         .outputs = 8,
+         .batch = 1,
+         .activation = Activation::kGelu});
   for (const int64_t width : {129, 130, 200, 323}) {
     Check({.axes = {{.in = 40, .kernel = 3, .before = 2, .after = 2, .dilation = 2},
                     {.in = width, .kernel = 3, .before = 2, .after = 2, .dilation = 2}},
