@@ -250,7 +250,7 @@ bool SuitsPlaneGradient(const WeightGradientArgs& args) {
       args.x_channel != 1 && w.x_strides[2] == 1 && args.gradient_channel != 1 && args.gradient_strides[2] == 1;
   return planes && args.groups >= kLeastGroups && w.channels <= kMostChannels && outputs <= kMostChannels &&
          w.taps() <= kMostDepthwiseTaps && w.taps() * w.channels * outputs <= kMostPlaneSums &&
-         SuitsPlanes(w, w.channels);
+         w.out[2] >= kLeastPlaneColumns && FitsBand(w, w.channels);
 }
 
 size_t PlaneGradientScratchBytes() { return HWY_DYNAMIC_DISPATCH(ScratchFloats)() * sizeof(float); }

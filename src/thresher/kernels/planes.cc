@@ -294,8 +294,12 @@ HWY_EXPORT(ScratchFloats);
 
 bool SuitsPlanes(const Windows& w, int64_t planes) {
   const bool spread = w.spread[0] * w.spread[1] * w.spread[2] > 1;
-  if (spread && (planes > 1 || w.stride[2] > 1)) return false;
-  if (w.out[2] < kLeastPlaneColumns) return false;
+  return w.out[2] >= (planes == 1 ? kLeastOwnColumns : kLeastPlaneColumns) && !(spread && planes > 1) &&
+         FitsBand(w, planes);
+}
+
+bool FitsBand(const Windows& w, int64_t planes) {
+  if (w.spread[2] > 1 && w.stride[2] > 1) return false;
   // Of one line of the fewest positions; as real numbers, since windows may reach as far as numbers go.
   const auto real = [](int64_t number) { return static_cast<double>(number); };
   const double lines = real(w.kernel[1] - 1) * real(w.dilation[1]) + 1;

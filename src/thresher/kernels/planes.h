@@ -16,11 +16,17 @@ inline constexpr int64_t kMostBandFloats = int64_t{64} * 1024;
 // Positions of a line are cut into no smaller pieces than these.
 inline constexpr int64_t kLeastBandColumns = 64;
 
-// Shorter lines leave too much of a vector empty: copies with channels last are sooner made.
+// Shorter lines leave too much of a vector empty, and those of single channels too little work to a plane: copies with
+// channels last are sooner made.
 inline constexpr int64_t kLeastPlaneColumns = 12;
+inline constexpr int64_t kLeastOwnColumns = 16;
 
-// Whether lines are long enough, and what windows meet of them fits into memory of a thread's own, `planes` channels a
-// group. Where x is spread, its zeros are multiplied, which pays where a group is one channel.
+// Whether what windows meet of a line of positions fits into memory of a thread's own, `planes` channels a group. Where
+// x is spread, its zeros are copied as well.
+bool FitsBand(const Windows& windows, int64_t planes);
+
+// Whether it does and lines are long enough. Zeros of x that is spread are multiplied, which pays where a group is one
+// channel.
 bool SuitsPlanes(const Windows& windows, int64_t planes);
 
 struct PlanesArgs {

@@ -82,18 +82,11 @@ void Check(const Case& c) {
   });
 }
 
-// Of those that the kernel takes whatever their lines are.
-bool Fits(const std::vector<Axis>& axes, int64_t inputs) {
-  Windows w = WindowsOf(axes, 1, 0);
-  w.out[2] = std::max(w.out[2], kLeastPlaneColumns);
-  return SuitsPlanes(w, inputs);
-}
-
 TEST(PlanesTest, EveryGeometry) {
   for (const auto& axes : kGeometries) {
     for (const auto& [inputs, outputs] :
          std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 2}, {2, 2}, {3, 4}, {8, 8}, {7, 16}}) {
-      if (!Fits(axes, inputs)) continue;
+      if (!FitsBand(WindowsOf(axes, 1, 0), inputs)) continue;
       Check({.axes = axes, .inputs = inputs, .outputs = outputs});
       Check({.axes = axes, .inputs = inputs, .outputs = outputs, .batch = 3, .bias = false, .num_parts = 4});
     }
@@ -185,7 +178,7 @@ TEST(PlanesTest, WhatIsNotFiniteStaysWhereItIs) {
   }
 }
 
-TEST(PlanesTest, RefusesWindowsThatReachTooFar) {
+TEST(PlanesTest, RefusesWindowsThatReachTooFarAndShortLines) {
   Windows w = WindowsOf({{.in = 60, .kernel = 3, .before = 1, .after = 1}, {.in = 60, .kernel = 3, .before = 1}}, 1, 0);
   EXPECT_TRUE(SuitsPlanes(w, 8));
   w.dilation[1] = 1 << 20;
@@ -198,8 +191,12 @@ TEST(PlanesTest, RefusesWindowsThatReachTooFar) {
   EXPECT_TRUE(SuitsPlanes(w, 1));
   EXPECT_FALSE(SuitsPlanes(w, 2));
   w.spread[2] = 1;
-  w.out[2] = 7;
+  w.out[2] = 14;
+  EXPECT_TRUE(SuitsPlanes(w, 2));
   EXPECT_FALSE(SuitsPlanes(w, 1));
+  w.out[2] = 7;
+  EXPECT_FALSE(SuitsPlanes(w, 2));
+  EXPECT_TRUE(FitsBand(w, 2));
 }
 
 }  // namespace
