@@ -248,6 +248,66 @@ def test_gradients_of_weights(g: dict[str, Any]) -> None:
     agree(got, last(want), dy.numel() // g["k"])
 
 
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("channels", "outputs", "stride"), [(1, 1, 1), (1, 1, 2), (1, 2, 1), (4, 4, 1), (8, 8, 2)])
+def test_planes_are_read_and_written_as_they_lie(channels: int, outputs: int, stride: int, constant: bool) -> None:
+    torch.manual_seed(0)
+    groups = 12
+    x = torch.randn(3, groups * channels, 19, 45)
+    weight, bias = torch.randn(groups * outputs, channels, 3, 3), torch.randn(groups * outputs)
+    graph = _engine.Graph()
+    port = graph.input("x", "f32", list(x.shape))
+    (rows,) = graph.add("permute", [port], {"dims": [0, 2, 3, 1]}, "", "")
+    if constant:
+        operands = [graph.constant("w", weight, True), graph.constant("b", bias, True)]
+    else:
+        operands = [graph.input("w", "f32", list(weight.shape)), graph.input("b", "f32", list(bias.shape))]
+    attrs = {"stride": [stride] * 2, "padding": [1, 1], "groups": groups, "activation": "relu6"}
+    (out,) = graph.add("convolution", [rows, *operands], attrs, "", "")
+    graph.set_outputs([graph.add("permute", [out], {"dims": [0, 3, 1, 2]}, "", "")[0]])
+    want = F.relu6(F.conv2d(x.double(), weight.double(), bias.double(), stride, 1, 1, groups))
+    inputs = [x.numpy()] if constant else [x.numpy(), weight.numpy(), bias.numpy()]
+    found = []
+    for num_threads in (1, 2, 3):
+        plan = _engine.Plan.build(graph, _engine.WeightStore(), num_threads=num_threads)
+        result = np.full(tuple(want.shape), np.nan, np.float32)
+        plan.run(inputs, [result])
+        found.append(torch.from_numpy(result))
+        steps = [str(step["name"]) for step in plan.steps()]
+        assert steps == ["convolution"] if constant else steps == ["copy", "convolution"]  # the copy is the weight's
+    agree(found[0], want, 9 * channels)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+# Someone who wants channels last behind it gets them.
+def test_planes_meet_channels_last_behind_them() -> None:
+    torch.manual_seed(0)
+    x, residual = torch.randn(2, 32, 18, 20), torch.randn(2, 32, 18, 20)
+    weight = torch.randn(32, 1, 3, 3)
+    attrs = {"padding": [1, 1], "groups": 32}
+    want = last(F.conv2d(x.double(), weight.double(), None, 1, 1, 1, 32))
+    got, steps = run("convolution", [last(x), weight], attrs, True)
+    assert steps == ["convolution", "copy"]
+    agree(got, want, 9)
+    got, steps = run("convolution", [last(x), weight, None, last(residual)], attrs, True)
+    assert "convolution" in steps
+    agree(got, want + last(residual).double(), 9)
+
+
+def test_gradients_of_weights_read_planes_as_they_lie() -> None:
+    torch.manual_seed(0)
+    x, gradient = torch.randn(3, 32, 17, 28), torch.randn(3, 32, 17, 28)
+    want = torch.nn.grad.conv2d_weight(x.double(), [32, 4, 3, 3], gradient.double(), padding=1, groups=8)
+    attrs = {"kernel": [3, 3], "padding": [1, 1], "groups": 8}
+    found = []
+    for num_threads in (1, 2, 5):
+        got, steps = run("convolution_weight_gradient", [last(gradient), last(x)], attrs, False, num_threads)
+        assert steps == ["convolution_weight_gradient"]
+        agree(got, last(want), 3 * 17 * 28)
+        found.append(got)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
 def test_sums_of_long_gradients_are_shared_by_positions() -> None:
     """Few channels at many positions: each thread sums some, and their sums are summed."""
     dy, x = torch.randn(2, 40, 40, 16), torch.randn(2, 40, 40, 5)

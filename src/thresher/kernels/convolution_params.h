@@ -17,7 +17,8 @@ namespace thresher::kernels {
 struct ConvolutionShape {
   int64_t channels, groups;  // channels of a group
   int64_t kernel[3], stride[3], padding[3], dilation[3], spread[3];
-  bool plain;  // x is rows: of one tap, at every position
+  bool plain;   // x is rows: of one tap, at every position
+  bool planes;  // a depthwise one of x and out in planes, [N, channels, positions] in memory, without a residual
   bool residual_first;
   Activation activation;
   Precision precision;
@@ -30,14 +31,14 @@ struct ConvolutionShape {
 // weights, else the rows [outputs, k], k by taps and channels, of the type of x, and out is of that type or f32.
 struct ConvolutionParams {
   int64_t m, n, k;  // of a group's product
-  int64_t ldr, x_batch, x_d, x_h, x_w, in_d, in_h, in_w, out_d, out_h, out_w;
+  int64_t ldr, x_batch, x_channel, x_d, x_h, x_w, in_d, in_h, in_w, out_d, out_h, out_w;
   ConvolutionShape shape;
   Blocking blocking;
 
   static constexpr auto Sizes() {
     using P = ConvolutionParams;
-    return std::tuple(&P::m, &P::n, &P::k, &P::ldr, &P::x_batch, &P::x_d, &P::x_h, &P::x_w, &P::in_d, &P::in_h,
-                      &P::in_w, &P::out_d, &P::out_h, &P::out_w, &P::blocking);
+    return std::tuple(&P::m, &P::n, &P::k, &P::ldr, &P::x_batch, &P::x_channel, &P::x_d, &P::x_h, &P::x_w, &P::in_d,
+                      &P::in_h, &P::in_w, &P::out_d, &P::out_h, &P::out_w, &P::blocking);
   }
   friend bool operator==(const ConvolutionParams&, const ConvolutionParams&) = default;
 };

@@ -194,7 +194,62 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
 #undef THRESHER_ADD
       }
     }
-    if constexpr (kColumns > 0) {
+    if constexpr (kColumns > 0 && kLanes == Lanes::kShared) {
+      constexpr size_t kHalf = kColumns / 2;
+      constexpr size_t kPositions = (kSums - 1) * kStride + kColumns;
+      const size_t before = args.before, behind = kPositions - args.after;
+      const size_t position = step / kStride;
+      for (size_t t = 0; t < args.num_taps; t += kColumns) {
+        const float* HWY_RESTRICT x0 = first + args.taps[t].x;
+        const float* HWY_RESTRICT weight = weights + args.taps[t].weight;
+        const size_t column = args.taps[t + 1].weight - args.taps[t].weight;
+        for (size_t term = 0; term < terms; ++term, ++x0, weight += args.term) {
+          const V w0 = hn::LoadU(d, weight);
+          const V w1 = hn::LoadU(d, weight + column);
+          const V w2 = hn::LoadU(d, weight + 2 * column);
+          // An input of one position meets each sum whose window has it, at the tap that it lies at there.
+#define THRESHER_ADD(i, p)                                                     \
+  if constexpr (i < kSums && p >= i * kStride && p < i * kStride + kColumns) { \
+    constexpr int kTap = static_cast<int>(p) - i * kStride;                    \
+    s##i = hn::MulAdd(v, kTap == 0 ? w0 : kTap == 1 ? w1 : w2, s##i);          \
+  }
+#define THRESHER_POSITION(p)                                                       \
+  if constexpr (p < kPositions) {                                                  \
+    if (!(p < kHalf && p < before) && !(p + kHalf >= kPositions && p >= behind)) { \
+      const V v = hn::Set(d, x0[p * position]);                                    \
+      THRESHER_ADD(0, p)                                                           \
+      THRESHER_ADD(1, p)                                                           \
+      THRESHER_ADD(2, p)                                                           \
+      THRESHER_ADD(3, p)                                                           \
+      THRESHER_ADD(4, p)                                                           \
+      THRESHER_ADD(5, p)                                                           \
+      THRESHER_ADD(6, p)                                                           \
+      THRESHER_ADD(7, p)                                                           \
+    }                                                                              \
+  }
+          THRESHER_POSITION(0)
+          THRESHER_POSITION(1)
+          THRESHER_POSITION(2)
+          THRESHER_POSITION(3)
+          THRESHER_POSITION(4)
+          THRESHER_POSITION(5)
+          THRESHER_POSITION(6)
+          THRESHER_POSITION(7)
+          THRESHER_POSITION(8)
+          THRESHER_POSITION(9)
+          THRESHER_POSITION(10)
+          THRESHER_POSITION(11)
+          THRESHER_POSITION(12)
+          THRESHER_POSITION(13)
+          THRESHER_POSITION(14)
+          THRESHER_POSITION(15)
+          THRESHER_POSITION(16)
+#undef THRESHER_POSITION
+#undef THRESHER_ADD
+        }
+      }
+    }
+    if constexpr (kColumns > 0 && kLanes != Lanes::kShared) {
       constexpr size_t kHalf = kColumns / 2;
       constexpr size_t kPositions = (kSums - 1) * kStride + kColumns;
       const size_t before = args.before, behind = kPositions - args.after;
@@ -231,7 +286,7 @@ HWY_NOINLINE void RunSums(const SumsArgs& args) {
 #undef THRESHER_ADD
       }
     }
-    if constexpr (kLanes == Lanes::kShared) {
+    if constexpr (kColumns == 0 && kLanes == Lanes::kShared) {
       for (size_t t = 0; t < args.num_taps; ++t) {
         const Tap& tap = args.taps[t];
         const Meeting& meets = args.meetings[tap.column];
@@ -359,6 +414,8 @@ SumsFunction SumsFor(size_t sums, Lanes lanes, bool whole, Columns columns) {
       }
       return SumsAt<Lanes::kTwos, true>(sums, all);
     case Lanes::kShared:
+      if (columns.are(3, 1)) return SumsAt<Lanes::kShared, true, 3>(sums, all);
+      if (columns.are(3, 2)) return SumsAt<Lanes::kShared, true, 3, 2>(sums, all);
       return SumsAt<Lanes::kShared, true>(sums, all);
     case Lanes::kGathered:
       break;

@@ -7,6 +7,7 @@
 
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/iterate.h"
+#include "thresher/kernels/plane_gradient.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "thresher/kernels/weight_gradient.cc"
@@ -763,6 +764,7 @@ constexpr int64_t kLeastOutputs = 8;
 }  // namespace
 
 WeightGradientSplit SplitWeightGradient(const WeightGradientArgs& args, int threads) {
+  if (SuitsPlaneGradient(args)) return {1, static_cast<int>(std::min<int64_t>(threads, args.groups))};
   const int64_t most_slabs = std::max<int64_t>(args.batch * args.windows.positions() / kLeastPositions, 1);
   if (HWY_DYNAMIC_DISPATCH(InLanes)(args)) return {static_cast<int>(std::min<int64_t>(threads, most_slabs)), 1};
   const int64_t most_cuts = std::max<int64_t>(args.outputs / kLeastOutputs, 1);
@@ -773,11 +775,22 @@ WeightGradientSplit SplitWeightGradient(const WeightGradientArgs& args, int thre
   return {static_cast<int>(slabs), static_cast<int>(cuts)};
 }
 
-size_t WeightGradientScratchBytes() { return HWY_DYNAMIC_DISPATCH(ScratchFloats)() * sizeof(float); }
+size_t WeightGradientScratchBytes() {
+  return std::max(HWY_DYNAMIC_DISPATCH(ScratchFloats)() * sizeof(float), PlaneGradientScratchBytes());
+}
 
 void WeightGradient(const WeightGradientArgs& args, void* scratch, int part, int num_parts) {
   const Range units = PartRange(int64_t{args.slabs} * args.cuts, part, num_parts);
-  if (units.size() > 0) HWY_DYNAMIC_DISPATCH(WeightGradientUnits)(args, static_cast<float*>(scratch), units);
+  if (!SuitsPlaneGradient(args)) {
+    if (units.size() > 0) HWY_DYNAMIC_DISPATCH(WeightGradientUnits)(args, static_cast<float*>(scratch), units);
+    return;
+  }
+  const int64_t size = args.outputs * args.windows.taps() * args.windows.channels;
+  for (int64_t unit = units.begin; unit < units.end; ++unit) {
+    const int slab = static_cast<int>(unit) / args.cuts, cut = static_cast<int>(unit) % args.cuts;
+    PlaneGradient(args, PartRange(args.batch, slab, args.slabs), PartRange(args.groups, cut, args.cuts),
+                  args.out + slab * size, scratch);
+  }
 }
 
 void WeightGradientReference(const WeightGradientArgs& args) {

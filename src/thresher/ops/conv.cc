@@ -11,6 +11,7 @@
 #include "thresher/kernels/depthwise.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
+#include "thresher/kernels/planes.h"
 #include "thresher/kernels/weight_gradient.h"
 #include "thresher/kernels/window_image.h"
 #include "thresher/kernels/winograd.h"
@@ -329,8 +330,16 @@ Status DepthwiseStep(const StepContext& c) {
   args.residual_first = p.shape.residual_first;
   args.out = c.out().as<float>();
   args.ldc = args.outputs;
-  kernels::Depthwise(args, c.part, c.num_parts);
+  if (p.shape.planes) {
+    kernels::Planes({args, p.x_channel}, c.scratch, c.part, c.num_parts);
+  } else {
+    kernels::Depthwise(args, c.part, c.num_parts);
+  }
   return Status::Ok();
+}
+
+size_t DepthwiseScratch(const StepContext& c) {
+  return c.as<ConvolutionParams>().shape.planes ? kernels::PlanesScratchBytes() : 0;
 }
 
 // How a weight [outer, inner, kernel...] lies, as the matrices of its groups. Its taps have one stride.
@@ -440,6 +449,7 @@ ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const 
   p.n = out.shape[out.rank - 1] / g.groups;
   p.k = taps * s.channels;
   p.x_batch = x.strides[0];
+  p.x_channel = x.strides[x.rank - 1];
   p.x_d = x_strides[0], p.x_h = x_strides[1], p.x_w = s.plain ? stride : x_strides[2];
   p.in_d = in[0], p.in_h = in[1], p.in_w = in[2];
   p.out_d = positions[0], p.out_h = positions[1], p.out_w = positions[2];
@@ -553,15 +563,45 @@ Status LowerStored(const Node& node, const TensorRef& x, const TensorRef& raw, c
   return Status::Ok();
 }
 
+// Whether the elements of a line of x [N, spatial..., C] lie side by side, and those of a position do not.
+bool LiesInPlanes(const View& x) { return x.strides[x.rank - 1] != 1 && x.strides[x.rank - 2] == 1; }
+
+// Where the result goes, [N, positions..., K] as a view of memory [N, K, positions...].
+TensorRef AllocatePlanes(ValueId id, Lowering& lowering) {
+  const Value& value = lowering.graph().value(id);
+  Dims shape = value.shape;
+  std::rotate(shape.begin() + 1, shape.end() - 1, shape.end());
+  const TensorRef planes = lowering.AllocateTemporary(value.dtype, shape);
+  TensorRef out = planes;
+  int64_t* const strides = out.view.strides;
+  std::rotate(strides + 1, strides + 2, strides + out.view.rank);
+  std::copy(value.shape.begin(), value.shape.end(), out.view.shape);
+  lowering.Bind(id, out);
+  return planes;
+}
+
 Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering) {
-  const TensorRef out = lowering.Allocate(node.outputs[0]);
-  if (Empty(out)) return Status::Ok();
-  const TensorRef x = lowering.InnerContiguous(lowering.Ref(node.inputs[kX]));
+  const Value& result = graph.value(node.outputs[0]);
+  const View positions = MakeView(nullptr, result.dtype, result.shape);
+  if (positions.size() == 0) {
+    lowering.Allocate(node.outputs[0]);
+    return Status::Ok();
+  }
+  TensorRef x = lowering.Ref(node.inputs[kX]);
   TensorRef raw = lowering.Ref(node.inputs[kWeight]);
   const Value& weight = graph.value(node.inputs[kWeight]);
   const bool constant = graph.is_constant(node.inputs[kWeight]);
   THRESHER_ASSIGN(const Geometry g, GeometryOf(node.attrs, static_cast<size_t>(x.view.rank) - 2));
-  ConvolutionParams p = ParamsOf(x.view, weight.shape, out.view, g);
+  ConvolutionParams p = ParamsOf(x.view, weight.shape, positions, g);
+  const bool depthwise = g.groups > 1 && kernels::SuitsDepthwise(p.shape.channels, p.n) &&
+                         p.k / p.shape.channels <= kernels::kMostDepthwiseTaps &&
+                         (constant || raw.view.dtype == DType::kF32);
+  p.shape.planes = depthwise && lowering.target().packs_weights() && LiesInPlanes(x.view) &&
+                   node.inputs[kResidual] == kNoValue && kernels::SuitsPlanes(WindowsOf(p), p.shape.channels);
+  if (!p.shape.planes) {
+    x = lowering.InnerContiguous(x);
+    p = ParamsOf(x.view, weight.shape, positions, g);
+  }
   kernels::ConvolutionShape& s = p.shape;
   s.activation = kernels::ParseActivation(GetAttr<std::string>(node.attrs, "activation", "none")).value();
   s.residual_first = GetAttr<bool>(node.attrs, "residual_first", false);
@@ -571,9 +611,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     TapStride(raw.view, &tap_stride);
   }
   const WeightLayout layout = LayoutOf(raw.view, tap_stride, p, g.transposed);
-  const bool depthwise = g.groups > 1 && kernels::SuitsDepthwise(s.channels, p.n) &&
-                         layout.matrix.taps <= kernels::kMostDepthwiseTaps &&
-                         (constant || raw.view.dtype == DType::kF32);
+  const TensorRef out = s.planes ? AllocatePlanes(node.outputs[0], lowering) : lowering.Allocate(node.outputs[0]);
   if (!lowering.target().packs_weights() && !depthwise) {
     return LowerStored(node, x, raw, layout, g, p, out, lowering);
   }
@@ -774,7 +812,7 @@ std::span<const CpuKernel> ConvolutionKernels() {
                                       {KernelId::kRanges, RangesStep},
                                       {KernelId::kImage, ImageStep},
                                       {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch},
-                                      {KernelId::kDepthwise, DepthwiseStep},
+                                      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch},
                                       {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
   return kernels;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,6 +131,70 @@ TEST(WeightGradientTest, Groups) {
              .channels_last = false});
     }
   }
+}
+
+// x and the gradient in planes, of lines that fill vectors and those that do not.
+TEST(WeightGradientTest, Planes) {
+  for (const auto& [inputs, outputs] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {1, 2}, {2, 1}, {2, 2}, {3, 5}, {4, 4}, {5, 7}, {8, 8}, {8, 9}, {9, 8}}) {
+    for (const int64_t width : {12, 13, 16, 21, 28, 56, 150}) {
+      for (const int64_t stride : {1, 2, 3}) {
+        const Axis rows = {.in = 7, .kernel = 3, .stride = stride, .before = 1, .after = 1};
+        const Axis columns = {.in = stride * width, .kernel = 3, .stride = stride, .before = 1, .after = 1};
+        Check({.axes = {rows, columns},
+               .channels = inputs,
+               .outputs = 9 * outputs,
+               .groups = 9,
+               .cuts = 2,
+               .channels_last = false});
+      }
+    }
+    Check({.axes = {{.in = 5, .kernel = 3, .before = 1, .after = 1},
+                    {.in = 9, .kernel = 5, .before = 4, .dilation = 2},
+                    {.in = 33, .kernel = 2, .before = 5, .dilation = 3}},
+           .channels = inputs,
+           .outputs = 8 * outputs,
+           .groups = 8,
+           .batch = 3,
+           .slabs = 2,
+           .channels_last = false});
+  }
+  Check({.axes = {{.in = 90, .kernel = 5, .before = 2, .after = 2}, {.in = 300, .kernel = 5, .before = 2, .after = 2}},
+         .channels = 2,
+         .outputs = 16,
+         .groups = 8,
+         .batch = 1,
+         .channels_last = false});
+}
+
+// What does not fill a vector, and what lies behind it, is no part of the sums; nor does the number of threads matter.
+TEST(WeightGradientTest, SumsOfPlanesMeetNoMoreThanTheirPositions) {
+  WeightGradientArgs args;
+  args.windows = WindowsOf({{.in = 1}, {.in = 13, .kernel = 2}}, 1, 0);
+  Windows& w = args.windows;
+  args.groups = args.outputs = 8;
+  args.batch = 1;
+  args.x_channel = w.x_strides[0] = w.x_strides[1] = w.in[2];
+  args.gradient_strides[2] = 1;
+  args.gradient_channel = args.gradient_strides[0] = args.gradient_strides[1] = w.in[2];
+  std::vector<float> x(static_cast<size_t>(8 * w.in[2]), 1.0f), gradient(x.size(), 1.0f);
+  // The last of x meets the last tap alone, the last of the gradient none.
+  for (size_t i = 12; i < x.size(); i += 13) x[i] = gradient[i] = std::numeric_limits<float>::infinity();
+  args.x = x.data();
+  args.gradient = gradient.data();
+  const WeightGradientSplit one = SplitWeightGradient(args, 1), three = SplitWeightGradient(args, 3);
+  EXPECT_EQ(one.slabs, 1);
+  EXPECT_EQ(three.slabs, 1);
+  EXPECT_EQ(three.cuts, 3);
+  ForEachIsa([&] {
+    AlignedFloats scratch(WeightGradientScratchBytes() / sizeof(float));
+    std::vector<float> out(16);
+    WeightGradientArgs own = args;
+    own.out = out.data();
+    own.cuts = 3;
+    for (int part = 0; part < 2; ++part) WeightGradient(own, scratch.data(), part, 2);
+    for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], i % 2 == 0 ? 12.0f : args.x[12]);
+  });
 }
 
 // More positions, lines, rows and channels than one block has, and windows that are not copied as a whole.
