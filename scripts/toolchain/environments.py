@@ -265,10 +265,12 @@ def create(folder: Path) -> None:
 def pip_install(environment: Environment, arguments: Sequence[str | Path]) -> None:
     """Runs pip install in an environment; pip's own configuration and PIP_* variables hold.
 
+    Nothing is compiled to bytecode: Python does that with what is imported, a small part of PyTorch and transformers.
+
     Raises:
         ToolchainError: pip fails; says what to do, which is another thing where a hash does not fit.
     """
-    run_pip(environment.python, "install", arguments)
+    run_pip(environment.python, "install", ["--no-compile", *arguments])
 
 
 def run_pip(python: Path, verb: str, arguments: Sequence[str | Path]) -> None:

@@ -6,18 +6,21 @@ import difflib
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import commits, environments, tidy
 from .environments import CHECKS, LINT, script
 from .layout import ROOT
-from .process import ToolchainError, command_line, note, output, run
+from .process import ToolchainError, command_line, cores, note, output, run
 
 CPP_FOLDERS = ("src", "tests", "bench")
 CPP_SUFFIXES = (".h", ".cc", ".cu")
 PYTHON_SUFFIXES = (".py", ".pyi")
 PYTHON_PLACES = ("python", "cuda", "scripts", "tests", "bench", "examples", "conan", "conanfile.py", "noxfile.py")
 SHELL_PLACES = ("scripts", "docker", ".ci")
+# It takes longer to start than to read one.
+FILES_AT_ONCE = 32
 
 
 def _files(places: Iterable[str], suffixes: tuple[str, ...]) -> list[Path]:
@@ -83,6 +86,18 @@ def _captured(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]
     return subprocess.run(command_line(command), capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+def unformatted(files: Sequence[Path]) -> list[Path]:
+    """Returns files among which are all that clang-format would change or cannot read."""
+    batches = [files[first : first + FILES_AT_ONCE] for first in range(0, len(files), FILES_AT_ONCE)]
+
+    def differs(batch: Sequence[Path]) -> bool:
+        return _captured([script(CHECKS, "clang-format"), "--dry-run", "--Werror", *batch]).returncode != 0
+
+    with ThreadPoolExecutor(cores()) as pool:
+        found = zip(batches, pool.map(differs, batches), strict=True)
+    return [path for batch, some in found if some for path in batch]
+
+
 def clang_format_patch(files: list[Path]) -> str:
     """Returns the patch that clang-format would apply, empty if there is none.
 
@@ -90,7 +105,7 @@ def clang_format_patch(files: list[Path]) -> str:
         ToolchainError: clang-format cannot read a file.
     """
     patch: list[str] = []
-    for path in files:
+    for path in unformatted(files):
         done = _captured([script(CHECKS, "clang-format"), path])
         if done.returncode != 0:
             raise ToolchainError(f"clang-format could not read {path}: {done.stderr.strip()}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from . import environments, native, package, wheel
 from .environments import CHECKS, LINT, MODEL, PEERS, RUNTIME, TESTS, ZENTORCH
 from .layout import BUILD, ROOT, SCRIPTS
+from .meanwhile import beside
 from .native import Flavour
 from .process import ToolchainError, cores, note, run
 from .system import offer_test_packages
@@ -77,9 +79,9 @@ def run_tests(
     pytest: list[str],
     places: Sequence[str] = PYTHON_TESTS,
 ) -> None:
-    """Builds, then runs the C++ tests (ctest) and the Python tests (pytest).
+    """Builds and runs the C++ tests (ctest), then the wheel's Python tests (pytest).
 
-    The C++ tests alone need neither a wheel nor PyTorch.
+    The environments of the latter are made while the former compile.
 
     Args:
         flavour: what to build.
@@ -91,26 +93,43 @@ def run_tests(
     Raises:
         ToolchainError: the build or a test failed.
     """
-    built = wheel.build_wheel(flavour) if only != "cpp" else None
-    (native.configure if built else native.configure_alone)(flavour, THRESHER_BUILD_TESTS=True)
-    if only != "python":
-        native.build_target(flavour, "thresher_tests")
-        native.run_ctest(flavour, ctest)
-    if built:
-        offer_test_packages()
-        native.build_target(flavour, EMULATOR)
-        for environment in (CHECKS, LINT):
-            try:
-                environments.ensure(environment)
-            except ToolchainError as error:
-                note(f"tests of format and lint will be skipped: {error}")
-        python = environments.install_wheel(TESTS, built)
-        made = {"CPP_PACKAGE": str(package.build_package(flavour))}
-        run(
-            [python, "-m", "pytest", *pytest_options(flavour, pytest, places)],
-            cwd=ROOT,
-            environment={**OFFLINE, **made},
-        )
+    if only == "cpp":
+        run_cpp_tests(flavour, ctest)
+        return
+    with beside(*(partial(environments.ensure, one) for one in (MODEL, TESTS)), make_checking_environments):
+        if only is None:
+            run_cpp_tests(flavour, ctest)
+    built = wheel.build_wheel(flavour)
+    native.configure(flavour, THRESHER_BUILD_TESTS=True)
+    offer_test_packages()
+    native.build_target(flavour, EMULATOR)
+    python = environments.install_wheel(TESTS, built)
+    made = {"CPP_PACKAGE": str(package.build_package(flavour))}
+    run(
+        [python, "-m", "pytest", *pytest_options(flavour, pytest, places)],
+        cwd=ROOT,
+        environment={**OFFLINE, **made},
+    )
+
+
+def run_cpp_tests(flavour: Flavour, ctest: list[str]) -> None:
+    """Builds and runs the C++ tests, which need neither a wheel nor PyTorch.
+
+    Raises:
+        ToolchainError: the build or a test failed.
+    """
+    native.configure_alone(flavour, THRESHER_BUILD_TESTS=True)
+    native.build_target(flavour, "thresher_tests")
+    native.run_ctest(flavour, ctest)
+
+
+def make_checking_environments() -> None:
+    """Makes what tests of format and lint use, or says that they will be skipped."""
+    for environment in (CHECKS, LINT):
+        try:
+            environments.ensure(environment)
+        except ToolchainError as error:
+            note(f"tests of format and lint will be skipped: {error}")
 
 
 def pytest_options(flavour: Flavour, arguments: list[str], places: Sequence[str] = PYTHON_TESTS) -> list[str | Path]:
