@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,17 @@ def _fresh() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("name", MODELS)
+def combinations() -> list[Any]:
+    """Every two of model, type and attention together; the combinations beyond that run nightly."""
+    return [
+        pytest.param(name, dtype, attention, marks=[pytest.mark.thorough] if (i + j + k) % 2 else [])
+        for (i, name), (j, dtype), (k, attention) in product(
+            enumerate(MODELS), enumerate(HALVES), enumerate(("sdpa", "eager"))
+        )
+    ]
+
+
+@pytest.mark.parametrize(("name", "dtype", "attention"), combinations(), ids=str)
 def test_models_run_whole_and_lose_less_than_eager(name: str, dtype: torch.dtype, attention: str) -> None:
     model = MODELS[name]().to(dtype)
     model.set_attn_implementation(attention)
