@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warm_python import run_warm
+from warm_python import COMMAND_LINE, run_warm
 
 
 def without_settings() -> dict[str, str]:
@@ -32,13 +32,22 @@ def run_with_torch(code: str, *arguments: str, **environment: str) -> subprocess
     return run_warm(code, *arguments, environment={**without_settings(), **environment}, timeout=120)
 
 
+COMMAND = "import runpy; runpy.run_module('thresher', run_name='__main__', alter_sys=True)"
+
+
 def run_command_with_torch(
     *arguments: object, folder: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command `thresher` in a process that has PyTorch imported already, for what compiles or compares."""
-    code = "import runpy; runpy.run_module('thresher', run_name='__main__', alter_sys=True)"
     variables = {**without_settings(), "NO_COLOR": "1", **environment}
-    return run_warm(code, *map(str, arguments), environment=variables, timeout=240, folder=folder)
+    return run_warm(COMMAND, *map(str, arguments), environment=variables, timeout=240, folder=folder)
+
+
+def run_command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command `thresher` in a process that has imported what it stands on, for what needs no PyTorch."""
+    kept = {name: value for name, value in without_settings().items() if name != "COLUMNS"}
+    variables = {**kept, "NO_COLOR": "1", **environment}
+    return run_warm(COMMAND, *map(str, arguments), environment=variables, timeout=120, modules=COMMAND_LINE)
 
 
 def limit_file_size(size: int) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import limit_file_size
+from processes import limit_file_size, run_command
 
 pytest.importorskip("thresher._engine")
 
@@ -398,15 +398,7 @@ def test_values_are_what_json_can_hold() -> None:
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("typer")
-    environment = {**os.environ, "THRESHER_CACHE_DIR": str(folder), "COLUMNS": "200", "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "thresher", "cache", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_command("cache", *arguments, THRESHER_CACHE_DIR=str(folder), COLUMNS="200")
 
 
 def test_command_line(folder: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import without_settings
+from processes import run_command, without_settings
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -34,6 +34,11 @@ def thresher(*arguments: str | Path, **environment: str) -> subprocess.Completed
     )
 
 
+def at_less_cost(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Like `thresher`, for more of a command that a test has run as a user does."""
+    return run_command(*arguments, COLUMNS="200")
+
+
 def test_help_lists_the_commands() -> None:
     done = thresher("--help")
     assert done.returncode == 0
@@ -43,7 +48,7 @@ def test_help_lists_the_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_each_command_has_examples(command: str) -> None:
-    done = thresher(command, "--help")
+    done = at_less_cost(command, "--help")
     assert done.returncode == 0
     assert "Examples" in done.stdout
     assert f"thresher {command}" in done.stdout
@@ -85,16 +90,16 @@ def test_report_prints_what_was_written() -> None:
 
 
 def test_report_of_a_wrong_file(tmp_path: Path) -> None:
-    missing = thresher("report", tmp_path / "none.json")
+    missing = at_less_cost("report", tmp_path / "none.json")
     assert missing.returncode == 1
     assert "No such file" in missing.stderr
     (tmp_path / "other.json").write_text('{"traceEvents": []}')
-    other = thresher("report", tmp_path / "other.json")
+    other = at_less_cost("report", tmp_path / "other.json")
     assert other.returncode == 1
     assert "traceEvents" in other.stderr
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    assert thresher("report", tmp_path / "binary.json").returncode == 1
-    both = thresher("report", GOLDEN / "op_report.json", "--json", "--csv")
+    assert at_less_cost("report", tmp_path / "binary.json").returncode == 1
+    both = at_less_cost("report", GOLDEN / "op_report.json", "--json", "--csv")
     assert both.returncode == 1
     assert "choose one" in both.stderr
 
@@ -235,26 +240,26 @@ def test_profile_of_nothing(tmp_path: Path) -> None:
 
 @needs_engine
 def test_passes_and_their_places() -> None:
-    found = json.loads(thresher("passes", "--json", "--level", "O1").stdout)
+    found = json.loads(at_less_cost("passes", "--json", "--level", "O1").stdout)
     assert found["level"] == "O1" and found["order"] == ["value_widening", "dead_code", "constant_folding"]
     places = {row["name"]: row["places"] for row in found["passes"]}
     assert places["dead_code"] == [2] and places["layout_motion"] == []
-    assert "epilogue_fusion" in thresher("passes").stdout
-    wrong = thresher("passes", "--level", "O9")
+    assert "epilogue_fusion" in at_less_cost("passes").stdout
+    wrong = at_less_cost("passes", "--level", "O9")
     assert wrong.returncode == 1 and "O0, O1, O2 or O3" in wrong.stderr
 
 
 def test_draw(tmp_path: Path) -> None:
     text = tmp_path / "graph.txt"
     text.write_text("graph 1\ninput %x : f32[2]\n%y = relu(%x) : f32[2]\nreturn %y\n")
-    drawn = thresher("draw", text, "-o", tmp_path / "graph.svg")
+    drawn = at_less_cost("draw", text, "-o", tmp_path / "graph.svg")
     assert drawn.returncode == 0 and drawn.stdout == ""
-    assert (tmp_path / "graph.svg").read_text() == thresher("draw", text).stdout
-    assert json.loads(thresher("draw", "--json", text).stdout)["nodes"][0]["op"] == "relu"
+    assert (tmp_path / "graph.svg").read_text() == at_less_cost("draw", text).stdout
+    assert json.loads(at_less_cost("draw", "--json", text).stdout)["nodes"][0]["op"] == "relu"
     before = tmp_path / "before.txt"
     before.write_text(text.read_text().replace("relu", "neg"))
-    assert "made by this pass" in thresher("draw", "--before", before, text).stdout
+    assert "made by this pass" in at_less_cost("draw", "--before", before, text).stdout
     text.write_text("no graph")
-    wrong = thresher("draw", text)
+    wrong = at_less_cost("draw", text)
     assert wrong.returncode == 1 and "line 1: expected 'graph 1'" in wrong.stderr
-    assert thresher("draw", tmp_path / "absent.txt").returncode == 1
+    assert at_less_cost("draw", tmp_path / "absent.txt").returncode == 1

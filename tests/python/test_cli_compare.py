@@ -1,4 +1,4 @@
-"""`thresher report` of traces, `thresher diff` and `thresher check`, run as a user runs them."""
+"""`thresher report` of traces, `thresher diff` and `thresher check`, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,25 +13,12 @@ from pathlib import Path
 import pytest
 import synthetic_trace
 from page_data import page_data
-from processes import without_settings
+from processes import run_command as thresher
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def thresher(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = without_settings()
-    clean.pop("COLUMNS", None)
-    return subprocess.run(
-        [sys.executable, "-m", "thresher", *map(str, arguments)],
-        env={**clean, "NO_COLOR": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -165,7 +152,8 @@ def test_report_bad_outputs(trace: Path, tmp_path: Path) -> None:
     assert folder.returncode == 1 and "got a folder" in folder.stderr
     of_sums = thresher("report", GOLDEN / "op_report.json", "--chrome", tmp_path / "x.json")
     assert of_sums.returncode == 1 and "only sums" in of_sums.stderr and "--trace" in of_sums.stderr
-    pipe = thresher("report", trace, "--chrome", "/dev/stdout")
+    command = [sys.executable, "-m", "thresher", "report", str(trace), "--chrome", "/dev/stdout"]
+    pipe = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert '"traceEvents"' in pipe.stdout, pipe.stderr
 
 

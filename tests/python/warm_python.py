@@ -1,8 +1,9 @@
-"""Python processes that have PyTorch and TorchDynamo imported: forks of one that has done nothing else.
+"""Python processes with PyTorch and TorchDynamo imported, or what commands import: forks of one that did nothing else.
 
-The imports take five seconds of processor time, most of what a test spends that compiles one small model in a process
-of its own. The process that is forked has neither imported thresher nor started a thread nor computed anything, so its
-children differ from fresh ones in one thing: variables that are read while Python or PyTorch start come too late.
+The imports of PyTorch take five seconds of processor time, most of what a test spends that compiles one small model in
+a process of its own; the others most of the half second of a command. The process that is forked has neither imported
+thresher nor started a thread nor computed anything, so its children differ from fresh ones in one thing: variables
+that are read while Python or these libraries start come too late.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+PYTORCH = "torch, torch._dynamo.backends.debugging, torch._functorch.aot_autograd, torch.profiler"
+COMMAND_LINE = "asyncio, numpy, pydantic.type_adapter, rich.console, rich.table, typer"
 # Leaving the loop is being the child: it ends as any interpreter does, and what it raises goes to its standard error.
 SERVER = """
 import json, os, sys, types
-import torch, torch._dynamo.backends.debugging, torch._functorch.aot_autograd, torch.profiler
 requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
 
 def say(reply):
@@ -49,8 +51,11 @@ sys.argv[1:] = request["arguments"]
 sys.modules["__main__"] = types.ModuleType("__main__")
 exec(compile(request["code"], "<string>", "exec"), sys.modules["__main__"].__dict__)
 """
-# Read before main(), or by the libraries of PyTorch as they are loaded.
-READ_AT_THE_START = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH", "PYTORCH", "ASAN_", "TSAN_", "UBSAN_")
+# Read before main(), or by libraries as they are loaded.
+READ_AT_THE_START = (
+    *("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH", "PYTORCH", "ASAN_", "TSAN_", "UBSAN_"),
+    *("FORCE_COLOR", "PY_COLORS", "TERMINAL_WIDTH", "TYPER_", "_TYPER_"),
+)
 
 
 def is_watched() -> bool:
@@ -59,10 +64,10 @@ def is_watched() -> bool:
 
 
 @cache
-def _server() -> subprocess.Popen[bytes]:
+def _server(modules: str) -> subprocess.Popen[bytes]:
     """Starts the process that is forked; it ends with this one, which holds the other end of its input."""
     return subprocess.Popen(
-        [sys.executable, "-c", SERVER],
+        [sys.executable, "-c", f"import {modules}\n{SERVER}"],
         # numpy's OpenBLAS starts threads as it is loaded.
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
@@ -71,8 +76,8 @@ def _server() -> subprocess.Popen[bytes]:
     )
 
 
-def _reply(timeout: float | None) -> int:
-    output = _server().stdout
+def _reply(server: subprocess.Popen[bytes], timeout: float | None) -> int:
+    output = server.stdout
     assert output is not None
     if not select.select([output], [], [], timeout)[0]:
         raise TimeoutError
@@ -82,9 +87,14 @@ def _reply(timeout: float | None) -> int:
 
 
 def run_warm(
-    code: str, *arguments: str, environment: dict[str, str], timeout: float, folder: Path | None = None
+    code: str,
+    *arguments: str,
+    environment: dict[str, str],
+    timeout: float,
+    folder: Path | None = None,
+    modules: str = PYTORCH,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs code as `python -c` would, in a process that has imported PyTorch; standard output and error are kept.
+    """Runs code as `python -c` would, in a process that has imported modules; standard output and error are kept.
 
     Args:
         code: what to run.
@@ -92,6 +102,7 @@ def run_warm(
         environment: all variables; those that are read at the start of a process are as they are here.
         timeout: seconds after which the process is killed.
         folder: where it runs; default: here.
+        modules: what is imported already.
     """
     late = {**os.environ, **environment}
     for name, value in late.items():
@@ -116,14 +127,14 @@ def run_warm(
             "stdout": str(stdout),
             "stderr": str(stderr),
         }
-        requests = _server().stdin
-        assert requests is not None
-        requests.write(json.dumps(request).encode() + b"\n")
-        pid = _reply(None)
+        server = _server(modules)
+        assert server.stdin is not None
+        server.stdin.write(json.dumps(request).encode() + b"\n")
+        pid = _reply(server, None)
         try:
-            code_of_exit = _reply(timeout)
+            code_of_exit = _reply(server, timeout)
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
-            _reply(None)
+            _reply(server, None)
             raise subprocess.TimeoutExpired(command, timeout) from None
         return subprocess.CompletedProcess(command, code_of_exit, stdout.read_text(), stderr.read_text())
