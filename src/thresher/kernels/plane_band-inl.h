@@ -80,11 +80,13 @@ class PlaneBand {
   // Floats from what one line meets to what the next one does, and from one plane to the next.
   size_t Row() const { return static_cast<size_t>(w_.stride[1] * Line()); }
   size_t Plane() const { return static_cast<size_t>(w_.kernel[0] * lines_ * Line()); }
-  // What the tap meets of the first position lies so far from the first copy.
-  size_t At(int64_t kd, int64_t kh, int64_t kw) const {
-    const int64_t position = kw * w_.dilation[2];
-    return static_cast<size_t>((kd * lines_ + kh * w_.dilation[1]) * Line() + position % w_.stride[2] * phase_ +
-                               position / w_.stride[2]);
+  // What each tap meets of the first position lies so far from the first copy, after Copy().
+  void FindTaps(size_t* to) const {
+    for (int64_t kd = 0; kd < w_.kernel[0]; ++kd) {
+      for (int64_t kh = 0; kh < w_.kernel[1]; ++kh) {
+        for (int64_t kw = 0; kw < w_.kernel[2]; ++kw) *to++ = At(kd, kh, kw);
+      }
+    }
   }
 
   // Copies what lines [h, h + rows) at depth d meet from a column on; x is the first plane of the group. Whether
@@ -123,6 +125,11 @@ class PlaneBand {
     size_t count;
   };
 
+  size_t At(int64_t kd, int64_t kh, int64_t kw) const {
+    const int64_t position = kw * w_.dilation[2];
+    return static_cast<size_t>((kd * lines_ + kh * w_.dilation[1]) * Line() + position % w_.stride[2] * phase_ +
+                               position / w_.stride[2]);
+  }
   int64_t Lines(int64_t rows) const { return (rows - 1) * w_.stride[1] + (w_.kernel[1] - 1) * w_.dilation[1] + 1; }
   int64_t Line() const { return w_.stride[2] * phase_; }
 

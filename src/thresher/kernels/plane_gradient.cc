@@ -142,7 +142,7 @@ class GroupSums {
         for (int64_t h = 0; h < w_.out[1]; h += band_.rows()) {
           const int64_t rows = std::min(band_.rows(), w_.out[1] - h);
           for (int64_t column = 0; column < w_.out[2]; column += band_.columns()) {
-            if (band_.Copy(x + image * w_.x_batch, args_.x_channel, d, h, rows, column)) FindTaps();
+            if (band_.Copy(x + image * w_.x_batch, args_.x_channel, d, h, rows, column)) band_.FindTaps(taps_);
             SumBand(gradient + image * args_.gradient_batch + d * args_.gradient_strides[0] +
                         h * args_.gradient_strides[1] + column,
                     static_cast<size_t>(rows), static_cast<size_t>(std::min(band_.columns(), w_.out[2] - column)));
@@ -163,15 +163,6 @@ class GroupSums {
  private:
   float* SumsOfTap(size_t input, size_t tap, size_t output) {
     return sums_ + ((input * num_taps_ + tap) * outputs_ + output) * lanes_;
-  }
-
-  void FindTaps() {
-    size_t* to = taps_;
-    for (int64_t kd = 0; kd < w_.kernel[0]; ++kd) {
-      for (int64_t kh = 0; kh < w_.kernel[1]; ++kh) {
-        for (int64_t kw = 0; kw < w_.kernel[2]; ++kw) *to++ = band_.At(kd, kh, kw);
-      }
-    }
   }
 
   void SumBand(const float* gradient, size_t lines, size_t columns) {

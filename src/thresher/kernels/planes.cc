@@ -161,7 +161,7 @@ class PlaneSums {
       const int64_t rows = std::min({band_.rows(), w_.out[1] - h, left});
       const float* const x = args_.x + batch * w_.x_batch + group * args_.group_inputs * x_channel_;
       for (int64_t column = 0; column < w_.out[2]; column += band_.columns()) {
-        if (band_.Copy(x, x_channel_, d, h, rows, column)) FindTaps();
+        if (band_.Copy(x, x_channel_, d, h, rows, column)) band_.FindTaps(taps_);
         const int64_t columns = std::min(band_.columns(), w_.out[2] - column);
         float* const out = args_.out + (batch * args_.outputs + group * args_.group_outputs) * w_.positions() +
                            (d * w_.out[1] + h) * w_.out[2] + column;
@@ -189,15 +189,6 @@ class PlaneSums {
           const float* const from = args_.weight + (tap * inputs_ + i) * channels + group * group_outputs_ + o;
           for (size_t j = 0; j < outputs_; ++j) to[j] = from[j];
         }
-      }
-    }
-  }
-
-  void FindTaps() {
-    size_t* to = taps_;
-    for (int64_t kd = 0; kd < w_.kernel[0]; ++kd) {
-      for (int64_t kh = 0; kh < w_.kernel[1]; ++kh) {
-        for (int64_t kw = 0; kw < w_.kernel[2]; ++kw) *to++ = band_.At(kd, kh, kw);
       }
     }
   }
