@@ -29,9 +29,10 @@ namespace {
 
 // Up to so many rows, a compressed panel is by default widened in registers, in tiles of up to kDirectTileRows rows,
 // which is free while memory sets the pace. More rows share a panel that is widened once, as do 4-bit ones always (for
-// few rows see gemm_dot.h).
+// few rows see gemm_dot.h). What is loaded behind other rows as fast as floats are is never widened otherwise.
 constexpr size_t kDirectRows = 8;
-constexpr int kDirectTileRows = 4;
+template <class Panel>
+constexpr int kDirectTileRows = kHasLoadBehind<Panel> ? kTileRows : 4;
 
 // Rows are gathered where they would not stay in L2, or where those of a tile would push each other out of L1. Then one
 // block of k after the other is multiplied by every panel, from a copy of the rows of this block alone, and what is not
@@ -185,11 +186,12 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
     const size_t block_rows = block_end - block_begin;
-    const bool few_rows =
-        args.blocking.variant == Variant::kAuto ? block_rows <= kDirectRows : args.blocking.variant == Variant::kDirect;
-    const bool direct_panel = kStoredAsFloats || (Panel::kGroup == 0 && few_rows);
+    const bool in_registers = args.blocking.variant == Variant::kAuto
+                                  ? block_rows <= kDirectRows || kHasLoadBehind<Panel>
+                                  : args.blocking.variant == Variant::kDirect;
+    const bool direct_panel = kStoredAsFloats || (Panel::kGroup == 0 && in_registers);
     const RowTiles tiles(block_rows,
-                         static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows : kTileRows));
+                         static_cast<size_t>(direct_panel && !kStoredAsFloats ? kDirectTileRows<Panel> : kTileRows));
     // With a single tile nothing is reused, and cutting k would only add stores.
     const bool whole_k = (direct_panel && !windowed && tiles.count == 1) || FitsWhole<Panel>(args);
     const size_t most_k = whole_k ? std::max<size_t>(k, 1) : panel_rows;
@@ -253,7 +255,12 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
         }
         TileFunction run = one_vector ? TileForRows<FloatPanel, kTileRows, 1>(height) : TileForRows(height);
         if constexpr (!kStoredAsFloats && Panel::kGroup == 0) {
-          if (direct_panel) run = TileForRows<Panel, kDirectTileRows>(height);
+          if (direct_panel) {
+            run = TileForRows<Panel, kDirectTileRows<Panel>>(height);
+            if constexpr (kHasLoadBehind<Panel>) {
+              if (one_vector) run = TileForRows<Panel, kDirectTileRows<Panel>, 1>(height);
+            }
+          }
         }
         if constexpr (kWidenedByTile<Panel>) {
           if (by_tile && t == 0) run = WritingTileForRows<Panel>(height);

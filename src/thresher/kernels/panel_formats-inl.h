@@ -33,6 +33,25 @@ struct Bf16Panel {
     const auto pair = hn::LoadU(du, pairs);
     return hn::BitCast(d, k % 2 == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(du, 0xFFFF0000u)));
   }
+
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX2
+  // Two bytes further ahead, lower halves lie where upper ones do: one instruction loads a number of either kind, as it
+  // does a float.
+  static HWY_INLINE hn::Vec<TileTag> LoadBehind(TileTag d, const uint8_t* b, size_t k, size_t half) {
+    const hn::RebindToUnsigned<TileTag> du;
+    const uint8_t* const pairs = b + (k / 2 * kPanelVectors + half) * hn::Lanes(d) * sizeof(uint32_t);
+    const uint8_t* const from = pairs - (k % 2 == 0 ? sizeof(uint16_t) : 0);
+    const auto upper = hn::BitCast(d, hn::Set(du, 0xFFFF0000u));
+#if HWY_COMPILER_GCC_ACTUAL
+    // Left to itself, GCC keeps two of a tile's sums on the stack.
+    hn::Vec<TileTag> number;
+    __asm__("vandps %1, %2, %0" : "=v"(number.raw) : "m"(*reinterpret_cast<const __m256_u*>(from)), "v"(upper.raw));
+    return number;
+#else
+    return hn::And(upper, hn::LoadU(d, reinterpret_cast<const float*>(from)));
+#endif
+  }
+#endif
 };
 
 // fp16, row after row.

@@ -83,6 +83,20 @@ struct FloatPanel {
   }
 };
 
+// Whether a panel's rows but the first are loaded faster if what lies in front of them may be read, too.
+template <class Panel>
+inline constexpr bool kHasLoadBehind = requires(const uint8_t* b) { Panel::LoadBehind(TileTag(), b, 0, 0); };
+
+// A row that is not the first, as Panel::Load().
+template <class Panel>
+HWY_INLINE hn::Vec<TileTag> LoadBehind(TileTag d, const uint8_t* b, size_t k, size_t half) {
+  if constexpr (kHasLoadBehind<Panel>) {
+    return Panel::LoadBehind(d, b, k, half);
+  } else {
+    return Panel::Load(d, b, k, half);
+  }
+}
+
 // Whether a tile writes a panel as floats while it reads it.
 template <class Panel>
 inline constexpr bool kWritesFloats = false;
@@ -252,10 +266,10 @@ template <int kRows, int S>
 inline constexpr bool kTwoTurns = S == 1 && kRows <= 6;
 
 // Of `turns` turns, how many come before them: those that have more to fetch than a line of panels, into L2 (the
-// results of two rows each), and what is left over of pairs.
-HWY_INLINE size_t SingleTurns(const Fetch& fetch, const ResultLines& result, size_t turns) {
+// results of two rows each), `least`, and what is left over of pairs.
+HWY_INLINE size_t SingleTurns(const Fetch& fetch, const ResultLines& result, size_t turns, size_t least) {
   if (fetch.lines != 1 || fetch.into_l1) return turns;
-  const size_t more = std::min((result.rows() + 1) / 2, turns);
+  const size_t more = std::min(std::max((result.rows() + 1) / 2, least), turns);
   return more + (turns - more) % 2;
 }
 
@@ -321,22 +335,22 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     THRESHER_TILE_FMA(av, (s == 0 ? b0a : s == 1 ? b1a : s == 2 ? b2a : b3a), c##i##a);                             \
     if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, (s == 0 ? b0b : s == 1 ? b1b : s == 2 ? b2b : b3b), c##i##b); \
   }
-#define THRESHER_TILE_K(u_value)                                                         \
-  {                                                                                      \
-    constexpr size_t u = u_value;                                                        \
-    const V b0a = Panel::Load(d, b, u, 0);                                               \
-    const V b0b = kVectors > 1 ? Panel::Load(d, b, u, 1) : b0a;                          \
-    const V b1a = S > 1 ? Panel::Load(d, b + run_bytes, u, 0) : b0a;                     \
-    const V b1b = S > 1 && kVectors > 1 ? Panel::Load(d, b + run_bytes, u, 1) : b0b;     \
-    const V b2a = S > 2 ? Panel::Load(d, b + 2 * run_bytes, u, 0) : b0a;                 \
-    const V b2b = S > 2 && kVectors > 1 ? Panel::Load(d, b + 2 * run_bytes, u, 1) : b0b; \
-    const V b3a = S > 3 ? Panel::Load(d, b + 3 * run_bytes, u, 0) : b0a;                 \
-    const V b3b = S > 3 && kVectors > 1 ? Panel::Load(d, b + 3 * run_bytes, u, 1) : b0b; \
-    if constexpr (kWritesFloats<Panel>) {                                                \
-      hn::Store(b0a, d, floats + u * kPanelVectors * lanes);                             \
-      hn::Store(b0b, d, floats + (u * kPanelVectors + 1) * lanes);                       \
-    }                                                                                    \
-    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                               \
+#define THRESHER_TILE_K(Load, u_value)                                            \
+  {                                                                               \
+    constexpr size_t u = u_value;                                                 \
+    const V b0a = Load(d, b, u, 0);                                               \
+    const V b0b = kVectors > 1 ? Load(d, b, u, 1) : b0a;                          \
+    const V b1a = S > 1 ? Load(d, b + run_bytes, u, 0) : b0a;                     \
+    const V b1b = S > 1 && kVectors > 1 ? Load(d, b + run_bytes, u, 1) : b0b;     \
+    const V b2a = S > 2 ? Load(d, b + 2 * run_bytes, u, 0) : b0a;                 \
+    const V b2b = S > 2 && kVectors > 1 ? Load(d, b + 2 * run_bytes, u, 1) : b0b; \
+    const V b3a = S > 3 ? Load(d, b + 3 * run_bytes, u, 0) : b0a;                 \
+    const V b3b = S > 3 && kVectors > 1 ? Load(d, b + 3 * run_bytes, u, 1) : b0b; \
+    if constexpr (kWritesFloats<Panel>) {                                         \
+      hn::Store(b0a, d, floats + u * kPanelVectors * lanes);                      \
+      hn::Store(b0b, d, floats + (u * kPanelVectors + 1) * lanes);                \
+    }                                                                             \
+    THRESHER_TILE_ROWS(THRESHER_TILE_STEP)                                        \
   }
 #define THRESHER_TILE_STEP1(i)                                                \
   if constexpr (i < kRows) {                                                  \
@@ -346,12 +360,12 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     if constexpr (kVectors > 1) THRESHER_TILE_FMA(av, b0b, c##i##b);          \
   }
 
-#define THRESHER_TILE_TURN()                                                         \
+#define THRESHER_TILE_TURN(Load)                                                     \
   {                                                                                  \
-    THRESHER_TILE_K(0)                                                               \
-    THRESHER_TILE_K(1)                                                               \
-    THRESHER_TILE_K(2)                                                               \
-    THRESHER_TILE_K(3)                                                               \
+    THRESHER_TILE_K(Load, 0)                                                         \
+    THRESHER_TILE_K(Load, 1)                                                         \
+    THRESHER_TILE_K(Load, 2)                                                         \
+    THRESHER_TILE_K(Load, 3)                                                         \
     a0 += 4;                                                                         \
     a1 += 4;                                                                         \
     a2 += 4;                                                                         \
@@ -370,19 +384,19 @@ HWY_NOINLINE void RunTile(const TileArgs& given) {
     size_t k = run;
     // The turns before those that are taken two at once.
     size_t single = run / 4;
-    if constexpr (kTwoTurns<kRows, S>) single = SingleTurns(fetch, result, single);
+    if constexpr (kTwoTurns<kRows, S>) single = SingleTurns(fetch, result, single, kHasLoadBehind<Panel> ? 1 : 0);
     for (; single > 0; --single, k -= 4) {
       if constexpr (kTwoTurns<kRows, S>) THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
       fetch_lines();
-      THRESHER_TILE_TURN()
+      THRESHER_TILE_TURN(Panel::Load)
     }
     if constexpr (kTwoTurns<kRows, S>) {
       for (; k >= 8; k -= 8) {
         THRESHER_TILE_KEEP_DISTANCES(lda, lda2)
         FetchTwoLines(fetched);
         fetched += 128;
-        THRESHER_TILE_TURN()
-        THRESHER_TILE_TURN()
+        THRESHER_TILE_TURN(LoadBehind<Panel>)
+        THRESHER_TILE_TURN(LoadBehind<Panel>)
       }
     }
     HWY_ASSUME(k < 4);

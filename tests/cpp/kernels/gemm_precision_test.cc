@@ -1,6 +1,8 @@
 // Products with weights in every precision: against float64 on the numbers that the packed weights and the converted
 // rows stand for, which leaves only the roundings of the sums, and the packed numbers against the original ones.
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
@@ -226,8 +228,8 @@ TEST(GemmPrecisionTest, TilesOfAMatrixUnit) {
 }
 
 // Rows that reach beyond fp16 beside others that do not, with every ending.
-// Halves that are widened in each call, by the first tile of some or before a single one, give the bits of panels in
-// fp32 that were rounded when they were packed.
+// Halves that are widened in each call, by the first tile of some, before a single one or by each in registers, give the
+// bits of panels in fp32 that were rounded when they were packed.
 TEST(GemmPrecisionTest, WidenedPanelsHaveTheBitsOfRoundedOnes) {
   ForEachIsaAndPlainTiles([] {
     for (const Precision precision : {Precision::kBf16, Precision::kFp16}) {
@@ -258,10 +260,13 @@ TEST(GemmPrecisionTest, WidenedPanelsHaveTheBitsOfRoundedOnes) {
             Multiply(args);
             args.precision = precision;
             args.packed_b = halves.data();
-            args.blocking.variant = Variant::kWidened;
             args.c = actual.data();
-            Multiply(args);
-            ASSERT_EQ(actual, expected);
+            for (const Variant variant : {Variant::kWidened, Variant::kAuto}) {
+              if (variant == Variant::kAuto && m <= 8) continue;  // other tiles, whose sums have another order
+              args.blocking.variant = variant;
+              Multiply(args);
+              ASSERT_EQ(actual, expected) << Name(variant);
+            }
           }
         }
       }
@@ -552,6 +557,68 @@ TEST(GemmPrecisionTest, NumbersThatAreNotFiniteStayInTheirRow) {
         EXPECT_TRUE(std::isnan(c[static_cast<size_t>(n + j)]));
         EXPECT_TRUE(std::isfinite(c[static_cast<size_t>(2 * n + j)]));
         EXPECT_FALSE(std::isfinite(c[static_cast<size_t>(3 * n + j)]));
+      }
+    }
+  });
+}
+
+// Memory whose first byte lies right behind a page that nobody may read.
+class BehindUnreadable {
+ public:
+  explicit BehindUnreadable(size_t bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))), bytes_(bytes + page_) {
+    void* const all = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return;
+    memory_ = static_cast<uint8_t*>(all);
+    readable_ = mprotect(memory_, page_, PROT_NONE) == 0;
+  }
+  ~BehindUnreadable() {
+    if (memory_ != nullptr) munmap(memory_, bytes_);
+  }
+  BehindUnreadable(const BehindUnreadable&) = delete;
+  BehindUnreadable& operator=(const BehindUnreadable&) = delete;
+  bool made() const { return readable_; }
+  uint8_t* data() { return memory_ + page_; }
+
+ private:
+  size_t page_, bytes_;
+  uint8_t* memory_ = nullptr;
+  bool readable_ = false;
+};
+
+// Packed weights are mapped from files, so that nothing in front of the first panel need be there.
+TEST(GemmPrecisionTest, NothingInFrontOfAPanelIsRead) {
+  ForEachIsaAndPlainTiles([] {
+    for (const Precision precision : kAll) {
+      for (const int64_t m : {1, 6, 7, 24, 300}) {
+        for (const int64_t k : {1, 4, 8, 13, 64, 1024}) {
+          for (const int64_t n : {5, 16, 40}) {
+            if (RowsFor(precision, m) != RowForm::kF32) continue;
+            SCOPED_TRACE(std::string(Name(precision)) + " m " + std::to_string(m) + " k " + std::to_string(k) + " n " +
+                         std::to_string(n));
+            const std::vector<float> a = RandomFloats(static_cast<size_t>(m * k), 1);
+            const std::vector<float> b = RandomFloats(static_cast<size_t>(n * k), 2);
+            const auto bytes = static_cast<size_t>(PackedBytes(precision, k, n));
+            AlignedFloats elsewhere(bytes / sizeof(float) + 16);
+            BehindUnreadable packed(bytes + 64);
+            ASSERT_TRUE(packed.made());
+            std::vector<std::vector<float>> results;
+            for (void* const panels : {static_cast<void*>(elsewhere.data()), static_cast<void*>(packed.data())}) {
+              PackWeight(precision, DenseWeight(b.data(), k, n, true), panels);
+              std::vector<float> c(static_cast<size_t>(m * n));
+              Multiply(GemmArgs{.m = m,
+                                .n = n,
+                                .k = k,
+                                .a = a.data(),
+                                .lda = k,
+                                .precision = precision,
+                                .packed_b = panels,
+                                .c = c.data(),
+                                .ldc = n});
+              results.push_back(c);
+            }
+            ASSERT_EQ(results[0], results[1]);
+          }
+        }
       }
     }
   });
