@@ -43,10 +43,6 @@ constexpr size_t kLeastGatherPanels = 4;  // that share the price of the copy
 // From one gathered row to the next, for rows of `count` elements: at most count + 31, and no large power of two.
 HWY_INLINE size_t GatheredStride(size_t count) { return (count + 15) / 16 * 16 + 16; }
 
-// Whether the elements of one column lie, for a whole tile of rows, in the same few sets of L1: a cache of 8 or 12 ways
-// repeats its sets every 4 KiB.
-HWY_INLINE bool RowsShareSets(size_t lda) { return kTileRows > 8 && lda * sizeof(float) % 4096 == 0; }
-
 template <class Panel>
 constexpr bool kHasColumnScale = std::is_same_v<Panel, Int8Panel>;
 

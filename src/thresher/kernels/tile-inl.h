@@ -65,6 +65,10 @@ inline constexpr int kTileRows = 12;
 inline constexpr int kTileRows = 6;
 #endif
 
+// Whether the elements of one column lie, for a whole tile of rows, in the same few sets of L1: a cache of 8 or 12 ways
+// repeats its sets every 4 KiB.
+HWY_INLINE bool RowsShareSets(size_t lda) { return kTileRows > 8 && lda * sizeof(float) % 4096 == 0; }
+
 HWY_INLINE size_t PanelWidth() { return kPanelVectors * hn::Lanes(TileTag()); }
 
 // Upper bound of PanelWidth() for buffers on the stack.

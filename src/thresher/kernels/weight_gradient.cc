@@ -40,6 +40,8 @@ constexpr size_t kRowFloats = kTileRows > 8 ? 16 : 8;
 constexpr size_t kTilesAtATime = 16;
 // Shorter pieces of a line are not worth copies of whole windows.
 constexpr int64_t kLeastPiece = 32;
+// Rows of the gradient are multiplied where they lie if so many positions are beside one another.
+constexpr int64_t kLeastInPlace = 128;
 constexpr size_t kMostPassChannels = 256;
 
 // Few channels a group fill no tiles: lanes are output channels, and each meets its own inputs, plane by plane.
@@ -208,14 +210,20 @@ class Block {
     std::fill(at(high), at(copies_.positions), 0.0f);
   }
 
+  // Of a piece's first position.
+  const float* Gradient(size_t number, int64_t output) const {
+    const Piece& piece = tables_.pieces[number];
+    const float* from = args_.gradient + piece.batch * args_.gradient_batch + output * args_.gradient_channel;
+    for (int d = 0; d < 3; ++d) from += piece.at[d] * strides()[d];
+    return from;
+  }
+
   // Channels [begin, begin + count) of the gradient.
   void CopyGradient(int64_t begin, size_t count, float* out, size_t ld) const {
     for (size_t i = 0; i < num_pieces_; ++i) {
       const Piece& piece = tables_.pieces[i];
-      const float* from = args_.gradient + piece.batch * args_.gradient_batch + begin * args_.gradient_channel;
-      for (int d = 0; d < 3; ++d) from += piece.at[d] * strides()[d];
       float* const to = out + static_cast<size_t>(piece.begin) * ld;
-      CopyPositions(from, strides()[2], args_.gradient_channel, static_cast<size_t>(piece.count), count,
+      CopyPositions(Gradient(i, begin), strides()[2], args_.gradient_channel, static_cast<size_t>(piece.count), count,
                     static_cast<size_t>(args_.outputs - begin), to, ld);
     }
   }
@@ -328,13 +336,21 @@ HWY_NOINLINE void RunGradientTile(const GradientTileArgs& args) {
   for (const Run* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const float* HWY_RESTRICT x = args.x + run->x * args.ld;
     const float* HWY_RESTRICT gradient = args.gradient + run->gradient * kRowFloats;
-    for (size_t n = run->count; n > 0; --n) {
-      const V xa = hn::LoadU(d, x);
-      const V xb = kVectors > 1 ? hn::LoadU(d, x + lanes) : xa;
-      THRESHER_TILE_ROWS(THRESHER_GRADIENT_STEP)
-      x += step;
-      gradient += kRowFloats;
+#define THRESHER_GRADIENT_POSITION()                          \
+  {                                                           \
+    const V xa = hn::LoadU(d, x);                             \
+    const V xb = kVectors > 1 ? hn::LoadU(d, x + lanes) : xa; \
+    THRESHER_TILE_ROWS(THRESHER_GRADIENT_STEP)                \
+    x += step;                                                \
+    gradient += kRowFloats;                                   \
+  }
+    size_t n = run->count;
+    for (; n >= 2; n -= 2) {
+      THRESHER_GRADIENT_POSITION()
+      THRESHER_GRADIENT_POSITION()
     }
+    if (n > 0) THRESHER_GRADIENT_POSITION()
+#undef THRESHER_GRADIENT_POSITION
   }
   THRESHER_TILE_END(args)
 }
@@ -501,6 +517,7 @@ class WeightSums {
   void MultiplyBlocks(const Pass& pass, int64_t group, Range rows, Range channels) {
     const size_t panel = pass.joined ? Channels() : PanelWidth();
     const size_t count = static_cast<size_t>(channels.size());
+    const bool in_place = ReadsInPlace(pass, count);
     const RowTiles tiles(static_cast<size_t>(rows.size()));
     Block block(args_, pass.w, pass.copies, tables_);
     for (int64_t row = positions_.begin; row < positions_.end;) {
@@ -516,13 +533,70 @@ class WeightSums {
       int64_t output = rows.begin;
       for (size_t t = 0; t < tiles.count; t += kTilesAtATime) {
         const SomeTiles some{tiles, t, std::min(t + kTilesAtATime, tiles.count)};
-        float* const out = out_ + static_cast<size_t>(output) * RowLength();
+        const int64_t first_output = output;
         for (size_t i = some.begin; i < some.end; ++i) {
-          block.CopyGradient(output, tiles.Height(i), gradient_ + (i - t) * kMostPositions * kRowFloats, kRowFloats);
+          if (!in_place) {
+            block.CopyGradient(output, tiles.Height(i), gradient_ + (i - t) * kMostPositions * kRowFloats, kRowFloats);
+          }
           output += static_cast<int64_t>(tiles.Height(i));
         }
-        MultiplyBlock(pass, block, channels, some, out, first);
+        float* const out = out_ + static_cast<size_t>(first_output) * RowLength();
+        if (in_place) {
+          MultiplyInPlace(pass, block, channels, some, first_output, out, first);
+        } else {
+          MultiplyBlock(pass, block, channels, some, out, first);
+        }
       }
+    }
+  }
+
+  // Whether the gradient's rows are multiplied where they lie: each piece's positions are beside one another there, as
+  // they are in whole panels of copies.
+  bool ReadsInPlace(const Pass& pass, size_t channels) const {
+    return pass.w.taps() == 1 && args_.gradient_strides[2] == 1 && pass.copies.piece >= kLeastInPlace &&
+           WholeVectors(channels) % PanelWidth() == 0 && !RowsShareSets(static_cast<size_t>(args_.gradient_channel));
+  }
+
+  // Tiles from the one of `output` on, to which `out` belongs.
+  void MultiplyInPlace(const Pass& pass, const Block& block, Range channels, const SomeTiles& tiles, int64_t output,
+                       float* out, bool first) {
+    const size_t width = PanelWidth(), count = static_cast<size_t>(channels.size());
+    out += static_cast<size_t>(pass.tap) * Channels() + static_cast<size_t>(channels.begin);
+    bool begins = first;
+    for (size_t i = 0; i < block.num_pieces(); ++i) {
+      const int16_t line = block.line_of(i, 0);
+      // What lies outside of x adds nothing, but sums begin somewhere.
+      if (line < 0 && !(begins && i + 1 == block.num_pieces())) continue;
+      const size_t positions = line < 0 ? 0 : static_cast<size_t>(block.piece(i).count);
+      for (size_t c = 0; c < count; c += width) {
+        const float* const x =
+            lines_ + c * pass.Room() + (line < 0 ? 0 : static_cast<size_t>(line)) * block.LineFloats(width);
+        RunRows(tiles, block.Gradient(i, output), x, positions, std::min(width, count - c), out + c, begins);
+      }
+      begins = false;
+    }
+  }
+
+  void RunRows(const SomeTiles& tiles, const float* gradient, const float* x, size_t positions, size_t columns,
+               float* out, bool first) {
+    const size_t row = RowLength();
+    TileArgs tile{};
+    tile.lda = static_cast<size_t>(args_.gradient_channel);
+    tile.b = x;
+    tile.k = positions;
+    for (size_t t = tiles.begin; t < tiles.end; t += tile.tiles) {
+      const size_t rows = tiles.all.Height(t);
+      tile.tiles = std::min(tiles.all.Alike(t), tiles.end - t);
+      tile.a = gradient;
+      // A line at a time, whichever, lets tiles take turns in twos.
+      tile.fetch = {static_cast<const uint8_t*>(tile.b), 1, MayFetchIntoL1(rows)};
+      static_cast<TileEnd&>(tile) = {out, row, first ? nullptr : out, row};
+      tile.columns = columns;
+      tile.fetched = tile;
+      tile.fetched.fetches = true;
+      TileForRows(rows)(tile);
+      gradient += tile.tiles * rows * tile.lda;
+      out += tile.tiles * rows * row;
     }
   }
 

@@ -221,6 +221,30 @@ TEST(WeightGradientTest, Blocks) {
          .batch = 70});
 }
 
+// Windows of one tap over planes whose lines are long: rows of the gradient are not copied.
+TEST(WeightGradientTest, RowsOfTheGradientWhereTheyLie) {
+  for (const int64_t channels : {14, 16, 40, 288}) {
+    for (const int64_t outputs : {1, 37}) {
+      for (const std::vector<Axis>& axes :
+           std::vector<std::vector<Axis>>{{{.in = 13}, {.in = 11}},
+                                          {{.in = 500}},
+                                          {{.in = 3}, {.in = 300, .stride = 2}},
+                                          {{.in = 2, .before = 2}, {.in = 129}},
+                                          {{.in = 4, .before = 1}, {.in = 128, .before = 3}}}) {
+        Check({.axes = axes, .channels = channels, .outputs = outputs, .batch = 3, .channels_last = false});
+        Check({.axes = axes,
+               .channels = channels,
+               .outputs = 2 * outputs,
+               .groups = 2,
+               .batch = 2,
+               .slabs = 3,
+               .cuts = 2,
+               .channels_last = false});
+      }
+    }
+  }
+}
+
 TEST(WeightGradientTest, SplitsAsMuchAsPays) {
   WeightGradientArgs args;
   args.windows = WindowsOf(
