@@ -42,6 +42,9 @@ SERVE_TESTS = (
 EMULATOR = "thresher_emulated_device"
 # Nothing here may reach for a model hub: the weights come with a package.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+# Processes of pytest share the cores: a thread of PyTorch that spins until the next loop keeps the others from
+# running. A quarter of the processor time of a sample of them went there.
+SHARED_CORES = {"OMP_WAIT_POLICY": "passive"}
 # Each process of pytest holds a PyTorch and a model of its own.
 MOST_WORKERS = 4
 UNWATCHED_MARKS = ("thorough", "release_build")
@@ -108,7 +111,7 @@ def run_tests(
     run(
         [python, "-m", "pytest", *pytest_options(flavour, pytest, places)],
         cwd=ROOT,
-        environment={**OFFLINE, **made},
+        environment={**OFFLINE, **SHARED_CORES, **made},
     )
 
 

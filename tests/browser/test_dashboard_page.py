@@ -149,8 +149,15 @@ def test_what_goes_wrong_is_said(page: Page, served: tuple[Store, str]) -> None:
     page.locator("#state:not(.bad)").wait_for()
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [320, 1000])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (320, False),
+        (1000, True),
+        pytest.param(320, True, marks=pytest.mark.thorough),
+        pytest.param(1000, False, marks=pytest.mark.thorough),
+    ],
+)
 def test_it_fits_and_can_be_read(
     browser: Browser, served: tuple[Store, str], width: int, dark: bool, request: Any
 ) -> None:

@@ -170,7 +170,13 @@ def family_of(graph: Any, args: list[Any]) -> tuple[Any, tuple[int, ...]]:
     return family, family.own(sizes)
 
 
-@pytest.mark.parametrize("case", CASES)
+# Whole models whose operators and precisions others have, too.
+NIGHTLY = ("bert_bf16", "roberta", "gpt2", "t5")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.thorough] if case in NIGHTLY else []) for case in CASES]
+)
 def test_equals_the_plan_for_the_size(compiler: Any, calls: list[tuple[Any, list[Any]]], case: str) -> None:
     make, inputs, precision = CASES[case]
     torch.manual_seed(1)

@@ -291,6 +291,9 @@ def test_structures_in_and_out(compiler: Any, x: Any) -> None:
     assert direct_calls(compiled) == 3 and compiler.compilation_stats().graphs == 2
 
 
+@pytest.mark.parametrize(
+    "tensors_seen_by", ["library", pytest.param("Python", marks=pytest.mark.thorough)], indirect=True
+)
 @pytest.mark.usefixtures("tensors_seen_by")
 def test_results_of_transformers_are_whole(compiler: Any) -> None:
     transformers = pytest.importorskip("transformers")

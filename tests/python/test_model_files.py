@@ -106,7 +106,7 @@ def test_the_file_holds_each_weight_once_and_says_what_it_is(minilm: Any, minilm
     assert any("bert" in str(step["source"]) for step in model.plan().steps())
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=pytest.mark.thorough), "int8"])
 def test_a_precision_chosen_when_loading_is_that_of_compile(
     compiler: Any, minilm: Any, minilm_file: Path, precision: str
 ) -> None:

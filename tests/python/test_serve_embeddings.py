@@ -74,7 +74,9 @@ def test_vectors_are_those_of_pytorch(encoder, expected):
 
 
 def test_many_texts_share_few_plans(encoder, expected):
-    texts = [" ".join(["bread", "loaf", "night"][i % 3] for i in range(count)) for count in (*range(1, 120), 3, 3, 3)]
+    texts = [
+        " ".join(["bread", "loaf", "night"][i % 3] for i in range(count)) for count in (*range(1, 120, 4), 3, 3, 3)
+    ]
     assert np.abs(encoder.embed(texts) - expected(texts)).max() < 2e-6
     assert len(encoder._one._many) <= 2 and len(encoder._many._many) <= 2
 

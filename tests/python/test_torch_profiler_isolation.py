@@ -106,7 +106,9 @@ print(json.dumps([t.status().connected, t.status().reason, torch._C._get_private
     assert name == "privateuseone", "PyTorch's own accelerator keeps its precedence"
 
 
-@pytest.mark.parametrize("version", ["2.12.1", "2.14.0+cpu", "3.13.0"])
+@pytest.mark.parametrize(
+    "version", ["2.14.0+cpu", *(pytest.param(version, marks=pytest.mark.thorough) for version in ("2.12.1", "3.13.0"))]
+)
 def test_another_minor_version_is_never_loaded(version: str) -> None:
     code = f"""
 torch.__version__ = {version!r}

@@ -50,7 +50,14 @@ FAMILIES: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# The others have their operators.
+NIGHTLY = ("DistilBert", "MPNet")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(family, marks=[pytest.mark.thorough] if family in NIGHTLY else []) for family in FAMILIES],
+)
 def test_whole_in_the_engine(compiler: Any, family: str) -> None:
     sizes, causal = FAMILIES[family]
     config = getattr(transformers, f"{family}Config")(vocab_size=WORDS, **sizes)
@@ -69,7 +76,7 @@ def test_whole_in_the_engine(compiler: Any, family: str) -> None:
     assert stats.graphs == 2  # the second one has symbols for both sizes
 
 
-@pytest.mark.parametrize("family", ["GPT2", "Llama"])
+@pytest.mark.parametrize("family", [pytest.param("GPT2", marks=pytest.mark.thorough), "Llama"])
 def test_keys_and_values_are_kept(compiler: Any, family: str) -> None:
     """A cache begins as a tensor without elements, to which the first keys are joined."""
     config = getattr(transformers, f"{family}Config")(vocab_size=WORDS, **FAMILIES[family][0] | {"use_cache": True})

@@ -146,23 +146,20 @@ def runs_whole_in_the_engine(compiler: Any, name: str, *, channels_last: bool) -
     assert movements() <= MODELS[name][2][channels_last]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_whole_in_the_engine(compiler: Any, name: str) -> None:
-    runs_whole_in_the_engine(compiler, name, channels_last=False)
-
-
 # The deep ones take PyTorch as long again to capture, and have no operators beyond those of the others.
 DEEP = ("mobilenet", "swin", "segformer")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.thorough] if name in DEEP else [])
-        for name, (_, shape, _) in MODELS.items()
-        if len(shape) == 4
-    ],
-)
+def marked(name: str) -> Any:
+    return pytest.param(name, marks=[pytest.mark.thorough] if name in DEEP else [])
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in MODELS])
+def test_whole_in_the_engine(compiler: Any, name: str) -> None:
+    runs_whole_in_the_engine(compiler, name, channels_last=False)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name, (_, shape, _) in MODELS.items() if len(shape) == 4])
 def test_whole_in_the_engine_from_channels_last(compiler: Any, name: str) -> None:
     runs_whole_in_the_engine(compiler, name, channels_last=True)
 
@@ -191,6 +188,7 @@ def entry(name: str) -> Any:
     return zoo.load(name)
 
 
+@pytest.mark.thorough  # the detector, which is below, is a model of full size with its own weights, too
 def test_efficientnet_sees_what_pytorch_sees() -> None:
     from thresher.zoo import efficientnet
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "thresher/base/isa.h"
 #include "thresher/base/simd_targets.h"
@@ -720,11 +721,13 @@ float ElementOfRow(const GemmArgs& args, int64_t i, int64_t l) {
 }  // namespace
 
 void GemmReference(const GemmArgs& args, const float* b, int64_t stride_k, int64_t stride_n) {
+  std::vector<double> row(static_cast<size_t>(args.k));
   for (int64_t i = 0; i < args.m; ++i) {
+    for (int64_t l = 0; l < args.k; ++l) row[static_cast<size_t>(l)] = ElementOfRow(args, i, l);
     for (int64_t j = 0; j < args.n; ++j) {
       double sum = args.bias == nullptr ? 0.0 : args.bias[j];
       for (int64_t l = 0; l < args.k; ++l) {
-        sum += static_cast<double>(ElementOfRow(args, i, l)) * static_cast<double>(b[l * stride_k + j * stride_n]);
+        sum += row[static_cast<size_t>(l)] * static_cast<double>(b[l * stride_k + j * stride_n]);
       }
       const double added = args.residual == nullptr ? 0.0 : args.residual[i * args.ldr + j];
       sum = args.residual_first ? ActivateReference(args.activation, sum + added)

@@ -204,7 +204,7 @@ TEST(AttentionKernel, KeysSplitAmongBlocks) {
   Check({1, 2, 2, 1, 1100, 32});
   Check({1, 4, 2, 3, 2000, 64});
   Check({2, 2, 1, 17, 1029, 32, 0, false});
-  Check({2, 4, 2, 3, 4097, 64});
+  Check({2, 4, 2, 3, 2049, 32});
 }
 
 // A mask [1 or B, 1 or H, 1 or Sq, 1 or Skv], expanded.

@@ -108,8 +108,9 @@ TEST(PagedAttentionKernel, ManyRows) { Check({.query_heads = 32, .heads = 32, .d
 // Blocks become fp16 on the way, as queries do.
 TEST(PagedAttentionKernel, StatesInBlocks) {
   for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
-    const auto check = [&](PagedShape shape, const std::vector<Sequence>& sequences) {
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto check = [&](PagedShape shape, const std::vector<Sequence>& sequences,
+                           const std::vector<DType>& types = {DType::kF32, DType::kBF16}) {
+      for (const DType dtype : types) {
         SCOPED_TRACE(std::string(Name(blocks)) + " D " + std::to_string(shape.depth) + " q " +
                      std::string(Name(dtype)));
         shape.blocks = blocks;
@@ -122,7 +123,9 @@ TEST(PagedAttentionKernel, StatesInBlocks) {
       }
     };
     for (const int64_t depth : {32, 64, 96, 256}) check({.depth = depth}, {{1, 150}, {7, 40}, {20, 20}});
-    check({.query_heads = 32, .heads = 32, .depth = 32}, {{130, 130}});
+    // Wide tiles, of which two are needed for the rows and for the keys.
+    check({.query_heads = 64, .heads = 64, .depth = 32}, {{66, 66}},
+          {blocks == Encoding::kQ8_0 ? DType::kF32 : DType::kBF16});
     check({.query_heads = 4, .heads = 2, .depth = 32, .page_tokens = 32}, {{1, 1000}, {1, 3}, {0, 9}, {1, 257}});
     check({.window = 40, .softcap = 2.0f}, {{1, 130}, {30, 70}});
   }

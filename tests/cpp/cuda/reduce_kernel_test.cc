@@ -177,7 +177,11 @@ TEST(ArgExtremeKernel, FindsTheFirst) {
   for (const DType dtype : {DType::kF32, DType::kI64, DType::kI32}) {
     for (const bool greatest : {false, true}) {
       for (int dim = 0; dim < 3; ++dim) {
-        for (const Dims& shape : {Dims{5, 40, 7}, Dims{3, 600, 2}, Dims{700, 1, 3}}) {
+        // A block finds each result: few of them, and lines of more elements than a block has threads.
+        Dims one{3, 2, 4}, many = one;
+        one[static_cast<size_t>(dim)] = 1;
+        many[static_cast<size_t>(dim)] = 700;
+        for (const Dims& shape : {Dims{5, 40, 7}, one, many}) {
           Tensor x(dtype, shape, {.order = {1, 2, 0}});
           FillRandom(x, random);
           Dims kept = shape;
