@@ -92,8 +92,10 @@ struct Scratch {
     constexpr int64_t kBytes = sizeof(float);
     panel = reserve(std::max({Width() * std::max(kChunkTokens, sizes.depth), quads::Buffers::kValueBytes / kBytes,
                               pairs::Buffers::kValueBytes / kBytes}));
-    digits = reserve(std::max(quads::Buffers::QueryBytes(rows, sizes.depth),
-                              pairs::Buffers::QueryBytes(rows, sizes.depth)) / kBytes + 1);
+    digits =
+        reserve(std::max(quads::Buffers::QueryBytes(rows, sizes.depth), pairs::Buffers::QueryBytes(rows, sizes.depth)) /
+                    kBytes +
+                1);
     if (UnitInUse() == isa::Tiles::kNone) return;
     split_q = reserve(unit_pages::SplitRows::Bytes(rows, sizes.depth) / kBytes);
     split_weights = reserve(unit_pages::SplitRows::Bytes(rows, kChunkTokens) / kBytes);
@@ -565,8 +567,9 @@ inline void ChunkOfPairs(const PagedAttentionArgs& a, const Sizes& sizes, const 
   const pairs::Buffers buffers = scratch.pair_buffers(sizes);
   const uint8_t* const* const keys = panels.keys + begin / kPanelTokens;
   if (cold) few_rows::Ahead(keys, count, sizes.values(), bytes, 1).Step();
-  few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens, (next.end - next.begin + kPanelTokens - 1) / kPanelTokens,
-                        sizes.values(), bytes, pairs::Steps(rows, count, groups));
+  few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens,
+                        (next.end - next.begin + kPanelTokens - 1) / kPanelTokens, sizes.values(), bytes,
+                        pairs::Steps(rows, count, groups));
   pairs::Scores(keys, count, rows, sizes.depth, buffers, scratch.scores + begin, scratch.scores_ld, ahead);
   // All panels are whole, with weights of 0 behind the last key.
   const int64_t stop = begin + count * kPanelTokens;

@@ -123,8 +123,7 @@ inline void Digits(const float* HWY_RESTRICT q, int64_t rows, int64_t depth, con
       const bool is_number = hn::AllFalse(d, hn::IsNaN(most_of)) && std::isfinite(most);
       const bool some = is_number && most > std::numeric_limits<float>::min() * kMost;
       const auto factor = hn::Set(d, some ? kMost / most : 0.0f);
-      to.scale[first * groups + i] =
-          !is_number ? std::numeric_limits<float>::quiet_NaN() : some ? most / kMost : 0.0f;
+      to.scale[first * groups + i] = !is_number ? std::numeric_limits<float>::quiet_NaN() : some ? most / kMost : 0.0f;
       alignas(32) int16_t codes[kNumbers];
       for (int64_t j = 0; j < kNumbers; j += 2 * kLanes) {
         const auto a = hn::Mul(hn::LoadU(d, x + j), factor), b = hn::Mul(hn::LoadU(d, x + j + kLanes), factor);
