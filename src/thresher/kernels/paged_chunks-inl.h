@@ -71,6 +71,13 @@ HWY_INLINE bool OnTiles() {
   return std::is_same_v<T, F16> ? isa::HasF16Tiles() : std::is_same_v<T, BF16> || kQuads<T>;
 }
 
+// Of what they are multiplied by then.
+#if THRESHER_PAGED_PAIRS
+using IntegerBuffers = pairs::Buffers;
+#else
+using IntegerBuffers = quads::Buffers;
+#endif
+
 // What a part works with: buffers in its scratch memory, each on a line of its own.
 struct Scratch {
   explicit Scratch(const Sizes& sizes, std::byte* memory = nullptr)
@@ -90,12 +97,8 @@ struct Scratch {
     all_m = reserve(rows);
     all_l = reserve(rows);
     constexpr int64_t kBytes = sizeof(float);
-    panel = reserve(std::max({Width() * std::max(kChunkTokens, sizes.depth), quads::Buffers::kValueBytes / kBytes,
-                              pairs::Buffers::kValueBytes / kBytes}));
-    digits =
-        reserve(std::max(quads::Buffers::QueryBytes(rows, sizes.depth), pairs::Buffers::QueryBytes(rows, sizes.depth)) /
-                    kBytes +
-                1);
+    panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), IntegerBuffers::kValueBytes / kBytes));
+    digits = reserve(IntegerBuffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
     if (UnitInUse() == isa::Tiles::kNone) return;
     split_q = reserve(unit_pages::SplitRows::Bytes(rows, sizes.depth) / kBytes);
     split_weights = reserve(unit_pages::SplitRows::Bytes(rows, kChunkTokens) / kBytes);
@@ -103,9 +106,7 @@ struct Scratch {
     weight_digits = reserve(unit_pages::WeightRows::kBytes / kBytes);
   }
 
-  quads::Buffers quad_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
-
-  pairs::Buffers pair_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
+  IntegerBuffers integer_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
 
   static constexpr int64_t kLine = 16;
   static float* floats(std::byte* memory) {
@@ -280,10 +281,10 @@ void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& un
     for (int64_t i = 0; i < sizes.depth; ++i) q[row * sizes.depth + i] = from[i] * a.scale;
   }
 #if THRESHER_PAGED_QUADS
-  if constexpr (kQuads<T>) quads::Digits(q, rows, sizes.depth, scratch.quad_buffers(sizes));
+  if constexpr (kQuads<T>) quads::Digits(q, rows, sizes.depth, scratch.integer_buffers(sizes));
 #endif
 #if THRESHER_PAGED_PAIRS
-  if constexpr (kPairs<T>) pairs::Digits(q, rows, sizes.depth, scratch.pair_buffers(sizes));
+  if constexpr (kPairs<T>) pairs::Digits(q, rows, sizes.depth, scratch.integer_buffers(sizes));
 #endif
 #if THRESHER_UNIT_TARGET
   if constexpr (kHalves<T>) {
@@ -496,7 +497,7 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / quads::kNumbers;
   const Panels panels(a, sizes, unit, chunk);
   const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
-  const quads::Buffers buffers = scratch.quad_buffers(sizes);
+  const quads::Buffers buffers = scratch.integer_buffers(sizes);
   const bool last = unit.end <= start + kChunkTokens;
   const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
   Ahead ahead(next, sizes, count + rows + groups * rows);
@@ -564,7 +565,7 @@ inline void ChunkOfPairs(const PagedAttentionArgs& a, const Sizes& sizes, const 
   const int64_t bytes = kPanelTokens * sizes.row_bytes;
   const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
   const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
-  const pairs::Buffers buffers = scratch.pair_buffers(sizes);
+  const pairs::Buffers buffers = scratch.integer_buffers(sizes);
   const uint8_t* const* const keys = panels.keys + begin / kPanelTokens;
   if (cold) few_rows::Ahead(keys, count, sizes.values(), bytes, 1).Step();
   few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens,

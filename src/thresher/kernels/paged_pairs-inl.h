@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "hwy/highway.h"
 #include "thresher/base/simd_targets.h"
@@ -111,7 +110,7 @@ inline void Digits(const float* HWY_RESTRICT q, int64_t rows, int64_t depth, con
   constexpr float kMost = 32767;
   const Floats d;
   const int64_t groups = depth / kNumbers;
-  ForTiles<kScoreRows>(rows, [&](auto number, int64_t first) {
+  ForTiles<kScoreRows>(rows, [&](auto number, int64_t first) HWY_ATTR {
     constexpr int kRows = decltype(number)::value;
     int16_t* const tile = to.queries + 8 * first * depth;
     for (int64_t i = 0; i < kRows * groups; ++i) {
@@ -169,7 +168,7 @@ HWY_INLINE hn::Vec<Shorts> Pairs(const uint8_t* first, const uint8_t* second) {
   return hn::PromoteTo(Shorts(), hn::InterleaveLower(d, a, b));
 }
 
-// Scores of kRows rows and eight keys of a panel, from the one at `panel` and `codes` on.
+// Scores of kRows rows and eight keys of a panel, from key `column` on.
 template <int kRows>
 HWY_INLINE void ScoreVector(const uint8_t* HWY_RESTRICT panel, int64_t column, int64_t groups,
                             const int16_t* HWY_RESTRICT queries, const float* HWY_RESTRICT scale,
