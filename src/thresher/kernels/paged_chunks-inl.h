@@ -21,6 +21,7 @@
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/math-inl.h"
+#include "thresher/kernels/paged_pairs-inl.h"
 #include "thresher/kernels/paged_quads-inl.h"
 #include "thresher/kernels/paged_rows-inl.h"
 #include "thresher/kernels/paged_tiles-inl.h"
@@ -53,6 +54,12 @@ inline constexpr bool kQuads = false;
 template <>
 inline constexpr bool kQuads<paged::Blocks<Encoding::kQ8_0>> = true;
 #endif
+template <class T>
+inline constexpr bool kPairs = false;
+#if THRESHER_PAGED_PAIRS
+template <>
+inline constexpr bool kPairs<paged::Blocks<Encoding::kQ8_0>> = true;
+#endif
 
 template <class T>
 inline constexpr bool kHalves = std::is_same_v<T, BF16> || std::is_same_v<T, F16>;
@@ -63,6 +70,13 @@ HWY_INLINE bool OnTiles() {
   if (UnitInUse() == isa::Tiles::kNone) return false;
   return std::is_same_v<T, F16> ? isa::HasF16Tiles() : std::is_same_v<T, BF16> || kQuads<T>;
 }
+
+// Of what they are multiplied by then.
+#if THRESHER_PAGED_PAIRS
+using IntegerBuffers = pairs::Buffers;
+#else
+using IntegerBuffers = quads::Buffers;
+#endif
 
 // What a part works with: buffers in its scratch memory, each on a line of its own.
 struct Scratch {
@@ -83,8 +97,8 @@ struct Scratch {
     all_m = reserve(rows);
     all_l = reserve(rows);
     constexpr int64_t kBytes = sizeof(float);
-    panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), quads::Buffers::kValueBytes / kBytes));
-    digits = reserve(quads::Buffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
+    panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), IntegerBuffers::kValueBytes / kBytes));
+    digits = reserve(IntegerBuffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
     if (UnitInUse() == isa::Tiles::kNone) return;
     split_q = reserve(unit_pages::SplitRows::Bytes(rows, sizes.depth) / kBytes);
     split_weights = reserve(unit_pages::SplitRows::Bytes(rows, kChunkTokens) / kBytes);
@@ -92,7 +106,7 @@ struct Scratch {
     weight_digits = reserve(unit_pages::WeightRows::kBytes / kBytes);
   }
 
-  quads::Buffers quad_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
+  IntegerBuffers integer_buffers(const Sizes& sizes) const { return {sizes.block_rows(), sizes.depth, digits, panel}; }
 
   static constexpr int64_t kLine = 16;
   static float* floats(std::byte* memory) {
@@ -267,7 +281,10 @@ void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& un
     for (int64_t i = 0; i < sizes.depth; ++i) q[row * sizes.depth + i] = from[i] * a.scale;
   }
 #if THRESHER_PAGED_QUADS
-  if constexpr (kQuads<T>) quads::Digits(q, rows, sizes.depth, scratch.quad_buffers(sizes));
+  if constexpr (kQuads<T>) quads::Digits(q, rows, sizes.depth, scratch.integer_buffers(sizes));
+#endif
+#if THRESHER_PAGED_PAIRS
+  if constexpr (kPairs<T>) pairs::Digits(q, rows, sizes.depth, scratch.integer_buffers(sizes));
 #endif
 #if THRESHER_UNIT_TARGET
   if constexpr (kHalves<T>) {
@@ -480,7 +497,7 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / quads::kNumbers;
   const Panels panels(a, sizes, unit, chunk);
   const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
-  const quads::Buffers buffers = scratch.quad_buffers(sizes);
+  const quads::Buffers buffers = scratch.integer_buffers(sizes);
   const bool last = unit.end <= start + kChunkTokens;
   const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
   Ahead ahead(next, sizes, count + rows + groups * rows);
@@ -540,6 +557,32 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
 }
 #endif
 
+#if THRESHER_PAGED_PAIRS
+// The same where they are multiplied as pairs of integers; `cold`: nobody has asked memory for this chunk.
+inline void ChunkOfPairs(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
+                         const Scratch& scratch, bool cold) {
+  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / pairs::kNumbers;
+  const int64_t bytes = kPanelTokens * sizes.row_bytes;
+  const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
+  const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
+  const pairs::Buffers buffers = scratch.integer_buffers(sizes);
+  const uint8_t* const* const keys = panels.keys + begin / kPanelTokens;
+  if (cold) few_rows::Ahead(keys, count, sizes.values(), bytes, 1).Step();
+  few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens,
+                        (next.end - next.begin + kPanelTokens - 1) / kPanelTokens, sizes.values(), bytes,
+                        pairs::Steps(rows, count, groups));
+  pairs::Scores(keys, count, rows, sizes.depth, buffers, scratch.scores + begin, scratch.scores_ld, ahead);
+  // All panels are whole, with weights of 0 behind the last key.
+  const int64_t stop = begin + count * kPanelTokens;
+  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, stop, row, scratch);
+  for (int64_t group = 0; group < groups; ++group) {
+    const pairs::ValueBlocks blocks = {keys, end - begin, sizes.values() + group * pairs::kBytes, sizes.row_bytes};
+    pairs::Sums(blocks, buffers, scratch.scores + begin, scratch.scores_ld, rows,
+                scratch.sums + group * pairs::kNumbers, scratch.sums_ld, ahead);
+  }
+}
+#endif
+
 // Of one chunk, the way that suits how keys and values are kept.
 template <class T, class Matrix>
 HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
@@ -549,6 +592,9 @@ HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const U
 #endif
 #if THRESHER_PAGED_QUADS
   if constexpr (kQuads<T>) return ChunkOfQuads<Matrix>(a, sizes, unit, chunk, scratch, cold);
+#endif
+#if THRESHER_PAGED_PAIRS
+  if constexpr (kPairs<T>) return ChunkOfPairs(a, sizes, unit, chunk, scratch, cold);
 #endif
   if (unit.rows(sizes) <= few_rows::kMostRows) return ChunkOfFewRows<T>(a, sizes, unit, chunk, scratch, cold);
   Chunk<T>(a, sizes, unit, chunk, scratch);

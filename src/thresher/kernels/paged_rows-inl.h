@@ -98,17 +98,17 @@ class Ahead {
   // `bytes` of each of at most kChunkTokens / kPanelTokens panels and of the values behind it; `steps` of
   // them take all.
   Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps)
-      : bytes_(bytes), share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) + steps - 1) / steps : 0) {
-    for (int64_t p = 0; p < count; ++p) parts_[parts_end_++] = panels[p];
-    for (int64_t p = 0; p < count; ++p) parts_[parts_end_++] = panels[p] + values;
+      : share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) + steps - 1) / steps : 0) {
+    for (int64_t p = 0; p < count; ++p) Append(panels[p], bytes);
+    for (int64_t p = 0; p < count; ++p) Append(panels[p] + values, bytes);
   }
 
   HWY_INLINE void Step() {
     for (int64_t i = 0; i < share_; ++i) {
       if (line_ >= stop_) {
-        if (part_ == parts_end_) return;
-        line_ = parts_[part_++];
-        stop_ = line_ + bytes_;
+        if (run_ == runs_end_) return;
+        line_ = runs_[run_].begin;
+        stop_ = runs_[run_++].end;
       }
       __builtin_prefetch(line_, 0, 2);
       line_ += kLine;
@@ -117,9 +117,22 @@ class Ahead {
 
  private:
   static constexpr int64_t kLine = 64;
-  const uint8_t* parts_[2 * kChunkTokens / kPanelTokens];
-  int64_t bytes_, share_;
-  int64_t part_ = 0, parts_end_ = 0;
+  // Panels of a page lie side by side: few ends, none of which a processor foresees.
+  void Append(const uint8_t* from, int64_t bytes) {
+    if (runs_end_ > 0 && runs_[runs_end_ - 1].end == from) {
+      runs_[runs_end_ - 1].end += bytes;
+    } else {
+      runs_[runs_end_++] = {from, from + bytes};
+    }
+  }
+
+  struct Run {
+    const uint8_t* begin;
+    const uint8_t* end;
+  };
+  Run runs_[2 * kChunkTokens / kPanelTokens];
+  int64_t share_;
+  int64_t run_ = 0, runs_end_ = 0;
   const uint8_t* line_ = nullptr;
   const uint8_t* stop_ = nullptr;
 };

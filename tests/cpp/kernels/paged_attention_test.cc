@@ -215,6 +215,83 @@ TEST(PagedAttention, SmallValuesOfBlocksAreKept) {
   });
 }
 
+// Any number of rows that a tile of integers may have, with ends of panels, pages and chunks; few of a prompt at a
+// time.
+TEST(PagedAttention, BlocksOfEveryNumberOfRows) {
+  for (const int64_t group : {1, 2, 4, 5, 6, 7, 8, 9, 11, 17}) {
+    SCOPED_TRACE("group " + std::to_string(group));
+    Check({.query_heads = group, .heads = 1, .depth = 64, .page_tokens = 32, .blocks = Encoding::kQ8_0},
+          {{1, 1}, {1, 15}, {1, 16}, {2, 17}, {1, 32}, {3, 33}, {1, 255}, {2, 256}, {1, 257}, {8, 520}});
+  }
+  for (const int64_t window : {1, 9, 16, 40, 300}) {
+    SCOPED_TRACE("window " + std::to_string(window));
+    Check({.query_heads = 7, .heads = 1, .depth = 64, .window = window, .softcap = 2.0f, .blocks = Encoding::kQ8_0},
+          {{1, 300}, {1, 17}, {4, 290}, {30, 30}, {1, 513}});
+  }
+}
+
+// Blocks, queries of any size: what they become integers by follows them.
+TEST(PagedAttention, LargeAndSmallQueriesOfBlocks) {
+  for (const float size : {1e-6f, 1e-3f, 1e6f}) {
+    Case c({.query_heads = 7, .heads = 1, .depth = 64, .blocks = Encoding::kQ8_0}, {{1, 300}, {20, 40}});
+    for (size_t i = 0; i < c.q_.size(); ++i) c.q_[i] *= i / 32 % 2 == 0 ? size : size / 100;
+    std::vector<float> out(c.q_.size()), expected(c.q_.size());
+    PagedAttentionArgs args = c.Args(expected);
+    args.scale = 1 / size;
+    ASSERT_TRUE(PagedAttentionReference(args).ok());
+    args.out.data = out.data();
+    ForEachIsaAndPlainTiles([&] {
+      std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
+      ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
+      ExpectClose(out, expected, 1e-4f, 1e-4f);
+    });
+  }
+}
+
+// A query that is no number makes its own row none, and no other one.
+TEST(PagedAttention, QueriesOfBlocksThatAreNoNumbers) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Case c({.query_heads = 7, .heads = 1, .depth = 64, .blocks = Encoding::kQ8_0}, {{1, 300}});
+    c.q_[2 * 64 + 40] = bad;
+    ForEachIsaAndPlainTiles([&] {
+      const std::vector<float> out = c.Run(1);
+      for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(std::isnan(out[i]), i / 64 == 2) << i;
+    });
+  }
+}
+
+// Sums of integers are as large as they can be: a chunk of keys that all have the same weight, and values that all have
+// the largest code or its negative.
+TEST(PagedAttention, TheLargestSumsOfBlocks) {
+  constexpr int64_t kKeys = kChunkTokens, kDepth = 32;
+  std::vector<uint8_t> state(static_cast<size_t>(EncodedBytes(Encoding::kQ8_0, 2 * kKeys * kDepth)));
+  std::vector<float> k(kKeys * kDepth, 1.0f), v(k.size()), q(kDepth, 1.0f), out(kDepth);
+  for (size_t i = 0; i < v.size(); ++i) v[i] = i % 3 == 0 ? -1.0f : 1.0f;
+  for (size_t i = kDepth; i < v.size(); ++i) v[i] = v[i % kDepth];
+  std::vector<int32_t> slots(kKeys), starts = {0, 1}, lengths = {kKeys}, tables = {0};
+  for (int32_t i = 0; i < kKeys; ++i) slots[static_cast<size_t>(i)] = i;
+  const View kept = MakeView(state.data(), DType::kF32, {1, 1, 2, kKeys, kDepth});
+  const Dims rows = {kKeys, 1, kDepth};
+  ASSERT_TRUE(KvWrite({kept, MakeView(k.data(), DType::kF32, rows), MakeView(v.data(), DType::kF32, rows), slots.data(),
+                       Encoding::kQ8_0})
+                  .ok());
+  PagedAttentionArgs args;
+  args.state = kept;
+  args.q = MakeView(q.data(), DType::kF32, {1, 1, kDepth});
+  args.out = MakeView(out.data(), DType::kF32, {1, 1, kDepth});
+  args.starts = starts.data();
+  args.lengths = lengths.data();
+  args.tables = tables.data();
+  args.sequences = args.table_width = 1;
+  args.blocks = Encoding::kQ8_0;
+  ForEachIsaAndPlainTiles([&] {
+    std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
+    ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
+    ExpectClose(out, {v.begin(), v.begin() + kDepth}, 1e-3f, 0);  // a scale is fp16
+    for (size_t i = 0; i < out.size(); ++i) EXPECT_NEAR(std::abs(out[i]), std::abs(out[0]), 1e-6f) << i;
+  });
+}
+
 TEST(PagedAttention, Windows) {
   for (const int64_t window : {1, 5, 16, 100, 256, 1000}) {
     Check({.window = window}, {{1, 700}, {50, 600}, {300, 300}, {1, 257}, {3, 272}});
