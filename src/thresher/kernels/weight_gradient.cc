@@ -664,6 +664,8 @@ class WeightSums {
     const size_t taps = RowLength();
     const size_t outputs = static_cast<size_t>(end - begin);
     const RowTiles tap_groups(taps, kMostTaps);
+    // Whether the gradient's channels are whole vectors where they lie.
+    const bool in_place = args_.gradient_channel == 1 && outputs % lanes == 0;
     std::fill_n(sums_, taps * width, 0.0f);
     Block block(args_, w, copies, tables_);
     for (int64_t row = positions_.begin; row < positions_.end;) {
@@ -674,14 +676,17 @@ class WeightSums {
       for (size_t i = 0; i < planes; ++i) {
         std::fill_n(lines_ + i * plane + block.num_lines() * block.LineFloats(width), block.LineFloats(width), 0.0f);
       }
-      block.CopyGradient(begin, outputs, gradient_, width);
-      if (outputs < width) {
-        const Piece& last = block.piece(block.num_pieces() - 1);
-        ClearRest(static_cast<size_t>(last.begin + last.count), outputs, gradient_, width);
+      if (!in_place) {
+        block.CopyGradient(begin, outputs, gradient_, width);
+        if (outputs < width) {
+          const Piece& last = block.piece(block.num_pieces() - 1);
+          ClearRest(static_cast<size_t>(last.begin + last.count), outputs, gradient_, width);
+        }
       }
       TapSumsArgs sums{};
       sums.step = static_cast<size_t>(copies.step) * width;
-      sums.gradient_step = sums.sums_step = width;
+      sums.gradient_step = in_place ? static_cast<size_t>(args_.gradient_strides[2]) : width;
+      sums.sums_step = width;
       for (size_t vector = 0; vector < outputs; vector += lanes) {
         size_t tap = 0;
         for (size_t group = 0; group < tap_groups.count; ++group) {
@@ -697,7 +702,8 @@ class WeightSums {
               sums.x[t] = lines_ + (tap + t) % planes * plane + number * block.LineFloats(width) +
                           column * static_cast<size_t>(w.dilation[2]) * width + vector;
             }
-            sums.gradient = gradient_ + static_cast<size_t>(piece.begin) * width + vector;
+            sums.gradient =
+                (in_place ? block.Gradient(i, begin) : gradient_ + static_cast<size_t>(piece.begin) * width) + vector;
             sums.count = static_cast<size_t>(piece.count);
             run(sums);
           }

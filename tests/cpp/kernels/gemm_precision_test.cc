@@ -227,9 +227,8 @@ TEST(GemmPrecisionTest, TilesOfAMatrixUnit) {
   }
 }
 
-// Rows that reach beyond fp16 beside others that do not, with every ending.
-// Halves that are widened in each call, by the first tile of some, before a single one or by each in registers, give the
-// bits of panels in fp32 that were rounded when they were packed.
+// Halves that are widened in each call, by the first tile of some, before a single one or by each in registers, give
+// the bits of panels in fp32 that were rounded when they were packed.
 TEST(GemmPrecisionTest, WidenedPanelsHaveTheBitsOfRoundedOnes) {
   ForEachIsaAndPlainTiles([] {
     for (const Precision precision : {Precision::kBf16, Precision::kFp16}) {
@@ -274,6 +273,7 @@ TEST(GemmPrecisionTest, WidenedPanelsHaveTheBitsOfRoundedOnes) {
   });
 }
 
+// Rows that reach beyond fp16 beside others that do not, with every ending.
 TEST(GemmPrecisionTest, RowsBeyondFp16AreScaled) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
   constexpr int64_t kM = 50, kN = 70, kK = 45;
