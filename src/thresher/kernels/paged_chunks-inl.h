@@ -316,9 +316,17 @@ struct Panels {
     }
   }
 
+  const uint8_t* const* first() const { return keys + begin / kPanelTokens; }
+  int64_t count() const { return (end - begin + kPanelTokens - 1) / kPanelTokens; }
+
   int64_t begin = 0, end = 0;
   const uint8_t* keys[kChunkPanels] = {};
 };
+
+// Asks memory for them and their values in so many steps.
+inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t steps) {
+  return {panels.first(), panels.count(), sizes.values(), kPanelTokens * sizes.row_bytes, steps};
+}
 
 // Weights of a row from its scores of the chunk that begins at `start`.
 inline void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
@@ -416,18 +424,15 @@ inline Panels Following(const PagedAttentionArgs& a, const Sizes& sizes, const U
 template <class T>
 void ChunkOfFewRows(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                     const Scratch& scratch, bool cold) {
-  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), bytes = kPanelTokens * sizes.row_bytes;
+  const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes);
   const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
-  const int64_t begin = panels.begin, end = panels.end;
-  const uint8_t* const* const keys = panels.keys + begin / kPanelTokens;
-  const int64_t count = (end - begin + kPanelTokens - 1) / kPanelTokens;
-  if (cold) few_rows::Ahead(keys, count, sizes.values(), bytes, 1).Step();
+  const int64_t begin = panels.begin, end = panels.end, count = panels.count();
+  if (cold) AheadOf(panels, sizes, 1).Step();
   few_rows::ForRows(rows, [&](auto number) HWY_ATTR {
     constexpr int kRows = decltype(number)::value;
-    few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens,
-                          (next.end - next.begin + kPanelTokens - 1) / kPanelTokens, sizes.values(), bytes,
-                          few_rows::Steps(kRows, count, end - begin, sizes.depth));
-    few_rows::Scores<T, kRows>(keys, count, scratch.q, sizes.depth, scratch.scores + begin, scratch.scores_ld, ahead);
+    few_rows::Ahead ahead = AheadOf(next, sizes, few_rows::Steps(kRows, count, end - begin, sizes.depth));
+    few_rows::Scores<T, kRows>(panels.first(), count, scratch.q, sizes.depth, scratch.scores + begin, scratch.scores_ld,
+                               ahead);
     for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
     few_rows::WeightedSums<T, kRows>(panels.keys, sizes.values(), sizes.depth, begin, end, scratch.scores,
                                      scratch.scores_ld, scratch.sums, scratch.sums_ld, ahead);
@@ -496,7 +501,7 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
                   const Scratch& scratch, bool cold) {
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / quads::kNumbers;
   const Panels panels(a, sizes, unit, chunk);
-  const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
+  const int64_t begin = panels.begin, end = panels.end, count = panels.count();
   const quads::Buffers buffers = scratch.integer_buffers(sizes);
   const bool last = unit.end <= start + kChunkTokens;
   const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
@@ -562,15 +567,12 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
 inline void ChunkOfPairs(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                          const Scratch& scratch, bool cold) {
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / pairs::kNumbers;
-  const int64_t bytes = kPanelTokens * sizes.row_bytes;
   const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
-  const int64_t begin = panels.begin, end = panels.end, count = (end - begin + kPanelTokens - 1) / kPanelTokens;
+  const int64_t begin = panels.begin, end = panels.end, count = panels.count();
   const pairs::Buffers buffers = scratch.integer_buffers(sizes);
-  const uint8_t* const* const keys = panels.keys + begin / kPanelTokens;
-  if (cold) few_rows::Ahead(keys, count, sizes.values(), bytes, 1).Step();
-  few_rows::Ahead ahead(next.keys + next.begin / kPanelTokens,
-                        (next.end - next.begin + kPanelTokens - 1) / kPanelTokens, sizes.values(), bytes,
-                        pairs::Steps(rows, count, groups));
+  const uint8_t* const* const keys = panels.first();
+  if (cold) AheadOf(panels, sizes, 1).Step();
+  few_rows::Ahead ahead = AheadOf(next, sizes, pairs::Steps(rows, count, groups));
   pairs::Scores(keys, count, rows, sizes.depth, buffers, scratch.scores + begin, scratch.scores_ld, ahead);
   // All panels are whole, with weights of 0 behind the last key.
   const int64_t stop = begin + count * kPanelTokens;

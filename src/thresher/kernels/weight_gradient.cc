@@ -565,13 +565,14 @@ class WeightSums {
     bool begins = first;
     for (size_t i = 0; i < block.num_pieces(); ++i) {
       const int16_t line = block.line_of(i, 0);
+      const bool meets = line >= 0;
       // What lies outside of x adds nothing, but sums begin somewhere.
-      if (line < 0 && !(begins && i + 1 == block.num_pieces())) continue;
-      const size_t positions = line < 0 ? 0 : static_cast<size_t>(block.piece(i).count);
+      if (!meets && !begins) continue;
+      const float* const x = lines_ + (meets ? static_cast<size_t>(line) * block.LineFloats(width) : 0);
+      const size_t positions = meets ? static_cast<size_t>(block.piece(i).count) : 0;
       for (size_t c = 0; c < count; c += width) {
-        const float* const x =
-            lines_ + c * pass.Room() + (line < 0 ? 0 : static_cast<size_t>(line)) * block.LineFloats(width);
-        RunRows(tiles, block.Gradient(i, output), x, positions, std::min(width, count - c), out + c, begins);
+        RunRows(tiles, block.Gradient(i, output), x + c * pass.Room(), positions, std::min(width, count - c), out + c,
+                begins);
       }
       begins = false;
     }
