@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 COMPUTED = """
 import json, sys
@@ -102,6 +102,8 @@ class Standing:
     """The stand-in, and programs that find it."""
 
     def __init__(self, library: str, folder: Path, *defines: str) -> None:
+        if torch.version.cuda is not None:
+            pytest.skip("PyTorch for CUDA loads the real one, and a second library of that name is not looked for")
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if compiler is None:
             pytest.skip("needs a C compiler, to make a stand-in for cuDNN")

@@ -84,14 +84,16 @@ class UnitBlockTiles {
         Unit::template DotInt8Uint8<0, 4, 6>();
         Unit::template Load<7>(codes + kUnitRowBytes, kQuadBytes);
         Unit::template DotInt8Uint8<1, 4, 7>();
+        const size_t first = kTwo ? rows / 2 : rows;
+        if (waiting.sums != nullptr) Join(args, 0, first, waiting);
         if constexpr (kTwo) {
           Unit::template Zero<2>();
           Unit::template Zero<3>();
           Unit::template Load<5>(rows_a + second * args.lda, args.lda);
           Unit::template DotInt8Uint8<2, 5, 6>();
           Unit::template DotInt8Uint8<3, 5, 7>();
+          if (waiting.sums != nullptr) Join(args, first, rows, waiting);
         }
-        if (waiting.sums != nullptr) Join(args, rows, waiting);
         int32_t* const to = sums[turn];
         turn ^= 1;
         Unit::template Store<0>(to, kQuadBytes);
@@ -105,11 +107,11 @@ class UnitBlockTiles {
       a += sizeof(RowGroup);
       b += Panel::GroupBytes();
     }
-    if (waiting.sums != nullptr) Join(args, rows, waiting);
+    if (waiting.sums != nullptr) Join(args, 0, rows, waiting);
   }
 
-  // The steps of RunBlockTile, in its order.
-  static HWY_INLINE void Join(const BlockTileArgs& args, size_t rows, const Part& part) {
+  // The steps of RunBlockTile, in its order, for rows [begin, end).
+  static HWY_INLINE void Join(const BlockTileArgs& args, size_t begin, size_t end, const Part& part) {
     const TileTag d;
     const IntTag di;
     const size_t lanes = hn::Lanes(d);
@@ -120,14 +122,18 @@ class UnitBlockTiles {
       offset_a = Panel::Offset(part.block, part.b, 0);
       offset_b = Panel::Offset(part.block, part.b, 1);
     }
-    for (size_t r = 0; r < rows; ++r) {
-      const auto* const group = reinterpret_cast<const RowGroup*>(part.a + r * args.lda);
-      const int32_t* const sums = part.sums + r * kWidth;
-      float* const out = args.out + r * kWidth;
+    // What is stored might change what is read again from memory, for all the compiler knows.
+    const bool init = part.init;
+    const size_t lda = args.lda;
+    const uint8_t* a = part.a + begin * lda;
+    const int32_t* HWY_RESTRICT sums = part.sums + begin * kWidth;
+    float* HWY_RESTRICT out = args.out + begin * kWidth;
+    for (size_t r = begin; r < end; ++r, a += lda, sums += kWidth, out += kWidth) {
+      const auto* const group = reinterpret_cast<const RowGroup*>(a);
       const auto start = SumStart<Panel>(*group, part.part);
       const auto sum_a = hn::Add(hn::Load(di, sums), start), sum_b = hn::Add(hn::Load(di, sums + lanes), start);
-      auto out_a = part.init ? hn::Load(d, out) : hn::Zero(d);
-      auto out_b = part.init ? hn::Load(d, out + lanes) : hn::Zero(d);
+      auto out_a = init ? hn::Load(d, out) : hn::Zero(d);
+      auto out_b = init ? hn::Load(d, out + lanes) : hn::Zero(d);
       out_a = hn::MulAdd(ScaledSum(sum_a, *group), scale_a, out_a);
       out_b = hn::MulAdd(ScaledSum(sum_b, *group), scale_b, out_b);
       if constexpr (Panel::kHasOffset) {

@@ -119,37 +119,56 @@ HWY_INLINE void UnitDot() {
   }
 }
 
+// Finish of whole panels whose results are rows of kBF16: to.c and to.ldc count pairs.
+template <class Sum, Activation kActivation>
+HWY_NOINLINE void FinishAsBf16(const FinishArgs& args) {
+  FinishPanel<Sum, kActivation, Finished::kStoredAsBf16>(args);
+}
+
+template <class Sum>
+struct FinishesAsBf16 {
+  template <Activation kActivation>
+  static FinishFunction For() {
+    return &FinishAsBf16<Sum, kActivation>;
+  }
+};
+
 // What is left to do with the sums of a tile, if anything. The matrix unit works beside the rest of the processor: what
 // becomes of the sums of one tile is done in pieces between the steps of the next one, which stores its own sums at its
-// end.
+// end. Members are set and moved on one by one: a copy of all at once would be a wide load of what narrow stores wrote,
+// which waits until every store before them, those of a tile's sums too, has reached L1.
 struct PendingFinish {
   FinishFunction finish = nullptr;
-  FinishArgs args;
+  FinishArgs args;  // of the rows that are left
 
-  // Rows [begin, end).
+  size_t rows() const { return finish == nullptr ? 0 : args.to.rows; }
+
+  // The next `count` rows.
   template <class Sum>
-  void Run(size_t begin, size_t end) const {
-    if (begin == end) return;
-    FinishArgs rows = args;
-    rows.sums = static_cast<const Sum*>(args.sums) + begin * PanelWidth();
-    rows.to.c += begin * args.to.ldc;
-    if (rows.to.residual != nullptr) rows.to.residual += begin * args.to.ldr;
-    rows.to.rows = end - begin;
-    if (rows.row_scale != nullptr) rows.row_scale += begin;
-    if (rows.row_zero != nullptr) rows.row_zero += begin;
+  void Run(size_t count) {
+    if (count == 0) return;
+    const size_t left = args.to.rows - count;
+    args.to.rows = count;
     if constexpr (std::is_same_v<Sum, float>) {
-      if (rows.row_scale != nullptr) Scale(rows);
+      if (args.row_scale != nullptr) Scale();
     }
-    finish(rows);
+    finish(args);
+    args.to.rows = left;
+    if (left == 0) finish = nullptr;
+    args.sums = static_cast<const Sum*>(args.sums) + count * PanelWidth();
+    args.to.c += count * args.to.ldc;
+    if (args.to.residual != nullptr) args.to.residual += count * args.to.ldr;
+    if (args.row_scale != nullptr) args.row_scale += count;
+    if (args.row_zero != nullptr) args.row_zero += count;
   }
 
  private:
   // Finish scales integers only. The sums are where a tile has stored them.
-  static void Scale(const FinishArgs& rows) {
+  void Scale() const {
     const TileTag d;
-    float* sums = const_cast<float*>(static_cast<const float*>(rows.sums));
-    for (size_t i = 0; i < rows.to.rows; ++i) {
-      const auto scale = hn::Set(d, rows.row_scale[i]);
+    float* sums = const_cast<float*>(static_cast<const float*>(args.sums));
+    for (size_t i = 0; i < args.to.rows; ++i) {
+      const auto scale = hn::Set(d, args.row_scale[i]);
       for (size_t j = 0; j < PanelWidth(); j += hn::Lanes(d), sums += hn::Lanes(d)) {
         hn::StoreU(hn::Mul(hn::LoadU(d, sums), scale), d, sums);
       }
@@ -205,30 +224,29 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
     Unit::template Load<6>(b, kStepBytes);
     Unit::template Load<4>(a, ld);
     UnitDot<Unit, Dot, 0, 4, 6>();
-    Unit::template Load<7>(b + kUnitRowBytes, kStepBytes);
-    UnitDot<Unit, Dot, 1, 4, 7>();
     if constexpr (kTwo) {
       Unit::template Load<5>(a + second, ld);
       UnitDot<Unit, Dot, 2, 5, 6>();
-      UnitDot<Unit, Dot, 3, 5, 7>();
     }
+    Unit::template Load<7>(b + kUnitRowBytes, kStepBytes);
+    UnitDot<Unit, Dot, 1, 4, 7>();
+    if constexpr (kTwo) UnitDot<Unit, Dot, 3, 5, 7>();
   };
   const uint8_t* fetched = args.fetch.from;
   const size_t lines = args.fetch.lines;
   const size_t pieces = args.steps / kUnitSteps, rest = args.steps % kUnitSteps;
   // Rows of what is pending that a step does, so that all are done with the last one.
-  const size_t most_done = pending.finish == nullptr ? 0 : pending.args.to.rows;
-  const size_t share = most_done / std::max<size_t>(args.num_runs * pieces, 1) + 1;
-  size_t done = 0;
+  size_t left = pending.rows();
+  const size_t share = left / std::max<size_t>(args.num_runs * pieces, 1) + 1;
   for (const StepRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* a = args.a + run->a;
     const uint8_t* b = args.b + run->b;
     for (size_t piece = 0; piece < pieces; ++piece) {
       for (size_t line = 0; line < lines; ++line) __builtin_prefetch(fetched + 64 * line, 0, 2);
       multiply(a, args.second, lda, b);
-      const size_t end = std::min(done + share, most_done);
-      pending.template Run<typename Dot::Sum>(done, end);
-      done = end;
+      const size_t count = std::min(share, left);
+      pending.template Run<typename Dot::Sum>(count);
+      left -= count;
       a += kUnitRowBytes;
       b += kUnitSteps * kStepBytes;
       fetched += 64 * lines;
@@ -251,8 +269,7 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
     }
     multiply(rows, static_cast<ptrdiff_t>(args.rows * kUnitRowBytes), kUnitRowBytes, padded);
   }
-  pending.template Run<typename Dot::Sum>(done, most_done);
-  pending.finish = nullptr;
+  pending.template Run<typename Dot::Sum>(left);
 
   uint8_t* out = static_cast<uint8_t*>(args.out);
   const size_t stride = args.out_ld * sizeof(uint32_t);
@@ -270,9 +287,7 @@ class UnitTiles {
   using Dot = DotType;
   static constexpr size_t kMostRows = kUnitBlockRows;
   explicit UnitTiles(size_t rows) : tiles_(rows) {}
-  ~UnitTiles() {
-    if (pending_.finish != nullptr) pending_.template Run<typename Dot::Sum>(0, pending_.args.to.rows);
-  }
+  ~UnitTiles() { pending_.template Run<typename Dot::Sum>(pending_.rows()); }
   // Up to 16 rows when the tiles are configured for so many, else 16 to 32.
   void Run(const DotTileArgs& tile, size_t rows) {
     constexpr StepRun kAll{0, 0};
@@ -285,10 +300,11 @@ class UnitTiles {
   void Run(const UnitTileArgs& args, bool two) {
     (two ? &MultiplyUnitTile<Unit, Dot, true> : &MultiplyUnitTile<Unit, Dot, false>)(args, pending_);
   }
-  // Soon: while the next tile is multiplied, or when this object ends. What the arguments point to must last.
-  void Finish(FinishFunction finish, const FinishArgs& args) {
+  // What is to be done with the sums of the tile that ran last, and what with, which is to be set: soon, while the next
+  // tile is multiplied, or when this object ends. What the arguments point to must last.
+  FinishArgs& Finish(FinishFunction finish) {
     pending_.finish = finish;
-    pending_.args = args;
+    return pending_.args;
   }
 
  private:

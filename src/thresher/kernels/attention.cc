@@ -341,17 +341,64 @@ void PackHalvesPanel(const float* HWY_RESTRICT b, size_t k, size_t columns, ptrd
   }
 }
 
+// The same of rows that are bf16 already: of keys, which become columns, as they are; of values two rows at a time.
+void PackStoredKeys(const uint16_t* HWY_RESTRICT keys, size_t depth, size_t columns, size_t stride,
+                    uint8_t* HWY_RESTRICT panel) {
+  PackPanel(reinterpret_cast<const float*>(keys), depth / 2, columns, 1, static_cast<ptrdiff_t>(stride / 2),
+            reinterpret_cast<float*>(panel));
+}
+void PackStoredValues(const uint16_t* HWY_RESTRICT values, size_t rows, size_t columns, size_t stride,
+                      uint8_t* HWY_RESTRICT panel) {
+  const hn::Repartition<uint32_t, TileTag> d32;
+  const hn::Rebind<uint16_t, decltype(d32)> d16;
+  const size_t lanes = hn::Lanes(d32);
+  auto* out = reinterpret_cast<uint32_t*>(panel);
+  for (size_t row = 0; row < rows; row += 2) {
+    const uint16_t* const first = values + row * stride;
+    const uint16_t* const second = first + stride;
+    for (size_t j = 0; j < PanelWidth(); j += lanes, out += lanes) {
+      const size_t count = columns <= j ? 0 : std::min(lanes, columns - j);
+      auto pair = hn::PromoteTo(d32, hn::LoadN(d16, first + j, count));
+      if (row + 1 < rows) {
+        pair = hn::Or(pair, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadN(d16, second + j, count))));
+      }
+      hn::StoreU(pair, d32, out);
+    }
+  }
+}
+
+// Where row i of a head begins.
+template <class T>
+const T* HeadRow(const View& view, size_t batch, size_t head, size_t i) {
+  return view.as<const T>() + static_cast<int64_t>(batch) * view.strides[0] +
+         static_cast<int64_t>(head) * view.strides[1] + static_cast<int64_t>(i) * view.strides[2];
+}
+
+void PackStoredHead(const SdpaArgs& args, const Layout& layout, size_t batch, size_t kv_head, float* scratch) {
+  const size_t width = PanelWidth();
+  scratch[layout.head_scales] = scratch[layout.head_scales + 1] = 1;
+  for (size_t key = 0; key < layout.keys; key += width) {
+    PackStoredKeys(HeadRow<uint16_t>(args.k, batch, kv_head, key), layout.depth, std::min(width, layout.keys - key),
+                   static_cast<size_t>(args.k.strides[2]),
+                   reinterpret_cast<uint8_t*>(scratch + layout.packed_k + key / width * layout.k_panel));
+  }
+  for (size_t column = 0; column < layout.out_depth; column += width) {
+    PackStoredValues(HeadRow<uint16_t>(args.v, batch, kv_head, 0) + column, layout.keys,
+                     std::min(width, layout.out_depth - column), static_cast<size_t>(args.v.strides[2]),
+                     reinterpret_cast<uint8_t*>(scratch + layout.packed_v + column / width * layout.v_panel));
+  }
+}
+
 // The type whose tiles are Tiles.
 template <class Tiles>
 using HalfOf = std::conditional_t<std::is_same_v<typename Tiles::Dot, Bf16Dot>, BF16, F16>;
 
 template <class Half>
 void PackHead(const SdpaArgs& args, const Layout& layout, size_t batch, size_t kv_head, float* scratch) {
+  if (args.k.dtype == DType::kBF16) return PackStoredHead(args, layout, batch, kv_head, scratch);
   const size_t width = PanelWidth();
-  const float* k = args.k.as<const float>() + static_cast<int64_t>(batch) * args.k.strides[0] +
-                   static_cast<int64_t>(kv_head) * args.k.strides[1];
-  const float* v = args.v.as<const float>() + static_cast<int64_t>(batch) * args.v.strides[0] +
-                   static_cast<int64_t>(kv_head) * args.v.strides[1];
+  const float* k = HeadRow<float>(args.k, batch, kv_head, 0);
+  const float* v = HeadRow<float>(args.v, batch, kv_head, 0);
   float factor_k = 1, factor_v = 1;
   if constexpr (std::is_same_v<Half, F16>) {
     factor_k = F16Factor(k, layout.keys, layout.depth, args.k.strides[2]);
@@ -389,8 +436,8 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
   const size_t width = PanelWidth();
   const size_t rows = end - begin;
   const size_t limit = args.causal ? std::min(layout.keys, end) : layout.keys;  // keys any of these rows sees
-  const float* q = args.q.as<const float>() + static_cast<int64_t>(batch) * args.q.strides[0] +
-                   static_cast<int64_t>(head) * args.q.strides[1] + static_cast<int64_t>(begin) * args.q.strides[2];
+  const bool stored = args.q.dtype == DType::kBF16;
+  const float* q = stored ? nullptr : HeadRow<float>(args.q, batch, head, begin);
   float* scores = scratch + layout.scores;
   float* acc = scratch + layout.acc;
   float* mask_rows = scratch + layout.mask;
@@ -409,11 +456,15 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     const size_t zeros = RoundUp(filled, layout.last_zeros) - filled;
     for (size_t i = 0; i < rows; ++i) {
       auto* row = reinterpret_cast<NarrowOf<Half>*>(scratch + layout.narrow_q + i * layout.row_q);
-      const float* const query = q + static_cast<int64_t>(i) * args.q.strides[2];
-      float factor = 1;
-      if constexpr (std::is_same_v<Half, F16>) factor = F16Factor(query, 1, layout.depth, 0);
-      row_scale[i] /= factor;
-      NarrowRow<Half>(query, layout.depth, factor, row);
+      if (stored) {
+        std::memcpy(row, HeadRow<uint16_t>(args.q, batch, head, begin + i), layout.depth * sizeof(*row));
+      } else {
+        const float* const query = q + static_cast<int64_t>(i) * args.q.strides[2];
+        float factor = 1;
+        if constexpr (std::is_same_v<Half, F16>) factor = F16Factor(query, 1, layout.depth, 0);
+        row_scale[i] /= factor;
+        NarrowRow<Half>(query, layout.depth, factor, row);
+      }
       std::memset(row + filled, 0, zeros * sizeof(*row));
     }
   }
@@ -481,14 +532,20 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
     }
   }
 
-  float* out = args.out.as<float>() + static_cast<int64_t>(batch) * args.out.strides[0] +
-               static_cast<int64_t>(head) * args.out.strides[1] + static_cast<int64_t>(begin) * args.out.strides[2];
+  const int64_t first = static_cast<int64_t>(batch) * args.out.strides[0] +
+                        static_cast<int64_t>(head) * args.out.strides[1] +
+                        static_cast<int64_t>(begin) * args.out.strides[2];
   for (size_t i = 0; i < rows; ++i) {
-    float* out_row = out + static_cast<int64_t>(i) * args.out.strides[2];
-    if (row_sum[i] == 0.0f) {
-      std::fill_n(out_row, layout.out_depth, 0.0f);  // no key to attend to
+    const int64_t at = first + static_cast<int64_t>(i) * args.out.strides[2];
+    float* const sums = acc + i * layout.acc_ld;
+    const bool sees_none = row_sum[i] == 0.0f;
+    if (sees_none) std::fill_n(sums, layout.out_depth, 0.0f);
+    const float factor = sees_none ? 1.0f : scratch[layout.head_scales + 1] / row_sum[i];
+    if (args.out.dtype == DType::kBF16) {
+      ScaleInPlace(sums, layout.out_depth, factor);
+      RowToBf16(sums, layout.out_depth, args.out.as<hwy::bfloat16_t>() + at);
     } else {
-      ScaleRow(acc + i * layout.acc_ld, layout.out_depth, scratch[layout.head_scales + 1] / row_sum[i], out_row);
+      ScaleRow(sums, layout.out_depth, factor, args.out.as<float>() + at);
     }
   }
 }

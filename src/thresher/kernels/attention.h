@@ -9,10 +9,10 @@
 namespace thresher::kernels {
 
 struct SdpaArgs {
-  View q;     // [B, Hq, Sq, D]    f32
-  View k;     // [B, Hkv, Skv, D]  f32; Hq % Hkv == 0, query head h reads key head h / (Hq / Hkv)
-  View v;     // [B, Hkv, Skv, Dv] f32
-  View out;   // [B, Hq, Sq, Dv]   f32, must not overlap the inputs
+  View q;  // [B, Hq, Sq, D]    f32; or all three bf16, with even D, Dv and strides, where that is the precision
+  View k;  // [B, Hkv, Skv, D]  and StoresRows() (gemm_dot.h); Hq % Hkv == 0, query head h reads key head h / (Hq / Hkv)
+  View v;  // [B, Hkv, Skv, Dv]
+  View out;   // [B, Hq, Sq, Dv]   f32, or bf16 likewise; must not overlap the inputs
   View mask;  // data == nullptr: none; else [B, Hq, Sq, Skv] by strides of 0: f32 is added, bool keeps where true
   float scale = 1.0f;
   bool causal = false;  // query i sees keys 0..i, also where Sq != Skv

@@ -107,82 +107,139 @@ struct FinishArgs {
   bool residual_first;
 };
 
-// The members of FinishArgs that sums of this type may use: float has bias and column_scale, int32_t has all, and both
-// scales always.
+// What the columns from `column` on have in common, a vector of them.
+HWY_INLINE hn::Vec<TileTag> ColumnBias(const FinishArgs& args, size_t column) {
+  const TileTag d;
+  return args.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, args.bias + column);
+}
+HWY_INLINE hn::Vec<TileTag> ColumnScale(const FinishArgs& args, size_t column) {
+  const TileTag d;
+  return args.column_scale == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, args.column_scale + column);
+}
+template <class Sum>
+HWY_INLINE hn::Vec<hn::RebindToSigned<TileTag>> ColumnSum(const FinishArgs& args, size_t column) {
+  const hn::RebindToSigned<TileTag> d;
+  const bool any = std::is_same_v<Sum, int32_t> && args.column_sum != nullptr;
+  return any ? hn::LoadU(d, args.column_sum + column) : hn::Zero(d);
+}
+
+// The sums at `sums`, of row i, scaled and with the bias, by the members of FinishArgs that sums of this type may use:
+// float has bias and column_scale, int32_t has all, and both scales always.
+template <class Sum, class V = hn::Vec<TileTag>, class VI = hn::Vec<hn::RebindToSigned<TileTag>>>
+HWY_INLINE V Scaled(const FinishArgs& args, const Sum* sums, size_t i, V bias, V scale, VI column_sum) {
+  const TileTag d;
+  if constexpr (std::is_same_v<Sum, int32_t>) {
+    const hn::RebindToSigned<TileTag> di;
+    auto sum = hn::Load(di, sums);
+    if (args.row_zero != nullptr) sum = hn::Sub(sum, hn::Mul(hn::Set(di, args.row_zero[i]), column_sum));
+    return hn::MulAdd(hn::ConvertTo(d, sum), hn::Mul(scale, hn::Set(d, args.row_scale[i])), bias);
+  } else {
+    return hn::MulAdd(hn::Load(d, sums), scale, bias);
+  }
+}
+
+// What becomes of finished sums.
+enum class Finished : uint8_t { kStored, kAdded, kStoredAsBf16 };
+
+// Finish of whole panels, row by row: what the columns have in common and the constants of an activation are loaded
+// once for few rows. kAdded: to the residual.
+template <class Sum, Activation kActivation, Finished kFinished>
+HWY_INLINE void FinishPanel(const FinishArgs& args) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto bias_a = ColumnBias(args, 0), bias_b = ColumnBias(args, lanes);
+  const auto scale_a = ColumnScale(args, 0), scale_b = ColumnScale(args, lanes);
+  const auto sum_a = ColumnSum<Sum>(args, 0), sum_b = ColumnSum<Sum>(args, lanes);
+  const Sum* HWY_RESTRICT sums = static_cast<const Sum*>(args.sums);
+  const float* residual = args.to.residual;
+  float* c = args.to.c;
+  const size_t rows = args.to.rows, ldc = args.to.ldc, ldr = args.to.ldr;
+  for (size_t i = 0; i < rows; ++i, sums += PanelWidth(), c += ldc) {
+    auto a = Activate<kActivation>(d, Scaled(args, sums, i, bias_a, scale_a, sum_a));
+    auto b = Activate<kActivation>(d, Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b));
+    if constexpr (kFinished == Finished::kStoredAsBf16) {
+      const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
+      hn::StoreU(hn::OrderedDemote2To(d16, a, b), d16, reinterpret_cast<hwy::bfloat16_t*>(c));
+    } else {
+      if constexpr (kFinished == Finished::kAdded) {
+        a = hn::Add(a, hn::LoadU(d, residual));
+        b = hn::Add(b, hn::LoadU(d, residual + lanes));
+        residual += ldr;
+      }
+      hn::StoreU(a, d, c);
+      hn::StoreU(b, d, c + lanes);
+    }
+  }
+}
+
 template <class Sum, Activation kActivation>
 HWY_NOINLINE void Finish(const FinishArgs& args) {
-  constexpr bool kIntegers = std::is_same_v<Sum, int32_t>;
   const TileResult& to = args.to;
   const TileTag d;
-  const hn::RebindToSigned<TileTag> di;
   const size_t lanes = hn::Lanes(d);
   const size_t width = PanelWidth();
+  if (to.columns == width && width == 2 * lanes && !args.residual_first) {
+    return to.residual == nullptr ? FinishPanel<Sum, kActivation, Finished::kStored>(args)
+                                  : FinishPanel<Sum, kActivation, Finished::kAdded>(args);
+  }
   for (size_t j = 0; j < to.columns; j += lanes) {
-    // What belongs to the columns is loaded once for all rows.
-    const auto bias = args.bias == nullptr ? hn::Zero(d) : hn::LoadU(d, args.bias + j);
-    const auto scale = args.column_scale == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, args.column_scale + j);
-    const auto column_sum = kIntegers && args.column_sum != nullptr ? hn::LoadU(di, args.column_sum + j) : hn::Zero(di);
+    const auto bias = ColumnBias(args, j);
+    const auto scale = ColumnScale(args, j);
+    const auto column_sum = ColumnSum<Sum>(args, j);
+    const size_t count = std::min(lanes, to.columns - j);
     const Sum* HWY_RESTRICT sums = static_cast<const Sum*>(args.sums) + j;
-    const auto scaled = [&](size_t i) HWY_ATTR {
-      if constexpr (kIntegers) {
-        auto sum = hn::Load(di, sums + i * width);
-        if (args.row_zero != nullptr) sum = hn::Sub(sum, hn::Mul(hn::Set(di, args.row_zero[i]), column_sum));
-        const auto row_scale = hn::Mul(scale, hn::Set(d, args.row_scale[i]));
-        return hn::MulAdd(hn::ConvertTo(d, sum), row_scale, bias);
-      } else {
-        return hn::MulAdd(hn::Load(d, sums + i * width), scale, bias);
-      }
-    };
-    const auto finished = [&](size_t i) HWY_ATTR { return Activate<kActivation>(d, scaled(i)); };
-    float* c = to.c + j;
     const float* residual = to.residual == nullptr ? nullptr : to.residual + j;
-    if (residual != nullptr && args.residual_first) {
-      const size_t count = std::min(lanes, to.columns - j);
-      for (size_t i = 0; i < to.rows; ++i) {
-        const auto sum = hn::Add(scaled(i), hn::LoadN(d, residual + i * to.ldr, count));
-        hn::StoreN(Activate<kActivation>(d, sum), d, c + i * to.ldc, count);
-      }
-    } else if (const size_t count = to.columns - j; count < lanes) {
-      for (size_t i = 0; i < to.rows; ++i) {
-        auto v = finished(i);
-        if (residual != nullptr) v = hn::Add(v, hn::LoadN(d, residual + i * to.ldr, count));
-        hn::StoreN(v, d, c + i * to.ldc, count);
-      }
-    } else if (residual != nullptr) {
-      for (size_t i = 0; i < to.rows; ++i) {
-        hn::StoreU(hn::Add(finished(i), hn::LoadU(d, residual + i * to.ldr)), d, c + i * to.ldc);
-      }
-    } else {
-      for (size_t i = 0; i < to.rows; ++i) hn::StoreU(finished(i), d, c + i * to.ldc);
+    float* c = to.c + j;
+    for (size_t i = 0; i < to.rows; ++i) {
+      auto v = Scaled(args, sums + i * width, i, bias, scale, column_sum);
+      const auto added = residual == nullptr ? hn::Zero(d) : hn::LoadN(d, residual + i * to.ldr, count);
+      if (args.residual_first) v = hn::Add(v, added);
+      v = Activate<kActivation>(d, v);
+      if (residual != nullptr && !args.residual_first) v = hn::Add(v, added);
+      hn::StoreN(v, d, c + i * to.ldc, count);
     }
   }
 }
 
 using FinishFunction = void (*)(const FinishArgs&);
 
-template <class Sum>
-FinishFunction FinishFor(Activation activation) {
+// Of::For<activation>().
+template <class Of>
+FinishFunction FunctionFor(Activation activation) {
   switch (activation) {
     case Activation::kNone:
-      return &Finish<Sum, Activation::kNone>;
+      return Of::template For<Activation::kNone>();
     case Activation::kRelu:
-      return &Finish<Sum, Activation::kRelu>;
+      return Of::template For<Activation::kRelu>();
     case Activation::kGelu:
-      return &Finish<Sum, Activation::kGelu>;
+      return Of::template For<Activation::kGelu>();
     case Activation::kGeluTanh:
-      return &Finish<Sum, Activation::kGeluTanh>;
+      return Of::template For<Activation::kGeluTanh>();
     case Activation::kSilu:
-      return &Finish<Sum, Activation::kSilu>;
+      return Of::template For<Activation::kSilu>();
     case Activation::kTanh:
-      return &Finish<Sum, Activation::kTanh>;
+      return Of::template For<Activation::kTanh>();
     case Activation::kSigmoid:
-      return &Finish<Sum, Activation::kSigmoid>;
+      return Of::template For<Activation::kSigmoid>();
     case Activation::kRelu6:
-      return &Finish<Sum, Activation::kRelu6>;
+      return Of::template For<Activation::kRelu6>();
     case Activation::kHardSwish:
-      return &Finish<Sum, Activation::kHardSwish>;
+      return Of::template For<Activation::kHardSwish>();
   }
-  return &Finish<Sum, Activation::kNone>;
+  return Of::template For<Activation::kNone>();
+}
+
+template <class Sum>
+struct Finishes {
+  template <Activation kActivation>
+  static FinishFunction For() {
+    return &Finish<Sum, kActivation>;
+  }
+};
+
+template <class Sum>
+FinishFunction FinishFor(Activation activation) {
+  return FunctionFor<Finishes<Sum>>(activation);
 }
 
 // How the tiles of a product end: what can be done while sums are in registers the tile does; Finish does the rest,
@@ -208,14 +265,20 @@ class Ending {
 
   // What Finish is told after it: where sums are scaled, the bias is not in them yet.
   // `scales`: of the panel's columns, or null.
-  HWY_INLINE FinishArgs Rest(const TileResult& to, const Sum* sums, const float* bias, const uint8_t* scales) const {
-    FinishArgs rest{};
+  HWY_INLINE void Rest(const TileResult& to, const Sum* sums, const float* bias, const uint8_t* scales,
+                       FinishArgs& rest) const {
     rest.sums = sums;
     rest.to = to;
-    rest.residual_first = residual_first_;
-    if (scales == nullptr) return rest;
-    rest.bias = bias;
+    rest.bias = scales == nullptr ? nullptr : bias;
     rest.column_scale = reinterpret_cast<const float*>(scales);
+    rest.column_sum = nullptr;
+    rest.row_scale = nullptr;
+    rest.row_zero = nullptr;
+    rest.residual_first = residual_first_;
+  }
+  HWY_INLINE FinishArgs Rest(const TileResult& to, const Sum* sums, const float* bias, const uint8_t* scales) const {
+    FinishArgs rest;
+    Rest(to, sums, bias, scales, rest);
     return rest;
   }
 

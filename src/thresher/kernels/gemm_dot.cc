@@ -264,6 +264,8 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t group_bytes = blocking.panel_kib > 0 ? PanelBlockBytes(blocking, 0) : l2 / 8;
   const size_t group = std::max<size_t>(group_bytes / std::max<size_t>(panel_stride, 1), 1);
 
+  const FinishFunction finish = args.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args.activation) : ending.finish();
+
   Sum* const strip = static_cast<Sum*>(scratch);  // the sums of a tile
   alignas(64) float padded_bias[kMaxPanelWidth];
   for (size_t block = 0; block < row_blocks; ++block) {
@@ -282,9 +284,10 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           const size_t column = panel * width;
           const size_t columns = std::min(width, n - column);
           const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-          const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
-          const bool direct =
-              !kInt8 && !scaled && columns == width && args.activation == Activation::kNone && args.residual == nullptr;
+          TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
+          if (args.stores_bf16) to.c -= column / 2;
+          const bool direct = !kInt8 && !scaled && columns == width && !args.stores_bf16 &&
+                              args.activation == Activation::kNone && args.residual == nullptr;
           DotTileArgs tile{};
           tile.a = static_cast<const uint8_t*>(args.rows) + row * lda;
           tile.lda = lda;
@@ -300,11 +303,11 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
             const size_t done = t * (steps / kUnitSteps) * lines * 64;
             if (done < number_bytes) tile.fetch = {panel_b + group * panel_stride + done, lines, false};
           }
-          FetchResult(to);
           unit.Run(tile, tiles.Height(t));
           if (direct) continue;
           const uint8_t* const scales = kInt8 ? panel_b + number_bytes : nullptr;
-          FinishArgs rest = ending.Rest(to, strip, bias, scales);
+          FinishArgs& rest = unit.Finish(finish);
+          ending.Rest(to, strip, bias, scales, rest);
           if constexpr (kInt8) {
             rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
             rest.row_scale = args.scale + row;
@@ -313,7 +316,6 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
             rest.bias = bias;
             rest.row_scale = args.scale + row;
           }
-          unit.Finish(ending.finish(), rest);
         }
       }
     }
@@ -357,6 +359,8 @@ int RowsOfTile(RowForm form) {
   return kTileRows;
 }
 
+bool RowsAreStored(RowForm form) { return form == RowForm::kBF16 && UnitInUse() != isa::Tiles::kNone; }
+
 bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 
 int64_t BytesOfElement(RowForm form) {
@@ -380,7 +384,7 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     return product.Run(range);
   }
 #if THRESHER_UNIT_TARGET
-  if (range.row_end - range.row_begin >= kLeastUnitRows<Dot>) {
+  if (range.row_end - range.row_begin >= kLeastUnitRows<Dot> || args.stores_bf16) {
     if (UnitInUse() == isa::Tiles::kInstructions) return GemmUnitRange<AmxUnit, Dot>(args, scratch, range);
     if (UnitInUse() == isa::Tiles::kPlain) return GemmUnitRange<PlainUnit, Dot>(args, scratch, range);
   }
@@ -500,6 +504,7 @@ namespace {
 
 HWY_EXPORT(HasShortSums);
 HWY_EXPORT(RowsOfTile);
+HWY_EXPORT(RowsAreStored);
 HWY_EXPORT(BytesOfElement);
 HWY_EXPORT(WindowScratch);
 HWY_EXPORT(RowStride);
@@ -527,6 +532,8 @@ RowForm RowsFor(Precision precision, int64_t m, Variant variant) {
 }
 
 int TileRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsOfTile)(form); }
+
+bool StoresRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsAreStored)(form); }
 
 int64_t ElementBytes(RowForm form) { return HWY_DYNAMIC_DISPATCH(BytesOfElement)(form); }
 

@@ -42,6 +42,11 @@ int64_t ElementBytes(RowForm form);
 // Bytes of a converted row of k elements.
 int64_t RowBytes(RowForm form, int64_t k);
 
+// Whether products of rows in kBF16 or kInt8 without a residual, and attention, can store their results as rows of this
+// form with RowBytes() from one to the next: of kStoredColumns columns or a multiple.
+bool StoresRows(RowForm form);
+inline constexpr int64_t kStoredColumns = 32;
+
 struct ConvertRowsArgs {
   RowForm form = RowForm::kBF16;  // not kF32
   int64_t m = 0;
@@ -70,6 +75,7 @@ struct GemmDotArgs {
   const void* packed_b = nullptr;  // from PackWeight
   float* c = nullptr;              // [m, n], rows ldc apart
   int64_t ldc = 0;
+  bool stores_bf16 = false;         // c is rows of kBF16, ldc pairs apart, where StoresRows(): then residual is null
   const float* bias = nullptr;      // [n], or null
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself
   int64_t ldr = 0;

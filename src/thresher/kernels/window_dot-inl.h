@@ -355,7 +355,8 @@ class WindowDotProduct {
       FetchResult(to);
       unit.Run(tile, two);
       if (in_place) return;
-      FinishArgs rest = ending.Rest(to, strip_ + first.skip * width, bias, scales);
+      FinishArgs& rest = unit.Finish(ending.finish());
+      ending.Rest(to, strip_ + first.skip * width, bias, scales, rest);
       if (kInt8 || scaled) {
         turn_ ^= 1;
         std::fill_n(row_scale_[turn_], first.count, args_.scale[first.picture]);
@@ -369,7 +370,6 @@ class WindowDotProduct {
         rest.row_zero = row_zero_[turn_];
         rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
       }
-      unit.Finish(ending.finish(), rest);
     });
   }
 

@@ -4,6 +4,7 @@
 #include "thresher/base/precision.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/ops/common.h"
+#include "thresher/ops/linear.h"
 
 namespace thresher {
 namespace {
@@ -84,6 +85,33 @@ size_t SdpaScratch(const StepContext& c) {
   return kernels::SdpaScratchBytes(sizes);
 }
 
+// One product that makes q, k and v side by side stores them as bf16, which is what they are multiplied as.
+Absorbed TakeBf16(Step& sdpa, Step& writer) {
+  const auto& p = *reinterpret_cast<const SdpaParams*>(sdpa.params.data());
+  if (p.precision != Precision::kBf16) return Absorbed::kNothing;
+  const View& first = sdpa.operands[0].view;
+  const int64_t columns = first.strides[2];
+  const int64_t from = writer.operands[static_cast<size_t>(writer.num_inputs)].buffer;
+  for (size_t i = 0; i < 3; ++i) {
+    const TensorRef& ref = sdpa.operands[i];
+    const View& v = ref.view;
+    const bool even = ref.offset % 2 == 0 && v.strides[1] % 2 == 0 && v.shape[3] % 2 == 0;
+    const bool rows = v.strides[3] == 1 && v.strides[2] == columns && v.strides[0] == v.shape[2] * columns;
+    if (ref.buffer != from || ref.offset + v.strides[1] * (v.shape[1] - 1) + v.shape[3] > columns || !even || !rows) {
+      return Absorbed::kNothing;
+    }
+  }
+  if (!ops::StoresBf16(writer, columns)) return Absorbed::kNothing;
+  const int64_t stride = ops::StoreBf16(writer);
+  for (size_t i = 0; i < 3; ++i) {
+    View& v = sdpa.operands[i].view;
+    v.dtype = DType::kBF16;
+    v.strides[2] = stride;
+    v.strides[0] = v.shape[2] * stride;
+  }
+  return Absorbed::kSome;
+}
+
 Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
   const Dims shape = graph.value(node.outputs[0]).shape;  // [B, H, S, Dv]
   // Stored as [B, S, H, Dv], so that merging the heads afterwards is a window and not a copy.
@@ -123,7 +151,7 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
 }  // namespace
 
 std::span<const CpuKernel> AttentionKernels() {
-  static const CpuKernel kernels[] = {{KernelId::kSdpa, SdpaStep, SdpaScratch}};
+  static const CpuKernel kernels[] = {{KernelId::kSdpa, SdpaStep, SdpaScratch, TakeBf16}};
   return kernels;
 }
 

@@ -150,6 +150,10 @@ Status DotStep(const StepContext& c) {
   args.rows = converted.rows;
   args.scale = converted.scale;
   args.zero = converted.zero;
+  if (c.out().dtype == DType::kBF16) {
+    args.stores_bf16 = true;
+    args.ldc = c.out().strides[0] / 2;
+  }
   kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -160,6 +164,49 @@ size_t DotScratch(const StepContext& c) {
   args.form = p.form;
   args.precision = p.precision;
   return kernels::GemmDotScratchBytes(args);
+}
+
+template <class Params>
+const Params& ParamsOf(const Step& step) {
+  return *reinterpret_cast<const Params*>(step.params.data());
+}
+
+// Elements of 16 bits from one stored row of `columns` to the next.
+int64_t StoredStride(int64_t columns) {
+  return kernels::RowBytes(kernels::RowForm::kBF16, columns) / static_cast<int64_t>(sizeof(uint16_t));
+}
+
+// The writer of x stores it as the rows that `convert` would make of it.
+Absorbed StoreRows(Step& convert, Step& writer) {
+  const auto& p = ParamsOf<GemmParams>(convert);
+  const TensorRef& x = convert.operands[0];
+  TensorRef& out = writer.operands[static_cast<size_t>(writer.num_inputs)];
+  if (p.form != kernels::RowForm::kBF16 || p.lda != p.k || out.buffer != x.buffer || out.offset != x.offset ||
+      out.view.size() != p.m * p.k) {
+    return Absorbed::kNothing;
+  }
+  if (ops::StoresBf16(writer, p.k)) {
+    out = convert.operands[1];
+    ops::StoreBf16(writer);
+    return Absorbed::kAll;
+  }
+  if (writer.kernel != KernelId::kSdpa || !kernels::StoresRows(p.form) || p.k % kernels::kStoredColumns != 0) {
+    return Absorbed::kNothing;
+  }
+  // [B, H, S, D], stored as [B, S, H, D].
+  View rows = out.view;
+  const int64_t heads = rows.shape[1], queries = rows.shape[2], depth = rows.shape[3];
+  const bool merged =
+      heads * depth == p.k && rows.strides[1] == depth && rows.strides[2] == p.k && rows.strides[0] == queries * p.k;
+  if (ParamsOf<kernels::SdpaParams>(writer).precision != Precision::kBf16 || !merged || depth % 2 != 0) {
+    return Absorbed::kNothing;
+  }
+  rows.dtype = DType::kBF16;
+  rows.strides[2] = StoredStride(p.k);
+  rows.strides[0] = queries * rows.strides[2];
+  out = convert.operands[1];
+  out.view = rows;
+  return Absorbed::kAll;
 }
 
 // x in the form p.form, converted once for all products that want it.
@@ -381,6 +428,21 @@ Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& g
   return ParsePrecision(GetAttr<std::string>(attrs, "precision", std::string(Name(stored)))).value();
 }
 
+bool StoresBf16(const Step& step, int64_t columns) {
+  if (step.kernel != KernelId::kDotProduct || !kernels::StoresRows(kernels::RowForm::kBF16)) return false;
+  const auto& p = ParamsOf<GemmParams>(step);
+  return (p.form == kernels::RowForm::kBF16 || p.form == kernels::RowForm::kInt8) && p.n == columns &&
+         p.n % kernels::kStoredColumns == 0 && step.operands[3].buffer < 0 && step.operands[4].offset == 0;
+}
+
+int64_t StoreBf16(Step& step) {
+  const auto& p = ParamsOf<GemmParams>(step);
+  View rows = MakeView(nullptr, DType::kBF16, {p.m, p.n});
+  rows.strides[0] = StoredStride(p.n);
+  step.operands[4].view = rows;
+  return rows.strides[0];
+}
+
 TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int64_t lda, Lowering& lowering) {
   GemmParams p{};
   p.m = m;
@@ -453,7 +515,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
 
 std::span<const CpuKernel> LinearKernels() {
   static const CpuKernel kernels[] = {{KernelId::kPack, PackStep},
-                                      {KernelId::kConvertRows, ConvertStep},
+                                      {KernelId::kConvertRows, ConvertStep, nullptr, StoreRows},
                                       {KernelId::kPackedProduct, PackedStep, PackedScratch},
                                       {KernelId::kDotProduct, DotStep, DotScratch},
                                       {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};

@@ -69,6 +69,11 @@ std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Target&
 // What weights are stored in and multiplied as: what the attribute says, else what they are stored in.
 Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph);
 
+// Whether the step is a product of `columns` columns that can store its result as rows of bf16 (kernels::StoresRows).
+bool StoresBf16(const Step& step, int64_t columns);
+// Such a product from now on does; returns how many elements lie from one row to the next.
+int64_t StoreBf16(Step& step);
+
 // x, whose rows lie lda apart, as products with weights in blocks take it; converted once for all that do.
 TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int64_t lda, Lowering& lowering);
 

@@ -11,6 +11,9 @@
 
 namespace thresher {
 
+struct Step;
+enum class Absorbed : uint8_t;
+
 // What a step's function sees. Operands are the inputs (absent optional ones have data == nullptr), then the outputs.
 struct StepContext {
   const View* operands = nullptr;
@@ -34,10 +37,14 @@ using StepFn = Status (*)(const StepContext&);
 // Bytes of scratch memory that a part of a step wants; the operands of the context have no data yet.
 using ScratchFn = size_t (*)(const StepContext&);
 
+// As Target::Absorb.
+using AbsorbFn = Absorbed (*)(Step& reader, Step& writer);
+
 struct CpuKernel {
   KernelId id = KernelId::kCopy;
   StepFn run = nullptr;         // null: the CPU has another kernel for this
   ScratchFn scratch = nullptr;  // null: none
+  AbsorbFn absorb = nullptr;    // null: no other step can do any of its work
 };
 
 // All of them, by their numbers.

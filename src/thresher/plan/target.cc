@@ -27,6 +27,10 @@ class Cpu : public Target {
     context.params = params;
     return kernel.scratch(context);
   }
+  Absorbed Absorb(Step& reader, Step& writer) const override {
+    const AbsorbFn absorb = CpuKernelOf(reader.kernel).absorb;
+    return absorb == nullptr ? Absorbed::kNothing : absorb(reader, writer);
+  }
 };
 
 }  // namespace

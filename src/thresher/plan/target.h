@@ -16,6 +16,9 @@ namespace thresher {
 
 struct Step;
 
+// How much of a step's work another one takes over; of kAll nothing is left to do.
+enum class Absorbed : uint8_t { kNothing, kSome, kAll };
+
 class Target {
  public:
   virtual ~Target() = default;
@@ -36,6 +39,9 @@ class Target {
   // Bytes of scratch memory that each part of a step wants with these operands, which have no data yet, and params.
   // Unsupported, with the kernel's name, where there is none for them.
   virtual Result<size_t> ScratchBytes(const Step& step, const View* operands, const void* params) const = 0;
+  // What `writer`, which writes the first operand of `reader` and is the only other step to use it, can do of what
+  // `reader` does with it: changes both so.
+  virtual Absorbed Absorb(Step& /*reader*/, Step& /*writer*/) const { return Absorbed::kNothing; }
 };
 
 std::shared_ptr<const Target> CpuTarget();

@@ -10,6 +10,7 @@
 #include "hwy/base.h"
 #include "kernels/float_testing.h"
 #include "thresher/base/half.h"
+#include "thresher/kernels/gemm_dot.h"
 
 namespace thresher::kernels {
 namespace {
@@ -89,6 +90,63 @@ void Check(Case c, const View& mask = {}) {
   ForEachIsaAndPlainTiles([&] {
     if (isa::HasF16Tiles()) run(halved, expected, 6e-4f);
   });
+}
+
+// [B, H, S, D] of halves in rows of `columns` for each of B and S, of which the heads begin at `column`.
+View Stored(std::vector<BF16>& rows, int64_t b, int64_t h, int64_t s, int64_t d, int64_t columns, int64_t column) {
+  View view = MakeView(rows.data() + column, DType::kBF16, {b, h, s, d});
+  view.strides[0] = s * columns;
+  view.strides[1] = d;
+  view.strides[2] = columns;
+  return view;
+}
+
+// Operands and results that are stored as bf16 give the bits that the same numbers in fp32 do.
+TEST(SdpaTest, StoredBf16IsWhatFloatsBecome) {
+  struct Sizes {
+    int64_t batch, heads, kv_heads, queries, depth, out_depth;
+  };
+  for (const auto& [batch, heads, kv_heads, queries, depth, out_depth] :
+       {Sizes{2, 3, 3, 37, 32, 32}, Sizes{1, 4, 2, 70, 64, 64}, Sizes{1, 2, 2, 1, 6, 10},
+        Sizes{2, 2, 1, 130, 80, 34}}) {
+    SCOPED_TRACE("depth " + std::to_string(depth) + " queries " + std::to_string(queries));
+    const int64_t k_at = heads * depth, v_at = k_at + kv_heads * depth, columns = v_at + kv_heads * out_depth + 2;
+    const std::vector<float> floats = RandomFloats(static_cast<size_t>(batch * queries * columns), 5, -2.0f, 2.0f);
+    std::vector<BF16> halves(floats.size());
+    std::vector<float> wide(floats.size());
+    for (size_t i = 0; i < floats.size(); ++i) {
+      halves[i] = ToBF16(floats[i]);
+      wide[i] = ToFloat(halves[i]);
+    }
+    SdpaArgs stored;
+    stored.q = Stored(halves, batch, heads, queries, depth, columns, 0);
+    stored.k = Stored(halves, batch, kv_heads, queries, depth, columns, k_at);
+    stored.v = Stored(halves, batch, kv_heads, queries, out_depth, columns, v_at);
+    stored.scale = 0.2f;
+    stored.precision = Precision::kBf16;
+    SdpaArgs plain = stored;
+    for (View* view : {&plain.q, &plain.k, &plain.v}) {
+      view->data = wide.data() + (view->as<BF16>() - halves.data());
+      view->dtype = DType::kF32;
+    }
+    const int64_t out_columns = heads * out_depth + 4;
+    const auto run = [](const SdpaArgs& args) {
+      AlignedFloats scratch(SdpaScratchBytes(args) / sizeof(float));
+      Sdpa(args, scratch.data());
+    };
+    ForEachIsaAndPlainTiles([&] {
+      if (!StoresRows(RowForm::kBF16)) return;
+      std::vector<BF16> found(static_cast<size_t>(batch * queries * out_columns), ToBF16(7.0f));
+      stored.out = Stored(found, batch, heads, queries, out_depth, out_columns, 0);
+      run(stored);
+      std::vector<float> wanted(found.size(), 7.0f);
+      plain.out = stored.out;
+      plain.out.data = wanted.data();
+      plain.out.dtype = DType::kF32;
+      run(plain);
+      for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(ToFloat(found[i]), ToFloat(ToBF16(wanted[i]))) << i;
+    });
+  }
 }
 
 View Broadcast(void* data, DType dtype, int64_t b, int64_t h, int64_t sq, int64_t skv, std::vector<int64_t> strides) {

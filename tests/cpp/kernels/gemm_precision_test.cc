@@ -164,6 +164,47 @@ void Check(const Case& c) {
   });
 }
 
+// Rows that a product stores for the next one have the bits that converting its results would give.
+TEST(GemmPrecisionTest, StoredRowsAreThoseOfConvertedResults) {
+  constexpr int64_t kDepth = 75;
+  constexpr int kParts = 3;
+  const auto check = [](Precision precision, RowForm form, int64_t m, int64_t n, Activation activation) {
+    SCOPED_TRACE(ToString({.m = m, .n = n, .k = kDepth, .activation = activation}));
+    const std::vector<float> a = RandomFloats(static_cast<size_t>(m * kDepth), 1, -2.0f, 2.0f);
+    const std::vector<float> b = RandomFloats(static_cast<size_t>(n * kDepth), 2);
+    const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 3);
+    AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, kDepth, n)) / sizeof(float) + 16);
+    PackWeight(precision, DenseWeight(b.data(), kDepth, n, true), packed.data());
+    const Rows rows(form, m, kDepth, a.data(), kDepth);
+    std::vector<float> results(static_cast<size_t>(m * n));
+    GemmDotArgs product = rows.Times(packed.data(), n, results.data(), n);
+    product.bias = bias.data();
+    product.activation = activation;
+    Multiply(product, kParts);
+    const Rows wanted(RowForm::kBF16, m, n, results.data(), n);
+    const int64_t stride = RowBytes(RowForm::kBF16, n);
+    AlignedFloats stored(static_cast<size_t>(m * stride) / sizeof(float));
+    product.c = stored.data(), product.ldc = stride / static_cast<int64_t>(sizeof(float));
+    product.stores_bf16 = true;
+    Multiply(product, kParts);
+    for (int64_t i = 0; i < m; ++i) {
+      EXPECT_EQ(std::memcmp(reinterpret_cast<const uint8_t*>(stored.data()) + i * stride,
+                            wanted.bytes.data() + i * stride, static_cast<size_t>(n) * sizeof(uint16_t)),
+                0)
+          << "row " << i;
+    }
+  };
+  ForEachIsaAndPlainTiles([&] {
+    if (!StoresRows(RowForm::kBF16)) return;
+    for (const Activation activation : {Activation::kNone, Activation::kGelu, Activation::kSigmoid}) {
+      for (const int64_t m : {1, 16, 31, 70}) {
+        check(Precision::kBf16, RowForm::kBF16, m, 96, activation);
+        check(Precision::kInt8, RowForm::kInt8, m, 32, activation);
+      }
+    }
+  });
+}
+
 TEST(GemmPrecisionTest, EveryRowRemainder) {
   for (int64_t m = 1; m <= 31; ++m) Check({.m = m, .n = 37, .k = 19});
 }

@@ -189,6 +189,66 @@ TEST(Session, ProductsRunOnTiles) {
   ASSERT_TRUE(isa::Select().ok());
 }
 
+// What only products and attention read is stored as they take it, and results keep their bits.
+TEST(Session, ProductsStoreWhatTheNextOneTakes) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kBatch = 2, kTokens = 19, kHeads = 2, kDepth = 32, kWide = kHeads * kDepth;
+  const Attrs bf16 = {{"precision", std::string("bf16")}};
+  const auto run = [&](bool kept, std::vector<std::string>* names) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {kBatch, kTokens, kWide});
+    const auto weight = [&](int64_t n, int64_t k, uint32_t seed) {
+      return AddF32(g, "w" + std::to_string(seed), {n, k}, RandomFloats(static_cast<size_t>(n * k), seed, 0.1f));
+    };
+    const ValueId qkv = Must(g.Add1("linear", {x, weight(3 * kWide, kWide, 2)}, bf16));
+    std::vector<ValueId> parts;
+    for (int64_t i = 0; i < 3; ++i) {
+      const ValueId part = Must(g.Add1(
+          "slice", {qkv}, {{"dim", int64_t{2}}, {"start", i * kWide}, {"end", (i + 1) * kWide}, {"step", int64_t{1}}}));
+      const ValueId heads =
+          Must(g.Add1("reshape", {part}, {{"shape", std::vector<int64_t>{kBatch, kTokens, kHeads, kDepth}}}));
+      parts.push_back(Must(g.Add1("permute", {heads}, {{"dims", std::vector<int64_t>{0, 2, 1, 3}}})));
+    }
+    const ValueId heads = Must(g.Add1("sdpa", parts, {{"scale", 0.25}, {"precision", std::string("bf16")}}));
+    const ValueId inner = Must(g.Add1("permute", {heads}, {{"dims", std::vector<int64_t>{0, 2, 1, 3}}}));
+    const ValueId merged = Must(g.Add1("reshape", {inner}, {{"shape", std::vector<int64_t>{kBatch, kTokens, kWide}}}));
+    Attrs gelu = bf16;
+    gelu["activation"] = std::string("gelu");
+    const ValueId up = Must(g.Add1("linear", {merged, weight(2 * kWide, kWide, 3)}, gelu));
+    const ValueId down = Must(g.Add1("linear", {up, weight(kWide, 2 * kWide, 4)}, bf16));
+    std::vector<ValueId> results = {down};
+    // What others read as well is stored as floats.
+    for (const ValueId id : {qkv, merged, up}) {
+      if (kept) results.push_back(Must(g.Add1("neg", {id})));
+    }
+    g.SetOutputs(results);
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    for (const Step& step : session.plan().steps) names->push_back(step.name);
+    std::vector<float> in = RandomFloats(kBatch * kTokens * kWide, 1), out(in.size());
+    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {kBatch, kTokens, kWide})};
+    std::vector<View> outputs = {MakeView(out.data(), DType::kF32, {kBatch, kTokens, kWide})};
+    std::vector<float> others[3];
+    for (size_t i = 0; kept && i < 3; ++i) {
+      const int64_t columns = i == 0 ? 3 * kWide : i == 1 ? kWide : 2 * kWide;
+      others[i].resize(static_cast<size_t>(kBatch * kTokens * columns));
+      outputs.push_back(MakeView(others[i].data(), DType::kF32, {kBatch, kTokens, columns}));
+    }
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  };
+  std::vector<std::string> kept, stored;
+  EXPECT_EQ(run(true, &kept), run(false, &stored));
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), "to_bf16"), 3);
+  EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 1);  // the graph's input
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
 TEST(Session, ConvolutionsAndAttentionRunOnTiles) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
   setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
