@@ -193,7 +193,7 @@ HWY_NOINLINE void Finish(const FinishArgs& args) {
     for (size_t i = 0; i < to.rows; ++i) {
       auto v = Scaled(args, sums + i * width, i, bias, scale, column_sum);
       const auto added = residual == nullptr ? hn::Zero(d) : hn::LoadN(d, residual + i * to.ldr, count);
-      if (args.residual_first) v = hn::Add(v, added);
+      if (residual != nullptr && args.residual_first) v = hn::Add(v, added);
       v = Activate<kActivation>(d, v);
       if (residual != nullptr && !args.residual_first) v = hn::Add(v, added);
       hn::StoreN(v, d, c + i * to.ldc, count);

@@ -92,6 +92,7 @@ Absorbed TakeBf16(Step& sdpa, Step& writer) {
   const View& first = sdpa.operands[0].view;
   const int64_t columns = first.strides[2];
   const int64_t from = writer.operands[static_cast<size_t>(writer.num_inputs)].buffer;
+  if (sdpa.operands[3].buffer == from) return Absorbed::kNothing;  // a mask stays what it is
   for (size_t i = 0; i < 3; ++i) {
     const TensorRef& ref = sdpa.operands[i];
     const View& v = ref.view;
