@@ -284,8 +284,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           const size_t column = panel * width;
           const size_t columns = std::min(width, n - column);
           const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-          TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
-          if (args.stores_bf16) to.c -= column / 2;
+          const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
           const bool direct = !kInt8 && !scaled && columns == width && !args.stores_bf16 &&
                               args.activation == Activation::kNone && args.residual == nullptr;
           DotTileArgs tile{};

@@ -17,6 +17,9 @@ namespace thresher::kernels {
 // Channels of a group must be a multiple of this, so that steps along k never reach from one tap into another.
 inline constexpr int64_t kImageChannels = 8;
 inline constexpr int64_t kMostImageTaps = 1024;
+// Fewer channels are filled up to so many in kBF16, and lines of taps to a multiple of so many.
+inline constexpr int64_t kPaddedChannels = 4;
+inline constexpr int64_t kPaddedTaps = 8;
 
 // Whether products may read windows so.
 inline bool SuitsImage(const Windows& windows) {
@@ -57,7 +60,9 @@ struct ConvertWindowsArgs {
   Windows windows;                // of x
   int64_t batch = 0;
   int64_t channels = 0;      // of all groups; they lie side by side in x
+  int64_t x_channels = 0;    // fewer, of x as floats, zeros behind them in the image (kBF16 alone); 0: all
   const float* x = nullptr;  // positions as the windows say
+  bool x_bf16 = false;       // x is bf16 in truth, of which kBF16 takes the bits; strides count its elements
   float* ranges = nullptr;   // if HasRowScales(form): 2 * RangesOf()
   void* image = nullptr;     // batch * ImageLayout::picture, 16-byte aligned
   float* scale = nullptr;    // [batch], if HasRowScales(form); of kInt8 NaN for a picture with a NaN or an infinity

@@ -9,6 +9,7 @@
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/convolution_params.h"
 #include "thresher/kernels/depthwise.h"
+#include "thresher/kernels/depthwise_rows.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/planes.h"
@@ -259,6 +260,8 @@ kernels::ConvertWindowsArgs ImageArgs(const StepContext& c) {
   args.batch = BatchOf(p);
   args.channels = p.shape.channels * p.shape.groups;
   args.x = c.in(0).as<const float>();
+  args.x_bf16 = c.in(0).dtype == DType::kBF16;
+  args.x_channels = p.shape.x_channels;
   return args;
 }
 
@@ -289,6 +292,7 @@ kernels::GemmDotArgs DotGroupArgs(const StepContext& c, const Windows& windows) 
   args.form = p.shape.form;
   args.windows = &windows;
   args.channels = p.shape.channels * p.shape.groups;
+  ops::SetRows(c, args);
   return args;
 }
 
@@ -306,6 +310,41 @@ Status DotConvolutionStep(const StepContext& c) {
     group.rows = static_cast<const std::byte*>(group.rows) + channels;
   });
   return Status::Ok();
+}
+
+// TakeRowsFn for x alone, where it lies without gaps.
+Taken TakesX(Step& step, ConvolutionParams& p, StoredRows& rows) {
+  const int64_t channels = p.shape.channels * p.shape.groups;
+  if (rows.place != nullptr) {
+    step.operands[kX] = *rows.place;
+    for (int64_t* const stride : {&p.x_batch, &p.x_d, &p.x_h, &p.x_w}) *stride = *stride / channels * rows.stride;
+    return Taken::kRead;
+  }
+  const int64_t line = p.in_w * channels, plane = p.in_h * line;
+  const bool dense = p.x_channel == 1 && (p.in_w == 1 || p.x_w == channels) && (p.in_h == 1 || p.x_h == line) &&
+                     (p.in_d == 1 || p.x_d == plane) && (BatchOf(p) == 1 || p.x_batch == p.in_d * plane) &&
+                     step.operands[kX].offset == 0;
+  const bool same = BatchOf(p) * p.in_d * p.in_h * p.in_w == rows.rows && channels == rows.columns;
+  return dense && same ? Taken::kRead : Taken::kNot;
+}
+
+Taken ImageTakesRows(Step& image, int, StoredRows& rows) {
+  auto& p = ops::ParamsOf<ConvolutionParams>(image);
+  const bool whole = p.shape.form == kernels::RowForm::kBF16 && p.shape.x_channels == 0;
+  return whole ? TakesX(image, p, rows) : Taken::kNot;
+}
+
+bool DotConvolutionStoresRows(Step& product, StoredRows& rows) {
+  const auto& p = ops::ParamsOf<ConvolutionParams>(product);
+  return p.shape.form == kernels::RowForm::kBF16 && p.shape.groups == 1 &&
+         ops::StoresResultAsRows(product, p.m, p.n, rows);
+}
+
+Taken DotConvolutionTakesRows(Step& product, int buffer, StoredRows& rows) {
+  auto& p = ops::ParamsOf<ConvolutionParams>(product);
+  const bool same = p.shape.form == kernels::RowForm::kBF16 && p.shape.groups == 1 && p.m == rows.rows &&
+                    p.n == rows.columns;
+  return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 
 size_t DotConvolutionScratch(const StepContext& c) {
@@ -332,10 +371,28 @@ Status DepthwiseStep(const StepContext& c) {
   args.ldc = args.outputs;
   if (p.shape.planes) {
     kernels::Planes({args, p.x_channel}, c.scratch, c.part, c.num_parts);
+  } else if (c.in(kX).dtype == DType::kBF16) {
+    const bool out_bf16 = c.out().dtype == DType::kBF16;
+    if (out_bf16) args.ldc = c.out().strides[0];
+    kernels::DepthwiseRows(args, out_bf16, c.part, c.num_parts);
   } else {
     kernels::Depthwise(args, c.part, c.num_parts);
   }
   return Status::Ok();
+}
+
+Taken DepthwiseTakesRows(Step& depthwise, int, StoredRows& rows) {
+  auto& p = ops::ParamsOf<ConvolutionParams>(depthwise);
+  const bool suits = !p.shape.planes && p.shape.channels == 1 && p.n == 1 && depthwise.operands[kResidual].buffer < 0 &&
+                     kernels::SuitsDepthwiseRows(WindowsOf(p), p.shape.activation);
+  return suits ? TakesX(depthwise, p, rows) : Taken::kNot;
+}
+
+// Where it takes such rows already.
+bool DepthwiseStoresRows(Step& depthwise, StoredRows& rows) {
+  const auto& p = ops::ParamsOf<ConvolutionParams>(depthwise);
+  return depthwise.operands[kX].view.dtype == DType::kBF16 &&
+         ops::StoresResultAsRows(depthwise, p.m, p.n * p.shape.groups, rows);
 }
 
 size_t DepthwiseScratch(const StepContext& c) {
@@ -486,6 +543,44 @@ kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
   return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
 }
 
+// Whether windows of few channels are multiplied as bf16 by a matrix unit, which wants lines of whole tiles.
+bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
+  const kernels::ConvolutionShape& s = p.shape;
+  const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
+  const int64_t lines = s.kernel[0] * s.kernel[1];
+  const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
+  return s.precision == Precision::kBf16 && s.channels <= kernels::kPaddedChannels && s.groups == 1 && !s.plain &&
+         !spread && few && s.dilation[2] == 1 && kernels::StoresRows(kernels::RowForm::kBF16) &&
+         lowering.target().RowsFor(s.precision, p.m, kernels::Variant::kAuto) == kernels::RowForm::kBF16;
+}
+
+// The weight with zeros for the channels that x lacks and for taps behind those of each line, packed.
+Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, ConvolutionParams& p, Lowering& lowering) {
+  constexpr int64_t kChannels = kernels::kPaddedChannels;
+  kernels::ConvolutionShape& s = p.shape;
+  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
+  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
+  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
+  const Weight& matrix = layout.matrix;
+  const int64_t taps = s.kernel[2], lines = matrix.taps / taps, channels = s.channels;
+  const int64_t padded = (taps + kernels::kPaddedTaps - 1) / kernels::kPaddedTaps * kernels::kPaddedTaps;
+  s.x_channels = channels;
+  s.channels = kChannels;
+  s.kernel[2] = padded;
+  p.k = lines * padded * kChannels;
+  std::vector<float> filled(static_cast<size_t>(p.n * p.k), 0.0f);
+  for (int64_t n = 0; n < p.n; ++n) {
+    for (int64_t tap = 0; tap < matrix.taps; ++tap) {
+      for (int64_t i = 0; i < channels; ++i) {
+        const int64_t from = layout.first + n * matrix.stride_n + tap * matrix.stride_tap + i * matrix.stride_k;
+        const int64_t to = n * p.k + (tap / taps * padded + tap % taps) * kChannels + i;
+        filled[static_cast<size_t>(to)] = numbers[static_cast<size_t>(from)];
+      }
+    }
+  }
+  return lowering.PackedNumbers(std::move(filled), p.k, p.n, s.precision);
+}
+
 // The residual in the type, as rows p.ldr apart.
 TensorRef ResidualRows(const Node& node, DType dtype, ConvolutionParams& p, Lowering& lowering) {
   const ValueId id = node.inputs[kResidual];
@@ -626,6 +721,15 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   s.precision = stored;
   if (constant) {
     s.precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
+  }
+  if (constant && SuitsPadding(p, lowering)) {
+    THRESHER_ASSIGN(const TensorRef padded, PadWeight(weight, layout, p, lowering));
+    s.form = kernels::RowForm::kBF16;
+    const int product = lowering.AddProduct(s.precision, p.m, p.n, p.k);
+    p.blocking = lowering.product(product).blocking;
+    const TensorRef image = AddImage(x, p, lowering);
+    lowering.AddStep(KernelId::kDotConvolution, {image, padded, bias, residual}, {out}, p).product = product;
+    return Status::Ok();
   }
   s.form = FormFor(p, lowering);
   Weight matrix = layout.matrix;
@@ -810,9 +914,11 @@ std::span<const CpuKernel> ConvolutionKernels() {
   static const CpuKernel kernels[] = {{KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
                                       {KernelId::kWinograd, WinogradStep, WinogradScratch},
                                       {KernelId::kRanges, RangesStep},
-                                      {KernelId::kImage, ImageStep},
-                                      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch},
-                                      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch},
+                                      {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
+                                      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch,
+                                       DotConvolutionTakesRows, DotConvolutionStoresRows},
+                                      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch, DepthwiseTakesRows,
+                                       DepthwiseStoresRows},
                                       {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
   return kernels;
 }
