@@ -147,11 +147,14 @@ TileFunction TileFor(int64_t sums, const Windows& w, bool whole) {
   return TileOf<7, 1>(sums, whole);
 }
 
-// Channels [begin, begin + count) of `numbers`, even ones first, then odd ones, zeros behind them.
-void Part(const float* numbers, size_t count, float* out) {
-  for (size_t i = 0; i < kChannels; ++i) {
-    out[i % 2 * kLanes + i / 2] = numbers != nullptr && i < count ? numbers[i] : 0.0f;
-  }
+// `count` channels of `numbers`, which may be null for zeros: even ones first, then odd ones, zeros behind them.
+HWY_INLINE void Part(const float* numbers, size_t count, float* out) {
+  const TileTag d;
+  const bool any = numbers != nullptr;
+  const V a = any ? hn::LoadN(d, numbers, std::min(count, kLanes)) : hn::Zero(d);
+  const V b = any && count > kLanes ? hn::LoadN(d, numbers + kLanes, count - kLanes) : hn::Zero(d);
+  hn::StoreU(hn::ConcatEven(d, b, a), d, out);
+  hn::StoreU(hn::ConcatOdd(d, b, a), d, out + kLanes);
 }
 
 void RowsRange(const DepthwiseArgs& args, bool out_bf16, Range lines) {

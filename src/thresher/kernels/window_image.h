@@ -60,13 +60,14 @@ struct ConvertWindowsArgs {
   Windows windows;                // of x
   int64_t batch = 0;
   int64_t channels = 0;      // of all groups; they lie side by side in x
-  int64_t x_channels = 0;    // fewer, of x as floats, zeros behind them in the image (kBF16 alone); 0: all
   const float* x = nullptr;  // positions as the windows say
-  bool x_bf16 = false;       // x is bf16 in truth, of which kBF16 takes the bits; strides count its elements
   float* ranges = nullptr;   // if HasRowScales(form): 2 * RangesOf()
   void* image = nullptr;     // batch * ImageLayout::picture, 16-byte aligned
   float* scale = nullptr;    // [batch], if HasRowScales(form); of kInt8 NaN for a picture with a NaN or an infinity
   int32_t* zero = nullptr;   // [batch], kInt8 only
+  // Of kBF16: x is bf16 in truth, strides count its elements; or x has that many channels alone, zeros stand for others.
+  bool x_bf16 = false;
+  int64_t x_channels = 0;
 };
 
 // Ranges of numbers that forms with scales want first: a line of x each.

@@ -62,7 +62,9 @@ void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
     TensorRef place;
     place.buffer = number;
     if (wholes == 1) place = plan.steps[whole].operands.back();
-    if (wholes == 0 && rows.rows * rows.stride * static_cast<int64_t>(sizeof(uint16_t)) > buffer.bytes) continue;
+    // Few channels take less as floats than as whole lines.
+    Buffer& to = plan.buffers[static_cast<size_t>(place.buffer)];
+    to.bytes = std::max(to.bytes, rows.rows * rows.stride * static_cast<int64_t>(sizeof(uint16_t)));
     place.view = MakeView(nullptr, DType::kBF16, {rows.rows, rows.columns});
     place.view.strides[0] = rows.stride;
     rows.place = &place;

@@ -249,6 +249,83 @@ TEST(Session, ProductsStoreWhatTheNextOneTakes) {
   ASSERT_TRUE(isa::Select().ok());
 }
 
+TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kBatch = 2, kSize = 15, kHalf = 8, kFew = 40, kMany = 64;
+  const Attrs bf16 = {{"precision", std::string("bf16")}};
+  const auto with = [](Attrs attrs, const Attrs& more) {
+    attrs.insert(more.begin(), more.end());
+    return attrs;
+  };
+  // `kept`: of the results in between, those that another operator reads as well.
+  const auto run = [&](const std::vector<bool>& kept, std::vector<std::string>* names) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {kBatch, kSize, kSize, 3});
+    const auto weight = [&](const Dims& shape, uint32_t seed) {
+      return AddF32(g, "w" + std::to_string(seed), shape,
+                    RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.2f));
+    };
+    const Attrs around = {{"padding", std::vector<int64_t>{1, 1}}};
+    const Attrs first = {{"stride", std::vector<int64_t>{2, 2}}, {"activation", std::string("relu6")}};
+    const ValueId stem = Must(g.Add1("convolution", {x, weight({kFew, 3, 3, 3}, 2)}, with(with(bf16, around), first)));
+    const ValueId own =
+        Must(g.Add1("convolution", {stem, weight({kFew, 1, 3, 3}, 3)}, with(around, {{"groups", kFew}})));
+    const ValueId wide = Must(g.Add1("linear", {own, weight({kMany, kFew}, 4)}, bf16));
+    const ValueId inner =
+        Must(g.Add1("convolution", {wide, weight({kFew, kMany, 3, 3}, 5)},
+                    with(with(bf16, around), {{"activation", std::string("relu")}})));
+    const ValueId sum = Must(g.Add1("linear", {inner, weight({kMany, kFew}, 6), kNoValue, wide}, bf16));
+    const ValueId last = Must(g.Add1("linear", {sum, weight({kFew, kMany}, 7), kNoValue, stem},
+                                     with(bf16, {{"activation", std::string("relu")}, {"residual_first", true}})));
+    const std::vector<ValueId> between = {stem, own, wide, inner, sum};
+    std::vector<ValueId> results = {last};
+    for (size_t i = 0; i < between.size(); ++i) {
+      if (kept[i]) results.push_back(Must(g.Add1("neg", {between[i]})));
+    }
+    g.SetOutputs(results);
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    for (const Step& step : session.plan().steps) names->push_back(step.name);
+    std::vector<float> in = RandomFloats(kBatch * kSize * kSize * 3, 1);
+    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {kBatch, kSize, kSize, 3})};
+    std::vector<std::vector<float>> out;
+    std::vector<View> outputs;
+    for (const ValueId id : results) {
+      const Dims& shape = g.value(id).shape;
+      out.emplace_back(static_cast<size_t>(NumElements(shape)));
+      outputs.push_back(MakeView(out.back().data(), DType::kF32, shape));
+    }
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(out[0].size(), static_cast<size_t>(kBatch * kHalf * kHalf * kFew));
+    return out[0];
+  };
+  std::vector<std::string> floats, stored;
+  const std::vector<float> expected = run({true, true, true, true, true}, &floats);
+  float most = 0.0f;
+  for (const float number : expected) most = std::max(most, std::abs(number));
+  ASSERT_GT(most, 1.0f);
+  const auto close = [&](const std::vector<float>& actual) {
+    for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 0.01f * most) << i;
+  };
+  close(run({false, false, false, false, false}, &stored));
+  EXPECT_EQ(std::count(floats.begin(), floats.end(), "to_bf16"), 5);
+  // The graph's input, and what a window of more than a position covers.
+  EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 2);
+  // What others read as floats stays floats, whatever else is stored.
+  for (size_t i = 0; i < 5; ++i) {
+    std::vector<bool> kept(5, false);
+    kept[i] = true;
+    std::vector<std::string> names;
+    close(run(kept, &names));
+  }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
 TEST(Session, ConvolutionsAndAttentionRunOnTiles) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
   setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
