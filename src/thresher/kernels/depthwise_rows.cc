@@ -34,8 +34,8 @@ namespace {
 using V = hn::Vec<TileTag>;
 
 constexpr size_t kLanes = hn::MaxLanes(TileTag());
-// Channels that are computed together: a vector of bf16. A bf16 number in the upper half of a lane is the float, but for
-// what lies below it, so that channels with even and those with odd numbers are two vectors of floats.
+// Channels that are computed together: a vector of bf16. A bf16 number in the upper half of a lane is the float, but
+// for what lies below it, so that channels with even and those with odd numbers are two vectors of floats.
 constexpr size_t kChannels = 2 * kLanes;
 constexpr int kMostSums = 8;
 constexpr int64_t kMostColumns = 7, kMostLines = 7;
@@ -52,9 +52,9 @@ struct TapLine {
 struct TileArgs {
   TapLine lines[kMostLines];
   size_t num_lines;
-  ptrdiff_t position;      // elements from one position of x to the next
-  ptrdiff_t begin, end;    // of the positions that the sums read, counted from the first tap, those that are there
-  const float* bias;       // even channels', odd ones'
+  ptrdiff_t position;    // elements from one position of x to the next
+  ptrdiff_t begin, end;  // of the positions that the sums read, counted from the first tap, those that are there
+  const float* bias;     // even channels', odd ones'
   Bounds bounds;
   uint16_t* out;           // bf16, or null
   ptrdiff_t out_position;  // elements

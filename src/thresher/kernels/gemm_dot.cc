@@ -58,7 +58,13 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
   const size_t stride = RowStride(RowForm::kBF16, k);
   for (size_t i = begin; i < end; ++i) {
     uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
-    RowToBf16(args.x + i * static_cast<size_t>(args.ldx), k, reinterpret_cast<hwy::bfloat16_t*>(row));
+    const size_t from = i * static_cast<size_t>(args.ldx);
+    if (args.x_bf16) {
+      std::memcpy(row, reinterpret_cast<const uint16_t*>(args.x) + from, k * sizeof(uint16_t));
+      if (k % Bf16Dot::kStep != 0) std::memset(row + k * sizeof(uint16_t), 0, sizeof(uint16_t));
+    } else {
+      RowToBf16(args.x + from, k, reinterpret_cast<hwy::bfloat16_t*>(row));
+    }
     const size_t used = RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t);
     std::memset(row + used, 0, stride - used);
   }

@@ -57,6 +57,7 @@ struct ConvertRowsArgs {
   void* rows = nullptr;     // m times RowBytes(form, k)
   float* scale = nullptr;   // [m], if HasRowScales(form); of kInt8 NaN for a row that holds a NaN or an infinity
   int32_t* zero = nullptr;  // [m], kInt8 only: what the stored numbers are relative to
+  bool x_bf16 = false;      // kBF16 only: x is bf16 in truth, ldx counts its elements
 };
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
 

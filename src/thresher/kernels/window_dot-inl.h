@@ -324,8 +324,8 @@ class WindowDotProduct {
     const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
     const uint8_t* const scales = kInt8 ? b + number_bytes_ : nullptr;
     constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
-    const bool direct = !kInt8 && columns == width && !args_.stores_bf16 &&
-                        args_.activation == Activation::kNone && args_.residual == nullptr;
+    const bool direct = !kInt8 && columns == width && !args_.stores_bf16 && args_.activation == Activation::kNone &&
+                        args_.residual == nullptr;
     const FinishFunction finish =
         args_.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args_.activation) : ending.finish();
     UnitTileArgs tile{};

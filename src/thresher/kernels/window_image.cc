@@ -189,11 +189,11 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
 }
 
 void ConvertImage(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
-  (args.x_channels != 0           ? &ConvertLines<PaddedElements>
-   : args.x_bf16                  ? &ConvertLines<StoredElements>
-   : args.form == RowForm::kBF16  ? &ConvertLines<Bf16Elements>
-   : args.form == RowForm::kF16 ? &ConvertLines<F16Elements>
-                                : &ConvertLines<CodedElements>)(args, begin, end);
+  (args.x_channels != 0          ? &ConvertLines<PaddedElements>
+   : args.x_bf16                 ? &ConvertLines<StoredElements>
+   : args.form == RowForm::kBF16 ? &ConvertLines<Bf16Elements>
+   : args.form == RowForm::kF16  ? &ConvertLines<F16Elements>
+                                 : &ConvertLines<CodedElements>)(args, begin, end);
 }
 
 float RestoreElement(const ConvertWindowsArgs& args, int64_t picture, int64_t index) {

@@ -171,8 +171,7 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
 }  // namespace
 
 std::span<const CpuKernel> AttentionKernels() {
-  static const CpuKernel kernels[] = {
-      {KernelId::kSdpa, SdpaStep, SdpaScratch, SdpaTakesRows, SdpaStoresRows}};
+  static const CpuKernel kernels[] = {{KernelId::kSdpa, SdpaStep, SdpaScratch, SdpaTakesRows, SdpaStoresRows}};
   return kernels;
 }
 

@@ -342,8 +342,8 @@ bool DotConvolutionStoresRows(Step& product, StoredRows& rows) {
 
 Taken DotConvolutionTakesRows(Step& product, int buffer, StoredRows& rows) {
   auto& p = ops::ParamsOf<ConvolutionParams>(product);
-  const bool same = p.shape.form == kernels::RowForm::kBF16 && p.shape.groups == 1 && p.m == rows.rows &&
-                    p.n == rows.columns;
+  const bool same =
+      p.shape.form == kernels::RowForm::kBF16 && p.shape.groups == 1 && p.m == rows.rows && p.n == rows.columns;
   return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 
@@ -383,7 +383,10 @@ Status DepthwiseStep(const StepContext& c) {
 
 Taken DepthwiseTakesRows(Step& depthwise, int, StoredRows& rows) {
   auto& p = ops::ParamsOf<ConvolutionParams>(depthwise);
-  const bool suits = !p.shape.planes && p.shape.channels == 1 && p.n == 1 && depthwise.operands[kResidual].buffer < 0 &&
+  // It reads whole vectors.
+  const bool filled = rows.stride != rows.columns || rows.columns % kernels::kStoredColumns == 0;
+  const bool suits = filled && !p.shape.planes && p.shape.channels == 1 && p.n == 1 &&
+                     depthwise.operands[kResidual].buffer < 0 &&
                      kernels::SuitsDepthwiseRows(WindowsOf(p), p.shape.activation);
   return suits ? TakesX(depthwise, p, rows) : Taken::kNot;
 }
@@ -911,15 +914,15 @@ Status LowerWeightGradient(const Graph&, const Node& node, Lowering& lowering) {
 }  // namespace
 
 std::span<const CpuKernel> ConvolutionKernels() {
-  static const CpuKernel kernels[] = {{KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
-                                      {KernelId::kWinograd, WinogradStep, WinogradScratch},
-                                      {KernelId::kRanges, RangesStep},
-                                      {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
-                                      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch,
-                                       DotConvolutionTakesRows, DotConvolutionStoresRows},
-                                      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch, DepthwiseTakesRows,
-                                       DepthwiseStoresRows},
-                                      {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
+  static const CpuKernel kernels[] = {
+      {KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
+      {KernelId::kWinograd, WinogradStep, WinogradScratch},
+      {KernelId::kRanges, RangesStep},
+      {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
+      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch, DotConvolutionTakesRows,
+       DotConvolutionStoresRows},
+      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch, DepthwiseTakesRows, DepthwiseStoresRows},
+      {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
   return kernels;
 }
 

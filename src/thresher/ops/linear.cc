@@ -133,6 +133,7 @@ Status ConvertStep(const StepContext& c) {
   args.m = p.m;
   args.k = p.k;
   args.x = c.in(0).as<const float>();
+  args.x_bf16 = c.in(0).dtype == DType::kBF16;
   args.ldx = p.lda;
   args.rows = converted.rows;
   args.scale = converted.scale;
@@ -163,12 +164,18 @@ size_t DotScratch(const StepContext& c) {
   return kernels::GemmDotScratchBytes(args);
 }
 
-// The rows that it makes are stored by who makes x.
+// The rows that it makes are stored by who makes x; or x lies in rows of another stride.
 Taken ConvertTakesRows(Step& convert, int, StoredRows& rows) {
-  const auto& p = ops::ParamsOf<GemmParams>(convert);
+  auto& p = ops::ParamsOf<GemmParams>(convert);
+  if (rows.place != nullptr) {
+    convert.operands[0] = *rows.place;
+    p.lda = rows.stride;
+    return Taken::kRead;
+  }
   const bool same = p.form == kernels::RowForm::kBF16 && p.lda == p.k && p.m == rows.rows && p.k == rows.columns &&
                     convert.operands[0].offset == 0;
   if (!same) return Taken::kNot;
+  if (rows.given) return Taken::kRead;
   rows.stride = ops::RowStride(p.k);
   return Taken::kWhole;
 }

@@ -179,7 +179,7 @@ class PlanBuilder {
     for (size_t s = 0; s < plan->steps.size(); ++s) {
       Step& step = plan->steps[s];
       // The copies into the graph's outputs come after the nodes' steps.
-      step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step);
+      step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step, *plan);
       step.parts = PartsOf(step, step.flops, step.bytes, num_threads);
     }
     if (options.recorded) AssignSites(*plan);

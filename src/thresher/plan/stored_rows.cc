@@ -62,13 +62,16 @@ void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
     TensorRef place;
     place.buffer = number;
     if (wholes == 1) place = plan.steps[whole].operands.back();
+    if (rows.given) place = writer.operands.front();
+    gone[s] = rows.given;
     // Few channels take less as floats than as whole lines.
     Buffer& to = plan.buffers[static_cast<size_t>(place.buffer)];
-    to.bytes = std::max(to.bytes, rows.rows * rows.stride * static_cast<int64_t>(sizeof(uint16_t)));
+    const int64_t bytes = rows.rows * rows.stride * static_cast<int64_t>(sizeof(uint16_t));
+    if (to.kind == Buffer::Kind::kArena) to.bytes = std::max(to.bytes, bytes);
     place.view = MakeView(nullptr, DType::kBF16, {rows.rows, rows.columns});
     place.view.strides[0] = rows.stride;
     rows.place = &place;
-    target.StoresRows(writer, rows);
+    if (!rows.given) target.StoresRows(writer, rows);
     for (const size_t r : use.readers) {
       gone[r] = wholes == 1 && r == whole;
       if (!gone[r]) target.TakesRows(plan.steps[r], number, rows);

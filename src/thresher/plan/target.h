@@ -21,7 +21,8 @@ struct TensorRef;
 struct StoredRows {
   int64_t rows = 0;
   int64_t columns = 0;
-  int64_t stride = 0;                // elements from one row to the next
+  int64_t stride = 0;  // elements from one row to the next; where it is `columns`, nothing lies behind them
+  bool given = false;  // they lie so already where the writer reads, whose work is then not needed
   const TensorRef* place = nullptr;  // where, as a view of two dimensions; null: nothing is decided yet
 };
 

@@ -1,4 +1,6 @@
 // Convolutions of each channel by itself over rows of bf16.
+#include "thresher/kernels/depthwise_rows.h"
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -9,7 +11,6 @@
 #include "kernels/float_testing.h"
 #include "kernels/product_testing.h"
 #include "kernels/window_testing.h"
-#include "thresher/kernels/depthwise_rows.h"
 #include "thresher/kernels/gemm_dot.h"
 
 namespace thresher::kernels {
@@ -58,8 +59,8 @@ void Check(const std::vector<Axis>& axes, int64_t channels, Activation activatio
 
     DepthwiseArgs own = args;
     own.x = rows.data();
-    for (int64_t* const distance : {&own.windows.x_batch, &own.windows.x_strides[0], &own.windows.x_strides[1],
-                                    &own.windows.x_strides[2]}) {
+    for (int64_t* const distance :
+         {&own.windows.x_batch, &own.windows.x_strides[0], &own.windows.x_strides[1], &own.windows.x_strides[2]}) {
       *distance = *distance / channels * stride;
     }
     own.out = actual.data();

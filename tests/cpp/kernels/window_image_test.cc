@@ -178,8 +178,7 @@ TEST(WindowImageTest, OtherFormsOfX) {
       number = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
     }
     const auto same = [](const ConvertWindowsArgs& args, const void* wanted) {
-      const auto bytes =
-          static_cast<size_t>(kBatch * ImageLayout(args.form, args.windows, args.channels).picture);
+      const auto bytes = static_cast<size_t>(kBatch * ImageLayout(args.form, args.windows, args.channels).picture);
       AlignedFloats data(bytes / sizeof(float) + 1);
       ConvertWindowsArgs own = args;
       own.image = data.data();
@@ -258,7 +257,9 @@ TEST(WindowImageTest, ResultsOfBf16) {
       args.stores_bf16 = true;
       Multiply(args, 2);
       for (int64_t i = 0; i < m; ++i) {
-        EXPECT_EQ(std::memcmp(stored.data() + i * pairs, wanted.data() + i * pairs, static_cast<size_t>((n + 31) / 32 * 64)), 0)
+        EXPECT_EQ(
+            std::memcmp(stored.data() + i * pairs, wanted.data() + i * pairs, static_cast<size_t>((n + 31) / 32 * 64)),
+            0)
             << "row " << i << " of " << n;
       }
     }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <new>
 #include <string>
@@ -272,9 +274,8 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     const ValueId own =
         Must(g.Add1("convolution", {stem, weight({kFew, 1, 3, 3}, 3)}, with(around, {{"groups", kFew}})));
     const ValueId wide = Must(g.Add1("linear", {own, weight({kMany, kFew}, 4)}, bf16));
-    const ValueId inner =
-        Must(g.Add1("convolution", {wide, weight({kFew, kMany, 3, 3}, 5)},
-                    with(with(bf16, around), {{"activation", std::string("relu")}})));
+    const ValueId inner = Must(g.Add1("convolution", {wide, weight({kFew, kMany, 3, 3}, 5)},
+                                      with(with(bf16, around), {{"activation", std::string("relu")}})));
     const ValueId sum = Must(g.Add1("linear", {inner, weight({kMany, kFew}, 6), kNoValue, wide}, bf16));
     const ValueId last = Must(g.Add1("linear", {sum, weight({kFew, kMany}, 7), kNoValue, stem},
                                      with(bf16, {{"activation", std::string("relu")}, {"residual_first", true}})));
@@ -322,6 +323,78 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     std::vector<std::string> names;
     close(run(kept, &names));
   }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+// Inputs in bf16 are multiplied as they lie, results are handed out in bf16 as they are stored.
+TEST(Session, ProductsTakeAndStoreTheCallersBf16) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kSize = 9, kFew = 10, kMany = 64;
+  const auto run = [&](bool kept, std::vector<std::string>* names) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kBF16, {1, kSize, kSize, kFew});
+    const ValueId y = g.AddInput("y", DType::kBF16, {1, kSize, kSize, kMany});
+    const auto weight = [&](const Dims& shape, uint32_t seed) {
+      return AddF32(g, "w" + std::to_string(seed), shape,
+                    RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.2f));
+    };
+    const auto cast = [&](ValueId id, const char* to) {
+      return Must(g.Add1("cast", {id}, {{"dtype", std::string(to)}}));
+    };
+    const Attrs bf16 = {{"precision", std::string("bf16")}};
+    const ValueId wide = cast(x, "f32"), own = cast(y, "f32");
+    const ValueId up = Must(g.Add1("linear", {wide, weight({kMany, kFew}, 2), kNoValue, own}, bf16));
+    const ValueId each = Must(g.Add1("convolution", {own, weight({kMany, 1, 3, 3}, 3)},
+                                     {{"groups", kMany}, {"padding", std::vector<int64_t>{1, 1}}}));
+    const ValueId sum = Must(g.Add1("linear", {each, weight({kMany, kMany}, 4), kNoValue, up}, bf16));
+    std::vector<ValueId> results = {cast(up, "bf16"), cast(each, "bf16"), cast(sum, "bf16")};
+    for (const ValueId id : {wide, own, up, each, sum}) {
+      if (kept) results.push_back(Must(g.Add1("neg", {id})));
+    }
+    g.SetOutputs(results);
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    for (const Step& step : session.plan().steps) names->push_back(step.name);
+    const auto halves = [](int64_t count, uint32_t seed) {
+      std::vector<uint16_t> bits;
+      for (const float number : RandomFloats(static_cast<size_t>(count), seed)) {
+        bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
+      }
+      return bits;
+    };
+    std::vector<uint16_t> few = halves(kSize * kSize * kFew, 5), many = halves(kSize * kSize * kMany, 6);
+    const std::vector<View> inputs = {MakeView(few.data(), DType::kBF16, {1, kSize, kSize, kFew}),
+                                      MakeView(many.data(), DType::kBF16, {1, kSize, kSize, kMany})};
+    std::vector<std::vector<float>> out;
+    std::vector<View> outputs;
+    for (const ValueId id : results) {
+      const Value& value = g.value(id);
+      out.emplace_back(static_cast<size_t>(NumElements(value.shape)));
+      outputs.push_back(MakeView(out.back().data(), value.dtype, value.shape));
+    }
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    std::vector<float> numbers;
+    for (size_t i = 0; i < 3; ++i) {
+      const auto* const bits = reinterpret_cast<const uint16_t*>(out[i].data());
+      for (size_t j = 0; j < out[i].size(); ++j) {
+        numbers.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits[j]) << 16));
+      }
+    }
+    return numbers;
+  };
+  std::vector<std::string> floats, stored;
+  const std::vector<float> expected = run(true, &floats), actual = run(false, &stored);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], 0.02f + 0.01f * std::abs(expected[i])) << i;
+  }
+  EXPECT_EQ(std::count(floats.begin(), floats.end(), "cast"), 5);
+  // Of what a product wants as its own rows as well.
+  EXPECT_EQ(std::count(stored.begin(), stored.end(), "cast"), 1);
   unsetenv("THRESHER_SMALL_PRODUCTS");
   ASSERT_TRUE(isa::Select().ok());
 }
