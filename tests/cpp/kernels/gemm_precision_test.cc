@@ -259,7 +259,7 @@ TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
       for (const bool bf16 : {false, true}) {
         for (const int64_t n : {32, 24, 17, 80}) check(37, n, Activation::kRelu, first, bf16);
         check(16, 64, Activation::kSigmoid, first, bf16);
-        check(5, 7, Activation::kSigmoid, first, bf16);
+        for (const int64_t n : {7, 24}) check(5, n, Activation::kSigmoid, first, bf16);
       }
     }
   });
