@@ -185,9 +185,14 @@ void ForGroups(const ConvolutionParams& p, Args args, const Multiply& multiply) 
   for (int64_t g = 0; g < p.shape.groups; ++g) {
     multiply(args);
     args.packed_b = static_cast<const std::byte*>(args.packed_b) + packed;
-    args.c += p.n;
+    int64_t columns = p.n, added = p.n;
+    if constexpr (requires { args.stores_bf16; }) {
+      if (args.stores_bf16) columns /= 2;
+      if (args.residual_bf16) added /= 2;
+    }
+    args.c += columns;
     if (args.bias != nullptr) args.bias += p.n;
-    if (args.residual != nullptr) args.residual += p.n;
+    if (args.residual != nullptr) args.residual += added;
   }
 }
 
@@ -334,16 +339,19 @@ Taken ImageTakesRows(Step& image, int, StoredRows& rows) {
   return whole ? TakesX(image, p, rows) : Taken::kNot;
 }
 
+// Whether rows of bf16 of the result are pieces that each group writes by itself.
+bool HasWholeRows(const ConvolutionParams& p) {
+  return p.shape.form == kernels::RowForm::kBF16 && (p.shape.groups == 1 || p.n % kernels::kStoredColumns == 0);
+}
+
 bool DotConvolutionStoresRows(Step& product, StoredRows& rows) {
   const auto& p = ops::ParamsOf<ConvolutionParams>(product);
-  return p.shape.form == kernels::RowForm::kBF16 && p.shape.groups == 1 &&
-         ops::StoresResultAsRows(product, p.m, p.n, rows);
+  return HasWholeRows(p) && ops::StoresResultAsRows(product, p.m, p.n * p.shape.groups, rows);
 }
 
 Taken DotConvolutionTakesRows(Step& product, int buffer, StoredRows& rows) {
   auto& p = ops::ParamsOf<ConvolutionParams>(product);
-  const bool same =
-      p.shape.form == kernels::RowForm::kBF16 && p.shape.groups == 1 && p.m == rows.rows && p.n == rows.columns;
+  const bool same = HasWholeRows(p) && p.m == rows.rows && p.n * p.shape.groups == rows.columns;
   return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 
@@ -443,6 +451,14 @@ WeightLayout LayoutOf(const View& w, int64_t tap_stride, const ConvolutionParams
   return layout;
 }
 
+// The numbers of a constant, in the order in which they lie.
+Result<std::vector<float>> NumbersOf(const Value& value) {
+  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
+  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
+  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
+  return numbers;
+}
+
 // The weight of a depthwise convolution as [taps, channels of a group, groups, outputs of a group].
 Result<TensorRef> DepthwiseWeight(const Node& node, const TensorRef& raw, const WeightLayout& layout,
                                   const ConvolutionParams& p, const Graph& graph, Lowering& lowering) {
@@ -458,9 +474,7 @@ Result<TensorRef> DepthwiseWeight(const Node& node, const TensorRef& raw, const 
     return lowering.Contiguous(turned);
   }
   const Value& value = graph.value(node.inputs[kWeight]);
-  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
-  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
-  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
   std::vector<float> turned;
   turned.reserve(numbers.size());
   for (int64_t tap = 0; tap < shape[0]; ++tap) {
@@ -546,24 +560,65 @@ kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
   return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
 }
 
+// Whether a product in this precision is one of bf16 on a matrix unit.
+bool IsOnBf16Tiles(Precision precision, int64_t m, const Lowering& lowering) {
+  return precision == Precision::kBf16 && kernels::StoresRows(kernels::RowForm::kBF16) &&
+         lowering.target().RowsFor(precision, m, kernels::Variant::kAuto) == kernels::RowForm::kBF16;
+}
+
+// How many small groups are one product there, in which each output has zeros for the channels of the others: a tile
+// takes no longer for them. 1: none.
+int64_t GroupsTogether(const ConvolutionParams& p, Precision precision, const Lowering& lowering) {
+  const kernels::ConvolutionShape& s = p.shape;
+  if (s.channels < 2 || s.channels != p.n || kernels::kStoredColumns % p.n != 0) return 1;
+  const int64_t together = kernels::kStoredColumns / p.n;
+  const bool whole = s.groups % together == 0 && p.k / s.channels <= kernels::kMostImageTaps;
+  return whole && IsOnBf16Tiles(precision, p.m, lowering) ? together : 1;
+}
+
+// The weight of so many groups together, packed.
+Result<TensorRef> JoinGroups(const Value& value, const WeightLayout& layout, int64_t together, ConvolutionParams& p,
+                             Lowering& lowering) {
+  kernels::ConvolutionShape& s = p.shape;
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
+  const Weight& matrix = layout.matrix;
+  const int64_t all = s.groups, channels = s.channels, outputs = p.n;
+  s.groups /= together;
+  s.channels *= together;
+  p.n *= together;
+  p.k *= together;
+  std::vector<float> joined(static_cast<size_t>(s.groups * p.n * p.k), 0.0f);
+  for (int64_t group = 0; group < all; ++group) {
+    const int64_t place = group % together * channels;
+    for (int64_t n = 0; n < outputs; ++n) {
+      const int64_t row = (group * outputs + n) * p.k + place;
+      const int64_t first = layout.first + group * layout.to_group + n * matrix.stride_n;
+      for (int64_t tap = 0; tap < matrix.taps; ++tap) {
+        for (int64_t i = 0; i < channels; ++i) {
+          const int64_t from = first + tap * matrix.stride_tap + i * matrix.stride_k;
+          joined[static_cast<size_t>(row + tap * s.channels + i)] = numbers[static_cast<size_t>(from)];
+        }
+      }
+    }
+  }
+  return lowering.PackedNumbers(std::move(joined), p.k, p.n, s.groups, s.precision);
+}
+
 // Whether windows of few channels are multiplied as bf16 by a matrix unit, which wants lines of whole tiles.
 bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
   const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
   const int64_t lines = s.kernel[0] * s.kernel[1];
   const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
-  return s.precision == Precision::kBf16 && s.channels <= kernels::kPaddedChannels && s.groups == 1 && !s.plain &&
-         !spread && few && s.dilation[2] == 1 && kernels::StoresRows(kernels::RowForm::kBF16) &&
-         lowering.target().RowsFor(s.precision, p.m, kernels::Variant::kAuto) == kernels::RowForm::kBF16;
+  return s.channels <= kernels::kPaddedChannels && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
+         IsOnBf16Tiles(s.precision, p.m, lowering);
 }
 
 // The weight with zeros for the channels that x lacks and for taps behind those of each line, packed.
 Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, ConvolutionParams& p, Lowering& lowering) {
   constexpr int64_t kChannels = kernels::kPaddedChannels;
   kernels::ConvolutionShape& s = p.shape;
-  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
-  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
-  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
   const Weight& matrix = layout.matrix;
   const int64_t taps = s.kernel[2], lines = matrix.taps / taps, channels = s.channels;
   const int64_t padded = (taps + kernels::kPaddedTaps - 1) / kernels::kPaddedTaps * kernels::kPaddedTaps;
@@ -581,7 +636,7 @@ Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, Conv
       }
     }
   }
-  return lowering.PackedNumbers(std::move(filled), p.k, p.n, s.precision);
+  return lowering.PackedNumbers(std::move(filled), p.k, p.n, 1, s.precision);
 }
 
 // The residual in the type, as rows p.ldr apart.
@@ -691,11 +746,18 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   const bool constant = graph.is_constant(node.inputs[kWeight]);
   THRESHER_ASSIGN(const Geometry g, GeometryOf(node.attrs, static_cast<size_t>(x.view.rank) - 2));
   ConvolutionParams p = ParamsOf(x.view, weight.shape, positions, g);
-  const bool depthwise = g.groups > 1 && kernels::SuitsDepthwise(p.shape.channels, p.n) &&
+  const Precision stored = constant ? StoredPrecision(StoredAs(weight)) : Precision::kFp32;
+  Precision precision = stored;
+  if (constant) {
+    precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
+  }
+  const bool packs = lowering.target().packs_weights();
+  const int64_t together = constant && packs ? GroupsTogether(p, precision, lowering) : 1;
+  const bool depthwise = together == 1 && g.groups > 1 && kernels::SuitsDepthwise(p.shape.channels, p.n) &&
                          p.k / p.shape.channels <= kernels::kMostDepthwiseTaps &&
                          (constant || raw.view.dtype == DType::kF32);
-  p.shape.planes = depthwise && lowering.target().packs_weights() && LiesInPlanes(x.view) &&
-                   node.inputs[kResidual] == kNoValue && kernels::SuitsPlanes(WindowsOf(p), p.shape.channels);
+  p.shape.planes = depthwise && packs && LiesInPlanes(x.view) && node.inputs[kResidual] == kNoValue &&
+                   kernels::SuitsPlanes(WindowsOf(p), p.shape.channels);
   if (!p.shape.planes) {
     x = lowering.InnerContiguous(x);
     p = ParamsOf(x.view, weight.shape, positions, g);
@@ -710,7 +772,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   }
   const WeightLayout layout = LayoutOf(raw.view, tap_stride, p, g.transposed);
   const TensorRef out = s.planes ? AllocatePlanes(node.outputs[0], lowering) : lowering.Allocate(node.outputs[0]);
-  if (!lowering.target().packs_weights() && !depthwise) {
+  if (!packs && !depthwise) {
     return LowerStored(node, x, raw, layout, g, p, out, lowering);
   }
   const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
@@ -720,18 +782,15 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     lowering.AddStep(KernelId::kDepthwise, {x, turned, bias, residual}, {out}, p);
     return Status::Ok();
   }
-  const Precision stored = constant ? StoredPrecision(StoredAs(weight)) : Precision::kFp32;
-  s.precision = stored;
-  if (constant) {
-    s.precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
-  }
-  if (constant && SuitsPadding(p, lowering)) {
-    THRESHER_ASSIGN(const TensorRef padded, PadWeight(weight, layout, p, lowering));
+  s.precision = precision;
+  if (together > 1 || (constant && SuitsPadding(p, lowering))) {
+    THRESHER_ASSIGN(const TensorRef made, together > 1 ? JoinGroups(weight, layout, together, p, lowering)
+                                                       : PadWeight(weight, layout, p, lowering));
     s.form = kernels::RowForm::kBF16;
     const int product = lowering.AddProduct(s.precision, p.m, p.n, p.k);
     p.blocking = lowering.product(product).blocking;
     const TensorRef image = AddImage(x, p, lowering);
-    lowering.AddStep(KernelId::kDotConvolution, {image, padded, bias, residual}, {out}, p).product = product;
+    lowering.AddStep(KernelId::kDotConvolution, {image, made, bias, residual}, {out}, p).product = product;
     return Status::Ok();
   }
   s.form = FormFor(p, lowering);

@@ -148,16 +148,18 @@ TensorRef Lowering::PackedParts(ValueId id, const std::vector<int64_t>& offsets,
   return AddPacked(weights_.GetPackedParts(graph_.value(id), offsets, layout, precision, options_.num_threads));
 }
 
-TensorRef Lowering::PackedNumbers(std::vector<float> numbers, int64_t k, int64_t n, Precision precision) {
+TensorRef Lowering::PackedNumbers(std::vector<float> numbers, int64_t k, int64_t n, int64_t count,
+                                  Precision precision) {
   Value value;
-  value.shape = {n, k};
+  value.shape = {count * n, k};
   value.kind = Value::Kind::kConstant;
   const auto owner = std::make_shared<const std::vector<float>>(std::move(numbers));
   value.constant.data = owner->data();
   value.constant.owner = owner;
-  const int64_t first = 0;
+  std::vector<int64_t> offsets;
+  for (int64_t i = 0; i < count; ++i) offsets.push_back(i * n * k);
   const Weight layout = DenseWeight(nullptr, k, n, true);
-  return AddPacked(weights_.GetPackedParts(value, {&first, 1}, layout, precision, options_.num_threads));
+  return AddPacked(weights_.GetPackedParts(value, offsets, layout, precision, options_.num_threads));
 }
 
 TensorRef Lowering::AddPacked(const Result<WeightStore::Packed>& result) {

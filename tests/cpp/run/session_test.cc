@@ -274,12 +274,15 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     const ValueId own =
         Must(g.Add1("convolution", {stem, weight({kFew, 1, 3, 3}, 3)}, with(around, {{"groups", kFew}})));
     const ValueId wide = Must(g.Add1("linear", {own, weight({kMany, kFew}, 4)}, bf16));
-    const ValueId inner = Must(g.Add1("convolution", {wide, weight({kFew, kMany, 3, 3}, 5)},
+    const ValueId grouped =
+        Must(g.Add1("convolution", {wide, weight({kMany, 8, 3, 3}, 8), kNoValue, wide},
+                    with(with(bf16, around), {{"groups", kMany / 8}, {"activation", std::string("relu")}})));
+    const ValueId inner = Must(g.Add1("convolution", {grouped, weight({kFew, kMany, 3, 3}, 5)},
                                       with(with(bf16, around), {{"activation", std::string("relu")}})));
     const ValueId sum = Must(g.Add1("linear", {inner, weight({kMany, kFew}, 6), kNoValue, wide}, bf16));
     const ValueId last = Must(g.Add1("linear", {sum, weight({kFew, kMany}, 7), kNoValue, stem},
                                      with(bf16, {{"activation", std::string("relu")}, {"residual_first", true}})));
-    const std::vector<ValueId> between = {stem, own, wide, inner, sum};
+    const std::vector<ValueId> between = {stem, own, wide, inner, sum, grouped};
     std::vector<ValueId> results = {last};
     for (size_t i = 0; i < between.size(); ++i) {
       if (kept[i]) results.push_back(Must(g.Add1("neg", {between[i]})));
@@ -305,23 +308,73 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     return out[0];
   };
   std::vector<std::string> floats, stored;
-  const std::vector<float> expected = run({true, true, true, true, true}, &floats);
+  const std::vector<float> expected = run(std::vector<bool>(6, true), &floats);
   float most = 0.0f;
   for (const float number : expected) most = std::max(most, std::abs(number));
   ASSERT_GT(most, 1.0f);
   const auto close = [&](const std::vector<float>& actual) {
     for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 0.01f * most) << i;
   };
-  close(run({false, false, false, false, false}, &stored));
-  EXPECT_EQ(std::count(floats.begin(), floats.end(), "to_bf16"), 5);
+  close(run(std::vector<bool>(6, false), &stored));
+  EXPECT_EQ(std::count(floats.begin(), floats.end(), "to_bf16"), 6);
   // The graph's input, and what a window of more than a position covers.
-  EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 2);
+  EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 3);
   // What others read as floats stays floats, whatever else is stored.
-  for (size_t i = 0; i < 5; ++i) {
-    std::vector<bool> kept(5, false);
+  for (size_t i = 0; i < 6; ++i) {
+    std::vector<bool> kept(6, false);
     kept[i] = true;
     std::vector<std::string> names;
     close(run(kept, &names));
+  }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+// Small groups, which are multiplied together, give what each of them gives in fp32.
+TEST(Session, SmallGroupsAreMultipliedTogether) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  const auto run = [&](int64_t width, int64_t groups, bool transposed, const char* precision, std::string* kernel) {
+    const int64_t channels = width * groups;
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {2, 7, 11, channels});
+    const ValueId w =
+        AddF32(g, "w", {channels, width, 3, 2}, RandomFloats(static_cast<size_t>(channels * width * 6), 2));
+    const ValueId b = AddF32(g, "b", {channels}, RandomFloats(static_cast<size_t>(channels), 3));
+    const ValueId y = Must(g.Add1("convolution", {x, w, b},
+                                  {{"precision", std::string(precision)},
+                                   {"groups", groups},
+                                   {"transposed", transposed},
+                                   {"stride", std::vector<int64_t>{2, 1}},
+                                   {"padding", std::vector<int64_t>{1, 0}}}));
+    g.SetOutputs({y});
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    *kernel = Name(session.plan().steps.back().kernel);
+    std::vector<float> in = RandomFloats(static_cast<size_t>(2 * 7 * 11 * channels), 1);
+    const Dims& shape = g.value(y).shape;
+    std::vector<float> out(static_cast<size_t>(NumElements(shape)));
+    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {2, 7, 11, channels})};
+    const std::vector<View> outputs = {MakeView(out.data(), DType::kF32, shape)};
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  };
+  for (const int64_t width : {2, 4, 8, 16}) {
+    for (const bool transposed : {false, true}) {
+      SCOPED_TRACE(std::to_string(width) + (transposed ? " transposed" : ""));
+      std::string fp32, bf16, odd;
+      const std::vector<float> expected = run(width, 64 / width, transposed, "fp32", &fp32);
+      const std::vector<float> actual = run(width, 64 / width, transposed, "bf16", &bf16);
+      const float limit = 0.02f * std::sqrt(static_cast<float>(6 * width));
+      for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], limit) << i;
+      EXPECT_NE(bf16, fp32);
+      // Groups that do not fill a panel stay what they are.
+      run(width, 3, transposed, "bf16", &odd);
+      if (width < 8) EXPECT_NE(odd, bf16);
+    }
   }
   unsetenv("THRESHER_SMALL_PRODUCTS");
   ASSERT_TRUE(isa::Select().ok());
