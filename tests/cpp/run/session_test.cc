@@ -373,7 +373,9 @@ TEST(Session, SmallGroupsAreMultipliedTogether) {
       EXPECT_NE(bf16, fp32);
       // Groups that do not fill a panel stay what they are.
       run(width, 3, transposed, "bf16", &odd);
-      if (width < 8) EXPECT_NE(odd, bf16);
+      if (width < 8) {
+        EXPECT_NE(odd, bf16);
+      }
     }
   }
   unsetenv("THRESHER_SMALL_PRODUCTS");
