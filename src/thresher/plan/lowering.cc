@@ -157,6 +157,7 @@ TensorRef Lowering::PackedNumbers(std::vector<float> numbers, int64_t k, int64_t
   value.constant.data = owner->data();
   value.constant.owner = owner;
   std::vector<int64_t> offsets;
+  offsets.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) offsets.push_back(i * n * k);
   const Weight layout = DenseWeight(nullptr, k, n, true);
   return AddPacked(weights_.GetPackedParts(value, offsets, layout, precision, options_.num_threads));
