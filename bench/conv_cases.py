@@ -12,7 +12,7 @@ from torch import nn
 SEED = 18
 # Of models and inputs; in int8, engines round both themselves.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
-PRECISIONS = {torch.float32: ("fp32", "int8"), torch.bfloat16: ("bf16",)}
+PRECISIONS = {torch.float32: ("fp32", "bf16", "int8"), torch.bfloat16: ("bf16",)}
 _CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
 
@@ -20,7 +20,7 @@ _TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose
 def layers(file: Path, batches: list[int]) -> list[dict[str, Any]]:
     """The convolutions of a file that go forward in a type that is measured, at some batch sizes; as plain data.
 
-    Those in float32 are there once more for int8.
+    Those in float32 are there once more for bf16 and for int8.
     """
     from thresher.signatures import ConvSignature, Mode, command_to_signature
     from thresher.signatures.driver import read_commands

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import numpy as np
 import torch
-from conv_cases import DTYPES, NETWORKS, layers, make
+from conv_cases import DTYPES, NETWORKS, PRECISIONS, layers, make
 from engines import Unavailable, unavailable_reason
 
 from measure import environment, service
@@ -48,7 +48,7 @@ class ConvWorker:
                 {"name": name, "kind": "network", "network": name, "batch": batch, "precision": precision}
                 for name in NETWORKS
                 for batch in command["batches"]
-                for precision in ("fp32", "int8")
+                for precision in PRECISIONS[torch.float32]
             ]
         else:
             found = layers(Path(command["file"]), command["batches"])

@@ -70,6 +70,7 @@ enum class Trait : uint8_t {
   kWritesState = 128  // writes to its operand "state" in place; its one result is the new version
 };
 constexpr Trait operator|(Trait a, Trait b) {
+  // Any of them together are a value. NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange)
   return static_cast<Trait>(static_cast<uint8_t>(a) | static_cast<uint8_t>(b));
 }
 

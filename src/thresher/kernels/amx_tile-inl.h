@@ -119,20 +119,6 @@ HWY_INLINE void UnitDot() {
   }
 }
 
-// Finish of whole panels whose results are rows of kBF16: to.c and to.ldc count pairs.
-template <class Sum, Activation kActivation>
-HWY_NOINLINE void FinishAsBf16(const FinishArgs& args) {
-  FinishPanel<Sum, kActivation, Finished::kStoredAsBf16>(args);
-}
-
-template <class Sum>
-struct FinishesAsBf16 {
-  template <Activation kActivation>
-  static FinishFunction For() {
-    return &FinishAsBf16<Sum, kActivation>;
-  }
-};
-
 // What is left to do with the sums of a tile, if anything. The matrix unit works beside the rest of the processor: what
 // becomes of the sums of one tile is done in pieces between the steps of the next one, which stores its own sums at its
 // end. Members are set and moved on one by one: a copy of all at once would be a wide load of what narrow stores wrote,

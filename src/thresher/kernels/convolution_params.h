@@ -22,7 +22,8 @@ struct ConvolutionShape {
   bool residual_first;
   Activation activation;
   Precision precision;
-  RowForm form;  // of x; kF32: as it is
+  RowForm form;        // of x; kF32: as it is
+  int64_t x_channels;  // of form kBF16: how many of them x has, where they are filled up with zeros; else 0
   friend bool operator==(const ConvolutionShape&, const ConvolutionShape&) = default;
 };
 

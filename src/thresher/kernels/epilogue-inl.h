@@ -69,6 +69,9 @@ struct TileResult {
   size_t ldr;
   size_t rows;
   size_t columns;
+  // Whether these are rows of kBF16 (gemm_dot.h), pointers and distances in pairs.
+  bool bf16 = false;
+  bool residual_bf16 = false;
 };
 
 // Of the arguments of either product, from `row` and `column` on.
@@ -76,18 +79,24 @@ template <class Args>
 HWY_INLINE TileResult ResultAt(const Args& args, size_t row, size_t column, size_t rows, size_t columns) {
   const size_t ldc = static_cast<size_t>(args.ldc);
   const size_t ldr = static_cast<size_t>(args.ldr);
-  const float* residual = args.residual == nullptr ? nullptr : args.residual + row * ldr + column;
-  return {args.c + row * ldc + column, ldc, residual, ldr, rows, columns};
+  TileResult to{args.c + row * ldc, ldc, nullptr, ldr, rows, columns};
+  if constexpr (requires { args.stores_bf16; }) {
+    to.bf16 = args.stores_bf16;
+    to.residual_bf16 = args.residual_bf16;
+  }
+  to.c += to.bf16 ? column / 2 : column;
+  if (args.residual != nullptr) to.residual = args.residual + row * ldr + (to.residual_bf16 ? column / 2 : column);
+  return to;
 }
 
 // The stores come at once at a tile's end, more lines than the processor can have under way: this fetches them before.
 HWY_INLINE void FetchResult(const TileResult& to) {
   constexpr size_t kLine = 64 / sizeof(float);
+  const size_t columns = to.bf16 ? to.columns / 2 : to.columns;
+  const size_t added = to.residual == nullptr ? 0 : to.residual_bf16 ? to.columns / 2 : to.columns;
   for (size_t i = 0; i < to.rows; ++i) {
-    for (size_t j = 0; j < to.columns; j += kLine) {
-      __builtin_prefetch(to.c + i * to.ldc + j, 1, 3);
-      if (to.residual != nullptr) __builtin_prefetch(to.residual + i * to.ldr + j, 0, 3);
-    }
+    for (size_t j = 0; j < columns; j += kLine) __builtin_prefetch(to.c + i * to.ldc + j, 1, 3);
+    for (size_t j = 0; j < added; j += kLine) __builtin_prefetch(to.residual + i * to.ldr + j, 0, 3);
   }
 }
 
@@ -141,8 +150,17 @@ HWY_INLINE V Scaled(const FinishArgs& args, const Sum* sums, size_t i, V bias, V
 // What becomes of finished sums.
 enum class Finished : uint8_t { kStored, kAdded, kStoredAsBf16 };
 
+// `count` elements of a row's residual, a vector of them at most, and zeros behind them.
+HWY_INLINE hn::Vec<TileTag> Residual(const TileResult& to, const float* row, size_t column, size_t count) {
+  const TileTag d;
+  if (!to.residual_bf16) return hn::LoadN(d, row + column, count);
+  const hn::Rebind<hwy::bfloat16_t, TileTag> d16;
+  return hn::PromoteTo(d, hn::LoadN(d16, reinterpret_cast<const hwy::bfloat16_t*>(row) + column, count));
+}
+
 // Finish of whole panels, row by row: what the columns have in common and the constants of an activation are loaded
-// once for few rows. kAdded: to the residual.
+// once for few rows. kAdded: to the residual; kStoredAsBf16 adds any that there is, and stores zeros in the place of
+// columns that a panel lacks.
 template <class Sum, Activation kActivation, Finished kFinished>
 HWY_INLINE void FinishPanel(const FinishArgs& args) {
   const TileTag d;
@@ -154,13 +172,26 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
   const float* residual = args.to.residual;
   float* c = args.to.c;
   const size_t rows = args.to.rows, ldc = args.to.ldc, ldr = args.to.ldr;
+  [[maybe_unused]] const size_t count_a = std::min(lanes, args.to.columns), count_b = args.to.columns - count_a;
   for (size_t i = 0; i < rows; ++i, sums += PanelWidth(), c += ldc) {
-    auto a = Activate<kActivation>(d, Scaled(args, sums, i, bias_a, scale_a, sum_a));
-    auto b = Activate<kActivation>(d, Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b));
+    auto a = Scaled(args, sums, i, bias_a, scale_a, sum_a);
+    auto b = Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b);
     if constexpr (kFinished == Finished::kStoredAsBf16) {
+      const bool any = residual != nullptr;
+      const auto added_a = any ? Residual(args.to, residual, 0, count_a) : hn::Zero(d);
+      const auto added_b = any ? Residual(args.to, residual, lanes, count_b) : hn::Zero(d);
+      if (any && args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
+      a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
+      if (any && !args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
+      if (any) residual += ldr;
+      if (count_a + count_b < 2 * lanes) {
+        a = hn::IfThenElseZero(hn::FirstN(d, count_a), a);
+        b = hn::IfThenElseZero(hn::FirstN(d, count_b), b);
+      }
       const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
       hn::StoreU(hn::OrderedDemote2To(d16, a, b), d16, reinterpret_cast<hwy::bfloat16_t*>(c));
     } else {
+      a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
       if constexpr (kFinished == Finished::kAdded) {
         a = hn::Add(a, hn::LoadU(d, residual));
         b = hn::Add(b, hn::LoadU(d, residual + lanes));
@@ -178,7 +209,7 @@ HWY_NOINLINE void Finish(const FinishArgs& args) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
   const size_t width = PanelWidth();
-  if (to.columns == width && width == 2 * lanes && !args.residual_first) {
+  if (to.columns == width && width == 2 * lanes && !args.residual_first && !to.residual_bf16) {
     return to.residual == nullptr ? FinishPanel<Sum, kActivation, Finished::kStored>(args)
                                   : FinishPanel<Sum, kActivation, Finished::kAdded>(args);
   }
@@ -188,11 +219,11 @@ HWY_NOINLINE void Finish(const FinishArgs& args) {
     const auto column_sum = ColumnSum<Sum>(args, j);
     const size_t count = std::min(lanes, to.columns - j);
     const Sum* HWY_RESTRICT sums = static_cast<const Sum*>(args.sums) + j;
-    const float* residual = to.residual == nullptr ? nullptr : to.residual + j;
+    const float* residual = to.residual;
     float* c = to.c + j;
     for (size_t i = 0; i < to.rows; ++i) {
       auto v = Scaled(args, sums + i * width, i, bias, scale, column_sum);
-      const auto added = residual == nullptr ? hn::Zero(d) : hn::LoadN(d, residual + i * to.ldr, count);
+      const auto added = residual == nullptr ? hn::Zero(d) : Residual(to, residual + i * to.ldr, j, count);
       if (residual != nullptr && args.residual_first) v = hn::Add(v, added);
       v = Activate<kActivation>(d, v);
       if (residual != nullptr && !args.residual_first) v = hn::Add(v, added);
@@ -234,6 +265,20 @@ struct Finishes {
   template <Activation kActivation>
   static FinishFunction For() {
     return &Finish<Sum, kActivation>;
+  }
+};
+
+// Finish whose results are rows of kBF16.
+template <class Sum, Activation kActivation>
+HWY_NOINLINE void FinishAsBf16(const FinishArgs& args) {
+  FinishPanel<Sum, kActivation, Finished::kStoredAsBf16>(args);
+}
+
+template <class Sum>
+struct FinishesAsBf16 {
+  template <Activation kActivation>
+  static FinishFunction For() {
+    return &FinishAsBf16<Sum, kActivation>;
   }
 };
 

@@ -58,7 +58,13 @@ void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
   const size_t stride = RowStride(RowForm::kBF16, k);
   for (size_t i = begin; i < end; ++i) {
     uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
-    RowToBf16(args.x + i * static_cast<size_t>(args.ldx), k, reinterpret_cast<hwy::bfloat16_t*>(row));
+    const size_t from = i * static_cast<size_t>(args.ldx);
+    if (args.x_bf16) {
+      std::memcpy(row, reinterpret_cast<const uint16_t*>(args.x) + from, k * sizeof(uint16_t));
+      if (k % Bf16Dot::kStep != 0) std::memset(row + k * sizeof(uint16_t), 0, sizeof(uint16_t));
+    } else {
+      RowToBf16(args.x + from, k, reinterpret_cast<hwy::bfloat16_t*>(row));
+    }
     const size_t used = RoundUp(k, Bf16Dot::kStep) * sizeof(uint16_t);
     std::memset(row + used, 0, stride - used);
   }
@@ -284,8 +290,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           const size_t column = panel * width;
           const size_t columns = std::min(width, n - column);
           const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-          TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
-          if (args.stores_bf16) to.c -= column / 2;
+          const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
           const bool direct = !kInt8 && !scaled && columns == width && !args.stores_bf16 &&
                               args.activation == Activation::kNone && args.residual == nullptr;
           DotTileArgs tile{};

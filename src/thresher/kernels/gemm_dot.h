@@ -42,9 +42,10 @@ int64_t ElementBytes(RowForm form);
 // Bytes of a converted row of k elements.
 int64_t RowBytes(RowForm form, int64_t k);
 
-// Whether products of rows in kBF16 or kInt8 without a residual, and attention, can store their results as rows of this
-// form with RowBytes() from one to the next: of kStoredColumns columns or a multiple.
+// Whether products of rows in kBF16 or kInt8, of windows in kBF16, and attention can store their results as rows of
+// this form, such products of kBF16 take residuals that are stored so, and DepthwiseRows() computes with them.
 bool StoresRows(RowForm form);
+// What attention stores so has this many columns or a multiple.
 inline constexpr int64_t kStoredColumns = 32;
 
 struct ConvertRowsArgs {
@@ -56,6 +57,7 @@ struct ConvertRowsArgs {
   void* rows = nullptr;     // m times RowBytes(form, k)
   float* scale = nullptr;   // [m], if HasRowScales(form); of kInt8 NaN for a row that holds a NaN or an infinity
   int32_t* zero = nullptr;  // [m], kInt8 only: what the stored numbers are relative to
+  bool x_bf16 = false;      // kBF16 only: x is bf16 in truth, ldx counts its elements
 };
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
 
@@ -75,7 +77,9 @@ struct GemmDotArgs {
   const void* packed_b = nullptr;  // from PackWeight
   float* c = nullptr;              // [m, n], rows ldc apart
   int64_t ldc = 0;
-  bool stores_bf16 = false;         // c is rows of kBF16, ldc pairs apart, where StoresRows(): then residual is null
+  // Where StoresRows(): whether c, or the residual, is rows of kBF16 that lie so many pairs apart.
+  bool stores_bf16 = false;
+  bool residual_bf16 = false;
   const float* bias = nullptr;      // [n], or null
   const float* residual = nullptr;  // [m, n], rows ldr apart, or null; may be c itself
   int64_t ldr = 0;

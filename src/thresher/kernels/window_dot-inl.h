@@ -324,8 +324,10 @@ class WindowDotProduct {
     const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
     const uint8_t* const scales = kInt8 ? b + number_bytes_ : nullptr;
     constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
-    const bool direct =
-        !kInt8 && columns == width && args_.activation == Activation::kNone && args_.residual == nullptr;
+    const bool direct = !kInt8 && columns == width && !args_.stores_bf16 && args_.activation == Activation::kNone &&
+                        args_.residual == nullptr;
+    const FinishFunction finish =
+        args_.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args_.activation) : ending.finish();
     UnitTileArgs tile{};
     tile.lda = static_cast<size_t>(image_.stride[2] * image_.strides[2]);
     tile.rows = UnitRows();
@@ -355,7 +357,7 @@ class WindowDotProduct {
       FetchResult(to);
       unit.Run(tile, two);
       if (in_place) return;
-      FinishArgs& rest = unit.Finish(ending.finish());
+      FinishArgs& rest = unit.Finish(finish);
       ending.Rest(to, strip_ + first.skip * width, bias, scales, rest);
       if (kInt8 || scaled) {
         turn_ ^= 1;

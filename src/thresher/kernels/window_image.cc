@@ -40,9 +40,19 @@ void FindLineRanges(const ConvertWindowsArgs& args, int64_t begin, int64_t end) 
   }
 }
 
+// Elements of x that are bf16.
+class StoredElements {
+ public:
+  using Stored = uint16_t;
+  StoredElements(const ConvertWindowsArgs&, int64_t, bool) {}
+  void Convert(const uint16_t* x, size_t count, uint8_t* out) const { std::memcpy(out, x, count * sizeof(uint16_t)); }
+  void Zeros(uint8_t* out, size_t bytes) const { std::memset(out, 0, bytes); }
+};
+
 // Elements as bf16.
 class Bf16Elements {
  public:
+  using Stored = float;
   Bf16Elements(const ConvertWindowsArgs&, int64_t, bool) {}
   void Convert(const float* x, size_t count, uint8_t* out) const {
     RowToBf16(x, count, reinterpret_cast<hwy::bfloat16_t*>(out));
@@ -62,6 +72,7 @@ CodeRange PictureRange(const ConvertWindowsArgs& args, int64_t picture) {
 // Elements of one picture as fp16.
 class F16Elements {
  public:
+  using Stored = float;
   // `store`: the scale as well.
   F16Elements(const ConvertWindowsArgs& args, int64_t picture, bool store) {
     const float scale = F16Scale(PictureRange(args, picture));
@@ -80,6 +91,7 @@ class F16Elements {
 // Elements of one picture as codes.
 class CodedElements {
  public:
+  using Stored = float;
   // `store`: scale and zero point as well.
   CodedElements(const ConvertWindowsArgs& args, int64_t picture, bool store) : codes_(PictureRange(args, picture)) {
     if (!store) return;
@@ -98,6 +110,39 @@ class CodedElements {
   RowCodes codes_;
 };
 
+// Positions of few channels, which lie one behind the other, with zeros up to kPaddedChannels.
+class PaddedElements {
+ public:
+  using Stored = float;
+  PaddedElements(const ConvertWindowsArgs& args, int64_t, bool) : channels_(static_cast<size_t>(args.x_channels)) {}
+  // `count`: of the image's elements.
+  void Convert(const float* x, size_t count, uint8_t* to) const {
+    constexpr size_t kAll = kPaddedChannels;
+    const TileTag d;
+    const hn::RebindToUnsigned<TileTag> du;
+    auto* out = reinterpret_cast<hwy::bfloat16_t*>(to);
+    size_t positions = count / kAll;
+    if constexpr (hn::MaxLanes(TileTag()) >= kAll) {
+      const size_t lanes = hn::Lanes(d);
+      const auto channel = hn::And(hn::Iota(du, 0), hn::Set(du, kAll - 1));
+      const auto mask = hn::RebindMask(d, hn::Lt(channel, hn::Set(du, static_cast<uint32_t>(channels_))));
+      // A vector is loaded whole, whatever it takes of it.
+      for (; positions * channels_ >= lanes; positions -= lanes / kAll, out += lanes) {
+        const hn::Rebind<hwy::bfloat16_t, TileTag> d16;
+        hn::StoreU(hn::DemoteTo(d16, hn::LoadExpand(mask, d, x)), d16, out);
+        x += lanes / kAll * channels_;
+      }
+    }
+    for (; positions > 0; --positions, x += channels_) {
+      for (size_t i = 0; i < kAll; ++i) *out++ = hwy::BF16FromF32(i < channels_ ? x[i] : 0.0f);
+    }
+  }
+  void Zeros(uint8_t* out, size_t bytes) const { std::memset(out, 0, bytes); }
+
+ private:
+  size_t channels_;
+};
+
 // Lines [begin, end) of all pictures of the image.
 template <class Elements>
 void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
@@ -106,7 +151,8 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
   const int64_t picture_lines = image.size[0] * image.size[1];
   const size_t channels = static_cast<size_t>(args.channels);
   const size_t position = static_cast<size_t>(image.strides[2]);
-  const bool dense = image.step[2] == 1 && w.spread[2] == 1 && w.x_strides[2] == args.channels;
+  const int64_t x_channels = args.x_channels == 0 ? args.channels : args.x_channels;
+  const bool dense = image.step[2] == 1 && w.spread[2] == 1 && w.x_strides[2] == x_channels;
   for (int64_t line = begin; line < end;) {
     const int64_t picture = line / picture_lines;
     const Elements elements(args, picture, line % picture_lines == 0);
@@ -118,7 +164,8 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
         elements.Zeros(out, static_cast<size_t>(image.strides[1]));
         continue;
       }
-      const float* const x = args.x + picture * w.x_batch + d * w.x_strides[0] + h * w.x_strides[1];
+      const auto* const x = reinterpret_cast<const typename Elements::Stored*>(args.x) + picture * w.x_batch +
+                            d * w.x_strides[0] + h * w.x_strides[1];
       if (!dense) {
         for (int64_t p = 0; p < image.size[2]; ++p, out += position) {
           const int64_t at = image.Source(w, 2, p);
@@ -134,7 +181,7 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
       const int64_t low = std::clamp<int64_t>(w.padding[2], 0, image.size[2]);
       const int64_t high = std::clamp<int64_t>(w.in[2] + w.padding[2], low, image.size[2]);
       elements.Zeros(out, static_cast<size_t>(low) * position);
-      elements.Convert(x + (low - w.padding[2]) * args.channels, static_cast<size_t>(high - low) * channels,
+      elements.Convert(x + (low - w.padding[2]) * x_channels, static_cast<size_t>(high - low) * channels,
                        out + static_cast<size_t>(low) * position);
       elements.Zeros(out + static_cast<size_t>(high) * position, static_cast<size_t>(image.size[2] - high) * position);
     }
@@ -142,9 +189,11 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
 }
 
 void ConvertImage(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
-  (args.form == RowForm::kBF16  ? &ConvertLines<Bf16Elements>
-   : args.form == RowForm::kF16 ? &ConvertLines<F16Elements>
-                                : &ConvertLines<CodedElements>)(args, begin, end);
+  (args.x_channels != 0          ? &ConvertLines<PaddedElements>
+   : args.x_bf16                 ? &ConvertLines<StoredElements>
+   : args.form == RowForm::kBF16 ? &ConvertLines<Bf16Elements>
+   : args.form == RowForm::kF16  ? &ConvertLines<F16Elements>
+                                 : &ConvertLines<CodedElements>)(args, begin, end);
 }
 
 float RestoreElement(const ConvertWindowsArgs& args, int64_t picture, int64_t index) {

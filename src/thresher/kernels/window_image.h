@@ -17,6 +17,9 @@ namespace thresher::kernels {
 // Channels of a group must be a multiple of this, so that steps along k never reach from one tap into another.
 inline constexpr int64_t kImageChannels = 8;
 inline constexpr int64_t kMostImageTaps = 1024;
+// Fewer channels are filled up to so many in kBF16, and lines of taps to a multiple of so many.
+inline constexpr int64_t kPaddedChannels = 4;
+inline constexpr int64_t kPaddedTaps = 8;
 
 // Whether products may read windows so.
 inline bool SuitsImage(const Windows& windows) {
@@ -62,6 +65,10 @@ struct ConvertWindowsArgs {
   void* image = nullptr;     // batch * ImageLayout::picture, 16-byte aligned
   float* scale = nullptr;    // [batch], if HasRowScales(form); of kInt8 NaN for a picture with a NaN or an infinity
   int32_t* zero = nullptr;   // [batch], kInt8 only
+  // Of kBF16: x is bf16 in truth, strides count its elements; or x has that many channels alone, zeros stand for
+  // others.
+  bool x_bf16 = false;
+  int64_t x_channels = 0;
 };
 
 // Ranges of numbers that forms with scales want first: a line of x each.

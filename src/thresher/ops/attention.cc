@@ -85,32 +85,51 @@ size_t SdpaScratch(const StepContext& c) {
   return kernels::SdpaScratchBytes(sizes);
 }
 
-// One product that makes q, k and v side by side stores them as bf16, which is what they are multiplied as.
-Absorbed TakeBf16(Step& sdpa, Step& writer) {
-  const auto& p = *reinterpret_cast<const SdpaParams*>(sdpa.params.data());
-  if (p.precision != Precision::kBf16) return Absorbed::kNothing;
-  const View& first = sdpa.operands[0].view;
-  const int64_t columns = first.strides[2];
-  const int64_t from = writer.operands[static_cast<size_t>(writer.num_inputs)].buffer;
-  if (sdpa.operands[3].buffer == from) return Absorbed::kNothing;  // a mask stays what it is
+// q, k and v, which lie side by side in the rows.
+Taken SdpaTakesRows(Step& sdpa, int buffer, StoredRows& rows) {
+  if (rows.place != nullptr) {
+    for (size_t i = 0; i < 3; ++i) {
+      TensorRef& ref = sdpa.operands[i];
+      ref.buffer = rows.place->buffer;
+      ref.offset += rows.place->offset;
+      ref.view.dtype = DType::kBF16;
+      ref.view.strides[2] = rows.stride;
+      ref.view.strides[0] = ref.view.shape[2] * rows.stride;
+    }
+    return Taken::kRead;
+  }
+  if (ops::ParamsOf<SdpaParams>(sdpa).precision != Precision::kBf16) return Taken::kNot;
+  if (sdpa.operands[3].buffer == buffer) return Taken::kNot;  // a mask stays what it is
   for (size_t i = 0; i < 3; ++i) {
     const TensorRef& ref = sdpa.operands[i];
     const View& v = ref.view;
     const bool even = ref.offset % 2 == 0 && v.strides[1] % 2 == 0 && v.shape[3] % 2 == 0;
-    const bool rows = v.strides[3] == 1 && v.strides[2] == columns && v.strides[0] == v.shape[2] * columns;
-    if (ref.buffer != from || ref.offset + v.strides[1] * (v.shape[1] - 1) + v.shape[3] > columns || !even || !rows) {
-      return Absorbed::kNothing;
-    }
+    const bool in_rows = v.strides[3] == 1 && v.strides[2] == rows.columns && v.strides[0] == v.shape[2] * rows.columns;
+    const int64_t end = ref.offset + v.strides[1] * (v.shape[1] - 1) + v.shape[3];
+    if (ref.buffer != buffer || end > rows.columns || !even || !in_rows) return Taken::kNot;
   }
-  if (!ops::StoresBf16(writer, columns)) return Absorbed::kNothing;
-  const int64_t stride = ops::StoreBf16(writer);
-  for (size_t i = 0; i < 3; ++i) {
-    View& v = sdpa.operands[i].view;
-    v.dtype = DType::kBF16;
-    v.strides[2] = stride;
-    v.strides[0] = v.shape[2] * stride;
+  return Taken::kRead;
+}
+
+// [B, H, S, D], stored as [B, S, H, D].
+bool SdpaStoresRows(Step& sdpa, StoredRows& rows) {
+  TensorRef& out = sdpa.operands.back();
+  View view = out.view;
+  const int64_t heads = view.shape[1], queries = view.shape[2], depth = view.shape[3], columns = heads * depth;
+  if (rows.place != nullptr) {
+    out = *rows.place;
+    view.dtype = DType::kBF16;
+    view.strides[2] = rows.stride;
+    view.strides[0] = queries * rows.stride;
+    out.view = view;
+    return true;
   }
-  return Absorbed::kSome;
+  rows.rows = view.shape[0] * queries;
+  rows.columns = columns;
+  rows.stride = ops::RowStride(columns);
+  return ops::ParamsOf<SdpaParams>(sdpa).precision == Precision::kBf16 && depth % 2 == 0 && out.offset == 0 &&
+         columns % kernels::kStoredColumns == 0 && view.strides[1] == depth && view.strides[2] == columns &&
+         view.strides[0] == queries * columns;
 }
 
 Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
@@ -152,7 +171,7 @@ Status LowerSdpa(const Graph& graph, const Node& node, Lowering& lowering) {
 }  // namespace
 
 std::span<const CpuKernel> AttentionKernels() {
-  static const CpuKernel kernels[] = {{KernelId::kSdpa, SdpaStep, SdpaScratch, TakeBf16}};
+  static const CpuKernel kernels[] = {{KernelId::kSdpa, SdpaStep, SdpaScratch, SdpaTakesRows, SdpaStoresRows}};
   return kernels;
 }
 

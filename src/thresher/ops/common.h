@@ -15,6 +15,15 @@
 
 namespace thresher::ops {
 
+template <class Params>
+const Params& ParamsOf(const Step& step) {
+  return *reinterpret_cast<const Params*>(step.params.data());
+}
+template <class Params>
+Params& ParamsOf(Step& step) {
+  return *reinterpret_cast<Params*>(step.params.data());
+}
+
 inline int Rank(const TensorType& type) { return static_cast<int>(type.shape.size()); }
 
 inline int64_t Bytes(const TensorType& type) {

@@ -9,6 +9,7 @@
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/convolution_params.h"
 #include "thresher/kernels/depthwise.h"
+#include "thresher/kernels/depthwise_rows.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/planes.h"
@@ -184,9 +185,14 @@ void ForGroups(const ConvolutionParams& p, Args args, const Multiply& multiply) 
   for (int64_t g = 0; g < p.shape.groups; ++g) {
     multiply(args);
     args.packed_b = static_cast<const std::byte*>(args.packed_b) + packed;
-    args.c += p.n;
+    int64_t columns = p.n, added = p.n;
+    if constexpr (requires { args.stores_bf16; }) {
+      if (args.stores_bf16) columns /= 2;
+      if (args.residual_bf16) added /= 2;
+    }
+    args.c += columns;
     if (args.bias != nullptr) args.bias += p.n;
-    if (args.residual != nullptr) args.residual += p.n;
+    if (args.residual != nullptr) args.residual += added;
   }
 }
 
@@ -259,6 +265,8 @@ kernels::ConvertWindowsArgs ImageArgs(const StepContext& c) {
   args.batch = BatchOf(p);
   args.channels = p.shape.channels * p.shape.groups;
   args.x = c.in(0).as<const float>();
+  args.x_bf16 = c.in(0).dtype == DType::kBF16;
+  args.x_channels = p.shape.x_channels;
   return args;
 }
 
@@ -289,6 +297,7 @@ kernels::GemmDotArgs DotGroupArgs(const StepContext& c, const Windows& windows) 
   args.form = p.shape.form;
   args.windows = &windows;
   args.channels = p.shape.channels * p.shape.groups;
+  ops::SetRows(c, args);
   return args;
 }
 
@@ -306,6 +315,44 @@ Status DotConvolutionStep(const StepContext& c) {
     group.rows = static_cast<const std::byte*>(group.rows) + channels;
   });
   return Status::Ok();
+}
+
+// TakeRowsFn for x alone, where it lies without gaps.
+Taken TakesX(Step& step, ConvolutionParams& p, StoredRows& rows) {
+  const int64_t channels = p.shape.channels * p.shape.groups;
+  if (rows.place != nullptr) {
+    step.operands[kX] = *rows.place;
+    for (int64_t* const stride : {&p.x_batch, &p.x_d, &p.x_h, &p.x_w}) *stride = *stride / channels * rows.stride;
+    return Taken::kRead;
+  }
+  const int64_t line = p.in_w * channels, plane = p.in_h * line;
+  const bool dense = p.x_channel == 1 && (p.in_w == 1 || p.x_w == channels) && (p.in_h == 1 || p.x_h == line) &&
+                     (p.in_d == 1 || p.x_d == plane) && (BatchOf(p) == 1 || p.x_batch == p.in_d * plane) &&
+                     step.operands[kX].offset == 0;
+  const bool same = BatchOf(p) * p.in_d * p.in_h * p.in_w == rows.rows && channels == rows.columns;
+  return dense && same ? Taken::kRead : Taken::kNot;
+}
+
+Taken ImageTakesRows(Step& image, int, StoredRows& rows) {
+  auto& p = ops::ParamsOf<ConvolutionParams>(image);
+  const bool whole = p.shape.form == kernels::RowForm::kBF16 && p.shape.x_channels == 0;
+  return whole ? TakesX(image, p, rows) : Taken::kNot;
+}
+
+// Whether rows of bf16 of the result are pieces that each group writes by itself.
+bool HasWholeRows(const ConvolutionParams& p) {
+  return p.shape.form == kernels::RowForm::kBF16 && (p.shape.groups == 1 || p.n % kernels::kStoredColumns == 0);
+}
+
+bool DotConvolutionStoresRows(Step& product, StoredRows& rows) {
+  const auto& p = ops::ParamsOf<ConvolutionParams>(product);
+  return HasWholeRows(p) && ops::StoresResultAsRows(product, p.m, p.n * p.shape.groups, rows);
+}
+
+Taken DotConvolutionTakesRows(Step& product, int buffer, StoredRows& rows) {
+  auto& p = ops::ParamsOf<ConvolutionParams>(product);
+  const bool same = HasWholeRows(p) && p.m == rows.rows && p.n * p.shape.groups == rows.columns;
+  return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 
 size_t DotConvolutionScratch(const StepContext& c) {
@@ -332,10 +379,31 @@ Status DepthwiseStep(const StepContext& c) {
   args.ldc = args.outputs;
   if (p.shape.planes) {
     kernels::Planes({args, p.x_channel}, c.scratch, c.part, c.num_parts);
+  } else if (c.in(kX).dtype == DType::kBF16) {
+    const bool out_bf16 = c.out().dtype == DType::kBF16;
+    if (out_bf16) args.ldc = c.out().strides[0];
+    kernels::DepthwiseRows(args, out_bf16, c.part, c.num_parts);
   } else {
     kernels::Depthwise(args, c.part, c.num_parts);
   }
   return Status::Ok();
+}
+
+Taken DepthwiseTakesRows(Step& depthwise, int, StoredRows& rows) {
+  auto& p = ops::ParamsOf<ConvolutionParams>(depthwise);
+  // It reads whole vectors.
+  const bool filled = rows.stride != rows.columns || rows.columns % kernels::kStoredColumns == 0;
+  const bool suits = filled && !p.shape.planes && p.shape.channels == 1 && p.n == 1 &&
+                     depthwise.operands[kResidual].buffer < 0 &&
+                     kernels::SuitsDepthwiseRows(WindowsOf(p), p.shape.activation);
+  return suits ? TakesX(depthwise, p, rows) : Taken::kNot;
+}
+
+// Where it takes such rows already.
+bool DepthwiseStoresRows(Step& depthwise, StoredRows& rows) {
+  const auto& p = ops::ParamsOf<ConvolutionParams>(depthwise);
+  return depthwise.operands[kX].view.dtype == DType::kBF16 &&
+         ops::StoresResultAsRows(depthwise, p.m, p.n * p.shape.groups, rows);
 }
 
 size_t DepthwiseScratch(const StepContext& c) {
@@ -383,6 +451,14 @@ WeightLayout LayoutOf(const View& w, int64_t tap_stride, const ConvolutionParams
   return layout;
 }
 
+// The numbers of a constant, in the order in which they lie.
+Result<std::vector<float>> NumbersOf(const Value& value) {
+  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
+  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
+  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
+  return numbers;
+}
+
 // The weight of a depthwise convolution as [taps, channels of a group, groups, outputs of a group].
 Result<TensorRef> DepthwiseWeight(const Node& node, const TensorRef& raw, const WeightLayout& layout,
                                   const ConvolutionParams& p, const Graph& graph, Lowering& lowering) {
@@ -398,9 +474,7 @@ Result<TensorRef> DepthwiseWeight(const Node& node, const TensorRef& raw, const 
     return lowering.Contiguous(turned);
   }
   const Value& value = graph.value(node.inputs[kWeight]);
-  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
-  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
-  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
   std::vector<float> turned;
   turned.reserve(numbers.size());
   for (int64_t tap = 0; tap < shape[0]; ++tap) {
@@ -484,6 +558,85 @@ kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::RowForm form = lowering.target().RowsFor(p.shape.precision, p.m, kernels::Variant::kAuto);
   const bool dot = form == kernels::RowForm::kInt8 || form == kernels::RowForm::kBF16 || form == kernels::RowForm::kF16;
   return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
+}
+
+// Whether a product in this precision is one of bf16 on a matrix unit.
+bool IsOnBf16Tiles(Precision precision, int64_t m, const Lowering& lowering) {
+  return precision == Precision::kBf16 && kernels::StoresRows(kernels::RowForm::kBF16) &&
+         lowering.target().RowsFor(precision, m, kernels::Variant::kAuto) == kernels::RowForm::kBF16;
+}
+
+// How many small groups are one product there, in which each output has zeros for the channels of the others: a tile
+// takes no longer for them. 1: none.
+int64_t GroupsTogether(const ConvolutionParams& p, Precision precision, const Lowering& lowering) {
+  const kernels::ConvolutionShape& s = p.shape;
+  if (s.channels < 2 || s.channels != p.n || kernels::kStoredColumns % p.n != 0) return 1;
+  const int64_t together = kernels::kStoredColumns / p.n;
+  const bool whole = s.groups % together == 0 && p.k / s.channels <= kernels::kMostImageTaps;
+  return whole && IsOnBf16Tiles(precision, p.m, lowering) ? together : 1;
+}
+
+// The weight of so many groups together, packed.
+Result<TensorRef> JoinGroups(const Value& value, const WeightLayout& layout, int64_t together, ConvolutionParams& p,
+                             Lowering& lowering) {
+  kernels::ConvolutionShape& s = p.shape;
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
+  const Weight& matrix = layout.matrix;
+  const int64_t all = s.groups, channels = s.channels, outputs = p.n;
+  s.groups /= together;
+  s.channels *= together;
+  p.n *= together;
+  p.k *= together;
+  std::vector<float> joined(static_cast<size_t>(s.groups * p.n * p.k), 0.0f);
+  for (int64_t group = 0; group < all; ++group) {
+    const int64_t place = group % together * channels;
+    for (int64_t n = 0; n < outputs; ++n) {
+      const int64_t row = (group * outputs + n) * p.k + place;
+      const int64_t first = layout.first + group * layout.to_group + n * matrix.stride_n;
+      for (int64_t tap = 0; tap < matrix.taps; ++tap) {
+        for (int64_t i = 0; i < channels; ++i) {
+          const int64_t from = first + tap * matrix.stride_tap + i * matrix.stride_k;
+          joined[static_cast<size_t>(row + tap * s.channels + i)] = numbers[static_cast<size_t>(from)];
+        }
+      }
+    }
+  }
+  return lowering.PackedNumbers(std::move(joined), p.k, p.n, s.groups, s.precision);
+}
+
+// Whether windows of few channels are multiplied as bf16 by a matrix unit, which wants lines of whole tiles.
+bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
+  const kernels::ConvolutionShape& s = p.shape;
+  const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
+  const int64_t lines = s.kernel[0] * s.kernel[1];
+  const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
+  return s.channels <= kernels::kPaddedChannels && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
+         IsOnBf16Tiles(s.precision, p.m, lowering);
+}
+
+// The weight with zeros for the channels that x lacks and for taps behind those of each line, packed.
+Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, ConvolutionParams& p, Lowering& lowering) {
+  constexpr int64_t kChannels = kernels::kPaddedChannels;
+  kernels::ConvolutionShape& s = p.shape;
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
+  const Weight& matrix = layout.matrix;
+  const int64_t taps = s.kernel[2], lines = matrix.taps / taps, channels = s.channels;
+  const int64_t padded = (taps + kernels::kPaddedTaps - 1) / kernels::kPaddedTaps * kernels::kPaddedTaps;
+  s.x_channels = channels;
+  s.channels = kChannels;
+  s.kernel[2] = padded;
+  p.k = lines * padded * kChannels;
+  std::vector<float> filled(static_cast<size_t>(p.n * p.k), 0.0f);
+  for (int64_t n = 0; n < p.n; ++n) {
+    for (int64_t tap = 0; tap < matrix.taps; ++tap) {
+      for (int64_t i = 0; i < channels; ++i) {
+        const int64_t from = layout.first + n * matrix.stride_n + tap * matrix.stride_tap + i * matrix.stride_k;
+        const int64_t to = n * p.k + (tap / taps * padded + tap % taps) * kChannels + i;
+        filled[static_cast<size_t>(to)] = numbers[static_cast<size_t>(from)];
+      }
+    }
+  }
+  return lowering.PackedNumbers(std::move(filled), p.k, p.n, 1, s.precision);
 }
 
 // The residual in the type, as rows p.ldr apart.
@@ -593,11 +746,18 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   const bool constant = graph.is_constant(node.inputs[kWeight]);
   THRESHER_ASSIGN(const Geometry g, GeometryOf(node.attrs, static_cast<size_t>(x.view.rank) - 2));
   ConvolutionParams p = ParamsOf(x.view, weight.shape, positions, g);
-  const bool depthwise = g.groups > 1 && kernels::SuitsDepthwise(p.shape.channels, p.n) &&
+  const Precision stored = constant ? StoredPrecision(StoredAs(weight)) : Precision::kFp32;
+  Precision precision = stored;
+  if (constant) {
+    precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
+  }
+  const bool packs = lowering.target().packs_weights();
+  const int64_t together = constant && packs ? GroupsTogether(p, precision, lowering) : 1;
+  const bool depthwise = together == 1 && g.groups > 1 && kernels::SuitsDepthwise(p.shape.channels, p.n) &&
                          p.k / p.shape.channels <= kernels::kMostDepthwiseTaps &&
                          (constant || raw.view.dtype == DType::kF32);
-  p.shape.planes = depthwise && lowering.target().packs_weights() && LiesInPlanes(x.view) &&
-                   node.inputs[kResidual] == kNoValue && kernels::SuitsPlanes(WindowsOf(p), p.shape.channels);
+  p.shape.planes = depthwise && packs && LiesInPlanes(x.view) && node.inputs[kResidual] == kNoValue &&
+                   kernels::SuitsPlanes(WindowsOf(p), p.shape.channels);
   if (!p.shape.planes) {
     x = lowering.InnerContiguous(x);
     p = ParamsOf(x.view, weight.shape, positions, g);
@@ -612,7 +772,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   }
   const WeightLayout layout = LayoutOf(raw.view, tap_stride, p, g.transposed);
   const TensorRef out = s.planes ? AllocatePlanes(node.outputs[0], lowering) : lowering.Allocate(node.outputs[0]);
-  if (!lowering.target().packs_weights() && !depthwise) {
+  if (!packs && !depthwise) {
     return LowerStored(node, x, raw, layout, g, p, out, lowering);
   }
   const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
@@ -622,10 +782,16 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     lowering.AddStep(KernelId::kDepthwise, {x, turned, bias, residual}, {out}, p);
     return Status::Ok();
   }
-  const Precision stored = constant ? StoredPrecision(StoredAs(weight)) : Precision::kFp32;
-  s.precision = stored;
-  if (constant) {
-    s.precision = ParsePrecision(GetAttr<std::string>(node.attrs, "precision", std::string(Name(stored)))).value();
+  s.precision = precision;
+  if (together > 1 || (constant && SuitsPadding(p, lowering))) {
+    THRESHER_ASSIGN(const TensorRef made, together > 1 ? JoinGroups(weight, layout, together, p, lowering)
+                                                       : PadWeight(weight, layout, p, lowering));
+    s.form = kernels::RowForm::kBF16;
+    const int product = lowering.AddProduct(s.precision, p.m, p.n, p.k);
+    p.blocking = lowering.product(product).blocking;
+    const TensorRef image = AddImage(x, p, lowering);
+    lowering.AddStep(KernelId::kDotConvolution, {image, made, bias, residual}, {out}, p).product = product;
+    return Status::Ok();
   }
   s.form = FormFor(p, lowering);
   Weight matrix = layout.matrix;
@@ -807,13 +973,15 @@ Status LowerWeightGradient(const Graph&, const Node& node, Lowering& lowering) {
 }  // namespace
 
 std::span<const CpuKernel> ConvolutionKernels() {
-  static const CpuKernel kernels[] = {{KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
-                                      {KernelId::kWinograd, WinogradStep, WinogradScratch},
-                                      {KernelId::kRanges, RangesStep},
-                                      {KernelId::kImage, ImageStep},
-                                      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch},
-                                      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch},
-                                      {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
+  static const CpuKernel kernels[] = {
+      {KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
+      {KernelId::kWinograd, WinogradStep, WinogradScratch},
+      {KernelId::kRanges, RangesStep},
+      {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
+      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch, DotConvolutionTakesRows,
+       DotConvolutionStoresRows},
+      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch, DepthwiseTakesRows, DepthwiseStoresRows},
+      {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
   return kernels;
 }
 

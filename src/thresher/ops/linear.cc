@@ -133,6 +133,7 @@ Status ConvertStep(const StepContext& c) {
   args.m = p.m;
   args.k = p.k;
   args.x = c.in(0).as<const float>();
+  args.x_bf16 = c.in(0).dtype == DType::kBF16;
   args.ldx = p.lda;
   args.rows = converted.rows;
   args.scale = converted.scale;
@@ -150,10 +151,7 @@ Status DotStep(const StepContext& c) {
   args.rows = converted.rows;
   args.scale = converted.scale;
   args.zero = converted.zero;
-  if (c.out().dtype == DType::kBF16) {
-    args.stores_bf16 = true;
-    args.ldc = c.out().strides[0] / 2;
-  }
+  ops::SetRows(c, args);
   kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -166,47 +164,33 @@ size_t DotScratch(const StepContext& c) {
   return kernels::GemmDotScratchBytes(args);
 }
 
-template <class Params>
-const Params& ParamsOf(const Step& step) {
-  return *reinterpret_cast<const Params*>(step.params.data());
+// The rows that it makes are stored by who makes x; or x lies in rows of another stride.
+Taken ConvertTakesRows(Step& convert, int, StoredRows& rows) {
+  auto& p = ops::ParamsOf<GemmParams>(convert);
+  if (rows.place != nullptr) {
+    convert.operands[0] = *rows.place;
+    p.lda = rows.stride;
+    return Taken::kRead;
+  }
+  const bool same = p.form == kernels::RowForm::kBF16 && p.lda == p.k && p.m == rows.rows && p.k == rows.columns &&
+                    convert.operands[0].offset == 0;
+  if (!same) return Taken::kNot;
+  if (rows.given) return Taken::kRead;
+  rows.stride = ops::RowStride(p.k);
+  return Taken::kWhole;
 }
 
-// Elements of 16 bits from one stored row of `columns` to the next.
-int64_t StoredStride(int64_t columns) {
-  return kernels::RowBytes(kernels::RowForm::kBF16, columns) / static_cast<int64_t>(sizeof(uint16_t));
+bool DotStoresRows(Step& product, StoredRows& rows) {
+  const auto& p = ops::ParamsOf<GemmParams>(product);
+  if (p.form != kernels::RowForm::kBF16 && p.form != kernels::RowForm::kInt8) return false;
+  return ops::StoresResultAsRows(product, p.m, p.n, rows);
 }
 
-// The writer of x stores it as the rows that `convert` would make of it.
-Absorbed StoreRows(Step& convert, Step& writer) {
-  const auto& p = ParamsOf<GemmParams>(convert);
-  const TensorRef& x = convert.operands[0];
-  TensorRef& out = writer.operands[static_cast<size_t>(writer.num_inputs)];
-  if (p.form != kernels::RowForm::kBF16 || p.lda != p.k || out.buffer != x.buffer || out.offset != x.offset ||
-      out.view.size() != p.m * p.k) {
-    return Absorbed::kNothing;
-  }
-  if (ops::StoresBf16(writer, p.k)) {
-    out = convert.operands[1];
-    ops::StoreBf16(writer);
-    return Absorbed::kAll;
-  }
-  if (writer.kernel != KernelId::kSdpa || !kernels::StoresRows(p.form) || p.k % kernels::kStoredColumns != 0) {
-    return Absorbed::kNothing;
-  }
-  // [B, H, S, D], stored as [B, S, H, D].
-  View rows = out.view;
-  const int64_t heads = rows.shape[1], queries = rows.shape[2], depth = rows.shape[3];
-  const bool merged =
-      heads * depth == p.k && rows.strides[1] == depth && rows.strides[2] == p.k && rows.strides[0] == queries * p.k;
-  if (ParamsOf<kernels::SdpaParams>(writer).precision != Precision::kBf16 || !merged || depth % 2 != 0) {
-    return Absorbed::kNothing;
-  }
-  rows.dtype = DType::kBF16;
-  rows.strides[2] = StoredStride(p.k);
-  rows.strides[0] = queries * rows.strides[2];
-  out = convert.operands[1];
-  out.view = rows;
-  return Absorbed::kAll;
+// As its residual.
+Taken DotTakesRows(Step& product, int buffer, StoredRows& rows) {
+  auto& p = ops::ParamsOf<GemmParams>(product);
+  const bool same = p.form == kernels::RowForm::kBF16 && p.m == rows.rows && p.n == rows.columns;
+  return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 
 // x in the form p.form, converted once for all products that want it.
@@ -428,19 +412,40 @@ Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& g
   return ParsePrecision(GetAttr<std::string>(attrs, "precision", std::string(Name(stored)))).value();
 }
 
-bool StoresBf16(const Step& step, int64_t columns) {
-  if (step.kernel != KernelId::kDotProduct || !kernels::StoresRows(kernels::RowForm::kBF16)) return false;
-  const auto& p = ParamsOf<GemmParams>(step);
-  return (p.form == kernels::RowForm::kBF16 || p.form == kernels::RowForm::kInt8) && p.n == columns &&
-         p.n % kernels::kStoredColumns == 0 && step.operands[3].buffer < 0 && step.operands[4].offset == 0;
+int64_t RowStride(int64_t columns) {
+  return kernels::RowBytes(kernels::RowForm::kBF16, columns) / static_cast<int64_t>(sizeof(uint16_t));
 }
 
-int64_t StoreBf16(Step& step) {
-  const auto& p = ParamsOf<GemmParams>(step);
-  View rows = MakeView(nullptr, DType::kBF16, {p.m, p.n});
-  rows.strides[0] = StoredStride(p.n);
-  step.operands[4].view = rows;
-  return rows.strides[0];
+bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows) {
+  TensorRef& out = writer.operands.back();
+  if (rows.place != nullptr) {
+    out = *rows.place;
+    return true;
+  }
+  rows.rows = m;
+  rows.columns = n;
+  rows.stride = RowStride(n);
+  return out.offset == 0 && out.view.size() == m * n;
+}
+
+Taken TakesResidualAsRows(Step& product, int buffer, int64_t& ldr, StoredRows& rows) {
+  constexpr size_t kPlace = 3;
+  TensorRef& residual = product.operands[kPlace];
+  if (rows.place != nullptr) {
+    residual = *rows.place;
+    ldr = rows.stride / 2;
+    return Taken::kRead;
+  }
+  for (size_t i = 0; i < static_cast<size_t>(product.num_inputs); ++i) {
+    if (i != kPlace && product.operands[i].buffer == buffer) return Taken::kNot;
+  }
+  return residual.offset == 0 && ldr == rows.columns ? Taken::kRead : Taken::kNot;
+}
+
+void SetRows(const StepContext& c, kernels::GemmDotArgs& args) {
+  args.stores_bf16 = c.out().dtype == DType::kBF16;
+  if (args.stores_bf16) args.ldc = c.out().strides[0] / 2;
+  args.residual_bf16 = c.in(3).dtype == DType::kBF16;
 }
 
 TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int64_t lda, Lowering& lowering) {
@@ -515,9 +520,9 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
 
 std::span<const CpuKernel> LinearKernels() {
   static const CpuKernel kernels[] = {{KernelId::kPack, PackStep},
-                                      {KernelId::kConvertRows, ConvertStep, nullptr, StoreRows},
+                                      {KernelId::kConvertRows, ConvertStep, nullptr, ConvertTakesRows},
                                       {KernelId::kPackedProduct, PackedStep, PackedScratch},
-                                      {KernelId::kDotProduct, DotStep, DotScratch},
+                                      {KernelId::kDotProduct, DotStep, DotScratch, DotTakesRows, DotStoresRows},
                                       {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};
   return kernels;
 }

@@ -9,6 +9,8 @@
 #include "thresher/base/status.h"
 #include "thresher/graph/operator.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_dot.h"
+#include "thresher/plan/cpu_kernel.h"
 #include "thresher/plan/lowering.h"
 
 namespace thresher::ops {
@@ -69,10 +71,15 @@ std::vector<int64_t> ProductColumns(const std::vector<int64_t>& n, const Target&
 // What weights are stored in and multiplied as: what the attribute says, else what they are stored in.
 Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& graph);
 
-// Whether the step is a product of `columns` columns that can store its result as rows of bf16 (kernels::StoresRows).
-bool StoresBf16(const Step& step, int64_t columns);
-// Such a product from now on does; returns how many elements lie from one row to the next.
-int64_t StoreBf16(Step& step);
+// Elements from one row of `columns` bf16 to the next.
+int64_t RowStride(int64_t columns);
+// StoreRowsFn of a product whose result is m x n, in place of its last operand.
+bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows);
+// TakeRowsFn of a product with a result of so many rows and columns that multiplies kBF16, for its residual, whose rows
+// lie ldr apart.
+Taken TakesResidualAsRows(Step& product, int buffer, int64_t& ldr, StoredRows& rows);
+// What both have decided.
+void SetRows(const StepContext& c, kernels::GemmDotArgs& args);
 
 // x, whose rows lie lda apart, as products with weights in blocks take it; converted once for all that do.
 TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int64_t lda, Lowering& lowering);

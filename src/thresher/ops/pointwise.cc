@@ -1,6 +1,7 @@
 // Element-wise operators: one row per unary and binary kernel, where, cast.
 #include "thresher/kernels/pointwise.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "thresher/ops/common.h"
@@ -167,6 +168,32 @@ Status CastStep(const StepContext& c) {
   return Status::Ok();
 }
 
+// As the writer that a conversion to bf16 follows.
+Taken CastTakesRows(Step& cast, int, StoredRows& rows) {
+  const View &from = cast.operands[0].view, &to = cast.operands[1].view;
+  const bool whole = !rows.given && to.dtype == DType::kBF16 && from.contiguous() && to.contiguous() &&
+                     cast.operands[0].offset == 0 && to.size() == rows.rows * rows.columns &&
+                     rows.columns % kernels::kStoredColumns == 0;
+  if (!whole) return Taken::kNot;
+  rows.stride = rows.columns;
+  return Taken::kWhole;
+}
+
+// What is read of it lies in bf16 already.
+bool CastStoresRows(Step& cast, StoredRows& rows) {
+  const View &from = cast.operands[0].view, &to = cast.operands[1].view;
+  if (from.dtype != DType::kBF16 || to.dtype != DType::kF32 || from.rank == 0 || !from.contiguous() ||
+      !to.contiguous()) {
+    return false;
+  }
+  rows.columns = from.shape[from.rank - 1];
+  rows.rows = from.size() / std::max<int64_t>(rows.columns, 1);
+  rows.stride = rows.columns;
+  rows.given = true;
+  // Others count pairs.
+  return cast.operands[1].offset == 0 && cast.operands[0].offset % 2 == 0 && rows.columns % 2 == 0;
+}
+
 Status LowerCast(const Graph& graph, const Node& node, Lowering& lowering) {
   const TensorRef x = lowering.Ref(node.inputs[0]);
   if (x.view.dtype == graph.value(node.outputs[0]).dtype) {
@@ -208,7 +235,7 @@ std::span<const CpuKernel> PointwiseKernels() {
   static const CpuKernel kernels[] = {{KernelId::kUnary, UnaryStep},
                                       {KernelId::kBinary, BinaryStep},
                                       {KernelId::kWhere, WhereStep},
-                                      {KernelId::kCast, CastStep}};
+                                      {KernelId::kCast, CastStep, nullptr, CastTakesRows, CastStoresRows}};
   return kernels;
 }
 

@@ -1,7 +1,6 @@
 #include "thresher/plan/builder.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "thresher/base/rounds.h"
@@ -9,6 +8,7 @@
 #include "thresher/plan/lowering.h"
 #include "thresher/plan/memory_planner.h"
 #include "thresher/plan/sites.h"
+#include "thresher/plan/stored_rows.h"
 #include "thresher/profile/profiler.h"
 
 namespace thresher {
@@ -35,47 +35,6 @@ void MarkLifetimes(Plan& plan) {
       buffer.last_step = static_cast<int>(s);
     }
   }
-}
-
-// Gives work of a step to the writer of what it reads, which can do it as it stores its results, and leaves out steps
-// that have nothing left to do. `origins`: of the steps.
-void AbsorbSteps(Plan& plan, std::vector<const Node*>& origins) {
-  struct Use {
-    size_t writer = 0;
-    int steps = 0;
-  };
-  std::vector<Use> uses(plan.buffers.size());
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    const Step& step = plan.steps[s];
-    std::set<int> met;
-    for (size_t i = 0; i < step.operands.size(); ++i) {
-      const int buffer = step.operands[i].buffer;
-      if (buffer < 0 || !met.insert(buffer).second) continue;
-      Use& use = uses[static_cast<size_t>(buffer)];
-      if (static_cast<int>(i) >= step.num_inputs) use.writer = s;
-      ++use.steps;
-    }
-  }
-  std::vector<bool> absorbed(plan.steps.size(), false);
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    Step& reader = plan.steps[s];
-    if (reader.num_inputs == 0 || reader.operands[0].buffer < 0) continue;
-    const auto buffer = static_cast<size_t>(reader.operands[0].buffer);
-    const Use& use = uses[buffer];
-    if (plan.buffers[buffer].kind != Buffer::Kind::kArena || use.steps != 2 || use.writer >= s) continue;
-    absorbed[s] = plan.target->Absorb(reader, plan.steps[use.writer]) == Absorbed::kAll;
-  }
-  const auto leave_out = [&](auto& list) {
-    size_t kept = 0;
-    for (size_t s = 0; s < list.size(); ++s) {
-      if (s < absorbed.size() && absorbed[s]) continue;
-      if (kept != s) list[kept] = std::move(list[s]);
-      ++kept;
-    }
-    list.resize(kept);
-  };
-  leave_out(plan.steps);
-  leave_out(origins);
 }
 
 // A constant that lowering looked at but no step reads, because the steps use something made from it.
@@ -214,13 +173,13 @@ class PlanBuilder {
     for (size_t s = origins.size(); s < plan->steps.size(); ++s) {
       THRESHER_TRY(AssignScratch(*options.target, plan->steps[s]));
     }
-    AbsorbSteps(*plan, origins);
+    StoreRows(*plan, origins);
     plan->name = options.name;
     plan->recorded = options.recorded;
     for (size_t s = 0; s < plan->steps.size(); ++s) {
       Step& step = plan->steps[s];
       // The copies into the graph's outputs come after the nodes' steps.
-      step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step);
+      step.shown = ShownOf(graph, s < origins.size() ? origins[s] : nullptr, step, *plan);
       step.parts = PartsOf(step, step.flops, step.bytes, num_threads);
     }
     if (options.recorded) AssignSites(*plan);

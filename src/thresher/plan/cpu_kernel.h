@@ -12,7 +12,8 @@
 namespace thresher {
 
 struct Step;
-enum class Absorbed : uint8_t;
+struct StoredRows;
+enum class Taken : uint8_t;
 
 // What a step's function sees. Operands are the inputs (absent optional ones have data == nullptr), then the outputs.
 struct StepContext {
@@ -37,14 +38,17 @@ using StepFn = Status (*)(const StepContext&);
 // Bytes of scratch memory that a part of a step wants; the operands of the context have no data yet.
 using ScratchFn = size_t (*)(const StepContext&);
 
-// As Target::Absorb.
-using AbsorbFn = Absorbed (*)(Step& reader, Step& writer);
+// As Target::StoresRows and Target::TakesRows.
+using StoreRowsFn = bool (*)(Step& writer, StoredRows& rows);
+using TakeRowsFn = Taken (*)(Step& reader, int buffer, StoredRows& rows);
 
 struct CpuKernel {
   KernelId id = KernelId::kCopy;
   StepFn run = nullptr;         // null: the CPU has another kernel for this
   ScratchFn scratch = nullptr;  // null: none
-  AbsorbFn absorb = nullptr;    // null: no other step can do any of its work
+  // Null: it cannot.
+  TakeRowsFn takes_rows = nullptr;
+  StoreRowsFn stores_rows = nullptr;
 };
 
 // All of them, by their numbers.

@@ -148,6 +148,21 @@ TensorRef Lowering::PackedParts(ValueId id, const std::vector<int64_t>& offsets,
   return AddPacked(weights_.GetPackedParts(graph_.value(id), offsets, layout, precision, options_.num_threads));
 }
 
+TensorRef Lowering::PackedNumbers(std::vector<float> numbers, int64_t k, int64_t n, int64_t count,
+                                  Precision precision) {
+  Value value;
+  value.shape = {count * n, k};
+  value.kind = Value::Kind::kConstant;
+  const auto owner = std::make_shared<const std::vector<float>>(std::move(numbers));
+  value.constant.data = owner->data();
+  value.constant.owner = owner;
+  std::vector<int64_t> offsets;
+  offsets.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) offsets.push_back(i * n * k);
+  const Weight layout = DenseWeight(nullptr, k, n, true);
+  return AddPacked(weights_.GetPackedParts(value, offsets, layout, precision, options_.num_threads));
+}
+
 TensorRef Lowering::AddPacked(const Result<WeightStore::Packed>& result) {
   if (!result.ok() && status_.ok()) status_ = result.status();
   const WeightStore::Packed packed = result.ok() ? result.value() : WeightStore::Packed{};

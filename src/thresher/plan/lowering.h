@@ -77,6 +77,8 @@ class Lowering {
   // The same for the groups of a convolution: WeightStore::GetPackedParts.
   TensorRef PackedParts(ValueId id, const std::vector<int64_t>& offsets, const Weight& layout,
                         Precision precision = Precision::kFp32);
+  // Matrices [count, n, k] that lowering has made, packed.
+  TensorRef PackedNumbers(std::vector<float> numbers, int64_t k, int64_t n, int64_t count, Precision precision);
   // Constant matrices, stored [N, K] if `transposed` and else [K, N], as the rows [N, K] of one in the encoding: the
   // constant itself where it is that. `group` numbers share a scale where that is one of blocks. Shared between plans.
   TensorRef StoredWeight(const std::vector<ValueId>& ids, bool transposed, Encoding encoding, int64_t group);

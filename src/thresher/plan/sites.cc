@@ -16,10 +16,13 @@ std::string ShapeText(const Dims& shape) {
 
 void Append(std::string& list, const std::string& item) { list += (list.empty() ? "" : ", ") + item; }
 
-// What the arithmetic of a node is done in.
-std::string PrecisionOf(const Graph& graph, const Node& node) {
+// What the arithmetic of a node is done in. `form`: of the rows of its product, if it is one.
+std::string PrecisionOf(const Graph& graph, const Node& node, kernels::RowForm form) {
   std::string precision = GetAttr<std::string>(node.attrs, "precision", "");
   if (!precision.empty() || node.outputs.empty()) return precision;
+  // The weight is stored so, and the processor multiplies it so.
+  if (form == kernels::RowForm::kBF16) return std::string(Name(Precision::kBf16));
+  if (form == kernels::RowForm::kF16) return std::string(Name(Precision::kFp16));
   for (const ValueId id : node.inputs) {
     if (id == kNoValue) continue;
     const std::optional<Encoding>& blocks = graph.value(id).constant.blocks;
@@ -42,8 +45,10 @@ std::string KernelOf(const Node& node) {
 
 }  // namespace
 
-StepShown ShownOf(const Graph& graph, const Node* node, const Step& step) {
+StepShown ShownOf(const Graph& graph, const Node* node, const Step& step, const Plan& plan) {
   StepShown shown;
+  const bool product = step.product >= 0;
+  const auto form = product ? plan.products[static_cast<size_t>(step.product)].form : kernels::RowForm::kF32;
   if (node != nullptr && step.name == node->op->name) {
     for (const ValueId id : node->inputs) {
       if (id == kNoValue) continue;
@@ -51,7 +56,7 @@ StepShown ShownOf(const Graph& graph, const Node* node, const Step& step) {
       Append(shown.dtypes, std::string(Name(graph.value(id).dtype)));
     }
     for (const ValueId id : node->outputs) shown.outputs.push_back(graph.value(id).shape);
-    shown.precision = PrecisionOf(graph, *node);
+    shown.precision = PrecisionOf(graph, *node, form);
     shown.kernel = KernelOf(*node) + " " + shown.precision;
   } else {  // a step beside the node's own, such as a copy that makes an operand row-major
     for (size_t i = 0; i < step.operands.size(); ++i) {

@@ -10,8 +10,8 @@
 
 namespace thresher {
 
-// What is shown of a step that `node` was lowered to; null: one of none, such as a copy into an output.
-StepShown ShownOf(const Graph& graph, const Node* node, const Step& step);
+// What is shown of a step of `plan` that `node` was lowered to; null: one of none, such as a copy into an output.
+StepShown ShownOf(const Graph& graph, const Node* node, const Step& step, const Plan& plan);
 
 // The place of a step. `number` is its own in its plan, `variant` that of the plan's target.
 profile::Site SiteOfStep(const Step& step, const std::string& graph_name, int number, std::string_view variant);

@@ -27,9 +27,13 @@ class Cpu : public Target {
     context.params = params;
     return kernel.scratch(context);
   }
-  Absorbed Absorb(Step& reader, Step& writer) const override {
-    const AbsorbFn absorb = CpuKernelOf(reader.kernel).absorb;
-    return absorb == nullptr ? Absorbed::kNothing : absorb(reader, writer);
+  bool StoresRows(Step& writer, StoredRows& rows) const override {
+    const StoreRowsFn stores = CpuKernelOf(writer.kernel).stores_rows;
+    return stores != nullptr && kernels::StoresRows(kernels::RowForm::kBF16) && stores(writer, rows);
+  }
+  Taken TakesRows(Step& reader, int buffer, StoredRows& rows) const override {
+    const TakeRowsFn takes = CpuKernelOf(reader.kernel).takes_rows;
+    return takes == nullptr ? Taken::kNot : takes(reader, buffer, rows);
   }
 };
 

@@ -15,9 +15,20 @@
 namespace thresher {
 
 struct Step;
+struct TensorRef;
 
-// How much of a step's work another one takes over; of kAll nothing is left to do.
-enum class Absorbed : uint8_t { kNothing, kSome, kAll };
+// A result as rows of bf16 (kernels::RowForm::kBF16) in place of floats without gaps.
+struct StoredRows {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride = 0;  // elements from one row to the next; where it is `columns`, nothing lies behind them
+  bool given = false;  // they lie so already where the writer reads, whose work is then not needed
+  const TensorRef* place = nullptr;  // where, as a view of two dimensions; null: nothing is decided yet
+};
+
+// What a step does with such rows: it does not take them, it reads them, or they are what it would make of them, where
+// its own result lies.
+enum class Taken : uint8_t { kNot, kRead, kWhole };
 
 class Target {
  public:
@@ -39,9 +50,12 @@ class Target {
   // Bytes of scratch memory that each part of a step wants with these operands, which have no data yet, and params.
   // Unsupported, with the kernel's name, where there is none for them.
   virtual Result<size_t> ScratchBytes(const Step& step, const View* operands, const void* params) const = 0;
-  // What `writer`, which writes the first operand of `reader` and is the only other step to use it, can do of what
-  // `reader` does with it: changes both so.
-  virtual Absorbed Absorb(Step& /*reader*/, Step& /*writer*/) const { return Absorbed::kNothing; }
+  // Whether `writer` can store its result as rows of bf16, and then which, if their place is not decided; else makes it
+  // store them there.
+  virtual bool StoresRows(Step& /*writer*/, StoredRows& /*rows*/) const { return false; }
+  // Whether `reader` can take all that it reads of `buffer` so, if their place is not decided; for kWhole it sets the
+  // stride. Else makes it do so.
+  virtual Taken TakesRows(Step& /*reader*/, int /*buffer*/, StoredRows& /*rows*/) const { return Taken::kNot; }
 };
 
 std::shared_ptr<const Target> CpuTarget();

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -200,6 +201,65 @@ TEST(GemmPrecisionTest, StoredRowsAreThoseOfConvertedResults) {
       for (const int64_t m : {1, 16, 31, 70}) {
         check(Precision::kBf16, RowForm::kBF16, m, 96, activation);
         check(Precision::kInt8, RowForm::kInt8, m, 32, activation);
+      }
+    }
+  });
+}
+
+// A residual that is bf16 counts as the floats that it stands for, whether the result is stored so or not; behind the
+// columns of a stored result there are zeros, as behind converted ones.
+TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
+  constexpr int64_t kDepth = 64;
+  const auto check = [](int64_t m, int64_t n, Activation activation, bool first, bool residual_bf16) {
+    SCOPED_TRACE(ToString({.m = m, .n = n, .k = kDepth, .activation = activation}));
+    const std::vector<float> a = RandomFloats(static_cast<size_t>(m * kDepth), 1, -2.0f, 2.0f);
+    const std::vector<float> b = RandomFloats(static_cast<size_t>(n * kDepth), 2);
+    const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 3);
+    std::vector<float> residual = RandomFloats(static_cast<size_t>(m * n), 4, -3.0f, 3.0f);
+    AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, kDepth, n)) / sizeof(float) + 16);
+    PackWeight(Precision::kBf16, DenseWeight(b.data(), kDepth, n, true), packed.data());
+    const Rows rows(RowForm::kBF16, m, kDepth, a.data(), kDepth);
+    const Rows added(RowForm::kBF16, m, n, residual.data(), n);
+    const int64_t stride = RowBytes(RowForm::kBF16, n), pairs = stride / static_cast<int64_t>(sizeof(float));
+    if (residual_bf16) {
+      for (int64_t i = 0; i < m * n; ++i) {
+        uint16_t bits;
+        std::memcpy(&bits, added.bytes.data() + i / n * stride + i % n * 2, sizeof(bits));
+        residual[static_cast<size_t>(i)] = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+      }
+    }
+    std::vector<float> results(static_cast<size_t>(m * n)), others = results;
+    GemmDotArgs product = rows.Times(packed.data(), n, results.data(), n);
+    product.bias = bias.data();
+    product.activation = activation;
+    product.residual = residual.data(), product.ldr = n;
+    product.residual_first = first;
+    Multiply(product, 2);
+    const Rows wanted(RowForm::kBF16, m, n, results.data(), n);
+    if (residual_bf16) {
+      product.residual = reinterpret_cast<const float*>(added.bytes.data()), product.ldr = pairs;
+      product.residual_bf16 = true;
+      product.c = others.data();
+      Multiply(product, 2);
+      EXPECT_EQ(others, results);
+    }
+    AlignedFloats stored(static_cast<size_t>(m * stride) / sizeof(float));
+    product.c = stored.data(), product.ldc = pairs;
+    product.stores_bf16 = true;
+    Multiply(product, 2);
+    const auto bytes = static_cast<size_t>((n + 31) / 32 * 64);
+    for (int64_t i = 0; i < m; ++i) {
+      const auto* const row = reinterpret_cast<const uint8_t*>(stored.data()) + i * stride;
+      EXPECT_EQ(std::memcmp(row, wanted.bytes.data() + i * stride, bytes), 0) << "row " << i;
+    }
+  };
+  ForEachIsaAndPlainTiles([&] {
+    if (!StoresRows(RowForm::kBF16)) return;
+    for (const bool first : {false, true}) {
+      for (const bool bf16 : {false, true}) {
+        for (const int64_t n : {32, 24, 17, 80}) check(37, n, Activation::kRelu, first, bf16);
+        check(16, 64, Activation::kSigmoid, first, bf16);
+        for (const int64_t n : {7, 24}) check(5, n, Activation::kSigmoid, first, bf16);
       }
     }
   });

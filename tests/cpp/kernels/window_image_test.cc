@@ -1,8 +1,10 @@
 // Products over windows of bf16, fp16 and int8, and the image that they read.
 #include "thresher/kernels/window_image.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -161,6 +163,107 @@ void Check(const Case& c) {
       }
     });
   }
+}
+
+// x that is bf16 already gives the image of the floats that it stands for; fewer channels that of x with zeros.
+TEST(WindowImageTest, OtherFormsOfX) {
+  for (const auto& axes : kGeometries) {
+    constexpr int64_t kBatch = 2;
+    const Windows w = WindowsOf(axes, 8, 8);
+    SCOPED_TRACE(testing::ToString(w));
+    std::vector<float> x = RandomFloats(static_cast<size_t>(kBatch * w.x_batch), 1, -0.5f, 2.0f);
+    std::vector<uint16_t> bits;
+    for (float& number : x) {
+      bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
+      number = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
+    }
+    const auto same = [](const ConvertWindowsArgs& args, const void* wanted) {
+      const auto bytes = static_cast<size_t>(kBatch * ImageLayout(args.form, args.windows, args.channels).picture);
+      AlignedFloats data(bytes / sizeof(float) + 1);
+      ConvertWindowsArgs own = args;
+      own.image = data.data();
+      for (int part = 0; part < 3; ++part) ConvertWindows(own, part, 3);
+      EXPECT_EQ(std::memcmp(data.data(), wanted, bytes), 0);
+    };
+    ForEachIsaAndPlainTiles([&] {
+      const Image image(RowForm::kBF16, w, kBatch, 8, x, 1);
+      ConvertWindowsArgs args = image.args;
+      args.x = reinterpret_cast<const float*>(bits.data());
+      args.x_bf16 = true;
+      same(args, image.args.image);
+      for (const int64_t channels : {1, 2, 3, 4}) {
+        for (const int64_t extra : {0, 5}) {
+          const Windows few = WindowsOf(axes, channels, extra), four = WindowsOf(axes, kPaddedChannels, 0);
+          std::vector<float> filled(static_cast<size_t>(kBatch * four.x_batch), 0.0f);
+          for (size_t i = 0; i < filled.size(); ++i) {
+            const int64_t position = static_cast<int64_t>(i) / kPaddedChannels, channel = i % kPaddedChannels;
+            if (channel < channels) filled[i] = x[static_cast<size_t>(position * (channels + extra) + channel)];
+          }
+          const Image wanted(RowForm::kBF16, four, kBatch, kPaddedChannels, filled, 1);
+          ConvertWindowsArgs padded = wanted.args;
+          padded.windows = few;
+          padded.windows.channels = kPaddedChannels;
+          padded.x = x.data();
+          padded.x_channels = channels;
+          same(padded, wanted.args.image);
+        }
+      }
+    });
+  }
+}
+
+// Results that are stored as bf16, and a residual that is: as products of rows do it (gemm_precision_test.cc).
+TEST(WindowImageTest, ResultsOfBf16) {
+  constexpr int64_t kBatch = 2, kChannels = 16;
+  const std::vector<Axis> axes = {{.in = 6, .kernel = 3, .before = 1, .after = 1},
+                                  {.in = 19, .kernel = 3, .before = 1, .after = 1}};
+  const Windows w = WindowsOf(axes, kChannels, 0);
+  const int64_t k = w.taps() * kChannels, m = kBatch * w.positions();
+  const std::vector<float> x = RandomFloats(static_cast<size_t>(kBatch * w.x_batch), 1, -0.5f, 2.0f);
+  ForEachIsaAndPlainTiles([&] {
+    if (!StoresRows(RowForm::kBF16)) return;
+    const Image image(RowForm::kBF16, w, kBatch, kChannels, x, 1);
+    for (const int64_t n : {32, 40, 96}) {
+      const std::vector<float> b = RandomFloats(static_cast<size_t>(k * n), 2);
+      const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 3);
+      AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, k, n)) / sizeof(float) + 1);
+      PackWeight(Precision::kBf16, Weight{b.data(), Encoding::kF32, k, n, n, 1}, packed.data());
+      const int64_t stride = RowBytes(RowForm::kBF16, n), pairs = stride / static_cast<int64_t>(sizeof(float));
+      AlignedFloats residual(static_cast<size_t>(m * pairs)), stored(static_cast<size_t>(m * pairs));
+      AlignedFloats wanted(static_cast<size_t>(m * pairs));
+      const auto convert = [&](const std::vector<float>& from, AlignedFloats& to) {
+        ConvertRowsArgs rows;
+        rows.m = m, rows.k = rows.ldx = n;
+        rows.x = from.data();
+        rows.rows = to.data();
+        ConvertRows(rows);
+      };
+      convert(RandomFloats(static_cast<size_t>(m * n), 4), residual);
+      GemmDotArgs args;
+      args.m = m, args.n = n, args.k = k;
+      args.rows = image.args.image;
+      args.windows = &w;
+      args.channels = kChannels;
+      args.packed_b = packed.data();
+      args.bias = bias.data();
+      args.residual = residual.data(), args.ldr = pairs;
+      args.residual_bf16 = args.residual_first = true;
+      args.activation = Activation::kRelu;
+      std::vector<float> results(static_cast<size_t>(m * n));
+      args.c = results.data(), args.ldc = n;
+      Multiply(args, 2);
+      convert(results, wanted);
+      args.c = stored.data(), args.ldc = pairs;
+      args.stores_bf16 = true;
+      Multiply(args, 2);
+      for (int64_t i = 0; i < m; ++i) {
+        EXPECT_EQ(
+            std::memcmp(stored.data() + i * pairs, wanted.data() + i * pairs, static_cast<size_t>((n + 31) / 32 * 64)),
+            0)
+            << "row " << i << " of " << n;
+      }
+    }
+  });
 }
 
 TEST(WindowImageTest, EveryGeometry) {

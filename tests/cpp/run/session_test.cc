@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <new>
 #include <string>
@@ -245,6 +247,209 @@ TEST(Session, ProductsStoreWhatTheNextOneTakes) {
   EXPECT_EQ(run(true, &kept), run(false, &stored));
   EXPECT_EQ(std::count(kept.begin(), kept.end(), "to_bf16"), 3);
   EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 1);  // the graph's input
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kBatch = 2, kSize = 15, kHalf = 8, kFew = 40, kMany = 64;
+  const Attrs bf16 = {{"precision", std::string("bf16")}};
+  const auto with = [](Attrs attrs, const Attrs& more) {
+    attrs.insert(more.begin(), more.end());
+    return attrs;
+  };
+  // `kept`: of the results in between, those that another operator reads as well.
+  const auto run = [&](const std::vector<bool>& kept, std::vector<std::string>* names) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {kBatch, kSize, kSize, 3});
+    const auto weight = [&](const Dims& shape, uint32_t seed) {
+      return AddF32(g, "w" + std::to_string(seed), shape,
+                    RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.2f));
+    };
+    const Attrs around = {{"padding", std::vector<int64_t>{1, 1}}};
+    const Attrs first = {{"stride", std::vector<int64_t>{2, 2}}, {"activation", std::string("relu6")}};
+    const ValueId stem = Must(g.Add1("convolution", {x, weight({kFew, 3, 3, 3}, 2)}, with(with(bf16, around), first)));
+    const ValueId own =
+        Must(g.Add1("convolution", {stem, weight({kFew, 1, 3, 3}, 3)}, with(around, {{"groups", kFew}})));
+    const ValueId wide = Must(g.Add1("linear", {own, weight({kMany, kFew}, 4)}, bf16));
+    const ValueId grouped =
+        Must(g.Add1("convolution", {wide, weight({kMany, 8, 3, 3}, 8), kNoValue, wide},
+                    with(with(bf16, around), {{"groups", kMany / 8}, {"activation", std::string("relu")}})));
+    const ValueId inner = Must(g.Add1("convolution", {grouped, weight({kFew, kMany, 3, 3}, 5)},
+                                      with(with(bf16, around), {{"activation", std::string("relu")}})));
+    const ValueId sum = Must(g.Add1("linear", {inner, weight({kMany, kFew}, 6), kNoValue, wide}, bf16));
+    const ValueId last = Must(g.Add1("linear", {sum, weight({kFew, kMany}, 7), kNoValue, stem},
+                                     with(bf16, {{"activation", std::string("relu")}, {"residual_first", true}})));
+    const std::vector<ValueId> between = {stem, own, wide, inner, sum, grouped};
+    std::vector<ValueId> results = {last};
+    for (size_t i = 0; i < between.size(); ++i) {
+      if (kept[i]) results.push_back(Must(g.Add1("neg", {between[i]})));
+    }
+    g.SetOutputs(results);
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    for (const Step& step : session.plan().steps) names->push_back(step.name);
+    std::vector<float> in = RandomFloats(kBatch * kSize * kSize * 3, 1);
+    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {kBatch, kSize, kSize, 3})};
+    std::vector<std::vector<float>> out;
+    std::vector<View> outputs;
+    for (const ValueId id : results) {
+      const Dims& shape = g.value(id).shape;
+      out.emplace_back(static_cast<size_t>(NumElements(shape)));
+      outputs.push_back(MakeView(out.back().data(), DType::kF32, shape));
+    }
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(out[0].size(), static_cast<size_t>(kBatch * kHalf * kHalf * kFew));
+    return out[0];
+  };
+  std::vector<std::string> floats, stored;
+  const std::vector<float> expected = run(std::vector<bool>(6, true), &floats);
+  float most = 0.0f;
+  for (const float number : expected) most = std::max(most, std::abs(number));
+  ASSERT_GT(most, 1.0f);
+  const auto close = [&](const std::vector<float>& actual) {
+    for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 0.01f * most) << i;
+  };
+  close(run(std::vector<bool>(6, false), &stored));
+  EXPECT_EQ(std::count(floats.begin(), floats.end(), "to_bf16"), 6);
+  // The graph's input, and what a window of more than a position covers.
+  EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 3);
+  // What others read as floats stays floats, whatever else is stored.
+  for (size_t i = 0; i < 6; ++i) {
+    std::vector<bool> kept(6, false);
+    kept[i] = true;
+    std::vector<std::string> names;
+    close(run(kept, &names));
+  }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+// Small groups, which are multiplied together, give what each of them gives in fp32.
+TEST(Session, SmallGroupsAreMultipliedTogether) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  const auto run = [&](int64_t width, int64_t groups, bool transposed, const char* precision, std::string* kernel) {
+    const int64_t channels = width * groups;
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {2, 7, 11, channels});
+    const ValueId w =
+        AddF32(g, "w", {channels, width, 3, 2}, RandomFloats(static_cast<size_t>(channels * width * 6), 2));
+    const ValueId b = AddF32(g, "b", {channels}, RandomFloats(static_cast<size_t>(channels), 3));
+    const ValueId y = Must(g.Add1("convolution", {x, w, b},
+                                  {{"precision", std::string(precision)},
+                                   {"groups", groups},
+                                   {"transposed", transposed},
+                                   {"stride", std::vector<int64_t>{2, 1}},
+                                   {"padding", std::vector<int64_t>{1, 0}}}));
+    g.SetOutputs({y});
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    *kernel = Name(session.plan().steps.back().kernel);
+    std::vector<float> in = RandomFloats(static_cast<size_t>(2 * 7 * 11 * channels), 1);
+    const Dims& shape = g.value(y).shape;
+    std::vector<float> out(static_cast<size_t>(NumElements(shape)));
+    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {2, 7, 11, channels})};
+    const std::vector<View> outputs = {MakeView(out.data(), DType::kF32, shape)};
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  };
+  for (const int64_t width : {2, 4, 8, 16}) {
+    for (const bool transposed : {false, true}) {
+      SCOPED_TRACE(std::to_string(width) + (transposed ? " transposed" : ""));
+      std::string fp32, bf16, odd;
+      const std::vector<float> expected = run(width, 64 / width, transposed, "fp32", &fp32);
+      const std::vector<float> actual = run(width, 64 / width, transposed, "bf16", &bf16);
+      const float limit = 0.02f * std::sqrt(static_cast<float>(6 * width));
+      for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], limit) << i;
+      EXPECT_NE(bf16, fp32);
+      // Groups that do not fill a panel stay what they are.
+      run(width, 3, transposed, "bf16", &odd);
+      if (width < 8) {
+        EXPECT_NE(odd, bf16);
+      }
+    }
+  }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+// Inputs in bf16 are multiplied as they lie, results are handed out in bf16 as they are stored.
+TEST(Session, ProductsTakeAndStoreTheCallersBf16) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kSize = 9, kFew = 10, kMany = 64;
+  const auto run = [&](bool kept, std::vector<std::string>* names) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kBF16, {1, kSize, kSize, kFew});
+    const ValueId y = g.AddInput("y", DType::kBF16, {1, kSize, kSize, kMany});
+    const auto weight = [&](const Dims& shape, uint32_t seed) {
+      return AddF32(g, "w" + std::to_string(seed), shape,
+                    RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.2f));
+    };
+    const auto cast = [&](ValueId id, const char* to) {
+      return Must(g.Add1("cast", {id}, {{"dtype", std::string(to)}}));
+    };
+    const Attrs bf16 = {{"precision", std::string("bf16")}};
+    const ValueId wide = cast(x, "f32"), own = cast(y, "f32");
+    const ValueId up = Must(g.Add1("linear", {wide, weight({kMany, kFew}, 2), kNoValue, own}, bf16));
+    const ValueId each = Must(g.Add1("convolution", {own, weight({kMany, 1, 3, 3}, 3)},
+                                     {{"groups", kMany}, {"padding", std::vector<int64_t>{1, 1}}}));
+    const ValueId sum = Must(g.Add1("linear", {each, weight({kMany, kMany}, 4), kNoValue, up}, bf16));
+    std::vector<ValueId> results = {cast(up, "bf16"), cast(each, "bf16"), cast(sum, "bf16")};
+    for (const ValueId id : {wide, own, up, each, sum}) {
+      if (kept) results.push_back(Must(g.Add1("neg", {id})));
+    }
+    g.SetOutputs(results);
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    for (const Step& step : session.plan().steps) names->push_back(step.name);
+    const auto halves = [](int64_t count, uint32_t seed) {
+      std::vector<uint16_t> bits;
+      for (const float number : RandomFloats(static_cast<size_t>(count), seed)) {
+        bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
+      }
+      return bits;
+    };
+    std::vector<uint16_t> few = halves(kSize * kSize * kFew, 5), many = halves(kSize * kSize * kMany, 6);
+    const std::vector<View> inputs = {MakeView(few.data(), DType::kBF16, {1, kSize, kSize, kFew}),
+                                      MakeView(many.data(), DType::kBF16, {1, kSize, kSize, kMany})};
+    std::vector<std::vector<float>> out;
+    std::vector<View> outputs;
+    for (const ValueId id : results) {
+      const Value& value = g.value(id);
+      out.emplace_back(static_cast<size_t>(NumElements(value.shape)));
+      outputs.push_back(MakeView(out.back().data(), value.dtype, value.shape));
+    }
+    const Status status = session.Run(inputs, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    std::vector<float> numbers;
+    for (size_t i = 0; i < 3; ++i) {
+      const auto* const bits = reinterpret_cast<const uint16_t*>(out[i].data());
+      for (size_t j = 0; j < out[i].size(); ++j) {
+        numbers.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits[j]) << 16));
+      }
+    }
+    return numbers;
+  };
+  std::vector<std::string> floats, stored;
+  const std::vector<float> expected = run(true, &floats), actual = run(false, &stored);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], 0.02f + 0.01f * std::abs(expected[i])) << i;
+  }
+  EXPECT_EQ(std::count(floats.begin(), floats.end(), "cast"), 5);
+  // Of what a product wants as its own rows as well.
+  EXPECT_EQ(std::count(stored.begin(), stored.end(), "cast"), 1);
   unsetenv("THRESHER_SMALL_PRODUCTS");
   ASSERT_TRUE(isa::Select().ok());
 }

@@ -1,0 +1,84 @@
+#include "thresher/plan/stored_rows.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace thresher {
+namespace {
+
+// The steps that use a buffer.
+struct Uses {
+  std::vector<size_t> writers, readers;
+};
+
+std::vector<Uses> UsesOf(const Plan& plan) {
+  std::vector<Uses> uses(plan.buffers.size());
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const Step& step = plan.steps[s];
+    for (size_t i = 0; i < step.operands.size(); ++i) {
+      if (step.operands[i].buffer < 0) continue;
+      Uses& use = uses[static_cast<size_t>(step.operands[i].buffer)];
+      std::vector<size_t>& steps = static_cast<int>(i) < step.num_inputs ? use.readers : use.writers;
+      if (steps.empty() || steps.back() != s) steps.push_back(s);
+    }
+  }
+  return uses;
+}
+
+template <class T>
+void LeaveOut(const std::vector<bool>& gone, std::vector<T>& list) {
+  size_t kept = 0;
+  for (size_t s = 0; s < list.size(); ++s) {
+    if (s < gone.size() && gone[s]) continue;
+    if (kept != s) list[kept] = std::move(list[s]);
+    ++kept;
+  }
+  list.resize(kept);
+}
+
+}  // namespace
+
+void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
+  const Target& target = *plan.target;
+  const std::vector<Uses> uses = UsesOf(plan);
+  std::vector<bool> gone(plan.steps.size(), false);
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    Step& writer = plan.steps[s];
+    if (gone[s] || static_cast<int>(writer.operands.size()) != writer.num_inputs + 1) continue;
+    const int number = writer.operands.back().buffer;
+    if (number < 0) continue;
+    const Buffer& buffer = plan.buffers[static_cast<size_t>(number)];
+    const Uses& use = uses[static_cast<size_t>(number)];
+    if (buffer.kind != Buffer::Kind::kArena || use.writers.size() != 1 || use.readers.empty()) continue;
+    StoredRows rows;
+    if (!target.StoresRows(writer, rows)) continue;
+    size_t wholes = 0, whole = 0;
+    const bool all = std::all_of(use.readers.begin(), use.readers.end(), [&](size_t r) {
+      const Taken taken = target.TakesRows(plan.steps[r], number, rows);
+      if (taken == Taken::kWhole) ++wholes, whole = r;
+      return taken != Taken::kNot && r > s;
+    });
+    if (!all || wholes > 1) continue;
+    TensorRef place;
+    place.buffer = number;
+    if (wholes == 1) place = plan.steps[whole].operands.back();
+    if (rows.given) place = writer.operands.front();
+    gone[s] = rows.given;
+    // Few channels take less as floats than as whole lines.
+    Buffer& to = plan.buffers[static_cast<size_t>(place.buffer)];
+    const int64_t bytes = rows.rows * rows.stride * static_cast<int64_t>(sizeof(uint16_t));
+    if (to.kind == Buffer::Kind::kArena) to.bytes = std::max(to.bytes, bytes);
+    place.view = MakeView(nullptr, DType::kBF16, {rows.rows, rows.columns});
+    place.view.strides[0] = rows.stride;
+    rows.place = &place;
+    if (!rows.given) target.StoresRows(writer, rows);
+    for (const size_t r : use.readers) {
+      gone[r] = wholes == 1 && r == whole;
+      if (!gone[r]) target.TakesRows(plan.steps[r], number, rows);
+    }
+  }
+  LeaveOut(gone, plan.steps);
+  LeaveOut(gone, origins);
+}
+
+}  // namespace thresher
