@@ -17,6 +17,7 @@
 #include "thresher/kernels/window_image.h"
 #include "thresher/kernels/winograd.h"
 #include "thresher/ops/common.h"
+#include "thresher/ops/conv_weight.h"
 #include "thresher/ops/linear.h"
 
 namespace thresher {
@@ -410,84 +411,6 @@ size_t DepthwiseScratch(const StepContext& c) {
   return c.as<ConvolutionParams>().shape.planes ? kernels::PlanesScratchBytes() : 0;
 }
 
-// How a weight [outer, inner, kernel...] lies, as the matrices of its groups. Its taps have one stride.
-struct WeightLayout {
-  Weight matrix;         // of a group, without data
-  int64_t first = 0;     // element that the first group begins with
-  int64_t to_group = 0;  // elements from one group to the next
-};
-
-// Whether all dimensions of the kernel have one stride, and which.
-bool TapStride(const View& w, int64_t* stride) {
-  *stride = 0;
-  int64_t expected = 0;
-  for (int d = w.rank - 1; d >= 2; --d) {
-    if (w.shape[d] == 1) continue;
-    if (*stride == 0) {
-      *stride = w.strides[d];
-    } else if (w.strides[d] != expected) {
-      return false;
-    }
-    expected = w.strides[d] * w.shape[d];
-  }
-  return true;
-}
-
-WeightLayout LayoutOf(const View& w, int64_t tap_stride, const ConvolutionParams& p, bool transposed) {
-  WeightLayout layout;
-  Weight& matrix = layout.matrix;
-  matrix.k = p.k;
-  matrix.n = p.n;
-  matrix.taps = p.k / p.shape.channels;
-  matrix.stride_tap = tap_stride;
-  matrix.stride_n = w.strides[transposed ? 1 : 0];
-  matrix.stride_k = w.strides[transposed ? 0 : 1];
-  layout.to_group = transposed ? p.shape.channels * matrix.stride_k : p.n * matrix.stride_n;
-  if (transposed) {
-    // Windows over what is spread meet the taps from the last to the first.
-    layout.first = (matrix.taps - 1) * tap_stride;
-    matrix.stride_tap = -tap_stride;
-  }
-  return layout;
-}
-
-// The numbers of a constant, in the order in which they lie.
-Result<std::vector<float>> NumbersOf(const Value& value) {
-  THRESHER_ASSIGN(const std::shared_ptr<const void> held, Hold(value.constant));
-  std::vector<float> numbers(static_cast<size_t>(NumElements(value.shape)));
-  kernels::DecodeNumbers(StoredAs(value), value.constant.data, NumElements(value.shape), numbers.data());
-  return numbers;
-}
-
-// The weight of a depthwise convolution as [taps, channels of a group, groups, outputs of a group].
-Result<TensorRef> DepthwiseWeight(const Node& node, const TensorRef& raw, const WeightLayout& layout,
-                                  const ConvolutionParams& p, const Graph& graph, Lowering& lowering) {
-  const Weight& matrix = layout.matrix;
-  const Dims shape = {matrix.taps, p.shape.channels, p.shape.groups, p.n};
-  const Dims strides = {matrix.stride_tap, matrix.stride_k, layout.to_group, matrix.stride_n};
-  if (!graph.is_constant(node.inputs[kWeight])) {
-    TensorRef turned = raw;
-    turned.offset += layout.first;
-    turned.view.rank = static_cast<int>(shape.size());
-    std::copy(shape.begin(), shape.end(), turned.view.shape);
-    std::copy(strides.begin(), strides.end(), turned.view.strides);
-    return lowering.Contiguous(turned);
-  }
-  const Value& value = graph.value(node.inputs[kWeight]);
-  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
-  std::vector<float> turned;
-  turned.reserve(numbers.size());
-  for (int64_t tap = 0; tap < shape[0]; ++tap) {
-    for (int64_t i = 0; i < shape[1]; ++i) {
-      for (int64_t g = 0; g < shape[2]; ++g) {
-        const int64_t from = layout.first + tap * strides[0] + i * strides[1] + g * strides[2];
-        for (int64_t o = 0; o < shape[3]; ++o) turned.push_back(numbers[static_cast<size_t>(from + o * strides[3])]);
-      }
-    }
-  }
-  return lowering.AddConstant(DType::kF32, shape, std::move(turned));
-}
-
 ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const Geometry& g) {
   ConvolutionParams p{};
   const int rank = x.rank - 2;
@@ -576,34 +499,6 @@ int64_t GroupsTogether(const ConvolutionParams& p, Precision precision, const Lo
   return whole && IsOnBf16Tiles(precision, p.m, lowering) ? together : 1;
 }
 
-// The weight of so many groups together, packed.
-Result<TensorRef> JoinGroups(const Value& value, const WeightLayout& layout, int64_t together, ConvolutionParams& p,
-                             Lowering& lowering) {
-  kernels::ConvolutionShape& s = p.shape;
-  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
-  const Weight& matrix = layout.matrix;
-  const int64_t all = s.groups, channels = s.channels, outputs = p.n;
-  s.groups /= together;
-  s.channels *= together;
-  p.n *= together;
-  p.k *= together;
-  std::vector<float> joined(static_cast<size_t>(s.groups * p.n * p.k), 0.0f);
-  for (int64_t group = 0; group < all; ++group) {
-    const int64_t place = group % together * channels;
-    for (int64_t n = 0; n < outputs; ++n) {
-      const int64_t row = (group * outputs + n) * p.k + place;
-      const int64_t first = layout.first + group * layout.to_group + n * matrix.stride_n;
-      for (int64_t tap = 0; tap < matrix.taps; ++tap) {
-        for (int64_t i = 0; i < channels; ++i) {
-          const int64_t from = first + tap * matrix.stride_tap + i * matrix.stride_k;
-          joined[static_cast<size_t>(row + tap * s.channels + i)] = numbers[static_cast<size_t>(from)];
-        }
-      }
-    }
-  }
-  return lowering.PackedNumbers(std::move(joined), p.k, p.n, s.groups, s.precision);
-}
-
 // Whether windows of few channels are multiplied as bf16 by a matrix unit, which wants lines of whole tiles.
 bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
@@ -612,31 +507,6 @@ bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
   return s.channels <= kernels::kPaddedChannels && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
          IsOnBf16Tiles(s.precision, p.m, lowering);
-}
-
-// The weight with zeros for the channels that x lacks and for taps behind those of each line, packed.
-Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, ConvolutionParams& p, Lowering& lowering) {
-  constexpr int64_t kChannels = kernels::kPaddedChannels;
-  kernels::ConvolutionShape& s = p.shape;
-  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
-  const Weight& matrix = layout.matrix;
-  const int64_t taps = s.kernel[2], lines = matrix.taps / taps, channels = s.channels;
-  const int64_t padded = (taps + kernels::kPaddedTaps - 1) / kernels::kPaddedTaps * kernels::kPaddedTaps;
-  s.x_channels = channels;
-  s.channels = kChannels;
-  s.kernel[2] = padded;
-  p.k = lines * padded * kChannels;
-  std::vector<float> filled(static_cast<size_t>(p.n * p.k), 0.0f);
-  for (int64_t n = 0; n < p.n; ++n) {
-    for (int64_t tap = 0; tap < matrix.taps; ++tap) {
-      for (int64_t i = 0; i < channels; ++i) {
-        const int64_t from = layout.first + n * matrix.stride_n + tap * matrix.stride_tap + i * matrix.stride_k;
-        const int64_t to = n * p.k + (tap / taps * padded + tap % taps) * kChannels + i;
-        filled[static_cast<size_t>(to)] = numbers[static_cast<size_t>(from)];
-      }
-    }
-  }
-  return lowering.PackedNumbers(std::move(filled), p.k, p.n, 1, s.precision);
 }
 
 // The residual in the type, as rows p.ldr apart.
@@ -651,7 +521,7 @@ TensorRef ResidualRows(const Node& node, DType dtype, ConvolutionParams& p, Lowe
 }
 
 // For targets that take weights as they are stored.
-Status LowerStored(const Node& node, const TensorRef& x, const TensorRef& raw, const WeightLayout& layout,
+Status LowerStored(const Node& node, const TensorRef& x, const TensorRef& raw, const ops::WeightLayout& layout,
                    const Geometry& g, ConvolutionParams p, const TensorRef& out, Lowering& lowering) {
   const Graph& graph = lowering.graph();
   const ValueId id = node.inputs[kWeight];
@@ -766,11 +636,11 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   s.activation = kernels::ParseActivation(GetAttr<std::string>(node.attrs, "activation", "none")).value();
   s.residual_first = GetAttr<bool>(node.attrs, "residual_first", false);
   int64_t tap_stride;
-  if (!TapStride(raw.view, &tap_stride)) {
+  if (!ops::TapStride(raw.view, &tap_stride)) {
     raw = lowering.Contiguous(raw);
-    TapStride(raw.view, &tap_stride);
+    ops::TapStride(raw.view, &tap_stride);
   }
-  const WeightLayout layout = LayoutOf(raw.view, tap_stride, p, g.transposed);
+  const ops::WeightLayout layout = ops::LayoutOf(raw.view, tap_stride, p, g.transposed);
   const TensorRef out = s.planes ? AllocatePlanes(node.outputs[0], lowering) : lowering.Allocate(node.outputs[0]);
   if (!packs && !depthwise) {
     return LowerStored(node, x, raw, layout, g, p, out, lowering);
@@ -778,14 +648,14 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   const TensorRef bias = lowering.Contiguous(lowering.Ref(node.inputs[kBias]));
   const TensorRef residual = ResidualRows(node, out.view.dtype, p, lowering);
   if (depthwise) {
-    THRESHER_ASSIGN(const TensorRef turned, DepthwiseWeight(node, raw, layout, p, graph, lowering));
+    THRESHER_ASSIGN(const TensorRef turned, ops::DepthwiseWeight(node.inputs[kWeight], raw, layout, p, lowering));
     lowering.AddStep(KernelId::kDepthwise, {x, turned, bias, residual}, {out}, p);
     return Status::Ok();
   }
   s.precision = precision;
   if (together > 1 || (constant && SuitsPadding(p, lowering))) {
-    THRESHER_ASSIGN(const TensorRef made, together > 1 ? JoinGroups(weight, layout, together, p, lowering)
-                                                       : PadWeight(weight, layout, p, lowering));
+    THRESHER_ASSIGN(const TensorRef made, together > 1 ? ops::JoinGroups(weight, layout, together, p, lowering)
+                                                       : ops::PadWeight(weight, layout, p, lowering));
     s.form = kernels::RowForm::kBF16;
     const int product = lowering.AddProduct(s.precision, p.m, p.n, p.k);
     p.blocking = lowering.product(product).blocking;

@@ -251,6 +251,39 @@ TEST(Session, ProductsStoreWhatTheNextOneTakes) {
   ASSERT_TRUE(isa::Select().ok());
 }
 
+namespace {
+
+// The results of a graph on two threads, as they are stored, and the steps of its plan.
+std::vector<std::vector<float>> RunOnTwoThreads(const Graph& g, const std::vector<View>& inputs,
+                                                std::vector<Step>* steps) {
+  PlanOptions options;
+  options.num_threads = 2;
+  WeightStore weights;
+  Session session(Must(BuildPlan(g, weights, options)));
+  *steps = session.plan().steps;
+  std::vector<std::vector<float>> out;
+  std::vector<View> outputs;
+  for (const ValueId id : g.outputs()) {
+    const Value& value = g.value(id);
+    out.emplace_back(static_cast<size_t>(NumElements(value.shape)));
+    outputs.push_back(MakeView(out.back().data(), value.dtype, value.shape));
+  }
+  const Status status = session.Run(inputs, outputs);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return out;
+}
+
+ValueId AddWeight(Graph& g, const Dims& shape, uint32_t seed) {
+  return AddF32(g, "w" + std::to_string(seed), shape,
+                RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.2f));
+}
+
+int64_t CountSteps(const std::vector<Step>& steps, const std::string& name) {
+  return std::count_if(steps.begin(), steps.end(), [&](const Step& step) { return step.name == name; });
+}
+
+}  // namespace
+
 TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
   setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
@@ -261,13 +294,10 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     return attrs;
   };
   // `kept`: of the results in between, those that another operator reads as well.
-  const auto run = [&](const std::vector<bool>& kept, std::vector<std::string>* names) {
+  const auto run = [&](const std::vector<bool>& kept, std::vector<Step>* steps) {
     Graph g;
     const ValueId x = g.AddInput("x", DType::kF32, {kBatch, kSize, kSize, 3});
-    const auto weight = [&](const Dims& shape, uint32_t seed) {
-      return AddF32(g, "w" + std::to_string(seed), shape,
-                    RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.2f));
-    };
+    const auto weight = [&](const Dims& shape, uint32_t seed) { return AddWeight(g, shape, seed); };
     const Attrs around = {{"padding", std::vector<int64_t>{1, 1}}};
     const Attrs first = {{"stride", std::vector<int64_t>{2, 2}}, {"activation", std::string("relu6")}};
     const ValueId stem = Must(g.Add1("convolution", {x, weight({kFew, 3, 3, 3}, 2)}, with(with(bf16, around), first)));
@@ -288,26 +318,12 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
       if (kept[i]) results.push_back(Must(g.Add1("neg", {between[i]})));
     }
     g.SetOutputs(results);
-    PlanOptions options;
-    options.num_threads = 2;
-    WeightStore weights;
-    Session session(Must(BuildPlan(g, weights, options)));
-    for (const Step& step : session.plan().steps) names->push_back(step.name);
     std::vector<float> in = RandomFloats(kBatch * kSize * kSize * 3, 1);
-    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {kBatch, kSize, kSize, 3})};
-    std::vector<std::vector<float>> out;
-    std::vector<View> outputs;
-    for (const ValueId id : results) {
-      const Dims& shape = g.value(id).shape;
-      out.emplace_back(static_cast<size_t>(NumElements(shape)));
-      outputs.push_back(MakeView(out.back().data(), DType::kF32, shape));
-    }
-    const Status status = session.Run(inputs, outputs);
-    EXPECT_TRUE(status.ok()) << status.message();
+    const auto out = RunOnTwoThreads(g, {MakeView(in.data(), DType::kF32, {kBatch, kSize, kSize, 3})}, steps);
     EXPECT_EQ(out[0].size(), static_cast<size_t>(kBatch * kHalf * kHalf * kFew));
     return out[0];
   };
-  std::vector<std::string> floats, stored;
+  std::vector<Step> floats, stored;
   const std::vector<float> expected = run(std::vector<bool>(6, true), &floats);
   float most = 0.0f;
   for (const float number : expected) most = std::max(most, std::abs(number));
@@ -316,15 +332,15 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 0.01f * most) << i;
   };
   close(run(std::vector<bool>(6, false), &stored));
-  EXPECT_EQ(std::count(floats.begin(), floats.end(), "to_bf16"), 6);
+  EXPECT_EQ(CountSteps(floats, "to_bf16"), 6);
   // The graph's input, and what a window of more than a position covers.
-  EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 3);
+  EXPECT_EQ(CountSteps(stored, "to_bf16"), 3);
   // What others read as floats stays floats, whatever else is stored.
   for (size_t i = 0; i < 6; ++i) {
     std::vector<bool> kept(6, false);
     kept[i] = true;
-    std::vector<std::string> names;
-    close(run(kept, &names));
+    std::vector<Step> steps;
+    close(run(kept, &steps));
   }
   unsetenv("THRESHER_SMALL_PRODUCTS");
   ASSERT_TRUE(isa::Select().ok());
@@ -348,19 +364,11 @@ TEST(Session, SmallGroupsAreMultipliedTogether) {
                                    {"stride", std::vector<int64_t>{2, 1}},
                                    {"padding", std::vector<int64_t>{1, 0}}}));
     g.SetOutputs({y});
-    PlanOptions options;
-    options.num_threads = 2;
-    WeightStore weights;
-    Session session(Must(BuildPlan(g, weights, options)));
-    *kernel = Name(session.plan().steps.back().kernel);
     std::vector<float> in = RandomFloats(static_cast<size_t>(2 * 7 * 11 * channels), 1);
-    const Dims& shape = g.value(y).shape;
-    std::vector<float> out(static_cast<size_t>(NumElements(shape)));
-    const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {2, 7, 11, channels})};
-    const std::vector<View> outputs = {MakeView(out.data(), DType::kF32, shape)};
-    const Status status = session.Run(inputs, outputs);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return out;
+    std::vector<Step> steps;
+    const auto out = RunOnTwoThreads(g, {MakeView(in.data(), DType::kF32, {2, 7, 11, channels})}, &steps);
+    *kernel = Name(steps.back().kernel);
+    return out[0];
   };
   for (const int64_t width : {2, 4, 8, 16}) {
     for (const bool transposed : {false, true}) {
@@ -387,14 +395,11 @@ TEST(Session, ProductsTakeAndStoreTheCallersBf16) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
   setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
   constexpr int64_t kSize = 9, kFew = 10, kMany = 64;
-  const auto run = [&](bool kept, std::vector<std::string>* names) {
+  const auto run = [&](bool kept, std::vector<Step>* steps) {
     Graph g;
     const ValueId x = g.AddInput("x", DType::kBF16, {1, kSize, kSize, kFew});
     const ValueId y = g.AddInput("y", DType::kBF16, {1, kSize, kSize, kMany});
-    const auto weight = [&](const Dims& shape, uint32_t seed) {
-      return AddF32(g, "w" + std::to_string(seed), shape,
-                    RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.2f));
-    };
+    const auto weight = [&](const Dims& shape, uint32_t seed) { return AddWeight(g, shape, seed); };
     const auto cast = [&](ValueId id, const char* to) {
       return Must(g.Add1("cast", {id}, {{"dtype", std::string(to)}}));
     };
@@ -409,11 +414,6 @@ TEST(Session, ProductsTakeAndStoreTheCallersBf16) {
       if (kept) results.push_back(Must(g.Add1("neg", {id})));
     }
     g.SetOutputs(results);
-    PlanOptions options;
-    options.num_threads = 2;
-    WeightStore weights;
-    Session session(Must(BuildPlan(g, weights, options)));
-    for (const Step& step : session.plan().steps) names->push_back(step.name);
     const auto halves = [](int64_t count, uint32_t seed) {
       std::vector<uint16_t> bits;
       for (const float number : RandomFloats(static_cast<size_t>(count), seed)) {
@@ -424,15 +424,7 @@ TEST(Session, ProductsTakeAndStoreTheCallersBf16) {
     std::vector<uint16_t> few = halves(kSize * kSize * kFew, 5), many = halves(kSize * kSize * kMany, 6);
     const std::vector<View> inputs = {MakeView(few.data(), DType::kBF16, {1, kSize, kSize, kFew}),
                                       MakeView(many.data(), DType::kBF16, {1, kSize, kSize, kMany})};
-    std::vector<std::vector<float>> out;
-    std::vector<View> outputs;
-    for (const ValueId id : results) {
-      const Value& value = g.value(id);
-      out.emplace_back(static_cast<size_t>(NumElements(value.shape)));
-      outputs.push_back(MakeView(out.back().data(), value.dtype, value.shape));
-    }
-    const Status status = session.Run(inputs, outputs);
-    EXPECT_TRUE(status.ok()) << status.message();
+    const auto out = RunOnTwoThreads(g, inputs, steps);
     std::vector<float> numbers;
     for (size_t i = 0; i < 3; ++i) {
       const auto* const bits = reinterpret_cast<const uint16_t*>(out[i].data());
@@ -442,14 +434,14 @@ TEST(Session, ProductsTakeAndStoreTheCallersBf16) {
     }
     return numbers;
   };
-  std::vector<std::string> floats, stored;
+  std::vector<Step> floats, stored;
   const std::vector<float> expected = run(true, &floats), actual = run(false, &stored);
   for (size_t i = 0; i < actual.size(); ++i) {
     ASSERT_NEAR(actual[i], expected[i], 0.02f + 0.01f * std::abs(expected[i])) << i;
   }
-  EXPECT_EQ(std::count(floats.begin(), floats.end(), "cast"), 5);
+  EXPECT_EQ(CountSteps(floats, "cast"), 5);
   // Of what a product wants as its own rows as well.
-  EXPECT_EQ(std::count(stored.begin(), stored.end(), "cast"), 1);
+  EXPECT_EQ(CountSteps(stored, "cast"), 1);
   unsetenv("THRESHER_SMALL_PRODUCTS");
   ASSERT_TRUE(isa::Select().ok());
 }

@@ -1,0 +1,37 @@
+// The weights of convolutions: how they lie, and those that lowering makes of them.
+#pragma once
+
+#include <cstdint>
+
+#include "thresher/base/status.h"
+#include "thresher/base/view.h"
+#include "thresher/graph/graph.h"
+#include "thresher/kernels/convolution_params.h"
+#include "thresher/kernels/weight.h"
+#include "thresher/plan/lowering.h"
+
+namespace thresher::ops {
+
+// How a weight [outer, inner, kernel...] lies, as the matrices of its groups. Its taps have one stride.
+struct WeightLayout {
+  Weight matrix;         // of a group, without data
+  int64_t first = 0;     // element that the first group begins with
+  int64_t to_group = 0;  // elements from one group to the next
+};
+
+// Whether all dimensions of the kernel have one stride, and which.
+bool TapStride(const View& w, int64_t* stride);
+WeightLayout LayoutOf(const View& w, int64_t tap_stride, const kernels::ConvolutionParams& p, bool transposed);
+
+// The weight of a depthwise convolution as [taps, channels of a group, groups, outputs of a group].
+Result<TensorRef> DepthwiseWeight(ValueId id, const TensorRef& raw, const WeightLayout& layout,
+                                  const kernels::ConvolutionParams& p, Lowering& lowering);
+// The constant weight of so many groups together, packed, of which `p` then tells.
+Result<TensorRef> JoinGroups(const Value& value, const WeightLayout& layout, int64_t together,
+                             kernels::ConvolutionParams& p, Lowering& lowering);
+// The constant weight with zeros for the channels that x lacks and for taps behind those of each line, packed, of which
+// `p` then tells.
+Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, kernels::ConvolutionParams& p,
+                            Lowering& lowering);
+
+}  // namespace thresher::ops
