@@ -128,6 +128,20 @@ def a_view_sees_the_change(x: Any) -> Any:
     return v * 3.0
 
 
+def changed_and_shared(x: Any) -> Any:
+    y = x * 2.0
+    v = y[1:]
+    v.mul_(3.0)
+    y.relu_()
+    return y, v
+
+
+def change_a_view_of_the_input(x: Any) -> Any:
+    v = x.view(-1)
+    v.add_(1.0)
+    return v * 3.0
+
+
 def a_constant(x: Any) -> Any:
     return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
@@ -156,9 +170,8 @@ def hooks_inside(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "short"),
     [
-        (add_in_place, False),
         (change_the_input, False),
-        (a_view_sees_the_change, False),
+        (change_a_view_of_the_input, False),
         (a_constant, False),
         (gradients_inside, False),
         (autocast_inside, False),
@@ -167,6 +180,9 @@ def hooks_inside(x: Any) -> Any:
         (view_of_the_input, True),
         (the_input_itself, True),
         (shared_memory, True),
+        (add_in_place, True),
+        (a_view_sees_the_change, True),
+        (changed_and_shared, True),
         (twice_the_same, True),
     ],
 )

@@ -382,6 +382,35 @@ def test_a_model_that_looks_at_its_data(compiler: Any) -> None:
     assert "guarded by TorchDynamo: Breaks" in compiler.compilation_stats().summary()
 
 
+class Prepares(nn.Module):
+    """Makes something in its first call, behind a lock, which TorchDynamo does not follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.scale: float | None = None
+        self.lock = threading.Lock()
+
+    def forward(self, x: Any) -> Any:
+        if self.scale is None:
+            with self.lock:
+                self.scale = 2.0
+        return self.linear(x) * self.scale
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_prepares_itself_in_its_first_call(compiler: Any, x: Any) -> None:
+    model = Prepares().eval()
+    compiled = compiler.compile(model)
+    with torch.no_grad():
+        first = compiled(x)  # before the model itself is called
+        torch.testing.assert_close(first, model(x))
+        for _ in range(3):
+            agree(compiled, model, x)
+    assert compiler.compilation_stats().guarded == ()
+    assert direct_calls(compiled) == 2
+
+
 class Box:
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -167,7 +167,8 @@ def test_weights_stay_as_they_are_stored(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int8_weight"])
-def test_another_precision_than_the_models(precision: str) -> None:
+def test_another_precision_than_the_models(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THRESHER_SMALL_PRODUCTS", "always")
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Tanh(), torch.nn.Linear(96, 48)).eval().bfloat16()
     x = torch.randn(7, 64).bfloat16()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from thresher.compiler.attention import Interpreter
@@ -32,33 +32,37 @@ def capture_inference(
 
     Returns:
       The aten graph, its placeholders being those of gm, and the positions of parameters and buffers. None where the
-      graph needs AOTAutograd: gradients, autocast and other contexts, tensor subclasses, changes in place,
+      graph needs AOTAutograd: gradients, autocast and other contexts, tensor subclasses, changes of inputs,
       data-dependent sizes.
     """
     context = TracingContext.try_get()
     if context is None or context.fake_mode is None or not _is_plain(gm, example_inputs):
         return None
     inputs = [_fake(value, context) for value in example_inputs]
-    try:
-        # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
-        with (
-            torch.no_grad(),
-            fx.traceback.preserve_node_meta(),
-            enable_python_dispatcher(),
-            context.fake_mode,
-            kept_whole(),
-        ):
-            traced = make_fx(Interpreter(gm).run, decomposition_table=DECOMPOSITIONS)(*inputs)
-    except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
-        log.debug("a graph goes through AOTAutograd after all", exc_info=True)
-        return None
-    traced.graph.eliminate_dead_code()
-    if not is_pure(traced):
+    run: Callable[..., Any] = Interpreter(gm).run
+    traced = _trace(run, inputs, context.fake_mode)
+    if traced is not None and not is_pure(traced):
+        # Changes of what it has computed itself become values of their own; those of its inputs stay changes.
+        traced = _trace(torch.func.functionalize(run, remove="mutations"), inputs, context.fake_mode)
+    if traced is None or not is_pure(traced):
         return None
     originals = gm.graph.find_nodes(op="placeholder")
     for node, original in zip(traced.graph.find_nodes(op="placeholder"), originals, strict=True):
         node.meta["thresher_name"] = _name(original)
     return traced, frozenset(i for i, node in enumerate(originals) if _is_static(node))
+
+
+def _trace(run: Callable[..., Any], inputs: list[object], mode: FakeTensorMode) -> fx.GraphModule | None:
+    """The aten graph of the function, without what nothing reads; None where it cannot be traced."""
+    try:
+        # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
+        with torch.no_grad(), fx.traceback.preserve_node_meta(), enable_python_dispatcher(), mode, kept_whole():
+            traced = make_fx(run, decomposition_table=DECOMPOSITIONS)(*inputs)
+    except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
+        log.debug("a graph goes through AOTAutograd after all", exc_info=True)
+        return None
+    traced.graph.eliminate_dead_code()
+    return traced
 
 
 def _fake(value: object, context: TracingContext) -> object:

@@ -96,6 +96,7 @@ class Door:
         self._fixed: Call | None = None
         self._symbolic: Call | None = None
         self._first: dict[object, object] = {}  # by kind of arguments: the sizes that its capture has
+        self._failed: set[object] = set()  # kinds of arguments that a call was not captured whole with, yet
         self._refused: dict[object, str] = {}  # by kind of arguments: why they take torch.compile's road
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -131,6 +132,7 @@ class Door:
         with self._lock:
             self._fixed = self._symbolic = None
             self._first.clear()
+            self._failed.clear()
             self._refused.clear()
             self._changes = 0
             self._state = _State()
@@ -194,6 +196,9 @@ class Door:
                 raise
             self._local.runs = None
             result = self._road(*args, **kwargs)  # what the model itself gets wrong is raised here
+            if kind not in self._failed:  # what the first call made, which TorchDynamo did not follow, is there now
+                self._failed.add(kind)
+                return result
             self._refused[kind] = f"TorchDynamo cannot capture it whole: {_first_line(error)}"
             self._guarded(self._refused[kind])
             state.routes[key] = self._road

@@ -6,6 +6,7 @@
 
 #include "thresher/base/env.h"
 #include "thresher/base/isa.h"
+#include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/peaks.h"
 
 namespace thresher::kernels {
@@ -60,6 +61,13 @@ bool MultipliesInt8() {
 }
 
 bool MultipliesF16() { return isa::HasF16Tiles() && Wanted() != Choice::kNever; }
+
+bool Int8Pays(int64_t outputs, int64_t k) {
+  if (Wanted() == Choice::kAlways || !StoresRows(RowForm::kBF16) || !MultipliesBf16()) return true;
+  // How many products take as long, on an Intel Xeon with AMX (docs/performance.md).
+  constexpr double kQuantising = 160, kScaling = 100;
+  return kQuantising / static_cast<double>(outputs) + kScaling / static_cast<double>(k) < 1;
+}
 
 Arithmetic ArithmeticFor(Precision wanted) {
   if (wanted == Precision::kBf16 && !MultipliesBf16()) {

@@ -1,6 +1,7 @@
 // Which numbers this machine multiplies fastest.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "thresher/base/precision.h"
@@ -15,6 +16,10 @@ bool MultipliesInt8();
 
 // Where there are tiles of fp16: as fast as those of bf16, eight times as fast as fp32.
 bool MultipliesF16();
+
+// Whether products of int8 save more time over those of bf16 than it takes to quantise a number of x, which meets so
+// many outputs, and to scale a result, a sum of k products. Always, but where a matrix unit multiplies both.
+bool Int8Pays(int64_t outputs, int64_t k);
 
 // What a precision is computed as, and why where that is not what its name says.
 struct Arithmetic {

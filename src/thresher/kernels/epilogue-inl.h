@@ -125,23 +125,28 @@ HWY_INLINE hn::Vec<TileTag> ColumnScale(const FinishArgs& args, size_t column) {
   const TileTag d;
   return args.column_scale == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, args.column_scale + column);
 }
+// As floats, which hold them exactly: a column of up to 2^17 numbers has less than 2^24.
 template <class Sum>
-HWY_INLINE hn::Vec<hn::RebindToSigned<TileTag>> ColumnSum(const FinishArgs& args, size_t column) {
-  const hn::RebindToSigned<TileTag> d;
+HWY_INLINE hn::Vec<TileTag> ColumnSum(const FinishArgs& args, size_t column) {
+  const TileTag d;
+  const hn::RebindToSigned<TileTag> di;
   const bool any = std::is_same_v<Sum, int32_t> && args.column_sum != nullptr;
-  return any ? hn::LoadU(d, args.column_sum + column) : hn::Zero(d);
+  return any ? hn::ConvertTo(d, hn::LoadU(di, args.column_sum + column)) : hn::Zero(d);
 }
 
 // The sums at `sums`, of row i, scaled and with the bias, by the members of FinishArgs that sums of this type may use:
 // float has bias and column_scale, int32_t has all, and both scales always.
-template <class Sum, class V = hn::Vec<TileTag>, class VI = hn::Vec<hn::RebindToSigned<TileTag>>>
-HWY_INLINE V Scaled(const FinishArgs& args, const Sum* sums, size_t i, V bias, V scale, VI column_sum) {
+template <class Sum, class V = hn::Vec<TileTag>>
+HWY_INLINE V Scaled(const FinishArgs& args, const Sum* sums, size_t i, V bias, V scale, V column_sum) {
   const TileTag d;
   if constexpr (std::is_same_v<Sum, int32_t>) {
     const hn::RebindToSigned<TileTag> di;
-    auto sum = hn::Load(di, sums);
-    if (args.row_zero != nullptr) sum = hn::Sub(sum, hn::Mul(hn::Set(di, args.row_zero[i]), column_sum));
-    return hn::MulAdd(hn::ConvertTo(d, sum), hn::Mul(scale, hn::Set(d, args.row_scale[i])), bias);
+    auto sum = hn::ConvertTo(d, hn::Load(di, sums));
+    // One multiply-add: multiplying integers takes several times as long.
+    if (args.row_zero != nullptr) {
+      sum = hn::NegMulAdd(hn::Set(d, static_cast<float>(args.row_zero[i])), column_sum, sum);
+    }
+    return hn::MulAdd(sum, hn::Mul(scale, hn::Set(d, args.row_scale[i])), bias);
   } else {
     return hn::MulAdd(hn::Load(d, sums), scale, bias);
   }

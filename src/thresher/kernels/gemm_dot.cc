@@ -83,10 +83,12 @@ void ConvertRowsToF16(const ConvertRowsArgs& args, size_t begin, size_t end) {
   }
 }
 
+template <class T>
 void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
   const size_t k = static_cast<size_t>(args.k);
   const size_t ldx = static_cast<size_t>(args.ldx);
   const size_t stride = RowStride(RowForm::kInt8, k);
+  const T* const x = reinterpret_cast<const T*>(args.x);
   // First the scales of some rows, then their codes: the end of one row's sums hides behind the next row.
   constexpr size_t kRows = 8;
   RowCodes codes[kRows] = {};
@@ -94,15 +96,15 @@ void ConvertRowsToInt8(const ConvertRowsArgs& args, size_t begin, size_t end) {
     const size_t rows = std::min(kRows, end - block);
     size_t found = 0;
     for (; found + kCodedRows <= rows; found += kCodedRows) {
-      FindRowCodes(args.x + (block + found) * ldx, ldx, k, codes + found);
+      FindRowCodes(x + (block + found) * ldx, ldx, k, codes + found);
     }
-    for (; found < rows; ++found) codes[found] = RowCodes(RangeOf(args.x + (block + found) * ldx, k));
+    for (; found < rows; ++found) codes[found] = RowCodes(RangeOf(x + (block + found) * ldx, k));
     for (size_t r = 0; r < rows; ++r) {
       const size_t i = block + r;
       uint8_t* row = static_cast<uint8_t*>(args.rows) + i * stride;
       args.scale[i] = codes[r].finite ? codes[r].scale : std::numeric_limits<float>::quiet_NaN();
       args.zero[i] = codes[r].StoredZero();
-      if (codes[r].finite) StoreRow(args.x + i * ldx, k, codes[r], row);
+      if (codes[r].finite) StoreRow(x + i * ldx, k, codes[r], row);
       const size_t used = codes[r].finite ? k * Int8Dot::kRowBytes : 0;
       if (used < stride) std::memset(row + used, 0, stride - used);
     }
@@ -120,7 +122,8 @@ void ConvertRange(const ConvertRowsArgs& args, size_t begin, size_t end) {
   }
   (args.form == RowForm::kBF16  ? &ConvertRowsToBf16
    : args.form == RowForm::kF16 ? &ConvertRowsToF16
-                                : &ConvertRowsToInt8)(args, begin, end);
+   : args.x_bf16                ? &ConvertRowsToInt8<hwy::bfloat16_t>
+                                : &ConvertRowsToInt8<float>)(args, begin, end);
 }
 
 void RestoreRange(const ConvertRowsArgs& args, float* x) {
@@ -381,7 +384,7 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     const size_t stride = std::is_same_v<Dot, Int8Dot> ? Int8Stride(k) : NumberBytes<Dot>(k);
     WindowDotProduct<Dot> product(args, stride, NumberBytes<Dot>(k), scratch);
 #if THRESHER_UNIT_TARGET
-    if (product.SuitsUnit()) {
+    if (product.SuitsUnit() || args.stores_bf16) {
       if (UnitInUse() == isa::Tiles::kInstructions) return product.template RunOnUnit<AmxUnit>(range);
       if (UnitInUse() == isa::Tiles::kPlain) return product.template RunOnUnit<PlainUnit>(range);
     }

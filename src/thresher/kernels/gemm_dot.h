@@ -42,8 +42,8 @@ int64_t ElementBytes(RowForm form);
 // Bytes of a converted row of k elements.
 int64_t RowBytes(RowForm form, int64_t k);
 
-// Whether products of rows in kBF16 or kInt8, of windows in kBF16, and attention can store their results as rows of
-// this form, such products of kBF16 take residuals that are stored so, and DepthwiseRows() computes with them.
+// Whether products of rows or windows in kBF16 or kInt8 and attention can store their results as rows of this form,
+// such products take residuals that are stored so, and DepthwiseRows() computes with them.
 bool StoresRows(RowForm form);
 // What attention stores so has this many columns or a multiple.
 inline constexpr int64_t kStoredColumns = 32;
@@ -57,7 +57,7 @@ struct ConvertRowsArgs {
   void* rows = nullptr;     // m times RowBytes(form, k)
   float* scale = nullptr;   // [m], if HasRowScales(form); of kInt8 NaN for a row that holds a NaN or an infinity
   int32_t* zero = nullptr;  // [m], kInt8 only: what the stored numbers are relative to
-  bool x_bf16 = false;      // kBF16 only: x is bf16 in truth, ldx counts its elements
+  bool x_bf16 = false;      // kBF16 and kInt8: x is bf16 in truth, ldx counts its elements
 };
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
 

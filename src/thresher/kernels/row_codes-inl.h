@@ -1,4 +1,4 @@
-// Quantising rows of floats to the 8 bits that Int8Dot multiplies, and to fp16 with a scale.
+// Quantising rows of floats, or of bf16, to the 8 bits that Int8Dot multiplies, and to fp16 with a scale.
 
 #if defined(THRESHER_KERNELS_ROW_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_ROW_CODES_INL_H_
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "thresher/kernels/dot_tile-inl.h"
@@ -51,6 +52,16 @@ struct CodeRange {
   bool finite() const { return high - low <= std::numeric_limits<float>::max(); }
 };
 
+// A vector of the floats at x, or of the first `count`.
+HWY_INLINE hn::Vec<TileTag> LoadFloats(const float* x) { return hn::LoadU(TileTag(), x); }
+HWY_INLINE hn::Vec<TileTag> LoadFloats(const float* x, size_t count) { return hn::LoadN(TileTag(), x, count); }
+HWY_INLINE hn::Vec<TileTag> LoadFloats(const hwy::bfloat16_t* x) {
+  return hn::PromoteTo(TileTag(), hn::LoadU(hn::Rebind<hwy::bfloat16_t, TileTag>(), x));
+}
+HWY_INLINE hn::Vec<TileTag> LoadFloats(const hwy::bfloat16_t* x, size_t count) {
+  return hn::PromoteTo(TileTag(), hn::LoadN(hn::Rebind<hwy::bfloat16_t, TileTag>(), x, count));
+}
+
 // What the range of some numbers follows from, lane by lane; `odd` is NaN with a NaN or an infinity, else 0. (No struct
 // holds vectors of SVE.)
 HWY_INLINE void FindLaneRanges(const float* HWY_RESTRICT x, size_t k, hn::Vec<TileTag>& min, hn::Vec<TileTag>& max,
@@ -79,9 +90,43 @@ HWY_INLINE void FindLaneRanges(const float* HWY_RESTRICT x, size_t k, hn::Vec<Ti
   max = hn::Max(max, max2);
 }
 
+// The same of bf16: as integers in the order of the numbers they stand for.
+HWY_INLINE void FindLaneRanges(const hwy::bfloat16_t* HWY_RESTRICT x, size_t k, hn::Vec<TileTag>& min,
+                               hn::Vec<TileTag>& max, hn::Vec<TileTag>& odd) {
+  const TileTag d;
+  const IntTag di;
+  const hn::Repartition<int16_t, TileTag> d16;
+  const size_t lanes = hn::Lanes(d16);
+  const int16_t* const bits = reinterpret_cast<const int16_t*>(x);
+  const auto key = [&](auto v) HWY_ATTR {
+    const auto sign = hn::BroadcastSignBit(v);
+    return hn::Xor(v, hn::And(sign, hn::Set(d16, int16_t{0x7fff})));
+  };
+  auto least = hn::Zero(d16), most = hn::Zero(d16);
+  size_t j = 0;
+  for (; j + lanes <= k; j += lanes) {
+    const auto v = key(hn::LoadU(d16, bits + j));
+    least = hn::Min(least, v);
+    most = hn::Max(most, v);
+  }
+  if (j < k) {
+    const auto v = key(hn::LoadN(d16, bits + j, k - j));
+    least = hn::Min(least, v);
+    most = hn::Max(most, v);
+  }
+  const auto number = [&](auto v) HWY_ATTR {
+    const auto sign = hn::And(hn::BroadcastSignBit(v), hn::Set(di, 0x7fff));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::Xor(v, sign)));
+  };
+  min = number(hn::Min(hn::PromoteLowerTo(di, least), hn::PromoteUpperTo(di, least)));
+  max = number(hn::Max(hn::PromoteLowerTo(di, most), hn::PromoteUpperTo(di, most)));
+  odd = hn::MulAdd(min, hn::Zero(d), hn::Mul(max, hn::Zero(d)));
+}
+
 constexpr CodeRange kNoRange = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::quiet_NaN()};
 
-HWY_INLINE CodeRange RangeOf(const float* HWY_RESTRICT x, size_t k) {
+template <class T>
+HWY_INLINE CodeRange RangeOf(const T* HWY_RESTRICT x, size_t k) {
   const TileTag d;
   hn::Vec<TileTag> min, max, odd;
   FindLaneRanges(x, k, min, max, odd);
@@ -132,7 +177,8 @@ inline constexpr size_t kCodedRows = 4;
 
 // codes[i] = RowCodes(RangeOf(row i)), of kCodedRows rows that lie ldx apart. What is found of one row after the other
 // takes longer than reading it where rows are short.
-HWY_INLINE void FindRowCodes(const float* HWY_RESTRICT x, size_t ldx, size_t k, RowCodes* HWY_RESTRICT codes) {
+template <class T>
+HWY_INLINE void FindRowCodes(const T* HWY_RESTRICT x, size_t ldx, size_t k, RowCodes* HWY_RESTRICT codes) {
   const TileTag d;
   const hn::FixedTag<float, kCodedRows> d4;
   const hn::RebindToSigned<decltype(d4)> i4;
@@ -186,7 +232,8 @@ HWY_INLINE void FindRowCodes(const float* HWY_RESTRICT x, size_t ldx, size_t k, 
   }
 }
 
-HWY_INLINE void StoreRow(const float* HWY_RESTRICT x, size_t k, const RowCodes& codes, uint8_t* HWY_RESTRICT row) {
+template <class T>
+HWY_INLINE void StoreRow(const T* HWY_RESTRICT x, size_t k, const RowCodes& codes, uint8_t* HWY_RESTRICT row) {
   const TileTag d;
   const IntTag di;
   const size_t lanes = hn::Lanes(d);
@@ -199,8 +246,24 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT x, size_t k, const RowCodes& 
     return hn::Min(hn::Max(q, hn::Set(di, shift - codes.zero)), hn::Set(di, shift - codes.zero + 255));
   };
   size_t j = 0;
-  for (; j + lanes <= k; j += lanes) StoreCodes(code(hn::LoadU(d, x + j)), row, j, lanes);
-  if (j < k) StoreCodes(code(hn::LoadN(d, x + j, k - j)), row, j, k - j);
+  if constexpr (std::is_same_v<T, hwy::bfloat16_t> && Int8Dot::kRowBytes == 1) {
+    // Two numbers a lane; the lower half of what has the magic number added is the code.
+    const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
+    const hn::Repartition<int16_t, TileTag> words;
+    const WordTag du;
+    using Code = std::conditional_t<Int8Dot::kRowOffset == 0, uint8_t, int8_t>;
+    const hn::Rebind<Code, decltype(words)> bytes;
+    const auto bits = [&](auto v) HWY_ATTR { return hn::BitCast(du, hn::MulAdd(hn::BitCast(d, v), vinverse, vmagic)); };
+    const auto upper = hn::Set(du, 0xffff0000u);
+    for (; j + 2 * lanes <= k; j += 2 * lanes) {
+      const auto two = hn::BitCast(du, hn::LoadU(d16, x + j));
+      const auto even = bits(hn::ShiftLeft<16>(two)), odd = bits(hn::And(two, upper));
+      const auto codes = hn::BitCast(words, hn::Or(hn::AndNot(upper, even), hn::ShiftLeft<16>(odd)));
+      hn::StoreU(hn::DemoteTo(bytes, codes), bytes, reinterpret_cast<Code*>(row) + j);
+    }
+  }
+  for (; j + lanes <= k; j += lanes) StoreCodes(code(LoadFloats(x + j)), row, j, lanes);
+  if (j < k) StoreCodes(code(LoadFloats(x + j, k - j)), row, j, k - j);
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

@@ -20,13 +20,14 @@ HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 namespace {
 
-// The ranges of lines [begin, end) of x.
-void FindLineRanges(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
+// The ranges of lines [begin, end) of x, which is of type T.
+template <class T>
+void FindRangesOf(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
   const Windows& w = args.windows;
   const bool dense = w.x_strides[2] == args.channels;
   for (int64_t line = begin; line < end; ++line) {
-    const float* x = args.x + line / (w.in[0] * w.in[1]) * w.x_batch + line / w.in[1] % w.in[0] * w.x_strides[0] +
-                     line % w.in[1] * w.x_strides[1];
+    const T* x = reinterpret_cast<const T*>(args.x) + line / (w.in[0] * w.in[1]) * w.x_batch +
+                 line / w.in[1] % w.in[0] * w.x_strides[0] + line % w.in[1] * w.x_strides[1];
     CodeRange range;
     if (dense) {
       range = RangeOf(x, static_cast<size_t>(w.in[2] * args.channels));
@@ -38,6 +39,10 @@ void FindLineRanges(const ConvertWindowsArgs& args, int64_t begin, int64_t end) 
     args.ranges[2 * line] = range.low;
     args.ranges[2 * line + 1] = range.high;
   }
+}
+
+void FindLineRanges(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
+  (args.x_bf16 ? &FindRangesOf<hwy::bfloat16_t> : &FindRangesOf<float>)(args, begin, end);
 }
 
 // Elements of x that are bf16.
@@ -89,16 +94,17 @@ class F16Elements {
 };
 
 // Elements of one picture as codes.
+template <class T>
 class CodedElements {
  public:
-  using Stored = float;
+  using Stored = T;
   // `store`: scale and zero point as well.
   CodedElements(const ConvertWindowsArgs& args, int64_t picture, bool store) : codes_(PictureRange(args, picture)) {
     if (!store) return;
     args.scale[picture] = codes_.finite ? codes_.scale : std::numeric_limits<float>::quiet_NaN();
     args.zero[picture] = codes_.StoredZero();
   }
-  void Convert(const float* x, size_t count, uint8_t* out) const {
+  void Convert(const T* x, size_t count, uint8_t* out) const {
     if (!codes_.finite) return Zeros(out, count * Int8Dot::kRowBytes);
     StoreRow(x, count, codes_, out);
   }
@@ -189,11 +195,13 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
 }
 
 void ConvertImage(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
-  (args.x_channels != 0          ? &ConvertLines<PaddedElements>
-   : args.x_bf16                 ? &ConvertLines<StoredElements>
-   : args.form == RowForm::kBF16 ? &ConvertLines<Bf16Elements>
-   : args.form == RowForm::kF16  ? &ConvertLines<F16Elements>
-                                 : &ConvertLines<CodedElements>)(args, begin, end);
+  const bool bf16 = args.form == RowForm::kBF16;
+  (args.x_channels != 0         ? &ConvertLines<PaddedElements>
+   : bf16 && args.x_bf16        ? &ConvertLines<StoredElements>
+   : bf16                       ? &ConvertLines<Bf16Elements>
+   : args.form == RowForm::kF16 ? &ConvertLines<F16Elements>
+   : args.x_bf16                ? &ConvertLines<CodedElements<hwy::bfloat16_t>>
+                                : &ConvertLines<CodedElements<float>>)(args, begin, end);
 }
 
 float RestoreElement(const ConvertWindowsArgs& args, int64_t picture, int64_t index) {

@@ -334,15 +334,19 @@ Taken TakesX(Step& step, ConvolutionParams& p, StoredRows& rows) {
   return dense && same ? Taken::kRead : Taken::kNot;
 }
 
+bool MultipliesSmall(const ConvolutionParams& p) {
+  return p.shape.form == kernels::RowForm::kBF16 || p.shape.form == kernels::RowForm::kInt8;
+}
+
+// Of the image and of its ranges.
 Taken ImageTakesRows(Step& image, int, StoredRows& rows) {
   auto& p = ops::ParamsOf<ConvolutionParams>(image);
-  const bool whole = p.shape.form == kernels::RowForm::kBF16 && p.shape.x_channels == 0;
-  return whole ? TakesX(image, p, rows) : Taken::kNot;
+  return MultipliesSmall(p) && p.shape.x_channels == 0 ? TakesX(image, p, rows) : Taken::kNot;
 }
 
 // Whether rows of bf16 of the result are pieces that each group writes by itself.
 bool HasWholeRows(const ConvolutionParams& p) {
-  return p.shape.form == kernels::RowForm::kBF16 && (p.shape.groups == 1 || p.n % kernels::kStoredColumns == 0);
+  return MultipliesSmall(p) && (p.shape.groups == 1 || p.n % kernels::kStoredColumns == 0);
 }
 
 bool DotConvolutionStoresRows(Step& product, StoredRows& rows) {
@@ -846,7 +850,7 @@ std::span<const CpuKernel> ConvolutionKernels() {
   static const CpuKernel kernels[] = {
       {KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
       {KernelId::kWinograd, WinogradStep, WinogradScratch},
-      {KernelId::kRanges, RangesStep},
+      {KernelId::kRanges, RangesStep, nullptr, ImageTakesRows},
       {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
       {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch, DotConvolutionTakesRows,
        DotConvolutionStoresRows},

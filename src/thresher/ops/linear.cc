@@ -164,7 +164,7 @@ size_t DotScratch(const StepContext& c) {
   return kernels::GemmDotScratchBytes(args);
 }
 
-// The rows that it makes are stored by who makes x; or x lies in rows of another stride.
+// The rows of bf16 that it makes are stored by who makes x; or x lies in rows of another stride.
 Taken ConvertTakesRows(Step& convert, int, StoredRows& rows) {
   auto& p = ops::ParamsOf<GemmParams>(convert);
   if (rows.place != nullptr) {
@@ -172,24 +172,28 @@ Taken ConvertTakesRows(Step& convert, int, StoredRows& rows) {
     p.lda = rows.stride;
     return Taken::kRead;
   }
-  const bool same = p.form == kernels::RowForm::kBF16 && p.lda == p.k && p.m == rows.rows && p.k == rows.columns &&
-                    convert.operands[0].offset == 0;
+  const bool whole = p.form == kernels::RowForm::kBF16;
+  const bool same = (whole || p.form == kernels::RowForm::kInt8) && p.lda == p.k && p.m == rows.rows &&
+                    p.k == rows.columns && convert.operands[0].offset == 0;
   if (!same) return Taken::kNot;
-  if (rows.given) return Taken::kRead;
+  if (rows.given || !whole) return Taken::kRead;
   rows.stride = ops::RowStride(p.k);
   return Taken::kWhole;
 }
 
+bool MultipliesSmall(const GemmParams& p) {
+  return p.form == kernels::RowForm::kBF16 || p.form == kernels::RowForm::kInt8;
+}
+
 bool DotStoresRows(Step& product, StoredRows& rows) {
   const auto& p = ops::ParamsOf<GemmParams>(product);
-  if (p.form != kernels::RowForm::kBF16 && p.form != kernels::RowForm::kInt8) return false;
-  return ops::StoresResultAsRows(product, p.m, p.n, rows);
+  return MultipliesSmall(p) && ops::StoresResultAsRows(product, p.m, p.n, rows);
 }
 
 // As its residual.
 Taken DotTakesRows(Step& product, int buffer, StoredRows& rows) {
   auto& p = ops::ParamsOf<GemmParams>(product);
-  const bool same = p.form == kernels::RowForm::kBF16 && p.m == rows.rows && p.n == rows.columns;
+  const bool same = MultipliesSmall(p) && p.m == rows.rows && p.n == rows.columns;
   return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 

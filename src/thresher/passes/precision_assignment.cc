@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 
 #include "thresher/graph/operator.h"
 #include "thresher/graph/rewriter.h"
@@ -56,6 +57,7 @@ std::string Percent(double share) {
 constexpr int64_t kStepChannels = 8;
 // Groups of no more outputs than a vector are not products.
 constexpr int64_t kVectorOutputs = 16;
+constexpr int64_t kMostFilledChannels = 4;
 
 // Why a product stays as the model has it whatever its weights are; empty if nothing is against it.
 std::string Unsuited(const Graph& graph, const Node& node) {
@@ -68,8 +70,25 @@ std::string Unsuited(const Graph& graph, const Node& node) {
   return std::to_string(w[1]) + " channels are no multiple of " + std::to_string(kStepChannels);
 }
 
-// Fills in precision, weight_error and reason.
-Status Decide(const Graph& graph, const Node& linear, Precision wanted, const PassContext& context,
+// Whether a convolution that Unsuited() names has few channels, or small groups, that can be filled up with zeros.
+bool CanBeFilled(const Graph& graph, const Node& node) {
+  const Dims& w = graph.value(node.inputs[1]).shape;
+  const int64_t groups = GetAttr<int64_t>(node.attrs, "groups", 1);
+  if (GetAttr<bool>(node.attrs, "transposed", false)) return false;
+  if (groups == 1) return w[1] <= kMostFilledChannels;
+  return w[1] > 1 && w[1] == w[0] / groups && kVectorOutputs % w[1] == 0;
+}
+
+// How many products a number of x takes part in, for all that read it.
+int64_t OutputsOf(const Graph& graph, const Node& product) {
+  if (product.op->name == "linear") return graph.value(product.outputs[0]).shape.back();
+  const Dims& w = graph.value(product.inputs[1]).shape;
+  const int64_t all = w[1] * std::max<int64_t>(GetAttr<int64_t>(product.attrs, "groups", 1), 1);
+  return NumElements(w) / std::max<int64_t>(all, 1);
+}
+
+// Fills in precision, weight_error and reason. outputs: OutputsOf() all products that read x.
+Status Decide(const Graph& graph, const Node& linear, Precision wanted, int64_t outputs, const PassContext& context,
               PrecisionDecision& decision) {
   const PrecisionOptions& options = context.precision;
   std::string why;
@@ -88,7 +107,15 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, const Pa
     decision.reason = "the weight is not a constant";
     return Status::Ok();
   }
-  if (decision.reason = Unsuited(graph, linear); !decision.reason.empty()) return Status::Ok();
+  if (decision.reason = Unsuited(graph, linear); !decision.reason.empty()) {
+    const bool small = wanted == Precision::kBf16 || wanted == Precision::kInt8;
+    if (!context.bf16_tiles || !small || !CanBeFilled(graph, linear)) return Status::Ok();
+    why = decision.reason + ", so it is filled up and multiplied in bf16";
+    wanted = Precision::kBf16;
+  } else if (wanted == Precision::kInt8 && context.int8_pays && !context.int8_pays(outputs, decision.k)) {
+    why = "multiplied in bf16, since int8 saves less time than quantising takes";
+    wanted = Precision::kBf16;
+  }
   if (const std::string* pattern = Excluded(linear.module, options.exclude)) {
     decision.reason = "excluded by \"" + *pattern + "\"";
     return Status::Ok();
@@ -145,6 +172,10 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
   const bool bf16_attention = (*wanted == Precision::kBf16 || *wanted == Precision::kInt8) &&
                               (!context.arithmetic || context.arithmetic(Precision::kBf16).second.empty());
   const bool narrow_attention = bf16_attention || *wanted == Precision::kFp16;
+  std::unordered_map<ValueId, int64_t> outputs;  // of what reads a value
+  for (const Node& node : graph.nodes()) {
+    if (concerned(node)) outputs[node.inputs[0]] += OutputsOf(graph, node);
+  }
   for (const Node& node : graph.nodes()) {
     if (node.op->name == "sdpa" && narrow_attention && node.attrs.count("precision") == 0 &&
         Excluded(node.module, options.exclude) == nullptr) {
@@ -170,7 +201,7 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
       const std::string why = context.arithmetic ? context.arithmetic(decision.precision).second : std::string();
       decision.reason = "the weight is stored so" + (why.empty() ? why : "; " + why);
     } else {
-      THRESHER_TRY(Decide(graph, node, *wanted, context, decision));
+      THRESHER_TRY(Decide(graph, node, *wanted, outputs[node.inputs[0]], context, decision));
     }
     Node assigned = node;
     if (node.attrs.count("precision") == 0 &&

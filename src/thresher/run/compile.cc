@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "thresher/kernels/arithmetic.h"
+#include "thresher/kernels/gemm_dot.h"
 #include "thresher/profile/runtime_interval.h"
 
 namespace thresher {
@@ -56,6 +57,10 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
     kernels::Arithmetic arithmetic = kernels::ArithmeticFor(wanted);
     return std::make_pair(arithmetic.precision, std::move(arithmetic.why));
   };
+  if (options.device->is_host()) {
+    context.bf16_tiles = kernels::MultipliesBf16() && kernels::StoresRows(kernels::RowForm::kBF16);
+    context.int8_pays = kernels::Int8Pays;
+  }
   context.precision = options.precision;
   CompiledPlan compiled;
   context.decisions = &compiled.decisions;

@@ -22,6 +22,21 @@ class ArithmeticTest : public ::testing::Test {
   void TearDown() override { unsetenv("THRESHER_SMALL_PRODUCTS"); }
 };
 
+// Beside a matrix unit for bf16, int8 has to earn what quantising and scaling take.
+TEST_F(ArithmeticTest, Int8PaysWhereProductsAreLarge) {
+  ForEachIsa([] {
+    const bool unit = StoresRows(RowForm::kBF16) && MultipliesBf16();
+    EXPECT_TRUE(Int8Pays(1152, 384));
+    EXPECT_TRUE(Int8Pays(256, 512));
+    EXPECT_EQ(Int8Pays(64, 256), !unit);
+    EXPECT_EQ(Int8Pays(256, 64), !unit);
+    EXPECT_EQ(Int8Pays(0, 0), !unit);
+    Choose("always");
+    EXPECT_TRUE(Int8Pays(1, 1));
+    unsetenv("THRESHER_SMALL_PRODUCTS");
+  });
+}
+
 TEST_F(ArithmeticTest, TheFasterWayIsTaken) {
   ForEachIsa([] {
     const RelativeRates rates = MeasureRelativeRates();

@@ -210,15 +210,17 @@ TEST(GemmPrecisionTest, StoredRowsAreThoseOfConvertedResults) {
 // columns of a stored result there are zeros, as behind converted ones.
 TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
   constexpr int64_t kDepth = 64;
-  const auto check = [](int64_t m, int64_t n, Activation activation, bool first, bool residual_bf16) {
-    SCOPED_TRACE(ToString({.m = m, .n = n, .k = kDepth, .activation = activation}));
+  const auto check_one = [](Precision precision, int64_t m, int64_t n, Activation activation, bool first,
+                            bool residual_bf16) {
+    SCOPED_TRACE(ToString({.m = m, .n = n, .k = kDepth, .activation = activation}) + " " +
+                 std::string(Name(precision)));
     const std::vector<float> a = RandomFloats(static_cast<size_t>(m * kDepth), 1, -2.0f, 2.0f);
     const std::vector<float> b = RandomFloats(static_cast<size_t>(n * kDepth), 2);
     const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 3);
     std::vector<float> residual = RandomFloats(static_cast<size_t>(m * n), 4, -3.0f, 3.0f);
-    AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, kDepth, n)) / sizeof(float) + 16);
-    PackWeight(Precision::kBf16, DenseWeight(b.data(), kDepth, n, true), packed.data());
-    const Rows rows(RowForm::kBF16, m, kDepth, a.data(), kDepth);
+    AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, kDepth, n)) / sizeof(float) + 16);
+    PackWeight(precision, DenseWeight(b.data(), kDepth, n, true), packed.data());
+    const Rows rows(precision == Precision::kInt8 ? RowForm::kInt8 : RowForm::kBF16, m, kDepth, a.data(), kDepth);
     const Rows added(RowForm::kBF16, m, n, residual.data(), n);
     const int64_t stride = RowBytes(RowForm::kBF16, n), pairs = stride / static_cast<int64_t>(sizeof(float));
     if (residual_bf16) {
@@ -253,6 +255,11 @@ TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
       EXPECT_EQ(std::memcmp(row, wanted.bytes.data() + i * stride, bytes), 0) << "row " << i;
     }
   };
+  const auto check = [&](int64_t m, int64_t n, Activation activation, bool first, bool residual_bf16) {
+    for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+      check_one(precision, m, n, activation, first, residual_bf16);
+    }
+  };
   ForEachIsaAndPlainTiles([&] {
     if (!StoresRows(RowForm::kBF16)) return;
     for (const bool first : {false, true}) {
@@ -260,7 +267,47 @@ TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
         for (const int64_t n : {32, 24, 17, 80}) check(37, n, Activation::kRelu, first, bf16);
         check(16, 64, Activation::kSigmoid, first, bf16);
         for (const int64_t n : {7, 24}) check(5, n, Activation::kSigmoid, first, bf16);
+        check(3, 40, Activation::kRelu, first, bf16);
       }
+    }
+  });
+}
+
+// Rows of bf16 are quantised as the floats that they stand for are, also where they hold what is not finite.
+TEST(GemmPrecisionTest, CodesOfBf16) {
+  constexpr int64_t kRows = 13;
+  ForEachIsaAndPlainTiles([&] {
+    for (const int64_t k : {1, 7, 31, 32, 33, 64, 75, 100}) {
+      SCOPED_TRACE(k);
+      const int64_t ldx = k + 6;
+      std::vector<float> x = RandomFloats(static_cast<size_t>(kRows * ldx), 1, -2.0f, 1.0f);
+      const auto row = [&](int64_t i) { return x.begin() + static_cast<std::ptrdiff_t>(i * ldx); };
+      std::fill_n(row(1), k, 0.0f);
+      std::fill_n(row(2), k, 3.0f);
+      std::fill_n(row(3), k, -0.0f);
+      *row(5) = std::numeric_limits<float>::infinity();
+      *(row(6) + k - 1) = -std::numeric_limits<float>::infinity();
+      *(row(7) + k / 2) = std::numeric_limits<float>::quiet_NaN();
+      *(row(8) + k / 2) = -std::numeric_limits<float>::quiet_NaN();
+      std::fill_n(row(9), k, 1e-39f);
+      *row(10) = std::numeric_limits<float>::max();
+      std::vector<uint16_t> bits;
+      for (float& number : x) {
+        bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
+        number = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
+      }
+      const Rows wanted(RowForm::kInt8, kRows, k, x.data(), ldx);
+      Rows found = wanted;
+      found.args.x = reinterpret_cast<const float*>(bits.data());
+      found.args.x_bf16 = true;
+      found.args.rows = found.bytes.data(), found.args.scale = found.scale.data(), found.args.zero = found.zero.data();
+      std::fill(found.bytes.begin(), found.bytes.end(), uint8_t{1});
+      std::fill(found.scale.begin(), found.scale.end(), -1.0f);
+      for (int part = 0; part < 2; ++part) ConvertRows(found.args, part, 2);
+      EXPECT_TRUE(std::equal(wanted.bytes.begin(), wanted.bytes.end() - 64, found.bytes.begin()));
+      EXPECT_EQ(found.zero, wanted.zero);
+      EXPECT_EQ(std::memcmp(found.scale.data(), wanted.scale.data(), kRows * sizeof(float)), 0);
+      for (const size_t i : {5, 6, 7, 8}) EXPECT_TRUE(std::isnan(found.scale[i])) << i;
     }
   });
 }

@@ -191,6 +191,18 @@ TEST(WindowImageTest, OtherFormsOfX) {
       args.x = reinterpret_cast<const float*>(bits.data());
       args.x_bf16 = true;
       same(args, image.args.image);
+      const Image codes(RowForm::kInt8, w, kBatch, 8, x, 1);
+      std::vector<float> ranges(codes.ranges.size(), 7.0f), scale(codes.scale.size());
+      std::vector<int32_t> zero(codes.zero.size());
+      args = codes.args;
+      args.x = reinterpret_cast<const float*>(bits.data());
+      args.x_bf16 = true;
+      args.ranges = ranges.data(), args.scale = scale.data(), args.zero = zero.data();
+      for (int part = 0; part < 3; ++part) FindRanges(args, part, 3);
+      same(args, codes.args.image);
+      EXPECT_EQ(ranges, codes.ranges);
+      EXPECT_EQ(scale, codes.scale);
+      EXPECT_EQ(zero, codes.zero);
       for (const int64_t channels : {1, 2, 3, 4}) {
         for (const int64_t extra : {0, 5}) {
           const Windows few = WindowsOf(axes, channels, extra), four = WindowsOf(axes, kPaddedChannels, 0);
@@ -215,19 +227,18 @@ TEST(WindowImageTest, OtherFormsOfX) {
 // Results that are stored as bf16, and a residual that is: as products of rows do it (gemm_precision_test.cc).
 TEST(WindowImageTest, ResultsOfBf16) {
   constexpr int64_t kBatch = 2, kChannels = 16;
-  const std::vector<Axis> axes = {{.in = 6, .kernel = 3, .before = 1, .after = 1},
-                                  {.in = 19, .kernel = 3, .before = 1, .after = 1}};
-  const Windows w = WindowsOf(axes, kChannels, 0);
-  const int64_t k = w.taps() * kChannels, m = kBatch * w.positions();
-  const std::vector<float> x = RandomFloats(static_cast<size_t>(kBatch * w.x_batch), 1, -0.5f, 2.0f);
-  ForEachIsaAndPlainTiles([&] {
-    if (!StoresRows(RowForm::kBF16)) return;
-    const Image image(RowForm::kBF16, w, kBatch, kChannels, x, 1);
+  const auto check = [](RowForm form, Precision precision, int64_t width) {
+    const std::vector<Axis> axes = {{.in = 6, .kernel = 3, .before = 1, .after = 1},
+                                    {.in = width, .kernel = 3, .before = 1, .after = 1}};
+    const Windows w = WindowsOf(axes, kChannels, 0);
+    const int64_t k = w.taps() * kChannels, m = kBatch * w.positions();
+    const std::vector<float> x = RandomFloats(static_cast<size_t>(kBatch * w.x_batch), 1, -0.5f, 2.0f);
+    const Image image(form, w, kBatch, kChannels, x, 1);
     for (const int64_t n : {32, 40, 96}) {
       const std::vector<float> b = RandomFloats(static_cast<size_t>(k * n), 2);
       const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 3);
-      AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, k, n)) / sizeof(float) + 1);
-      PackWeight(Precision::kBf16, Weight{b.data(), Encoding::kF32, k, n, n, 1}, packed.data());
+      AlignedFloats packed(static_cast<size_t>(PackedBytes(precision, k, n)) / sizeof(float) + 1);
+      PackWeight(precision, Weight{b.data(), Encoding::kF32, k, n, n, 1}, packed.data());
       const int64_t stride = RowBytes(RowForm::kBF16, n), pairs = stride / static_cast<int64_t>(sizeof(float));
       AlignedFloats residual(static_cast<size_t>(m * pairs)), stored(static_cast<size_t>(m * pairs));
       AlignedFloats wanted(static_cast<size_t>(m * pairs));
@@ -240,8 +251,10 @@ TEST(WindowImageTest, ResultsOfBf16) {
       };
       convert(RandomFloats(static_cast<size_t>(m * n), 4), residual);
       GemmDotArgs args;
+      args.form = form;
       args.m = m, args.n = n, args.k = k;
       args.rows = image.args.image;
+      args.scale = image.scale.data(), args.zero = image.zero.data();
       args.windows = &w;
       args.channels = kChannels;
       args.packed_b = packed.data();
@@ -262,6 +275,13 @@ TEST(WindowImageTest, ResultsOfBf16) {
             0)
             << "row " << i << " of " << n;
       }
+    }
+  };
+  ForEachIsaAndPlainTiles([&] {
+    if (!StoresRows(RowForm::kBF16)) return;
+    for (const int64_t width : {2, 19}) {
+      check(RowForm::kBF16, Precision::kBf16, width);
+      check(RowForm::kInt8, Precision::kInt8, width);
     }
   });
 }

@@ -17,16 +17,20 @@ struct Outcome {
 };
 
 Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore* store = nullptr,
-               ArithmeticFunction arithmetic = {}) {
+               ArithmeticFunction arithmetic = {}, bool matrix_unit = false) {
   WeightStore own;
   WeightStore& weights = store == nullptr ? own : *store;
   Outcome outcome;
   PassContext context;
   context.arithmetic = std::move(arithmetic);
+  if (matrix_unit) {
+    context.bf16_tiles = true;
+    context.int8_pays = [](int64_t outputs, int64_t k) { return outputs >= 96 && k >= 64; };
+  }
   context.precision = options;
   context.decisions = &outcome.decisions;
   context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
-    const int64_t k = weight.shape[transposed ? 1 : 0];
+    const int64_t k = NumElements(weight.shape) / weight.shape[transposed ? 0 : 1];
     return weights.GetError(WeightStore::MatrixOf(weight, transposed), k, transposed, precision);
   };
   const std::vector<std::string> passes = {"precision_assignment"};
@@ -39,7 +43,8 @@ Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore
 std::vector<std::string> Precisions(const Graph& graph) {
   std::vector<std::string> found;
   for (const Node& node : graph.nodes()) {
-    if (node.op->name == "linear") found.push_back(GetAttr<std::string>(node.attrs, "precision", "fp32"));
+    if (node.op->name == "linear" || node.op->name == "convolution")
+      found.push_back(GetAttr<std::string>(node.attrs, "precision", "fp32"));
   }
   return found;
 }
@@ -65,6 +70,41 @@ TEST(PrecisionAssignment, WhatTheMachineIsSlowAtIsComputedOtherwise) {
   const Outcome bf16 = Assign(FromText(kModel), {"bf16", {}, {}}, nullptr, slow);
   EXPECT_EQ(Precisions(bf16.graph), (Names{"bf16", "bf16", "bf16"}));
   EXPECT_EQ(bf16.decisions[0].reason, "asked for; it is slow");
+}
+
+// All that read a number count for what quantising it costs.
+TEST(PrecisionAssignment, WhatInt8WouldSlowDownIsMultipliedInBf16) {
+  const auto both = [](Precision wanted) { return std::make_pair(wanted, std::string()); };
+  const Outcome outcome = Assign(FromText(kModel), {"int8", {}, {}}, nullptr, both, true);
+  EXPECT_EQ(Precisions(outcome.graph), (Names{"int8", "bf16", "int8"}));
+  EXPECT_EQ(outcome.decisions[1].reason,
+            "asked for; multiplied in bf16, since int8 saves less time than quantising takes");
+  EXPECT_EQ(Precisions(Assign(FromText(kModel), {"bf16", {}, {}}, nullptr, both, true).graph),
+            (Names{"bf16", "bf16", "bf16"}));
+}
+
+TEST(PrecisionAssignment, FewChannelsAndSmallGroupsAreFilledUp) {
+  const Graph before = FromText(
+      "input %x : f32[1, 9, 9, 3]\nweight %w0 : f32[64, 3, 3, 3]\nweight %w1 : f32[64, 8, 3, 3]\n"
+      "weight %w2 : f32[64, 1, 3, 3]\nweight %w3 : f32[64, 6, 1, 1]\nweight %w4 : f32[3, 16, 3, 3]\n"
+      "weight %w5 : f32[48, 8, 1, 1]\n"
+      "%a = convolution(%x, %w0)\n%b = convolution(%a, %w1) {groups = 8}\n%c = convolution(%b, %w2) {groups = 64}\n"
+      "%d = slice(%c) {dim = 3, start = 0, end = 6}\n%e = convolution(%d, %w3)\n"
+      "%f = convolution(%x, %w4) {transposed = true}\n%g = slice(%c) {dim = 3, start = 0, end = 16}\n"
+      "%h = convolution(%g, %w5) {groups = 2}\nreturn %e, %f, %h\n");
+  const auto both = [](Precision wanted) { return std::make_pair(wanted, std::string()); };
+  for (const char* precision : {"int8", "bf16"}) {
+    const Outcome filled = Assign(before, {precision, {}, {}}, nullptr, both, true);
+    // Other groups, channels in between, and what is spread stay.
+    const Names wanted = {"bf16", "bf16", "fp32", "fp32", "fp32", "bf16"};
+    EXPECT_EQ(Precisions(filled.graph), wanted);
+    EXPECT_EQ(filled.decisions[0].reason,
+              "asked for; 3 channels are no multiple of 8, so it is filled up and multiplied in bf16");
+    EXPECT_EQ(filled.decisions[3].reason, "6 channels are no multiple of 8");
+    const Outcome plain = Assign(before, {precision, {}, {}}, nullptr, both);
+    EXPECT_EQ(Precisions(plain.graph), (Names{"fp32", "fp32", "fp32", "fp32", "fp32", precision}));
+  }
+  EXPECT_EQ(Precisions(Assign(before, {"int8_weight", {}, {}}, nullptr, both, true).graph), Names(6, "fp32"));
 }
 
 TEST(PrecisionAssignment, AttentionIsInBf16WhereTheMachineMultipliesIt) {
@@ -211,6 +251,7 @@ TEST(PrecisionAssignment, AStoreMeasuresAWeightOnce) {
 }
 
 TEST(PrecisionAssignment, CompileReportsTheDecisions) {
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
   WeightStore store;
   CompileOptions options;
   options.precision = {"int8", {"head"}, {}};
@@ -221,6 +262,7 @@ TEST(PrecisionAssignment, CompileReportsTheDecisions) {
     found.push_back(decision.module + " " + std::string(Name(decision.precision)));
   }
   EXPECT_EQ(found, (std::vector<std::string>{"layer.0.fc int8", "head fp32", "layer.10.fc int8"}));
+  unsetenv("THRESHER_SMALL_PRODUCTS");
 }
 
 }  // namespace

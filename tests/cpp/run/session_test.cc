@@ -293,8 +293,10 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     attrs.insert(more.begin(), more.end());
     return attrs;
   };
-  // `kept`: of the results in between, those that another operator reads as well.
-  const auto run = [&](const std::vector<bool>& kept, std::vector<Step>* steps) {
+  // `kept`: of the results in between, those that another operator reads as well; all but the first and the one of
+  // groups are multiplied in `precision`.
+  const auto run_in = [&](const char* precision, const std::vector<bool>& kept, std::vector<Step>* steps) {
+    const Attrs narrow = {{"precision", std::string(precision)}};
     Graph g;
     const ValueId x = g.AddInput("x", DType::kF32, {kBatch, kSize, kSize, 3});
     const auto weight = [&](const Dims& shape, uint32_t seed) { return AddWeight(g, shape, seed); };
@@ -303,15 +305,15 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     const ValueId stem = Must(g.Add1("convolution", {x, weight({kFew, 3, 3, 3}, 2)}, with(with(bf16, around), first)));
     const ValueId own =
         Must(g.Add1("convolution", {stem, weight({kFew, 1, 3, 3}, 3)}, with(around, {{"groups", kFew}})));
-    const ValueId wide = Must(g.Add1("linear", {own, weight({kMany, kFew}, 4)}, bf16));
+    const ValueId wide = Must(g.Add1("linear", {own, weight({kMany, kFew}, 4)}, narrow));
     const ValueId grouped =
         Must(g.Add1("convolution", {wide, weight({kMany, 8, 3, 3}, 8), kNoValue, wide},
                     with(with(bf16, around), {{"groups", kMany / 8}, {"activation", std::string("relu")}})));
     const ValueId inner = Must(g.Add1("convolution", {grouped, weight({kFew, kMany, 3, 3}, 5)},
-                                      with(with(bf16, around), {{"activation", std::string("relu")}})));
-    const ValueId sum = Must(g.Add1("linear", {inner, weight({kMany, kFew}, 6), kNoValue, wide}, bf16));
+                                      with(with(narrow, around), {{"activation", std::string("relu")}})));
+    const ValueId sum = Must(g.Add1("linear", {inner, weight({kMany, kFew}, 6), kNoValue, wide}, narrow));
     const ValueId last = Must(g.Add1("linear", {sum, weight({kFew, kMany}, 7), kNoValue, stem},
-                                     with(bf16, {{"activation", std::string("relu")}, {"residual_first", true}})));
+                                     with(narrow, {{"activation", std::string("relu")}, {"residual_first", true}})));
     const std::vector<ValueId> between = {stem, own, wide, inner, sum, grouped};
     std::vector<ValueId> results = {last};
     for (size_t i = 0; i < between.size(); ++i) {
@@ -323,18 +325,26 @@ TEST(Session, ConvolutionsStoreWhatTheNextOnesTake) {
     EXPECT_EQ(out[0].size(), static_cast<size_t>(kBatch * kHalf * kHalf * kFew));
     return out[0];
   };
-  std::vector<Step> floats, stored;
+  const auto run = [&](const std::vector<bool>& kept, std::vector<Step>* steps) { return run_in("bf16", kept, steps); };
+  std::vector<Step> floats, stored, coded;
   const std::vector<float> expected = run(std::vector<bool>(6, true), &floats);
   float most = 0.0f;
   for (const float number : expected) most = std::max(most, std::abs(number));
   ASSERT_GT(most, 1.0f);
-  const auto close = [&](const std::vector<float>& actual) {
-    for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 0.01f * most) << i;
+  const auto close = [&](const std::vector<float>& actual, float share = 0.01f) {
+    for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], share * most) << i;
   };
   close(run(std::vector<bool>(6, false), &stored));
   EXPECT_EQ(CountSteps(floats, "to_bf16"), 6);
   // The graph's input, and what a window of more than a position covers.
   EXPECT_EQ(CountSteps(stored, "to_bf16"), 3);
+  // int8 quantises what is stored so, and finds its range there.
+  close(run_in("int8", std::vector<bool>(6, false), &coded), 0.03f);
+  const auto is_code = [](const Step& step) { return step.name == "quantize" || step.name == "ranges"; };
+  EXPECT_EQ(std::count_if(coded.begin(), coded.end(), is_code), 5);
+  for (const Step& step : coded) {
+    EXPECT_TRUE(!is_code(step) || step.operands[0].view.dtype == DType::kBF16) << step.name;
+  }
   // What others read as floats stays floats, whatever else is stored.
   for (size_t i = 0; i < 6; ++i) {
     std::vector<bool> kept(6, false);
