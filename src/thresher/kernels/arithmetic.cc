@@ -62,8 +62,10 @@ bool MultipliesInt8() {
 
 bool MultipliesF16() { return isa::HasF16Tiles() && Wanted() != Choice::kNever; }
 
+bool HasBf16Tiles() { return StoresRows(RowForm::kBF16) && MultipliesBf16(); }
+
 bool Int8Pays(int64_t outputs, int64_t k) {
-  if (Wanted() == Choice::kAlways || !StoresRows(RowForm::kBF16) || !MultipliesBf16()) return true;
+  if (Wanted() == Choice::kAlways || !HasBf16Tiles()) return true;
   // How many products take as long, on an Intel Xeon with AMX (docs/performance.md).
   constexpr double kQuantising = 160, kScaling = 100;
   return kQuantising / static_cast<double>(outputs) + kScaling / static_cast<double>(k) < 1;

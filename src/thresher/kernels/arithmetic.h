@@ -17,8 +17,11 @@ bool MultipliesInt8();
 // Where there are tiles of fp16: as fast as those of bf16, eight times as fast as fp32.
 bool MultipliesF16();
 
+// Whether a matrix unit multiplies bf16.
+bool HasBf16Tiles();
+
 // Whether products of int8 save more time over those of bf16 than it takes to quantise a number of x, which meets so
-// many outputs, and to scale a result, a sum of k products. Always, but where a matrix unit multiplies both.
+// many outputs, and to scale a result, a sum of k products. Always, but where HasBf16Tiles().
 bool Int8Pays(int64_t outputs, int64_t k);
 
 // What a precision is computed as, and why where that is not what its name says.

@@ -334,19 +334,15 @@ Taken TakesX(Step& step, ConvolutionParams& p, StoredRows& rows) {
   return dense && same ? Taken::kRead : Taken::kNot;
 }
 
-bool MultipliesSmall(const ConvolutionParams& p) {
-  return p.shape.form == kernels::RowForm::kBF16 || p.shape.form == kernels::RowForm::kInt8;
-}
-
 // Of the image and of its ranges.
 Taken ImageTakesRows(Step& image, int, StoredRows& rows) {
   auto& p = ops::ParamsOf<ConvolutionParams>(image);
-  return MultipliesSmall(p) && p.shape.x_channels == 0 ? TakesX(image, p, rows) : Taken::kNot;
+  return ops::HasStoredRows(p.shape.form) && p.shape.x_channels == 0 ? TakesX(image, p, rows) : Taken::kNot;
 }
 
 // Whether rows of bf16 of the result are pieces that each group writes by itself.
 bool HasWholeRows(const ConvolutionParams& p) {
-  return MultipliesSmall(p) && (p.shape.groups == 1 || p.n % kernels::kStoredColumns == 0);
+  return ops::HasStoredRows(p.shape.form) && (p.shape.groups == 1 || p.n % kernels::kStoredColumns == 0);
 }
 
 bool DotConvolutionStoresRows(Step& product, StoredRows& rows) {

@@ -173,27 +173,23 @@ Taken ConvertTakesRows(Step& convert, int, StoredRows& rows) {
     return Taken::kRead;
   }
   const bool whole = p.form == kernels::RowForm::kBF16;
-  const bool same = (whole || p.form == kernels::RowForm::kInt8) && p.lda == p.k && p.m == rows.rows &&
-                    p.k == rows.columns && convert.operands[0].offset == 0;
+  const bool same = ops::HasStoredRows(p.form) && p.lda == p.k && p.m == rows.rows && p.k == rows.columns &&
+                    convert.operands[0].offset == 0;
   if (!same) return Taken::kNot;
   if (rows.given || !whole) return Taken::kRead;
   rows.stride = ops::RowStride(p.k);
   return Taken::kWhole;
 }
 
-bool MultipliesSmall(const GemmParams& p) {
-  return p.form == kernels::RowForm::kBF16 || p.form == kernels::RowForm::kInt8;
-}
-
 bool DotStoresRows(Step& product, StoredRows& rows) {
   const auto& p = ops::ParamsOf<GemmParams>(product);
-  return MultipliesSmall(p) && ops::StoresResultAsRows(product, p.m, p.n, rows);
+  return ops::HasStoredRows(p.form) && ops::StoresResultAsRows(product, p.m, p.n, rows);
 }
 
 // As its residual.
 Taken DotTakesRows(Step& product, int buffer, StoredRows& rows) {
   auto& p = ops::ParamsOf<GemmParams>(product);
-  const bool same = MultipliesSmall(p) && p.m == rows.rows && p.n == rows.columns;
+  const bool same = ops::HasStoredRows(p.form) && p.m == rows.rows && p.n == rows.columns;
   return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 

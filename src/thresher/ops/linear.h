@@ -73,9 +73,13 @@ Precision PrecisionOf(const Product& product, const Attrs& attrs, const Graph& g
 
 // Elements from one row of `columns` bf16 to the next.
 int64_t RowStride(int64_t columns);
+// Whether products of rows or windows in this form take and store rows of bf16 (kernels::StoresRows()).
+constexpr bool HasStoredRows(kernels::RowForm form) {
+  return form == kernels::RowForm::kBF16 || form == kernels::RowForm::kInt8;
+}
 // StoreRowsFn of a product whose result is m x n, in place of its last operand.
 bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows);
-// TakeRowsFn of a product with a result of so many rows and columns that multiplies kBF16, for its residual, whose rows
+// TakeRowsFn of a product with a result of so many rows and columns that HasStoredRows(), for its residual, whose rows
 // lie ldr apart.
 Taken TakesResidualAsRows(Step& product, int buffer, int64_t& ldr, StoredRows& rows);
 // What both have decided.

@@ -83,8 +83,7 @@ bool CanBeFilled(const Graph& graph, const Node& node) {
 int64_t OutputsOf(const Graph& graph, const Node& product) {
   if (product.op->name == "linear") return graph.value(product.outputs[0]).shape.back();
   const Dims& w = graph.value(product.inputs[1]).shape;
-  const int64_t all = w[1] * std::max<int64_t>(GetAttr<int64_t>(product.attrs, "groups", 1), 1);
-  return NumElements(w) / std::max<int64_t>(all, 1);
+  return NumElements(w) / std::max<int64_t>(w[1] * GetAttr<int64_t>(product.attrs, "groups", 1), 1);
 }
 
 // Fills in precision, weight_error and reason. outputs: OutputsOf() all products that read x.
@@ -109,7 +108,7 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, int64_t 
   }
   if (decision.reason = Unsuited(graph, linear); !decision.reason.empty()) {
     const bool small = wanted == Precision::kBf16 || wanted == Precision::kInt8;
-    if (!context.bf16_tiles || !small || !CanBeFilled(graph, linear)) return Status::Ok();
+    if (!small || !CanBeFilled(graph, linear) || !context.bf16_tiles || !context.bf16_tiles()) return Status::Ok();
     why = decision.reason + ", so it is filled up and multiplied in bf16";
     wanted = Precision::kBf16;
   } else if (wanted == Precision::kInt8 && context.int8_pays && !context.int8_pays(outputs, decision.k)) {

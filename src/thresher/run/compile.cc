@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "thresher/kernels/arithmetic.h"
-#include "thresher/kernels/gemm_dot.h"
 #include "thresher/profile/runtime_interval.h"
 
 namespace thresher {
@@ -58,7 +57,7 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
     return std::make_pair(arithmetic.precision, std::move(arithmetic.why));
   };
   if (options.device->is_host()) {
-    context.bf16_tiles = kernels::MultipliesBf16() && kernels::StoresRows(kernels::RowForm::kBF16);
+    context.bf16_tiles = kernels::HasBf16Tiles;
     context.int8_pays = kernels::Int8Pays;
   }
   context.precision = options.precision;

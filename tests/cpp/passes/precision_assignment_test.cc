@@ -24,7 +24,7 @@ Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore
   PassContext context;
   context.arithmetic = std::move(arithmetic);
   if (matrix_unit) {
-    context.bf16_tiles = true;
+    context.bf16_tiles = [] { return true; };
     context.int8_pays = [](int64_t outputs, int64_t k) { return outputs >= 96 && k >= 64; };
   }
   context.precision = options;
