@@ -186,7 +186,11 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
       const auto added_a = any ? Residual(args.to, residual, 0, count_a) : hn::Zero(d);
       const auto added_b = any ? Residual(args.to, residual, lanes, count_b) : hn::Zero(d);
       if (any && args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
-      a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
+      if constexpr (kActivation == Activation::kGelu) {
+        a = GeluForBf16(d, a), b = GeluForBf16(d, b);
+      } else {
+        a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
+      }
       if (any && !args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
       if (any) residual += ldr;
       if (count_a + count_b < 2 * lanes) {
