@@ -247,11 +247,12 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
       continue;
     }
     alignas(64) uint8_t rows[kUnitBlockRows * kUnitRowBytes];
-    const size_t bytes = rest * sizeof(uint32_t);
+    const hn::FixedTag<uint32_t, kUnitSteps> d;
+    const auto there = hn::FirstN(d, rest);
     for (size_t i = 0; i < (kTwo ? 2 : 1) * args.rows; ++i) {
       const uint8_t* from = i < args.rows ? a + i * lda : a + args.second + (i - args.rows) * lda;
-      std::memcpy(rows + i * kUnitRowBytes, from, bytes);
-      std::memset(rows + i * kUnitRowBytes + bytes, 0, kUnitRowBytes - bytes);
+      const auto some = hn::MaskedLoad(there, d, reinterpret_cast<const uint32_t*>(from));
+      hn::Store(some, d, reinterpret_cast<uint32_t*>(rows + i * kUnitRowBytes));
     }
     multiply(rows, static_cast<ptrdiff_t>(args.rows * kUnitRowBytes), kUnitRowBytes, padded);
   }
@@ -279,7 +280,7 @@ class UnitTiles {
     constexpr StepRun kAll{0, 0};
     const size_t second = rows <= kUnitRows ? 0 : rows - kUnitRows;
     Run({tile.a, tile.lda, static_cast<ptrdiff_t>(second * tile.lda), second, std::min(rows, kUnitRows), tile.b, &kAll,
-         1, tile.steps, true, tile.init, tile.init_ld, tile.out, tile.out_ld, tile.fetch},
+         1, tile.steps, tile.padded, tile.init, tile.init_ld, tile.out, tile.out_ld, tile.fetch},
         rows > kUnitRows);
   }
   // One tile of rows, or two.

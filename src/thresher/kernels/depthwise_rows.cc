@@ -177,9 +177,13 @@ void RowsRange(const DepthwiseArgs& args, bool out_bf16, Range lines) {
   tile.out_position = static_cast<ptrdiff_t>(args.ldc);
   const TileFunction whole = TileFor(sums, w, true), cut = TileFor(sums, w, false);
   const int64_t positions = (sums - 1) * w.stride[2] + w.kernel[2];
+  // Dense rows have nothing behind them that could be read or stored: then the last channels are those that just fit.
+  const auto dense = [&](int64_t stride) { return static_cast<size_t>(stride) % kChannels != 0; };
+  const bool fitting = channels > kChannels && (dense(w.x_strides[2]) || (out_bf16 && dense(args.ldc)));
   for (int64_t first = lines.begin; first < lines.end; first += kBandLines) {
     const int64_t last = std::min(first + kBandLines, lines.end);
-    for (size_t channel = 0; channel < channels; channel += kChannels) {
+    for (size_t block = 0; block < channels; block += kChannels) {
+      const size_t channel = fitting ? std::min(block, channels - kChannels) : block;
       const size_t count = std::min(kChannels, channels - channel);
       for (size_t tap = 0; tap < static_cast<size_t>(w.taps()); ++tap) {
         Part(args.weight + tap * channels + channel, count, weights + tap * kChannels);
@@ -218,6 +222,11 @@ void RowsRange(const DepthwiseArgs& args, bool out_bf16, Range lines) {
           position = begin + sums;
         }
       }
+    }
+    if (!fitting || !out_bf16 || dense(args.ldc)) continue;
+    for (int64_t row = first * width; row < last * width; ++row) {
+      auto* const end = reinterpret_cast<uint16_t*>(args.out) + row * args.ldc + args.outputs;
+      std::fill(end, end + (kChannels - channels % kChannels) % kChannels, uint16_t{0});
     }
   }
 }

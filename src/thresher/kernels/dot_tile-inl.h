@@ -218,6 +218,7 @@ struct DotTileArgs : TileEnd {
   const void* init;  // Sum, rows init_ld elements apart (0: one row for all), or null for zeros
   size_t init_ld;
   Fetch fetch;
+  bool padded = true;  // whether rows have zeros behind the steps, up to a whole tile of a matrix unit
 };
 
 // Of the pairs of turns, how many at first have more to fetch than a line of panels each, into L2.

@@ -15,6 +15,7 @@
 
 #include "hwy/highway.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/math-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
@@ -69,7 +70,8 @@ struct TileResult {
   size_t ldr;
   size_t rows;
   size_t columns;
-  // Whether these are rows of kBF16 (gemm_dot.h), pointers and distances in pairs.
+  // Whether these are rows of kBF16 (gemm_dot.h), pointers and distances in pairs. What lies behind the columns is
+  // zeros where rows begin whole lines apart, and the next row else.
   bool bf16 = false;
   bool residual_bf16 = false;
 };
@@ -165,7 +167,7 @@ HWY_INLINE hn::Vec<TileTag> Residual(const TileResult& to, const float* row, siz
 
 // Finish of whole panels, row by row: what the columns have in common and the constants of an activation are loaded
 // once for few rows. kAdded: to the residual; kStoredAsBf16 adds any that there is, and stores zeros in the place of
-// columns that a panel lacks.
+// columns that a panel lacks, if rows have such.
 template <class Sum, Activation kActivation, Finished kFinished>
 HWY_INLINE void FinishPanel(const FinishArgs& args) {
   const TileTag d;
@@ -178,6 +180,7 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
   float* c = args.to.c;
   const size_t rows = args.to.rows, ldc = args.to.ldc, ldr = args.to.ldr;
   [[maybe_unused]] const size_t count_a = std::min(lanes, args.to.columns), count_b = args.to.columns - count_a;
+  [[maybe_unused]] const bool dense = ldc % (kStoredColumns / 2) != 0;
   for (size_t i = 0; i < rows; ++i, sums += PanelWidth(), c += ldc) {
     auto a = Scaled(args, sums, i, bias_a, scale_a, sum_a);
     auto b = Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b);
@@ -186,15 +189,25 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
       const auto added_a = any ? Residual(args.to, residual, 0, count_a) : hn::Zero(d);
       const auto added_b = any ? Residual(args.to, residual, lanes, count_b) : hn::Zero(d);
       if (any && args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
-      a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
+      if constexpr (kActivation == Activation::kGelu) {
+        a = GeluForBf16(d, a), b = GeluForBf16(d, b);
+      } else {
+        a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
+      }
       if (any && !args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
       if (any) residual += ldr;
-      if (count_a + count_b < 2 * lanes) {
+      const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
+      auto* const to = reinterpret_cast<hwy::bfloat16_t*>(c);
+      const bool whole = count_a + count_b == 2 * lanes;
+      if (!whole && dense) {
+        hn::StoreN(hn::OrderedDemote2To(d16, a, b), d16, to, count_a + count_b);
+        continue;
+      }
+      if (!whole) {
         a = hn::IfThenElseZero(hn::FirstN(d, count_a), a);
         b = hn::IfThenElseZero(hn::FirstN(d, count_b), b);
       }
-      const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
-      hn::StoreU(hn::OrderedDemote2To(d16, a, b), d16, reinterpret_cast<hwy::bfloat16_t*>(c));
+      hn::StoreU(hn::OrderedDemote2To(d16, a, b), d16, to);
     } else {
       a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
       if constexpr (kFinished == Finished::kAdded) {

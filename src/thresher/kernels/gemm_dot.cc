@@ -173,7 +173,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
   constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
-  const size_t lda = RowStride(args.form, k);
+  const size_t lda = args.row_bytes > 0 ? static_cast<size_t>(args.row_bytes) : RowStride(args.form, k);
   const size_t width = PanelWidth();
   const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
   const size_t step_bytes = width * Dot::kLaneBytes;
@@ -257,7 +257,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
-  const size_t lda = RowStride(args.form, k);
+  const size_t lda = args.row_bytes > 0 ? static_cast<size_t>(args.row_bytes) : RowStride(args.form, k);
   const size_t width = PanelWidth();
   const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
   const size_t number_bytes = NumberBytes<Dot>(k);
@@ -301,6 +301,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           tile.lda = lda;
           tile.b = panel_b;
           tile.steps = steps;
+          tile.padded = args.row_bytes == 0;
           tile.init = kInt8 || scaled ? nullptr : bias;
           tile.out = direct ? static_cast<void*>(to.c) : strip;
           tile.out_ld = direct ? to.ldc : width;

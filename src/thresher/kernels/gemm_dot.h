@@ -45,8 +45,14 @@ int64_t RowBytes(RowForm form, int64_t k);
 // Whether products of rows or windows in kBF16 or kInt8 and attention can store their results as rows of this form,
 // such products take residuals that are stored so, and DepthwiseRows() computes with them.
 bool StoresRows(RowForm form);
-// What attention stores so has this many columns or a multiple.
+// Such rows begin a multiple of so many columns apart, but for dense ones. What attention stores has that many, too.
 inline constexpr int64_t kStoredColumns = 32;
+
+// Whether products of k by n take rows of bf16 as they lie, without gaps: not too many of a tile fall into the same
+// sets of L1, and ends that fill no tile are copied for each panel, which pays for few.
+constexpr bool SuitsAsRows(int64_t k, int64_t n) {
+  return k <= 512 && (k % kStoredColumns == 0 || (k % 2 == 0 && n <= 128));
+}
 
 struct ConvertRowsArgs {
   RowForm form = RowForm::kBF16;  // not kF32
@@ -68,6 +74,7 @@ struct GemmDotArgs {
   int64_t n = 0;
   int64_t k = 0;
   const void* rows = nullptr;  // from ConvertRows
+  int64_t row_bytes = 0;       // from one to the next where they are others, that SuitsAsRows(); else 0
   const float* scale = nullptr;
   const int32_t* zero = nullptr;
   // Or the rows are these windows of the image at `rows` (window_image.h; kBF16, kF16 and kInt8), with a scale and a

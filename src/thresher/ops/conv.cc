@@ -390,11 +390,14 @@ Status DepthwiseStep(const StepContext& c) {
   return Status::Ok();
 }
 
+// Whether whole vectors can be read.
+bool FillVectors(const StoredRows& rows) {
+  return rows.columns >= kernels::kStoredColumns || rows.stride % kernels::kStoredColumns == 0;
+}
+
 Taken DepthwiseTakesRows(Step& depthwise, int, StoredRows& rows) {
   auto& p = ops::ParamsOf<ConvolutionParams>(depthwise);
-  // It reads whole vectors.
-  const bool filled = rows.stride != rows.columns || rows.columns % kernels::kStoredColumns == 0;
-  const bool suits = filled && !p.shape.planes && p.shape.channels == 1 && p.n == 1 &&
+  const bool suits = FillVectors(rows) && !p.shape.planes && p.shape.channels == 1 && p.n == 1 &&
                      depthwise.operands[kResidual].buffer < 0 &&
                      kernels::SuitsDepthwiseRows(WindowsOf(p), p.shape.activation);
   return suits ? TakesX(depthwise, p, rows) : Taken::kNot;
@@ -403,8 +406,10 @@ Taken DepthwiseTakesRows(Step& depthwise, int, StoredRows& rows) {
 // Where it takes such rows already.
 bool DepthwiseStoresRows(Step& depthwise, StoredRows& rows) {
   const auto& p = ops::ParamsOf<ConvolutionParams>(depthwise);
-  return depthwise.operands[kX].view.dtype == DType::kBF16 &&
-         ops::StoresResultAsRows(depthwise, p.m, p.n * p.shape.groups, rows);
+  const bool stores = depthwise.operands[kX].view.dtype == DType::kBF16 &&
+                      ops::StoresResultAsRows(depthwise, p.m, p.n * p.shape.groups, rows);
+  rows.dense &= rows.columns >= kernels::kStoredColumns;
+  return stores;
 }
 
 size_t DepthwiseScratch(const StepContext& c) {

@@ -63,6 +63,7 @@ struct GemmParams {
   bool residual_first;
   Precision precision;
   kernels::RowForm form;  // of x; kF32: as it is
+  int64_t row_bytes;      // of converted x from one row to the next, if it is not that form's
   kernels::Blocking blocking;
 
   static constexpr auto Sizes() {
@@ -149,6 +150,7 @@ Status DotStep(const StepContext& c) {
   args.form = p.form;
   args.precision = p.precision;
   args.rows = converted.rows;
+  args.row_bytes = p.row_bytes;
   args.scale = converted.scale;
   args.zero = converted.zero;
   ops::SetRows(c, args);
@@ -176,7 +178,8 @@ Taken ConvertTakesRows(Step& convert, int, StoredRows& rows) {
   const bool same = ops::HasStoredRows(p.form) && p.lda == p.k && p.m == rows.rows && p.k == rows.columns &&
                     convert.operands[0].offset == 0;
   if (!same) return Taken::kNot;
-  if (rows.given || !whole) return Taken::kRead;
+  if (!whole) return Taken::kRead;
+  if (rows.given) return Taken::kWhole;
   rows.stride = ops::RowStride(p.k);
   return Taken::kWhole;
 }
@@ -186,9 +189,17 @@ bool DotStoresRows(Step& product, StoredRows& rows) {
   return ops::HasStoredRows(p.form) && ops::StoresResultAsRows(product, p.m, p.n, rows);
 }
 
-// As its residual.
+// As its residual; or given ones in place of those that would be converted.
 Taken DotTakesRows(Step& product, int buffer, StoredRows& rows) {
   auto& p = ops::ParamsOf<GemmParams>(product);
+  if (product.operands[kX].buffer == buffer) {
+    if (rows.place != nullptr) {
+      product.operands[kX] = *rows.place;
+      p.row_bytes = rows.stride * static_cast<int64_t>(sizeof(uint16_t));
+    }
+    const bool suits = rows.given && p.form == kernels::RowForm::kBF16 && kernels::SuitsAsRows(p.k, p.n);
+    return suits ? Taken::kRead : Taken::kNot;
+  }
   const bool same = ops::HasStoredRows(p.form) && p.m == rows.rows && p.n == rows.columns;
   return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
@@ -425,6 +436,7 @@ bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows) {
   rows.rows = m;
   rows.columns = n;
   rows.stride = RowStride(n);
+  rows.dense = n % 2 == 0;
   return out.offset == 0 && out.view.size() == m * n;
 }
 

@@ -173,7 +173,7 @@ Taken CastTakesRows(Step& cast, int, StoredRows& rows) {
   const View &from = cast.operands[0].view, &to = cast.operands[1].view;
   const bool whole = !rows.given && to.dtype == DType::kBF16 && from.contiguous() && to.contiguous() &&
                      cast.operands[0].offset == 0 && to.size() == rows.rows * rows.columns &&
-                     rows.columns % kernels::kStoredColumns == 0;
+                     (rows.dense || rows.columns % kernels::kStoredColumns == 0);
   if (!whole) return Taken::kNot;
   rows.stride = rows.columns;
   return Taken::kWhole;

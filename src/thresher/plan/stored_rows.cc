@@ -53,12 +53,24 @@ void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
     StoredRows rows;
     if (!target.StoresRows(writer, rows)) continue;
     size_t wholes = 0, whole = 0;
-    const bool all = std::all_of(use.readers.begin(), use.readers.end(), [&](size_t r) {
-      const Taken taken = target.TakesRows(plan.steps[r], number, rows);
-      if (taken == Taken::kWhole) ++wholes, whole = r;
-      return taken != Taken::kNot && r > s;
-    });
-    if (!all || wholes > 1) continue;
+    const auto readers_of = [&](int of) -> const std::vector<size_t>& { return uses[static_cast<size_t>(of)].readers; };
+    // Whether who reads what a conversion would make of given rows can read these.
+    const auto replaced = [&](const Step& conversion) {
+      const int made = conversion.operands.back().buffer;
+      const auto reads = [&](size_t r) { return target.TakesRows(plan.steps[r], made, rows) == Taken::kRead; };
+      return std::all_of(readers_of(made).begin(), readers_of(made).end(), reads);
+    };
+    const auto all_take = [&] {
+      wholes = 0;
+      return std::all_of(use.readers.begin(), use.readers.end(), [&](size_t r) {
+        Taken taken = target.TakesRows(plan.steps[r], number, rows);
+        if (taken == Taken::kWhole && rows.given && !replaced(plan.steps[r])) taken = Taken::kRead;
+        if (taken == Taken::kWhole) ++wholes, whole = r;
+        return taken != Taken::kNot && r > s;
+      });
+    };
+    // Once more: a reader that takes them whole says how far apart they are.
+    if (!all_take() || !all_take() || wholes > 1) continue;
     TensorRef place;
     place.buffer = number;
     if (wholes == 1) place = plan.steps[whole].operands.back();
@@ -76,6 +88,9 @@ void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
       gone[r] = wholes == 1 && r == whole;
       if (!gone[r]) target.TakesRows(plan.steps[r], number, rows);
     }
+    if (wholes == 0 || !rows.given) continue;
+    const int made = plan.steps[whole].operands.back().buffer;
+    for (const size_t r : readers_of(made)) target.TakesRows(plan.steps[r], made, rows);
   }
   LeaveOut(gone, plan.steps);
   LeaveOut(gone, origins);

@@ -165,7 +165,8 @@ void Check(const Case& c) {
   });
 }
 
-// Rows that a product stores for the next one have the bits that converting its results would give.
+// Rows that a product stores for the next one have the bits that converting its results would give; gelu is computed
+// with the digits that are kept.
 TEST(GemmPrecisionTest, StoredRowsAreThoseOfConvertedResults) {
   constexpr int64_t kDepth = 75;
   constexpr int kParts = 3;
@@ -189,10 +190,19 @@ TEST(GemmPrecisionTest, StoredRowsAreThoseOfConvertedResults) {
     product.stores_bf16 = true;
     Multiply(product, kParts);
     for (int64_t i = 0; i < m; ++i) {
-      EXPECT_EQ(std::memcmp(reinterpret_cast<const uint8_t*>(stored.data()) + i * stride,
-                            wanted.bytes.data() + i * stride, static_cast<size_t>(n) * sizeof(uint16_t)),
-                0)
-          << "row " << i;
+      const auto* const found = reinterpret_cast<const uint8_t*>(stored.data()) + i * stride;
+      if (activation == Activation::kGelu) {
+        for (int64_t j = 0; j < n; ++j) {
+          uint16_t bits;
+          std::memcpy(&bits, found + j * 2, sizeof(bits));
+          const float number = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+          const float result = results[static_cast<size_t>(i * n + j)];
+          EXPECT_NEAR(number, result, std::abs(result) / 256 + 5e-5f) << "row " << i;
+        }
+      } else {
+        EXPECT_EQ(std::memcmp(found, wanted.bytes.data() + i * stride, static_cast<size_t>(n) * sizeof(uint16_t)), 0)
+            << "row " << i;
+      }
     }
   };
   ForEachIsaAndPlainTiles([&] {
@@ -207,7 +217,7 @@ TEST(GemmPrecisionTest, StoredRowsAreThoseOfConvertedResults) {
 }
 
 // A residual that is bf16 counts as the floats that it stands for, whether the result is stored so or not; behind the
-// columns of a stored result there are zeros, as behind converted ones.
+// columns of a stored result there are zeros, as behind converted ones, or the next row.
 TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
   constexpr int64_t kDepth = 64;
   const auto check_one = [](Precision precision, int64_t m, int64_t n, Activation activation, bool first,
@@ -254,6 +264,17 @@ TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
       const auto* const row = reinterpret_cast<const uint8_t*>(stored.data()) + i * stride;
       EXPECT_EQ(std::memcmp(row, wanted.bytes.data() + i * stride, bytes), 0) << "row " << i;
     }
+    if (n % 2 != 0) return;
+    constexpr float kBehind = 7.0f;
+    AlignedFloats dense(static_cast<size_t>(m * n / 2 + 16));
+    std::fill_n(dense.data() + m * n / 2, 16, kBehind);
+    product.c = dense.data(), product.ldc = n / 2;
+    Multiply(product, 2);
+    for (int64_t i = 0; i < m; ++i) {
+      const auto* const row = reinterpret_cast<const uint16_t*>(dense.data()) + i * n;
+      EXPECT_EQ(std::memcmp(row, wanted.bytes.data() + i * stride, static_cast<size_t>(n) * 2), 0) << "row " << i;
+    }
+    EXPECT_EQ(std::count(dense.data() + m * n / 2, dense.data() + m * n / 2 + 16, kBehind), 16);
   };
   const auto check = [&](int64_t m, int64_t n, Activation activation, bool first, bool residual_bf16) {
     for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
@@ -270,6 +291,48 @@ TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
         check(3, 40, Activation::kRelu, first, bf16);
       }
     }
+  });
+}
+
+// Rows without gaps give what converted ones do, also where the next one begins with what is not finite.
+TEST(GemmPrecisionTest, RowsOfBf16AsTheyLie) {
+  ForEachIsaAndPlainTiles([&] {
+    if (!StoresRows(RowForm::kBF16)) return;
+    for (const int64_t k : {2, 30, 32, 34, 64, 96, 144, 512}) {
+      for (const int64_t m : {1, 15, 16, 33, 70}) {
+        SCOPED_TRACE(std::to_string(m) + " rows of " + std::to_string(k));
+        constexpr int64_t n = 40;
+        ASSERT_TRUE(SuitsAsRows(k, n));
+        std::vector<float> a = RandomFloats(static_cast<size_t>(m * k), 1, -2.0f, 2.0f);
+        for (int64_t i = 8; i < m; i += 16) a[static_cast<size_t>(i * k)] = std::numeric_limits<float>::infinity();
+        const std::vector<float> b = RandomFloats(static_cast<size_t>(n * k), 2);
+        AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, k, n)) / sizeof(float) + 16);
+        PackWeight(Precision::kBf16, DenseWeight(b.data(), k, n, true), packed.data());
+        const Rows rows(RowForm::kBF16, m, k, a.data(), k);
+        std::vector<float> wanted(static_cast<size_t>(m * n)), found = wanted;
+        GemmDotArgs product = rows.Times(packed.data(), n, wanted.data(), n);
+        Multiply(product, 2);
+        std::vector<uint16_t> dense(static_cast<size_t>(m * k));
+        const int64_t stride = RowBytes(RowForm::kBF16, k);
+        for (int64_t i = 0; i < m; ++i) {
+          std::memcpy(dense.data() + i * k, rows.bytes.data() + i * stride, static_cast<size_t>(k) * sizeof(uint16_t));
+        }
+        product.rows = dense.data(), product.row_bytes = k * static_cast<int64_t>(sizeof(uint16_t));
+        product.c = found.data();
+        Multiply(product, 2);
+        for (int64_t i = 0; i < m; ++i) {
+          const size_t at = static_cast<size_t>(i * n);
+          if (i % 16 == 8) {
+            EXPECT_FALSE(std::isfinite(found[at])) << "row " << i;
+          } else {
+            EXPECT_EQ(std::memcmp(&found[at], &wanted[at], n * sizeof(float)), 0) << "row " << i;
+          }
+        }
+      }
+    }
+    EXPECT_FALSE(SuitsAsRows(33, 8));
+    EXPECT_FALSE(SuitsAsRows(34, 256));
+    EXPECT_FALSE(SuitsAsRows(1024, 8));
   });
 }
 

@@ -21,7 +21,7 @@
 
 #ifndef THRESHER_MATH_TEST_FUNCTIONS
 #define THRESHER_MATH_TEST_FUNCTIONS(X) \
-  X(Exp) X(ExpNonPositive) X(Log) X(Erf) X(Tanh) X(Sigmoid) X(Silu) X(Gelu) X(GeluTanh)
+  X(Exp) X(ExpNonPositive) X(Log) X(Erf) X(Tanh) X(Sigmoid) X(Silu) X(Gelu) X(GeluTanh) X(GeluForBf16)
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -185,7 +185,10 @@ TEST(MathTest, Gelu) {
   CheckAbsolute(&RunGelu, &GeluTruth, -20.0f, 20.0f, 1e-7, 3e-7);
   CheckAbsolute(&RunGeluTanh, &GeluTanhTruth, -1.0f, 1.0f, 4e-7);
   CheckAbsolute(&RunGeluTanh, &GeluTanhTruth, -20.0f, 20.0f, 1e-7, 3e-7);
+  CheckAbsolute(&RunGeluForBf16, &GeluTruth, -20.0f, 4.0f, 4e-5);
+  CheckAbsolute(&RunGeluForBf16, &GeluTruth, 4.0f, 1e4f, 0, 1e-5);
   CheckAt(&RunGelu, {0.0f, kInf, -kInf, kNan}, {0.0f, kInf, kNan, kNan});
+  CheckAt(&RunGeluForBf16, {0.0f, -0.0f, kInf, kNan}, {0.0f, -0.0f, kInf, kNan});
   CheckAt(&RunGeluTanh, {0.0f, kInf, -kInf, kNan, -1e30f}, {0.0f, kInf, kNan, kNan, -0.0f});
 }
 
