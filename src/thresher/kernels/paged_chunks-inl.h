@@ -209,10 +209,17 @@ HWY_INLINE void Prefetch(const uint8_t* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
+// Where a row's weights go: in the place of its scores.
+struct StoredWeights {
+  float* row;
+  HWY_INLINE void Store(int64_t key, Vec weights) const { hn::StoreU(weights, Tag(), row + key); }
+};
+
 // Scores become weights: exp(score - maximum) of the keys [begin, end) that the row sees, 0 for the others below
-// `stop`.
-HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int64_t stop, float softcap, float* m,
-                        float* l) {
+// `stop`, which weights.Store(key, vector) gets.
+template <class Weights>
+HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int64_t stop, float softcap,
+                        const Weights& weights, float* m, float* l) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t all = (stop + lanes - 1) / lanes * lanes;  // a chunk is whole vectors
@@ -226,18 +233,29 @@ HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int
   std::fill(row + end, row + all, kNoKey);
   const int64_t seen = (end + lanes - 1) / lanes * lanes;
   // A NaN may get lost here, but not in the sum of the exponentials.
-  Vec most = hn::Set(d, kNoKey);
-  for (int64_t j = 0; j < seen; j += lanes) most = hn::Max(most, hn::LoadU(d, row + j));
-  const float maximum = hn::ReduceMax(d, most);
-  const Vec shift = hn::Set(d, maximum);
-  Vec sum = hn::Zero(d);
-  for (int64_t j = 0; j < all; j += lanes) {
-    const Vec weight = ExpNonPositive(d, hn::Sub(hn::LoadU(d, row + j), shift));
-    sum = hn::Add(sum, weight);
-    hn::StoreU(weight, d, row + j);
+  // Of two vectors in turn, so that neither waits for the one before.
+  Vec most = hn::Set(d, kNoKey), most_odd = most;
+  int64_t j = 0;
+  for (; j + lanes < seen; j += 2 * lanes) {
+    most = hn::Max(most, hn::LoadU(d, row + j));
+    most_odd = hn::Max(most_odd, hn::LoadU(d, row + j + lanes));
   }
+  if (j < seen) most = hn::Max(most, hn::LoadU(d, row + j));
+  const float maximum = hn::ReduceMax(d, hn::Max(most, most_odd));
+  const Vec shift = hn::Set(d, maximum);
+  Vec sum = hn::Zero(d), sum_odd = sum;
+  const auto weigh = [&](int64_t key, Vec& to) HWY_ATTR {
+    const Vec weight = ExpNonPositive(d, hn::Sub(hn::LoadU(d, row + key), shift));
+    to = hn::Add(to, weight);
+    weights.Store(key, weight);
+  };
+  for (j = 0; j + lanes < all; j += 2 * lanes) {
+    weigh(j, sum);
+    weigh(j + lanes, sum_odd);
+  }
+  if (j < all) weigh(j, sum);
   *m = maximum;
-  *l = hn::ReduceSum(d, sum);
+  *l = hn::ReduceSum(d, hn::Add(sum, sum_odd));
 }
 
 // What a row has of one chunk, added to what it has of those before.
@@ -328,20 +346,29 @@ inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t
   return {panels.first(), panels.count(), sizes.values(), kPanelTokens * sizes.row_bytes, steps};
 }
 
-// Weights of a row from its scores of the chunk that begins at `start`.
-inline void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
-                       int64_t row, const Scratch& scratch) {
+// Weights of a row from its scores of the chunk that begins at `start`; `weights` as Softmax's.
+template <class Weights>
+void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
+                int64_t row, const Scratch& scratch, const Weights& weights) {
   float* const scores = scratch.scores + row * scratch.scores_ld;
   const int64_t position = unit.position + row / sizes.group - start;
   const int64_t row_end = std::min(position + 1, end);
   const int64_t row_begin = a.window > 0 ? std::max<int64_t>(position - a.window + 1, 0) : 0;
   if (row_begin >= row_end) {
-    std::fill_n(scores, kChunkTokens, 0.0f);
+    for (int64_t key = 0; key < kChunkTokens; key += static_cast<int64_t>(hn::Lanes(Tag()))) {
+      weights.Store(key, hn::Zero(Tag()));
+    }
     scratch.m[row] = kNoKey;
     scratch.l[row] = 0;
     return;
   }
-  Softmax(scores, row_begin, row_end, end, a.softcap, scratch.m + row, scratch.l + row);
+  Softmax(scores, row_begin, row_end, end, a.softcap, weights, scratch.m + row, scratch.l + row);
+}
+
+// In the place of its scores.
+inline void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
+                       int64_t row, const Scratch& scratch) {
+  SoftmaxRow(a, sizes, unit, start, end, row, scratch, StoredWeights{scratch.scores + row * scratch.scores_ld});
 }
 
 // Asks memory for the panels of a chunk, a share with each step of the work on the one before it.
@@ -470,9 +497,10 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   for (int64_t row = 0; row < rows; ++row) {
     float* const scores = scratch.scores + row * scratch.scores_ld;
     if constexpr (std::is_same_v<T, F16>) unit_pages::Scale(scores + begin, seen - begin, scratch.restore[row]);
-    SoftmaxRow(a, sizes, unit, start, end, row, scratch);
-    unit_pages::Split<T>(scores + from, seen - from, kWeightFactor, weights.high + row * weights.ld,
-                         weights.low + row * weights.ld);
+    const unit_pages::SplitWeights<T> split = {weights.high + row * weights.ld, weights.low + row * weights.ld, from,
+                                               seen, kWeightFactor};
+    SoftmaxRow(a, sizes, unit, start, end, row, scratch, split);
+    split.Pad();
   }
   for (int64_t column = 0; column < sizes.depth; column += kColumns) {
     for (int64_t key = from; key < unit_pages::WholePieces(end); key += kPanelTokens) {

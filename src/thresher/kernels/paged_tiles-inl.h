@@ -72,6 +72,24 @@ HWY_INLINE hn::Vec<hn::FixedTag<uint16_t, 32>> Pairs(hn::Vec<hn::FixedTag<uint16
   return hn::TableLookupLanes(rows, hn::SetTableIndices(d, kOrder));
 }
 
+template <class Half>
+HWY_INLINE hn::Vec<hn::FixedTag<uint16_t, 16>> NarrowHalf(hn::Vec<hn::FixedTag<float, 16>> v) {
+  // The unit takes subnormal bf16 for zeros, as the processor's instruction does.
+  if constexpr (std::is_same_v<Half, BF16>) {
+    return hn::BitCast(hn::FixedTag<uint16_t, 16>(), hn::DemoteTo(hn::FixedTag<hwy::bfloat16_t, 16>(), v));
+  } else {
+    return Narrow<Half>(hn::FixedTag<float, 16>(), v);
+  }
+}
+
+// Zeros behind `count` numbers, a multiple of 16, up to a whole piece.
+HWY_INLINE void PadSplit(int64_t count, uint16_t* HWY_RESTRICT high, uint16_t* HWY_RESTRICT low) {
+  const hn::FixedTag<uint16_t, 16> d16;
+  if (count == WholePieces(count)) return;
+  hn::StoreU(hn::Zero(d16), d16, high + count);
+  hn::StoreU(hn::Zero(d16), d16, low + count);
+}
+
 // x[0, count) times `factor`, `count` a multiple of 16.
 template <class Half>
 HWY_INLINE void Split(const float* HWY_RESTRICT x, int64_t count, float factor, uint16_t* HWY_RESTRICT high,
@@ -79,27 +97,37 @@ HWY_INLINE void Split(const float* HWY_RESTRICT x, int64_t count, float factor, 
   const hn::FixedTag<float, 16> d;
   const hn::FixedTag<uint16_t, 16> d16;
   const auto f = hn::Set(d, factor);
-  const auto narrow = [&](auto v) HWY_ATTR {
-    // The unit takes subnormal bf16 for zeros, as the processor's instruction does.
-    if constexpr (std::is_same_v<Half, BF16>) {
-      return hn::BitCast(d16, hn::DemoteTo(hn::FixedTag<hwy::bfloat16_t, 16>(), v));
-    } else {
-      return Narrow<Half>(d, v);
-    }
-  };
-  int64_t i = 0;
-  for (; i < count; i += 16) {
+  for (int64_t i = 0; i < count; i += 16) {
     const auto whole = hn::Mul(hn::LoadU(d, x + i), f);
-    const auto first = narrow(whole);
+    const auto first = NarrowHalf<Half>(whole);
     const auto back = Widen<Half>(d, first);
     hn::StoreU(first, d16, high + i);
-    hn::StoreU(narrow(hn::IfThenElseZero(hn::IsFinite(back), hn::Sub(whole, back))), d16, low + i);
+    hn::StoreU(NarrowHalf<Half>(hn::IfThenElseZero(hn::IsFinite(back), hn::Sub(whole, back))), d16, low + i);
   }
-  if (i < WholePieces(count)) {
-    hn::StoreU(hn::Zero(d16), d16, high + i);
-    hn::StoreU(hn::Zero(d16), d16, low + i);
-  }
+  PadSplit(count, high, low);
 }
+
+// Where softmax stores the weights of keys [from, end), both multiples of 16, times `factor`: they are at most 1, or
+// NaN, which both numbers are then.
+template <class Half>
+struct SplitWeights {
+  uint16_t* high;
+  uint16_t* low;
+  int64_t from;
+  int64_t end;
+  float factor;
+
+  HWY_INLINE void Store(int64_t key, hn::Vec<hn::FixedTag<float, 16>> weights) const {
+    const hn::FixedTag<float, 16> d;
+    const hn::FixedTag<uint16_t, 16> d16;
+    if (key < from || key >= end) return;
+    const auto whole = std::is_same_v<Half, BF16> ? weights : hn::Mul(weights, hn::Set(d, factor));
+    const auto first = NarrowHalf<Half>(whole);
+    hn::StoreU(first, d16, high + (key - from));
+    hn::StoreU(NarrowHalf<Half>(hn::Sub(whole, Widen<Half>(d, first))), d16, low + (key - from));
+  }
+  HWY_INLINE void Pad() const { PadSplit(end - from, high, low); }
+};
 
 // The power of two that brings a row below 2^15, where two numbers of fp16 hold 22 bits of its largest one.
 inline float F16Factor(const float* HWY_RESTRICT x, int64_t count) {

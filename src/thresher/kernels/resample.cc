@@ -60,6 +60,70 @@ HWY_INLINE void RunPosition(const ResampleArgs& args, const float* image, const 
   }
 }
 
+// kBlocks times kHalfChannels channels of bf16 at one output position. Such a number in the upper half of a lane is the
+// float, but for what lies below it, so that channels with even and those with odd numbers are two vectors.
+template <bool kStoresHalves, size_t kBlocks>
+HWY_INLINE void GreatestOfHalves(const ResampleArgs& args, const uint16_t* image, const int64_t* at, void* y) {
+  const hn::CappedTag<float, kHalfChannels / 2> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const size_t lanes = hn::Lanes(d), apart = static_cast<size_t>(kHalfChannels);
+  const auto upper = hn::Set(du, 0xFFFF0000u);
+  const auto [depth, height, width] = args.axes;
+  for (size_t c = 0; c < apart; c += 2 * lanes) {
+    // Each waits for itself at every tap.
+    auto even0 = hn::Neg(hn::Inf(d)), odd0 = even0, even1 = even0, odd1 = even0;
+    const auto join = [&](const uint16_t* x, auto& even, auto& odd) HWY_ATTR {
+      const auto bits = hn::LoadU(du, reinterpret_cast<const uint32_t*>(x));
+      even = MaxNan(d, even, hn::BitCast(d, hn::ShiftLeft<16>(bits)));
+      odd = MaxNan(d, odd, hn::BitCast(d, hn::And(bits, upper)));
+    };
+    for (int32_t i = depth.starts[at[0]]; i < depth.starts[at[0] + 1]; ++i) {
+      for (int32_t j = height.starts[at[1]]; j < height.starts[at[1] + 1]; ++j) {
+        const uint16_t* const line = image + depth.index[i] * args.x_strides[0] + height.index[j] * args.x_strides[1];
+        for (int32_t k = width.starts[at[2]]; k < width.starts[at[2] + 1]; ++k) {
+          const uint16_t* const x = line + width.index[k] * args.x_strides[2] + c;
+          join(x, even0, odd0);
+          if constexpr (kBlocks == 2) join(x + apart, even1, odd1);
+        }
+      }
+    }
+    const auto store = [&](size_t channel, auto even, auto odd) HWY_ATTR {
+      if constexpr (kStoresHalves) {
+        auto* const to = reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(y) + channel);
+        hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(du, even)), hn::BitCast(du, odd)), du, to);
+      } else {
+        float* const to = static_cast<float*>(y) + channel;
+        hn::StoreU(hn::InterleaveWholeLower(d, even, odd), d, to);
+        hn::StoreU(hn::InterleaveWholeUpper(d, even, odd), d, to + lanes);
+      }
+    };
+    store(c, even0, odd0);
+    if constexpr (kBlocks == 2) store(c + apart, even1, odd1);
+  }
+}
+
+template <bool kStoresHalves>
+void RunHalves(const ResampleArgs& args, Range lines) {
+  const int64_t position = args.y_position > 0 ? args.y_position : args.channels;
+  constexpr size_t kBytes = kStoresHalves ? sizeof(uint16_t) : sizeof(float);
+  for (int64_t line = lines.begin; line < lines.end; ++line) {
+    const int64_t plane = line / args.out[1];
+    const auto* const image = reinterpret_cast<const uint16_t*>(args.x) + plane / args.out[0] * args.x_batch;
+    for (int64_t o = 0; o < args.out[2]; ++o) {
+      const int64_t at[3] = {plane % args.out[0], line % args.out[1], o};
+      auto* const y =
+          reinterpret_cast<uint8_t*>(args.y) + static_cast<size_t>((line * args.out[2] + o) * position) * kBytes;
+      int64_t c = 0;
+      for (; c + 2 * kHalfChannels <= args.channels; c += 2 * kHalfChannels) {
+        GreatestOfHalves<kStoresHalves, 2>(args, image + c, at, y + static_cast<size_t>(c) * kBytes);
+      }
+      if (c < args.channels) {
+        GreatestOfHalves<kStoresHalves, 1>(args, image + c, at, y + static_cast<size_t>(c) * kBytes);
+      }
+    }
+  }
+}
+
 template <bool kGreatest>
 void RunLines(const ResampleArgs& args, Range lines) {
   const size_t lanes = hn::Lanes(Tag());
@@ -80,7 +144,10 @@ void RunLines(const ResampleArgs& args, Range lines) {
 }
 
 void ResampleRange(const ResampleArgs& args, Range lines) {
-  (args.greatest ? RunLines<true> : RunLines<false>)(args, lines);
+  (args.y_bf16     ? RunHalves<true>
+   : args.x_bf16   ? RunHalves<false>
+   : args.greatest ? RunLines<true>
+                   : RunLines<false>)(args, lines);
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ struct ResampleAxis {
   const float* weight = nullptr;   // of each tap
 };
 
+inline constexpr int64_t kHalfChannels = 32;
+
 struct ResampleArgs {
   bool greatest = false;  // weights do not count
   int64_t batch = 0;
@@ -22,7 +24,11 @@ struct ResampleArgs {
   int64_t x_strides[3] = {};
   int64_t out[3] = {1, 1, 1};  // depth, height, width
   ResampleAxis axes[3];
-  float* y = nullptr;  // [batch, depth, height, width, channels]
+  float* y = nullptr;      // [batch, depth, height, width, channels]
+  int64_t y_position = 0;  // elements from one position to the next; 0: `channels`
+  // Of the greatest, with a multiple of kHalfChannels channels: x, or x and y, are bf16 in truth.
+  bool x_bf16 = false;
+  bool y_bf16 = false;
 };
 
 // Part `part` of `num_parts`: a range of lines of output positions.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #define THRESHER_DOT_TARGETS
 #include "thresher/base/simd_targets.h"
@@ -116,37 +117,88 @@ class CodedElements {
   RowCodes codes_;
 };
 
-// Positions of few channels, which lie one behind the other, with zeros up to kPaddedChannels.
-class PaddedElements {
+// Positions of few channels, with zeros up to kPaddedChannels. T: float, or bf16 as uint16_t.
+template <class T>
+class FewChannels {
  public:
-  using Stored = float;
-  PaddedElements(const ConvertWindowsArgs& args, int64_t, bool) : channels_(static_cast<size_t>(args.x_channels)) {}
+  using Stored = T;
+  FewChannels(const ConvertWindowsArgs& args, int64_t, bool)
+      : channels_(static_cast<size_t>(args.x_channels)), apart_(args.x_channel) {}
   // `count`: of the image's elements.
-  void Convert(const float* x, size_t count, uint8_t* to) const {
-    constexpr size_t kAll = kPaddedChannels;
-    const TileTag d;
-    const hn::RebindToUnsigned<TileTag> du;
-    auto* out = reinterpret_cast<hwy::bfloat16_t*>(to);
-    size_t positions = count / kAll;
-    if constexpr (hn::MaxLanes(TileTag()) >= kAll) {
-      const size_t lanes = hn::Lanes(d);
-      const auto channel = hn::And(hn::Iota(du, 0), hn::Set(du, kAll - 1));
-      const auto mask = hn::RebindMask(d, hn::Lt(channel, hn::Set(du, static_cast<uint32_t>(channels_))));
-      // A vector is loaded whole, whatever it takes of it.
-      for (; positions * channels_ >= lanes; positions -= lanes / kAll, out += lanes) {
-        const hn::Rebind<hwy::bfloat16_t, TileTag> d16;
-        hn::StoreU(hn::DemoteTo(d16, hn::LoadExpand(mask, d, x)), d16, out);
-        x += lanes / kAll * channels_;
-      }
-    }
-    for (; positions > 0; --positions, x += channels_) {
-      for (size_t i = 0; i < kAll; ++i) *out++ = hwy::BF16FromF32(i < channels_ ? x[i] : 0.0f);
-    }
+  void Convert(const T* x, size_t count, uint8_t* out) const {
+    auto* const to = reinterpret_cast<uint16_t*>(out);
+    apart_ == 1 ? ConvertPositions(x, count / kPaddedChannels, to) : ConvertPlanes(x, count / kPaddedChannels, to);
   }
   void Zeros(uint8_t* out, size_t bytes) const { std::memset(out, 0, bytes); }
 
  private:
+  static constexpr bool kStored = std::is_same_v<T, uint16_t>;
+  using Tag = hn::ScalableTag<T>;
+  using BitsTag = hn::RebindToUnsigned<TileTag>;
+
+  static uint16_t Bits(T number) {
+    if constexpr (kStored) return number;
+    return hwy::BitCastScalar<uint16_t>(hwy::BF16FromF32(number));
+  }
+
+  // The channels of a position lie side by side.
+  void ConvertPositions(const T* x, size_t positions, uint16_t* out) const {
+    constexpr size_t kAll = kPaddedChannels;
+    if constexpr (hn::MaxLanes(Tag()) >= kAll) {
+      const Tag d;
+      const hn::RebindToUnsigned<Tag> du;
+      using Lane = hn::TFromD<decltype(du)>;
+      const size_t lanes = hn::Lanes(d);
+      const auto channel = hn::And(hn::Iota(du, 0), hn::Set(du, Lane{kAll - 1}));
+      const auto mask = hn::RebindMask(d, hn::Lt(channel, hn::Set(du, static_cast<Lane>(channels_))));
+      // A vector is loaded whole, whatever it takes of it.
+      for (; positions * channels_ >= lanes; positions -= lanes / kAll, out += lanes) {
+        const auto numbers = hn::LoadExpand(mask, d, x);
+        if constexpr (kStored) {
+          hn::StoreU(numbers, d, out);
+        } else {
+          const hn::Rebind<hwy::bfloat16_t, Tag> d16;
+          hn::StoreU(hn::DemoteTo(d16, numbers), d16, reinterpret_cast<hwy::bfloat16_t*>(out));
+        }
+        x += lanes / kAll * channels_;
+      }
+    }
+    for (; positions > 0; --positions, x += channels_) {
+      for (size_t i = 0; i < kAll; ++i) *out++ = i < channels_ ? Bits(x[i]) : uint16_t{0};
+    }
+  }
+
+  // Each channel is a plane. Of 16 bits in a lane, those of two channels are a vector.
+  void ConvertPlanes(const T* x, size_t positions, uint16_t* out) const {
+    const BitsTag d;
+    const hn::Rebind<uint16_t, BitsTag> d16;
+    const size_t lanes = hn::Lanes(d);
+    const auto load = [&](size_t channel) HWY_ATTR {
+      if (channel >= channels_) return hn::Zero(d);
+      const T* const from = x + static_cast<ptrdiff_t>(channel) * apart_;
+      if constexpr (kStored) {
+        return hn::PromoteTo(d, hn::LoadU(d16, from));
+      } else {
+        const hn::Rebind<hwy::bfloat16_t, BitsTag> half;
+        return hn::PromoteTo(d, hn::BitCast(d16, hn::DemoteTo(half, hn::LoadU(TileTag(), from))));
+      }
+    };
+    for (; positions >= lanes; positions -= lanes, x += lanes, out += lanes * kPaddedChannels) {
+      const auto first = hn::Or(load(0), hn::ShiftLeft<16>(load(1)));
+      const auto second = hn::Or(load(2), hn::ShiftLeft<16>(load(3)));
+      auto* const to = reinterpret_cast<uint32_t*>(out);
+      hn::StoreU(hn::InterleaveWholeLower(d, first, second), d, to);
+      hn::StoreU(hn::InterleaveWholeUpper(d, first, second), d, to + lanes);
+    }
+    for (; positions > 0; --positions, ++x) {
+      for (size_t i = 0; i < kPaddedChannels; ++i) {
+        *out++ = i < channels_ ? Bits(x[static_cast<ptrdiff_t>(i) * apart_]) : uint16_t{0};
+      }
+    }
+  }
+
   size_t channels_;
+  int64_t apart_;
 };
 
 // Lines [begin, end) of all pictures of the image.
@@ -158,7 +210,9 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
   const size_t channels = static_cast<size_t>(args.channels);
   const size_t position = static_cast<size_t>(image.strides[2]);
   const int64_t x_channels = args.x_channels == 0 ? args.channels : args.x_channels;
-  const bool dense = image.step[2] == 1 && w.spread[2] == 1 && w.x_strides[2] == x_channels;
+  // From one position to the next where they lie side by side, or the channels' planes do.
+  const int64_t apart = args.x_channel == 1 ? x_channels : 1;
+  const bool dense = image.step[2] == 1 && w.spread[2] == 1 && w.x_strides[2] == apart;
   for (int64_t line = begin; line < end;) {
     const int64_t picture = line / picture_lines;
     const Elements elements(args, picture, line % picture_lines == 0);
@@ -187,7 +241,7 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
       const int64_t low = std::clamp<int64_t>(w.padding[2], 0, image.size[2]);
       const int64_t high = std::clamp<int64_t>(w.in[2] + w.padding[2], low, image.size[2]);
       elements.Zeros(out, static_cast<size_t>(low) * position);
-      elements.Convert(x + (low - w.padding[2]) * x_channels, static_cast<size_t>(high - low) * channels,
+      elements.Convert(x + (low - w.padding[2]) * apart, static_cast<size_t>(high - low) * channels,
                        out + static_cast<size_t>(low) * position);
       elements.Zeros(out + static_cast<size_t>(high) * position, static_cast<size_t>(image.size[2] - high) * position);
     }
@@ -196,7 +250,9 @@ void ConvertLines(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
 
 void ConvertImage(const ConvertWindowsArgs& args, int64_t begin, int64_t end) {
   const bool bf16 = args.form == RowForm::kBF16;
-  (args.x_channels != 0         ? &ConvertLines<PaddedElements>
+  const bool few = args.x_channels != 0;
+  (few && args.x_bf16           ? &ConvertLines<FewChannels<uint16_t>>
+   : few                        ? &ConvertLines<FewChannels<float>>
    : bf16 && args.x_bf16        ? &ConvertLines<StoredElements>
    : bf16                       ? &ConvertLines<Bf16Elements>
    : args.form == RowForm::kF16 ? &ConvertLines<F16Elements>

@@ -66,7 +66,8 @@ struct ConvertWindowsArgs {
   float* scale = nullptr;    // [batch], if HasRowScales(form); of kInt8 NaN for a picture with a NaN or an infinity
   int32_t* zero = nullptr;   // [batch], kInt8 only
   bool x_bf16 = false;       // of kBF16 and kInt8: x is bf16 in truth, strides count its elements
-  int64_t x_channels = 0;    // of kBF16: x has that many channels alone, zeros stand for others
+  int64_t x_channels = 0;    // of kBF16: x has that many channels alone, zeros stand for others,
+  int64_t x_channel = 1;     // and they lie so many elements apart
 };
 
 // Ranges of numbers that forms with scales want first: a line of x each.

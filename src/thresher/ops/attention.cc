@@ -103,7 +103,7 @@ Taken SdpaTakesRows(Step& sdpa, int buffer, StoredRows& rows) {
   for (size_t i = 0; i < 3; ++i) {
     const TensorRef& ref = sdpa.operands[i];
     const View& v = ref.view;
-    const bool even = ref.offset % 2 == 0 && v.strides[1] % 2 == 0 && v.shape[3] % 2 == 0;
+    const bool even = ref.offset % 2 == 0 && rows.columns % 2 == 0 && v.strides[1] % 2 == 0 && v.shape[3] % 2 == 0;
     const bool in_rows = v.strides[3] == 1 && v.strides[2] == rows.columns && v.strides[0] == v.shape[2] * rows.columns;
     const int64_t end = ref.offset + v.strides[1] * (v.shape[1] - 1) + v.shape[3];
     if (ref.buffer != buffer || end > rows.columns || !even || !in_rows) return Taken::kNot;

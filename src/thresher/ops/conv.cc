@@ -268,6 +268,7 @@ kernels::ConvertWindowsArgs ImageArgs(const StepContext& c) {
   args.x = c.in(0).as<const float>();
   args.x_bf16 = c.in(0).dtype == DType::kBF16;
   args.x_channels = p.shape.x_channels;
+  if (args.x_channels != 0) args.x_channel = p.x_channel;
   return args;
 }
 
@@ -330,14 +331,24 @@ Taken TakesX(Step& step, ConvolutionParams& p, StoredRows& rows) {
   const bool dense = p.x_channel == 1 && (p.in_w == 1 || p.x_w == channels) && (p.in_h == 1 || p.x_h == line) &&
                      (p.in_d == 1 || p.x_d == plane) && (BatchOf(p) == 1 || p.x_batch == p.in_d * plane) &&
                      step.operands[kX].offset == 0;
-  const bool same = BatchOf(p) * p.in_d * p.in_h * p.in_w == rows.rows && channels == rows.columns;
+  const bool same =
+      BatchOf(p) * p.in_d * p.in_h * p.in_w == rows.rows && channels == rows.columns && rows.stride % 2 == 0;
   return dense && same ? Taken::kRead : Taken::kNot;
 }
 
 // Of the image and of its ranges.
 Taken ImageTakesRows(Step& image, int, StoredRows& rows) {
   auto& p = ops::ParamsOf<ConvolutionParams>(image);
-  return ops::HasStoredRows(p.shape.form) && p.shape.x_channels == 0 ? TakesX(image, p, rows) : Taken::kNot;
+  if (!ops::HasStoredRows(p.shape.form)) return Taken::kNot;
+  if (p.shape.x_channels == 0) return TakesX(image, p, rows);
+  // Few channels are read however they lie, given ones as the floats would be.
+  if (rows.place != nullptr) {
+    TensorRef& x = image.operands[kX];
+    x.buffer = rows.place->buffer;
+    x.offset += rows.place->offset;
+    x.view.dtype = DType::kBF16;
+  }
+  return rows.given ? Taken::kRead : Taken::kNot;
 }
 
 // Whether rows of bf16 of the result are pieces that each group writes by itself.
@@ -631,9 +642,11 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   const bool depthwise = together == 1 && g.groups > 1 && kernels::SuitsDepthwise(p.shape.channels, p.n) &&
                          p.k / p.shape.channels <= kernels::kMostDepthwiseTaps &&
                          (constant || raw.view.dtype == DType::kF32);
+  p.shape.precision = precision;
+  const bool few = constant && packs && !depthwise && together == 1 && SuitsPadding(p, lowering);
   p.shape.planes = depthwise && packs && LiesInPlanes(x.view) && node.inputs[kResidual] == kNoValue &&
                    kernels::SuitsPlanes(WindowsOf(p), p.shape.channels);
-  if (!p.shape.planes) {
+  if (!p.shape.planes && !(few && LiesInPlanes(x.view))) {
     x = lowering.InnerContiguous(x);
     p = ParamsOf(x.view, weight.shape, positions, g);
   }
@@ -658,7 +671,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     return Status::Ok();
   }
   s.precision = precision;
-  if (together > 1 || (constant && SuitsPadding(p, lowering))) {
+  if (together > 1 || few) {
     THRESHER_ASSIGN(const TensorRef made, together > 1 ? ops::JoinGroups(weight, layout, together, p, lowering)
                                                        : ops::PadWeight(weight, layout, p, lowering));
     s.form = kernels::RowForm::kBF16;

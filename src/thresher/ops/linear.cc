@@ -451,7 +451,7 @@ Taken TakesResidualAsRows(Step& product, int buffer, int64_t& ldr, StoredRows& r
   for (size_t i = 0; i < static_cast<size_t>(product.num_inputs); ++i) {
     if (i != kPlace && product.operands[i].buffer == buffer) return Taken::kNot;
   }
-  return residual.offset == 0 && ldr == rows.columns ? Taken::kRead : Taken::kNot;
+  return residual.offset == 0 && ldr == rows.columns && rows.stride % 2 == 0 ? Taken::kRead : Taken::kNot;
 }
 
 void SetRows(const StepContext& c, kernels::GemmDotArgs& args) {

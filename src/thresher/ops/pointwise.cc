@@ -191,7 +191,7 @@ bool CastStoresRows(Step& cast, StoredRows& rows) {
   rows.stride = rows.columns;
   rows.given = true;
   // Others count pairs.
-  return cast.operands[1].offset == 0 && cast.operands[0].offset % 2 == 0 && rows.columns % 2 == 0;
+  return cast.operands[1].offset == 0 && cast.operands[0].offset % 2 == 0;
 }
 
 Status LowerCast(const Graph& graph, const Node& node, Lowering& lowering) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "thresher/ops/common.h"
+#include "thresher/ops/linear.h"
 
 namespace thresher {
 namespace {
@@ -187,8 +188,32 @@ Status ResampleStep(const StepContext& c) {
     starts += out[d] + 1;
   }
   args.y = c.out().as<float>();
+  args.x_bf16 = c.in(0).dtype == DType::kBF16;
+  args.y_bf16 = c.out().dtype == DType::kBF16;
+  if (args.y_bf16) args.y_position = c.out().strides[0];
   kernels::Resample(args, c.part, c.num_parts);
   return Status::Ok();
+}
+
+// As x.
+Taken ResampleTakesRows(Step& resample, int, StoredRows& rows) {
+  auto& p = ops::ParamsOf<ResampleParams>(resample);
+  TensorRef& x = resample.operands[0];
+  if (rows.place != nullptr) {
+    x = *rows.place;
+    for (int64_t* const stride : {&p.x_batch, &p.x_d, &p.x_h, &p.x_w}) *stride = *stride / p.channels * rows.stride;
+    return Taken::kRead;
+  }
+  const bool suits = p.greatest && p.channels == rows.columns && p.channels % kernels::kHalfChannels == 0 &&
+                     x.offset == 0 && x.view.contiguous() && x.view.size() == rows.rows * rows.columns;
+  return suits ? Taken::kRead : Taken::kNot;
+}
+
+// Where it takes such rows already.
+bool ResampleStoresRows(Step& resample, StoredRows& rows) {
+  const auto& p = ops::ParamsOf<ResampleParams>(resample);
+  return resample.operands[0].view.dtype == DType::kBF16 &&
+         ops::StoresResultAsRows(resample, p.batch * p.out_d * p.out_h * p.out_w, p.channels, rows);
 }
 
 template <Maker make, bool kGreatest>
@@ -239,7 +264,8 @@ Status LowerResample(const Graph& graph, const Node& node, Lowering& lowering) {
 }  // namespace
 
 std::span<const CpuKernel> ResampleKernels() {
-  static const CpuKernel kernels[] = {{KernelId::kResample, ResampleStep}};
+  static const CpuKernel kernels[] = {
+      {KernelId::kResample, ResampleStep, nullptr, ResampleTakesRows, ResampleStoresRows}};
   return kernels;
 }
 

@@ -165,9 +165,12 @@ void Check(const Case& c) {
   }
 }
 
-// x that is bf16 already gives the image of the floats that it stands for; fewer channels that of x with zeros.
+// x that is bf16 already gives the image of the floats that it stands for; fewer channels that of x with zeros, also
+// where each is a plane.
 TEST(WindowImageTest, OtherFormsOfX) {
-  for (const auto& axes : kGeometries) {
+  auto geometries = kGeometries;
+  geometries.push_back({{.in = 3, .kernel = 3, .before = 1}, {.in = 53, .kernel = 3, .before = 2, .after = 1}});
+  for (const auto& axes : geometries) {
     constexpr int64_t kBatch = 2;
     const Windows w = WindowsOf(axes, 8, 8);
     SCOPED_TRACE(testing::ToString(w));
@@ -218,7 +221,34 @@ TEST(WindowImageTest, OtherFormsOfX) {
           padded.x = x.data();
           padded.x_channels = channels;
           same(padded, wanted.args.image);
+          padded.x = reinterpret_cast<const float*>(bits.data());
+          padded.x_bf16 = true;
+          same(padded, wanted.args.image);
         }
+        Windows planes = WindowsOf(axes, 1, 0);
+        const int64_t plane = planes.x_batch;
+        planes.channels = kPaddedChannels;
+        planes.x_batch *= channels;
+        std::vector<float> turned(static_cast<size_t>(kBatch * planes.x_batch));
+        std::vector<uint16_t> turned_bits(turned.size());
+        std::vector<float> filled(static_cast<size_t>(kBatch * plane * kPaddedChannels), 0.0f);
+        for (int64_t i = 0; i < kBatch * plane * channels; ++i) {
+          const int64_t picture = i / plane / channels, channel = i / plane % channels;
+          turned[static_cast<size_t>(i)] = x[static_cast<size_t>(i)];
+          turned_bits[static_cast<size_t>(i)] = bits[static_cast<size_t>(i)];
+          filled[static_cast<size_t>((picture * plane + i % plane) * kPaddedChannels + channel)] =
+              x[static_cast<size_t>(i)];
+        }
+        const Image wanted(RowForm::kBF16, WindowsOf(axes, kPaddedChannels, 0), kBatch, kPaddedChannels, filled, 1);
+        ConvertWindowsArgs padded = wanted.args;
+        padded.windows = planes;
+        padded.x_channels = channels;
+        padded.x_channel = plane;
+        padded.x = turned.data();
+        same(padded, wanted.args.image);
+        padded.x = reinterpret_cast<const float*>(turned_bits.data());
+        padded.x_bf16 = true;
+        same(padded, wanted.args.image);
       }
     });
   }

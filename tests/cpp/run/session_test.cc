@@ -465,6 +465,83 @@ TEST(Session, ProductsTakeAndStoreTheCallersBf16) {
   ASSERT_TRUE(isa::Select().ok());
 }
 
+// Few channels are read as they lie, planes or side by side, floats or bf16: one step makes the image of them.
+TEST(Session, FirstConvolutionsReadXAsItLies) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kBatch = 2, kLines = 9, kPositions = 37, kOutputs = 32;
+  const auto run = [&](int64_t channels, bool planes, bool narrow, std::vector<Step>* steps) {
+    Graph g;
+    const Dims shape = planes ? Dims{kBatch, channels, kLines, kPositions} : Dims{kBatch, kLines, kPositions, channels};
+    ValueId x = g.AddInput("x", narrow ? DType::kBF16 : DType::kF32, shape);
+    if (narrow) x = Must(g.Add1("cast", {x}, {{"dtype", std::string("f32")}}));
+    if (planes) x = Must(g.Add1("permute", {x}, {{"dims", std::vector<int64_t>{0, 2, 3, 1}}}));
+    g.SetOutputs({Must(g.Add1("convolution", {x, AddWeight(g, {kOutputs, channels, 3, 3}, 2)},
+                              {{"precision", std::string("bf16")}, {"padding", std::vector<int64_t>{1, 1}}}))});
+    // The same numbers however they lie; bf16 holds them.
+    std::vector<float> floats;
+    std::vector<uint16_t> halves;
+    for (int64_t i = 0; i < NumElements(shape); ++i) {
+      const int64_t plane = kLines * kPositions, in_picture = i % (plane * channels), picture = i / (plane * channels);
+      const int64_t channel = planes ? in_picture / plane : in_picture % channels;
+      const int64_t position = planes ? in_picture % plane : in_picture / channels;
+      const auto number = static_cast<float>((picture * 31 + channel * 17 + position * 7) % 23 - 11);
+      floats.push_back(number);
+      halves.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
+    }
+    const View view =
+        narrow ? MakeView(halves.data(), DType::kBF16, shape) : MakeView(floats.data(), DType::kF32, shape);
+    return RunOnTwoThreads(g, {view}, steps)[0];
+  };
+  for (const int64_t channels : {1, 3, 4}) {
+    std::vector<Step> steps;
+    const std::vector<float> expected = run(channels, false, false, &steps);
+    for (const bool planes : {false, true}) {
+      for (const bool narrow : {false, true}) {
+        SCOPED_TRACE(std::to_string(channels) + (planes ? " planes" : " channels") + (narrow ? " of bf16" : ""));
+        EXPECT_EQ(run(channels, planes, narrow, &steps), expected);
+        EXPECT_EQ(steps.size(), 2u);
+        EXPECT_EQ(CountSteps(steps, "to_bf16"), 1);
+      }
+    }
+  }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
+// The greatest of what a convolution stores as bf16 are rows of bf16 for the next product.
+TEST(Session, PoolsTakeAndStoreRowsOfBf16) {
+  if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  const auto run = [&](int64_t channels, bool kept, std::vector<Step>* steps) {
+    const Attrs bf16 = {{"precision", std::string("bf16")}};
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {2, 11, 13, 8});
+    const ValueId made = Must(g.Add1("convolution", {x, AddWeight(g, {channels, 8, 3, 3}, 2)}, bf16));
+    const ValueId most = Must(g.Add1("max_pool", {made},
+                                     {{"kernel", std::vector<int64_t>{3, 3}},
+                                      {"stride", std::vector<int64_t>{2, 2}},
+                                      {"padding", std::vector<int64_t>{1, 1}}}));
+    const ValueId last = Must(g.Add1("linear", {most, AddWeight(g, {24, channels}, 3)}, bf16));
+    std::vector<ValueId> results = {last};
+    if (kept) results.push_back(Must(g.Add1("neg", {made})));
+    g.SetOutputs(results);
+    std::vector<float> in = RandomFloats(2 * 11 * 13 * 8, 1);
+    return RunOnTwoThreads(g, {MakeView(in.data(), DType::kF32, {2, 11, 13, 8})}, steps)[0];
+  };
+  for (const int64_t channels : {64, 40}) {
+    std::vector<Step> floats, stored;
+    const std::vector<float> expected = run(channels, true, &floats), actual = run(channels, false, &stored);
+    // Rounded before or behind the pool.
+    EXPECT_EQ(actual, expected);
+    EXPECT_EQ(CountSteps(floats, "to_bf16"), 2);
+    // Vectors of bf16 want a multiple of 32 channels.
+    EXPECT_EQ(CountSteps(stored, "to_bf16"), channels == 64 ? 1 : 2);
+  }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
 TEST(Session, ConvolutionsAndAttentionRunOnTiles) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
   setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
