@@ -51,6 +51,11 @@ size_t RowStride(RowForm form, size_t k) {
   return stride % 2048 == 0 ? stride + 64 : stride;
 }
 
+// Of a product's rows.
+size_t StrideOf(const GemmDotArgs& args) {
+  return args.row_bytes > 0 ? static_cast<size_t>(args.row_bytes) : RowStride(args.form, static_cast<size_t>(args.k));
+}
+
 // ---- rows ----
 
 void ConvertRowsToBf16(const ConvertRowsArgs& args, size_t begin, size_t end) {
@@ -173,7 +178,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
   constexpr bool kInt8 = std::is_same_v<Sum, int32_t>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
-  const size_t lda = args.row_bytes > 0 ? static_cast<size_t>(args.row_bytes) : RowStride(args.form, k);
+  const size_t lda = StrideOf(args);
   const size_t width = PanelWidth();
   const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
   const size_t step_bytes = width * Dot::kLaneBytes;
@@ -257,7 +262,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
   const size_t n = static_cast<size_t>(args.n);
   const size_t k = static_cast<size_t>(args.k);
-  const size_t lda = args.row_bytes > 0 ? static_cast<size_t>(args.row_bytes) : RowStride(args.form, k);
+  const size_t lda = StrideOf(args);
   const size_t width = PanelWidth();
   const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
   const size_t number_bytes = NumberBytes<Dot>(k);

@@ -82,6 +82,20 @@ HWY_INLINE hn::Vec<hn::FixedTag<uint16_t, 16>> NarrowHalf(hn::Vec<hn::FixedTag<f
   }
 }
 
+// 16 numbers as two of 16 bits each, the second what the first leaves. kBounded: none is infinite.
+template <class Half, bool kBounded>
+HWY_INLINE void StoreSplit(hn::Vec<hn::FixedTag<float, 16>> whole, uint16_t* HWY_RESTRICT high,
+                           uint16_t* HWY_RESTRICT low) {
+  const hn::FixedTag<float, 16> d;
+  const hn::FixedTag<uint16_t, 16> d16;
+  const auto first = NarrowHalf<Half>(whole);
+  const auto back = Widen<Half>(d, first);
+  auto rest = hn::Sub(whole, back);
+  if constexpr (!kBounded) rest = hn::IfThenElseZero(hn::IsFinite(back), rest);
+  hn::StoreU(first, d16, high);
+  hn::StoreU(NarrowHalf<Half>(rest), d16, low);
+}
+
 // Zeros behind `count` numbers, a multiple of 16, up to a whole piece.
 HWY_INLINE void PadSplit(int64_t count, uint16_t* HWY_RESTRICT high, uint16_t* HWY_RESTRICT low) {
   const hn::FixedTag<uint16_t, 16> d16;
@@ -95,14 +109,9 @@ template <class Half>
 HWY_INLINE void Split(const float* HWY_RESTRICT x, int64_t count, float factor, uint16_t* HWY_RESTRICT high,
                       uint16_t* HWY_RESTRICT low) {
   const hn::FixedTag<float, 16> d;
-  const hn::FixedTag<uint16_t, 16> d16;
   const auto f = hn::Set(d, factor);
   for (int64_t i = 0; i < count; i += 16) {
-    const auto whole = hn::Mul(hn::LoadU(d, x + i), f);
-    const auto first = NarrowHalf<Half>(whole);
-    const auto back = Widen<Half>(d, first);
-    hn::StoreU(first, d16, high + i);
-    hn::StoreU(NarrowHalf<Half>(hn::IfThenElseZero(hn::IsFinite(back), hn::Sub(whole, back))), d16, low + i);
+    StoreSplit<Half, false>(hn::Mul(hn::LoadU(d, x + i), f), high + i, low + i);
   }
   PadSplit(count, high, low);
 }
@@ -118,13 +127,10 @@ struct SplitWeights {
   float factor;
 
   HWY_INLINE void Store(int64_t key, hn::Vec<hn::FixedTag<float, 16>> weights) const {
-    const hn::FixedTag<float, 16> d;
-    const hn::FixedTag<uint16_t, 16> d16;
     if (key < from || key >= end) return;
-    const auto whole = std::is_same_v<Half, BF16> ? weights : hn::Mul(weights, hn::Set(d, factor));
-    const auto first = NarrowHalf<Half>(whole);
-    hn::StoreU(first, d16, high + (key - from));
-    hn::StoreU(NarrowHalf<Half>(hn::Sub(whole, Widen<Half>(d, first))), d16, low + (key - from));
+    const auto whole =
+        std::is_same_v<Half, BF16> ? weights : hn::Mul(weights, hn::Set(hn::FixedTag<float, 16>(), factor));
+    StoreSplit<Half, true>(whole, high + (key - from), low + (key - from));
   }
   HWY_INLINE void Pad() const { PadSplit(end - from, high, low); }
 };

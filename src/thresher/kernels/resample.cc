@@ -104,7 +104,7 @@ HWY_INLINE void GreatestOfHalves(const ResampleArgs& args, const uint16_t* image
 
 template <bool kStoresHalves>
 void RunHalves(const ResampleArgs& args, Range lines) {
-  const int64_t position = args.y_position > 0 ? args.y_position : args.channels;
+  const int64_t position = kStoresHalves ? args.y_position : args.channels;
   constexpr size_t kBytes = kStoresHalves ? sizeof(uint16_t) : sizeof(float);
   for (int64_t line = lines.begin; line < lines.end; ++line) {
     const int64_t plane = line / args.out[1];

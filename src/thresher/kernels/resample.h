@@ -24,11 +24,11 @@ struct ResampleArgs {
   int64_t x_strides[3] = {};
   int64_t out[3] = {1, 1, 1};  // depth, height, width
   ResampleAxis axes[3];
-  float* y = nullptr;      // [batch, depth, height, width, channels]
-  int64_t y_position = 0;  // elements from one position to the next; 0: `channels`
+  float* y = nullptr;  // [batch, depth, height, width, channels]
   // Of the greatest, with a multiple of kHalfChannels channels: x, or x and y, are bf16 in truth.
   bool x_bf16 = false;
   bool y_bf16 = false;
+  int64_t y_position = 0;  // of bf16 in y, elements from one position to the next
 };
 
 // Part `part` of `num_parts`: a range of lines of output positions.

@@ -1,6 +1,7 @@
 // What the tests of dense f32 kernels share: random data, aligned memory, and comparison that knows NaN and infinity.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,16 @@ inline std::vector<float> RandomFloats(size_t count, uint32_t seed, float low = 
   std::vector<float> values(count);
   for (float& v : values) v = distribution(generator);
   return values;
+}
+
+// The numbers as bf16, which they are cut to.
+inline std::vector<uint16_t> CutToBf16(std::vector<float>& numbers) {
+  std::vector<uint16_t> bits;
+  for (float& number : numbers) {
+    bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
+    number = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
+  }
+  return bits;
 }
 
 inline std::string ToString(const Blocking& blocking) {

@@ -354,11 +354,7 @@ TEST(GemmPrecisionTest, CodesOfBf16) {
       *(row(8) + k / 2) = -std::numeric_limits<float>::quiet_NaN();
       std::fill_n(row(9), k, 1e-39f);
       *row(10) = std::numeric_limits<float>::max();
-      std::vector<uint16_t> bits;
-      for (float& number : x) {
-        bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
-        number = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
-      }
+      const std::vector<uint16_t> bits = testing::CutToBf16(x);
       const Rows wanted(RowForm::kInt8, kRows, k, x.data(), ldx);
       Rows found = wanted;
       found.args.x = reinterpret_cast<const float*>(bits.data());

@@ -34,35 +34,50 @@ struct Axis {
   std::vector<float> weight;
 };
 
+// Two images of 3 x 5 x 4 positions, whose channels have `extra` more behind them, become two of 2 x 4 x 7.
+struct Case {
+  static constexpr int64_t kIn[] = {3, 5, 4}, kOut[] = {2, 4, 7}, kBatch = 2;
+  static constexpr int64_t kPositions = kBatch * kOut[0] * kOut[1] * kOut[2];
+
+  Case(int64_t channels, int64_t extra, bool greatest) {
+    args.greatest = greatest;
+    args.batch = kBatch;
+    args.channels = channels;
+    int64_t distance = channels + extra;
+    for (int d = 2; d >= 0; --d) {
+      args.x_strides[d] = distance;
+      args.out[d] = kOut[d];
+      args.axes[d] = axes[d].axis();
+      distance *= kIn[d];
+    }
+    args.x_batch = distance;
+    x = RandomFloats(static_cast<size_t>(kBatch * distance), 4);
+  }
+
+  // Of x as it is now.
+  std::vector<float> Expected() {
+    std::vector<float> expected(static_cast<size_t>(kPositions * args.channels));
+    args.x = x.data(), args.y = expected.data();
+    ResampleReference(args);
+    return expected;
+  }
+
+  Axis axes[3] = {{kIn[0], kOut[0], 1}, {kIn[1], kOut[1], 2}, {kIn[2], kOut[2], 3}};
+  ResampleArgs args;
+  std::vector<float> x;
+};
+
 void Check(int64_t channels, bool greatest, int num_parts, float special = 0.0f) {
   SCOPED_TRACE("channels " + std::to_string(channels) + (greatest ? " greatest" : " sum") + ", special " +
                std::to_string(special));
-  const int64_t in[] = {3, 5, 4}, out[] = {2, 4, 7};
-  const Axis axes[] = {{in[0], out[0], 1}, {in[1], out[1], 2}, {in[2], out[2], 3}};
-  ResampleArgs args;
-  args.greatest = greatest;
-  args.batch = 2;
-  args.channels = channels;
-  int64_t distance = channels + 3;
-  for (int d = 2; d >= 0; --d) {
-    args.x_strides[d] = distance;
-    args.out[d] = out[d];
-    args.axes[d] = axes[d].axis();
-    distance *= in[d];
-  }
-  args.x_batch = distance;
-  std::vector<float> x = RandomFloats(static_cast<size_t>(2 * distance), 4);
+  Case c(channels, 3, greatest);
   if (special != 0.0f) {
-    for (size_t i = 0; i < x.size(); i += 7) x[i] = special;
+    for (size_t i = 0; i < c.x.size(); i += 7) c.x[i] = special;
   }
-  args.x = x.data();
-  const auto size = static_cast<size_t>(args.batch * out[0] * out[1] * out[2] * channels);
-  std::vector<float> expected(size);
-  args.y = expected.data();
-  ResampleReference(args);
+  const std::vector<float> expected = c.Expected();
   ForEachIsa([&] {
-    std::vector<float> actual(size, 12345.0f);
-    ResampleArgs own = args;
+    std::vector<float> actual(expected.size(), 12345.0f);
+    ResampleArgs own = c.args;
     own.y = actual.data();
     for (int part = 0; part < num_parts; ++part) Resample(own, part, num_parts);
     ExpectClose(actual, expected, greatest ? 0.0f : 1e-6f);
@@ -77,35 +92,14 @@ TEST(ResampleTest, EveryNumberOfChannels) {
 
 // The greatest of bf16 are those of the floats that they stand for, NaN included.
 TEST(ResampleTest, GreatestOfBf16) {
-  const int64_t in[] = {3, 5, 4}, out[] = {2, 4, 7};
-  const Axis axes[] = {{in[0], out[0], 1}, {in[1], out[1], 2}, {in[2], out[2], 3}};
   for (const int64_t channels : {32, 64, 96}) {
     SCOPED_TRACE(channels);
-    ResampleArgs args;
-    args.greatest = true;
-    args.batch = 2;
-    args.channels = channels;
-    int64_t distance = channels + 32;
-    for (int d = 2; d >= 0; --d) {
-      args.x_strides[d] = distance;
-      args.out[d] = out[d];
-      args.axes[d] = axes[d].axis();
-      distance *= in[d];
-    }
-    args.x_batch = distance;
-    std::vector<float> x = RandomFloats(static_cast<size_t>(2 * distance), 4);
-    for (size_t i = 0; i < x.size(); i += 41) x[i] = i % 4 < 2 ? NAN : -INFINITY;  // in even and odd channels
-    std::vector<uint16_t> bits;
-    for (float& number : x) {
-      bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
-      number = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
-    }
-    const int64_t positions = args.batch * out[0] * out[1] * out[2];
-    std::vector<float> expected(static_cast<size_t>(positions * channels));
-    args.x = x.data(), args.y = expected.data();
-    ResampleReference(args);
+    Case c(channels, 32, true);
+    for (size_t i = 0; i < c.x.size(); i += 41) c.x[i] = i % 4 < 2 ? NAN : -INFINITY;  // in even and odd channels
+    const std::vector<uint16_t> bits = testing::CutToBf16(c.x);
+    const std::vector<float> expected = c.Expected();
     ForEachIsa([&] {
-      ResampleArgs own = args;
+      ResampleArgs own = c.args;
       own.x = reinterpret_cast<const float*>(bits.data());
       own.x_bf16 = true;
       std::vector<float> floats(expected.size());
@@ -114,16 +108,16 @@ TEST(ResampleTest, GreatestOfBf16) {
       ExpectClose(floats, expected, 0.0f);
       own.y_bf16 = true;
       own.y_position = channels + 16;
-      std::vector<uint16_t> halves(static_cast<size_t>(positions * own.y_position), uint16_t{7});
+      std::vector<uint16_t> halves(static_cast<size_t>(Case::kPositions * own.y_position), uint16_t{7});
       own.y = reinterpret_cast<float*>(halves.data());
       for (int part = 0; part < 3; ++part) Resample(own, part, 3);
-      for (int64_t i = 0; i < positions; ++i) {
-        for (int64_t c = 0; c < own.y_position; ++c) {
-          const uint16_t found = halves[static_cast<size_t>(i * own.y_position + c)];
+      for (int64_t i = 0; i < Case::kPositions; ++i) {
+        for (int64_t j = 0; j < own.y_position; ++j) {
+          const uint16_t found = halves[static_cast<size_t>(i * own.y_position + j)];
           const float number = std::bit_cast<float>(static_cast<uint32_t>(found) << 16);
-          if (c >= channels) {
+          if (j >= channels) {
             ASSERT_EQ(found, 7);
-          } else if (const float wanted = expected[static_cast<size_t>(i * channels + c)]; std::isnan(wanted)) {
+          } else if (const float wanted = expected[static_cast<size_t>(i * channels + j)]; std::isnan(wanted)) {
             ASSERT_TRUE(std::isnan(number));
           } else {
             ASSERT_EQ(number, wanted);

@@ -175,11 +175,7 @@ TEST(WindowImageTest, OtherFormsOfX) {
     const Windows w = WindowsOf(axes, 8, 8);
     SCOPED_TRACE(testing::ToString(w));
     std::vector<float> x = RandomFloats(static_cast<size_t>(kBatch * w.x_batch), 1, -0.5f, 2.0f);
-    std::vector<uint16_t> bits;
-    for (float& number : x) {
-      bits.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(number) >> 16));
-      number = std::bit_cast<float>(static_cast<uint32_t>(bits.back()) << 16);
-    }
+    const std::vector<uint16_t> bits = testing::CutToBf16(x);
     const auto same = [](const ConvertWindowsArgs& args, const void* wanted) {
       const auto bytes = static_cast<size_t>(kBatch * ImageLayout(args.form, args.windows, args.channels).picture);
       AlignedFloats data(bytes / sizeof(float) + 1);
