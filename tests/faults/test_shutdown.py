@@ -90,18 +90,19 @@ def test_daemon_threads_while_the_profiler_is_on(python: Any, model_file: Path, 
 
 def test_an_exception_on_a_thread_harms_nobody_else(python: Any, model_file: Path) -> None:
     code = """
+raised = []
+threading.excepthook = lambda hook: raised.append(repr(hook.exc_value))  # printed by several at a time, lines mix
 def fail():
     model(x)
     raise ValueError("meant")
 threads = [threading.Thread(target=fail) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print((model(x)["output"] == wanted).all())
+print((model(x)["output"] == wanted).all(), *raised)
 """
     done = python(LOADED + code, model_file)
     quiet(done)
-    assert lines_of(done) == ["True"]
-    assert done.stderr.count("ValueError: meant") == 4
+    assert lines_of(done) == ["True" + 4 * " ValueError('meant')"]
 
 
 @pytest.mark.parametrize("leaving", ["sys.exit(5)", "raise KeyboardInterrupt", "raise ValueError('meant')"])
