@@ -267,13 +267,13 @@ HWY_INLINE void Merge(const float* HWY_RESTRICT sums, float m, float l, int64_t 
   if (l == 0) return;  // no key of this chunk
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const float most = std::max(*all_m, m);
-  const float kept = std::exp(*all_m - most), added = std::exp(m - most);
+  const bool greater = m > *all_m;  // the other of the two factors is 1
+  const float kept = greater ? std::exp(*all_m - m) : 1.0f, added = greater ? 1.0f : std::exp(m - *all_m);
   const Vec x = hn::Set(d, kept), y = hn::Set(d, added);
   for (int64_t j = 0; j < depth; j += lanes) {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, all + j), x, hn::Mul(hn::LoadU(d, sums + j), y)), d, all + j);
   }
-  *all_m = most;
+  if (greater) *all_m = m;
   *all_l = *all_l * kept + l * added;
 }
 

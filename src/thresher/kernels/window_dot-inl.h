@@ -352,7 +352,8 @@ class WindowDotProduct {
                             (!two || second.skip + second.count == tile.rows);
       tile.out = in_place ? static_cast<void*>(to.c) : strip_;
       tile.out_ld = in_place ? to.ldc : width;
-      tile.fetch = fetched < number_bytes_ ? Fetch{b + panel_stride_ + fetched, lines, false} : Fetch{};
+      tile.fetch = b + panel_stride_ + fetched;
+      tile.fetch_lines = fetched < number_bytes_ ? lines : 0;
       fetched += share;
       FetchResult(to);
       unit.Run(tile, two);
