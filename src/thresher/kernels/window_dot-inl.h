@@ -283,7 +283,7 @@ class WindowDotProduct {
     ForTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
       const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);
       const TileEnd result{to.c, to.ldc, to.residual, to.ldr, args_.residual_first, {}, true, to.columns};
-      static_cast<TileEnd&>(tile) = ending.Of(to, strip_);
+      ending.Of(to, strip_, tile);
       tile.result = &result;
       tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
       tile.second = second.a - first.a;
