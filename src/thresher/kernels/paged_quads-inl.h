@@ -187,7 +187,9 @@ HWY_INLINE void ScoreRows(const uint8_t* HWY_RESTRICT panel, Order order, int64_
     ahead.Step();
     const auto key_scale = KeyScales(panel);
     if (group == 0) {
-      for (int r = 0; r < kRows; ++r) of[r] = AddScores(high[r], low[r], key_scale, scale[r * groups], true, of[r]);
+      for (int r = 0; r < kRows; ++r) {
+        of[r] = AddScores(high[r], low[r], key_scale, scale[r * groups], true, hn::Zero(d));
+      }
     } else {
       for (int r = 0; r < kRows; ++r) {
         of[r] = AddScores(high[r], low[r], key_scale, scale[r * groups + group], false, of[r]);

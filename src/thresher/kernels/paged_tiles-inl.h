@@ -152,12 +152,13 @@ HWY_INLINE void Scale(float* HWY_RESTRICT x, int64_t count, float factor) {
 }
 
 inline constexpr int64_t kPackedStep = 4;  // numbers of a head, or tokens, that are packed with a step of Ahead
+inline constexpr int64_t kPieceSteps = 2;  // of Ahead with the products of a piece of few rows
 
-// How many steps PackKeys and PackValues take together.
+// How many steps PackKeys and PackValues take together, and MultiplyFew of both numbers of queries and of weights.
 inline int64_t Steps(int64_t panels, int64_t depth, bool few) {
   const int64_t columns = (depth + kColumns - 1) / kColumns, pieces = (panels + 1) / 2;
   return pieces * (depth / kPackedStep) + panels * (kPanelTokens / kPackedStep) * columns +
-         (few ? 4 * 2 * pieces * columns : 0);
+         (few ? 2 * 2 * kPieceSteps * pieces * columns : 0);
 }
 
 // Keys of 32 tokens, `second` those of the latter 16 or null, as a panel of pairs along the head.
@@ -236,8 +237,7 @@ HWY_NOINLINE void MultiplyFew(const SplitRows& a, int64_t count, const uint16_t*
       UnitDot<Unit, Dot, 0, 4, 6>();
       Unit::template Load<7>(columns + kUnitRowBytes / sizeof(uint16_t), kStepBytes);
       UnitDot<Unit, Dot, 1, 4, 7>();
-      ahead.Step();
-      ahead.Step();
+      for (int64_t i = 0; i < kPieceSteps; ++i) ahead.Step();
     }
   }
   Unit::template Store<0>(out, ldc);
