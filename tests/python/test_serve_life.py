@@ -154,14 +154,14 @@ def test_a_step_that_never_ends_is_said(fragile, tmp_path):
     assert answers[0][0] == 200 and fragile.request("GET", "/health")[0] == 200
 
 
-def test_the_end_waits_for_open_requests(folder):
-    with serving(serve_command(folder, "--max-length", "500")) as server:
+def test_the_end_waits_for_open_requests(folder, tmp_path):
+    with serving(["-c", _FRAGILE, folder, tmp_path, "30"]) as server:
         answers: list = []
-        thread = _in_thread(server, _LONG, answers)
+        thread = _in_thread(server, {**_LONG, "max_tokens": 100}, answers)
         server.wait_for(lambda m: m[_RUNNING] == 1, "an answer")
         server.process.send_signal(signal.SIGTERM)
         thread.join()
-        assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 400
+        assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 100
         assert server.process.wait(timeout=20) == 0
 
 

@@ -176,9 +176,12 @@ struct UnitTileArgs {
   bool padded;       // whether rows have zeros behind each run, up to whole pieces of kUnitSteps; else it is anything
   const void* init;  // Sum, rows init_ld elements apart (0: one row for all), or null for zeros
   size_t init_ld;
+  // Lines that are fetched with each piece of steps, and from where: apart, since two numbers side by side may be
+  // copied by one load, which would wait for all stores before theirs, tiles' too.
+  size_t fetch_lines;
   void* out;
   size_t out_ld;
-  Fetch fetch;  // lines with each piece of steps
+  const uint8_t* fetch;
 };
 
 // kTwo: two tiles of rows. `pending` is done meanwhile. A residual is not added here.
@@ -218,8 +221,8 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
     UnitDot<Unit, Dot, 1, 4, 7>();
     if constexpr (kTwo) UnitDot<Unit, Dot, 3, 5, 7>();
   };
-  const uint8_t* fetched = args.fetch.from;
-  const size_t lines = args.fetch.lines;
+  const uint8_t* fetched = args.fetch;
+  const size_t lines = args.fetch_lines;
   const size_t pieces = args.steps / kUnitSteps, rest = args.steps % kUnitSteps;
   // Rows of what is pending that a step does, so that all are done with the last one.
   size_t left = pending.rows();
@@ -280,7 +283,7 @@ class UnitTiles {
     constexpr StepRun kAll{0, 0};
     const size_t second = rows <= kUnitRows ? 0 : rows - kUnitRows;
     Run({tile.a, tile.lda, static_cast<ptrdiff_t>(second * tile.lda), second, std::min(rows, kUnitRows), tile.b, &kAll,
-         1, tile.steps, tile.padded, tile.init, tile.init_ld, tile.out, tile.out_ld, tile.fetch},
+         1, tile.steps, tile.padded, tile.init, tile.init_ld, tile.fetch.lines, tile.out, tile.out_ld, tile.fetch.from},
         rows > kUnitRows);
   }
   // One tile of rows, or two.

@@ -149,19 +149,24 @@ HWY_INLINE float RowMax(float* HWY_RESTRICT s, size_t valid, const float* HWY_RE
   return hn::ReduceMax(d, max);
 }
 
+inline constexpr float kMostBase = 1e38f;  // that is a float as an exponent of two, too
+
 // The exponentials exp(s - base) of s[0, valid), the scores being scaled first where RowMax<true> has not done so, and
 // 0 for s[valid, total), `total` rounded up to whole vectors. They go to `out`, as floats (which may be s itself), bf16
 // or fp16. Returns their sum before rounding.
-template <bool kMasked, class T>
+// kOfTwo: as powers of two, of which bf16 shows no difference, for a base that does not overflow as one.
+template <bool kMasked, bool kOfTwo, class T>
 HWY_INLINE float RowExp(const float* s, size_t valid, size_t total, float base, float scale, T* out) {
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
-  const auto vscale = hn::Set(d, scale);
-  const auto vbase = hn::Set(d, base);
+  constexpr float kUnit = kOfTwo ? 1.44269504088896341f : 1.0f;
+  const auto vscale = hn::Set(d, kMasked ? kUnit : scale * kUnit);
+  const auto vbase = hn::Set(d, base * kUnit);
   const size_t whole = valid / lanes * lanes;
   auto sum = hn::Zero(d);
   const auto exponential = [&](size_t j) HWY_ATTR {
     const auto t = hn::Load(d, s + j);
+    if constexpr (kOfTwo) return Exp2ForBf16(d, hn::MulSub(t, vscale, vbase));
     return ExpNonPositive(d, kMasked ? hn::Sub(t, vbase) : hn::MulSub(t, vscale, vbase));
   };
   const auto store = [&](hn::Vec<TileTag> e, size_t j) HWY_ATTR {
@@ -515,12 +520,21 @@ void AttendBlock(const SdpaArgs& args, const Layout& layout, size_t batch, size_
       float* s = scores + i * layout.scores_ld;
       // No key seen yet: subtract 0 rather than -infinity, and every exponential is 0.
       const float base = row_max[i] == kNoKey ? 0.0f : row_max[i];
-      const auto exponentials = [&](auto* to) HWY_ATTR {
-        return masked ? RowExp<true>(s, valid(i), total, base, row_scale[i], to)
-                      : RowExp<false>(s, valid(i), total, base, row_scale[i], to);
+      const auto exponentials = [&](auto* to, auto of_two) HWY_ATTR {
+        constexpr bool kOfTwo = decltype(of_two)::value;
+        return masked ? RowExp<true, kOfTwo>(s, valid(i), total, base, row_scale[i], to)
+                      : RowExp<false, kOfTwo>(s, valid(i), total, base, row_scale[i], to);
       };
-      row_sum[i] += layout.halves ? exponentials(reinterpret_cast<NarrowOf<Half>*>(weights + i * layout.row_scores))
-                                  : exponentials(s);
+      if (!layout.halves) {
+        row_sum[i] += exponentials(s, std::false_type());
+        continue;
+      }
+      auto* const narrow = reinterpret_cast<NarrowOf<Half>*>(weights + i * layout.row_scores);
+      if (std::is_same_v<Half, BF16> && std::abs(base) < kMostBase) {
+        row_sum[i] += exponentials(narrow, std::bool_constant<std::is_same_v<Half, BF16>>());
+      } else {
+        row_sum[i] += exponentials(narrow, std::false_type());
+      }
     }
     if (layout.halves) {
       // Keys begin at an even one, so half the rows of floats lie before it.

@@ -321,9 +321,19 @@ class Ending {
   FinishFunction finish() const { return finish_; }
 
   // What a tile is told whose result goes to `to`, its sums to `sums` (PanelWidth() apart) if Finish wants them.
-  HWY_INLINE TileEnd Of(const TileResult& to, Sum* sums) const {
-    if (!in_tile_) return {sums, PanelWidth(), nullptr, 0};
-    return {to.c, to.ldc, to.residual, to.ldr, residual_first_, bounds_, true, to.columns};
+  // Members are set one by one: a copy of all would be a wide load of what narrow stores wrote just now, which waits
+  // until the stores before them, the last tile's results, have reached L1.
+  HWY_INLINE void Of(const TileResult& to, Sum* sums, TileEnd& end) const {
+    end.out = in_tile_ ? static_cast<void*>(to.c) : sums;
+    end.out_ld = in_tile_ ? to.ldc : PanelWidth();
+    end.residual = in_tile_ ? to.residual : nullptr;
+    end.residual_ld = in_tile_ ? to.ldr : 0;
+    end.residual_first = in_tile_ && residual_first_;
+    end.bounds.any = in_tile_ && bounds_.any;
+    end.bounds.least = bounds_.least;
+    end.bounds.greatest = bounds_.greatest;
+    end.fetches = in_tile_;
+    end.columns = in_tile_ ? to.columns : std::numeric_limits<size_t>::max();
   }
 
   // What Finish is told after it: where sums are scaled, the bias is not in them yet.

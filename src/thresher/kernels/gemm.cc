@@ -238,8 +238,15 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
                          ? FetchAlone(height, static_cast<size_t>(RunsFor(height)), block_b, block_bytes, turns, next_b)
                          : FetchShare(tiles, t, block_b, block_bytes, turns, next_b);
         float* const sums = in_c ? strip : wait;
-        static_cast<TileEnd&>(tile) = last ? ending.Of(to, sums) : TileEnd{wait, wait_ld, nullptr, 0};
-        tile.fetched = TileEnd{to.c, ldc, last ? to.residual : nullptr, to.ldr};
+        if (last) {
+          ending.Of(to, sums, tile);
+        } else {
+          tile.KeepSums(wait, wait_ld);
+        }
+        tile.fetched.out = to.c;
+        tile.fetched.out_ld = ldc;
+        tile.fetched.residual = last ? to.residual : nullptr;
+        tile.fetched.residual_ld = to.ldr;
         tile.fetched.fetches = in_c || last;
         if (in_c) {
           // A tile begins with what waits in C, so it is the tile after it that is fetched.

@@ -444,12 +444,15 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     const size_t column = panel * width;
     const size_t columns = std::min(width, n - column);
     if (unchanged && columns == width) return CopySums(sums, ResultAt(args, row, column, count, columns));
-    FinishArgs finished{};
-    finished.residual_first = args.residual_first;
-    finished.bias = PanelBias(args.bias, column, columns, padded_bias);
-    finished.sums = sums;
-    finished.to = ResultAt(args, row, column, count, columns);
-    finish(finished);
+    // Made in place: a copy would be a wide load of what narrow stores wrote just now, which waits for those before.
+    finish({.sums = sums,
+            .to = ResultAt(args, row, column, count, columns),
+            .bias = PanelBias(args.bias, column, columns, padded_bias),
+            .column_scale = nullptr,
+            .column_sum = nullptr,
+            .row_scale = nullptr,
+            .row_zero = nullptr,
+            .residual_first = args.residual_first});
   };
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t begin = range.row_begin + rows * block / row_blocks;

@@ -226,7 +226,11 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
           tile.a = static_cast<const uint8_t*>(args.rows) + row * lda + begin * sizeof(uint32_t);
           tile.init = b == 0 ? static_cast<const void*>(kInt8 ? nullptr : bias) : wait;
           tile.init_ld = b == 0 ? 0 : width;
-          static_cast<TileEnd&>(tile) = last ? ending.Of(to, wait) : TileEnd{wait, width, nullptr, 0};
+          if (last) {
+            ending.Of(to, wait, tile);
+          } else {
+            tile.KeepSums(wait, width);
+          }
           const size_t turns = tile.steps / 2;
           const uint8_t* next_b = tile.b + block_bytes;
           tile.fetch = tiles.count == 1 ? FetchAlone(height, 1, tile.b, block_bytes, turns, next_b)

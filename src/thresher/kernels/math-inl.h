@@ -4,6 +4,7 @@
 // The error bounds are the ones tests/cpp/kernels/math_test.cc enforces against float64, with FMA and without it:
 //   Exp             1.2 ulp, gradual underflow included
 //   ExpNonPositive  3 ulp for -1 <= x <= 0, 1.3e-7 absolute below
+//   Exp2ForBf16     8e-5 * 2^x for x <= 0
 //   Log             1.5 ulp
 //   Erf, Tanh       7 ulp, 4e-7 absolute
 //   Sigmoid         3 ulp
@@ -105,6 +106,20 @@ HWY_INLINE V ExpNonPositive(D d, V x) {
   const V p = Polynomial(d, r, 1.0f, 1.0f, 0.499992311000824f, 0.16667114198207855f, 0.04189014807343483f,
                          0.008312523365020752f);
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted))));
+}
+
+// 2^x for x <= 0 (or NaN): the inner loop of a softmax whose weights are rounded to bf16.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp2ForBf16(D d, V x) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (hn::MaxLanes(d) == 16) {
+    // Instructions for what is above the next lower integer, and for 2^that integer, -infinity and NaN included.
+    const V r{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+    const V p = Polynomial(d, r, 0.9999252557754517f, 0.6958334445953369f, 0.22606724500656128f, 0.07802451401948929f);
+    return V{_mm512_scalef_ps(p.raw, x.raw)};
+  }
+#endif
+  return ExpNonPositive(d, hn::Mul(x, hn::Set(d, 0.69314718055994531f)));
 }
 
 template <class D, class V = hn::Vec<D>>

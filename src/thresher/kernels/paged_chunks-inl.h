@@ -215,11 +215,13 @@ struct StoredWeights {
   HWY_INLINE void Store(int64_t key, Vec weights) const { hn::StoreU(weights, Tag(), row + key); }
 };
 
+inline constexpr int64_t kSoftmaxStep = 32;  // keys with a step of Ahead
+
 // Scores become weights: exp(score - maximum) of the keys [begin, end) that the row sees, 0 for the others below
 // `stop`, which weights.Store(key, vector) gets.
 template <class Weights>
 HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int64_t stop, float softcap,
-                        const Weights& weights, float* m, float* l) {
+                        const Weights& weights, few_rows::Ahead& ahead, float* m, float* l) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t all = (stop + lanes - 1) / lanes * lanes;  // a chunk is whole vectors
@@ -250,6 +252,7 @@ HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int
     weights.Store(key, weight);
   };
   for (j = 0; j + lanes < all; j += 2 * lanes) {
+    if (j % kSoftmaxStep == 0) ahead.Step();
     weigh(j, sum);
     weigh(j + lanes, sum_odd);
   }
@@ -264,13 +267,13 @@ HWY_INLINE void Merge(const float* HWY_RESTRICT sums, float m, float l, int64_t 
   if (l == 0) return;  // no key of this chunk
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const float most = std::max(*all_m, m);
-  const float kept = std::exp(*all_m - most), added = std::exp(m - most);
+  const bool greater = m > *all_m;  // the other of the two factors is 1
+  const float kept = greater ? std::exp(*all_m - m) : 1.0f, added = greater ? 1.0f : std::exp(m - *all_m);
   const Vec x = hn::Set(d, kept), y = hn::Set(d, added);
   for (int64_t j = 0; j < depth; j += lanes) {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, all + j), x, hn::Mul(hn::LoadU(d, sums + j), y)), d, all + j);
   }
-  *all_m = most;
+  if (greater) *all_m = m;
   *all_l = *all_l * kept + l * added;
 }
 
@@ -345,11 +348,15 @@ struct Panels {
 inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t steps) {
   return {panels.first(), panels.count(), sizes.values(), kPanelTokens * sizes.row_bytes, steps};
 }
+// Or in so many and those of the softmax of `rows` rows of a whole chunk.
+inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t rows, int64_t steps) {
+  return AheadOf(panels, sizes, steps + rows * (kChunkTokens / kSoftmaxStep));
+}
 
 // Weights of a row from its scores of the chunk that begins at `start`; `weights` as Softmax's.
 template <class Weights>
 void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
-                int64_t row, const Scratch& scratch, const Weights& weights) {
+                int64_t row, const Scratch& scratch, few_rows::Ahead& ahead, const Weights& weights) {
   float* const scores = scratch.scores + row * scratch.scores_ld;
   const int64_t position = unit.position + row / sizes.group - start;
   const int64_t row_end = std::min(position + 1, end);
@@ -362,41 +369,14 @@ void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& uni
     scratch.l[row] = 0;
     return;
   }
-  Softmax(scores, row_begin, row_end, end, a.softcap, weights, scratch.m + row, scratch.l + row);
+  Softmax(scores, row_begin, row_end, end, a.softcap, weights, ahead, scratch.m + row, scratch.l + row);
 }
 
 // In the place of its scores.
 inline void SoftmaxRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t start, int64_t end,
-                       int64_t row, const Scratch& scratch) {
-  SoftmaxRow(a, sizes, unit, start, end, row, scratch, StoredWeights{scratch.scores + row * scratch.scores_ld});
+                       int64_t row, const Scratch& scratch, few_rows::Ahead& ahead) {
+  SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead, StoredWeights{scratch.scores + row * scratch.scores_ld});
 }
-
-// Asks memory for the panels of a chunk, a share with each step of the work on the one before it.
-class Ahead {
- public:
-  Ahead(const Panels& panels, const Sizes& sizes, int64_t steps)
-      : panels_(panels),
-        values_(sizes.values()),
-        lines_((kPanelTokens * sizes.row_bytes + kLine - 1) / kLine),
-        share_((2 * kChunkPanels * lines_ + steps - 1) / std::max<int64_t>(steps, 1)) {}
-
-  void Step() {
-    for (int64_t i = 0; i < share_ && part_ < 2 * kChunkPanels; ++i) {
-      const uint8_t* const keys = panels_.keys[part_ / 2];
-      if (keys != nullptr) __builtin_prefetch(keys + part_ % 2 * values_ + line_ * kLine, 0, 2);
-      if (++line_ == lines_) {
-        line_ = 0;
-        ++part_;
-      }
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-  const Panels& panels_;
-  int64_t values_, lines_, share_;
-  int64_t part_ = 0, line_ = 0;  // keys and values of each panel in turn
-};
 
 // Of chunk number `chunk` of the sequence: sums, m and l of all rows. Memory is asked for what comes next while it is
 // computed with what is there: for values with the keys, for the next chunk's keys with the values.
@@ -416,7 +396,8 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
     }
     Multiply(scratch.q, sizes.depth, rows, scratch.panel, sizes.depth, scratch.scores + first, scratch.scores_ld);
   }
-  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
+  few_rows::Ahead ahead = AheadOf(Panels(), sizes, 0);
+  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
   const bool last = unit.end <= start + kChunkTokens;
   const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
   for (int64_t column = 0; column < sizes.depth; column += width) {
@@ -424,18 +405,19 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
       const uint8_t* const keys = panels.keys[key / kPanelTokens];
       UnpackValues<T>(keys + sizes.values(), sizes.row_bytes, column, sizes.depth, std::min(kPanelTokens, end - key),
                       scratch.panel + (key - begin) * width);
-      const uint8_t* const ahead = next.keys[key / kPanelTokens];
-      if (column == 0 && ahead != nullptr) Prefetch(ahead, panel_bytes);
+      const uint8_t* const next_keys = next.keys[key / kPanelTokens];
+      if (column == 0 && next_keys != nullptr) Prefetch(next_keys, panel_bytes);
     }
     Multiply(scratch.scores + begin, scratch.scores_ld, rows, scratch.panel, end - begin, scratch.sums + column,
              scratch.sums_ld);
   }
 }
 
-// Where the panels are that come behind a chunk of few rows: of the next chunk, the next head or the next sequence.
+// Where the panels are that come behind a chunk: of the next chunk, the next head or the next sequence.
 inline Panels Following(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk) {
   if (unit.end > (chunk + 1) * kChunkTokens) return {a, sizes, unit, chunk + 1};
   Unit next = unit;
+  if (unit.last < a.starts[unit.sequence + 1] - a.starts[unit.sequence]) return {};  // more queries see the same keys
   if (++next.head == sizes.heads) {
     next.head = 0;
     const int64_t s = ++next.sequence;
@@ -457,10 +439,10 @@ void ChunkOfFewRows(const PagedAttentionArgs& a, const Sizes& sizes, const Unit&
   if (cold) AheadOf(panels, sizes, 1).Step();
   few_rows::ForRows(rows, [&](auto number) HWY_ATTR {
     constexpr int kRows = decltype(number)::value;
-    few_rows::Ahead ahead = AheadOf(next, sizes, few_rows::Steps(kRows, count, end - begin, sizes.depth));
+    few_rows::Ahead ahead = AheadOf(next, sizes, rows, few_rows::Steps(kRows, count, end - begin, sizes.depth));
     few_rows::Scores<T, kRows>(panels.first(), count, scratch.q, sizes.depth, scratch.scores + begin, scratch.scores_ld,
                                ahead);
-    for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch);
+    for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
     few_rows::WeightedSums<T, kRows>(panels.keys, sizes.values(), sizes.depth, begin, end, scratch.scores,
                                      scratch.scores_ld, scratch.sums, scratch.sums_ld, ahead);
   });
@@ -468,29 +450,31 @@ void ChunkOfFewRows(const PagedAttentionArgs& a, const Sizes& sizes, const Unit&
 
 #if THRESHER_UNIT_TARGET
 // The same by tiles of `Matrix`. Each tile takes 32 keys, from a multiple of 32 on, whatever else the row is computed
-// with; so a row's sums are added up alike.
+// with; so a row's sums are added up alike. `cold`: nobody has asked memory for this chunk.
 template <class Matrix, class T>
 void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
-                  const Scratch& scratch) {
+                  const Scratch& scratch, bool cold) {
   using Dot = std::conditional_t<std::is_same_v<T, BF16>, Bf16Dot, F16Dot>;
   constexpr int64_t kColumns = unit_pages::kColumns;
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes);
-  const Panels panels(a, sizes, unit, chunk);
-  const int64_t begin = panels.begin, end = panels.end, panel_bytes = kPanelTokens * sizes.row_bytes;
-  const bool last = unit.end <= start + kChunkTokens;
-  const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
+  const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
+  const int64_t begin = panels.begin, end = panels.end;
+  const bool few = rows <= static_cast<int64_t>(kUnitRows);
+  if (cold) AheadOf(panels, sizes, 1).Step();
+  few_rows::Ahead ahead = AheadOf(next, sizes, rows, unit_pages::Steps(panels.count(), sizes.depth, few));
   const auto halves = [](const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); };
   uint16_t* const panel = reinterpret_cast<uint16_t*>(scratch.panel);
   const unit_pages::SplitRows q(rows, sizes.depth, scratch.split_q);
   const unit_pages::SplitRows weights(rows, kChunkTokens, scratch.split_weights);
   UnitTiles<Matrix, Dot> tiles(static_cast<size_t>(rows));
   for (int64_t key = begin; key < end; key += kColumns) {
-    const uint8_t* const first = panels.keys[key / kPanelTokens];
-    const uint8_t* const second = key + kPanelTokens < end ? panels.keys[key / kPanelTokens + 1] : nullptr;
-    Prefetch(first + sizes.values(), panel_bytes);
-    if (second != nullptr) Prefetch(second + sizes.values(), panel_bytes);
-    unit_pages::PackKeys(halves(first), halves(second), sizes.depth, panel);
-    unit_pages::Multiply(tiles, q, rows, sizes.depth, panel, scratch.scores + key, scratch.scores_ld);
+    const uint8_t* const* const at = panels.keys + key / kPanelTokens;
+    unit_pages::PackKeys(halves(at[0]), key + kPanelTokens < end ? halves(at[1]) : nullptr, sizes.depth, panel, ahead);
+    if (few) {
+      unit_pages::MultiplyFew<Matrix, Dot>(q, sizes.depth, panel, scratch.scores + key, scratch.scores_ld, ahead);
+    } else {
+      unit_pages::Multiply(tiles, q, rows, sizes.depth, panel, scratch.scores + key, scratch.scores_ld);
+    }
   }
   const int64_t from = begin / kColumns * kColumns, seen = RoundUp(end, kPanelTokens);
   constexpr float kWeightFactor = std::is_same_v<T, F16> ? unit_pages::kF16WeightFactor : 1;
@@ -499,19 +483,20 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
     if constexpr (std::is_same_v<T, F16>) unit_pages::Scale(scores + begin, seen - begin, scratch.restore[row]);
     const unit_pages::SplitWeights<T> split = {weights.high + row * weights.ld, weights.low + row * weights.ld, from,
                                                seen, kWeightFactor};
-    SoftmaxRow(a, sizes, unit, start, end, row, scratch, split);
+    SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead, split);
     split.Pad();
   }
   for (int64_t column = 0; column < sizes.depth; column += kColumns) {
     for (int64_t key = from; key < unit_pages::WholePieces(end); key += kPanelTokens) {
       const uint8_t* const keys = key < end ? panels.keys[key / kPanelTokens] : nullptr;
       unit_pages::PackValues(keys == nullptr ? nullptr : halves(keys + sizes.values()), sizes.depth, column, end - key,
-                             panel + (key - from) * kColumns);
-      if (column > 0 || key >= end) continue;
-      const uint8_t* const ahead = next.keys[key / kPanelTokens];
-      if (ahead != nullptr) Prefetch(ahead, panel_bytes);
+                             panel + (key - from) * kColumns, ahead);
     }
-    unit_pages::Multiply(tiles, weights, rows, end - from, panel, scratch.sums + column, scratch.sums_ld);
+    if (few) {
+      unit_pages::MultiplyFew<Matrix, Dot>(weights, end - from, panel, scratch.sums + column, scratch.sums_ld, ahead);
+    } else {
+      unit_pages::Multiply(tiles, weights, rows, end - from, panel, scratch.sums + column, scratch.sums_ld);
+    }
   }
   if constexpr (std::is_same_v<T, F16>) {
     for (int64_t row = 0; row < rows; ++row) {
@@ -528,33 +513,19 @@ template <class Matrix>
 void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                   const Scratch& scratch, bool cold) {
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes), groups = sizes.depth / quads::kNumbers;
-  const Panels panels(a, sizes, unit, chunk);
+  const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
   const int64_t begin = panels.begin, end = panels.end, count = panels.count();
   const quads::Buffers buffers = scratch.integer_buffers(sizes);
-  const bool last = unit.end <= start + kChunkTokens;
-  const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
-  Ahead ahead(next, sizes, count + rows + groups * rows);
-  const auto step = [&] { ahead.Step(); };
-  const auto keys_of = [&](int64_t key) {
-    const uint8_t* const keys = panels.keys[key / kPanelTokens];
-    if (cold) Prefetch(keys + sizes.values(), kPanelTokens * sizes.row_bytes);
-    step();
-    return keys;
-  };
-  const auto softmax = [&] {
-    for (int64_t row = 0; row < rows; ++row) {
-      SoftmaxRow(a, sizes, unit, start, end, row, scratch);
-      step();
-    }
-  };
+  const auto order = quads::QuadOrder();
+  if (cold) AheadOf(panels, sizes, 1).Step();
   // Calls multiply(sums) for each group, whose values the buffers then hold.
-  const auto values = [&](auto&& multiply) {
+  const auto values = [&](few_rows::Ahead& ahead, auto&& multiply) HWY_ATTR {
     for (int64_t group = 0; group < groups; ++group) {
       for (int64_t key = begin; key < end; key += kPanelTokens) {
         const int64_t at = key - begin;
         quads::UnpackValues(panels.keys[key / kPanelTokens] + sizes.values(), sizes.row_bytes, group,
-                            std::min(end - key, kPanelTokens), buffers.values + at * quads::kNumbers,
-                            buffers.scales + at);
+                            std::min(end - key, kPanelTokens), order, buffers.values + at * quads::kNumbers,
+                            buffers.scales + at, ahead);
       }
       multiply(scratch.sums + group * quads::kNumbers);
     }
@@ -562,30 +533,33 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
 #if THRESHER_UNIT_TARGET
   if constexpr (!std::is_void_v<Matrix>) {
     if (rows >= unit_pages::kLeastDigitRows) {
+      few_rows::Ahead ahead = AheadOf(next, sizes, rows, count + (count + rows) * groups);
       {
         const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows), static_cast<size_t>(quads::kNumbers));
-        for (int64_t key = begin; key < end; key += 2 * kPanelTokens) {
-          const uint8_t* const first = keys_of(key);
-          const uint8_t* const second = key + kPanelTokens < end ? keys_of(key + kPanelTokens) : nullptr;
-          unit_pages::DigitScores<Matrix>(first, second, rows, sizes.depth, buffers, scratch.scores + key,
-                                          scratch.scores_ld);
+        for (int64_t panel = 0; panel < count; panel += 2) {
+          const uint8_t* const* const keys = panels.first() + panel;
+          for (int64_t i = panel; i < std::min(panel + 2, count); ++i) ahead.Step();
+          unit_pages::DigitScores<Matrix>(keys[0], panel + 1 < count ? keys[1] : nullptr, rows, sizes.depth, buffers,
+                                          scratch.scores + begin + panel * kPanelTokens, scratch.scores_ld);
         }
       }
-      softmax();
+      for (int64_t row = 0; row < rows; ++row) {
+        SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
+      }
       const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows));
-      return values([&](float* sums) {
+      return values(ahead, [&](float* sums) {
         unit_pages::DigitValues<Matrix>(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums,
-                                        scratch.sums_ld, reinterpret_cast<uint8_t*>(scratch.weight_digits), step);
+                                        scratch.sums_ld, reinterpret_cast<uint8_t*>(scratch.weight_digits), ahead);
       });
     }
   }
 #endif
-  for (int64_t key = begin; key < end; key += kPanelTokens) {
-    quads::Scores(keys_of(key), rows, sizes.depth, buffers, scratch.scores + key, scratch.scores_ld);
-  }
-  softmax();
-  values([&](float* sums) {
-    quads::Sums(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums, scratch.sums_ld, step);
+  few_rows::Ahead ahead = AheadOf(next, sizes, rows, quads::Steps(rows, count, groups));
+  quads::Scores(panels.first(), count, rows, sizes.depth, buffers, scratch.scores + begin, scratch.scores_ld, ahead);
+  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
+  values(ahead, [&](float* sums) {
+    quads::Sums(buffers, scratch.scores + begin, scratch.scores_ld, rows, count * kPanelTokens, sums, scratch.sums_ld,
+                ahead);
   });
 }
 #endif
@@ -600,11 +574,11 @@ inline void ChunkOfPairs(const PagedAttentionArgs& a, const Sizes& sizes, const 
   const pairs::Buffers buffers = scratch.integer_buffers(sizes);
   const uint8_t* const* const keys = panels.first();
   if (cold) AheadOf(panels, sizes, 1).Step();
-  few_rows::Ahead ahead = AheadOf(next, sizes, pairs::Steps(rows, count, groups));
+  few_rows::Ahead ahead = AheadOf(next, sizes, rows, pairs::Steps(rows, count, groups));
   pairs::Scores(keys, count, rows, sizes.depth, buffers, scratch.scores + begin, scratch.scores_ld, ahead);
   // All panels are whole, with weights of 0 behind the last key.
   const int64_t stop = begin + count * kPanelTokens;
-  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, stop, row, scratch);
+  for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, stop, row, scratch, ahead);
   for (int64_t group = 0; group < groups; ++group) {
     const pairs::ValueBlocks blocks = {keys, end - begin, sizes.values() + group * pairs::kBytes, sizes.row_bytes};
     pairs::Sums(blocks, buffers, scratch.scores + begin, scratch.scores_ld, rows,
@@ -618,7 +592,9 @@ template <class T, class Matrix>
 HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                         const Scratch& scratch, [[maybe_unused]] bool cold) {
 #if THRESHER_UNIT_TARGET
-  if constexpr (kHalves<T> && !std::is_void_v<Matrix>) return ChunkOnTiles<Matrix, T>(a, sizes, unit, chunk, scratch);
+  if constexpr (kHalves<T> && !std::is_void_v<Matrix>)
+    return ChunkOnTiles<Matrix, T>(a, sizes, unit, chunk, scratch, cold);
+
 #endif
 #if THRESHER_PAGED_QUADS
   if constexpr (kQuads<T>) return ChunkOfQuads<Matrix>(a, sizes, unit, chunk, scratch, cold);

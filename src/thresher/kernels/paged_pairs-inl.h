@@ -88,17 +88,6 @@ HWY_INLINE hn::Vec<Shorts> Round(hn::Vec<Floats> a, hn::Vec<Floats> b) {
   return hn::OrderedDemote2To(Shorts(), whole(a), whole(b));
 }
 
-// Calls visit(std::integral_constant<int, count>(), first) for tiles of at most kMost rows and about the same height.
-template <int64_t kMost, class Visit>
-HWY_INLINE void ForTiles(int64_t rows, const Visit& visit) {
-  int64_t tiles = (rows + kMost - 1) / kMost;
-  for (int64_t row = 0; tiles > 0; --tiles) {
-    const int64_t count = (rows - row + tiles - 1) / tiles;
-    few_rows::ForRows<kMost>(count, [&](auto number) HWY_ATTR { visit(number, row); });
-    row += count;
-  }
-}
-
 // How many steps Scores and Sums take together.
 inline int64_t Steps(int64_t rows, int64_t panels, int64_t groups) {
   const int64_t tiles = (rows + kScoreRows - 1) / kScoreRows + (rows + kSumRows - 1) / kSumRows;
@@ -110,7 +99,7 @@ inline void Digits(const float* HWY_RESTRICT q, int64_t rows, int64_t depth, con
   constexpr float kMost = 32767;
   const Floats d;
   const int64_t groups = depth / kNumbers;
-  ForTiles<kScoreRows>(rows, [&](auto number, int64_t first) HWY_ATTR {
+  few_rows::ForTiles<kScoreRows>(rows, [&](auto number, int64_t first) HWY_ATTR {
     constexpr int kRows = decltype(number)::value;
     int16_t* const tile = to.queries + 8 * first * depth;
     for (int64_t i = 0; i < kRows * groups; ++i) {
@@ -209,7 +198,7 @@ HWY_NOINLINE void ScoreRows(const uint8_t* const* panels, int64_t count, int64_t
 inline void Scores(const uint8_t* const* panels, int64_t count, int64_t rows, int64_t depth, const Buffers& b,
                    float* scores, int64_t scores_ld, Ahead& ahead) {
   const int64_t groups = depth / kNumbers;
-  ForTiles<kScoreRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
+  few_rows::ForTiles<kScoreRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
     ScoreRows<decltype(number)::value>(panels, count, groups, b.queries + 8 * row * depth, b.scale + row * groups,
                                        scores + row * scores_ld, scores_ld, ahead);
   });
@@ -327,7 +316,7 @@ HWY_NOINLINE void SumRows(const ValueBlocks& blocks, bool first, const Buffers& 
 inline void Sums(const ValueBlocks& blocks, const Buffers& b, const float* weights, int64_t weights_ld, int64_t rows,
                  float* sums, int64_t sums_ld, Ahead& ahead) {
   UnpackScales(blocks, b);
-  ForTiles<kSumRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
+  few_rows::ForTiles<kSumRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
     SumRows<decltype(number)::value>(blocks, row == 0, b, weights + row * weights_ld, weights_ld, sums + row * sums_ld,
                                      sums_ld, ahead);
   });

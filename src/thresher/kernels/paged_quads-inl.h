@@ -12,17 +12,18 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/half-inl.h"
-#include "thresher/kernels/math-inl.h"
 #include "thresher/kernels/paged_attention.h"
+#include "thresher/kernels/paged_rows-inl.h"
 
 #define THRESHER_PAGED_QUADS (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL)
 
@@ -33,8 +34,9 @@ namespace quads {
 namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int64_t kNumbers = BlockNumbers(Encoding::kQ8_0), kBytes = BlockBytes(Encoding::kQ8_0);
-inline constexpr int64_t kScale = 2;     // bytes before the codes of a block
-inline constexpr int64_t kMostRows = 4;  // of a tile
+inline constexpr int64_t kScale = 2;  // bytes before the codes of a block
+// Rows of a tile of scores, which has two vectors of each, and of one of sums of values, which has four.
+inline constexpr int64_t kScoreRows = 8, kSumRows = 4;
 
 // What rows are multiplied by, and room for it.
 struct Buffers {
@@ -42,15 +44,14 @@ struct Buffers {
   int8_t* low;      // [rows, depth]
   int32_t* bias;    // [rows, depth / 32, 2]: sums begin with what codes of keys are too large by
   float* scale;     // [rows, depth / 32]
-  uint8_t* values;  // [kChunkTokens / 4, 2, 16, 4]: codes of 32 numbers of four tokens side by side
+  uint8_t* values;  // [kChunkTokens / 4, 32, 4]: codes of 32 numbers of four tokens side by side
   float* scales;    // [kChunkTokens] of those
-  uint8_t* digits;  // [kMostRows, 2, kChunkTokens]: of weights, low and high
+  uint8_t* digits;  // [kSumRows, 2, kChunkTokens]: of weights, low and high
 
   static int64_t QueryBytes(int64_t rows, int64_t depth) {
     return 2 * rows * depth + rows * (depth / kNumbers) * static_cast<int64_t>(2 * sizeof(int32_t) + sizeof(float));
   }
-  static constexpr int64_t kValueBytes =
-      kChunkTokens * (kNumbers + static_cast<int64_t>(sizeof(float)) + 2 * kMostRows);
+  static constexpr int64_t kValueBytes = kChunkTokens * (kNumbers + static_cast<int64_t>(sizeof(float)) + 2 * kSumRows);
 
   Buffers(int64_t rows, int64_t depth, void* queries, void* room)
       : high(static_cast<int8_t*>(queries)),
@@ -64,6 +65,7 @@ struct Buffers {
 
 #if THRESHER_PAGED_QUADS
 
+using few_rows::Ahead;
 using Floats = hn::FixedTag<float, 16>;
 using Ints = hn::FixedTag<int32_t, 16>;
 using Bytes = hn::FixedTag<uint8_t, 64>;
@@ -75,69 +77,60 @@ HWY_INLINE hn::Vec<Ints> Group(const void* p) {
   return hn::Set(Ints(), group);
 }
 
+// Calls visit(std::integral_constant<int64_t, i>()) for each i below kCount.
+template <int64_t kCount, int64_t kFirst = 0, class Visit>
+HWY_INLINE void Unrolled(const Visit& visit) {
+  if constexpr (kFirst < kCount) {
+    visit(std::integral_constant<int64_t, kFirst>());
+    Unrolled<kCount, kFirst + 1>(visit);
+  }
+}
+
+// The largest of numbers that are not negative, by their bits: those of NaN are behind all others.
+HWY_INLINE float MostOf(hn::Vec<hn::RebindToUnsigned<Floats>> bits) {
+  return hwy::BitCastScalar<float>(hn::ReduceMax(hn::RebindToUnsigned<Floats>(), bits));
+}
+
 // Queries [rows, depth] in digits: q is close to (256 high + low) scale.
 inline void Digits(const float* HWY_RESTRICT q, int64_t rows, int64_t depth, const Buffers& to) {
   constexpr float kMost = 127 * 256 + 127;
-  const int64_t groups = depth / kNumbers;
-  for (int64_t i = 0; i < rows * groups; ++i) {
-    const float* const x = q + i * kNumbers;
-    float most = 0;
-    for (int64_t j = 0; j < kNumbers; ++j) most = std::max(most, std::abs(x[j]));
-    bool number = true;
-    for (int64_t j = 0; j < kNumbers; ++j) number &= std::isfinite(x[j]);
+  const Floats d;
+  const Ints di;
+  const hn::RebindToUnsigned<Floats> du;
+  const hn::FixedTag<uint8_t, 16> d8;
+  for (int64_t i = 0; i < rows * (depth / kNumbers); ++i) {
+    const hn::Vec<Floats> x[2] = {hn::LoadU(d, q + i * kNumbers), hn::LoadU(d, q + i * kNumbers + 16)};
+    const float most = MostOf(hn::Max(hn::BitCast(du, hn::Abs(x[0])), hn::BitCast(du, hn::Abs(x[1]))));
+    const bool number = most <= std::numeric_limits<float>::max();
     const bool some = number && most > std::numeric_limits<float>::min() * kMost;
-    const float factor = some ? kMost / most : 0.0f;
+    const auto factor = hn::Set(d, some ? kMost / most : 0.0f);
     to.scale[i] = !number ? std::numeric_limits<float>::quiet_NaN() : some ? most / kMost : 0.0f;
-    int32_t high_sum = 0, low_sum = 0;
-    for (int64_t j = 0; j < kNumbers; ++j) {
-      const int32_t code = some ? static_cast<int32_t>(std::nearbyint(x[j] * factor)) : 0;
-      const int32_t high = (code + 128) >> 8, low = code - high * 256;
-      to.high[i * kNumbers + j] = static_cast<int8_t>(high);
-      to.low[i * kNumbers + j] = static_cast<int8_t>(low);
-      high_sum += high;
-      low_sum += low;
+    auto high_sum = hn::Zero(di), low_sum = hn::Zero(di);
+    for (int half = 0; half < 2; ++half) {
+      const auto code = some ? hn::NearestInt(hn::Mul(x[half], factor)) : hn::Zero(di);
+      const auto high = hn::ShiftRight<8>(hn::Add(code, hn::Set(di, 128))), low = hn::Sub(code, hn::ShiftLeft<8>(high));
+      high_sum = hn::Add(high_sum, high);
+      low_sum = hn::Add(low_sum, low);
+      const int64_t at = i * kNumbers + 16 * half;
+      hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, high)), d8, reinterpret_cast<uint8_t*>(to.high + at));
+      hn::StoreU(hn::TruncateTo(d8, hn::BitCast(du, low)), d8, reinterpret_cast<uint8_t*>(to.low + at));
     }
-    to.bias[2 * i] = -128 * high_sum;
-    to.bias[2 * i + 1] = -128 * low_sum;
+    to.bias[2 * i] = -128 * hn::ReduceSum(di, high_sum);
+    to.bias[2 * i + 1] = -128 * hn::ReduceSum(di, low_sum);
   }
 }
 
-// Sums of digits, scaled: the scores of 16 keys, or what one more group adds to them.
-HWY_INLINE void AddScores(hn::Vec<Ints> high, hn::Vec<Ints> low, hn::Vec<Floats> key_scale, float scale, bool first,
-                          float* HWY_RESTRICT to) {
+// Sums of digits, scaled, are the scores of 16 keys, or what one more group adds to them.
+HWY_INLINE hn::Vec<Floats> AddScores(hn::Vec<Ints> high, hn::Vec<Ints> low, hn::Vec<Floats> key_scale, float scale,
+                                     bool first, hn::Vec<Floats> scores) {
   const Floats d;
   const auto sum = hn::ConvertTo(d, hn::Add(hn::ShiftLeft<8>(high), low));
   const auto both = hn::Mul(key_scale, hn::Set(d, scale));
-  hn::StoreU(first ? hn::Mul(sum, both) : hn::MulAdd(sum, both, hn::LoadU(d, to)), d, to);
+  return first ? hn::Mul(sum, both) : hn::MulAdd(sum, both, scores);
 }
 
-template <int kRows>
-HWY_INLINE void ScoreRows(const hn::Vec<Bytes> (&keys)[8], hn::Vec<Floats> key_scale, int64_t depth, int64_t group,
-                          int64_t row, const Buffers& b, float* HWY_RESTRICT scores, int64_t scores_ld) {
-  const Floats d;
-  const Signed ds;
-  const int64_t groups = depth / kNumbers;
-  hn::Vec<Ints> high[kRows], low[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    const int32_t* const bias = b.bias + 2 * ((row + r) * groups + group);
-    high[r] = hn::Set(Ints(), bias[0]);
-    low[r] = hn::Set(Ints(), bias[1]);
-  }
-  for (int i = 0; i < 8; ++i) {
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t at = (row + r) * depth + group * kNumbers + 4 * i;
-      high[r] = hn::SumOfMulQuadAccumulate(Ints(), keys[i], hn::BitCast(ds, Group(b.high + at)), high[r]);
-      low[r] = hn::SumOfMulQuadAccumulate(Ints(), keys[i], hn::BitCast(ds, Group(b.low + at)), low[r]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    AddScores(high[r], low[r], key_scale, b.scale[(row + r) * groups + group], group == 0,
-              scores + (row + r) * scores_ld);
-  }
-}
-
-// The bytes of four numbers of 16 tokens, become those of 16 tokens of four numbers; `order` is KeyOrder().
-HWY_INLINE auto KeyOrder() {
+// Four rows of 16 bytes become 16 groups of four: numbers of keys, tokens of values.
+HWY_INLINE auto QuadOrder() {
   alignas(64) static constexpr uint8_t kOrder[64] = {0,  16, 32, 48, 1,  17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51,
                                                      4,  20, 36, 52, 5,  21, 37, 53, 6,  22, 38, 54, 7,  23, 39, 55,
                                                      8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58, 11, 27, 43, 59,
@@ -147,7 +140,7 @@ HWY_INLINE auto KeyOrder() {
 
 // Codes of a block of 16 tokens, 128 too large: quad `i` of all of them. And their scales.
 template <class Order>
-HWY_INLINE hn::Vec<Bytes> KeyQuads(const uint8_t* block, int i, Order order) {
+HWY_INLINE hn::Vec<Bytes> KeyQuads(const uint8_t* block, int64_t i, Order order) {
   const uint8_t* const codes = block + kScale * kPanelTokens + 64 * i;
   return hn::Xor(hn::TableLookupLanes(hn::LoadU(Bytes(), codes), order), hn::Set(Bytes(), uint8_t{0x80}));
 }
@@ -159,134 +152,194 @@ HWY_INLINE hn::Vec<Floats> KeyScales(const uint8_t* block) {
 // All quads of such a block, `stride` bytes apart.
 inline void UnpackKeys(const uint8_t* HWY_RESTRICT block, int64_t stride, uint8_t* HWY_RESTRICT quads,
                        float* HWY_RESTRICT scales) {
-  const auto order = KeyOrder();
+  const auto order = QuadOrder();
   for (int i = 0; i < 8; ++i) hn::Store(KeyQuads(block, i, order), Bytes(), quads + i * stride);
   hn::Store(KeyScales(block), Floats(), scales);
 }
 
-// Scores of all rows and the 16 keys of a panel.
-inline void Scores(const uint8_t* HWY_RESTRICT panel, int64_t rows, int64_t depth, const Buffers& b, float* scores,
-                   int64_t scores_ld) {
-  const auto order = KeyOrder();
-  for (int64_t group = 0; group < depth / kNumbers; ++group, panel += kBytes * kPanelTokens) {
-    const auto scale = KeyScales(panel);
-    hn::Vec<Bytes> keys[8];
-    for (int i = 0; i < 8; ++i) keys[i] = KeyQuads(panel, i, order);
-    int64_t row = 0;
-    for (; row + 4 <= rows; row += 4) ScoreRows<4>(keys, scale, depth, group, row, b, scores, scores_ld);
-    if (rows - row == 3) ScoreRows<3>(keys, scale, depth, group, row, b, scores, scores_ld);
-    if (rows - row == 2) ScoreRows<2>(keys, scale, depth, group, row, b, scores, scores_ld);
-    if (rows - row == 1) ScoreRows<1>(keys, scale, depth, group, row, b, scores, scores_ld);
+// Scores of kRows rows, from row `row` on, and the keys of a panel.
+template <int kRows, class Order>
+HWY_INLINE void ScoreRows(const uint8_t* HWY_RESTRICT panel, Order order, int64_t depth, int64_t row, const Buffers& b,
+                          float* HWY_RESTRICT scores, int64_t scores_ld, Ahead& ahead) {
+  const Floats d;
+  const Signed ds;
+  const int64_t groups = depth / kNumbers;
+  const int8_t* HWY_RESTRICT first = b.high + row * depth;
+  const int8_t* HWY_RESTRICT second = b.low + row * depth;
+  const int32_t* HWY_RESTRICT bias = b.bias + 2 * row * groups;
+  const float* HWY_RESTRICT scale = b.scale + row * groups;
+  hn::Vec<Floats> of[kRows];
+  for (int64_t group = 0; group < groups; ++group, panel += kBytes * kPanelTokens) {
+    hn::Vec<Ints> high[kRows], low[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      high[r] = hn::Set(Ints(), bias[2 * (r * groups + group)]);
+      low[r] = hn::Set(Ints(), bias[2 * (r * groups + group) + 1]);
+    }
+    // All turns at once, or sums were copied from register to register in each.
+    Unrolled<kNumbers / 4>([&](auto i) HWY_ATTR {
+      const auto keys = KeyQuads(panel, i, order);
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t at = r * depth + group * kNumbers + 4 * i;
+        high[r] = hn::SumOfMulQuadAccumulate(Ints(), keys, hn::BitCast(ds, Group(first + at)), high[r]);
+        low[r] = hn::SumOfMulQuadAccumulate(Ints(), keys, hn::BitCast(ds, Group(second + at)), low[r]);
+      }
+    });
+    ahead.Step();
+    const auto key_scale = KeyScales(panel);
+    if (group == 0) {
+      for (int r = 0; r < kRows; ++r) {
+        of[r] = AddScores(high[r], low[r], key_scale, scale[r * groups], true, hn::Zero(d));
+      }
+    } else {
+      for (int r = 0; r < kRows; ++r) {
+        of[r] = AddScores(high[r], low[r], key_scale, scale[r * groups + group], false, of[r]);
+      }
+    }
   }
+  for (int r = 0; r < kRows; ++r) hn::StoreU(of[r], d, scores + (row + r) * scores_ld);
 }
 
-// Codes and scales of block `group` of a panel's 16 rows of values. Scales behind row `count` are 0.
-inline void UnpackValues(const uint8_t* HWY_RESTRICT rows, int64_t row_bytes, int64_t group, int64_t count,
-                         uint8_t* HWY_RESTRICT values, float* HWY_RESTRICT scales) {
-  const hn::FixedTag<uint8_t, 32> d8;
-  const hn::FixedTag<uint16_t, 16> d16;
+// Scores of all rows and the keys of `count` panels.
+inline void Scores(const uint8_t* const* panels, int64_t count, int64_t rows, int64_t depth, const Buffers& b,
+                   float* scores, int64_t scores_ld, Ahead& ahead) {
+  const auto order = QuadOrder();
+  few_rows::ForTiles<kScoreRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
+    for (int64_t panel = 0; panel < count; ++panel) {
+      ScoreRows<decltype(number)::value>(panels[panel], order, depth, row, b, scores + panel * kPanelTokens, scores_ld,
+                                         ahead);
+    }
+  });
+}
+
+// Codes and scales of block `group` of a panel's 16 rows of values; `order` is QuadOrder(). Scales behind row `count`
+// are 0.
+template <class Order>
+HWY_INLINE void UnpackValues(const uint8_t* HWY_RESTRICT rows, int64_t row_bytes, int64_t group, int64_t count,
+                             Order order, uint8_t* HWY_RESTRICT values, float* HWY_RESTRICT scales, Ahead& ahead) {
+  const hn::FixedTag<uint8_t, 16> d16;
+  const hn::FixedTag<uint8_t, 32> d32;
   const uint8_t* from = rows + group * kBytes;
   const auto row = hn::Iota(Ints(), 0);
   const auto offsets = hn::Mul(row, hn::Set(Ints(), static_cast<int32_t>(row_bytes)));
   const auto words = hn::GatherOffset(Ints(), reinterpret_cast<const int32_t*>(from), offsets);
   const auto known = hn::Lt(row, hn::Set(Ints(), static_cast<int32_t>(count)));
-  const auto halves = hn::TruncateTo(d16, hn::BitCast(hn::FixedTag<uint32_t, 16>(), hn::IfThenElseZero(known, words)));
+  const auto halves = hn::TruncateTo(hn::FixedTag<uint16_t, 16>(),
+                                     hn::BitCast(hn::FixedTag<uint32_t, 16>(), hn::IfThenElseZero(known, words)));
   hn::StoreU(Widen<F16>(Floats(), halves), Floats(), scales);
+  ahead.Step();
   from += kScale;
-  for (int64_t t = 0; t < kPanelTokens; t += 4, from += 4 * row_bytes, values += 128) {
-    const auto a = hn::LoadU(d8, from), b = hn::LoadU(d8, from + row_bytes);
-    const auto c = hn::LoadU(d8, from + 2 * row_bytes), e = hn::LoadU(d8, from + 3 * row_bytes);
-    const auto ab = hn::BitCast(d16, hn::InterleaveLower(d8, a, b)),
-               ce = hn::BitCast(d16, hn::InterleaveLower(d8, c, e));
-    hn::StoreU(hn::BitCast(d8, hn::InterleaveLower(d16, ab, ce)), d8, values);
-    hn::StoreU(hn::BitCast(d8, hn::InterleaveUpper(d16, ab, ce)), d8, values + 32);
-    const auto fg = hn::BitCast(d16, hn::InterleaveUpper(d8, a, b)),
-               hi = hn::BitCast(d16, hn::InterleaveUpper(d8, c, e));
-    hn::StoreU(hn::BitCast(d8, hn::InterleaveLower(d16, fg, hi)), d8, values + 64);
-    hn::StoreU(hn::BitCast(d8, hn::InterleaveUpper(d16, fg, hi)), d8, values + 96);
+  for (int64_t t = 0; t < kPanelTokens; t += 4, from += 4 * row_bytes, values += 4 * kNumbers) {
+    for (int64_t half = 0; half < kNumbers; half += 16) {
+      const uint8_t* const at = from + half;
+      const auto lower = hn::Combine(d32, hn::LoadU(d16, at + row_bytes), hn::LoadU(d16, at));
+      const auto upper = hn::Combine(d32, hn::LoadU(d16, at + 3 * row_bytes), hn::LoadU(d16, at + 2 * row_bytes));
+      hn::StoreU(hn::TableLookupLanes(hn::Combine(Bytes(), upper, lower), order), Bytes(), values + 4 * half);
+    }
   }
 }
 
-// Weights times scales as digits: close to (256 high + low) times what is returned.
+// Weights times scales, which are not negative, as digits: close to (256 high + low) times what is returned. There is
+// room for, and zeros become of, what lacks of 64.
 HWY_INLINE float WeightDigits(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT scales, int64_t keys,
                               uint8_t* HWY_RESTRICT low, uint8_t* HWY_RESTRICT high) {
   constexpr float kMost = 65535;
+  constexpr int64_t kStep = 64;
   const Floats d;
-  const hn::FixedTag<uint8_t, 16> d8;
-  const hn::FixedTag<uint32_t, 16> d32;
-  auto most_of = hn::Zero(d);
+  const Ints di;
+  const hn::RebindToUnsigned<Floats> du;
+  const hn::FixedTag<uint16_t, 32> d16;
+  alignas(64) float products[kChunkTokens];
+  auto most_of = hn::Zero(du);
   for (int64_t t = 0; t < keys; t += 16) {
-    most_of = MaxNan(d, most_of, hn::Mul(hn::LoadU(d, weights + t), hn::LoadU(d, scales + t)));
+    const auto product = hn::Mul(hn::LoadU(d, weights + t), hn::LoadU(d, scales + t));
+    most_of = hn::Max(most_of, hn::BitCast(du, product));
+    hn::Store(product, d, products + t);
   }
-  const float most = hn::ReduceMax(d, most_of);
-  const bool number = hn::AllFalse(d, hn::IsNaN(most_of));
+  for (int64_t t = keys; t % kStep != 0; t += 16) hn::Store(hn::Zero(d), d, products + t);
+  const float most = MostOf(most_of);
+  const bool number = most <= std::numeric_limits<float>::max();
   const bool some = number && most > std::numeric_limits<float>::min() * kMost;
-  const auto factor = hn::Set(d, some ? kMost / most : 0.0f);
-  for (int64_t t = 0; t < keys; t += 16) {
-    const auto product = hn::Mul(hn::Mul(hn::LoadU(d, weights + t), hn::LoadU(d, scales + t)), factor);
-    const auto code = hn::BitCast(d32, hn::NearestInt(product));
-    hn::StoreU(hn::TruncateTo(d8, code), d8, low + t);
-    hn::StoreU(hn::TruncateTo(d8, hn::ShiftRight<8>(code)), d8, high + t);
+  // In the magic number's units the sum is whole, and the lower half of its bits the code.
+  const auto factor = hn::Set(d, some ? kMost / most : 0.0f), magic = hn::Set(d, 8388608.0f);
+  const auto code = [&](int64_t t) HWY_ATTR {
+    return hn::And(hn::BitCast(di, hn::MulAdd(hn::Load(d, products + t), factor, magic)), hn::Set(di, 0xFFFF));
+  };
+  // Codes are narrowed within 16 bytes each, which brings the fours of 16 tokens apart.
+  alignas(64) static constexpr int32_t kOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  const auto order = hn::SetTableIndices(di, kOrder);
+  const auto store = [&](auto first, auto second, uint8_t* to) HWY_ATTR {
+    const hn::FixedTag<int16_t, 32> signed16;
+    const auto bytes = hn::ReorderDemote2To(Bytes(), hn::BitCast(signed16, first), hn::BitCast(signed16, second));
+    hn::StoreU(hn::BitCast(Bytes(), hn::TableLookupLanes(hn::BitCast(di, bytes), order)), Bytes(), to);
+  };
+  for (int64_t t = 0; t < keys; t += kStep) {
+    const auto first = hn::ReorderDemote2To(d16, code(t), code(t + 16));
+    const auto second = hn::ReorderDemote2To(d16, code(t + 32), code(t + 48));
+    const auto byte = hn::Set(d16, uint16_t{0xFF});
+    store(hn::And(first, byte), hn::And(second, byte), low + t);
+    store(hn::ShiftRight<8>(first), hn::ShiftRight<8>(second), high + t);
   }
   return number ? some ? most / kMost : 0.0f : std::numeric_limits<float>::quiet_NaN();
 }
 
-// Sums of digits times `factor`, in the places of the numbers of either half of a step of values.
-HWY_INLINE void PlaceSums(hn::Vec<Ints> high, hn::Vec<Ints> low, float factor, int half, float* HWY_RESTRICT to) {
-  constexpr int64_t kPlaces[2][4] = {{0, 16, 4, 20}, {8, 24, 12, 28}};  // of four numbers, as UnpackValues puts them
+// Sums of digits of 16 numbers, times `factor`.
+HWY_INLINE void StoreSums(hn::Vec<Ints> high, hn::Vec<Ints> low, float factor, float* HWY_RESTRICT to) {
   const Floats d;
-  alignas(64) float numbers[16];
   const auto sum = hn::MulAdd(hn::ConvertTo(d, high), hn::Set(d, 256.0f), hn::ConvertTo(d, low));
-  hn::Store(hn::Mul(sum, hn::Set(d, factor)), d, numbers);
-  for (int i = 0; i < 4; ++i) std::memcpy(to + kPlaces[half][i], numbers + 4 * i, 4 * sizeof(float));
+  hn::StoreU(hn::Mul(sum, hn::Set(d, factor)), d, to);
 }
 
+// Sums of the values of `keys` tokens that UnpackValues has put into the buffers, times kRows rows of digits.
 template <int kRows>
-HWY_INLINE void SumRows(const Buffers& b, int64_t keys, const float (&factors)[kMostRows], float* HWY_RESTRICT sums,
-                        int64_t sums_ld) {
-  const Floats d;
+HWY_INLINE void SumRows(const Buffers& b, int64_t keys, const float* factors, float* HWY_RESTRICT sums, int64_t sums_ld,
+                        Ahead& ahead) {
   const Bytes d8;
   const Signed ds;
   hn::Vec<Ints> low[kRows][2], high[kRows][2];
   for (int r = 0; r < kRows; ++r) {
     for (int half = 0; half < 2; ++half) low[r][half] = high[r][half] = hn::Zero(Ints());
   }
-  for (int64_t t = 0; t < keys; t += 4) {
-    const hn::Vec<Signed> value[2] = {hn::BitCast(ds, hn::LoadU(d8, b.values + 32 * t)),
-                                      hn::BitCast(ds, hn::LoadU(d8, b.values + 32 * t + 64))};
-    for (int r = 0; r < kRows; ++r) {
-      const uint8_t* const digits = b.digits + r * 2 * kChunkTokens + t;
-      const auto l = hn::BitCast(d8, Group(digits)), h = hn::BitCast(d8, Group(digits + kChunkTokens));
-      for (int half = 0; half < 2; ++half) {
-        low[r][half] = hn::SumOfMulQuadAccumulate(Ints(), l, value[half], low[r][half]);
-        high[r][half] = hn::SumOfMulQuadAccumulate(Ints(), h, value[half], high[r][half]);
+  for (int64_t key = 0; key < keys; key += kPanelTokens) {
+    Unrolled<kPanelTokens / 4>([&](auto i) HWY_ATTR {
+      const int64_t t = key + 4 * i;
+      const hn::Vec<Signed> value[2] = {hn::BitCast(ds, hn::LoadU(d8, b.values + kNumbers * t)),
+                                        hn::BitCast(ds, hn::LoadU(d8, b.values + kNumbers * t + 64))};
+      for (int r = 0; r < kRows; ++r) {
+        const uint8_t* const digits = b.digits + r * 2 * kChunkTokens + t;
+        const auto l = hn::BitCast(d8, Group(digits)), h = hn::BitCast(d8, Group(digits + kChunkTokens));
+        for (int half = 0; half < 2; ++half) {
+          low[r][half] = hn::SumOfMulQuadAccumulate(Ints(), l, value[half], low[r][half]);
+          high[r][half] = hn::SumOfMulQuadAccumulate(Ints(), h, value[half], high[r][half]);
+        }
       }
-    }
+    });
+    ahead.Step();
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int half = 0; half < 2; ++half) PlaceSums(high[r][half], low[r][half], factors[r], half, sums + r * sums_ld);
+    for (int half = 0; half < 2; ++half) {
+      StoreSums(high[r][half], low[r][half], factors[r], sums + r * sums_ld + 16 * half);
+    }
   }
 }
 
-// Sums of the values that UnpackValues has put into the buffers, weighted; calls step() for each row.
-template <class Step>
-void Sums(const Buffers& b, const float* weights, int64_t weights_ld, int64_t rows, int64_t keys, float* sums,
-          int64_t sums_ld, const Step& step) {
-  const int64_t all = (keys + kPanelTokens - 1) / kPanelTokens * kPanelTokens;
-  for (int64_t row = 0; row < rows; row += kMostRows) {
-    const int64_t count = std::min(rows - row, kMostRows);
-    float factors[kMostRows] = {};
-    for (int64_t r = 0; r < count; ++r) {
+// Sums of the values that UnpackValues has put into the buffers, `keys` of them, whole panels, weighted.
+inline void Sums(const Buffers& b, const float* weights, int64_t weights_ld, int64_t rows, int64_t keys, float* sums,
+                 int64_t sums_ld, Ahead& ahead) {
+  few_rows::ForTiles<kSumRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
+    constexpr int kRows = decltype(number)::value;
+    float factors[kRows];
+    for (int r = 0; r < kRows; ++r) {
       uint8_t* const digits = b.digits + r * 2 * kChunkTokens;
-      factors[r] = WeightDigits(weights + (row + r) * weights_ld, b.scales, all, digits, digits + kChunkTokens);
-      step();
+      factors[r] = WeightDigits(weights + (row + r) * weights_ld, b.scales, keys, digits, digits + kChunkTokens);
     }
-    float* const to = sums + row * sums_ld;
-    if (count == 4) SumRows<4>(b, all, factors, to, sums_ld);
-    if (count == 3) SumRows<3>(b, all, factors, to, sums_ld);
-    if (count == 2) SumRows<2>(b, all, factors, to, sums_ld);
-    if (count == 1) SumRows<1>(b, all, factors, to, sums_ld);
-  }
+    SumRows<kRows>(b, keys, factors, sums + row * sums_ld, sums_ld, ahead);
+  });
+}
+
+// How many steps Scores, and UnpackValues and Sums of all groups, take together.
+inline int64_t Steps(int64_t rows, int64_t panels, int64_t groups) {
+  const int64_t tiles = (rows + kScoreRows - 1) / kScoreRows + (rows + kSumRows - 1) / kSumRows;
+  return (tiles + 1) * groups * panels;
 }
 
 #endif  // THRESHER_PAGED_QUADS

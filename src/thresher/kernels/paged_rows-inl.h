@@ -98,13 +98,13 @@ class Ahead {
   // `bytes` of each of at most kChunkTokens / kPanelTokens panels and of the values behind it; `steps` of
   // them take all.
   Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps)
-      : share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) + steps - 1) / steps : 0) {
+      : share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) * kWhole + steps - 1) / steps : 0) {
     for (int64_t p = 0; p < count; ++p) Append(panels[p], bytes);
     for (int64_t p = 0; p < count; ++p) Append(panels[p] + values, bytes);
   }
 
   HWY_INLINE void Step() {
-    for (int64_t i = 0; i < share_; ++i) {
+    for (due_ += share_; due_ >= kWhole; due_ -= kWhole) {
       if (line_ >= stop_) {
         if (run_ == runs_end_) return;
         line_ = runs_[run_].begin;
@@ -116,7 +116,7 @@ class Ahead {
   }
 
  private:
-  static constexpr int64_t kLine = 64;
+  static constexpr int64_t kLine = 64, kWhole = 256;
   // Panels of a page lie side by side: few ends, none of which a processor foresees.
   void Append(const uint8_t* from, int64_t bytes) {
     if (runs_end_ > 0 && runs_[runs_end_ - 1].end == from) {
@@ -131,7 +131,7 @@ class Ahead {
     const uint8_t* end;
   };
   Run runs_[2 * kChunkTokens / kPanelTokens];
-  int64_t share_;
+  int64_t share_, due_ = 0;  // lines of a step, and those to be asked for, times kWhole
   int64_t run_ = 0, runs_end_ = 0;
   const uint8_t* line_ = nullptr;
   const uint8_t* stop_ = nullptr;
@@ -280,6 +280,17 @@ HWY_INLINE void ForRows(int64_t rows, const Visit& visit) {
     if (rows < kRows) return ForRows<kRows - 1>(rows, visit);
   }
   visit(std::integral_constant<int, kRows>());
+}
+
+// Calls visit(std::integral_constant<int, count>(), first) for tiles of at most kMost rows and about the same height.
+template <int64_t kMost, class Visit>
+HWY_INLINE void ForTiles(int64_t rows, const Visit& visit) {
+  int64_t tiles = (rows + kMost - 1) / kMost;
+  for (int64_t row = 0; tiles > 0; --tiles) {
+    const int64_t count = (rows - row + tiles - 1) / tiles;
+    ForRows<kMost>(count, [&](auto number) HWY_ATTR { visit(number, row); });
+    row += count;
+  }
 }
 
 }  // namespace few_rows

@@ -151,11 +151,22 @@ HWY_INLINE void Scale(float* HWY_RESTRICT x, int64_t count, float factor) {
   for (int64_t i = 0; i < count; i += 16) hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
 }
 
+inline constexpr int64_t kPackedStep = 4;  // numbers of a head, or tokens, that are packed with a step of Ahead
+inline constexpr int64_t kPieceSteps = 2;  // of Ahead with the products of a piece of few rows
+
+// How many steps PackKeys and PackValues take together, and MultiplyFew of both numbers of queries and of weights.
+inline int64_t Steps(int64_t panels, int64_t depth, bool few) {
+  const int64_t columns = (depth + kColumns - 1) / kColumns, pieces = (panels + 1) / 2;
+  return pieces * (depth / kPackedStep) + panels * (kPanelTokens / kPackedStep) * columns +
+         (few ? 2 * 2 * kPieceSteps * pieces * columns : 0);
+}
+
 // Keys of 32 tokens, `second` those of the latter 16 or null, as a panel of pairs along the head.
 inline void PackKeys(const uint16_t* HWY_RESTRICT first, const uint16_t* HWY_RESTRICT second, int64_t depth,
-                     uint16_t* HWY_RESTRICT panel) {
+                     uint16_t* HWY_RESTRICT panel, few_rows::Ahead& ahead) {
   const hn::FixedTag<uint16_t, 32> d;
   for (int64_t i = 0; i < depth; i += 2, panel += 2 * kColumns) {
+    if (i % kPackedStep == 0) ahead.Step();
     hn::Store(Pairs(hn::LoadU(d, first + i * kPanelTokens)), d, panel);
     hn::Store(second == nullptr ? hn::Zero(d) : Pairs(hn::LoadU(d, second + i * kPanelTokens)), d, panel + kColumns);
   }
@@ -165,7 +176,7 @@ inline void PackKeys(const uint16_t* HWY_RESTRICT first, const uint16_t* HWY_RES
 // Values [column, column + 32) of 16 tokens, of which there are `count`, as eight steps of a panel of pairs of tokens;
 // `rows` null: zeros.
 inline void PackValues(const uint16_t* HWY_RESTRICT rows, int64_t depth, int64_t column, int64_t count,
-                       uint16_t* HWY_RESTRICT panel) {
+                       uint16_t* HWY_RESTRICT panel, few_rows::Ahead& ahead) {
   const hn::FixedTag<uint16_t, 32> d;
   const hn::FixedTag<uint16_t, 16> half;
   if (rows == nullptr) {
@@ -173,6 +184,7 @@ inline void PackValues(const uint16_t* HWY_RESTRICT rows, int64_t depth, int64_t
     return;
   }
   for (int64_t t = 0; t < kPanelTokens; t += 2, panel += 2 * kColumns) {
+    if (t % kPackedStep == 0) ahead.Step();
     for (int64_t j = 0; j < kColumns; j += 16) {
       const uint16_t* const at = rows + t * depth + column + j;
       const bool some = column + j < depth;
@@ -208,6 +220,28 @@ void Multiply(Tiles& unit, const SplitRows& a, int64_t rows, int64_t count, cons
     tile.a += height * tile.lda;
     out += height * tile.out_ld;
   }
+}
+
+// The same of rows that fit one tile, with steps of Ahead: nothing else asks memory meanwhile.
+template <class Unit, class Dot>
+HWY_NOINLINE void MultiplyFew(const SplitRows& a, int64_t count, const uint16_t* panel, float* out, int64_t out_ld,
+                              few_rows::Ahead& ahead) {
+  const size_t lda = static_cast<size_t>(a.ld) * sizeof(uint16_t), ldc = static_cast<size_t>(out_ld) * sizeof(float);
+  Unit::template Zero<0>();
+  Unit::template Zero<1>();
+  for (const uint16_t* rows : {a.high, a.low}) {
+    const uint16_t* columns = panel;
+    for (int64_t k = 0; k < count; k += kPiece, rows += kPiece, columns += kPiece * kColumns) {
+      Unit::template Load<4>(rows, lda);
+      Unit::template Load<6>(columns, kStepBytes);
+      UnitDot<Unit, Dot, 0, 4, 6>();
+      Unit::template Load<7>(columns + kUnitRowBytes / sizeof(uint16_t), kStepBytes);
+      UnitDot<Unit, Dot, 1, 4, 7>();
+      for (int64_t i = 0; i < kPieceSteps; ++i) ahead.Step();
+    }
+  }
+  Unit::template Store<0>(out, ldc);
+  Unit::template Store<1>(out + kUnitRows, ldc);
 }
 
 // The sums of rows in two digits times a panel's 32 columns: high and low, of either half of the columns.
@@ -269,8 +303,9 @@ struct WaitingScores {
         const auto low =
             hn::Add(hn::Load(quads::Ints(), sums->of[1][half][r]), hn::Set(quads::Ints(), b.bias[2 * at + 1]));
         const auto scale = hn::LoadU(quads::Floats(), key_scales + half * kPanelTokens);
-        quads::AddScores(high, low, scale, b.scale[at], group == 0,
-                         scores + (row + r) * scores_ld + half * kPanelTokens);
+        float* const to = scores + (row + r) * scores_ld + half * kPanelTokens;
+        const auto before = hn::LoadU(quads::Floats(), to);
+        hn::StoreU(quads::AddScores(high, low, scale, b.scale[at], group == 0, before), quads::Floats(), to);
       }
     }
   }
@@ -309,12 +344,12 @@ void DigitScores(const uint8_t* HWY_RESTRICT first, const uint8_t* HWY_RESTRICT 
 }
 
 // quads::Sums by tiles. `digits` has room for WeightRows.
-template <class Unit, class Step>
+template <class Unit>
 void DigitValues(const quads::Buffers& b, const float* weights, int64_t weights_ld, int64_t rows, int64_t keys,
-                 float* sums, int64_t sums_ld, uint8_t* digits, const Step& step) {
+                 float* sums, int64_t sums_ld, uint8_t* digits, few_rows::Ahead& ahead) {
   constexpr int64_t kKeys = kUnitRowBytes;  // in one tile
   const int64_t all = (keys + kPanelTokens - 1) / kPanelTokens * kPanelTokens;
-  const int64_t whole = (keys + kKeys - 1) / kKeys * kKeys;
+  const int64_t whole = (keys + kKeys - 1) / kKeys * kKeys;  // what happens to lie behind the values meets digits of 0
   const int64_t height = std::min(rows, static_cast<int64_t>(kUnitRows));
   DigitSums found;
   for (int64_t row = 0; row < rows; row += height) {
@@ -324,10 +359,7 @@ void DigitValues(const quads::Buffers& b, const float* weights, int64_t weights_
       uint8_t* const to = digits + r * WeightRows::kStride;
       factors[r] = quads::WeightDigits(weights + (begin + r) * weights_ld, b.scales, all, to + WeightRows::kLow,
                                        to + WeightRows::kHigh);
-      // 0 times what happens to lie behind the values is 0.
-      std::memset(to + WeightRows::kLow + all, 0, static_cast<size_t>(whole - all));
-      std::memset(to + WeightRows::kHigh + all, 0, static_cast<size_t>(whole - all));
-      step();
+      ahead.Step();
     }
     ZeroDigits<Unit>();
     for (int64_t key = 0; key < whole; key += kKeys) {
@@ -337,8 +369,8 @@ void DigitValues(const quads::Buffers& b, const float* weights, int64_t weights_
     StoreDigits<Unit>(found);
     for (int64_t r = 0; r < height; ++r) {
       for (int half = 0; half < 2; ++half) {
-        quads::PlaceSums(hn::Load(quads::Ints(), found.of[0][half][r]), hn::Load(quads::Ints(), found.of[1][half][r]),
-                         factors[r], half, sums + (begin + r) * sums_ld);
+        quads::StoreSums(hn::Load(quads::Ints(), found.of[0][half][r]), hn::Load(quads::Ints(), found.of[1][half][r]),
+                         factors[r], sums + (begin + r) * sums_ld + half * static_cast<int64_t>(kUnitRows));
       }
     }
   }

@@ -130,6 +130,16 @@ struct TileEnd {
   Bounds bounds = {};
   bool fetches = false;                                 // what of out and residual is not in L1
   size_t columns = std::numeric_limits<size_t>::max();  // of the tile's, the first of which are stored
+
+  // Sums stay what they are: they wait for more.
+  HWY_INLINE void KeepSums(void* to, size_t ld) {
+    out = to;
+    out_ld = ld;
+    residual = nullptr;
+    residual_ld = 0;
+    residual_first = fetches = bounds.any = false;
+    columns = std::numeric_limits<size_t>::max();
+  }
 };
 
 // The stores come at once at a tile's end, more lines than the processor can have under way: a tile fetches them, and

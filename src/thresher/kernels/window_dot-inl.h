@@ -283,7 +283,7 @@ class WindowDotProduct {
     ForTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
       const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);
       const TileEnd result{to.c, to.ldc, to.residual, to.ldr, args_.residual_first, {}, true, to.columns};
-      static_cast<TileEnd&>(tile) = ending.Of(to, strip_);
+      ending.Of(to, strip_, tile);
       tile.result = &result;
       tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
       tile.second = second.a - first.a;
@@ -352,7 +352,8 @@ class WindowDotProduct {
                             (!two || second.skip + second.count == tile.rows);
       tile.out = in_place ? static_cast<void*>(to.c) : strip_;
       tile.out_ld = in_place ? to.ldc : width;
-      tile.fetch = fetched < number_bytes_ ? Fetch{b + panel_stride_ + fetched, lines, false} : Fetch{};
+      tile.fetch = b + panel_stride_ + fetched;
+      tile.fetch_lines = fetched < number_bytes_ ? lines : 0;
       fetched += share;
       FetchResult(to);
       unit.Run(tile, two);

@@ -323,7 +323,7 @@ class WindowProduct {
       tile.second = t.to_second;
       tile.runs = tables_.runs + t.runs;
       tile.num_runs = t.num_runs;
-      static_cast<TileEnd&>(tile) = ending.Of(to, strip_);
+      ending.Of(to, strip_, tile);
       WindowTileFunction run = WindowTileFor<Panel>(t.first, t.second);
       if constexpr (std::is_same_v<Panel, FloatPanel>) {
         if (one_vector) run = WindowTileFor<Panel, 1>(t.first, t.second);

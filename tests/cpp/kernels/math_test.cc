@@ -21,7 +21,7 @@
 
 #ifndef THRESHER_MATH_TEST_FUNCTIONS
 #define THRESHER_MATH_TEST_FUNCTIONS(X) \
-  X(Exp) X(ExpNonPositive) X(Log) X(Erf) X(Tanh) X(Sigmoid) X(Silu) X(Gelu) X(GeluTanh) X(GeluForBf16)
+  X(Exp) X(ExpNonPositive) X(Exp2ForBf16) X(Log) X(Erf) X(Tanh) X(Sigmoid) X(Silu) X(Gelu) X(GeluTanh) X(GeluForBf16)
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -147,6 +147,20 @@ TEST(MathTest, Exp) {
   CheckUlps(&RunExp, [](double x) { return std::exp(x); }, -104.5f, 88.9f, 1.2);
   CheckAt(&RunExp, {0.0f, -0.0f, kInf, -kInf, kNan, 89.0f, 1e30f, -105.0f, -1e30f},
           {1.0f, 1.0f, kInf, 0.0f, kNan, kInf, kInf, 0.0f, 0.0f});
+}
+
+TEST(MathTest, Exp2ForBf16) {
+  const std::vector<float> x = Floats(-125.0f, -0.0f, 997);
+  ForEachIsa([&] {
+    std::vector<float> y(x.size());
+    RunExp2ForBf16(x.data(), y.data(), x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double truth = std::exp2(static_cast<double>(x[i]));
+      ASSERT_LE(std::abs(y[i] - truth), 8e-5 * truth) << "at " << x[i] << " found " << y[i];
+    }
+  });
+  CheckAbsolute(&RunExp2ForBf16, [](double at) { return std::exp2(at); }, -1e4f, -125.0f, 1e-37);
+  CheckAt(&RunExp2ForBf16, {-kInf, kNan, -1e30f}, {0.0f, kNan, 0.0f});
 }
 
 TEST(MathTest, ExpNonPositive) {
