@@ -396,7 +396,7 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
     }
     Multiply(scratch.q, sizes.depth, rows, scratch.panel, sizes.depth, scratch.scores + first, scratch.scores_ld);
   }
-  few_rows::Ahead ahead = AheadOf(Panels(), sizes, 0);
+  few_rows::Ahead ahead = AheadOf(Panels(), sizes, 0);  // asks for nothing: this function does so by whole panels
   for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
   const bool last = unit.end <= start + kChunkTokens;
   const Panels next = last ? Panels() : Panels(a, sizes, unit, chunk + 1);
@@ -543,9 +543,7 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
                                           scratch.scores + begin + panel * kPanelTokens, scratch.scores_ld);
         }
       }
-      for (int64_t row = 0; row < rows; ++row) {
-        SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
-      }
+      for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
       const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows));
       return values(ahead, [&](float* sums) {
         unit_pages::DigitValues<Matrix>(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums,
@@ -592,9 +590,9 @@ template <class T, class Matrix>
 HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                         const Scratch& scratch, [[maybe_unused]] bool cold) {
 #if THRESHER_UNIT_TARGET
-  if constexpr (kHalves<T> && !std::is_void_v<Matrix>)
+  if constexpr (kHalves<T> && !std::is_void_v<Matrix>) {
     return ChunkOnTiles<Matrix, T>(a, sizes, unit, chunk, scratch, cold);
-
+  }
 #endif
 #if THRESHER_PAGED_QUADS
   if constexpr (kQuads<T>) return ChunkOfQuads<Matrix>(a, sizes, unit, chunk, scratch, cold);
