@@ -73,7 +73,7 @@ class DraftModel:
         drafts: dict[int, list[int]] = {id(sequence): [] for sequence, *_ in open_}
         guessed = 0
         while open_:
-            work = [Work(new, len(own.tokens), own.held.pages, 1) for _, own, new, _ in open_]
+            work = [Work(new, len(own.tokens), own.held.pages, 1, answering=True) for _, own, new, _ in open_]
             rows = self._runner.run(work)
             still = []
             for (sequence, own, new, room), row in zip(open_, rows, strict=True):
