@@ -183,16 +183,10 @@ size_t WideFrom(int64_t wide_from, int64_t m) {
 }
 
 void ConvertBlocks(const ConvertRowsArgs& args, size_t begin, size_t end) {
-  const size_t wide = WideFrom(args.wide_from, args.m);
   const size_t stride = static_cast<size_t>(BlockRowBytes(args.k));
   const size_t groups = static_cast<size_t>(args.k) / kGroupNumbers;
   for (size_t i = begin; i < end; ++i) {
     const float* const x = args.x + i * static_cast<size_t>(args.ldx);
-    if (i >= wide) {
-      uint8_t* const row = static_cast<uint8_t*>(args.rows) + i * stride;
-      RowToBf16(x, static_cast<size_t>(args.k), reinterpret_cast<hwy::bfloat16_t*>(row));
-      continue;
-    }
     auto* const row = reinterpret_cast<RowGroup*>(static_cast<uint8_t*>(args.rows) + i * stride);
     for (size_t g = 0; g < groups; g += kQuad) {
       ConvertGroups(x + g * kGroupNumbers, std::min(kQuad, groups - g), row + g);
@@ -636,7 +630,12 @@ bool WidensBlocks() { return HWY_DYNAMIC_DISPATCH(WidensWeights)(); }
 int64_t BlockRowBytes(int64_t k) { return (k / kGroupNumbers | 1) * 64; }
 
 void ConvertRowsToBlocks(const ConvertRowsArgs& args, int64_t begin, int64_t end) {
-  if (begin < end) HWY_DYNAMIC_DISPATCH(ConvertBlocks)(args, static_cast<size_t>(begin), static_cast<size_t>(end));
+  const int64_t wide = WidensBlocks() ? std::clamp(args.wide_from, begin, end) : end;
+  if (begin < wide) HWY_DYNAMIC_DISPATCH(ConvertBlocks)(args, static_cast<size_t>(begin), static_cast<size_t>(wide));
+  if (wide == end) return;
+  ConvertRowsArgs of_bf16 = args;  // as far apart
+  of_bf16.form = RowForm::kBF16;
+  ConvertRowRange(of_bf16, wide, end);
 }
 
 void RestoreBlockRows(const ConvertRowsArgs& converted, float* x) { HWY_DYNAMIC_DISPATCH(RestoreBlocks)(converted, x); }

@@ -594,6 +594,10 @@ void ConvertRows(const ConvertRowsArgs& args, int part, int num_parts) {
   const int64_t begin = args.m * part / num_parts;
   const int64_t end = args.m * (part + 1) / num_parts;
   if (args.form == RowForm::kBlocks) return ConvertRowsToBlocks(args, begin, end);
+  ConvertRowRange(args, begin, end);
+}
+
+void ConvertRowRange(const ConvertRowsArgs& args, int64_t begin, int64_t end) {
   if (begin < end) HWY_DYNAMIC_DISPATCH(ConvertRange)(args, static_cast<size_t>(begin), static_cast<size_t>(end));
 }
 

@@ -112,6 +112,9 @@ size_t GemmDotScratchBytes(const GemmDotArgs& args);
 // C = act(A * B + bias) + residual; part `part` of `num_parts`. `scratch` is 64-byte aligned and the part's own.
 void GemmDot(const GemmDotArgs& args, void* scratch, int part = 0, int num_parts = 1);
 
+// Rows [begin, end) of ConvertRows(), but those in blocks.
+void ConvertRowRange(const ConvertRowsArgs& args, int64_t begin, int64_t end);
+
 // A share of GemmDot() of kBF16, kF16 or kInt8.
 void GemmDotPanels(const GemmDotArgs& args, void* scratch, const PanelRange& range);
 

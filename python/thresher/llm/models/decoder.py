@@ -66,7 +66,7 @@ class Decoder(Checkpoint):
 
         Inputs are tokens and positions (i32 [tokens]), per group of layers slots (i32 [tokens]), starts
         (i32 [sequences + 1]), lengths (i32 [sequences]), prompts_from (i32 [1]: tokens from there on are prompts', which
-        may be multiplied by weights in blocks as bf16), per group tables (i32 [sequences, table_width]), and one state a
+        may meet weights in blocks and pages as bf16), per group tables (i32 [sequences, table_width]), and one state a
         layer; the output is f32 [tokens, hidden size].
 
         Args:
@@ -244,6 +244,7 @@ class _Layers(GraphBuilder):
             batch.starts,
             batch.lengths,
             batch.tables,
+            self.prompts_from,
             scale=config.attention_scale,
             window=config.windows[layer],
             softcap=config.attention_softcap,
