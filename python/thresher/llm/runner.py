@@ -200,8 +200,8 @@ class Runner:
         """Computes one step.
 
         Args:
-          work: of at most max_batch sequences, those that answer first, at most max_tokens tokens and at least one each;
-            at most max_scored scores are wanted.
+          work: of at most max_batch sequences, those that answer first, at most max_tokens tokens and at least one
+            each; at most max_scored scores are wanted.
 
         Returns:
           Scores, f32 [tokens behind which they are wanted, vocabulary], in the order of `work`; good until the next

@@ -65,7 +65,7 @@ class Decoder(Checkpoint):
         """The layers, up to the last norm.
 
         Inputs are tokens and positions (i32 [tokens]), per group of layers slots (i32 [tokens]), starts
-        (i32 [sequences + 1]), lengths (i32 [sequences]), prompts_from (i32 [1]: tokens from there on are prompts', which
+        (i32 [sequences + 1]), lengths (i32 [sequences]), prompts_from (i32 [1]: tokens from there on are prompts' and
         may meet weights in blocks and pages as bf16), per group tables (i32 [sequences, table_width]), and one state a
         layer; the output is f32 [tokens, hidden size].
 
