@@ -131,7 +131,7 @@ def prefill(model: Model, s: Settings) -> Iterator[Row]:
         about = engines.call("describe", length=longest)
         for prompt in s.prompts:
             made = engines.measure(Load(1, prompt, 2), s.rounds, roofs=True)
-            kind = "bf16" if model.bits == "bf16" and "bf16" in made["roofs"] else "int8"
+            kind = "bf16" if model.bits == "bf16" and "bf16" in made["roofs"] else about["prompts_as"]
             rate = made["engines"][OURS]["prompt_tokens_per_s"]
             share = rate * about["operations_per_token"] / made["roofs"][kind]
             peers = _peers(made, "prompt_tokens_per_s", more=True)

@@ -1,6 +1,6 @@
 // Products in every precision on one thread, beside the roof of the core they ran on.
 //
-//   gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [--cached] [M N K]
+//   gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks [--wide]] [--cached] [M N K]
 //
 // Many rows are held against the multiply-adds a core can do, few rows against the speed at which it reads memory. The
 // weights of up to 32 rows are taken from so many copies in turn that none is in a cache, as in a model that is larger
@@ -71,6 +71,7 @@ struct How {
   double budget_ns;  // of each
   kernels::Blocking blocking;
   bool cached;  // weights of few rows, too, are the same every time
+  bool wide;    // rows of products with weights in blocks are bf16
 };
 
 Row Measure(const Shape& s, Precision precision, kernels::Activation activation, const How& how) {
@@ -117,9 +118,11 @@ Row Measure(const Shape& s, Precision precision, kernels::Activation activation,
   dot.rows = rows.get(), dot.scale = scale.data(), dot.zero = zero.data();
   dot.c = c.get(), dot.ldc = s.n;
   dot.bias = bias.get(), dot.activation = activation;
+  if (how.wide) convert.wide_from = dot.wide_from = 0;
   gemm.blocking = dot.blocking = how.blocking;
 
-  const auto scratch = Aligned<std::byte>(static_cast<int64_t>(kernels::kMostGemmScratchBytes));
+  const size_t room = form == RowForm::kF32 ? 0 : kernels::GemmDotScratchBytes(dot);
+  const auto scratch = Aligned<std::byte>(static_cast<int64_t>(std::max(room, kernels::kMostGemmScratchBytes)));
   std::vector<double> times, converts;
   const double begin = Now();
   for (int64_t run = 0; run < 5 || (Now() - begin < how.budget_ns && run < 2000); ++run) {
@@ -217,14 +220,15 @@ bool WriteJson(const std::string& path, const std::vector<Row>& rows, const Roof
 }
 
 int Usage() {
-  std::fprintf(stderr,
-               "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks] [--cached] [--panel-kib N] [--rows N]"
-               " [M N K]\n"
-               "  gemm_bench                       the table of docs/performance.md\n"
-               "  gemm_bench --isa avx2 128 384 384\n"
-               "  gemm_bench --blocks 1 4864 896   weights in blocks only\n"
-               "  gemm_bench --cached 1 576 576    weights that stay in the caches\n"
-               "  gemm_bench --panel-kib 16        blocks of a panel of so many KiB; --rows: rows of a block\n");
+  std::fprintf(
+      stderr,
+      "usage: gemm_bench [--isa NAME] [--json FILE] [--quick] [--blocks [--wide]] [--cached] [--panel-kib N] [--rows N]"
+      " [M N K]\n"
+      "  gemm_bench                       the table of docs/performance.md\n"
+      "  gemm_bench --isa avx2 128 384 384\n"
+      "  gemm_bench --blocks 1 4864 896   weights in blocks only; --wide: as bf16, where a matrix unit does\n"
+      "  gemm_bench --cached 1 576 576    weights that stay in the caches\n"
+      "  gemm_bench --panel-kib 16        blocks of a panel of so many KiB; --rows: rows of a block\n");
   return 2;
 }
 
@@ -240,6 +244,8 @@ int Main(int argc, char** argv) {
       quick = true;
     } else if (arg == "--blocks") {
       blocks = true;
+    } else if (arg == "--wide") {
+      how.wide = true;
     } else if (arg == "--cached") {
       how.cached = true;
     } else if ((arg == "--isa" || arg == "--json") && i + 1 < argc) {

@@ -34,7 +34,7 @@ class Engine:
     # What is measured of Thresher alone; each gives what JSON can hold.
 
     def describe(self, length: int) -> dict[str, Any]:
-        """What a step reads and multiplies: bytes and operations."""
+        """What a step reads and multiplies: bytes and operations, and as what prompts meet weights in blocks."""
         config = self._llm.config
         heads = config.num_heads + config.num_kv_heads
         layer = config.hidden_size * (2 * heads * config.head_size + 3 * config.intermediate_size)
@@ -42,6 +42,7 @@ class Engine:
             "decode_bytes": self._llm.decode_bytes(length),
             "weight_bytes": self._llm.runner.weight_bytes,
             "operations_per_token": 2 * config.num_layers * layer,
+            "prompts_as": "bf16" if _engine.isa() == "amx" else "int8",
         }
 
     def roofs(self) -> dict[str, Any]:

@@ -137,6 +137,49 @@ def test_several_weights_of_one_input() -> None:
         np.testing.assert_allclose(out, (rows_as_multiplied(x) @ w.T) ** 2, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_wide_rows(merged: bool) -> None:
+    """A run says from which row on rows may be bf16; with AMX they are, and the others are what they were."""
+    m, k = 40, 512
+    x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
+    parts = [weight("q4_k", n, k, seed=n) for n in (64, 96)[: 1 + merged]]
+    graph = _engine.Graph()
+    a, wide_from = graph.input("x", "f32", [m, k]), graph.input("wide_from", "i32", [1])
+    results = []
+    for data, w in parts:
+        nodes = [a, graph.weight("w", "q4_k", list(w.shape), data), None, None, wide_from]
+        (product,) = graph.add("linear", nodes)
+        results += graph.add("mul", [product, product])
+    graph.set_outputs(results)
+    plan = _engine.Plan.build(graph, _engine.WeightStore(), num_threads=2)
+    assert ("linears" in plan.graph_text) == merged
+
+    def squares(first: int) -> list[Array]:
+        outputs = [np.empty(shape, np.float32) for _, shape in plan.outputs]
+        plan.run([x, np.array([first], np.int32)], outputs)
+        return outputs
+
+    exact, wide = squares(m), squares(0)
+    for first in (1, 7, m - 1, m + 5, -3):
+        for out, of_int8, of_bf16 in zip(squares(first), exact, wide, strict=True):
+            end = min(max(first, 0), m)
+            np.testing.assert_array_equal(out[:end], of_int8[:end])
+            np.testing.assert_array_equal(out[end:], of_bf16[end:])
+    for of_int8, of_bf16, (_, w) in zip(exact, wide, parts, strict=True):
+        assert (of_int8 == of_bf16).all() == (_engine.isa() != "amx")
+        wanted = (x.astype(np.float64) @ w.T) ** 2
+        error, before = (np.abs(out - wanted).mean() for out in (of_bf16, of_int8))
+        assert error <= before  # bf16 has more of a number than 8 bits of a group's largest
+
+
+def test_wide_from_is_an_integer() -> None:
+    graph = _engine.Graph()
+    data, _ = weight("q4_0", 64, 64)
+    x, w = graph.input("x", "f32", [2, 64]), graph.weight("w", "q4_0", [64, 64], data)
+    with pytest.raises(ValueError, match=r"expected wide_from i32 \[1\], got f32\[2, 64\]"):
+        graph.add("linear", [x, w, None, None, x])
+
+
 def test_experts() -> None:
     x = np.random.default_rng(1).standard_normal((7, 64)).astype(np.float32)
     parts = [weight("mxfp4", 40, 64, seed=n) for n in range(3)]

@@ -252,7 +252,7 @@ def test_a_prompt_does_not_stop_those_that_decode_nor_they_it():
     decoding.tokens.append(1)
     short.tokens.append(1)
     step = scheduler.next_step()
-    assert [len(w.tokens) for w in step.work] == [1, 8, 1]
+    assert [len(w.tokens) for w in step.work] == [1, 1, 8]  # answers first
 
 
 def test_pages_of_a_prompt_are_found_up_to_its_last_token():

@@ -73,7 +73,7 @@ class DraftModel:
         drafts: dict[int, list[int]] = {id(sequence): [] for sequence, *_ in open_}
         guessed = 0
         while open_:
-            work = [Work(new, len(own.tokens), own.held.pages, 1) for _, own, new, _ in open_]
+            work = [Work(new, len(own.tokens), own.held.pages, 1, answering=True) for _, own, new, _ in open_]
             rows = self._runner.run(work)
             still = []
             for (sequence, own, new, room), row in zip(open_, rows, strict=True):
@@ -111,16 +111,19 @@ class DraftModel:
             own.same = min(own.same, last)
             del own.tokens[own.same :]
             new = tokens[own.same :]
-            chunk = new[:space]
+            prompt = len(sequence.request.prompt)
+            answering = own.same >= prompt
+            chunk = new[:space] if answering else tokens[own.same : prompt][:space]
             if not chunk or not self._grow(own, own.same + len(chunk)):
                 continue
             space -= len(chunk)
             if len(chunk) == len(new):
                 ready.append((sequence, own, new, min(room, self._longest)))
             else:
-                behind.append(Work(chunk, own.same, own.held.pages, 0))
+                behind.append(Work(chunk, own.same, own.held.pages, 0, answering=answering))
                 grown.append((own, chunk))
         if behind:
+            behind.sort(key=lambda item: not item.answering)
             self._runner.run(behind)
             for own, chunk in grown:
                 own.tokens += chunk

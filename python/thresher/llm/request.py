@@ -98,6 +98,11 @@ class Sequence:
         return len(self.tokens) - len(self.request.prompt)
 
     @property
+    def answering(self) -> bool:
+        """Whether the next token to compute lies behind the prompt."""
+        return self.computed >= len(self.request.prompt)
+
+    @property
     def scores_from(self) -> int:
         """From which token on the scores behind it are wanted."""
         request = self.request

@@ -36,7 +36,7 @@ class Work:
       pages: of the sequence, in order, of each group of layers.
       scored: behind how many of the last tokens scores are wanted.
       drafted: how many of the last tokens are guesses.
-      answering: whether the tokens lie behind its prompt.
+      answering: whether the tokens lie behind its prompt: no step computes prompts before answers.
     """
 
     tokens: Sequence[int]
@@ -132,11 +132,15 @@ class Runner:
         self._slots = [np.zeros(max_tokens, np.int32) for _ in self.groups]
         self._starts = np.zeros(max_batch + 1, np.int32)
         self._lengths = np.zeros(max_batch, np.int32)
+        self._prompts_from = np.zeros(1, np.int32)
         self._tables = [np.zeros((max_batch, self._width), np.int32) for _ in self.groups]
         self._table_of: list[list[list[int]]] = [[[] for _ in range(max_batch)] for _ in self.groups]
         self._fixed_places = b"".join(
             [
-                *(tensor_place(each.ctypes.data, each.shape) for each in (self._starts, self._lengths, *self._tables)),
+                *(
+                    tensor_place(each.ctypes.data, each.shape)
+                    for each in (self._starts, self._lengths, self._prompts_from, *self._tables)
+                ),
                 *states,
             ]
         )
@@ -196,8 +200,8 @@ class Runner:
         """Computes one step.
 
         Args:
-          work: of at most max_batch sequences, at most max_tokens tokens and at least one each; at most max_scored
-            scores are wanted.
+          work: of at most max_batch sequences, those that answer first, at most max_tokens tokens and at least one
+            each; at most max_scored scores are wanted.
 
         Returns:
           Scores, f32 [tokens behind which they are wanted, vocabulary], in the order of `work`; good until the next
@@ -215,6 +219,7 @@ class Runner:
     def _compute(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
         start = 0
         wanted: list[int] = []
+        answers = 0
         for number, item in enumerate(work):
             count = len(item.tokens)
             end = start + count
@@ -242,7 +247,10 @@ class Runner:
             self._lengths[number] = item.position + count
             wanted.extend(range(end - item.scored, end))
             start = end
+            if item.answering:
+                answers = end
         self._starts[len(work) + 1 :] = start
+        self._prompts_from[0] = answers
         rows = self._fill_up(start)
         self._body.run((rows,), *(self._body_places.get(rows) or self._place_body(rows)))
         count = len(wanted)

@@ -115,6 +115,7 @@ class Scheduler:
             chosen = sorted(work.values(), key=lambda entry: entry[0].order)
         if not chosen:
             return None
+        chosen.sort(key=lambda entry: not entry[0].answering)
         step = Step([], [])
         for sequence, count in chosen:
             first, last = sequence.computed, sequence.computed + count
@@ -122,7 +123,7 @@ class Scheduler:
             scored = max(0, last - max(first, sequence.scores_from))
             draft = drafts.get(id(sequence), [])
             tokens = sequence.tokens[first:last] + draft
-            answering = first >= len(sequence.request.prompt)
+            answering = sequence.answering
             step.work.append(Work(tokens, first, sequence.held.pages, scored + len(draft), len(draft), answering))
         return step
 
@@ -132,7 +133,9 @@ class Scheduler:
         wanted = []
         for sequence in prompts:
             unscored = max(sequence.scores_from - sequence.computed, 0)
-            count = min(len(sequence.tokens) - sequence.computed, unscored + 1 + spare)
+            # What is computed once more: its prompt's tokens as such, and those of its answer in another step.
+            end = len(sequence.tokens) if sequence.answering else len(sequence.request.prompt)
+            count = min(end - sequence.computed, unscored + 1 + spare)
             spare -= max(count - unscored - 1, 0)
             wanted.append(count)
         shares = _shares(wanted, limit)
@@ -161,7 +164,7 @@ class Scheduler:
         price = self.draft_price * len(decoding)
         rooms: list[tuple[Sequence, int]] = []
         for sequence in decoding:
-            if sequence.drafts is None or sequence.state is not State.RUNNING:
+            if sequence.drafts is None or sequence.state is not State.RUNNING or not sequence.answering:
                 continue
             in_pages = self.cache.room(sequence.held) - sequence.computed - 1
             rooms.append((sequence, min(in_pages, sequence.request.max_tokens - sequence.generated - 1)))

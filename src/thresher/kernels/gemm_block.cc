@@ -21,6 +21,7 @@
 #include "hwy/highway.h"
 #include "thresher/kernels/amx_block-inl.h"
 #include "thresher/kernels/block_tile-inl.h"
+#include "thresher/kernels/block_wide-inl.h"
 #include "thresher/kernels/epilogue-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,6 +37,14 @@ constexpr int kStreamRows = 2;
 // Processors with nothing better than SSE2 take one: their vectors are too slow for memory to matter, and code for them
 // is four times as long as for others.
 constexpr int kStreams = HWY_TARGET == HWY_SSE2 ? 1 : 4;
+
+#if THRESHER_UNIT_TARGET
+// Of rows of bf16: rows that pass by widened panels, and panels that both kinds of rows pass by in turn.
+constexpr size_t kWideLeastRows = 128;
+constexpr size_t kWideMostRows = 1024;
+constexpr size_t kPanelsForBoth = 8;
+constexpr size_t kMostWideBytes = size_t{256} * 1024;
+#endif
 
 // Groups of a panel that stay in L1 while rows pass by, at most: whole blocks of any format.
 constexpr size_t kMostGroups = 32;
@@ -168,6 +177,11 @@ HWY_INLINE void ConvertGroups(const float* HWY_RESTRICT first_x, size_t count, R
   StoreNumbers(start4, last, first5, second5, group, offsetof(RowGroup, start) + sizeof(int32_t));
 }
 
+// The first of m rows that is multiplied as bf16; m: none is.
+size_t WideFrom(int64_t wide_from, int64_t m) {
+  return static_cast<size_t>(UnitInUse() == isa::Tiles::kNone ? m : std::clamp<int64_t>(wide_from, 0, m));
+}
+
 void ConvertBlocks(const ConvertRowsArgs& args, size_t begin, size_t end) {
   const size_t stride = static_cast<size_t>(BlockRowBytes(args.k));
   const size_t groups = static_cast<size_t>(args.k) / kGroupNumbers;
@@ -182,8 +196,15 @@ void ConvertBlocks(const ConvertRowsArgs& args, size_t begin, size_t end) {
 
 void RestoreBlocks(const ConvertRowsArgs& args, float* x) {
   const size_t stride = static_cast<size_t>(BlockRowBytes(args.k));
+  const size_t wide = WideFrom(args.wide_from, args.m);
   for (size_t i = 0; i < static_cast<size_t>(args.m); ++i) {
-    const auto* groups = reinterpret_cast<const RowGroup*>(static_cast<const uint8_t*>(args.rows) + i * stride);
+    const uint8_t* const row = static_cast<const uint8_t*>(args.rows) + i * stride;
+    if (i >= wide) {
+      const auto* const numbers = reinterpret_cast<const hwy::bfloat16_t*>(row);
+      for (size_t k = 0; k < static_cast<size_t>(args.k); ++k) *x++ = hwy::F32FromBF16(numbers[k]);
+      continue;
+    }
+    const auto* groups = reinterpret_cast<const RowGroup*>(row);
     for (size_t k = 0; k < static_cast<size_t>(args.k); ++k) {
       const RowGroup& group = groups[k / kGroupNumbers];
       *x++ = group.scale * static_cast<float>(group.codes[k % kGroupNumbers]);
@@ -301,9 +322,31 @@ size_t StripRows(const GemmDotArgs& args) {
   return static_cast<size_t>(std::clamp<int64_t>(args.m, int64_t{kStreams} * kStreamRows, kMostBlockRows));
 }
 
+#if THRESHER_UNIT_TARGET
+// Panels that are widened at a time: they stay in L2 while rows pass by.
+size_t WidePanels(size_t k) {
+  const size_t bytes = std::min(static_cast<size_t>(Caches().l2) / 8, kMostWideBytes);
+  return std::max<size_t>(bytes / WidePanelBytes(k), 1);
+}
+#endif
+
+// Of products of widened panels: first the panels, then what a tile of such a product has.
+size_t WideScratchBytes(const GemmDotArgs& args) {
+#if THRESHER_UNIT_TARGET
+  const size_t width = PanelWidth(), k = static_cast<size_t>(args.k);
+  if (WideFrom(args.wide_from, args.m) == static_cast<size_t>(args.m)) return 0;
+  const size_t panels = (static_cast<size_t>(args.n) + width - 1) / width;
+  return std::min(panels, WidePanels(k)) * WidePanelBytes(k) + kUnitBlockRows * width * sizeof(float);
+#else
+  (void)args;
+  return 0;
+#endif
+}
+
 size_t ScratchBytes(const GemmDotArgs& args) {
   const size_t width = PanelWidth();
-  return (StripRows(args) * sizeof(float) + kMostGroups * (3 * sizeof(float) + kGroupNumbers)) * width;
+  const size_t exact = (StripRows(args) * sizeof(float) + kMostGroups * (3 * sizeof(float) + kGroupNumbers)) * width;
+  return std::max(exact, WideScratchBytes(args));
 }
 
 // How many of `all` groups of `bytes` bytes rows meet at a time, each time about as many: whole blocks that fit L1
@@ -494,9 +537,72 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   MultiplyTiles<Panel, VectorBlockTiles<Many, kLeastRowsOfSeveral>>(args, scratch, range);
 }
 
-void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
-  ForBlockPanel(args.precision, [&](auto panel) HWY_ATTR { MultiplyRange<decltype(panel)>(args, scratch, range); });
+#if THRESHER_UNIT_TARGET
+
+// Rows of bf16, all of the range, times the panels of the range.
+template <class Panel>
+void MultiplyWide(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  const size_t n = static_cast<size_t>(args.n), k = static_cast<size_t>(args.k);
+  const size_t width = PanelWidth(), stride = PanelStride(args.precision, k),
+               lda = static_cast<size_t>(BlockRowBytes(args.k));
+  const size_t at_a_time = WidePanels(k);
+  const size_t rows = range.row_end - range.row_begin;
+  // What rows of a block meet is widened for each block.
+  const size_t most_rows =
+      std::clamp<size_t>(static_cast<size_t>(Caches().l2) / 2 / lda, kWideLeastRows, kWideMostRows);
+  const size_t row_blocks = (rows + most_rows - 1) / most_rows;
+  const auto* const packed = static_cast<const uint8_t*>(args.packed_b);
+  auto* const wide = static_cast<uint32_t*>(scratch);
+  GemmDotArgs product = args;
+  product.form = RowForm::kBF16;
+  product.precision = Precision::kBf16;
+  product.row_bytes = static_cast<int64_t>(lda);
+  product.packed_b = wide;
+  product.blocking = {};
+  product.blocking.most_rows = static_cast<int32_t>(most_rows);
+  for (size_t block = 0; block < row_blocks; ++block) {
+    const size_t begin = range.row_begin + rows * block / row_blocks;
+    const size_t end = range.row_begin + rows * (block + 1) / row_blocks;
+    for (size_t first = range.panel_begin; first < range.panel_end; first += at_a_time) {
+      const size_t last = std::min(first + at_a_time, range.panel_end), column = first * width;
+      for (size_t panel = first; panel < last; ++panel) {
+        Widen<Panel>(packed + panel * stride, k / kGroupNumbers, wide + (panel - first) * (k / 2) * width);
+      }
+      product.n = static_cast<int64_t>(std::min(last * width, n) - column);
+      product.c = args.c + column;
+      if (args.bias != nullptr) product.bias = args.bias + column;
+      if (args.residual != nullptr) product.residual = args.residual + column;
+      product.ahead = packed + last * stride;
+      product.ahead_bytes = (std::min(last + at_a_time, range.panel_end) - last) * stride;
+      GemmDotPanels(product, wide + (last - first) * (k / 2) * width, {begin, end, 0, last - first});
+    }
+  }
 }
+
+#endif  // THRESHER_UNIT_TARGET
+
+void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  ForBlockPanel(args.precision, [&](auto example) HWY_ATTR {
+    using Panel = decltype(example);
+#if THRESHER_UNIT_TARGET
+    const size_t wide = std::clamp(WideFrom(args.wide_from, args.m), range.row_begin, range.row_end);
+    if (wide < range.row_end) {
+      // Both kinds of rows meet some panels before either meets the next ones, so that these are read from memory once.
+      const size_t step = wide > range.row_begin ? kPanelsForBoth : range.panel_end;
+      for (size_t first = range.panel_begin; first < range.panel_end;) {
+        const size_t last = std::min(first / step * step + step, range.panel_end);
+        if (wide > range.row_begin) MultiplyRange<Panel>(args, scratch, {range.row_begin, wide, first, last});
+        MultiplyWide<Panel>(args, scratch, {wide, range.row_end, first, last});
+        first = last;
+      }
+      return;
+    }
+#endif
+    MultiplyRange<Panel>(args, scratch, range);
+  });
+}
+
+bool WidensWeights() { return UnitInUse() != isa::Tiles::kNone; }
 
 }  // namespace
 }  // namespace thresher::kernels::HWY_NAMESPACE
@@ -507,6 +613,7 @@ HWY_AFTER_NAMESPACE();
 namespace thresher::kernels {
 namespace {
 
+HWY_EXPORT(WidensWeights);
 HWY_EXPORT(ConvertBlocks);
 HWY_EXPORT(RestoreBlocks);
 HWY_EXPORT(PanelStride);
@@ -517,11 +624,18 @@ HWY_EXPORT(RunProduct);
 
 }  // namespace
 
-// An odd number of lines: rows do not lie in the same sets of a cache.
+bool WidensBlocks() { return HWY_DYNAMIC_DISPATCH(WidensWeights)(); }
+
+// An odd number of lines: rows do not lie in the same sets of a cache. As many as rows of bf16 have.
 int64_t BlockRowBytes(int64_t k) { return (k / kGroupNumbers | 1) * 64; }
 
 void ConvertRowsToBlocks(const ConvertRowsArgs& args, int64_t begin, int64_t end) {
-  if (begin < end) HWY_DYNAMIC_DISPATCH(ConvertBlocks)(args, static_cast<size_t>(begin), static_cast<size_t>(end));
+  const int64_t wide = WidensBlocks() ? std::clamp(args.wide_from, begin, end) : end;
+  if (begin < wide) HWY_DYNAMIC_DISPATCH(ConvertBlocks)(args, static_cast<size_t>(begin), static_cast<size_t>(wide));
+  if (wide == end) return;
+  ConvertRowsArgs of_bf16 = args;  // as far apart
+  of_bf16.form = RowForm::kBF16;
+  ConvertRowRange(of_bf16, wide, end);
 }
 
 void RestoreBlockRows(const ConvertRowsArgs& converted, float* x) { HWY_DYNAMIC_DISPATCH(RestoreBlocks)(converted, x); }

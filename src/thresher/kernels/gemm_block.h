@@ -6,6 +6,10 @@
 // The integer sum of a group is exact; it joins the sum of its row and column, in float, times both scales. The order
 // of these additions follows from k alone: a row has the same result whatever rows are multiplied beside it.
 //
+// Or rows are rounded to bf16, from GemmDotArgs::wide_from on and where a matrix unit multiplies such, and so is what
+// the blocks stand for: a panel becomes pairs of bf16 that all these rows meet, which takes a matrix unit half as long
+// as scaling the sums of every group. The order of additions is that of products of bf16, whatever the other rows are.
+//
 // Panels hold what the blocks hold, bit by bit: codes are interleaved so that a 32-bit lane has four rows of k of one
 // column, or eight of 4 bits; what they need beyond 4 bits, scales and offsets stand beside them, by columns. k is
 // whole blocks.
@@ -18,6 +22,9 @@
 #include "thresher/kernels/gemm_dot.h"
 
 namespace thresher::kernels {
+
+// Whether rows from wide_from on are multiplied as bf16.
+bool WidensBlocks();
 
 // Bytes of a row of k elements as RowForm::kBlocks.
 int64_t BlockRowBytes(int64_t k);

@@ -257,6 +257,32 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
 
 #if THRESHER_UNIT_TARGET
 
+// What is fetched of GemmDotArgs::ahead while tiles of `steps` steps altogether are multiplied, as evenly as whole
+// lines can be.
+class LinesAhead {
+ public:
+  LinesAhead(const GemmDotArgs& args, size_t steps)
+      : from_(static_cast<const uint8_t*>(args.ahead)), left_((args.ahead_bytes + 63) / 64) {
+    const size_t turns = std::max<size_t>(steps / kUnitSteps, 1);
+    lines_ = (left_ + turns - 1) / turns;
+  }
+
+  // Those of a tile's steps.
+  Fetch Next(size_t steps) {
+    if (left_ == 0) return {};
+    const Fetch own{from_, lines_};
+    const size_t fetched = std::min(left_, steps / kUnitSteps * lines_);
+    from_ += fetched * 64;
+    left_ -= fetched;
+    return own;
+  }
+
+ private:
+  const uint8_t* from_;
+  size_t left_;
+  size_t lines_;  // with each piece of kUnitSteps
+};
+
 // The same on a matrix unit. It takes rows and panels as fast as L2 delivers both, so k is not cut and no sums wait.
 // Some panels meet one tile of rows after the other; the next ones are fetched from afar meanwhile.
 template <class Unit, class Dot>
@@ -283,6 +309,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t group = std::max<size_t>(group_bytes / std::max<size_t>(panel_stride, 1), 1);
 
   const FinishFunction finish = args.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args.activation) : ending.finish();
+  LinesAhead ahead(args, RowTiles(rows, kUnitBlockRows).count * (range.panel_end - range.panel_begin) * steps);
 
   Sum* const strip = static_cast<Sum*>(scratch);  // the sums of a tile
   alignas(64) float padded_bias[kMaxPanelWidth];
@@ -314,7 +341,9 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
           tile.init = kInt8 || scaled ? nullptr : bias;
           tile.out = direct ? static_cast<void*>(to.c) : strip;
           tile.out_ld = direct ? to.ldc : width;
-          if (tiles.count == 1) {
+          if (args.ahead != nullptr) {
+            tile.fetch = ahead.Next(steps);
+          } else if (tiles.count == 1) {
             tile.fetch = {panel_b + kUnitFetchDistance, kUnitTurnLines, false};
           } else if (panel + group < range.panel_end) {
             const size_t lines = (kUnitTurnLines + tiles.count - 1) / tiles.count;
@@ -565,6 +594,10 @@ void ConvertRows(const ConvertRowsArgs& args, int part, int num_parts) {
   const int64_t begin = args.m * part / num_parts;
   const int64_t end = args.m * (part + 1) / num_parts;
   if (args.form == RowForm::kBlocks) return ConvertRowsToBlocks(args, begin, end);
+  ConvertRowRange(args, begin, end);
+}
+
+void ConvertRowRange(const ConvertRowsArgs& args, int64_t begin, int64_t end) {
   if (begin < end) HWY_DYNAMIC_DISPATCH(ConvertRange)(args, static_cast<size_t>(begin), static_cast<size_t>(end));
 }
 
@@ -585,6 +618,10 @@ void GemmDot(const GemmDotArgs& args, void* scratch, int part, int num_parts) {
   const PanelRange range = ShareOfProduct(args.m, args.n, part, num_parts, args.blocking.split);
   if (range.empty()) return;
   if (args.form == RowForm::kBlocks) return GemmBlock(args, scratch, range);
+  GemmDotPanels(args, scratch, range);
+}
+
+void GemmDotPanels(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   HWY_DYNAMIC_DISPATCH(RunProduct)(args, scratch, range);
 }
 

@@ -14,11 +14,12 @@
 // 16 bits with a scale of its own, which adds an error of 2^-16 of the group's largest number, far below that of the
 // weights. Memory then sets the pace instead of the unpacking.
 //
-// Weights in blocks are multiplied by rows in blocks: see gemm_block.h.
+// Weights in blocks are multiplied by rows in blocks, or by rows of bf16: see gemm_block.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "thresher/kernels/gemm.h"
 
@@ -54,16 +55,20 @@ constexpr bool SuitsAsRows(int64_t k, int64_t n) {
   return k <= 512 && (k % kStoredColumns == 0 || (k % 2 == 0 && n <= 128));
 }
 
+// Behind any row.
+inline constexpr int64_t kNoRow = std::numeric_limits<int64_t>::max();
+
 struct ConvertRowsArgs {
   RowForm form = RowForm::kBF16;  // not kF32
   int64_t m = 0;
   int64_t k = 0;
   const float* x = nullptr;  // [m, k], rows ldx apart
   int64_t ldx = 0;
-  void* rows = nullptr;     // m times RowBytes(form, k)
-  float* scale = nullptr;   // [m], if HasRowScales(form); of kInt8 NaN for a row that holds a NaN or an infinity
-  int32_t* zero = nullptr;  // [m], kInt8 only: what the stored numbers are relative to
-  bool x_bf16 = false;      // kBF16 and kInt8: x is bf16 in truth, ldx counts its elements
+  void* rows = nullptr;        // m times RowBytes(form, k)
+  float* scale = nullptr;      // [m], if HasRowScales(form); of kInt8 NaN for a row that holds a NaN or an infinity
+  int32_t* zero = nullptr;     // [m], kInt8 only: what the stored numbers are relative to
+  bool x_bf16 = false;         // kBF16 and kInt8: x is bf16 in truth, ldx counts its elements
+  int64_t wide_from = kNoRow;  // kBlocks: as in GemmDotArgs
 };
 void ConvertRows(const ConvertRowsArgs& args, int part = 0, int num_parts = 1);
 
@@ -93,6 +98,12 @@ struct GemmDotArgs {
   Activation activation = Activation::kNone;
   bool residual_first = false;  // the residual is added before the activation
   Blocking blocking = {};       // of which kInt16 and kBlocks have no use for the sizes
+  // kBlocks: the first row of those that are rounded to bf16, as is what weights in blocks stand for, where a matrix
+  // unit multiplies them so (WidensBlocks()).
+  int64_t wide_from = kNoRow;
+  // Read next by who calls: fetched meanwhile, by a matrix unit's products of bf16.
+  const void* ahead = nullptr;
+  size_t ahead_bytes = 0;
 };
 
 // As GemmScratchBytes.
@@ -100,6 +111,12 @@ size_t GemmDotScratchBytes(const GemmDotArgs& args);
 
 // C = act(A * B + bias) + residual; part `part` of `num_parts`. `scratch` is 64-byte aligned and the part's own.
 void GemmDot(const GemmDotArgs& args, void* scratch, int part = 0, int num_parts = 1);
+
+// Rows [begin, end) of ConvertRows(), but those in blocks.
+void ConvertRowRange(const ConvertRowsArgs& args, int64_t begin, int64_t end);
+
+// A share of GemmDot() of kBF16, kF16 or kInt8.
+void GemmDotPanels(const GemmDotArgs& args, void* scratch, const PanelRange& range);
 
 // What the rows stand for, as [m, k] floats.
 void RestoreRows(const ConvertRowsArgs& converted, float* x);

@@ -150,6 +150,7 @@ struct PagedAttentionParams {
   int64_t window, partial_rows;
   float scale, softcap;
   Encoding blocks;  // of the state; kF32: its type says it
+  bool wide;        // the last operand is PagedAttentionArgs::wide_from
   friend bool operator==(const PagedAttentionParams&, const PagedAttentionParams&) = default;
 };
 

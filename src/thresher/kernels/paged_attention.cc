@@ -42,7 +42,7 @@ void WriteF16(const KvWriteArgs& a, int part, int num_parts) { paged_write::Writ
 size_t ScratchBytes(const PagedAttentionArgs& a) { return paged_chunks::Scratch(paged::Sizes(a)).bytes(); }
 
 void MergeParts(const PagedAttentionArgs& a, int part, int num_parts) {
-  const paged::Sizes sizes(a);
+  const paged::Sizes sizes(a, num_parts);
   if (!paged::Cut(a, sizes, num_parts).by_keys) return;
   int64_t slot = 0, number = 0;
   paged::ForEachUnit(a, sizes, [&](const paged::Unit& unit) {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "thresher/base/encoding.h"
 #include "thresher/base/status.h"
@@ -50,6 +51,8 @@ struct PagedAttentionArgs {
   float* partial = nullptr;  // [partial_rows, head size + 2]
   int64_t partial_rows = 0;
   Encoding blocks = Encoding::kF32;  // of the state; kF32: its type says it
+  // Of sequences that begin at this query or behind it, queries and weights may be rounded to a state's 16 bits.
+  int64_t wide_from = std::numeric_limits<int64_t>::max();
 };
 
 // Whether states may be kept in these blocks, with heads of this size.

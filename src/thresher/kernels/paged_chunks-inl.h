@@ -211,6 +211,8 @@ HWY_INLINE void Prefetch(const uint8_t* from, int64_t bytes) {
 
 // Where a row's weights go: in the place of its scores.
 struct StoredWeights {
+  static constexpr bool kForBf16 = false;  // whether they are rounded to bf16
+
   float* row;
   HWY_INLINE void Store(int64_t key, Vec weights) const { hn::StoreU(weights, Tag(), row + key); }
 };
@@ -247,7 +249,13 @@ HWY_INLINE void Softmax(float* HWY_RESTRICT row, int64_t begin, int64_t end, int
   const Vec shift = hn::Set(d, maximum);
   Vec sum = hn::Zero(d), sum_odd = sum;
   const auto weigh = [&](int64_t key, Vec& to) HWY_ATTR {
-    const Vec weight = ExpNonPositive(d, hn::Sub(hn::LoadU(d, row + key), shift));
+    const Vec exponent = hn::Sub(hn::LoadU(d, row + key), shift);
+    Vec weight;
+    if constexpr (Weights::kForBf16) {
+      weight = Exp2ForBf16(d, hn::Mul(exponent, hn::Set(d, 1.44269504088896341f)));
+    } else {
+      weight = ExpNonPositive(d, exponent);
+    }
     to = hn::Add(to, weight);
     weights.Store(key, weight);
   };
@@ -291,6 +299,9 @@ inline float* OutRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit
   return a.out.as<float>() + token * a.out.strides[0] + head * a.out.strides[1];
 }
 
+// Whether a unit's queries and weights may be rounded to what pages have.
+inline bool IsWide(const PagedAttentionArgs& a, const Unit& unit) { return a.starts[unit.sequence] >= a.wide_from; }
+
 template <class T>
 void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, const Scratch& scratch) {
   float* HWY_RESTRICT q = scratch.q;
@@ -315,7 +326,8 @@ void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& un
       const float* const from = q + row * sizes.depth;
       const float factor = std::is_same_v<T, F16> ? unit_pages::F16Factor(from, sizes.depth) : 1;
       scratch.restore[row] = 1 / factor;
-      unit_pages::Split<T>(from, sizes.depth, factor, split.high + row * split.ld, split.low + row * split.ld);
+      uint16_t* const low = IsWide(a, unit) ? nullptr : split.low + row * split.ld;
+      unit_pages::Split<T>(from, sizes.depth, factor, split.high + row * split.ld, low);
     }
   }
 #endif
@@ -459,9 +471,10 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes);
   const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
   const int64_t begin = panels.begin, end = panels.end;
-  const bool few = rows <= static_cast<int64_t>(kUnitRows);
+  const bool few = rows <= static_cast<int64_t>(kUnitRows), once = IsWide(a, unit);
   if (cold) AheadOf(panels, sizes, 1).Step();
-  few_rows::Ahead ahead = AheadOf(next, sizes, rows, unit_pages::Steps(panels.count(), sizes.depth, few));
+  const int64_t numbers = once ? 1 : 2;
+  few_rows::Ahead ahead = AheadOf(next, sizes, rows, unit_pages::Steps(panels.count(), sizes.depth, few ? numbers : 0));
   const auto halves = [](const uint8_t* p) { return reinterpret_cast<const uint16_t*>(p); };
   uint16_t* const panel = reinterpret_cast<uint16_t*>(scratch.panel);
   const unit_pages::SplitRows q(rows, sizes.depth, scratch.split_q);
@@ -471,9 +484,9 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
     const uint8_t* const* const at = panels.keys + key / kPanelTokens;
     unit_pages::PackKeys(halves(at[0]), key + kPanelTokens < end ? halves(at[1]) : nullptr, sizes.depth, panel, ahead);
     if (few) {
-      unit_pages::MultiplyFew<Matrix, Dot>(q, sizes.depth, panel, scratch.scores + key, scratch.scores_ld, ahead);
+      unit_pages::MultiplyFew<Matrix, Dot>(q, once, sizes.depth, panel, scratch.scores + key, scratch.scores_ld, ahead);
     } else {
-      unit_pages::Multiply(tiles, q, rows, sizes.depth, panel, scratch.scores + key, scratch.scores_ld);
+      unit_pages::Multiply(tiles, q, once, rows, sizes.depth, panel, scratch.scores + key, scratch.scores_ld);
     }
   }
   const int64_t from = begin / kColumns * kColumns, seen = RoundUp(end, kPanelTokens);
@@ -481,10 +494,20 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   for (int64_t row = 0; row < rows; ++row) {
     float* const scores = scratch.scores + row * scratch.scores_ld;
     if constexpr (std::is_same_v<T, F16>) unit_pages::Scale(scores + begin, seen - begin, scratch.restore[row]);
-    const unit_pages::SplitWeights<T> split = {weights.high + row * weights.ld, weights.low + row * weights.ld, from,
-                                               seen, kWeightFactor};
-    SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead, split);
-    split.Pad();
+    const auto weigh = [&](auto split) HWY_ATTR {
+      split.high = weights.high + row * weights.ld;
+      split.low = weights.low + row * weights.ld;
+      split.from = from;
+      split.end = seen;
+      split.factor = kWeightFactor;
+      SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead, split);
+      split.Pad();
+    };
+    if (once) {
+      weigh(unit_pages::SplitWeights<T, true>());
+    } else {
+      weigh(unit_pages::SplitWeights<T, false>());
+    }
   }
   for (int64_t column = 0; column < sizes.depth; column += kColumns) {
     for (int64_t key = from; key < unit_pages::WholePieces(end); key += kPanelTokens) {
@@ -493,9 +516,10 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
                              panel + (key - from) * kColumns, ahead);
     }
     if (few) {
-      unit_pages::MultiplyFew<Matrix, Dot>(weights, end - from, panel, scratch.sums + column, scratch.sums_ld, ahead);
+      unit_pages::MultiplyFew<Matrix, Dot>(weights, once, end - from, panel, scratch.sums + column, scratch.sums_ld,
+                                           ahead);
     } else {
-      unit_pages::Multiply(tiles, weights, rows, end - from, panel, scratch.sums + column, scratch.sums_ld);
+      unit_pages::Multiply(tiles, weights, once, rows, end - from, panel, scratch.sums + column, scratch.sums_ld);
     }
   }
   if constexpr (std::is_same_v<T, F16>) {
@@ -620,7 +644,7 @@ HWY_INLINE void AnyChunk(const PagedAttentionArgs& a, const Sizes& sizes, const 
 
 template <class T>
 void Attend(const PagedAttentionArgs& a, std::byte* memory, int part, int num_parts) {
-  const Sizes sizes(a);
+  const Sizes sizes(a, num_parts);
   const Cut cut(a, sizes, num_parts);
   const Scratch scratch(sizes, memory);
   int64_t cost = 0, slot = 0;

@@ -1,7 +1,8 @@
 // Attention over pages by the tiles of a matrix unit (amx_tile-inl.h).
 //
 // Nothing is lost that pages have. Where they are of bf16 or fp16, queries and weights are split into two such numbers,
-// of which the second is what the first leaves, and both meet the same keys or values: 16 bits in bf16, 22 in fp16.
+// of which the second is what the first leaves, and both meet the same keys or values: 16 bits in bf16, 22 in fp16. Of
+// sequences from PagedAttentionArgs::wide_from on there is only the first.
 // Where they are of q8_0, what is multiplied are the digits of paged_quads-inl.h, whose sums are exact, so that results
 // have the bits that vectors give. Either way a row has the same bits in every tile.
 
@@ -82,17 +83,19 @@ HWY_INLINE hn::Vec<hn::FixedTag<uint16_t, 16>> NarrowHalf(hn::Vec<hn::FixedTag<f
   }
 }
 
-// 16 numbers as two of 16 bits each, the second what the first leaves. kBounded: none is infinite.
+// 16 numbers as two of 16 bits each, the second, unless that is null, what the first leaves. kBounded: none is
+// infinite.
 template <class Half, bool kBounded>
 HWY_INLINE void StoreSplit(hn::Vec<hn::FixedTag<float, 16>> whole, uint16_t* HWY_RESTRICT high,
                            uint16_t* HWY_RESTRICT low) {
   const hn::FixedTag<float, 16> d;
   const hn::FixedTag<uint16_t, 16> d16;
   const auto first = NarrowHalf<Half>(whole);
+  hn::StoreU(first, d16, high);
+  if (low == nullptr) return;
   const auto back = Widen<Half>(d, first);
   auto rest = hn::Sub(whole, back);
   if constexpr (!kBounded) rest = hn::IfThenElseZero(hn::IsFinite(back), rest);
-  hn::StoreU(first, d16, high);
   hn::StoreU(NarrowHalf<Half>(rest), d16, low);
 }
 
@@ -101,7 +104,7 @@ HWY_INLINE void PadSplit(int64_t count, uint16_t* HWY_RESTRICT high, uint16_t* H
   const hn::FixedTag<uint16_t, 16> d16;
   if (count == WholePieces(count)) return;
   hn::StoreU(hn::Zero(d16), d16, high + count);
-  hn::StoreU(hn::Zero(d16), d16, low + count);
+  if (low != nullptr) hn::StoreU(hn::Zero(d16), d16, low + count);
 }
 
 // x[0, count) times `factor`, `count` a multiple of 16.
@@ -111,15 +114,17 @@ HWY_INLINE void Split(const float* HWY_RESTRICT x, int64_t count, float factor, 
   const hn::FixedTag<float, 16> d;
   const auto f = hn::Set(d, factor);
   for (int64_t i = 0; i < count; i += 16) {
-    StoreSplit<Half, false>(hn::Mul(hn::LoadU(d, x + i), f), high + i, low + i);
+    StoreSplit<Half, false>(hn::Mul(hn::LoadU(d, x + i), f), high + i, low == nullptr ? nullptr : low + i);
   }
   PadSplit(count, high, low);
 }
 
 // Where softmax stores the weights of keys [from, end), both multiples of 16, times `factor`: they are at most 1, or
-// NaN, which both numbers are then.
-template <class Half>
+// NaN, which both numbers are then. kOnce: there is no second one.
+template <class Half, bool kOnce>
 struct SplitWeights {
+  static constexpr bool kForBf16 = kOnce && std::is_same_v<Half, BF16>;
+
   uint16_t* high;
   uint16_t* low;
   int64_t from;
@@ -130,9 +135,9 @@ struct SplitWeights {
     if (key < from || key >= end) return;
     const auto whole =
         std::is_same_v<Half, BF16> ? weights : hn::Mul(weights, hn::Set(hn::FixedTag<float, 16>(), factor));
-    StoreSplit<Half, true>(whole, high + (key - from), low + (key - from));
+    StoreSplit<Half, true>(whole, high + (key - from), kOnce ? nullptr : low + (key - from));
   }
-  HWY_INLINE void Pad() const { PadSplit(end - from, high, low); }
+  HWY_INLINE void Pad() const { PadSplit(end - from, high, kOnce ? nullptr : low); }
 };
 
 // The power of two that brings a row below 2^15, where two numbers of fp16 hold 22 bits of its largest one.
@@ -154,11 +159,11 @@ HWY_INLINE void Scale(float* HWY_RESTRICT x, int64_t count, float factor) {
 inline constexpr int64_t kPackedStep = 4;  // numbers of a head, or tokens, that are packed with a step of Ahead
 inline constexpr int64_t kPieceSteps = 2;  // of Ahead with the products of a piece of few rows
 
-// How many steps PackKeys and PackValues take together, and MultiplyFew of both numbers of queries and of weights.
-inline int64_t Steps(int64_t panels, int64_t depth, bool few) {
+// How many steps PackKeys and PackValues take together, and MultiplyFew of so many numbers of queries and of weights.
+inline int64_t Steps(int64_t panels, int64_t depth, int64_t few) {
   const int64_t columns = (depth + kColumns - 1) / kColumns, pieces = (panels + 1) / 2;
   return pieces * (depth / kPackedStep) + panels * (kPanelTokens / kPackedStep) * columns +
-         (few ? 2 * 2 * kPieceSteps * pieces * columns : 0);
+         few * 2 * kPieceSteps * pieces * columns;
 }
 
 // Keys of 32 tokens, `second` those of the latter 16 or null, as a panel of pairs along the head.
@@ -195,10 +200,10 @@ inline void PackValues(const uint16_t* HWY_RESTRICT rows, int64_t depth, int64_t
   }
 }
 
-// out = a * panel, for `count` numbers along k.
+// out = a * panel, for `count` numbers along k; `once`: of rows that were not split.
 template <class Tiles>
-void Multiply(Tiles& unit, const SplitRows& a, int64_t rows, int64_t count, const uint16_t* panel, float* out,
-              int64_t out_ld) {
+void Multiply(Tiles& unit, const SplitRows& a, bool once, int64_t rows, int64_t count, const uint16_t* panel,
+              float* out, int64_t out_ld) {
   const StepRun runs[] = {{0, 0}, {(a.low - a.high) * static_cast<ptrdiff_t>(sizeof(uint16_t)), 0}};
   const RowTiles tiles(static_cast<size_t>(rows), Tiles::kMostRows);
   UnitTileArgs tile{};
@@ -206,7 +211,7 @@ void Multiply(Tiles& unit, const SplitRows& a, int64_t rows, int64_t count, cons
   tile.lda = static_cast<size_t>(a.ld) * sizeof(uint16_t);
   tile.b = reinterpret_cast<const uint8_t*>(panel);
   tile.runs = runs;
-  tile.num_runs = 2;
+  tile.num_runs = once ? 1 : 2;
   tile.steps = static_cast<size_t>(WholePieces(count) / 2);
   tile.padded = true;
   tile.out_ld = static_cast<size_t>(out_ld);
@@ -224,12 +229,13 @@ void Multiply(Tiles& unit, const SplitRows& a, int64_t rows, int64_t count, cons
 
 // The same of rows that fit one tile, with steps of Ahead: nothing else asks memory meanwhile.
 template <class Unit, class Dot>
-HWY_NOINLINE void MultiplyFew(const SplitRows& a, int64_t count, const uint16_t* panel, float* out, int64_t out_ld,
-                              few_rows::Ahead& ahead) {
+HWY_NOINLINE void MultiplyFew(const SplitRows& a, bool once, int64_t count, const uint16_t* panel, float* out,
+                              int64_t out_ld, few_rows::Ahead& ahead) {
   const size_t lda = static_cast<size_t>(a.ld) * sizeof(uint16_t), ldc = static_cast<size_t>(out_ld) * sizeof(float);
   Unit::template Zero<0>();
   Unit::template Zero<1>();
   for (const uint16_t* rows : {a.high, a.low}) {
+    if (once && rows == a.low) break;
     const uint16_t* columns = panel;
     for (int64_t k = 0; k < count; k += kPiece, rows += kPiece, columns += kPiece * kColumns) {
       Unit::template Load<4>(rows, lda);

@@ -5,14 +5,18 @@
 #include <cstdint>
 #include <limits>
 
+#include "thresher/base/isa.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/paged_attention.h"
 
 namespace thresher::kernels::paged {
 
 // Queries times heads of a group that are computed together: what it takes to turn keys and values into panels is
-// shared by so many rows.
+// shared by so many rows. Tiles of a matrix unit are done with theirs so soon that it pays to share it by more, as long
+// as there are enough such units for each part.
 inline constexpr int64_t kBlockRows = 64;
+inline constexpr int64_t kLargeBlockRows = 128;
+inline constexpr int64_t kLargeUnitsPerPart = 8;
 inline constexpr int64_t kChunkPanels = kChunkTokens / kPanelTokens;
 inline constexpr int64_t kUnitsPerPart = 4;  // with so many there is no need to cut the keys
 inline constexpr float kNoKey = -std::numeric_limits<float>::infinity();
@@ -29,14 +33,22 @@ inline constexpr bool kInBlocks<Blocks<kEncoding>> = true;
 
 // Sizes that follow from the arguments.
 struct Sizes {
-  explicit Sizes(const PagedAttentionArgs& a)
+  // num_parts 0: where units are the largest that there may be, for memory that any number of parts finds enough.
+  explicit Sizes(const PagedAttentionArgs& a, int num_parts = 0)
       : pages(a.state.shape[0]),
         heads(a.state.shape[1]),
         page_tokens(a.state.shape[3]),
         depth(a.state.shape[4]),
         group(a.q.shape[1] / std::max<int64_t>(heads, 1)),
-        block_queries(std::max<int64_t>(1, kBlockRows / std::max<int64_t>(group, 1))),
+        block_queries(std::max<int64_t>(1, BlockRows(a, num_parts) / std::max<int64_t>(group, 1))),
         row_bytes(RowBytes(a.state, a.blocks)) {}
+
+  static int64_t BlockRows(const PagedAttentionArgs& a, int num_parts) {
+    const bool on_tiles = a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0;
+    if (!on_tiles || isa::CurrentTiles() == isa::Tiles::kNone) return kBlockRows;
+    const int64_t units = a.q.shape[0] * a.q.shape[1] / kLargeBlockRows;
+    return units < kLargeUnitsPerPart * num_parts ? kBlockRows : kLargeBlockRows;
+  }
 
   // Of the keys or the values of one token and head.
   static int64_t RowBytes(const View& state, Encoding blocks) {

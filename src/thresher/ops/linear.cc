@@ -6,6 +6,7 @@
 
 #include "thresher/base/precision.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/gemm_block.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/ops/common.h"
 
@@ -36,7 +37,7 @@ Status PackStep(const StepContext& c) {
 
 // ---- linear ----
 
-enum LinearOperand { kX, kWeight, kBias, kResidual };
+enum LinearOperand { kX, kWeight, kBias, kResidual, kWideFrom };
 
 Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
   for (size_t i = 0; i < 4; ++i) {
@@ -44,6 +45,7 @@ Result<std::vector<TensorType>> InferLinear(const InferContext& c) {
     THRESHER_TRY(ops::WantFloat(c, i, kNames[i]));
   }
   THRESHER_TRY(ops::WantFloatLike0(c, kResidual, "residual"));
+  if (c.inputs[kWideFrom].present) THRESHER_TRY(ops::CheckWideFrom(c.inputs[kWideFrom]));
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
   THRESHER_ASSIGN(TensorType out, ops::ProductType(c.attrs, c.inputs[kX], c.inputs[kWeight], c.inputs[kBias]));
   if (c.inputs[kResidual].present && c.inputs[kResidual].shape != out.shape) {
@@ -64,6 +66,7 @@ struct GemmParams {
   Precision precision;
   kernels::RowForm form;  // of x; kF32: as it is
   int64_t row_bytes;      // of converted x from one row to the next, if it is not that form's
+  bool wide;              // the last operand is the first row that is multiplied as bf16
   kernels::Blocking blocking;
 
   static constexpr auto Sizes() {
@@ -126,6 +129,11 @@ struct ConvertedRows {
   int32_t* zero;
 };
 
+// The first row that is multiplied as bf16, where that is the step's operand `operand`.
+int64_t WideFrom(const StepContext& c, const GemmParams& p, int operand) {
+  return p.wide ? *c.in(operand).as<const int32_t>() : kernels::kNoRow;
+}
+
 Status ConvertStep(const StepContext& c) {
   const auto& p = c.as<GemmParams>();
   const ConvertedRows converted(c.out(), p);
@@ -139,6 +147,7 @@ Status ConvertStep(const StepContext& c) {
   args.rows = converted.rows;
   args.scale = converted.scale;
   args.zero = converted.zero;
+  args.wide_from = WideFrom(c, p, 1);
   kernels::ConvertRows(args, c.part, c.num_parts);
   return Status::Ok();
 }
@@ -153,6 +162,7 @@ Status DotStep(const StepContext& c) {
   args.row_bytes = p.row_bytes;
   args.scale = converted.scale;
   args.zero = converted.zero;
+  args.wide_from = WideFrom(c, p, kWideFrom);
   ops::SetRows(c, args);
   kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
   return Status::Ok();
@@ -163,6 +173,7 @@ size_t DotScratch(const StepContext& c) {
   auto args = ProductArgs<kernels::GemmDotArgs>(c, p);
   args.form = p.form;
   args.precision = p.precision;
+  if (p.wide) args.wide_from = 0;
   return kernels::GemmDotScratchBytes(args);
 }
 
@@ -204,13 +215,15 @@ Taken DotTakesRows(Step& product, int buffer, StoredRows& rows) {
   return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
 }
 
-// x in the form p.form, converted once for all products that want it.
-TensorRef Converted(ValueId id, const TensorRef& x, const GemmParams& p, Lowering& lowering) {
-  TensorRef& kept = lowering.Derived(id, static_cast<int>(p.form));
+// x in the form p.form, converted once for all products that want it. `wide_from`: the operand, if p.wide.
+TensorRef Converted(ValueId id, const TensorRef& x, const GemmParams& p, ValueId wide_from, Lowering& lowering) {
+  TensorRef& kept = lowering.Derived(id, p.wide ? ops::kDerivedWide + wide_from : static_cast<int>(p.form));
   if (kept.buffer >= 0) return kept;
   const int64_t bytes = ConvertedRows::Bytes(p);
   kept = lowering.AllocateTemporary(DType::kF32, {(bytes + 3) / static_cast<int64_t>(sizeof(float))});
-  Step& step = lowering.AddStep(KernelId::kConvertRows, {x}, {kept}, p);
+  std::vector<TensorRef> operands = {x};
+  if (p.wide) operands.push_back(lowering.Ref(wide_from));
+  Step& step = lowering.AddStep(KernelId::kConvertRows, std::move(operands), {kept}, p);
   step.name = p.form == kernels::RowForm::kBF16 ? "to_bf16" : p.form == kernels::RowForm::kF16 ? "to_fp16" : "quantize";
   step.section = Section::kReshape;
   step.flops = 0;
@@ -219,7 +232,7 @@ TensorRef Converted(ValueId id, const TensorRef& x, const GemmParams& p, Lowerin
 }
 
 Status LowerLinear(const Graph&, const Node& node, Lowering& lowering) {
-  ops::Product product{node.inputs[kX], {node.inputs[kWeight]}, {}, node.inputs[kResidual]};
+  ops::Product product{node.inputs[kX], {node.inputs[kWeight]}, {}, node.inputs[kResidual], node.inputs[kWideFrom]};
   if (node.inputs[kBias] != kNoValue) product.biases = {node.inputs[kBias]};
   return ops::LowerProduct(product, node.attrs, lowering.Allocate(node.outputs[0]), lowering);
 }
@@ -352,6 +365,11 @@ const std::vector<AttrSpec>& ProductAttrs() {
   return attrs;
 }
 
+Status CheckWideFrom(const OperandType& type) {
+  if (type.dtype == DType::kI32 && type.shape == Dims{1}) return Status::Ok();
+  return InvalidArgument("expected wide_from i32 [1], got " + ToString(type.dtype, type.shape));
+}
+
 Status CheckProductAttrs(const Attrs& attrs) {
   const std::string layout = GetAttr<std::string>(attrs, "layout", "nk");
   if (layout != "nk" && layout != "kn") {
@@ -466,7 +484,7 @@ TensorRef RowsInBlocks(ValueId id, const TensorRef& x, int64_t m, int64_t k, int
   p.k = k;
   p.lda = lda;
   p.form = kernels::RowForm::kBlocks;
-  return Converted(id, x, p, lowering);
+  return Converted(id, x, p, kNoValue, lowering);
 }
 
 Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef& out, Lowering& lowering) {
@@ -495,6 +513,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
     p.blocking = lowering.product(number).blocking;
     p.form = lowering.product(number).form;
   }
+  p.wide = p.form == kernels::RowForm::kBlocks && product.wide_from != kNoValue && kernels::WidensBlocks();
   TensorRef weight;
   if (constant) {
     weight = lowering.PackedWeight(product.weights, nk, p.precision);
@@ -522,9 +541,11 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
     AsRows(residual.view, &rows, &cols, &p.ldr);
   }
   const bool as_is = p.form == kernels::RowForm::kF32;
-  const TensorRef rows = as_is ? x : Converted(product.x, x, p, lowering);
+  const TensorRef rows = as_is ? x : Converted(product.x, x, p, product.wide_from, lowering);
   const KernelId kernel = as_is ? KernelId::kPackedProduct : KernelId::kDotProduct;
-  lowering.AddStep(kernel, {rows, weight, bias, residual}, {out}, p).product = number;
+  std::vector<TensorRef> operands = {rows, weight, bias, residual};
+  if (p.wide) operands.push_back(lowering.Ref(product.wide_from));
+  lowering.AddStep(kernel, std::move(operands), {out}, p).product = number;
   return Status::Ok();
 }
 
@@ -542,8 +563,9 @@ std::span<const CpuKernel> LinearKernels() {
 std::span<const OpDef> LinearOps() {
   static const std::vector<OpDef> rows = {
       {"linear",
-       "act(x W + bias) + residual over the last dimension of x.",
-       {"x", "weight", "bias?", "residual?"},
+       "act(x W + bias) + residual over the last dimension of x. Rows from wide_from (i32 [1]) on may be multiplied by "
+       "weights in blocks as bf16.",
+       {"x", "weight", "bias?", "residual?", "wide_from?"},
        ops::ProductAttrs(),
        Section::kForward,
        InferLinear,

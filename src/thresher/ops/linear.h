@@ -21,6 +21,7 @@ struct Product {
   std::vector<ValueId> weights;
   std::vector<ValueId> biases;  // one a weight, or none at all
   ValueId residual = kNoValue;
+  ValueId wide_from = kNoValue;  // i32 [1]: the first row that may be multiplied by weights in blocks as bf16
 };
 
 // Packs `batch` matrices of k x n that lie batch_stride elements apart, in as many taps as Weight has them.
@@ -56,6 +57,9 @@ inline kernels::GemmArgs FloatProduct(int64_t m, int64_t n, int64_t k, int64_t l
 const std::vector<AttrSpec>& ProductAttrs();
 // Whether their values are known.
 Status CheckProductAttrs(const Attrs& attrs);
+
+// Whether an operand may be a product's wide_from.
+Status CheckWideFrom(const OperandType& type);
 
 // The type of x times one weight, or what does not fit. The bias may be absent.
 Result<TensorType> ProductType(const Attrs& attrs, const OperandType& x, const OperandType& weight,
@@ -107,7 +111,9 @@ Status LowerStoredMatmul(const TensorRef& a, const TensorRef& b, const TensorRef
 // that stands for all.
 int64_t BatchStride(const View& view);
 
-// Forms of a value that lowering keeps (Lowering::Derived): those of a kernels::RowForm, and from here on other types.
+// Forms of a value that lowering keeps (Lowering::Derived): those of a kernels::RowForm, from here on other types, and
+// rows in blocks of which some are bf16, by the value that says from which on.
 inline constexpr int kDerivedTypes = 64;
+inline constexpr int kDerivedWide = 128;
 
 }  // namespace thresher::ops

@@ -5,11 +5,18 @@
 namespace thresher {
 namespace {
 
+bool HasWideFrom(const Attrs& attrs) { return GetAttr<bool>(attrs, "wide_from", false); }
+
+// Operands less wide_from: x, the weights and the biases.
+size_t Factors(const Attrs& attrs, size_t operands) { return operands - (HasWideFrom(attrs) && operands > 0 ? 1 : 0); }
+
 Result<std::vector<TensorType>> InferLinears(const InferContext& c) {
-  for (size_t i = 0; i < c.inputs.size(); ++i) THRESHER_TRY(ops::WantFloat(c, i, "every operand"));
+  const size_t factors = Factors(c.attrs, c.inputs.size());
+  for (size_t i = 0; i < factors; ++i) THRESHER_TRY(ops::WantFloat(c, i, "every operand"));
+  if (factors < c.inputs.size()) THRESHER_TRY(ops::CheckWideFrom(c.inputs.back()));
   THRESHER_TRY(ops::CheckProductAttrs(c.attrs));
   const int64_t weights = GetAttr<int64_t>(c.attrs, "weights", 0);
-  const int64_t others = static_cast<int64_t>(c.inputs.size()) - 1;
+  const int64_t others = static_cast<int64_t>(factors) - 1;
   if (weights < 1 || (others != weights && others != 2 * weights)) {
     return InvalidArgument("expected x, weights, and as many biases or none, got " + std::to_string(others) +
                            " operands behind x, of which weights = " + std::to_string(weights));
@@ -25,24 +32,25 @@ Result<std::vector<TensorType>> InferLinears(const InferContext& c) {
 }
 
 Cost CostLinears(const InferContext& c, std::span<const TensorType> outputs) {
-  return ops::ProductCost(c, outputs, c.inputs.size() > 1 + outputs.size() ? 1 : 0);
+  return ops::ProductCost(c, outputs, Factors(c.attrs, c.inputs.size()) > 1 + outputs.size() ? 1 : 0);
 }
 
 Status LowerLinears(const Graph& graph, const Node& node, Lowering& lowering) {
-  const size_t count = node.outputs.size();
+  const size_t count = node.outputs.size(), factors = Factors(node.attrs, node.inputs.size());
   const auto operand = [&](size_t i) { return node.inputs.begin() + static_cast<std::ptrdiff_t>(i); };
   ops::Product product;
   product.x = node.inputs[0];
   product.weights.assign(operand(1), operand(1 + count));
-  product.biases.assign(operand(1 + count), node.inputs.end());
+  product.biases.assign(operand(1 + count), operand(factors));
+  if (factors < node.inputs.size()) product.wide_from = node.inputs.back();
   bool constant = true;
-  for (size_t i = 1; i < node.inputs.size(); ++i) constant &= graph.is_constant(node.inputs[i]);
+  for (size_t i = 1; i < factors; ++i) constant &= graph.is_constant(node.inputs[i]);
   const Dims& x = graph.value(product.x).shape;
   const int64_t rows = NumElements(Dims(x.begin(), x.end() - 1));
   if (!constant || rows == 0) {
     // What is computed at run time is not put together.
     for (size_t i = 0; i < count; ++i) {
-      ops::Product one{product.x, {product.weights[i]}, {}, kNoValue};
+      ops::Product one{product.x, {product.weights[i]}, {}, kNoValue, product.wide_from};
       if (!product.biases.empty()) one.biases = {product.biases[i]};
       THRESHER_TRY(ops::LowerProduct(one, node.attrs, lowering.Allocate(node.outputs[i]), lowering));
     }
@@ -78,6 +86,7 @@ std::pair<size_t, size_t> WeightsOf(const Attrs& attrs, size_t) {
 std::vector<AttrSpec> LinearsAttrs() {
   std::vector<AttrSpec> attrs = ops::ProductAttrs();
   attrs.push_back({"weights", AttrType::kInt, true, "how many of the operands behind x are weights"});
+  attrs.push_back({"wide_from", AttrType::kBool, false, "the last operand is wide_from, as of linear; default false"});
   return attrs;
 }
 
@@ -86,7 +95,8 @@ std::vector<AttrSpec> LinearsAttrs() {
 std::span<const OpDef> LinearsOps() {
   static const std::vector<OpDef> rows = {
       {"linears",
-       "act(x W + bias) for several weights as one product: x, the weights, then one bias a weight or none.",
+       "act(x W + bias) for several weights as one product: x, the weights, then one bias a weight or none, then "
+       "wide_from if the attribute says so.",
        {"x", "weights_and_biases*"},
        LinearsAttrs(),
        Section::kForward,

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "thresher/kernels/gemm_block.h"
 #include "thresher/ops/common.h"
+#include "thresher/ops/linear.h"
 
 namespace thresher {
 namespace {
@@ -130,7 +132,7 @@ Status LowerKvWrite(const Graph& graph, const Node& node, Lowering& lowering) {
 
 // ---- paged_attention ----
 
-enum AttentionOperand { kState, kQ, kStarts, kLengths, kTables };
+enum AttentionOperand { kState, kQ, kStarts, kLengths, kTables, kWideFrom };
 
 Result<std::vector<TensorType>> InferPagedAttention(const InferContext& c) {
   THRESHER_TRY(WantState(c));
@@ -148,6 +150,7 @@ Result<std::vector<TensorType>> InferPagedAttention(const InferContext& c) {
   THRESHER_TRY(WantInts(c, kTables, "tables", tables));
   THRESHER_TRY(WantInts(c, kLengths, "lengths", {tables[0]}));
   THRESHER_TRY(WantInts(c, kStarts, "starts", {tables[0] + 1}));
+  if (c.inputs[kWideFrom].present) THRESHER_TRY(ops::CheckWideFrom(c.inputs[kWideFrom]));
   if (GetAttr<int64_t>(c.attrs, "window", 0) < 0 || GetAttr<double>(c.attrs, "softcap", 0) < 0) {
     return InvalidArgument("expected window and softcap of 0 (none) or more");
   }
@@ -182,7 +185,9 @@ kernels::PagedAttentionArgs MakeArgs(const StepContext& c) {
 }
 
 Status PagedAttentionStep(const StepContext& c) {
-  return kernels::PagedAttention(MakeArgs(c), c.scratch, c.part, c.num_parts);
+  kernels::PagedAttentionArgs args = MakeArgs(c);
+  if (c.as<PagedAttentionParams>().wide) args.wide_from = *c.in(kWideFrom).as<const int32_t>();
+  return kernels::PagedAttention(args, c.scratch, c.part, c.num_parts);
 }
 
 Status PagedAttentionMergeStep(const StepContext& c) {
@@ -210,6 +215,8 @@ Status LowerPagedAttention(const Graph& graph, const Node& node, Lowering& lower
   for (const int i : {kStarts, kLengths, kTables}) {
     operands.push_back(lowering.Contiguous(lowering.Ref(node.inputs[static_cast<size_t>(i)])));
   }
+  p.wide = node.inputs[kWideFrom] != kNoValue && lowering.target().packs_weights() && kernels::WidensBlocks();
+  if (p.wide) operands.push_back(lowering.Ref(node.inputs[kWideFrom]));
   lowering.AddStep(KernelId::kPagedAttention, operands, {out, partial}, p).data_decides = true;
   if (p.partial_rows == 0) return Status::Ok();
   Step& merge = lowering.AddStep(KernelId::kPagedAttentionMerge, std::move(operands), {out, partial}, p);
@@ -245,8 +252,10 @@ std::span<const OpDef> PagedAttentionOps() {
        BlockedState},
       {"paged_attention",
        "Causal attention of the queries of several sequences over their pages of a state. Queries starts[s] to "
-       "starts[s + 1] are the last of lengths[s] keys, which are in the pages tables[s].",
-       {"state", "q", "starts", "lengths", "tables"},
+       "starts[s + 1] are the last of lengths[s] keys, which are in the pages tables[s]. Sequences from query "
+       "wide_from "
+       "(i32 [1]) on may be computed in the type of pages of 16 bits.",
+       {"state", "q", "starts", "lengths", "tables", "wide_from?"},
        {{"scale", AttrType::kFloat, true, "factor on the scores, usually 1/sqrt(head size)"},
         {"window", AttrType::kInt, false, "how many keys a query sees, its own included; default 0: all before it"},
         {"softcap", AttrType::kFloat, false, "scores become softcap tanh(score / softcap); default 0: they stay"}},

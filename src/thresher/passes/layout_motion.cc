@@ -140,7 +140,11 @@ bool KeepsLast(const Dims& dims, size_t count) {
 Result<ValueId> SinkPermute(RuleRewriter& r, const Operation& op) {
   size_t kept = 0;
   if (op.op == "linear") {
-    if (op.inputs.size() > 3 && op.inputs[3] != kNoValue) return kNoValue;
+    // A residual has rows of its own, and wide_from (the last operand) counts them.
+    if (std::any_of(op.inputs.begin() + std::min<ptrdiff_t>(3, std::ssize(op.inputs)), op.inputs.end(),
+                    [](ValueId id) { return id != kNoValue; })) {
+      return kNoValue;
+    }
     kept = 1;
   } else if (IsPlainNorm(op)) {
     kept = static_cast<size_t>(GetAttr<int64_t>(op.attrs, "dims", 1));
@@ -395,7 +399,9 @@ Result<ValueId> RaisePermuteAboveMerge(RuleRewriter& r, const Operation& op) {
 Result<ValueId> RaisePermuteAboveLinear(RuleRewriter& r, const Operation& op) {
   if (op.op != "permute" || !r.SingleUse(op.inputs[0])) return kNoValue;
   const auto linear = r.Producer(op.inputs[0], "linear");
-  if (!linear || linear->inputs[3] != kNoValue || !r.SingleUse(linear->inputs[0])) return kNoValue;
+  if (!linear || linear->inputs[3] != kNoValue || linear->inputs[4] != kNoValue || !r.SingleUse(linear->inputs[0])) {
+    return kNoValue;
+  }
   const auto reshape = r.Producer(linear->inputs[0], "reshape");
   if (!reshape || !r.Producer(reshape->inputs[0], "permute")) return kNoValue;
   const Dims fine = r.shape(reshape->inputs[0]);

@@ -14,7 +14,7 @@
 namespace thresher::passes {
 namespace {
 
-enum LinearOperand : size_t { kX, kWeight, kBias, kResidual };
+enum LinearOperand : size_t { kX, kWeight, kBias, kResidual, kWideFrom };
 
 // Multiply-adds that take as long as a byte of a tensor that is written or read, about; on any machine.
 constexpr double kWorkOfByte = 8;
@@ -137,7 +137,8 @@ Result<ValueId> MultiplyOnce(RuleRewriter& r, const Operation& op) {
     source = MergeSources(reshape->source, source);
   }
   const auto inner = r.Producer(id, "linear");
-  if (!inner || !r.SingleUse(id) || inner->inputs[kResidual] != kNoValue || ActivationOf(inner->attrs) != "none" ||
+  if (!inner || !r.SingleUse(id) || inner->inputs[kResidual] != kNoValue || inner->inputs[kWideFrom] != kNoValue ||
+      Operand(op, kWideFrom) != kNoValue || ActivationOf(inner->attrs) != "none" ||
       !IsOpen(r, r.graph(), inner->inputs[kWeight], inner->attrs)) {
     return kNoValue;
   }
@@ -220,7 +221,8 @@ Result<ValueId> EnlargeProduct(RuleRewriter& r, const Enlarged& x, Operation pro
 
 // Whether the linear may be taken apart: its weight is there, and nothing joins its result but an activation.
 bool IsPlain(RuleRewriter& r, const Operation& op) {
-  return op.op == "linear" && Operand(op, kResidual) == kNoValue && IsOpen(r, r.graph(), op.inputs[kWeight], op.attrs);
+  return op.op == "linear" && Operand(op, kResidual) == kNoValue && Operand(op, kWideFrom) == kNoValue &&
+         IsOpen(r, r.graph(), op.inputs[kWeight], op.attrs);
 }
 
 // linear(resize(x)) is resize(linear(x)): the weights of an interpolation add up to 1, so the bias may join before.

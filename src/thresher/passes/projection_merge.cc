@@ -12,7 +12,7 @@
 namespace thresher::passes {
 namespace {
 
-enum LinearOperand : size_t { kX, kWeight, kBias, kResidual };
+enum LinearOperand : size_t { kX, kWeight, kBias, kResidual, kWideFrom };
 
 // Of larger weights than of so many elements, products take so long that one more hardly counts, while the joined ones
 // take memory where a program holds its own as well.
@@ -76,7 +76,7 @@ class Finder {
   }
 
   bool Fits(const Node& first, const Node& node) const {
-    return first.inputs[kX] == node.inputs[kX] &&
+    return first.inputs[kX] == node.inputs[kX] && first.inputs[kWideFrom] == node.inputs[kWideFrom] &&
            graph_.value(first.inputs[kWeight]).dtype == graph_.value(node.inputs[kWeight]).dtype &&
            graph_.value(first.inputs[kWeight]).constant.blocks == graph_.value(node.inputs[kWeight]).constant.blocks;
   }
@@ -169,6 +169,10 @@ Status Merge(const Group& group, Rewriter& rewriter) {
   }
   Attrs attrs = group.attrs;
   attrs["weights"] = static_cast<int64_t>(group.members.size());
+  if (const ValueId wide_from = member(0).inputs[kWideFrom]; wide_from != kNoValue) {
+    inputs.push_back(rewriter.Map(wide_from));
+    attrs["wide_from"] = true;
+  }
   THRESHER_ASSIGN(const std::vector<ValueId> outputs,
                   rewriter.graph().Add("linears", std::move(inputs), std::move(attrs), from, module));
   for (size_t i = 0; i < outputs.size(); ++i) {

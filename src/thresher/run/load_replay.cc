@@ -121,7 +121,8 @@ class Replay {
       const std::span<const int32_t> tokens(answer.tokens);
       const auto first = static_cast<size_t>(answer.computed);
       const bool scored = count == answer.left();
-      work_.push_back({tokens.subspan(first, static_cast<size_t>(count)), answer.computed, answer.pages, scored});
+      work_.push_back({tokens.subspan(first, static_cast<size_t>(count)), answer.computed, answer.pages, scored,
+                       answer.answering()});
       parts.push_back(&answer);
       room -= count;
     };

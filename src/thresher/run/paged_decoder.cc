@@ -138,6 +138,7 @@ Status PagedDecoder::RunAt(Plans& plans, int64_t rows, std::span<const View> inp
 
 Result<std::span<const float>> PagedDecoder::Run(std::span<const Work> work) {
   int64_t count = 0, scored = 0;
+  prompts_from_ = 0;
   std::vector<int64_t> last;  // token of each sequence that wants scores
   for (size_t i = 0; i < work.size(); ++i) {
     const Work& item = work[i];
@@ -153,6 +154,7 @@ Result<std::span<const float>> PagedDecoder::Run(std::span<const Work> work) {
     starts_[i + 1] = static_cast<int32_t>(count);
     lengths_[i] = static_cast<int32_t>(item.position + static_cast<int64_t>(item.tokens.size()));
     if (item.scored) last.push_back(count - 1);
+    if (item.answering) prompts_from_ = static_cast<int32_t>(count);
   }
   std::fill(starts_.begin() + static_cast<int64_t>(work.size()) + 1, starts_.end(), static_cast<int32_t>(count));
 
@@ -169,6 +171,8 @@ Result<std::span<const float>> PagedDecoder::Run(std::span<const Work> work) {
       inputs.push_back(MakeView(starts_.data(), DType::kI32, {sequences_ + 1}));
     } else if (name == "lengths") {
       inputs.push_back(MakeView(lengths_.data(), DType::kI32, {sequences_}));
+    } else if (name == "prompts_from") {
+      inputs.push_back(MakeView(&prompts_from_, DType::kI32, {1}));
     } else if (name == "tables") {
       inputs.push_back(MakeView(tables_.data(), DType::kI32, {sequences_, table_width_}));
     } else {

@@ -25,7 +25,8 @@ class PagedDecoder {
     std::span<const int32_t> tokens;
     int64_t position = 0;
     std::span<const int32_t> pages;
-    bool scored = false;  // what may follow the last of them is wanted
+    bool scored = false;     // what may follow the last of them is wanted
+    bool answering = false;  // they lie behind the sequence's prompt; none of a prompt come before such
   };
   // One step of at most step_tokens() tokens and sequences() sequences. Scores of those that want some, a row each.
   Result<std::span<const float>> Run(std::span<const Work> work);
@@ -67,6 +68,7 @@ class PagedDecoder {
   int64_t step_tokens_ = 0, sequences_ = 0, num_pages_ = 0, page_tokens_ = 0, table_width_ = 0;
   int64_t hidden_size_ = 0, vocabulary_ = 0;
   std::vector<int32_t> tokens_, positions_, slots_, starts_, lengths_, tables_;
+  int32_t prompts_from_ = 0;  // the first token of a prompt in a step
   std::vector<View> states_;
   std::vector<std::shared_ptr<void>> state_memory_;
   std::vector<float> hidden_, rows_, scores_;

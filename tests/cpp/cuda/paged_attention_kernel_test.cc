@@ -42,7 +42,7 @@ struct Attention {
     views[3] = ints(c.lengths_, {args.sequences});
     views[4] = ints(c.tables_, {args.sequences, args.table_width});
     views[5] = MakeView(out.data(), dtype, shape);
-    params = {args.window, 0, args.scale, args.softcap, args.blocks};
+    params = {args.window, 0, args.scale, args.softcap, args.blocks, false};
   }
 
   Call MakeCall() const { return {static_cast<uint32_t>(KernelId::kPagedAttention), &params, sizeof params, views, 7}; }

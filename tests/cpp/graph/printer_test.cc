@@ -36,7 +36,7 @@ TEST(PrintGraph, IsReadable) {
             "const %1 \"scale\" : f32[] = [0.5]\n"
             "weight %2 \"fc.weight\" : f32[4, 8]\n"
             "%3 = mul(%0, %1) : f32[2, 8] @ \"model.py:7 in forward\" in \"encoder.fc\"\n"
-            "%4 = linear(%3, %2, _, _) {activation = \"relu\", layout = \"nk\"} : f32[2, 4]\n"
+            "%4 = linear(%3, %2, _, _, _) {activation = \"relu\", layout = \"nk\"} : f32[2, 4]\n"
             "return %4, %3\n");
   EXPECT_NE(PrintGraph(graph).find("weight %2 \"fc.weight\" : f32[4, 8] digest " + ToHex(HashConstant(graph.value(w)))),
             std::string::npos);

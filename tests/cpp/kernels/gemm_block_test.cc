@@ -1,6 +1,7 @@
 // Products with weights in blocks: against float64 on the numbers that blocks and converted rows stand for.
 #include "thresher/kernels/gemm_block.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -275,6 +276,179 @@ TEST(GemmBlock, ARowThatIsNotFiniteSpoilsNoOther) {
       for (size_t j = 0; j < kN; ++j) {
         EXPECT_TRUE(std::isfinite(out[j]) && std::isfinite(out[2 * kN + j])) << odd;
         EXPECT_TRUE(std::isnan(out[kN + j])) << odd;
+      }
+    }
+  });
+}
+
+// ---- rows of bf16 ----
+
+uint32_t BitsOf(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+// The nearest number of bf16; of two that are as near the one with the larger magnitude.
+float NearestBf16(float x) {
+  const uint32_t bits = (BitsOf(x) + 0x8000u) & 0xFFFF0000u;
+  float nearest;
+  std::memcpy(&nearest, &bits, sizeof(nearest));
+  return nearest;
+}
+
+// A product of random rows with blocks, of which rows from `wide_from` on may be multiplied as bf16.
+struct WideProduct {
+  WideProduct(Encoding stored, int64_t columns, int64_t depth)
+      : encoding(stored),
+        n(columns),
+        k(depth),
+        blocks(RandomBlocks(encoding, n * k, 11)),
+        numbers(static_cast<size_t>(n * k)),
+        packed(static_cast<size_t>(PackedBytes(StoredPrecision(encoding), k, n)) / sizeof(float) + 16) {
+    DecodeNumbers(encoding, blocks.data(), n * k, numbers.data());
+    PackWeight(StoredPrecision(encoding), DenseWeight(blocks.data(), k, n, true, encoding), packed.data());
+  }
+
+  // Rows `first` to `first` + m of `x`; what they are rounded to goes to `rounded`.
+  std::vector<float> Run(const std::vector<float>& x, int64_t first, int64_t m, int64_t wide_from, int num_parts,
+                         bool epilogue = false, std::vector<float>* rounded = nullptr) {
+    std::vector<uint8_t> rows(static_cast<size_t>(m * RowBytes(RowForm::kBlocks, k)));
+    ConvertRowsArgs convert;
+    convert.form = RowForm::kBlocks;
+    convert.m = m, convert.k = k;
+    convert.x = x.data() + first * k, convert.ldx = k;
+    convert.rows = rows.data();
+    convert.wide_from = wide_from;
+    for (int part = 0; part < num_parts; ++part) ConvertRows(convert, part, num_parts);
+    if (rounded != nullptr) {
+      rounded->resize(static_cast<size_t>(m * k));
+      RestoreRows(convert, rounded->data());
+    }
+    const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 3);
+    const std::vector<float> residual(static_cast<size_t>(m * n), 0.75f);
+    std::vector<float> out(static_cast<size_t>(m * n), 12345.0f);
+    GemmDotArgs args;
+    args.form = RowForm::kBlocks;
+    args.precision = StoredPrecision(encoding);
+    args.m = m, args.n = n, args.k = k;
+    args.rows = rows.data();
+    args.packed_b = packed.data();
+    args.c = out.data(), args.ldc = n;
+    args.wide_from = wide_from;
+    if (epilogue) {
+      args.bias = bias.data();
+      args.residual = residual.data(), args.ldr = n;
+      args.activation = Activation::kRelu;
+    }
+    Multiply(args, num_parts);
+    return out;
+  }
+
+  Encoding encoding;
+  int64_t n, k;
+  std::vector<uint8_t> blocks;
+  std::vector<float> numbers;
+  AlignedFloats packed;
+};
+
+// Against float64 on numbers rounded to bf16 alike. Formats with an offset add it to a product, so that a number may
+// be rounded otherwise than one that was rounded to f32 before.
+TEST(GemmBlock, WideRowsAgreeWithFloat64) {
+  ForEachIsaAndPlainTiles([] {
+    if (!WidensBlocks()) return;
+    const int64_t width = PackedColumns();
+    for (const Encoding encoding : Blocked()) {
+      const bool offset = encoding == Encoding::kQ4_1 || encoding == Encoding::kQ5_1 || encoding == Encoding::kQ4K ||
+                          encoding == Encoding::kQ5K;
+      for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, width + 3, 512},
+                                    {9, 9 * width, 256},
+                                    {33, 5, 1280},
+                                    {70, 3 * width - 1, 2560},
+                                    {130, 20 * width, 256}}) {
+        SCOPED_TRACE(std::string(Name(encoding)) + " m " + std::to_string(m) + " n " + std::to_string(n) + " k " +
+                     std::to_string(k));
+        WideProduct product(encoding, n, k);
+        const std::vector<float> x = RandomFloats(static_cast<size_t>(m * k), 2);
+        const std::vector<float> bias = RandomFloats(static_cast<size_t>(n), 3);
+        std::vector<float> rounded;
+        const std::vector<float> out = product.Run(x, 0, m, 0, static_cast<int>(m % 3 + 1), true, &rounded);
+        for (size_t i = 0; i < x.size(); ++i) ASSERT_LE(std::abs(x[i] - rounded[i]), std::abs(x[i]) / 256) << i;
+        double squares = 0, bounds = 0;
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            double sum = 0, magnitude = 0;
+            for (int64_t t = 0; t < k; ++t) {
+              const double p = static_cast<double>(rounded[static_cast<size_t>(i * k + t)]) *
+                               static_cast<double>(NearestBf16(product.numbers[static_cast<size_t>(j * k + t)]));
+              sum += p;
+              magnitude += std::abs(p);
+            }
+            sum = std::max(sum + static_cast<double>(bias[static_cast<size_t>(j)]), 0.0) + 0.75;
+            const double bound = (offset ? 1.0 / 256 : 4e-6) * magnitude + 2e-6;
+            const double error = static_cast<double>(out[static_cast<size_t>(i * n + j)]) - sum;
+            ASSERT_LE(std::abs(error), bound) << i << ' ' << j;
+            squares += error * error;
+            bounds += bound * bound;
+          }
+        }
+        // One number in hundreds, at most, is rounded otherwise.
+        EXPECT_LE(squares, (offset ? 1e-5 : 1.0) * bounds);
+      }
+    }
+  });
+}
+
+// Rows have the bits that they have alone, of either kind, wherever those of the other kind begin.
+TEST(GemmBlock, WideRowsDoNotDependOnOthers) {
+  ForEachIsaAndPlainTiles([] {
+    for (const Encoding encoding : Blocked()) {
+      const int64_t n = 19 * PackedColumns() - 5, k = 768, most = 150;
+      WideProduct product(encoding, n, k);
+      const std::vector<float> x = RandomFloats(static_cast<size_t>(most * k), 7);
+      const std::vector<float> exact = product.Run(x, 0, most, kNoRow, 1), wide = product.Run(x, 0, most, 0, 1);
+      ASSERT_EQ(exact != wide, WidensBlocks());
+      for (const auto& [first, m, from] : {std::array<int64_t, 3>{3, 1, 0},
+                                           {0, 2, 1},
+                                           {5, 3, 2},
+                                           {1, 12, 1},
+                                           {7, 20, 9},
+                                           {0, 64, 33},
+                                           {0, most, 2},
+                                           {0, most, most - 1},
+                                           {4, 40, 99}}) {
+        const std::vector<float> found = product.Run(x, first, m, from, static_cast<int>(m % 3 + 1));
+        for (int64_t i = 0; i < m; ++i) {
+          const std::vector<float>& expected = i < from ? exact : wide;
+          ASSERT_EQ(std::memcmp(found.data() + i * n, expected.data() + (first + i) * n,
+                                static_cast<size_t>(n) * sizeof(float)),
+                    0)
+              << Name(encoding) << " row " << i << " of " << m << ", wide from " << from;
+        }
+      }
+    }
+  });
+}
+
+// A scale that is none stays none, whatever its bits; what is not finite spoils its own row.
+TEST(GemmBlock, WideRowsKeepWhatIsNotFinite) {
+  ForEachIsaAndPlainTiles([] {
+    constexpr int64_t kN = 40, kK = 64, kM = 20;
+    WideProduct product(Encoding::kQ8_0, kN, kK);
+    int64_t column = 0;
+    for (const uint16_t bits : {uint16_t{0x7FFF}, uint16_t{0xFFFF}, uint16_t{0x7C01}, uint16_t{0x7C00}}) {
+      std::memcpy(product.blocks.data() + column * EncodedBytes(Encoding::kQ8_0, kK), &bits, sizeof(bits));
+      column += 9;
+    }
+    PackWeight(StoredPrecision(Encoding::kQ8_0), DenseWeight(product.blocks.data(), kK, kN, true, Encoding::kQ8_0),
+               product.packed.data());
+    std::vector<float> x = RandomFloats(static_cast<size_t>(kM * kK), 6);
+    x[3 * kK + 5] = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> out = product.Run(x, 0, kM, 1, 1);
+    for (int64_t i = 0; i < kM; ++i) {
+      for (int64_t j = 0; j < kN; ++j) {
+        const bool none = i == 3 || (j % 9 == 0 && j < 36);
+        EXPECT_EQ(std::isfinite(out[static_cast<size_t>(i * kN + j)]), !none) << i << ' ' << j;
       }
     }
   });

@@ -84,9 +84,10 @@ TEST(PagedAttention, PagesOf16BitsOfAllShapes) {
 }
 
 // Each token of a prompt has the bits that it would have if it came alone, whatever tiles it shares.
-void CheckAloneAndInAPrompt(const Shape& shape) {
+void CheckAloneAndInAPrompt(const Shape& shape, bool wide = false) {
   SCOPED_TRACE(std::to_string(shape.query_heads) + " heads, window " + std::to_string(shape.window));
   Case c(shape, {{40, 333}});
+  if (wide) c.wide_from_ = 0;
   const auto row = static_cast<size_t>(shape.query_heads * shape.depth);
   ForEachIsaAndPlainTiles([&] {
     const std::vector<float> all = c.Run(1);
@@ -110,7 +111,9 @@ TEST(PagedAttention, TheSameAloneAndInAPrompt) {
   for (const int64_t window : {0, 21}) {
     for (const int64_t group : {1, 3, 6, 7, 8}) {
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-        CheckAloneAndInAPrompt({.query_heads = 2 * group, .heads = 2, .dtype = dtype, .window = window});
+        for (const bool wide : {false, true}) {
+          CheckAloneAndInAPrompt({.query_heads = 2 * group, .heads = 2, .dtype = dtype, .window = window}, wide);
+        }
       }
       for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
         CheckAloneAndInAPrompt({.query_heads = 2 * group, .heads = 2, .depth = 96, .window = window, .blocks = blocks});
@@ -120,6 +123,36 @@ TEST(PagedAttention, TheSameAloneAndInAPrompt) {
 }
 
 // Digits are exact, so tiles give what vectors give.
+// Sequences from wide_from on are rounded to what pages have where tiles multiply that, those before it as ever.
+TEST(PagedAttention, WideSequences) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (const auto& [window, softcap] : {std::pair<int64_t, float>{0, 0.0f}, {40, 2.0f}}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + " window " + std::to_string(window));
+      const Shape shape{.query_heads = 6, .depth = 80, .dtype = dtype, .window = window, .softcap = softcap};
+      Case c(shape, {{1, 300}, {3, 520}, {40, 301}, {1, 33}, {200, 200}});
+      const std::vector<float> expected = c.Run(1, true);
+      ForEachIsaAndPlainTiles([&] {
+        c.wide_from_ = PagedAttentionArgs().wide_from;
+        const std::vector<float> exact = c.Run(1);
+        c.wide_from_ = c.starts_[2];
+        const std::vector<float> some = c.Run(1);
+        const size_t before = static_cast<size_t>(c.starts_[2] * shape.query_heads * shape.depth);
+        EXPECT_EQ(std::memcmp(some.data(), exact.data(), before * sizeof(float)), 0);
+        const bool halves = dtype == DType::kBF16 || (dtype == DType::kF16 && isa::HasF16Tiles());
+        EXPECT_EQ(some != exact, halves && isa::CurrentTiles() != isa::Tiles::kNone);
+        const float tolerance = dtype == DType::kBF16 ? 1e-2f : 2e-3f;
+        ExpectClose(some, expected, tolerance, tolerance);
+        for (const int parts : {2, 3, 8}) {
+          EXPECT_EQ(std::memcmp(c.Run(parts).data(), some.data(), some.size() * sizeof(float)), 0) << parts;
+        }
+        c.wide_from_ = 0;
+        const std::vector<float> all = c.Run(1);
+        EXPECT_EQ(std::memcmp(all.data() + before, some.data() + before, (some.size() - before) * sizeof(float)), 0);
+      });
+    }
+  }
+}
+
 TEST(PagedAttention, TilesOfDigitsHaveTheBitsOfVectors) {
   for (const int64_t depth : {32, 96, 256}) {
     for (const int64_t group : {1, 3, 8}) {

@@ -109,6 +109,7 @@ class PagedCase {
     args.window = shape_.window;
     args.softcap = shape_.softcap;
     args.blocks = shape_.blocks;
+    args.wide_from = wide_from_;
     return args;
   }
 
@@ -117,6 +118,7 @@ class PagedCase {
 
   std::vector<int32_t> starts_, lengths_, tables_;
   std::vector<float> q_;
+  int64_t wide_from_ = PagedAttentionArgs().wide_from;
 
  private:
   void Write(const std::vector<int32_t>& slots, unsigned seed) {

@@ -87,6 +87,18 @@ TEST(LayoutMotion, PermutesOfRowsPassLinear) {
       "add");
 }
 
+TEST(LayoutMotion, RowsThatAreCountedKeepTheirOrder) {
+  const std::string head = "input %x : f32[2, 3, 4]\ninput %from : i32[1]\nweight %w : f32[5, 4]\n";
+  Expect(head + "%p = permute(%x) {dims = [1, 0, 2]}\n%l = linear(%p, %w, _, _, %from)\n" +
+             "%y = permute(%l) {dims = [1, 0, 2]}\nreturn %y\n",
+         "permute linear permute");
+  Expect(
+      "input %o : f32[2, 3, 5, 4]\ninput %from : i32[1]\nweight %w : f32[12, 12]\n"
+      "%p = permute(%o) {dims = [2, 0, 1, 3]}\n%r = reshape(%p) {shape = [5, 2, 12]}\n"
+      "%l = linear(%r, %w, _, _, %from)\n%y = permute(%l) {dims = [1, 0, 2]}\nreturn %y\n",
+      "permute reshape linear permute");
+}
+
 TEST(LayoutMotion, AttentionOutputComesWithoutASecondPermute) {
   Expect(
       "input %o : f32[2, 3, 5, 4]\nweight %w : f32[12, 12]\n%p = permute(%o) {dims = [2, 0, 1, 3]}\n"

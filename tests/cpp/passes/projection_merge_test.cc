@@ -89,6 +89,20 @@ TEST(ProjectionMerge, WantsEqualsOfOneOperand) {
   Expect(head + "%a = linear(%x, %w) {precision = \"bf16\"}\n%b = linear(%x, %v)\n" + tail, "linear linear mul");
 }
 
+TEST(ProjectionMerge, RowsThatMayBeWideStaySo) {
+  const std::string head =
+      "input %x : f32[5, 8]\ninput %from : i32[1]\ninput %other : i32[1]\nweight %w : f32[8, 8]\n"
+      "weight %v : f32[8, 8]\nweight %c : f32[8]\n";
+  const std::string tail = "%y = mul(%a, %b)\nreturn %y\n";
+  const std::string first = "%a = linear(%x, %w, %c, _, %from)\n";
+  Expect(head + first + "%b = linear(%x, %v)\n" + tail, "linear linear mul");
+  Expect(head + first + "%b = linear(%x, %v, _, _, %other)\n" + tail, "linear linear mul");
+  Expect(head + first + "%b = linear(%x, %v, _, _, %from)\n" + tail, "linears mul");
+  const Graph after = After(FromText(head + first + "%b = linear(%x, %v, _, _, %from)\n" + tail), {"projection_merge"});
+  EXPECT_EQ(after.nodes()[0].inputs.size(), 6u);  // x, two weights, two biases, from
+  EXPECT_EQ(after.value(after.nodes()[0].inputs.back()).name, "from");
+}
+
 TEST(ProjectionMerge, TheActivationOfAGateJoinsWhatReadsBoth) {
   const std::string head =
       "input %x : f32[5, 8]\nweight %w : f32[16, 8]\nweight %v : f32[16, 8]\nweight %b : f32[16]\n";

@@ -65,8 +65,9 @@ class Decoder(Checkpoint):
         """The layers, up to the last norm.
 
         Inputs are tokens and positions (i32 [tokens]), per group of layers slots (i32 [tokens]), starts
-        (i32 [sequences + 1]), lengths (i32 [sequences]), per group tables (i32 [sequences, table_width]), and one state
-        a layer; the output is f32 [tokens, hidden size].
+        (i32 [sequences + 1]), lengths (i32 [sequences]), prompts_from (i32 [1]: tokens from there on are prompts' and
+        may meet weights in blocks and pages as bf16), per group tables (i32 [sequences, table_width]), and one state a
+        layer; the output is f32 [tokens, hidden size].
 
         Args:
           tokens: how many tokens a step has.
@@ -85,6 +86,7 @@ class Decoder(Checkpoint):
         slots = [graph.input(f"slots{end}", "i32", [tokens]) for end in ends]
         starts = graph.input("starts", "i32", [sequences + 1])
         lengths = graph.input("lengths", "i32", [sequences])
+        build.prompts_from = graph.input("prompts_from", "i32", [1])
         tables = [graph.input(f"tables{end}", "i32", [sequences, table_width]) for end in ends]
         states = [
             graph.state(f"kv.{layer}", cache, [count, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size])
@@ -174,6 +176,7 @@ class _Layers(GraphBuilder):
         self._decoder = decoder
         self._config = decoder.config
         self._tokens = tokens
+        self.prompts_from: int | None = None
 
     def linear(self, x: int, name: str, inputs: int, outputs: int, **attrs: Any) -> int:
         """x times a weight of the checkpoint, plus its bias if it has one."""
@@ -189,7 +192,9 @@ class _Layers(GraphBuilder):
         bias = None
         if self._decoder.has_tensor(f"{name}.bias"):
             bias = self.small(f"{name}.bias", (outputs,))
-        return self.add("linear", x, self.weight(f"{name}.weight", shape), bias, **attrs)
+        weight = self.weight(f"{name}.weight", shape)
+        wide_from = self.prompts_from if weight in self.in_blocks else None
+        return self.add("linear", x, weight, bias, None, wide_from, **attrs)
 
     def norm(self, x: int, role: str, *numbers: int, size: int | None = None) -> int:
         """A norm over the last dimension."""
@@ -239,6 +244,7 @@ class _Layers(GraphBuilder):
             batch.starts,
             batch.lengths,
             batch.tables,
+            self.prompts_from,
             scale=config.attention_scale,
             window=config.windows[layer],
             softcap=config.attention_softcap,

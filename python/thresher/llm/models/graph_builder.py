@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thresher import _engine
+from thresher.llm.formats.tensors import BLOCKS
 from thresher.llm.models.checkpoint import Checkpoint
 
 
@@ -15,11 +16,13 @@ class GraphBuilder:
     Attributes:
       graph: the graph.
       module: what nodes that are added belong to, in profiles.
+      in_blocks: the weights that are stored in blocks.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.graph = _engine.Graph()
         self.module = ""
+        self.in_blocks: set[int] = set()
         self._checkpoint = checkpoint
         self._weights: dict[str, int] = {}
 
@@ -36,6 +39,8 @@ class GraphBuilder:
         if name not in self._weights:
             found = self._checkpoint.stored(name, shape)
             self._weights[name] = self.graph.weight(name, found.encoding, found.shape, found.data)
+            if BLOCKS[found.encoding][0] > 1:
+                self.in_blocks.add(self._weights[name])
         return self._weights[name]
 
     def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> int:
