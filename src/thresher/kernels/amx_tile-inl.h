@@ -142,6 +142,7 @@ struct PendingFinish {
     args.to.rows = left;
     if (left == 0) finish = nullptr;
     args.sums = static_cast<const Sum*>(args.sums) + count * PanelWidth();
+    if (args.gate != nullptr) args.gate += count * PanelWidth();
     args.to.c += count * args.to.ldc;
     if (args.to.residual != nullptr) args.to.residual += count * args.to.ldr;
     if (args.row_scale != nullptr) args.row_scale += count;
