@@ -300,8 +300,12 @@ int Main(int argc, char** argv) {
   Roofs roofs;
   if (!roofs.Measure()) return 1;
   std::vector<Row> rows;
+  const auto is_whole = [](const Shape& shape, Precision precision) {
+    return !IsBlocked(precision) || shape.k % BlockNumbers(EncodingOf(precision)) == 0;
+  };
   for (const Shape& shape : many) {
     for (const Precision precision : of_many) {
+      if (!is_whole(shape, precision)) continue;
       rows.push_back(Measure(shape, precision, kernels::Activation::kNone, how));
     }
   }
@@ -313,7 +317,7 @@ int Main(int argc, char** argv) {
   if (!roofs.Measure()) return 1;
   for (const Shape& shape : few) {
     for (const Precision precision : of_few) {
-      if (IsBlocked(precision) && shape.k % BlockNumbers(EncodingOf(precision)) != 0) continue;
+      if (!is_whole(shape, precision)) continue;
       rows.push_back(Measure(shape, precision, kernels::Activation::kNone, how));
     }
   }

@@ -4,8 +4,9 @@
 // A step of a panel, 32 columns of pairs of bf16 or quads of int8, is 128 bytes: 16 steps are two tiles beside each
 // other. Two tiles of rows times these two keep four tiles of sums in the unit. Rows of A hold whole pieces of 16
 // steps, zeros behind their end. Between 16 and 32 rows, the two tiles of rows overlap: what they share is computed
-// twice and stored twice. Rows of windows (window_dot-inl.h) are two groups of neighbouring positions, read where they
-// lie in the image, in as many runs along k as a window has pieces.
+// twice and stored twice. Rows stay in L1 while several panels meet them, the steps of which pass by (LoadOnce). Rows
+// of windows (window_dot-inl.h) are two groups of neighbouring positions, read where they lie in the image, in as many
+// runs along k as a window has pieces.
 
 #if defined(THRESHER_KERNELS_AMX_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_AMX_TILE_INL_H_
@@ -142,6 +143,7 @@ struct PendingFinish {
     args.to.rows = left;
     if (left == 0) finish = nullptr;
     args.sums = static_cast<const Sum*>(args.sums) + count * PanelWidth();
+    if (args.gate != nullptr) args.gate += count * PanelWidth();
     args.to.c += count * args.to.ldc;
     if (args.to.residual != nullptr) args.to.residual += count * args.to.ldr;
     if (args.row_scale != nullptr) args.row_scale += count;
@@ -210,14 +212,14 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
   }
 
   const auto multiply = [](const uint8_t* a, ptrdiff_t second, size_t ld, const uint8_t* b) HWY_ATTR {
-    Unit::template Load<6>(b, kStepBytes);
+    Unit::template LoadOnce<6>(b, kStepBytes);
     Unit::template Load<4>(a, ld);
     UnitDot<Unit, Dot, 0, 4, 6>();
     if constexpr (kTwo) {
       Unit::template Load<5>(a + second, ld);
       UnitDot<Unit, Dot, 2, 5, 6>();
     }
-    Unit::template Load<7>(b + kUnitRowBytes, kStepBytes);
+    Unit::template LoadOnce<7>(b + kUnitRowBytes, kStepBytes);
     UnitDot<Unit, Dot, 1, 4, 7>();
     if constexpr (kTwo) UnitDot<Unit, Dot, 3, 5, 7>();
   };

@@ -307,6 +307,19 @@ struct UnpackedPanel {
 template <class Packed>
 using Unpacked = UnpackedPanel<Packed::kShift, Packed::kCentred, Packed::kWide, Packed::kHalves, Packed::kHasOffset>;
 
+// Calls f(quad, codes) for the eight quads of a half of a group.
+template <class Panel, class F>
+HWY_INLINE void ForQuads(const uint8_t* group, size_t half, const F& f) {
+  f(0, Panel::template Quad<0, 0>(group, half));
+  f(1, Panel::template Quad<0, 1>(group, half));
+  f(2, Panel::template Quad<1, 0>(group, half));
+  f(3, Panel::template Quad<1, 1>(group, half));
+  f(4, Panel::template Quad<2, 0>(group, half));
+  f(5, Panel::template Quad<2, 1>(group, half));
+  f(6, Panel::template Quad<3, 0>(group, half));
+  f(7, Panel::template Quad<3, 1>(group, half));
+}
+
 // Unpacks `groups` groups, whole blocks, from `packed` on.
 template <class Packed>
 HWY_NOINLINE void Unpack(const uint8_t* HWY_RESTRICT packed, size_t groups, uint8_t* HWY_RESTRICT out) {
@@ -328,14 +341,9 @@ HWY_NOINLINE void Unpack(const uint8_t* HWY_RESTRICT packed, size_t groups, uint
       }
       auto* const words = reinterpret_cast<uint32_t*>(out + To::GroupHeader()) + half * lanes;
       const size_t next = kPanelVectors * lanes;
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<0, 0>(packed, half)), dw, words);
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<0, 1>(packed, half)), dw, words + next);
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<1, 0>(packed, half)), dw, words + 2 * next);
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<1, 1>(packed, half)), dw, words + 3 * next);
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<2, 0>(packed, half)), dw, words + 4 * next);
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<2, 1>(packed, half)), dw, words + 5 * next);
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<3, 0>(packed, half)), dw, words + 6 * next);
-      hn::StoreU(hn::BitCast(dw, Packed::template Quad<3, 1>(packed, half)), dw, words + 7 * next);
+      ForQuads<Packed>(packed, half, [&](size_t quad, Codes codes) HWY_ATTR {
+        hn::StoreU(hn::BitCast(dw, codes), dw, words + quad * next);
+      });
     }
   }
 }

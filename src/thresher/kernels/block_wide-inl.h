@@ -64,22 +64,14 @@ HWY_NOINLINE void Widen(const uint8_t* HWY_RESTRICT packed, size_t groups, uint3
     }
     for (size_t half = 0; half < kPanelVectors; ++half) {
       uint32_t* const to = out + half * hn::Lanes(d);
-      auto scale = QuietNaN(Panel::Scale(block, packed, half, 0));
+      const auto scale_of = [&](size_t part) HWY_ATTR { return QuietNaN(Panel::Scale(block, packed, half, part)); };
+      const auto scale = scale_of(0), later = Panel::kHalves ? scale_of(1) : scale;
       auto base = hn::Mul(scale, hn::Set(d, -kLess));
       if constexpr (Panel::kHasOffset) base = QuietNaN(hn::Add(base, Panel::Offset(block, packed, half)));
-      const size_t quad = 2 * PanelWidth();
-      StorePairs(Panel::template Quad<0, 0>(packed, half), scale, base, to);
-      StorePairs(Panel::template Quad<0, 1>(packed, half), scale, base, to + quad);
-      StorePairs(Panel::template Quad<1, 0>(packed, half), scale, base, to + 2 * quad);
-      StorePairs(Panel::template Quad<1, 1>(packed, half), scale, base, to + 3 * quad);
-      if constexpr (Panel::kHalves) {
-        scale = QuietNaN(Panel::Scale(block, packed, half, 1));
-        base = hn::Mul(scale, hn::Set(d, -kLess));
-      }
-      StorePairs(Panel::template Quad<2, 0>(packed, half), scale, base, to + 4 * quad);
-      StorePairs(Panel::template Quad<2, 1>(packed, half), scale, base, to + 5 * quad);
-      StorePairs(Panel::template Quad<3, 0>(packed, half), scale, base, to + 6 * quad);
-      StorePairs(Panel::template Quad<3, 1>(packed, half), scale, base, to + 7 * quad);
+      const auto later_base = Panel::kHalves ? hn::Mul(later, hn::Set(d, -kLess)) : base;
+      ForQuads<Panel>(packed, half, [&](size_t quad, Codes codes) HWY_ATTR {
+        StorePairs(codes, quad < 4 ? scale : later, quad < 4 ? base : later_base, to + quad * 2 * PanelWidth());
+      });
     }
   }
 }

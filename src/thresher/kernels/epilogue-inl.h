@@ -116,6 +116,7 @@ struct FinishArgs {
   const float* row_scale;
   const int32_t* row_zero;
   bool residual_first;
+  const float* gate = nullptr;  // of FinishGated: as the sums
 };
 
 // What the columns from `column` on have in common, a vector of them.
@@ -165,9 +166,22 @@ HWY_INLINE hn::Vec<TileTag> Residual(const TileResult& to, const float* row, siz
   return hn::PromoteTo(d, hn::LoadN(d16, reinterpret_cast<const hwy::bfloat16_t*>(row) + column, count));
 }
 
+// Stores two vectors of a panel as rows of kBF16 do, zeros in the place of columns that it lacks, if rows have such.
+HWY_INLINE void StoreAsBf16(hn::Vec<TileTag> a, hn::Vec<TileTag> b, const TileResult& to, float* c) {
+  const TileTag d;
+  const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
+  const size_t lanes = hn::Lanes(d), count = to.columns;
+  auto* const out = reinterpret_cast<hwy::bfloat16_t*>(c);
+  if (count != 2 * lanes) {
+    if (to.ldc % (kStoredColumns / 2) != 0) return hn::StoreN(hn::OrderedDemote2To(d16, a, b), d16, out, count);
+    a = hn::IfThenElseZero(hn::FirstN(d, count), a);
+    b = hn::IfThenElseZero(hn::FirstN(d, count - std::min(lanes, count)), b);
+  }
+  hn::StoreU(hn::OrderedDemote2To(d16, a, b), d16, out);
+}
+
 // Finish of whole panels, row by row: what the columns have in common and the constants of an activation are loaded
-// once for few rows. kAdded: to the residual; kStoredAsBf16 adds any that there is, and stores zeros in the place of
-// columns that a panel lacks, if rows have such.
+// once for few rows. kAdded: to the residual; kStoredAsBf16 adds any that there is.
 template <class Sum, Activation kActivation, Finished kFinished>
 HWY_INLINE void FinishPanel(const FinishArgs& args) {
   const TileTag d;
@@ -180,7 +194,6 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
   float* c = args.to.c;
   const size_t rows = args.to.rows, ldc = args.to.ldc, ldr = args.to.ldr;
   [[maybe_unused]] const size_t count_a = std::min(lanes, args.to.columns), count_b = args.to.columns - count_a;
-  [[maybe_unused]] const bool dense = ldc % (kStoredColumns / 2) != 0;
   for (size_t i = 0; i < rows; ++i, sums += PanelWidth(), c += ldc) {
     auto a = Scaled(args, sums, i, bias_a, scale_a, sum_a);
     auto b = Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b);
@@ -196,18 +209,7 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
       }
       if (any && !args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
       if (any) residual += ldr;
-      const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
-      auto* const to = reinterpret_cast<hwy::bfloat16_t*>(c);
-      const bool whole = count_a + count_b == 2 * lanes;
-      if (!whole && dense) {
-        hn::StoreN(hn::OrderedDemote2To(d16, a, b), d16, to, count_a + count_b);
-        continue;
-      }
-      if (!whole) {
-        a = hn::IfThenElseZero(hn::FirstN(d, count_a), a);
-        b = hn::IfThenElseZero(hn::FirstN(d, count_b), b);
-      }
-      hn::StoreU(hn::OrderedDemote2To(d16, a, b), d16, to);
+      StoreAsBf16(a, b, args.to, c);
     } else {
       a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
       if constexpr (kFinished == Finished::kAdded) {
@@ -297,6 +299,34 @@ struct FinishesAsBf16 {
   template <Activation kActivation>
   static FinishFunction For() {
     return &FinishAsBf16<Sum, kActivation>;
+  }
+};
+
+// c = act(gate) * sums, both with their bias, of float.
+template <Activation kActivation>
+HWY_NOINLINE void FinishGated(const FinishArgs& args) {
+  const TileTag d;
+  const size_t lanes = hn::Lanes(d), width = PanelWidth();
+  const float* HWY_RESTRICT sums = static_cast<const float*>(args.sums);
+  const float* HWY_RESTRICT gate = args.gate;
+  const TileResult& to = args.to;
+  float* c = to.c;
+  for (size_t i = 0; i < to.rows; ++i, sums += width, gate += width, c += to.ldc) {
+    const auto at = [&](size_t j) HWY_ATTR {
+      return hn::Mul(Activate<kActivation>(d, hn::Load(d, gate + j)), hn::Load(d, sums + j));
+    };
+    if (to.bf16) {
+      StoreAsBf16(at(0), at(lanes), to, c);
+      continue;
+    }
+    for (size_t j = 0; j < to.columns; j += lanes) hn::StoreN(at(j), d, c + j, to.columns - j);
+  }
+}
+
+struct GatedFinishes {
+  template <Activation kActivation>
+  static FinishFunction For() {
+    return &FinishGated<kActivation>;
   }
 };
 

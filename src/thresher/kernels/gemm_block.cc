@@ -43,8 +43,11 @@ constexpr int kStreams = HWY_TARGET == HWY_SSE2 ? 1 : 4;
 constexpr size_t kWideLeastRows = 128;
 constexpr size_t kWideMostRows = 1024;
 constexpr size_t kPanelsForBoth = 8;
-constexpr size_t kMostWideBytes = size_t{256} * 1024;
 #endif
+
+// What is kept in L2 between two passes, at most: panels that were widened, sums that wait for those of another
+// product.
+constexpr size_t kMostKeptBytes = size_t{256} * 1024;
 
 // Groups of a panel that stay in L1 while rows pass by, at most: whole blocks of any format.
 constexpr size_t kMostGroups = 32;
@@ -182,15 +185,18 @@ size_t WideFrom(int64_t wide_from, int64_t m) {
   return static_cast<size_t>(UnitInUse() == isa::Tiles::kNone ? m : std::clamp<int64_t>(wide_from, 0, m));
 }
 
+HWY_INLINE void ConvertRow(const float* HWY_RESTRICT x, size_t groups, RowGroup* HWY_RESTRICT row) {
+  for (size_t g = 0; g < groups; g += kQuad) {
+    ConvertGroups(x + g * kGroupNumbers, std::min(kQuad, groups - g), row + g);
+  }
+}
+
 void ConvertBlocks(const ConvertRowsArgs& args, size_t begin, size_t end) {
   const size_t stride = static_cast<size_t>(BlockRowBytes(args.k));
   const size_t groups = static_cast<size_t>(args.k) / kGroupNumbers;
   for (size_t i = begin; i < end; ++i) {
-    const float* const x = args.x + i * static_cast<size_t>(args.ldx);
     auto* const row = reinterpret_cast<RowGroup*>(static_cast<uint8_t*>(args.rows) + i * stride);
-    for (size_t g = 0; g < groups; g += kQuad) {
-      ConvertGroups(x + g * kGroupNumbers, std::min(kQuad, groups - g), row + g);
-    }
+    ConvertRow(args.x + i * static_cast<size_t>(args.ldx), groups, row);
   }
 }
 
@@ -322,11 +328,15 @@ size_t StripRows(const GemmDotArgs& args) {
   return static_cast<size_t>(std::clamp<int64_t>(args.m, int64_t{kStreams} * kStreamRows, kMostBlockRows));
 }
 
+size_t KeptBytes() { return std::min(static_cast<size_t>(Caches().l2) / 8, kMostKeptBytes); }
+
 #if THRESHER_UNIT_TARGET
-// Panels that are widened at a time: they stay in L2 while rows pass by.
-size_t WidePanels(size_t k) {
-  const size_t bytes = std::min(static_cast<size_t>(Caches().l2) / 8, kMostWideBytes);
-  return std::max<size_t>(bytes / WidePanelBytes(k), 1);
+// That lie side by side in packed_b.
+size_t Products(const GemmDotArgs& args) { return args.gate == Gate::kNone ? 1 : 2; }
+
+// Panels, of each product, that are widened at a time: they stay in L2 while rows pass by.
+size_t WidePanels(size_t k, size_t products) {
+  return std::max<size_t>(KeptBytes() / (WidePanelBytes(k) * products), 1);
 }
 #endif
 
@@ -335,18 +345,39 @@ size_t WideScratchBytes(const GemmDotArgs& args) {
 #if THRESHER_UNIT_TARGET
   const size_t width = PanelWidth(), k = static_cast<size_t>(args.k);
   if (WideFrom(args.wide_from, args.m) == static_cast<size_t>(args.m)) return 0;
-  const size_t panels = (static_cast<size_t>(args.n) + width - 1) / width;
-  return std::min(panels, WidePanels(k)) * WidePanelBytes(k) + kUnitBlockRows * width * sizeof(float);
+  const size_t panels = (static_cast<size_t>(args.n) + width - 1) / width, products = Products(args);
+  const size_t wide = std::min(panels, WidePanels(k, products)) * products;
+  return wide * WidePanelBytes(k) + (1 + kGateRun) * kUnitBlockRows * width * sizeof(float);
 #else
   (void)args;
   return 0;
 #endif
 }
 
+// Panels of a product with a gate that stay together: whole groups of what may be stored as rows in blocks, and an even
+// number, which pass as streams (MultiplyStreams()) without being moved.
+size_t PanelsTogether() { return std::max<size_t>(kGroupNumbers / PanelWidth(), 2); }
+
+// Rows and panels of a product with a gate whose sums, of both products, wait in L2 until they meet.
+struct GatedPiece {
+  explicit GatedPiece(const GemmDotArgs& args) {
+    const size_t width = PanelWidth();
+    const size_t panels_of_n = (static_cast<size_t>(args.n) + width - 1) / width;
+    rows = std::min(static_cast<size_t>(args.m), BlockRows(args.blocking, static_cast<size_t>(BlockRowBytes(args.k))));
+    const size_t fitting = KeptBytes() / (2 * rows * width * sizeof(float));
+    panels = std::min(panels_of_n, std::max(fitting / PanelsTogether(), size_t{1}) * PanelsTogether());
+    sums = rows * panels * width;
+  }
+  size_t rows;
+  size_t panels;
+  size_t sums;  // of one product
+};
+
 size_t ScratchBytes(const GemmDotArgs& args) {
   const size_t width = PanelWidth();
+  const size_t gated = args.gate == Gate::kNone ? 0 : 2 * GatedPiece(args).sums * sizeof(float);
   const size_t exact = (StripRows(args) * sizeof(float) + kMostGroups * (3 * sizeof(float) + kGroupNumbers)) * width;
-  return std::max(exact, WideScratchBytes(args));
+  return std::max(gated + exact, WideScratchBytes(args));
 }
 
 // How many of `all` groups of `bytes` bytes rows meet at a time, each time about as many: whole blocks that fit L1
@@ -523,6 +554,30 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   }
 }
 
+// c = act(gate) * sums of any number of columns, rows of which lie without gaps.
+template <Activation kActivation>
+HWY_NOINLINE void GateRows(const FinishArgs& args) {
+  const TileTag d;
+  const size_t columns = args.to.columns;
+  for (size_t i = 0; i < args.to.rows; ++i) {
+    const float* gate = args.gate + i * columns;
+    const float* sums = static_cast<const float*>(args.sums) + i * columns;
+    float* c = args.to.c + i * args.to.ldc;
+    for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
+      const size_t count = std::min(hn::Lanes(d), columns - j);
+      const auto open = Activate<kActivation>(d, hn::LoadN(d, gate + j, count));
+      hn::StoreN(hn::Mul(open, hn::LoadN(d, sums + j, count)), d, c + j, count);
+    }
+  }
+}
+
+struct GatedRows {
+  template <Activation kActivation>
+  static FinishFunction For() {
+    return &GateRows<kActivation>;
+  }
+};
+
 template <class Panel>
 void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   using Many = ManyRowsPanel<Panel>;
@@ -539,13 +594,14 @@ void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
 
 #if THRESHER_UNIT_TARGET
 
-// Rows of bf16, all of the range, times the panels of the range.
+// Rows of bf16, all of the range, times the panels of the range, of both products where there is a gate.
 template <class Panel>
 void MultiplyWide(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   const size_t n = static_cast<size_t>(args.n), k = static_cast<size_t>(args.k);
   const size_t width = PanelWidth(), stride = PanelStride(args.precision, k),
                lda = static_cast<size_t>(BlockRowBytes(args.k));
-  const size_t at_a_time = WidePanels(k);
+  const size_t products = Products(args), at_a_time = WidePanels(k, products);
+  const size_t second = (n + width - 1) / width;  // panel of the second product
   const size_t rows = range.row_end - range.row_begin;
   // What rows of a block meet is widened for each block.
   const size_t most_rows =
@@ -560,28 +616,95 @@ void MultiplyWide(const GemmDotArgs& args, void* scratch, const PanelRange& rang
   product.packed_b = wide;
   product.blocking = {};
   product.blocking.most_rows = static_cast<int32_t>(most_rows);
+  if (args.stores_blocks) {
+    product.stores_bf16 = true;
+    product.ldc = BlockRowBytes(args.n) / static_cast<int64_t>(sizeof(float));
+  }
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t begin = range.row_begin + rows * block / row_blocks;
     const size_t end = range.row_begin + rows * (block + 1) / row_blocks;
     for (size_t first = range.panel_begin; first < range.panel_end; first += at_a_time) {
       const size_t last = std::min(first + at_a_time, range.panel_end), column = first * width;
-      for (size_t panel = first; panel < last; ++panel) {
-        Widen<Panel>(packed + panel * stride, k / kGroupNumbers, wide + (panel - first) * (k / 2) * width);
+      const size_t panels = last - first;
+      for (size_t i = 0; i < panels * products; ++i) {
+        const size_t panel = i < panels ? first + i : second + first + i - panels;
+        Widen<Panel>(packed + panel * stride, k / kGroupNumbers, wide + i * (k / 2) * width);
       }
       product.n = static_cast<int64_t>(std::min(last * width, n) - column);
-      product.c = args.c + column;
+      product.c = args.c + (args.stores_blocks ? column / 2 : column);
       if (args.bias != nullptr) product.bias = args.bias + column;
+      if (args.second_bias != nullptr) product.second_bias = args.second_bias + column;
       if (args.residual != nullptr) product.residual = args.residual + column;
       product.ahead = packed + last * stride;
       product.ahead_bytes = (std::min(last + at_a_time, range.panel_end) - last) * stride;
-      GemmDotPanels(product, wide + (last - first) * (k / 2) * width, {begin, end, 0, last - first});
+      GemmDotPanels(product, wide + panels * products * (k / 2) * width, {begin, end, 0, panels});
     }
   }
 }
 
 #endif  // THRESHER_UNIT_TARGET
 
-void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+// Rows as blocks, all of the range, times the panels of the range of both products, piece by piece.
+template <class Panel>
+void MultiplyGated(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  const size_t n = static_cast<size_t>(args.n), width = PanelWidth();
+  const size_t stride = PanelStride(args.precision, static_cast<size_t>(args.k));
+  const size_t second = (n + width - 1) / width;
+  const GatedPiece piece(args);
+  float* const sums[2] = {static_cast<float*>(scratch), static_cast<float*>(scratch) + piece.sums};
+  const bool gate_first = args.gate == Gate::kFirst;
+  const FinishFunction gate = FunctionFor<GatedRows>(args.activation);
+  GemmDotArgs product = args;
+  product.gate = Gate::kNone;
+  product.stores_blocks = false;
+  product.activation = Activation::kNone;
+  for (size_t row = range.row_begin; row < range.row_end; row += piece.rows) {
+    const size_t rows = std::min(piece.rows, range.row_end - row);
+    product.rows = static_cast<const uint8_t*>(args.rows) + row * static_cast<size_t>(BlockRowBytes(args.k));
+    for (size_t first = range.panel_begin; first < range.panel_end; first += piece.panels) {
+      const size_t last = std::min(first + piece.panels, range.panel_end), column = first * width;
+      product.n = static_cast<int64_t>(std::min(last * width, n) - column);
+      product.ldc = product.n;
+      for (size_t i = 0; i < 2; ++i) {
+        const size_t panel = first + i * second;
+        product.c = sums[i];
+        product.packed_b = static_cast<const uint8_t*>(args.packed_b) + panel * stride;
+        const float* const bias = i == 0 ? args.bias : args.second_bias;
+        product.bias = bias == nullptr ? nullptr : bias + column;
+        MultiplyRange<Panel>(product, sums[1] + piece.sums, {0, rows, 0, last - first});
+      }
+      FinishArgs joined{};
+      joined.gate = sums[gate_first ? 0 : 1];
+      joined.sums = sums[gate_first ? 1 : 0];
+      joined.to = ResultAt(args, row, column, rows, static_cast<size_t>(product.n));
+      if (args.stores_blocks) joined.to.c = sums[0], joined.to.ldc = static_cast<size_t>(product.n);
+      gate(joined);
+      if (!args.stores_blocks) continue;
+      auto* to = reinterpret_cast<RowGroup*>(args.c) + column / kGroupNumbers;
+      const size_t to_stride = static_cast<size_t>(BlockRowBytes(args.n)) / sizeof(RowGroup);
+      for (size_t i = 0; i < rows; ++i) {
+        ConvertRow(sums[0] + i * joined.to.ldc, joined.to.columns / kGroupNumbers, to + (row + i) * to_stride);
+      }
+    }
+  }
+}
+
+// The range moved to whole PanelsTogether(), as those of other parts are.
+PanelRange Together(const GemmDotArgs& args, PanelRange range) {
+  const size_t width = PanelWidth(), all = (static_cast<size_t>(args.n) + width - 1) / width;
+  range.panel_begin -= range.panel_begin % PanelsTogether();
+  if (range.panel_end < all) range.panel_end -= range.panel_end % PanelsTogether();
+  return range;
+}
+
+template <class Panel>
+void MultiplyBlocks(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
+  (args.gate == Gate::kNone ? &MultiplyRange<Panel> : &MultiplyGated<Panel>)(args, scratch, range);
+}
+
+void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& all) {
+  const PanelRange range = args.gate == Gate::kNone ? all : Together(args, all);
+  if (range.empty()) return;
   ForBlockPanel(args.precision, [&](auto example) HWY_ATTR {
     using Panel = decltype(example);
 #if THRESHER_UNIT_TARGET
@@ -591,18 +714,16 @@ void RunProduct(const GemmDotArgs& args, void* scratch, const PanelRange& range)
       const size_t step = wide > range.row_begin ? kPanelsForBoth : range.panel_end;
       for (size_t first = range.panel_begin; first < range.panel_end;) {
         const size_t last = std::min(first / step * step + step, range.panel_end);
-        if (wide > range.row_begin) MultiplyRange<Panel>(args, scratch, {range.row_begin, wide, first, last});
+        if (wide > range.row_begin) MultiplyBlocks<Panel>(args, scratch, {range.row_begin, wide, first, last});
         MultiplyWide<Panel>(args, scratch, {wide, range.row_end, first, last});
         first = last;
       }
       return;
     }
 #endif
-    MultiplyRange<Panel>(args, scratch, range);
+    MultiplyBlocks<Panel>(args, scratch, range);
   });
 }
-
-bool WidensWeights() { return UnitInUse() != isa::Tiles::kNone; }
 
 }  // namespace
 }  // namespace thresher::kernels::HWY_NAMESPACE
@@ -613,7 +734,6 @@ HWY_AFTER_NAMESPACE();
 namespace thresher::kernels {
 namespace {
 
-HWY_EXPORT(WidensWeights);
 HWY_EXPORT(ConvertBlocks);
 HWY_EXPORT(RestoreBlocks);
 HWY_EXPORT(PanelStride);
@@ -624,7 +744,7 @@ HWY_EXPORT(RunProduct);
 
 }  // namespace
 
-bool WidensBlocks() { return HWY_DYNAMIC_DISPATCH(WidensWeights)(); }
+bool WidensBlocks() { return isa::CurrentTiles() != isa::Tiles::kNone; }
 
 // An odd number of lines: rows do not lie in the same sets of a cache. As many as rows of bf16 have.
 int64_t BlockRowBytes(int64_t k) { return (k / kGroupNumbers | 1) * 64; }

@@ -299,6 +299,8 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t panel_stride = kInt8 ? Int8Stride(k) : number_bytes;
   const size_t rows = range.row_end - range.row_begin;
   const Ending<Sum> ending(args, kInt8);
+  const bool gated = args.gate != Gate::kNone;
+  const size_t products = gated ? 2 : 1, all_panels = (n + width - 1) / width;
 
   const Blocking& blocking = args.blocking;
   const size_t l2 = static_cast<size_t>(Caches().l2);
@@ -306,62 +308,79 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
                                                   : std::clamp<size_t>(l2 / 4 / lda, kUnitLeastRows, kUnitMostRows);
   const size_t row_blocks = (rows + most_rows - 1) / most_rows;
   const size_t group_bytes = blocking.panel_kib > 0 ? PanelBlockBytes(blocking, 0) : l2 / 8;
-  const size_t group = std::max<size_t>(group_bytes / std::max<size_t>(panel_stride, 1), 1);
+  const size_t group = std::max<size_t>(group_bytes / std::max<size_t>(panel_stride * products, 1), 1);
 
-  const FinishFunction finish = args.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args.activation) : ending.finish();
-  LinesAhead ahead(args, RowTiles(rows, kUnitBlockRows).count * (range.panel_end - range.panel_begin) * steps);
+  const FinishFunction finish = gated              ? FunctionFor<GatedFinishes>(args.activation)
+                                : args.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args.activation)
+                                                   : ending.finish();
+  LinesAhead ahead(args,
+                   RowTiles(rows, kUnitBlockRows).count * products * (range.panel_end - range.panel_begin) * steps);
 
-  Sum* const strip = static_cast<Sum*>(scratch);  // the sums of a tile
+  // The sums of a tile, then those of the first of two products that wait for the second's.
+  Sum* const strip = static_cast<Sum*>(scratch);
   alignas(64) float padded_bias[kMaxPanelWidth];
   for (size_t block = 0; block < row_blocks; ++block) {
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
     const RowTiles tiles(block_end - block_begin, kUnitBlockRows);
     UnitTiles<Unit, Dot> unit(tiles.Height(tiles.count - 1));
-    for (size_t first = range.panel_begin; first < range.panel_end; first += group) {
-      const size_t last = std::min(first + group, range.panel_end);
+    // A single tile reads weights from memory, which is faster the longer they lie side by side.
+    const size_t run = gated && tiles.count == 1 ? kGateRun : 1;
+    const size_t step = std::max(group, run);
+    for (size_t first = range.panel_begin; first < range.panel_end; first += step) {
+      const size_t last = std::min(first + step, range.panel_end);
       size_t row = block_begin;
       for (size_t t = 0; t < tiles.count; row += tiles.Height(t), ++t) {
         const auto is_scaled = [](float scale) { return scale != 1.0f; };
         const bool scaled = kF16 && std::any_of(args.scale + row, args.scale + row + tiles.Height(t), is_scaled);
-        for (size_t panel = first; panel < last; ++panel) {
-          const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
-          const size_t column = panel * width;
-          const size_t columns = std::min(width, n - column);
-          const float* bias = PanelBias(args.bias, column, columns, padded_bias);
-          const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
-          const bool direct = !kInt8 && !scaled && columns == width && !args.stores_bf16 &&
-                              args.activation == Activation::kNone && args.residual == nullptr;
-          DotTileArgs tile{};
-          tile.a = static_cast<const uint8_t*>(args.rows) + row * lda;
-          tile.lda = lda;
-          tile.b = panel_b;
-          tile.steps = steps;
-          tile.padded = args.row_bytes == 0;
-          tile.init = kInt8 || scaled ? nullptr : bias;
-          tile.out = direct ? static_cast<void*>(to.c) : strip;
-          tile.out_ld = direct ? to.ldc : width;
-          if (args.ahead != nullptr) {
-            tile.fetch = ahead.Next(steps);
-          } else if (tiles.count == 1) {
-            tile.fetch = {panel_b + kUnitFetchDistance, kUnitTurnLines, false};
-          } else if (panel + group < range.panel_end) {
-            const size_t lines = (kUnitTurnLines + tiles.count - 1) / tiles.count;
-            const size_t done = t * (steps / kUnitSteps) * lines * 64;
-            if (done < number_bytes) tile.fetch = {panel_b + group * panel_stride + done, lines, false};
-          }
-          unit.Run(tile, tiles.Height(t));
-          if (direct) continue;
-          const uint8_t* const scales = kInt8 ? panel_b + number_bytes : nullptr;
-          FinishArgs& rest = unit.Finish(finish);
-          ending.Rest(to, strip, bias, scales, rest);
-          if constexpr (kInt8) {
-            rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
-            rest.row_scale = args.scale + row;
-            rest.row_zero = args.zero + row;
-          } else if (scaled) {
-            rest.bias = bias;
-            rest.row_scale = args.scale + row;
+        for (size_t begin = first; begin < last; begin += run) {
+          for (size_t product = 0; product < products; ++product) {
+            for (size_t panel = begin; panel < std::min(begin + run, last); ++panel) {
+              const uint8_t* panel_b =
+                  static_cast<const uint8_t*>(args.packed_b) + (product * all_panels + panel) * panel_stride;
+              const size_t column = panel * width;
+              const size_t columns = std::min(width, n - column);
+              const float* bias = PanelBias(product == 0 ? args.bias : args.second_bias, column, columns, padded_bias);
+              const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
+              const bool direct = !kInt8 && !gated && !scaled && columns == width && !args.stores_bf16 &&
+                                  args.activation == Activation::kNone && args.residual == nullptr;
+              const bool waits = product + 1 < products;
+              Sum* const waiting = strip + (1 + panel - begin) * kUnitBlockRows * width;
+              DotTileArgs tile{};
+              tile.a = static_cast<const uint8_t*>(args.rows) + row * lda;
+              tile.lda = lda;
+              tile.b = panel_b;
+              tile.steps = steps;
+              tile.padded = args.row_bytes == 0;
+              tile.init = kInt8 || scaled ? nullptr : bias;
+              tile.out = direct ? static_cast<void*>(to.c) : waits ? waiting : strip;
+              tile.out_ld = direct ? to.ldc : width;
+              if (args.ahead != nullptr) {
+                tile.fetch = ahead.Next(steps);
+              } else if (tiles.count == 1) {
+                tile.fetch = {panel_b + kUnitFetchDistance, kUnitTurnLines, false};
+              } else if (panel + group < range.panel_end) {
+                const size_t lines = (kUnitTurnLines + tiles.count - 1) / tiles.count;
+                const size_t done = t * (steps / kUnitSteps) * lines * 64;
+                if (done < number_bytes) tile.fetch = {panel_b + group * panel_stride + done, lines, false};
+              }
+              unit.Run(tile, tiles.Height(t));
+              if (direct || waits) continue;
+              const uint8_t* const scales = kInt8 ? panel_b + number_bytes : nullptr;
+              FinishArgs& rest = unit.Finish(finish);
+              ending.Rest(to, strip, bias, scales, rest);
+              if constexpr (kInt8) {
+                rest.column_sum = reinterpret_cast<const int32_t*>(scales + width * sizeof(float));
+                rest.row_scale = args.scale + row;
+                rest.row_zero = args.zero + row;
+              } else if (gated) {
+                rest.sums = args.gate == Gate::kFirst ? strip : waiting;
+                rest.gate = args.gate == Gate::kFirst ? waiting : strip;
+              } else if (scaled) {
+                rest.bias = bias;
+                rest.row_scale = args.scale + row;
+              }
+            }
           }
         }
       }
@@ -582,6 +601,8 @@ int TileRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsOfTile)(form); }
 
 bool StoresRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsAreStored)(form); }
 
+bool TakesGate(RowForm form) { return form == RowForm::kBlocks || (form == RowForm::kBF16 && StoresRows(form)); }
+
 int64_t ElementBytes(RowForm form) { return HWY_DYNAMIC_DISPATCH(BytesOfElement)(form); }
 
 int64_t RowBytes(RowForm form, int64_t k) {
@@ -610,7 +631,9 @@ size_t GemmDotScratchBytes(const GemmDotArgs& args) {
   if (args.form == RowForm::kInt16) return 0;
   if (args.form == RowForm::kBlocks) return GemmBlockScratchBytes(args);
   if (args.windows != nullptr) return HWY_DYNAMIC_DISPATCH(WindowScratch)();
-  return static_cast<size_t>(std::min<int64_t>(args.m, kMostBlockRows) * PackedColumns()) * sizeof(float);
+  const int64_t rows = args.gate == Gate::kNone ? std::min<int64_t>(args.m, kMostBlockRows)
+                                                : static_cast<int64_t>(1 + kGateRun) * TileRows(args.form);
+  return static_cast<size_t>(rows * PackedColumns()) * sizeof(float);
 }
 
 void GemmDot(const GemmDotArgs& args, void* scratch, int part, int num_parts) {

@@ -55,6 +55,15 @@ constexpr bool SuitsAsRows(int64_t k, int64_t n) {
   return k <= 512 && (k % kStoredColumns == 0 || (k % 2 == 0 && n <= 128));
 }
 
+// Which of two products side by side, if any, goes through the activation and then times the other.
+enum class Gate : uint8_t { kNone, kFirst, kSecond };
+
+// Panels of the first of both products that a single tile of rows meets before those of the second.
+inline constexpr size_t kGateRun = 8;
+
+// Whether products of rows in this form take a gate.
+bool TakesGate(RowForm form);
+
 // Behind any row.
 inline constexpr int64_t kNoRow = std::numeric_limits<int64_t>::max();
 
@@ -97,7 +106,13 @@ struct GemmDotArgs {
   int64_t ldr = 0;
   Activation activation = Activation::kNone;
   bool residual_first = false;  // the residual is added before the activation
-  Blocking blocking = {};       // of which kInt16 and kBlocks have no use for the sizes
+  // Where TakesGate(): packed_b is that of two products of n columns, each in panels of its own; c = act(one) * other,
+  // without a residual.
+  Gate gate = Gate::kNone;
+  const float* second_bias = nullptr;  // as `bias` is the first one's
+  // kBlocks with a gate: c is rows of n numbers in blocks, from wide_from on of bf16, as ConvertRows() makes them.
+  bool stores_blocks = false;
+  Blocking blocking = {};  // of which kInt16 and kBlocks have no use for the sizes
   // kBlocks: the first row of those that are rounded to bf16, as is what weights in blocks stand for, where a matrix
   // unit multiplies them so (WidensBlocks()).
   int64_t wide_from = kNoRow;
@@ -109,7 +124,8 @@ struct GemmDotArgs {
 // As GemmScratchBytes.
 size_t GemmDotScratchBytes(const GemmDotArgs& args);
 
-// C = act(A * B + bias) + residual; part `part` of `num_parts`. `scratch` is 64-byte aligned and the part's own.
+// C = act(A * B + bias) + residual, or with a gate; part `part` of `num_parts`. `scratch` is 64-byte aligned and the
+// part's own.
 void GemmDot(const GemmDotArgs& args, void* scratch, int part = 0, int num_parts = 1);
 
 // Rows [begin, end) of ConvertRows(), but those in blocks.

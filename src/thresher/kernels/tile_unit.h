@@ -36,7 +36,8 @@ struct PlainUnit {
   static void Configure(const TileConfig& config);
   static void Release();
   static void Zero(int tile);
-  // Rows `stride` bytes apart; 0: one row for all.
+  // Rows `stride` bytes apart; 0: one row for all. LoadOnce: of what is not read again soon, which does not push out of
+  // L1 what is.
   static void Load(int tile, const void* from, size_t stride);
   static void Store(int tile, void* to, size_t stride);
   static void DotBf16(int c, int a, int b);
@@ -50,6 +51,10 @@ struct PlainUnit {
   }
   template <int kTile>
   static void Load(const void* from, size_t stride) {
+    Load(kTile, from, stride);
+  }
+  template <int kTile>
+  static void LoadOnce(const void* from, size_t stride) {
     Load(kTile, from, stride);
   }
   template <int kTile>
@@ -90,6 +95,10 @@ struct AmxUnit {
   template <int kTile>
   static void Load(const void* from, size_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+  }
+  template <int kTile>
+  static void LoadOnce(const void* from, size_t stride) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
   }
   template <int kTile>
   static void Store(void* to, size_t stride) {

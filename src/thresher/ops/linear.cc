@@ -67,6 +67,8 @@ struct GemmParams {
   kernels::RowForm form;  // of x; kF32: as it is
   int64_t row_bytes;      // of converted x from one row to the next, if it is not that form's
   bool wide;              // the last operand is the first row that is multiplied as bf16
+  kernels::Gate gate;     // n is the columns of one of both products
+  bool stores_blocks;     // the result is rows in blocks
   kernels::Blocking blocking;
 
   static constexpr auto Sizes() {
@@ -129,6 +131,12 @@ struct ConvertedRows {
   int32_t* zero;
 };
 
+// Where the second of two products of n columns begins (ops::ProductColumns).
+int64_t SecondColumn(int64_t n) {
+  const int64_t panel = kernels::PackedColumns();
+  return (n + panel - 1) / panel * panel;
+}
+
 // The first row that is multiplied as bf16, where that is the step's operand `operand`.
 int64_t WideFrom(const StepContext& c, const GemmParams& p, int operand) {
   return p.wide ? *c.in(operand).as<const int32_t>() : kernels::kNoRow;
@@ -163,6 +171,9 @@ Status DotStep(const StepContext& c) {
   args.scale = converted.scale;
   args.zero = converted.zero;
   args.wide_from = WideFrom(c, p, kWideFrom);
+  args.gate = p.gate;
+  if (args.bias != nullptr && p.gate != kernels::Gate::kNone) args.second_bias = args.bias + SecondColumn(p.n);
+  args.stores_blocks = p.stores_blocks;
   ops::SetRows(c, args);
   kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
   return Status::Ok();
@@ -174,6 +185,7 @@ size_t DotScratch(const StepContext& c) {
   args.form = p.form;
   args.precision = p.precision;
   if (p.wide) args.wide_from = 0;
+  args.gate = p.gate;
   return kernels::GemmDotScratchBytes(args);
 }
 
@@ -213,6 +225,31 @@ Taken DotTakesRows(Step& product, int buffer, StoredRows& rows) {
   }
   const bool same = ops::HasStoredRows(p.form) && p.m == rows.rows && p.n == rows.columns;
   return same ? ops::TakesResidualAsRows(product, buffer, p.ldr, rows) : Taken::kNot;
+}
+
+bool DotTakesGate(Step& product, const GatedResult& gated) {
+  auto& p = ops::ParamsOf<GemmParams>(product);
+  if (gated.place != nullptr) {
+    p.n = gated.columns;
+    p.gate = gated.gate;
+    p.activation = gated.activation;
+    product.operands.back() = *gated.place;
+    return true;
+  }
+  return kernels::TakesGate(p.form) && p.gate == kernels::Gate::kNone && p.m == gated.rows &&
+         gated.second == SecondColumn(gated.columns) && p.n == gated.second + gated.columns &&
+         p.activation == kernels::Activation::kNone && product.operands[kResidual].buffer < 0;
+}
+
+bool DotTakesConversion(Step& product, const Step& conversion) {
+  auto& p = ops::ParamsOf<GemmParams>(product);
+  if (conversion.kernel != KernelId::kConvertRows || p.form != kernels::RowForm::kBlocks) return false;
+  const auto& to = ops::ParamsOf<GemmParams>(conversion);
+  const bool same = to.form == p.form && to.m == p.m && to.k == p.n && to.lda == p.n && to.wide == p.wide;
+  if (!same || (p.wide && product.operands[kWideFrom].buffer != conversion.operands[1].buffer)) return false;
+  p.stores_blocks = true;
+  product.operands.back() = conversion.operands.back();
+  return true;
 }
 
 // x in the form p.form, converted once for all products that want it. `wide_from`: the operand, if p.wide.
@@ -552,11 +589,12 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
 }  // namespace ops
 
 std::span<const CpuKernel> LinearKernels() {
-  static const CpuKernel kernels[] = {{KernelId::kPack, PackStep},
-                                      {KernelId::kConvertRows, ConvertStep, nullptr, ConvertTakesRows},
-                                      {KernelId::kPackedProduct, PackedStep, PackedScratch},
-                                      {KernelId::kDotProduct, DotStep, DotScratch, DotTakesRows, DotStoresRows},
-                                      {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};
+  static const CpuKernel kernels[] = {
+      {KernelId::kPack, PackStep},
+      {KernelId::kConvertRows, ConvertStep, nullptr, ConvertTakesRows},
+      {KernelId::kPackedProduct, PackedStep, PackedScratch},
+      {KernelId::kDotProduct, DotStep, DotScratch, DotTakesRows, DotStoresRows, DotTakesGate, DotTakesConversion},
+      {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};
   return kernels;
 }
 

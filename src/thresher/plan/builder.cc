@@ -5,6 +5,7 @@
 
 #include "thresher/base/rounds.h"
 #include "thresher/graph/printer.h"
+#include "thresher/plan/gated_products.h"
 #include "thresher/plan/lowering.h"
 #include "thresher/plan/memory_planner.h"
 #include "thresher/plan/sites.h"
@@ -170,10 +171,9 @@ class PlanBuilder {
     }
     THRESHER_TRY(lowering.status());
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
-    for (size_t s = origins.size(); s < plan->steps.size(); ++s) {
-      THRESHER_TRY(AssignScratch(*options.target, plan->steps[s]));
-    }
+    GateProducts(*plan, origins);
     StoreRows(*plan, origins);
+    for (Step& step : plan->steps) THRESHER_TRY(AssignScratch(*options.target, step));
     plan->name = options.name;
     plan->recorded = options.recorded;
     for (size_t s = 0; s < plan->steps.size(); ++s) {

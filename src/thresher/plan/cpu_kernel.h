@@ -13,6 +13,7 @@ namespace thresher {
 
 struct Step;
 struct StoredRows;
+struct GatedResult;
 enum class Taken : uint8_t;
 
 // What a step's function sees. Operands are the inputs (absent optional ones have data == nullptr), then the outputs.
@@ -41,6 +42,9 @@ using ScratchFn = size_t (*)(const StepContext&);
 // As Target::StoresRows and Target::TakesRows.
 using StoreRowsFn = bool (*)(Step& writer, StoredRows& rows);
 using TakeRowsFn = Taken (*)(Step& reader, int buffer, StoredRows& rows);
+// As Target::TakesGate and Target::TakesConversion.
+using TakeGateFn = bool (*)(Step& product, const GatedResult& gated);
+using TakeConversionFn = bool (*)(Step& product, const Step& conversion);
 
 struct CpuKernel {
   KernelId id = KernelId::kCopy;
@@ -49,6 +53,8 @@ struct CpuKernel {
   // Null: it cannot.
   TakeRowsFn takes_rows = nullptr;
   StoreRowsFn stores_rows = nullptr;
+  TakeGateFn takes_gate = nullptr;
+  TakeConversionFn takes_conversion = nullptr;
 };
 
 // All of them, by their numbers.

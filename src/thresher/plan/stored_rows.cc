@@ -1,43 +1,10 @@
 #include "thresher/plan/stored_rows.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "thresher/plan/uses.h"
 
 namespace thresher {
-namespace {
-
-// The steps that use a buffer.
-struct Uses {
-  std::vector<size_t> writers, readers;
-};
-
-std::vector<Uses> UsesOf(const Plan& plan) {
-  std::vector<Uses> uses(plan.buffers.size());
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    const Step& step = plan.steps[s];
-    for (size_t i = 0; i < step.operands.size(); ++i) {
-      if (step.operands[i].buffer < 0) continue;
-      Uses& use = uses[static_cast<size_t>(step.operands[i].buffer)];
-      std::vector<size_t>& steps = static_cast<int>(i) < step.num_inputs ? use.readers : use.writers;
-      if (steps.empty() || steps.back() != s) steps.push_back(s);
-    }
-  }
-  return uses;
-}
-
-template <class T>
-void LeaveOut(const std::vector<bool>& gone, std::vector<T>& list) {
-  size_t kept = 0;
-  for (size_t s = 0; s < list.size(); ++s) {
-    if (s < gone.size() && gone[s]) continue;
-    if (kept != s) list[kept] = std::move(list[s]);
-    ++kept;
-  }
-  list.resize(kept);
-}
-
-}  // namespace
-
 void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
   const Target& target = *plan.target;
   const std::vector<Uses> uses = UsesOf(plan);

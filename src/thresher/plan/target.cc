@@ -35,6 +35,14 @@ class Cpu : public Target {
     const TakeRowsFn takes = CpuKernelOf(reader.kernel).takes_rows;
     return takes == nullptr ? Taken::kNot : takes(reader, buffer, rows);
   }
+  bool TakesGate(Step& product, const GatedResult& gated) const override {
+    const TakeGateFn takes = CpuKernelOf(product.kernel).takes_gate;
+    return takes != nullptr && takes(product, gated);
+  }
+  bool TakesConversion(Step& product, const Step& conversion) const override {
+    const TakeConversionFn takes = CpuKernelOf(product.kernel).takes_conversion;
+    return takes != nullptr && takes(product, conversion);
+  }
 };
 
 }  // namespace

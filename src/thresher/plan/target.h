@@ -27,6 +27,16 @@ struct StoredRows {
   const TensorRef* place = nullptr;  // where, as a view of two dimensions; null: nothing is decided yet
 };
 
+// What a product's result becomes where one half of its columns passes an activation and then times the other.
+struct GatedResult {
+  int64_t rows = 0;
+  int64_t columns = 0;  // of each half
+  int64_t second = 0;   // column that the second one begins with
+  kernels::Gate gate = kernels::Gate::kFirst;
+  kernels::Activation activation = kernels::Activation::kNone;
+  const TensorRef* place = nullptr;  // where that goes, without gaps; null: nothing is decided yet
+};
+
 // What a step does with such rows: it does not take them, it reads them, or they are what it would make of them, where
 // its own result lies.
 enum class Taken : uint8_t { kNot, kRead, kWhole };
@@ -57,6 +67,11 @@ class Target {
   // Whether `reader` can take all that it reads of `buffer` so, if their place is not decided; for kWhole it sets the
   // stride. Else makes it do so.
   virtual Taken TakesRows(Step& /*reader*/, int /*buffer*/, StoredRows& /*rows*/) const { return Taken::kNot; }
+  // Whether `product` can store that in place of its result, if the place is not decided; else makes it do so.
+  virtual bool TakesGate(Step& /*product*/, const GatedResult& /*gated*/) const { return false; }
+  // Makes `product`, which has a gate, store what `conversion`, the only reader of its result, would make of that, if
+  // it can.
+  virtual bool TakesConversion(Step& /*product*/, const Step& /*conversion*/) const { return false; }
 };
 
 std::shared_ptr<const Target> CpuTarget();

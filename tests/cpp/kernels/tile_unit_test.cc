@@ -44,7 +44,7 @@ Memory Multiply(Product product, const TileConfig& config, const Memory& c, cons
   Unit::Configure(config);
   Unit::template Load<0>(c.bytes, kUnitRowBytes);
   Unit::template Load<1>(a.bytes, kUnitRowBytes);
-  Unit::template Load<2>(b.bytes, kUnitRowBytes);
+  Unit::template LoadOnce<2>(b.bytes, kUnitRowBytes);
   switch (product) {
     case Product::kBf16:
       Unit::template DotBf16<0, 1, 2>();
