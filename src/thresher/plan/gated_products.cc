@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "thresher/kernels/pointwise_chain.h"
+#include "thresher/plan/sites.h"
 #include "thresher/plan/uses.h"
 
 namespace thresher {
@@ -102,6 +103,7 @@ void GateProducts(Plan& plan, std::vector<const Node*>& origins) {
     gated->place = &chain.operands.back();
     target.TakesGate(product, *gated);
     gone[s] = true;
+    product.behind = OperatorsOf(*origins[s]);
     const double numbers = static_cast<double>(gated->rows * gated->columns);
     if (product.flops >= 0) product.flops += std::max(chain.flops, 0.0);
     product.bytes += chain.bytes - 4 * kFloatBytes * numbers;

@@ -59,7 +59,8 @@ struct StepShown {
 };
 
 struct Step {
-  std::string name;  // the operator's name, or "copy"
+  std::string name;    // the operator's name, or "copy"
+  std::string behind;  // the operators of other nodes that it computes behind its own: "silu+mul"
   std::string source;
   std::string module;
   Section section = Section::kForward;

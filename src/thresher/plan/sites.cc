@@ -32,8 +32,9 @@ std::string PrecisionOf(const Graph& graph, const Node& node, kernels::RowForm f
   return dtype == DType::kF32 ? "fp32" : std::string(Name(dtype));
 }
 
-// "mul+add+gelu" for a chain of pointwise operators; else the operator's name.
-std::string KernelOf(const Node& node) {
+}  // namespace
+
+std::string OperatorsOf(const Node& node) {
   const std::string text = GetAttr<std::string>(node.attrs, "program", "");
   if (text.empty()) return std::string(node.op->name);
   const Result<Program> program = ParseProgram(text);
@@ -42,8 +43,6 @@ std::string KernelOf(const Node& node) {
   for (const ProgramStep& step : program.value()) chain += (chain.empty() ? "" : "+") + step.op;
   return chain;
 }
-
-}  // namespace
 
 StepShown ShownOf(const Graph& graph, const Node* node, const Step& step, const Plan& plan) {
   StepShown shown;
@@ -57,7 +56,8 @@ StepShown ShownOf(const Graph& graph, const Node* node, const Step& step, const 
     }
     for (const ValueId id : node->outputs) shown.outputs.push_back(graph.value(id).shape);
     shown.precision = PrecisionOf(graph, *node, form);
-    shown.kernel = KernelOf(*node) + " " + shown.precision;
+    const std::string behind = step.behind.empty() ? "" : "+" + step.behind;
+    shown.kernel = OperatorsOf(*node) + behind + " " + shown.precision;
   } else {  // a step beside the node's own, such as a copy that makes an operand row-major
     for (size_t i = 0; i < step.operands.size(); ++i) {
       const View& view = step.operands[i].view;

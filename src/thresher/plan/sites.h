@@ -10,6 +10,9 @@
 
 namespace thresher {
 
+// "mul+add+gelu" for a chain of pointwise operators; else the operator's name.
+std::string OperatorsOf(const Node& node);
+
 // What is shown of a step of `plan` that `node` was lowered to; null: one of none, such as a copy into an output.
 StepShown ShownOf(const Graph& graph, const Node* node, const Step& step, const Plan& plan);
 

@@ -32,7 +32,7 @@ struct Case {
 
 struct Outcome {
   std::vector<float> y;
-  std::vector<std::string> steps;
+  std::vector<std::string> steps, kernels;
 };
 
 ValueId AddWeight(Graph& graph, const Case& c, int64_t rows, int64_t depth, uint32_t seed) {
@@ -79,7 +79,10 @@ Outcome RunUnit(const Case& c) {
   WeightStore weights;
   Session session(Must(BuildPlan(g, weights, options)));
   Outcome outcome;
-  for (const Step& step : session.plan().steps) outcome.steps.push_back(step.name);
+  for (const Step& step : session.plan().steps) {
+    outcome.steps.push_back(step.name);
+    outcome.kernels.push_back(step.shown.kernel);
+  }
   std::vector<float> values = RandomFloats(kTokens * kModel, 1);
   int32_t third = 2;
   std::vector<View> inputs = {MakeView(values.data(), DType::kF32, {1, kTokens, kModel})};
@@ -141,6 +144,7 @@ TEST(GatedProducts, OfBf16StoreWhatTheNextOneTakes) {
   const Outcome kept = RunUnit(c);
   EXPECT_EQ(Count(gated, "pointwise"), 0);
   EXPECT_EQ(Count(gated, "to_bf16"), 1);
+  EXPECT_EQ(std::count(gated.kernels.begin(), gated.kernels.end(), "linears+silu+mul bf16"), 1);
   EXPECT_EQ(Count(kept, "pointwise"), 1);
   EXPECT_EQ(gated.y, kept.y);
   unsetenv("THRESHER_SMALL_PRODUCTS");
