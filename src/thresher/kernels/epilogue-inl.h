@@ -116,7 +116,9 @@ struct FinishArgs {
   const float* row_scale;
   const int32_t* row_zero;
   bool residual_first;
-  const float* gate = nullptr;  // of FinishGated: as the sums
+  // Of FinishGated: as the sums, and how far rows of both lie apart.
+  const float* gate = nullptr;
+  size_t sums_ld = 0;
 };
 
 // What the columns from `column` on have in common, a vector of them.
@@ -302,16 +304,17 @@ struct FinishesAsBf16 {
   }
 };
 
-// c = act(gate) * sums, both with their bias, of float.
+// c = act(gate) * sums, both with their bias, of float; c may be either. Rows of bf16 are those of one panel, else
+// there may be any number of columns; either way rows of sums hold whole vectors.
 template <Activation kActivation>
 HWY_NOINLINE void FinishGated(const FinishArgs& args) {
   const TileTag d;
-  const size_t lanes = hn::Lanes(d), width = PanelWidth();
-  const float* HWY_RESTRICT sums = static_cast<const float*>(args.sums);
-  const float* HWY_RESTRICT gate = args.gate;
+  const size_t lanes = hn::Lanes(d);
+  const float* sums = static_cast<const float*>(args.sums);
+  const float* gate = args.gate;
   const TileResult& to = args.to;
   float* c = to.c;
-  for (size_t i = 0; i < to.rows; ++i, sums += width, gate += width, c += to.ldc) {
+  for (size_t i = 0; i < to.rows; ++i, sums += args.sums_ld, gate += args.sums_ld, c += to.ldc) {
     const auto at = [&](size_t j) HWY_ATTR {
       return hn::Mul(Activate<kActivation>(d, hn::Load(d, gate + j)), hn::Load(d, sums + j));
     };

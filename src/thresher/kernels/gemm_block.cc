@@ -554,30 +554,6 @@ void MultiplyTiles(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   }
 }
 
-// c = act(gate) * sums of any number of columns, rows of which lie without gaps.
-template <Activation kActivation>
-HWY_NOINLINE void GateRows(const FinishArgs& args) {
-  const TileTag d;
-  const size_t columns = args.to.columns;
-  for (size_t i = 0; i < args.to.rows; ++i) {
-    const float* gate = args.gate + i * columns;
-    const float* sums = static_cast<const float*>(args.sums) + i * columns;
-    float* c = args.to.c + i * args.to.ldc;
-    for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
-      const size_t count = std::min(hn::Lanes(d), columns - j);
-      const auto open = Activate<kActivation>(d, hn::LoadN(d, gate + j, count));
-      hn::StoreN(hn::Mul(open, hn::LoadN(d, sums + j, count)), d, c + j, count);
-    }
-  }
-}
-
-struct GatedRows {
-  template <Activation kActivation>
-  static FinishFunction For() {
-    return &GateRows<kActivation>;
-  }
-};
-
 template <class Panel>
 void MultiplyRange(const GemmDotArgs& args, void* scratch, const PanelRange& range) {
   using Many = ManyRowsPanel<Panel>;
@@ -653,7 +629,7 @@ void MultiplyGated(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const GatedPiece piece(args);
   float* const sums[2] = {static_cast<float*>(scratch), static_cast<float*>(scratch) + piece.sums};
   const bool gate_first = args.gate == Gate::kFirst;
-  const FinishFunction gate = FunctionFor<GatedRows>(args.activation);
+  const FinishFunction gate = FunctionFor<GatedFinishes>(args.activation);
   GemmDotArgs product = args;
   product.gate = Gate::kNone;
   product.stores_blocks = false;
@@ -664,7 +640,7 @@ void MultiplyGated(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     for (size_t first = range.panel_begin; first < range.panel_end; first += piece.panels) {
       const size_t last = std::min(first + piece.panels, range.panel_end), column = first * width;
       product.n = static_cast<int64_t>(std::min(last * width, n) - column);
-      product.ldc = product.n;
+      product.ldc = static_cast<int64_t>((last - first) * width);
       for (size_t i = 0; i < 2; ++i) {
         const size_t panel = first + i * second;
         product.c = sums[i];
@@ -676,8 +652,9 @@ void MultiplyGated(const GemmDotArgs& args, void* scratch, const PanelRange& ran
       FinishArgs joined{};
       joined.gate = sums[gate_first ? 0 : 1];
       joined.sums = sums[gate_first ? 1 : 0];
+      joined.sums_ld = static_cast<size_t>(product.ldc);
       joined.to = ResultAt(args, row, column, rows, static_cast<size_t>(product.n));
-      if (args.stores_blocks) joined.to.c = sums[0], joined.to.ldc = static_cast<size_t>(product.n);
+      if (args.stores_blocks) joined.to.c = sums[0], joined.to.ldc = joined.sums_ld;
       gate(joined);
       if (!args.stores_blocks) continue;
       auto* to = reinterpret_cast<RowGroup*>(args.c) + column / kGroupNumbers;

@@ -376,6 +376,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
               } else if (gated) {
                 rest.sums = args.gate == Gate::kFirst ? strip : waiting;
                 rest.gate = args.gate == Gate::kFirst ? waiting : strip;
+                rest.sums_ld = width;
               } else if (scaled) {
                 rest.bias = bias;
                 rest.row_scale = args.scale + row;
