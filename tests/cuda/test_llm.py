@@ -115,6 +115,11 @@ def test_of_scores_only_the_best_leave_the_device(folder: Path, on_device: bool)
             given.clear()
             found = llm.generate(prompts[0], dataclasses.replace(greedy, **other))[0].completions[0]
             assert found.token_ids == wanted[0] and not any(isinstance(scores, list) for scores in given)
+        given.clear()
+        with llm.engine._lock:  # both have come before the first step
+            streams = [llm.stream(prompts[0], greedy), llm.stream(prompts[1], dataclasses.replace(greedy, logprobs=0))]
+        assert [stream.result().completions[0].token_ids for stream in streams] == wanted
+        assert given and not any(isinstance(scores, list) for scores in given)
     assert [tuple(tokens) for tokens in wanted] == _answers(folder, prompts, 4)
 
 
@@ -188,7 +193,9 @@ def test_numbers_of_answers_share_graphs(on_device: bool, folder: Path, request:
 
         def run(prompts: list[list[int]]) -> tuple[int, list[tuple[int, ...]]]:
             before = count()
-            found = [tuple(result.completions[0].token_ids) for result in llm.generate(prompts, params)]
+            with llm.engine._lock:  # all have come before the first step
+                streams = [llm.stream(prompt, params) for prompt in prompts]
+            found = [tuple(token for delta in stream for token in delta.token_ids) for stream in streams]
             return int(count() - before), found
 
         run(prompts)
