@@ -73,7 +73,9 @@ class DraftModel:
         drafts: dict[int, list[int]] = {id(sequence): [] for sequence, *_ in open_}
         guessed = 0
         while open_:
-            work = [Work(new, len(own.tokens), own.held.pages, 1, answering=True, best=True) for _, own, new, _ in open_]
+            work = [
+                Work(new, len(own.tokens), own.held.pages, 1, answering=True, best=True) for _, own, new, _ in open_
+            ]
             found = self._runner.run(work)
             still = []
             for (sequence, own, new, room), scores in zip(open_, found, strict=True):

@@ -256,7 +256,8 @@ thresher_device_result StreamState(thresher_device* device, void* handle, int32_
       Check(cudaStreamIsCapturing(static_cast<cudaStream_t>(handle), &status), "asking whether a stream is captured"));
   *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
   *number = 0;
-  if (*capturing != 0) return THRESHER_DEVICE_OK;  // asking for more would end the capture
+  // Asking for more would end the capture.
+  if (*capturing != 0) return THRESHER_DEVICE_OK;
   unsigned long long found = 0;  // NOLINT(google-runtime-int): as the runtime has it
   THRESHER_DEVICE_TRY(
       Check(cudaStreamGetId(static_cast<cudaStream_t>(handle), &found), "asking a stream for its number"));

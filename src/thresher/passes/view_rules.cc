@@ -220,7 +220,7 @@ Result<ValueId> SimplifyIndex(RuleRewriter& r, const Operation& op) {
   return r.Reshape(op.inputs[0], shape, op.source);
 }
 
-// embedding of rows that follow each other, as those of positions do, or of one row again and again: a part of the table.
+// embedding of rows that follow each other, as those of positions do, or of one row again and again.
 Result<ValueId> SimplifyEmbedding(RuleRewriter& r, const Operation& op) {
   if (op.op != "embedding") return kNoValue;
   const Value &table = r.graph().value(op.inputs[0]), &indices = r.graph().value(op.inputs[1]);
@@ -239,12 +239,11 @@ Result<ValueId> SimplifyEmbedding(RuleRewriter& r, const Operation& op) {
   const int64_t width = table.shape[1];
   Dims shape = indices.shape;
   shape.push_back(width);
-  THRESHER_ASSIGN(
-      ValueId part,
-      r.Emit({"slice",
-              {op.inputs[0]},
-              {{"dim", int64_t{0}}, {"start", first}, {"end", first + rows}, {"step", int64_t{1}}},
-              op.source}));
+  THRESHER_ASSIGN(ValueId part,
+                  r.Emit({"slice",
+                          {op.inputs[0]},
+                          {{"dim", int64_t{0}}, {"start", first}, {"end", first + rows}, {"step", int64_t{1}}},
+                          op.source}));
   if (step != 0) return r.Reshape(part, shape, op.source);
   Dims one(shape.size(), 1);
   one.back() = width;
@@ -257,8 +256,7 @@ Result<ValueId> SimplifyEmbedding(RuleRewriter& r, const Operation& op) {
 std::span<const RuleRewriter::Rule> ViewRules() {
   static constexpr RuleRewriter::Rule kRules[] = {SimplifyReshape, SimplifyPermute, SimplifyExpand, SimplifyCast,
                                                   SimplifySlice,   SimplifyResize,  SimplifySelect, SimplifyCat,
-                                                  DropNeutral,     HoistExpand,     SimplifyIndex,
-                                                  SimplifyEmbedding};
+                                                  DropNeutral,     HoistExpand,     SimplifyIndex,  SimplifyEmbedding};
   return kRules;
 }
 
