@@ -16,7 +16,6 @@ from small_decoder import write_decoder
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 from thresher.llm import LLM, SamplingParams
 from thresher.llm.runner import Work
@@ -126,6 +125,7 @@ def test_of_scores_only_the_best_leave_the_device(folder: Path, on_device: bool)
 def test_scores_that_are_no_numbers(on_device: bool, tmp_path: Path) -> None:
     folder = write_decoder(tmp_path, "Llama", seed=1)
     file = folder / "model.safetensors"
+    safetensors_numpy = pytest.importorskip("safetensors.numpy")
     tensors = safetensors_numpy.load_file(file)
     tensors["model.norm.weight"][3] = np.nan
     safetensors_numpy.save_file(tensors, file, {"format": "pt"})
