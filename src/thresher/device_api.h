@@ -91,7 +91,8 @@ typedef struct thresher_device_api {
   thresher_device_result (*stream_wait)(thresher_stream* stream, thresher_event* event);
 
   /* Of a stream that is named as for stream_wrap(): whether what it is asked for is recorded, by whomever, and a number
-   * that no other stream has or had, while a handle may come again. */
+   * that no other stream has or had, while a handle may come again; 0 where it is recorded, as then nothing else may be
+   * asked of it. */
   thresher_device_result (*stream_state)(thresher_device* device, void* handle, int32_t* capturing, uint64_t* number);
   /* What one thread asks of the stream between the two is recorded; copies, fills, launches, waits and records only. No
    * graph where that fails. A graph may be launched any number of times, on any stream of the device, one after the

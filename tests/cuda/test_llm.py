@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import random
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_decoder import write_decoder
 
@@ -16,6 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from thresher.llm import LLM, SamplingParams
+from thresher.llm.runner import Work
 from thresher.machine import Backend
 
 pytestmark = pytest.mark.gpu
@@ -74,6 +77,78 @@ def test_experts(on_device: bool, tmp_path: Path) -> None:
     assert _answers(mixture, prompts, tokens, device="cuda") == _answers(mixture, prompts, tokens)
 
 
+def _scores(folder: Path, tokens: list[int], **options: Any) -> Any:
+    """Of the tokens behind each of these, computed as one prompt and as its last token alone."""
+    with LLM(folder, max_batch=1, max_length=64, **options) as llm:
+        rows = [llm.runner.run([Work(tokens, 0, [[0]], len(tokens))]).copy()]
+        rows.append(llm.runner.run([Work(tokens[-1:], len(tokens) - 1, [[0]], 1, answering=True)]).copy())
+        return np.concatenate(rows)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "int8_weight", "int4_weight"])
+def test_values_in_16_bits(on_device: bool, folder: Path, precision: str) -> None:
+    tokens = list(range(3, 20)) if on_device else [3, 4, 5]
+    exact = _scores(folder, tokens, precision="fp32", kv_cache="f32")
+    on_cpu = _scores(folder, tokens, precision=precision)
+    found = _scores(folder, tokens, precision=precision, device="cuda")
+    error, wanted = (np.linalg.norm(x - exact) / np.linalg.norm(exact) for x in (found, on_cpu))
+    # The CPU keeps what goes from one operator to the next in f32.
+    assert error < max(4 * wanted, 0.02)
+
+
+def test_of_scores_only_the_best_leave_the_device(folder: Path, on_device: bool) -> None:
+    """Where no request wants more; any that does gets them, and so do those beside it in that step."""
+    prompts = [[1, 2, 3], [4, 5, 6]]
+    greedy = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    with LLM(folder, precision="fp32", max_batch=2, max_length=64, device="cuda", kv_cache="f32") as llm:
+        given, run = [], llm.runner.run
+
+        def watched(work: list[Work]) -> Any:
+            given.append(run(work))
+            return given[-1]
+
+        llm.runner.run = watched  # type: ignore[method-assign]
+        wanted = [result.completions[0].token_ids for result in llm.generate(prompts, greedy)]
+        assert all(isinstance(scores, list) for scores in given)
+        for other in ({"logprobs": 0}, {"logit_bias": {5: 0.0}}, {"min_tokens": 4}):
+            given.clear()
+            found = llm.generate(prompts[0], dataclasses.replace(greedy, **other))[0].completions[0]
+            assert found.token_ids == wanted[0] and not any(isinstance(scores, list) for scores in given)
+        given.clear()
+        with llm.engine._lock:  # both have come before the first step
+            streams = [llm.stream(prompts[0], greedy), llm.stream(prompts[1], dataclasses.replace(greedy, logprobs=0))]
+        assert [stream.result().completions[0].token_ids for stream in streams] == wanted
+        assert given and not any(isinstance(scores, list) for scores in given)
+    assert [tuple(tokens) for tokens in wanted] == _answers(folder, prompts, 4)
+
+
+def test_scores_that_are_no_numbers(on_device: bool, tmp_path: Path) -> None:
+    folder = write_decoder(tmp_path, "Llama", seed=1)
+    file = folder / "model.safetensors"
+    safetensors_numpy = pytest.importorskip("safetensors.numpy")
+    tensors = safetensors_numpy.load_file(file)
+    tensors["model.norm.weight"][3] = np.nan
+    safetensors_numpy.save_file(tensors, file, {"format": "pt"})
+    with (
+        LLM(folder, precision="fp32", max_batch=2, max_length=64, device="cuda", kv_cache="f32") as llm,
+        pytest.raises(ValueError, match="expected finite scores, got nan"),
+    ):
+        llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True))
+
+
+def test_values_are_as_the_weights_are_stored(on_device: bool, tmp_path: Path) -> None:
+    """Nothing is rounded on the way: between two operators all is in the type that products take."""
+    steps = []
+    for layers in (1, 2):
+        name = tmp_path / str(layers)
+        write_decoder(name, "Llama", seed=1, num_hidden_layers=layers, dtype="bfloat16")
+        with LLM(name, max_batch=1, max_length=64, device="cuda") as llm:
+            steps.append(len(llm.runner._body.at((1,))[0].steps()))
+    # Norm; queries, keys and values; positions of the queries; the write; attention; the output product; norm; gate and
+    # up; silu of one times the other; the product behind it.
+    assert steps[1] - steps[0] == 10
+
+
 def test_a_profile_of_some_steps_is_a_window_for_tools(
     on_device: bool, folder: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -118,7 +193,9 @@ def test_numbers_of_answers_share_graphs(on_device: bool, folder: Path, request:
 
         def run(prompts: list[list[int]]) -> tuple[int, list[tuple[int, ...]]]:
             before = count()
-            found = [tuple(result.completions[0].token_ids) for result in llm.generate(prompts, params)]
+            with llm.engine._lock:  # all have come before the first step
+                streams = [llm.stream(prompt, params) for prompt in prompts]
+            found = [tuple(token for delta in stream for token in delta.token_ids) for stream in streams]
             return int(count() - before), found
 
         run(prompts)

@@ -73,12 +73,14 @@ class DraftModel:
         drafts: dict[int, list[int]] = {id(sequence): [] for sequence, *_ in open_}
         guessed = 0
         while open_:
-            work = [Work(new, len(own.tokens), own.held.pages, 1, answering=True) for _, own, new, _ in open_]
-            rows = self._runner.run(work)
+            work = [
+                Work(new, len(own.tokens), own.held.pages, 1, answering=True, best=True) for _, own, new, _ in open_
+            ]
+            found = self._runner.run(work)
             still = []
-            for (sequence, own, new, room), row in zip(open_, rows, strict=True):
+            for (sequence, own, new, room), scores in zip(open_, found, strict=True):
                 own.tokens += new
-                token = int(np.argmax(row))
+                token = scores[0] if isinstance(scores, tuple) else int(np.argmax(scores))
                 if token >= self._vocab_size:
                     continue
                 draft = drafts[id(sequence)]

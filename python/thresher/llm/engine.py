@@ -17,7 +17,7 @@ from thresher.llm.pace import Pace
 from thresher.llm.profile_window import ProfileWindow
 from thresher.llm.request import Delta, Request, State
 from thresher.llm.request import Sequence as Answer
-from thresher.llm.runner import Runner, Work
+from thresher.llm.runner import Runner, Scores, Work
 from thresher.llm.sampling import Floats, Logprobs, Sampler, SamplingParams, report
 from thresher.llm.scheduler import Scheduler, Step
 from thresher.llm.speculation import ModelDrafts, NGramDrafts
@@ -388,8 +388,11 @@ class Engine:
         for answer in step.sequences:
             if not answer.request.stats.started:
                 answer.request.stats.started = start
+        if self._runner.finds_best:
+            for answer, item in zip(step.sequences, step.work, strict=True):
+                item.best = self._takes_best(answer)
         try:
-            logits = self._runner.run(step.work)
+            scores = self._runner.run(step.work)
         except Exception as error:
             _log.exception("a step failed")
             for answer in step.sequences:
@@ -399,17 +402,23 @@ class Engine:
         row = 0
         for answer, item in zip(step.sequences, step.work, strict=True):
             try:
-                self._take(answer, item, logits[row : row + item.scored])
+                self._take(answer, item, scores[row : row + item.scored])
             except Exception as error:
                 _log.exception("an answer failed")
                 self._end(answer, "error", error)
             row += item.scored
         self._note(step, time.monotonic() - start)
 
-    def _take(self, answer: Answer, item: Work, logits: Floats) -> None:
+    def _takes_best(self, answer: Answer) -> bool:
+        """Whether of a step's scores the answer wants to know the best alone."""
+        params = answer.request.params
+        wants_more = params.prompt_logprobs is not None or answer.generated < params.min_tokens
+        return answer.sampler.takes_best and not wants_more
+
+    def _take(self, answer: Answer, item: Work, scores: Scores) -> None:
         """Takes the scores of a step: of tokens of the prompt, of the last token and of guesses behind it."""
         request = answer.request
-        rows = list(logits)
+        rows = list(scores)
         position = item.position + len(item.tokens) - len(rows)
         while rows and position < len(request.prompt) - 1:
             count = request.params.prompt_logprobs or 0
@@ -434,12 +443,15 @@ class Engine:
             self._drafted += len(draft)
             self._accepted += accepted
 
-    def _extend(self, answer: Answer, logits: Floats) -> int:
+    def _extend(self, answer: Answer, scores: Floats | tuple[int, float]) -> int:
         """Adds the next token to an answer, and ends it where it is its last."""
         request, params = answer.request, answer.request.params
         few = answer.generated < params.min_tokens
-        banned = [token for token in answer.ends if 0 <= token < self._vocab_size] if few else ()
-        token, logprobs = answer.sampler.choose(logits, banned)
+        if isinstance(scores, tuple):
+            token, logprobs = answer.sampler.choose_best(*scores), None
+        else:
+            banned = [token for token in answer.ends if 0 <= token < self._vocab_size] if few else ()
+            token, logprobs = answer.sampler.choose(scores, banned)
         answer.tokens.append(token)
         stats = request.stats
         if not stats.first_token:

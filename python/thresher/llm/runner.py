@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,11 +19,16 @@ from thresher.llm.plans import Plans
 from thresher.llm.rank_group import RankGroup
 from thresher.llm.tensor_place import tensor_place
 
+Scores = npt.NDArray[np.float32] | list[tuple[int, float]]  # as Runner.run() gives them
+
 CACHES = ("f32", "bf16", "f16", "q8_0", "q4_0")  # how keys and values may be kept
 _ALIGNMENT = 64
 # Numbers of tokens that a device's steps are filled up to, so that few graphs serve all of them; beyond the last one
 # multiples of it, which products have tiles of in any case.
 _BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+_QUANTISED = ("int8", "int8_weight", "int4_weight")
+# On a device, by precision: what goes from one operator to the next. None: as the model's weights are stored.
+_VALUES = {"model": None, "fp32": "f32", "fp16": "f16", **dict.fromkeys(("bf16", *_QUANTISED), "bf16")}
 _SAMPLES = ((7,), (11,), (13,), (20,), (37,))
 
 
@@ -37,6 +43,7 @@ class Work:
       scored: behind how many of the last tokens scores are wanted.
       drafted: how many of the last tokens are guesses.
       answering: whether the tokens lie behind its prompt: no step computes prompts before answers.
+      best: whether it is enough to know the best token where scores are wanted, and its score.
     """
 
     tokens: Sequence[int]
@@ -45,6 +52,7 @@ class Work:
     scored: int
     drafted: int = 0
     answering: bool = False
+    best: bool = False
 
 
 def bucket(count: int, most: int) -> int:
@@ -146,12 +154,23 @@ class Runner:
         )
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, *self._slots)]
         self._body_places: dict[int, tuple[bytes, bytes]] = {}  # by tokens: inputs and output
-        self._head_places: dict[tuple[int, bool], tuple[bytes, bytes]] = {}  # by scores; of all tokens?
+        # By scores; of all tokens? the best alone?
+        self._head_places: dict[tuple[int, bool, bool], tuple[bytes, bytes]] = {}
         self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
         self._rows = np.empty((self.max_scored, config.hidden_size), np.float32)
         self._logits = np.empty((self.max_scored, config.vocab_size), np.float32)
         self._body = Plans("body", self._body_graph, {"rows": max_tokens}, _SAMPLES, self._store, name, self._options)
-        self._head = Plans("head", decoder.head, {"rows": self.max_scored}, _SAMPLES, self._store, name, self._options)
+        self._best_scores = np.empty(self.max_scored, np.float32)
+        self._best_tokens = np.empty(self.max_scored, np.int64)
+        head = {"rows": self.max_scored}
+        self._head = Plans("head", decoder.head, head, _SAMPLES, self._store, name, self._options)
+        best = functools.partial(decoder.head, best=True)
+        self._best_head = Plans("best_head", best, head, _SAMPLES, self._store, name, self._options)
+
+    @property
+    def finds_best(self) -> bool:
+        """Whether run() finds the best tokens where nothing else is wanted: scores of all are long to copy."""
+        return self._in_buckets
 
     @property
     def weight_bytes(self) -> int:
@@ -186,6 +205,8 @@ class Runner:
         with ThreadPoolExecutor(2, "thresher-plans") as beside:
             before = None if first is None else beside.submit(first)
             builds = [self._head.begin((1,)), self._body.begin((1,))]
+            if self.finds_best:
+                builds.append(self._best_head.begin((1,)))
             if self.max_tokens > 1:
                 builds.append(self._body.begin((min(self.max_tokens, 64),)))
             if before is not None:
@@ -196,7 +217,7 @@ class Runner:
             for plan in made:
                 plan.result()
 
-    def run(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
+    def run(self, work: Sequence[Work]) -> Scores:
         """Computes one step.
 
         Args:
@@ -205,7 +226,8 @@ class Runner:
 
         Returns:
           Scores, f32 [tokens behind which they are wanted, vocabulary], in the order of `work`; good until the next
-          step. Of several ranks one whose step fails ends all.
+          step. Where it finds the best, and no work wants more, these: a token and its score each. Of several ranks
+          one whose step fails ends all.
         """
         if self._ranks is None:
             return self._compute(work)
@@ -216,7 +238,7 @@ class Runner:
         except BaseException as error:
             self._ranks.abort(error)
 
-    def _compute(self, work: Sequence[Work]) -> npt.NDArray[np.float32]:
+    def _compute(self, work: Sequence[Work]) -> Scores:
         start = 0
         wanted: list[int] = []
         answers = 0
@@ -260,8 +282,13 @@ class Runner:
         if not every:
             np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
         scores = min(rows, self.max_scored) if every else bucket(count, self.max_scored) if self._in_buckets else count
-        self._head.run((scores,), *(self._head_places.get((scores, every)) or self._place_head(scores, every)))
-        return self._logits[:count]
+        best = self.finds_best and all(item.best for item in work if item.scored)
+        places = self._head_places.get((scores, every, best)) or self._place_head(scores, every, best)
+        if not best:
+            self._head.run((scores,), *places)
+            return self._logits[:count]
+        self._best_head.run((scores,), *places)
+        return list(zip(self._best_tokens[:count].tolist(), self._best_scores[:count].tolist(), strict=True))
 
     def _fill_up(self, tokens: int) -> int:
         """How many tokens the step computes: on a device a bucket full of them.
@@ -287,19 +314,22 @@ class Runner:
             self._body_places[tokens] = places
         return places
 
-    def _place_head(self, scores: int, every: bool) -> tuple[bytes, bytes]:
+    def _place_head(self, scores: int, every: bool, best: bool) -> tuple[bytes, bytes]:
         config = self._decoder.config
         rows = (self._hidden if every else self._rows).ctypes.data
-        places = (
-            tensor_place(rows, (scores, config.hidden_size)),
-            tensor_place(self._logits.ctypes.data, (scores, config.vocab_size)),
-        )
-        self._head_places[scores, every] = places
+        if best:
+            found = b"".join(tensor_place(a.ctypes.data, (scores,)) for a in (self._best_scores, self._best_tokens))
+        else:
+            found = tensor_place(self._logits.ctypes.data, (scores, config.vocab_size))
+        places = tensor_place(rows, (scores, config.hidden_size)), found
+        self._head_places[scores, every, best] = places
         return places
 
     def _body_graph(self, tokens: int) -> _engine.Graph:
         return self._decoder.body(
-            *(tokens, self.max_batch, self._width, self._layer_pages, self._cache), groups=self.groups
+            *(tokens, self.max_batch, self._width, self._layer_pages, self._cache),
+            groups=self.groups,
+            values=_VALUES[self._options["precision"]] if self._in_buckets else "f32",
         )
 
 

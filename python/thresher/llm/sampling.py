@@ -166,6 +166,23 @@ class Sampler:
         if params.no_repeat_ngram_size:
             self._repeats = _Repeats(params.no_repeat_ngram_size, prompt)
 
+    @property
+    def takes_best(self) -> bool:
+        """Whether it always takes the token with the highest score, and nobody wants to know of others."""
+        params = self._params
+        plain = self._plain and self._repeats is None and self.guide is None
+        return plain and params.temperature == 0 and params.logprobs is None
+
+    def choose_best(self, token: int, score: float) -> int:
+        """The next token where takes_best holds, which is the one with the highest score.
+
+        Raises:
+          ValueError: the score is no number.
+        """
+        if not math.isfinite(score):
+            raise ValueError(f"expected finite scores, got {score}; the model computed nothing to choose by")
+        return token
+
     def choose(self, logits: Floats, banned: Sequence[int] = ()) -> tuple[int, Logprobs | None]:
         """The next token.
 
@@ -187,8 +204,7 @@ class Sampler:
         if self.guide is not None:
             self.guide.forbid(logits)
         token = int(logits.argmax()) if params.temperature == 0 else self._draw(logits)
-        if not math.isfinite(logits[token]):
-            raise ValueError(f"expected finite scores, got {logits[token]}; the model computed nothing to choose by")
+        self.choose_best(token, float(logits[token]))
         if self.guide is not None:
             self.guide.take(token)
         if self._seen is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -46,8 +47,12 @@ def _same_states(tensors: list[torch.Tensor], states: bytes) -> bool:
     return _states(tensors) == states
 
 
+_look = operator.attrgetter("shape", "dtype", "requires_grad")
+_version = operator.attrgetter("_version")
+
+
 class _TensorWatch:
-    """As TensorWatch, below."""
+    """As TensorWatch, below: asked at every call, so that what it looks at is fetched without a line of Python each."""
 
     def __init__(
         self,
@@ -58,16 +63,23 @@ class _TensorWatch:
         addresses: bytes,
         words: bytes,
     ) -> None:
-        self._tensors, self._states = list(tensors), states
-        self._others, self._places = list(others), places
+        self._tensors = [*tensors, *others]
+        self._counted = [tensor for tensor in tensors if not tensor.is_inference()]
+        self._seen = self._see()
+        self._as_told = _states(tensors) == states and _places(others) == places
         self._addresses, self._words = addresses, words
 
-    def unchanged(self) -> bool:
+    def _see(self) -> tuple[list[Any], ...]:
+        tensors = self._tensors
         return (
-            _states(self._tensors) == self._states
-            and _places(self._others) == self._places
-            and _engine.same_words(self._addresses, self._words)
+            list(map(torch.Tensor.data_ptr, tensors)),
+            list(map(_version, self._counted)),
+            list(map(torch.Tensor.stride, tensors)),
+            list(map(_look, tensors)),
         )
+
+    def unchanged(self) -> bool:
+        return self._as_told and self._see() == self._seen and _engine.same_words(self._addresses, self._words)
 
 
 def _empty(places: bytes) -> tuple[list[torch.Tensor], bytes]:

@@ -43,6 +43,31 @@ struct View {
   }
 };
 
+// Collapses all dimensions but the last into rows of one stride. False when the strides do not allow it, or the last
+// dimension has holes.
+inline bool AsRows(const View& view, int64_t* rows, int64_t* cols, int64_t* row_stride) {
+  const int last = view.rank - 1;
+  *cols = view.rank == 0 ? 1 : view.shape[last];
+  *rows = 1;
+  *row_stride = *cols;
+  if (view.rank > 0 && *cols > 1 && view.strides[last] != 1) return false;
+  bool first = true;
+  int64_t expected = 0;
+  for (int i = last - 1; i >= 0; --i) {
+    if (view.shape[i] == 1) continue;
+    if (first) {
+      *row_stride = view.strides[i];
+      first = false;
+    } else if (view.strides[i] != expected) {
+      return false;
+    }
+    expected = view.strides[i] * view.shape[i];
+    *rows *= view.shape[i];
+  }
+  // A stride of 0 repeats one row, which collapses only when no further dimension stands before it.
+  return true;
+}
+
 inline int64_t NumElements(const Dims& shape) {
   int64_t n = 1;
   for (const int64_t d : shape) n *= d;

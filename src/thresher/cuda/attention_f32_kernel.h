@@ -33,7 +33,13 @@ struct AttentionF32Kernel {
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
-    ForEachPlace(t, source, places, kRows, kKeys, [&](const Place& place) { Attend(t, place); });
+    ForEachPlace(t, source, places, kRows, kKeys, [&](Place& place) {
+      if constexpr (Source::kMasks) {
+        source.Trim(t, kRows, kKeys, 0, place);
+        t.Sync();  // what it took lies where tiles go
+      }
+      Attend(t, place);
+    });
   }
 
  private:
@@ -70,7 +76,7 @@ struct AttentionF32Kernel {
         t.Sync();
         Score(t, rows, sharer, s * kSlice, scores);
       }
-      if (!source.scores.plain || source.IsMasked() || tile < all_from || tile + kKeys > all_to) {
+      if (!source.scores.plain || place.masks || tile < all_from || tile + kKeys > all_to) {
         Adjust(place, place.first + rows, tile + 4 * sharer, scores);
       }
       Weigh(t, scores, state);
@@ -232,7 +238,7 @@ struct AttentionF32Kernel {
           if (Source::kCaps && source.scores.softcap > 0) scores[k][i] = source.scores.Capped(scores[k][i]);
         }
         if constexpr (Source::kMasks) {
-          if (source.IsMasked()) scores[k][i] = source.Masked(source.MaskOf(place, own), key + k, scores[k][i]);
+          if (place.masks) scores[k][i] = source.Masked(source.MaskOf(place, own), key + k, scores[k][i]);
         }
       }
     }

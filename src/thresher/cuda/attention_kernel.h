@@ -59,19 +59,26 @@ struct AttentionKernel {
   int64_t places;
 
   static constexpr int kTileWords = HalfRows<kDepth>::Words(Tiles::kKeys);
+  static constexpr int kPairWords = 2 * kTileWords;  // keys and the values behind them
   static constexpr int kKeysAt = HalfRows<kDepth>::Words(kRows);
-  static constexpr int kValuesAt = kKeysAt + kTileWords;
+  // With room for two pairs one is on its way while the other is computed with; else keys are while values are, and the
+  // other way round.
+  static constexpr int kPairs = (kKeysAt + 2 * kPairWords) * 4 <= kMostSharedBytes ? 2 : 1;
+  static constexpr int kTilesEnd = kKeysAt + kPairs * kPairWords;
   // The warps of different keys leave rows of sums there, each with its maximum and weight.
   static constexpr int kMergeLine = kDepth + 4;
   static constexpr int kMergeWords = Tiles::kKeyWarps == 1 ? 0 : Tiles::kKeyWarps * kRows * kMergeLine;
-  static constexpr int kSharedWords = kValuesAt + kTileWords > kMergeWords ? kValuesAt + kTileWords : kMergeWords;
+  static constexpr int kSharedWords = kTilesEnd > kMergeWords ? kTilesEnd : kMergeWords;
   static_assert(kSharedWords * 4 <= kMostSharedBytes);
+  // Of the last values, or the last pair, which nothing is loaded to before the first tile is there.
+  static constexpr int kTrimAt = kTilesEnd - kReduceFloats;
+  static_assert(kReduceFloats <= kTileWords);
 
   static Shape ShapeOf(int64_t places) { return ShapeOfPlaces(places, kMostThreads, kSharedWords); }
 
   template <class T>
   THRESHER_DEVICE void operator()(T& t) const {
-    ForEachPlace(t, source, places, kRows, Tiles::kKeys, [&](const Place& place) { Attend(t, place); });
+    ForEachPlace(t, source, places, kRows, Tiles::kKeys, [&](Place& place) { Attend(t, place); });
   }
 
  private:
@@ -90,7 +97,7 @@ struct AttentionKernel {
   };
 
   template <class T>
-  THRESHER_DEVICE void Attend(T& t, const Place& place) const {
+  THRESHER_DEVICE void Attend(T& t, Place& place) const {
     const int warp = t.x() / kWarp, lane = t.x() % kWarp;
     const int warp_row = warp / Tiles::kKeyWarps * 16 * kRowTiles, warp_key = warp % Tiles::kKeyWarps;
     State state;
@@ -107,10 +114,9 @@ struct AttentionKernel {
         for (int i = 0; i < 4; ++i) state.out[r][n][i] = 0.0f;
       }
     }
+    int at = kKeysAt;  // where the tile's keys lie
+    Begin(t, place, at);
     if (place.begin < place.end) {
-      LoadQueries(t, place);
-      LoadKeys(t, place, place.begin);
-      t.CommitCopies();
       // Keys that every row sees.
       const int last_row = Least(place.first + kRows, place.rows) - 1;
       const int all_from = source.KeysFrom(place, last_row);
@@ -119,7 +125,13 @@ struct AttentionKernel {
       for (int tile = place.begin; tile < place.end; tile += Tiles::kKeys) {
         t.template WaitCopies<>();
         t.Sync();
-        LoadValues(t, place, tile);
+        const int next = tile + Tiles::kKeys;
+        if constexpr (kPairs == 1) {
+          LoadValues(t, place, tile, at + kTileWords);
+        } else if (next < place.end) {
+          LoadKeys(t, place, next, Other(at));
+          LoadValues(t, place, next, Other(at) + kTileWords);
+        }
         t.CommitCopies();
         if constexpr (kHoldsQueries) {
           if (tile == place.begin) {
@@ -131,19 +143,22 @@ struct AttentionKernel {
           }
         }
         float scores[kRowTiles][kScoreTiles][4];
-        Score(t, warp_row, warp_key, queries, scores);
+        Score(t, at, warp_row, warp_key, queries, scores);
         const int first_key = tile + warp_key * Tiles::kWarpKeys;
         const bool limited = first_key < all_from || first_key + Tiles::kWarpKeys > all_to;
         Adjust(place, place.first + warp_row + lane / 4, first_key + lane % 4 * 2, limited, scores);
         Weigh(t, scores, state);
-        t.template WaitCopies<>();
-        t.Sync();
-        if (tile + Tiles::kKeys < place.end) LoadKeys(t, place, tile + Tiles::kKeys);
-        t.CommitCopies();
-        AddValues(t, warp_key, scores, state);
+        if constexpr (kPairs == 1) {
+          t.template WaitCopies<>();
+          t.Sync();
+          if (next < place.end) LoadKeys(t, place, next, at);
+          t.CommitCopies();
+        }
+        AddValues(t, at + kTileWords, warp_key, scores, state);
+        if constexpr (kPairs == 2) at = Other(at);
       }
-      t.template WaitCopies<>();
     }
+    t.template WaitCopies<>();
     THRESHER_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
       THRESHER_UNROLL
@@ -221,21 +236,46 @@ struct AttentionKernel {
     }
   }
 
+  // Where the other pair's keys lie.
+  THRESHER_DEVICE static int Other(int at) { return 2 * kKeysAt + kPairWords - at; }
+
+  // Queries and the first tile are on their way while the mask is looked at; where that leaves less of the tile, or
+  // another one, it is loaded anew.
   template <class T>
-  THRESHER_DEVICE void LoadKeys(T& t, const Place& place, int tile) const {
-    if constexpr (Source::kPanels) {
-      source.template LoadKeyPanels<HalfPanels<kDepth>, kDepth, Tiles::kKeys, Tiles::kWarps>(t, place, tile, kKeysAt);
-    } else {
-      LoadTile<Tiles::kKeys>(t, kKeysAt, source.k, source.Key(place, tile), place.end - tile, source.depth);
+  THRESHER_DEVICE void Begin(T& t, Place& place, int at) const {
+    if (place.begin >= place.end) return;
+    const auto load = [&] {
+      LoadKeys(t, place, place.begin, at);
+      if constexpr (kPairs == 2) LoadValues(t, place, place.begin, at + kTileWords);
+      t.CommitCopies();
+    };
+    LoadQueries(t, place);
+    load();
+    if constexpr (Source::kMasks) {
+      const int begin = place.begin, end = Least(place.end, begin + Tiles::kKeys);
+      source.Trim(t, kRows, Tiles::kKeys, kTrimAt, place);
+      if (place.begin >= place.end || (place.begin == begin && place.end >= end)) return;
+      t.template WaitCopies<>();
+      t.Sync();  // who still writes the tile
+      load();
     }
   }
 
   template <class T>
-  THRESHER_DEVICE void LoadValues(T& t, const Place& place, int tile) const {
+  THRESHER_DEVICE void LoadKeys(T& t, const Place& place, int tile, int at) const {
     if constexpr (Source::kPanels) {
-      source.template LoadValuePanels<HalfRows<kDepth>, kDepth, Tiles::kKeys, Tiles::kWarps>(t, place, tile, kValuesAt);
+      source.template LoadKeyPanels<HalfPanels<kDepth>, kDepth, Tiles::kKeys, Tiles::kWarps>(t, place, tile, at);
     } else {
-      LoadTile<Tiles::kKeys>(t, kValuesAt, source.v, source.Value(place, tile), place.end - tile, source.width);
+      LoadTile<Tiles::kKeys>(t, at, source.k, source.Key(place, tile), place.end - tile, source.depth);
+    }
+  }
+
+  template <class T>
+  THRESHER_DEVICE void LoadValues(T& t, const Place& place, int tile, int at) const {
+    if constexpr (Source::kPanels) {
+      source.template LoadValuePanels<HalfRows<kDepth>, kDepth, Tiles::kKeys, Tiles::kWarps>(t, place, tile, at);
+    } else {
+      LoadTile<Tiles::kKeys>(t, at, source.v, source.Value(place, tile), place.end - tile, source.width);
     }
   }
 
@@ -255,7 +295,7 @@ struct AttentionKernel {
   }
 
   template <class T, class Queries>
-  THRESHER_DEVICE void Score(T& t, int warp_row, int warp_key, const Queries& queries,
+  THRESHER_DEVICE void Score(T& t, int keys_at, int warp_row, int warp_key, const Queries& queries,
                              float (&scores)[kRowTiles][kScoreTiles][4]) const {
     const int lane = Lane(t), matrix = lane / 8, i = lane % 8;
     THRESHER_UNROLL
@@ -284,11 +324,11 @@ struct AttentionKernel {
         if constexpr (Source::kPanels) {
           using Panels = HalfPanels<kDepth>;
           const int at = Panels::At(warp_key * Tiles::kWarpKeys / 16, matrix % 2 * 8 + i, matrix / 2);
-          t.template LoadMatrices<true>(kKeysAt + Panels::Behind(n / 2 * kDepth + step * 16) + at, b);
+          t.template LoadMatrices<true>(keys_at + Panels::Behind(n / 2 * kDepth + step * 16) + at, b);
         } else {
           using Rows = HalfRows<kDepth>;
           const int at = Rows::At(warp_key * Tiles::kWarpKeys + matrix / 2 * 8 + i, step * 2 + matrix % 2);
-          t.template LoadMatrices<false>(kKeysAt + Rows::Behind(n * 8) + at, b);
+          t.template LoadMatrices<false>(keys_at + Rows::Behind(n * 8) + at, b);
         }
         THRESHER_UNROLL
         for (int r = 0; r < kRowTiles; ++r) {
@@ -300,7 +340,7 @@ struct AttentionKernel {
   }
 
   template <class T>
-  THRESHER_DEVICE void AddValues(T& t, int warp_key, const float (&weights)[kRowTiles][kScoreTiles][4],
+  THRESHER_DEVICE void AddValues(T& t, int values_at, int warp_key, const float (&weights)[kRowTiles][kScoreTiles][4],
                                  State& state) const {
     const int lane = Lane(t), matrix = lane / 8, i = lane % 8;
     THRESHER_UNROLL
@@ -319,7 +359,7 @@ struct AttentionKernel {
         uint32_t b[4];
         using Rows = HalfRows<kDepth>;
         const int at = Rows::At(warp_key * Tiles::kWarpKeys + matrix % 2 * 8 + i, n + matrix / 2);
-        t.template LoadMatrices<true>(kValuesAt + Rows::Behind(k * 8) + at, b);
+        t.template LoadMatrices<true>(values_at + Rows::Behind(k * 8) + at, b);
         THRESHER_UNROLL
         for (int r = 0; r < kRowTiles; ++r) {
           t.template MultiplyAdd<Half>(a[r], b[0], b[1], state.out[r][n]);
@@ -374,7 +414,7 @@ struct AttentionKernel {
       }
     }
     if constexpr (Source::kMasks) {
-      if (source.IsMasked()) MaskScores(place, row, key, scores);
+      if (place.masks) MaskScores(place, row, key, scores);
     }
     if (limited) {
       ForEachPair(place, row, key, scores, [&](int own) {

@@ -29,6 +29,7 @@ struct Place {
   bool broken;  // what the rows should see is not there: their results are NaN
   int start;    // the sequence's first query among those of all
   int context;  // how many keys come before that query
+  bool masks;   // whether a mask has a say about keys that are left
 };
 
 // Rows of elements: data + batch * strides[0] + head * strides[1] + row * strides[2], each contiguous.
@@ -206,6 +207,7 @@ struct SdpaSource {
     place.begin = 0;
     place.end = KeysTo(place, Least(place.first + tile_rows, place.rows) - 1);
     place.broken = false;
+    place.masks = mask != nullptr;
     Split(partials, step, place);
     return true;
   }
@@ -230,7 +232,6 @@ struct SdpaSource {
     return Out(place, static_cast<int>(number % rows));
   }
 
-  THRESHER_DEVICE bool IsMasked() const { return mask != nullptr; }
   THRESHER_DEVICE bool AddsMask() const { return mask != nullptr && mask_dtype != DType::kBool; }
   // Whether all rows of a place have the same one.
   THRESHER_DEVICE bool HasOneMaskRow() const { return mask_strides[1] == 0 && mask_strides[2] == 0; }
@@ -251,23 +252,27 @@ struct SdpaSource {
 
   // Cuts off the keys before the first and behind the last that the mask shows to any of the place's rows, as far as
   // that takes less than it may save: where the mask is read 16 bytes at a time, or is one for all rows. Tiles begin
-  // where they did.
+  // where they did. Where a mask of bools hides nothing before the last of these keys it is not asked again. Takes
+  // kReduceFloats of shared memory from `at` on, which are free after the next Sync().
   template <class T>
-  THRESHER_DEVICE void Trim(T& t, int tile_rows, int step, Place& place) const {
+  THRESHER_DEVICE void Trim(T& t, int tile_rows, int step, int at, Place& place) const {
     constexpr int kMostKeys = 1 << 24;  // that a float counts
     const bool one_row = HasOneMaskRow();
     if (mask == nullptr || repeats_mask || keys > kMostKeys || !(one_row || mask_pieces)) return;
     const int rows = one_row ? 1 : Least(tile_rows, place.rows - place.first);
     const int piece = mask_pieces ? 16 / mask_bytes : 1, from = place.begin / piece;
     const int pieces = Most((place.end + piece - 1) / piece - from, 0);
-    float shown[2] = {kNoKey, kNoKey};  // the first, with its sign turned, and the last
+    // Of the keys that are shown the first, with its sign turned, and the last; likewise the first that is hidden.
+    float found[3] = {kNoKey, kNoKey, kNoKey};
     for (int i = t.x(); i < rows * pieces; i += t.width()) {
       const char* const row = MaskOf(place, place.first + i / pieces);
       const int first = (from + i % pieces) * piece;
       const auto note = [&](int key, bool shows) {
-        if (!shows || key >= place.end) return;
-        shown[0] = fmaxf(shown[0], static_cast<float>(-key));
-        shown[1] = fmaxf(shown[1], static_cast<float>(key));
+        if (key >= place.end) return;
+        const auto number = static_cast<float>(key);
+        found[0] = fmaxf(found[0], shows ? -number : kNoKey);
+        found[1] = fmaxf(found[1], shows ? number : kNoKey);
+        found[2] = fmaxf(found[2], shows ? kNoKey : -number);
       };
       if (!mask_pieces) {
         note(first, Masked(row, first, 0.0f) != kNoKey);
@@ -281,14 +286,14 @@ struct SdpaSource {
         for (int e = 0; e < per_word; ++e) note(first + w * per_word + e, Shows(words[w], e));
       }
     }
-    ReduceRow<false, Max>(t, shown);
-    t.Sync();  // what was reduced lies where tiles go
-    if (shown[1] == kNoKey) {
+    ReduceRow<false, Max>(t, found, at);
+    if (found[1] == kNoKey) {
       place.end = place.begin;
       return;
     }
-    place.begin += (static_cast<int>(-shown[0]) - place.begin) / step * step;
-    place.end = static_cast<int>(shown[1]) + 1;
+    place.begin += (static_cast<int>(-found[0]) - place.begin) / step * step;
+    place.end = static_cast<int>(found[1]) + 1;
+    place.masks = mask_dtype != DType::kBool || -found[2] <= found[1];
   }
 
   // What the mask makes of a score.
@@ -345,7 +350,6 @@ THRESHER_DEVICE void ForEachPlace(T& t, const Source& source, int64_t places, in
     Place place;
     if (!source.Find(number, rows, keys, place)) continue;
     t.Sync();  // who still reads the last place's shared memory
-    if constexpr (Source::kMasks) source.Trim(t, rows, keys, place);
     attend(place);
   }
 }

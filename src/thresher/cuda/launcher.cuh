@@ -62,7 +62,7 @@ struct Launcher {
       config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
       config.stream = stream;
       config.attrs = &overlap;
-      config.numAttrs = KernelsOverlap() ? 1 : 0;
+      config.numAttrs = KernelsOverlap(shape.blocks) ? 1 : 0;
       error = cudaLaunchKernelEx(&config, Run<Kernel>, arguments);
     }
     if (error == cudaSuccess) return THRESHER_DEVICE_OK;

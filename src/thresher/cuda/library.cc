@@ -214,7 +214,11 @@ thresher_device_result StreamSynchronize(thresher_stream* stream) {
 
 thresher_device_result StreamWrap(thresher_device* device, void* handle, thresher_stream** stream) {
   // The null stream, and two more that the runtime names, are those of the current device.
-  if (reinterpret_cast<uintptr_t>(handle) > reinterpret_cast<uintptr_t>(cudaStreamPerThread)) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  THRESHER_DEVICE_TRY(
+      Check(cudaStreamIsCapturing(static_cast<cudaStream_t>(handle), &status), "asking whether a stream is captured"));
+  const bool named = reinterpret_cast<uintptr_t>(handle) > reinterpret_cast<uintptr_t>(cudaStreamPerThread);
+  if (named && status == cudaStreamCaptureStatusNone) {  // else asking would end the capture
     int owner = device->index;
     THRESHER_DEVICE_TRY(
         Check(cudaStreamGetDevice(static_cast<cudaStream_t>(handle), &owner), "asking a stream for its device"));
@@ -251,6 +255,9 @@ thresher_device_result StreamState(thresher_device* device, void* handle, int32_
   THRESHER_DEVICE_TRY(
       Check(cudaStreamIsCapturing(static_cast<cudaStream_t>(handle), &status), "asking whether a stream is captured"));
   *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
+  *number = 0;
+  // Asking for more would end the capture.
+  if (*capturing != 0) return THRESHER_DEVICE_OK;
   unsigned long long found = 0;  // NOLINT(google-runtime-int): as the runtime has it
   THRESHER_DEVICE_TRY(
       Check(cudaStreamGetId(static_cast<cudaStream_t>(handle), &found), "asking a stream for its number"));

@@ -34,6 +34,7 @@ struct NormKernel {
   static constexpr int kMostThreads = Row::kMostThreads;
   static constexpr int kLeastBlocks = Row::kLeastBlocks;
   static constexpr int kLength = Row::kLength;
+  static constexpr int kMostEarly = 16;
   NormRows args;
   bool rms;
 
@@ -100,19 +101,32 @@ struct NormKernel {
     }
   }
 
-  THRESHER_DEVICE void StorePiece(int64_t row, int64_t piece, const float* v, const Scaling& s) const {
+  // A piece of weight and bias, where there are such.
+  struct Factors {
+    float weight[kLength];
+    float bias[kLength];
+  };
+
+  THRESHER_DEVICE void LoadFactors(int64_t piece, Factors& to) const {
+    if (args.weight != nullptr) LoadFactors(args.weight_dtype, args.weight, piece, to.weight);
+    if (args.bias != nullptr) LoadFactors(args.bias_dtype, args.bias, piece, to.bias);
+  }
+
+  // `early`: the factors, where they have been loaded.
+  THRESHER_DEVICE void StorePiece(int64_t row, int64_t piece, const float* v, const Scaling& s,
+                                  const Factors* early) const {
     float result[kLength], factors[kLength];
     THRESHER_UNROLL
     for (int i = 0; i < kLength; ++i) result[i] = (v[i] - s.mean) * s.factor - s.correction;
     if (args.weight != nullptr) {
-      LoadFactors(args.weight_dtype, args.weight, piece, factors);
+      if (early == nullptr) LoadFactors(args.weight_dtype, args.weight, piece, factors);
       THRESHER_UNROLL
-      for (int i = 0; i < kLength; ++i) result[i] *= factors[i];
+      for (int i = 0; i < kLength; ++i) result[i] *= early != nullptr ? early->weight[i] : factors[i];
     }
     if (args.bias != nullptr) {
-      LoadFactors(args.bias_dtype, args.bias, piece, factors);
+      if (early == nullptr) LoadFactors(args.bias_dtype, args.bias, piece, factors);
       THRESHER_UNROLL
-      for (int i = 0; i < kLength; ++i) result[i] += factors[i];
+      for (int i = 0; i < kLength; ++i) result[i] += early != nullptr ? early->bias[i] : factors[i];
     }
     Row::Store(args.dtype, result, Row::At(args.out, row, args.cols), piece);
   }
@@ -128,13 +142,17 @@ struct NormKernel {
 
   template <class T>
   THRESHER_DEVICE void Held(T& t, int64_t row) const {
+    // Where there are registers for them, weight and bias are on their way while the sums are made.
+    constexpr bool kEarly = Row::kPieces * kLength <= kMostEarly;
     float held[Row::kPieces][kLength];
+    Factors factors[kEarly ? Row::kPieces : 1];
     float total = 0.0f;
     THRESHER_UNROLL
     for (int p = 0; p < Row::kPieces; ++p) {
       const int64_t piece = t.x() + int64_t{p} * t.width();
       if (piece < Pieces()) {
         LoadPiece(row, piece, true, held[p]);
+        if constexpr (kEarly) LoadFactors(piece, factors[p]);
       } else {
         THRESHER_UNROLL
         for (int i = 0; i < kLength; ++i) held[p][i] = 0.0f;
@@ -155,7 +173,7 @@ struct NormKernel {
     THRESHER_UNROLL
     for (int p = 0; p < Row::kPieces; ++p) {
       const int64_t piece = t.x() + int64_t{p} * t.width();
-      if (piece < Pieces()) StorePiece(row, piece, held[p], scaling);
+      if (piece < Pieces()) StorePiece(row, piece, held[p], scaling, kEarly ? &factors[kEarly ? p : 0] : nullptr);
     }
   }
 
@@ -177,7 +195,7 @@ struct NormKernel {
     const Scaling scaling = ScalingOf(t, mean, first, second);
     for (int64_t piece = t.x(); piece < Pieces(); piece += t.width()) {
       LoadPiece(row, piece, false, v);
-      StorePiece(row, piece, v, scaling);
+      StorePiece(row, piece, v, scaling, nullptr);
     }
   }
 };

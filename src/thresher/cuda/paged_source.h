@@ -67,6 +67,7 @@ struct PagedSource {
     place.context = length - queries;
     place.broken = length < queries || length > table_width * page_tokens;
     place.begin = place.end = 0;
+    place.masks = false;
     if (place.broken) return true;
     place.begin = KeysFrom(place, place.first) / kPanel * kPanel;
     place.end = KeysTo(place, Least(place.first + tile_rows, place.rows) - 1);
@@ -74,7 +75,6 @@ struct PagedSource {
     return true;
   }
 
-  THRESHER_DEVICE bool IsMasked() const { return false; }
   THRESHER_DEVICE int KeysFrom(const Place& place, int row) const {
     return window > 0 ? Most(place.context + row / group - window + 1, 0) : 0;
   }

@@ -27,14 +27,14 @@ THRESHER_DEVICE float ReduceWarp(T& t, float v) {
 }
 
 // Sums that are made together.
-inline constexpr int kMostTogether = 2;
+inline constexpr int kMostTogether = 3;
 // Floats of shared memory that ReduceRow takes for rows that a block shares.
 inline constexpr int kReduceFloats = kMostTogether * kMaxThreads / kWarp;
 
 // Each of v[0 .. kCount) over the threads of equal y(): one warp of them where kOneWarp, else the whole block, whose
-// height is 1. Every thread gets the results.
+// height is 1. Every thread gets the results. `at`: where kReduceFloats of shared memory are free for it.
 template <bool kOneWarp, class Op, int kCount, class T>
-THRESHER_DEVICE void ReduceRow(T& t, float (&v)[kCount]) {
+THRESHER_DEVICE void ReduceRow(T& t, float (&v)[kCount], int at = 0) {
   static_assert(kCount <= kMostTogether);
   THRESHER_UNROLL
   for (int i = 0; i < kCount; ++i) v[i] = ReduceWarp<Op>(t, v[i]);
@@ -45,12 +45,12 @@ THRESHER_DEVICE void ReduceRow(T& t, float (&v)[kCount]) {
     t.Sync();  // who still reads the last reduction's parts
     if (lane == 0) {
       THRESHER_UNROLL
-      for (int i = 0; i < kCount; ++i) parts[i * warps + t.x() / kWarp] = v[i];
+      for (int i = 0; i < kCount; ++i) parts[at + i * warps + t.x() / kWarp] = v[i];
     }
     t.Sync();
     THRESHER_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      const float part = lane < warps ? static_cast<float>(parts[i * warps + lane]) : Op::kIdentity;
+      const float part = lane < warps ? static_cast<float>(parts[at + i * warps + lane]) : Op::kIdentity;
       v[i] = ReduceWarp<Op>(t, part);
     }
   }

@@ -52,22 +52,28 @@ thresher_device_result Check(cudaError_t error, const char* what) {
   }
 }
 
-bool KernelsOverlap() {
+bool KernelsOverlap(int64_t blocks) {
   static const bool wanted = [] {
     const char* const choice = std::getenv("THRESHER_CUDA_OVERLAP");
     return choice == nullptr || (strcasecmp(choice, "off") != 0 && std::string_view(choice) != "0");
   }();
-  static std::array<std::atomic<int>, 64> majors{};  // by device; 0: not asked yet
+  constexpr int kUnknown = 0, kNever = -1, kBlocksEach = 2;
+  static std::array<std::atomic<int>, 64> most{};  // blocks, by device
   int device = 0;
-  if (!wanted || TakingTimes() || cudaGetDevice(&device) != cudaSuccess || device >= static_cast<int>(majors.size()))
+  if (!wanted || TakingTimes() || cudaGetDevice(&device) != cudaSuccess || device >= static_cast<int>(most.size()))
     return false;
-  std::atomic<int>& known = majors[static_cast<size_t>(device)];
-  int major = known.load(std::memory_order_relaxed);
-  if (major == 0) {
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) return false;
-    known.store(major, std::memory_order_relaxed);
+  std::atomic<int>& known = most[static_cast<size_t>(device)];
+  int limit = known.load(std::memory_order_relaxed);
+  if (limit == kUnknown) {
+    int major = 0, multiprocessors = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+      return false;
+    }
+    limit = major >= 9 ? kBlocksEach * multiprocessors : kNever;
+    known.store(limit, std::memory_order_relaxed);
   }
-  return major >= 9;
+  return blocks <= limit;
 }
 
 }  // namespace thresher::cuda

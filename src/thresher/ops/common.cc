@@ -41,29 +41,6 @@ TensorRef ExpandTo(const TensorRef& ref, const Dims& shape) {
   return out;
 }
 
-bool AsRows(const View& view, int64_t* rows, int64_t* cols, int64_t* row_stride) {
-  const int last = view.rank - 1;
-  *cols = view.rank == 0 ? 1 : view.shape[last];
-  *rows = 1;
-  *row_stride = *cols;
-  if (view.rank > 0 && *cols > 1 && view.strides[last] != 1) return false;
-  bool first = true;
-  int64_t expected = 0;
-  for (int i = last - 1; i >= 0; --i) {
-    if (view.shape[i] == 1) continue;
-    if (first) {
-      *row_stride = view.strides[i];
-      first = false;
-    } else if (view.strides[i] != expected) {
-      return false;
-    }
-    expected = view.strides[i] * view.shape[i];
-    *rows *= view.shape[i];
-  }
-  // A stride of 0 repeats one row, which collapses only when no further dimension stands before it.
-  return true;
-}
-
 TensorRef RowsOrCopy(const TensorRef& ref, Lowering& lowering) {
   int64_t rows, cols, stride;
   return AsRows(ref.view, &rows, &cols, &stride) ? ref : lowering.Contiguous(ref);

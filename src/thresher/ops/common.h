@@ -53,9 +53,6 @@ Result<int> NormalizeDim(int64_t dim, int rank, const char* what);
 // Same data, expanded to `shape` with strides of 0 (shape must be a legal broadcast of the view's own).
 TensorRef ExpandTo(const TensorRef& ref, const Dims& shape);
 
-// Collapses all dimensions but the last into rows of one stride. False when the strides do not allow it, or the last
-// dimension has holes.
-bool AsRows(const View& view, int64_t* rows, int64_t* cols, int64_t* row_stride);
 // `ref`, or a row-major copy when AsRows refuses it.
 TensorRef RowsOrCopy(const TensorRef& ref, Lowering& lowering);
 

@@ -457,7 +457,7 @@ ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const 
     s.plain &= s.kernel[d] == 1 && s.stride[d] == 1 && s.spread[d] == 1 && s.padding[d] == 0 && positions[d] == in[d];
   }
   int64_t rows, cols, stride;
-  s.plain &= ops::AsRows(x, &rows, &cols, &stride);
+  s.plain &= AsRows(x, &rows, &cols, &stride);
   p.m = out.shape[0] * positions[0] * positions[1] * positions[2];
   p.n = out.shape[out.rank - 1] / g.groups;
   p.k = taps * s.channels;
@@ -532,7 +532,7 @@ TensorRef ResidualRows(const Node& node, DType dtype, ConvolutionParams& p, Lowe
   if (residual.buffer < 0) return residual;
   int64_t rows, cols;
   residual = ops::RowsOrCopy(residual, lowering);
-  ops::AsRows(residual.view, &rows, &cols, &p.ldr);
+  AsRows(residual.view, &rows, &cols, &p.ldr);
   return residual;
 }
 
@@ -580,7 +580,7 @@ Status LowerStored(const Node& node, const TensorRef& x, const TensorRef& raw, c
     kernels::StoredProductParams product{};
     product.m = p.m, product.n = p.n, product.k = p.k;
     int64_t count, cols;
-    ops::AsRows(rows.view, &count, &cols, &product.lda);
+    AsRows(rows.view, &count, &cols, &product.lda);
     product.ldb = weight.view.strides[0];
     product.ldc = p.n;
     product.batch = 1;

@@ -162,7 +162,7 @@ Status LowerStoredGroups(const Graph& graph, const Node& node, const TensorRef& 
   if (p.encoding == Encoding::kF16) dtype = DType::kF16;
   const TensorRef x =
       ops::RowsOrCopy(ops::AsType(dtype, lowering.Ref(node.inputs[kX]), node.inputs[kX], lowering), lowering);
-  ops::AsRows(x.view, &p.rows, &p.k, &p.lda);
+  AsRows(x.view, &p.rows, &p.k, &p.lda);
   if (p.k == 0) return Unsupported("expected K of at least 1 on this device, got 0");
   std::vector<TensorRef> inputs = {x, lowering.Ref(node.inputs[kEnds])};
   const bool nk = IsNk(node.attrs);
@@ -190,7 +190,7 @@ Status LowerGroupedLinear(const Graph& graph, const Node& node, Lowering& loweri
   GroupedParams p{};
   p.groups = static_cast<int>(node.inputs.size() - kWeights);
   p.n = out.view.shape[1];
-  ops::AsRows(x.view, &p.rows, &p.k, &p.lda);
+  AsRows(x.view, &p.rows, &p.k, &p.lda);
   const bool nk = IsNk(node.attrs);
   const Encoding stored = StoredAs(graph.value(node.inputs[kWeights]));
   const bool alike = std::all_of(node.inputs.begin() + kWeights, node.inputs.end(), [&](ValueId id) {

@@ -14,7 +14,6 @@ namespace thresher {
 namespace {
 
 using ops::AddPack;
-using ops::AsRows;
 using ops::Empty;
 using ops::One;
 using ops::PackParams;

@@ -65,7 +65,7 @@ Status NormStep(const StepContext& c) {
 // The operand as rows of `cols` elements; a copy where its strides do not allow it.
 TensorRef NormRows(TensorRef ref, int64_t dims, int64_t cols, Lowering& lowering, int64_t* row_stride) {
   int64_t rows, last;
-  if (dims == 1 && ops::AsRows(ref.view, &rows, &last, row_stride)) return ref;
+  if (dims == 1 && AsRows(ref.view, &rows, &last, row_stride)) return ref;
   *row_stride = cols;
   return lowering.Contiguous(ref);
 }

@@ -28,6 +28,7 @@ const Row* RowOf(std::string_view op) {
       {"log_softmax", {0}},       {"sdpa", {0, 1, 2}},  {"rotary", {0}},
       {"convolution", {0, 3}},    {"max_pool", {0}},    {"avg_pool", {0}},
       {"adaptive_avg_pool", {0}}, {"resize", {0}},      {"grouped_linear", {0}},
+      {"paged_attention", {1}},
   };
   const auto row = std::find_if(rows.begin(), rows.end(), [op](const Row& r) { return r.op == op; });
   return row == rows.end() ? nullptr : &*row;
@@ -52,6 +53,8 @@ class Narrower {
         done = Move(node);
       } else if (node.op->name == "pointwise") {
         done = Chain(node);
+      } else if (node.op->name == "kv_write") {
+        done = Write(node);
       } else if (const Row* const row = RowOf(node.op->name)) {
         done = Compute(node, row->values);
       } else if (node.op->Has(Trait::kUnary) || node.op->Has(Trait::kBinary)) {
@@ -207,6 +210,14 @@ class Narrower {
       chain.attrs["dtype"] = std::string(Name(*type));
     }
     THRESHER_TRY(Emit(chain, node.outputs));
+    return true;
+  }
+
+  // Takes operands of any width, which the state that they are written to knows nothing of.
+  Result<bool> Write(const Node& node) {
+    Node write = node;
+    for (ValueId& id : write.inputs) id = Any(id);
+    THRESHER_TRY(Emit(write, node.outputs));
     return true;
   }
 

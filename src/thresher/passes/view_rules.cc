@@ -220,12 +220,43 @@ Result<ValueId> SimplifyIndex(RuleRewriter& r, const Operation& op) {
   return r.Reshape(op.inputs[0], shape, op.source);
 }
 
+// embedding of rows that follow each other, as those of positions do, or of one row again and again.
+Result<ValueId> SimplifyEmbedding(RuleRewriter& r, const Operation& op) {
+  if (op.op != "embedding") return kNoValue;
+  const Value &table = r.graph().value(op.inputs[0]), &indices = r.graph().value(op.inputs[1]);
+  const int64_t count = NumElements(indices.shape);
+  if (indices.kind != Value::Kind::kConstant || indices.constant.is_weight || indices.dtype != DType::kI64 ||
+      table.constant.blocks || count == 0) {
+    return kNoValue;
+  }
+  const auto* numbers = static_cast<const int64_t*>(indices.constant.data);
+  const int64_t first = numbers[0], step = count == 1 ? 0 : numbers[1] - first;
+  const int64_t rows = step == 0 ? 1 : count;
+  if (step < 0 || step > 1 || first < 0 || first + rows > table.shape[0]) return kNoValue;
+  for (int64_t i = 0; i < count; ++i) {
+    if (numbers[i] != first + i * step) return kNoValue;
+  }
+  const int64_t width = table.shape[1];
+  Dims shape = indices.shape;
+  shape.push_back(width);
+  THRESHER_ASSIGN(ValueId part,
+                  r.Emit({"slice",
+                          {op.inputs[0]},
+                          {{"dim", int64_t{0}}, {"start", first}, {"end", first + rows}, {"step", int64_t{1}}},
+                          op.source}));
+  if (step != 0) return r.Reshape(part, shape, op.source);
+  Dims one(shape.size(), 1);
+  one.back() = width;
+  THRESHER_ASSIGN(part, r.Reshape(part, one, op.source));
+  return r.Expand(part, shape, op.source);
+}
+
 }  // namespace
 
 std::span<const RuleRewriter::Rule> ViewRules() {
   static constexpr RuleRewriter::Rule kRules[] = {SimplifyReshape, SimplifyPermute, SimplifyExpand, SimplifyCast,
                                                   SimplifySlice,   SimplifyResize,  SimplifySelect, SimplifyCat,
-                                                  DropNeutral,     HoistExpand,     SimplifyIndex};
+                                                  DropNeutral,     HoistExpand,     SimplifyIndex,  SimplifyEmbedding};
   return kRules;
 }
 

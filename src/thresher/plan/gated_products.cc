@@ -40,17 +40,8 @@ struct RowsAt {
 
 std::optional<RowsAt> RowsOf(const View& view) {
   if (view.dtype != DType::kF32 || view.rank == 0) return std::nullopt;
-  const int last = view.rank - 1;
-  if (view.shape[last] > 1 && view.strides[last] != 1) return std::nullopt;
   RowsAt at;
-  at.columns = at.stride = view.shape[last];
-  for (int i = last - 1; i >= 0; --i) {
-    if (view.shape[i] == 1) continue;
-    if (at.rows == 1) at.stride = view.strides[i];
-    if (view.strides[i] != at.stride * at.rows) return std::nullopt;
-    at.rows *= view.shape[i];
-  }
-  return at;
+  return AsRows(view, &at.rows, &at.columns, &at.stride) ? std::optional(at) : std::nullopt;
 }
 
 // What `chain` asks of the step that wrote both of its operands, into one buffer.

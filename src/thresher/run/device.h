@@ -36,7 +36,7 @@ struct DeviceInfo {
 // A stream of another library, by its handle.
 struct ForeignStreamState {
   bool capturing = false;  // what it is asked for is recorded instead of done
-  uint64_t number = 0;     // no other stream of the process has it or had it, while handles come again
+  uint64_t number = 0;     // else no other stream of the process has it or had it, while handles come again
 };
 
 // A moment in the work of a stream.

@@ -312,7 +312,7 @@ thresher_device_api Table() {
   api.stream_state = [](thresher_device*, void* handle, int32_t* capturing, uint64_t* number) {
     const auto* const stream = static_cast<const ForeignStream*>(handle);
     *capturing = stream != nullptr && stream->capturing ? 1 : 0;
-    *number = stream != nullptr ? stream->number : 0;
+    *number = stream != nullptr && !stream->capturing ? stream->number : 0;
     return THRESHER_DEVICE_OK;
   };
   api.capture_begin = [](thresher_stream* stream) {

@@ -101,6 +101,21 @@ TEST(ViewSimplification, IndexingEverythingInOrderIsAReshape) {
   Expect("input %x : f32[2, 2]\nconst %r : i64[2] = [0, 1]\n%y = index(%x, %r, %r)\nreturn %y\n", "index");
 }
 
+TEST(ViewSimplification, RowsInOrderArePartOfTheTable) {
+  const auto rows = [](const std::string& indices) {
+    return "weight %t : f32[4, 2]\nconst %i : i64" + indices + "\n%y = embedding(%t, %i)\nreturn %y\n";
+  };
+  Expect(rows("[3] = [1, 2, 3]"), "slice");
+  Expect(rows("[1, 2] = [1, 2]"), "slice reshape");
+  Expect(rows("[1] = [3]"), "slice");
+  Expect(rows("[2, 2] = [1, 1, 1, 1]"), "slice reshape expand");
+  Expect(rows("[3] = [1, 1, 2]"), "embedding");
+  Expect(rows("[3] = [0, 2, 3]"), "embedding");
+  Expect(rows("[2] = [0, 2]"), "embedding");
+  Expect(rows("[2] = [2, 1]"), "embedding");
+  Expect(rows("[2] = [1, 2]").replace(0, 6, "input"), "slice");
+}
+
 TEST(ViewSimplification, KeepsSourcesOfWhatItMerges) {
   const Graph graph = After(FromText("input %x : f32[6]\n%a = reshape(%x) {shape = [2, 3]} @ \"first\"\n"
                                      "%b = reshape(%a) {shape = [3, 2]} @ \"second\"\nreturn %b\n"),

@@ -61,6 +61,7 @@ class Decoder(Checkpoint):
         pages: Sequence[int],
         cache: str,
         groups: Sequence[LayerGroup] | None = None,
+        values: str | None = "f32",
     ) -> _engine.Graph:
         """The layers, up to the last norm.
 
@@ -76,6 +77,8 @@ class Decoder(Checkpoint):
           pages: per layer how many pages there are.
           cache: how they hold it: f32, bf16, f16, or in blocks of q8_0 or q4_0.
           groups: layers that have the same pages of a sequence; default: all.
+          values: what goes from one operator to the next: f32, bf16 or f16; None: as the model's weights are stored,
+            bf16 where they are in blocks.
         """
         build = _Layers(self, tokens)
         config, graph = self.config, build.graph
@@ -92,14 +95,15 @@ class Decoder(Checkpoint):
             graph.state(f"kv.{layer}", cache, [count, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size])
             for layer, count in enumerate(pages)
         ]
-        x = build.add("embedding", build.weight(self._names.of("embedding"), self._table_shape()), ids)
-        if graph.dtype(x) != "f32":
-            x = build.add("cast", x, dtype="f32")
+        words = build.weight(self._names.of("embedding"), self._table_shape())
+        values = values or ("bf16" if words in build.in_blocks else graph.dtype(words))
+        x = build.cast(build.add("embedding", words, ids), "f32")
         if config.embedding_scale != 1.0:
             x = build.add("mul", x, build.number(config.embedding_scale))
         if config.learned_positions:
             table = build.weight(self._names.of("positions"), (config.learned_positions, config.hidden_size))
             x = build.add("add", x, build.add("embedding", table, positions))
+        x = build.cast(x, values)
         angles: dict[int, tuple[int, int]] = {}
         for layer, own in enumerate(config.ropes):
             if own is not None and id(own) not in angles:
@@ -122,11 +126,16 @@ class Decoder(Checkpoint):
                 y = build.norm(y, "feed_forward_post_norm", layer)
             x = build.add("add", x, y)
         build.module = ""
-        graph.set_outputs([build.norm(x, "norm")])
+        graph.set_outputs([build.cast(build.norm(x, "norm"), "f32")])
         return graph
 
-    def head(self, rows: int) -> _engine.Graph:
-        """The scores of the next token: f32 [rows, hidden size] to f32 [rows, vocabulary]."""
+    def head(self, rows: int, *, best: bool = False) -> _engine.Graph:
+        """The scores of the next token: f32 [rows, hidden size] to f32 [rows, vocabulary].
+
+        Args:
+          rows: how many hidden states.
+          best: of each only the highest score, f32 [rows], and its token, i64 [rows]; NaN counts as the highest.
+        """
         build = _Layers(self, rows)
         x = build.graph.input("hidden", "f32", [rows, self.config.hidden_size])
         if self.config.tie_embeddings or not self._names.has("head"):
@@ -141,7 +150,11 @@ class Decoder(Checkpoint):
         if cap:
             scaled = build.add("mul", logits, build.number(1.0 / cap))
             logits = build.add("mul", build.add("tanh", scaled), build.number(cap))
-        build.graph.set_outputs([logits])
+        if best:
+            highest = build.add("amax", logits, dims=[1], keepdim=False)
+            build.graph.set_outputs([highest, build.add("argmax", logits, dim=1)])
+        else:
+            build.graph.set_outputs([logits])
         return build.graph
 
     def angles(self, own: Rope) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -256,7 +269,7 @@ class _Layers(GraphBuilder):
         """The part behind attention: one of its kind, or those of many that a router chooses."""
         config, decoder = self._config, self._decoder
         if config.sparse_layers and config.sparse_layers[layer]:
-            return self._experts(layer, x)
+            return self.cast(self._experts(layer, self.cast(x, "f32")), self.graph.dtype(x))
         hidden, size = config.hidden_size, config.intermediate_size
         if not config.gated:
             y = self.linear(x, decoder.name("up", layer), hidden, size, activation=config.activation)

@@ -30,6 +30,10 @@ class GraphBuilder:
         """A node with one output."""
         return self.graph.add(op, inputs, attrs, "", self.module)[0]
 
+    def cast(self, x: int, dtype: str) -> int:
+        """A value in this type; itself where it has it."""
+        return x if self.graph.dtype(x) == dtype else self.add("cast", x, dtype=dtype)
+
     def number(self, value: float) -> int:
         """A scalar, f32."""
         return self.add("full", shape=[], value=float(value), dtype="f32")
