@@ -62,6 +62,11 @@ def test_devices_that_there_are_not(folder: Path) -> None:
         LLM(folder, device="gpu")
 
 
+def test_a_precision_that_there_is_not(on_device: bool, folder: Path) -> None:
+    with pytest.raises(ValueError, match="precision"):
+        LLM(folder, device="cuda", precision="fp4")
+
+
 @pytest.mark.parametrize("cache", ["q8_0", "q4_0"])
 def test_pages_in_blocks(on_device: bool, tmp_path: Path, cache: str) -> None:
     folder = write_decoder(tmp_path, "Llama", seed=1, initializer_range=0.3, head_dim=32)

@@ -27,8 +27,8 @@ _ALIGNMENT = 64
 # multiples of it, which products have tiles of in any case.
 _BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _QUANTISED = ("int8", "int8_weight", "int4_weight")
-# On a device, by precision: what goes from one operator to the next. None: as the model's weights are stored.
-_VALUES = {"model": None, "fp32": "f32", "fp16": "f16", **dict.fromkeys(("bf16", *_QUANTISED), "bf16")}
+# On a device, by precision: what goes from one operator to the next; else as the model's weights are stored.
+_VALUES = {"fp32": "f32", "fp16": "f16", **dict.fromkeys(("bf16", *_QUANTISED), "bf16")}
 _SAMPLES = ((7,), (11,), (13,), (20,), (37,))
 
 
@@ -329,7 +329,7 @@ class Runner:
         return self._decoder.body(
             *(tokens, self.max_batch, self._width, self._layer_pages, self._cache),
             groups=self.groups,
-            values=_VALUES[self._options["precision"]] if self._in_buckets else "f32",
+            values=_VALUES.get(self._options["precision"]) if self._in_buckets else "f32",
         )
 
 
