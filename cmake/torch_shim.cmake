@@ -14,7 +14,7 @@ function(thresher_find_torch place result)
       OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   endif()
   if(NOT EXISTS "${folder}/include/kineto/libkineto.h")
-    message(FATAL_ERROR "THRESHER_TORCH_SHIMS: expected a Python interpreter that has PyTorch 2.13 or newer, or the folder of "
+    message(FATAL_ERROR "THRESHER_TORCH_SHIMS: expected a Python interpreter that has PyTorch, or the folder of "
                         "the package torch; got '${place}', without include/kineto/libkineto.h. Name another one, or "
                         "leave THRESHER_TORCH_SHIMS empty to build without the shim.")
   endif()
@@ -39,6 +39,13 @@ function(thresher_add_torch_shim folder)
     message(FATAL_ERROR "THRESHER_TORCH_SHIMS names PyTorch ${major}.${minor} twice; the second is ${folder}. Remove it.")
   endif()
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/thresher/torch_shim/*.cc")
+  # Where a profiler of others registers; before, the shim tells tensors apart and makes results, and nothing else.
+  if("${major}.${minor}" VERSION_LESS 2.13)
+    list(FILTER sources EXCLUDE REGEX "/(registration|session)\\.cc$")
+    message(STATUS "${name}: PyTorch ${major}.${minor} has no place for others' profilers; the rest of the shim is built")
+  else()
+    list(FILTER sources EXCLUDE REGEX "/no_registration\\.cc$")
+  endif()
   # The suffix is nanobind's: FindPython would take that of the interpreter, even where a wheel is cross-compiled.
   Python_add_library(${name} MODULE ${sources})
   set_target_properties(${name} PROPERTIES SUFFIX "${NB_SUFFIX}")

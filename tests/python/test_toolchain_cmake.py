@@ -71,6 +71,45 @@ def test_a_place_without_pytorch_is_named_with_its_cure(tmp_path: Path, place: s
     assert "THRESHER_TORCH_SHIMS empty" in message
 
 
+@pytest.mark.parametrize(
+    ("minor", "wanted"),
+    [(12, "no_registration.cc;tensors.cc"), (13, "registration.cc;session.cc;tensors.cc")],
+)
+def test_of_the_shim_is_built_what_a_pytorch_has_a_place_for(tmp_path: Path, minor: int, wanted: str) -> None:
+    sources, torch = tmp_path / "src" / "thresher" / "torch_shim", tmp_path / "torch"
+    sources.mkdir(parents=True)
+    for name in ("no_registration.cc", "registration.cc", "session.cc", "tensors.cc"):
+        (sources / name).touch()
+    for header, text in (
+        ("kineto/libkineto.h", ""),
+        ("torch/headeronly/version.h", f"#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR {minor}\n"),
+    ):
+        (torch / "include" / header).parent.mkdir(parents=True, exist_ok=True)
+        (torch / "include" / header).write_text(text)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\n"
+        "project(shim_only LANGUAGES CXX)\n"
+        "function(Python_add_library name kind)\n  add_library(${name} ${kind} ${ARGN})\nendfunction()\n"
+        "function(thresher_target_flags name)\nendfunction()\n"
+        f'include("{ROOT}/cmake/torch_shim.cmake")\n'
+        f"get_target_property(found _torch_shim_2_{minor} SOURCES)\n"
+        'message(STATUS "sources=${found}")\n'
+    )
+    command = [
+        str(CMAKE),
+        *GENERATOR,
+        "-S",
+        str(tmp_path),
+        "-B",
+        str(tmp_path / "b"),
+        f"-DTHRESHER_TORCH_SHIMS={torch}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"sources=(.*)", done.stdout)
+    assert found and ";".join(sorted(Path(source).name for source in found[1].split(";"))) == wanted
+
+
 def fetch_highway(folder: Path, *definitions: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Configures a project that includes cmake/highway.cmake, with this repository's pin but an upstream without it."""
     (folder / "CMakeLists.txt").write_text(

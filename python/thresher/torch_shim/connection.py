@@ -87,9 +87,7 @@ def _connect() -> None:
     try:
         shim.install(_engine.pti_api(PTI_VERSION))
     except RuntimeError as error:
-        raise ShimError(
-            f"expected to register with PyTorch's profiler; {error}. Profile without that package"
-        ) from error
+        raise ShimError(f"expected to register with PyTorch's profiler; {error}") from error
     if owner == UNNAMED_BACKEND:
         rename_privateuse1_backend(BACKEND)
     if not hasattr(torch, BACKEND):

@@ -47,7 +47,8 @@ const char* RegisterAll() {
   static bool registered = false;
   if (registered) return nullptr;
   auto& registry = torch::profiler::impl::PrivateUse1ProfilerRegistry::instance();
-  if (registry.hasFactory()) return "another package has registered its profiler for PrivateUse1";
+  if (registry.hasFactory())
+    return "another package has registered its profiler for PrivateUse1. Profile without that package";
   registry.registerFactory([] { return std::make_unique<Profiler>(); });
   RegisterStubs();
   RegisterDevice();
