@@ -26,9 +26,8 @@ _ALIGNMENT = 64
 # Numbers of tokens that a device's steps are filled up to, so that few graphs serve all of them; beyond the last one
 # multiples of it, which products have tiles of in any case.
 _BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
-_QUANTISED = ("int8", "int8_weight", "int4_weight")
 # On a device, by precision: what goes from one operator to the next; else as the model's weights are stored.
-_VALUES = {"fp32": "f32", "fp16": "f16", **dict.fromkeys(("bf16", *_QUANTISED), "bf16")}
+_VALUES = {"fp32": "f32", "fp16": "f16", **dict.fromkeys(("bf16", "int8", "int8_weight", "int4_weight"), "bf16")}
 _SAMPLES = ((7,), (11,), (13,), (20,), (37,))
 
 

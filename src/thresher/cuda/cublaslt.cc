@@ -278,13 +278,13 @@ thresher_device_result Products::Choose(cudaStream_t stream, void* workspace, si
     // What was measured before is among what is proposed, as long as the library is the same.
     const auto named = [&](const HeuristicResult& candidate) { return NameOf(candidate, version) == kept; };
     const HeuristicResult* const known_best = std::find_if(candidates, candidates + count, named);
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream, &capture), "asking for captures"));
+    bool capturing = false;
+    THRESHER_DEVICE_TRY(AskCapturing(stream, capturing));
     if (kept == kTilesName && IsTileProduct(g)) {
       best = kTiles;
     } else if (known_best != candidates + count) {
       best = static_cast<int>(known_best - candidates);
-    } else if (capture == cudaStreamCaptureStatusNone) {
+    } else if (!capturing) {
       std::string remark;
       THRESHER_DEVICE_TRY(Fastest(stream, workspace, workspace_bytes, g, known, candidates, count, best, remark));
       const std::string name = best == kTiles ? kTilesName : NameOf(candidates[best], version);

@@ -214,11 +214,10 @@ thresher_device_result StreamSynchronize(thresher_stream* stream) {
 
 thresher_device_result StreamWrap(thresher_device* device, void* handle, thresher_stream** stream) {
   // The null stream, and two more that the runtime names, are those of the current device.
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  THRESHER_DEVICE_TRY(
-      Check(cudaStreamIsCapturing(static_cast<cudaStream_t>(handle), &status), "asking whether a stream is captured"));
+  bool capturing = false;
+  THRESHER_DEVICE_TRY(AskCapturing(static_cast<cudaStream_t>(handle), capturing));
   const bool named = reinterpret_cast<uintptr_t>(handle) > reinterpret_cast<uintptr_t>(cudaStreamPerThread);
-  if (named && status == cudaStreamCaptureStatusNone) {  // else asking would end the capture
+  if (named && !capturing) {  // else asking would end the capture
     int owner = device->index;
     THRESHER_DEVICE_TRY(
         Check(cudaStreamGetDevice(static_cast<cudaStream_t>(handle), &owner), "asking a stream for its device"));
@@ -251,13 +250,12 @@ thresher_device_result StreamWait(thresher_stream* stream, thresher_event* event
 thresher_device_result StreamState(thresher_device* device, void* handle, int32_t* capturing, uint64_t* number) {
   const Used used(*device);
   THRESHER_DEVICE_TRY(used.result());
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  THRESHER_DEVICE_TRY(
-      Check(cudaStreamIsCapturing(static_cast<cudaStream_t>(handle), &status), "asking whether a stream is captured"));
-  *capturing = status != cudaStreamCaptureStatusNone ? 1 : 0;
+  bool recorded = false;
+  THRESHER_DEVICE_TRY(AskCapturing(static_cast<cudaStream_t>(handle), recorded));
+  *capturing = recorded ? 1 : 0;
   *number = 0;
   // Asking for more would end the capture.
-  if (*capturing != 0) return THRESHER_DEVICE_OK;
+  if (recorded) return THRESHER_DEVICE_OK;
   unsigned long long found = 0;  // NOLINT(google-runtime-int): as the runtime has it
   THRESHER_DEVICE_TRY(
       Check(cudaStreamGetId(static_cast<cudaStream_t>(handle), &found), "asking a stream for its number"));
@@ -405,12 +403,12 @@ class Bench final : public ConvolutionBench {
 };
 
 thresher_device_result Convolve(thresher_stream& stream, const Call& call) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  THRESHER_DEVICE_TRY(Check(cudaStreamIsCapturing(stream.stream, &capture), "asking for captures"));
+  bool capturing = false;
+  THRESHER_DEVICE_TRY(AskCapturing(stream.stream, capturing));
   Bench bench(stream.stream);
   Convolutions& convolutions = stream.device->convolutions;
   Convolutions::Known* known = nullptr;
-  THRESHER_DEVICE_TRY(convolutions.Choose(call, capture != cudaStreamCaptureStatusNone, bench, known));
+  THRESHER_DEVICE_TRY(convolutions.Choose(call, capturing, bench, known));
   return known != nullptr ? convolutions.Run(*known, stream.stream, call, bench) : bench.Own(stream.stream, call);
 }
 

@@ -52,6 +52,14 @@ thresher_device_result Check(cudaError_t error, const char* what) {
   }
 }
 
+thresher_device_result AskCapturing(cudaStream_t stream, bool& capturing) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const thresher_device_result result =
+      Check(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
+  capturing = status != cudaStreamCaptureStatusNone;
+  return result;
+}
+
 bool KernelsOverlap(int64_t blocks) {
   static const bool wanted = [] {
     const char* const choice = std::getenv("THRESHER_CUDA_OVERLAP");

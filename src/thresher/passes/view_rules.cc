@@ -184,14 +184,19 @@ Result<ValueId> HoistExpand(RuleRewriter& r, const Operation& op) {
   return r.Expand(value, full, op.source);
 }
 
+// Whether the numbers are first, first + step, first + 2 step, and so on, the last of which there is.
+bool Progress(const int64_t* numbers, int64_t count, int64_t first, int64_t step) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (numbers[i] != first + i * step) return false;
+  }
+  return true;
+}
+
 // Which dimension of the index tensor counts 0, 1, ... over `extent` while all others have size 1; nullopt if none
 // does.
 std::optional<size_t> CountingDim(const Value& indices, int64_t extent) {
   if (indices.dtype != DType::kI64 || NumElements(indices.shape) != extent) return std::nullopt;
-  const auto* numbers = static_cast<const int64_t*>(indices.constant.data);
-  for (int64_t i = 0; i < extent; ++i) {
-    if (numbers[i] != i) return std::nullopt;
-  }
+  if (!Progress(static_cast<const int64_t*>(indices.constant.data), extent, 0, 1)) return std::nullopt;
   for (size_t d = 0; d < indices.shape.size(); ++d) {
     if (indices.shape[d] == extent) return d;
   }
@@ -230,12 +235,10 @@ Result<ValueId> SimplifyEmbedding(RuleRewriter& r, const Operation& op) {
     return kNoValue;
   }
   const auto* numbers = static_cast<const int64_t*>(indices.constant.data);
-  const int64_t first = numbers[0], step = count == 1 ? 0 : numbers[1] - first;
+  const int64_t first = numbers[0], step = count == 1 || numbers[1] == first ? 0 : 1;
   const int64_t rows = step == 0 ? 1 : count;
-  if (step < 0 || step > 1 || first < 0 || first + rows > table.shape[0]) return kNoValue;
-  for (int64_t i = 0; i < count; ++i) {
-    if (numbers[i] != first + i * step) return kNoValue;
-  }
+  // Numbers may be any: nothing is added to one before it is known to be a row's.
+  if (first < 0 || first > table.shape[0] - rows || !Progress(numbers, count, first, step)) return kNoValue;
   const int64_t width = table.shape[1];
   Dims shape = indices.shape;
   shape.push_back(width);

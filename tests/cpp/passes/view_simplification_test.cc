@@ -114,6 +114,12 @@ TEST(ViewSimplification, RowsInOrderArePartOfTheTable) {
   Expect(rows("[2] = [0, 2]"), "embedding");
   Expect(rows("[2] = [2, 1]"), "embedding");
   Expect(rows("[2] = [1, 2]").replace(0, 6, "input"), "slice");
+  // What no table has is told when it is looked up.
+  for (const char* const indices :
+       {"[2] = [9223372036854775807, -9223372036854775807]", "[1] = [9223372036854775807]",
+        "[2] = [-9223372036854775807, 9223372036854775807]", "[2] = [3, 4]", "[1] = [-1]"}) {
+    EXPECT_EQ(Ops(After(FromText(rows(indices)), {"view_simplification"})), "embedding") << indices;
+  }
 }
 
 TEST(ViewSimplification, KeepsSourcesOfWhatItMerges) {
