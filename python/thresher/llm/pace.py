@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict, deque
 
 _AIM = 2.5  # how long such a step may take, in steps of answers alone: 3 is the promise, the rest is for what varies
+_PIECE = 1.35  # how long a piece of prompts may take, in steps of the answers that wait for it
 _FIRST_CHUNK = 16  # where no step has told yet
 _LEAST_CHUNK = 2  # prompts go on, however slowly
 _LEAST_APART = 8  # fewer read weights and pages again that are most of what they cost
@@ -16,7 +17,7 @@ _STEPS_ALONE, _STEPS_BESIDE = 15, 5  # the last of them are asked: their median 
 class Pace:
     """Learns from steps how long they take, and keeps a step with tokens of prompts near 2.5 times one without.
 
-    Where prompts have steps of their own, done in pieces, a step of answers with a piece behind it.
+    Where prompts have steps of their own, done in pieces, a step of answers with a piece behind it takes 2.35 times one.
 
     A token grows dearer with every chunk, as there are more keys to look at: few steps tell what one costs now.
     """
@@ -51,7 +52,7 @@ class Pace:
 
     def piece_s(self, answers: int, step_s: float) -> float:
         """Seconds that prompts may take between two steps of so many answers, of which the last one took so long."""
-        return (_AIM - 1.0) * (self.alone_s(answers) or step_s)
+        return _PIECE * (self.alone_s(answers) or step_s)
 
     def apart(self, piece_s: float) -> int:
         """How many tokens of prompts a step may compute that is done in such pieces."""
