@@ -148,7 +148,9 @@ class _History(RuleBasedStateMachine):
                 last = work.position + len(work.tokens)
                 pages = work.pages[group]
                 state = isinstance(policy, RecurrentState)
-                places = [(pages[0], 0)] if state else [(pages[p // _SIZE], p % _SIZE) for p in range(work.position, last)]
+                places = (
+                    [(pages[0], 0)] if state else [(pages[p // _SIZE], p % _SIZE) for p in range(work.position, last)]
+                )
                 users = [self.cache.pools[group]._page[page].users for page, _ in places]
                 found.append((places, users, [self.held[group].get(place) for place in places]))
         return found

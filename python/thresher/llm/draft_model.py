@@ -11,8 +11,8 @@ import numpy as np
 from thresher.llm.kv_cache import KVCache
 from thresher.llm.request import Sequence
 from thresher.llm.runner import Runner
-from thresher.llm.step_inputs import Work
 from thresher.llm.speculation import ModelDrafts
+from thresher.llm.step_inputs import Work
 
 _log = logging.getLogger(__name__)
 

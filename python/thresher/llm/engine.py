@@ -402,7 +402,7 @@ class Engine:
             self.doorbell.step_ends()
 
     def _compute(self, step: Step, compute: Callable[[Step], None], *, first: bool = True) -> None:
-        """A step or a piece of one; in profiles a call, of the phase decode if it has answers alone, else of prefill."""
+        """A step or a piece of one; in profiles a call: of decode if it has answers alone, else of prefill."""
         window = self._window
         if window is not None:
             if window.result.done():

@@ -17,7 +17,7 @@ _STEPS_ALONE, _STEPS_BESIDE = 15, 5  # the last of them are asked: their median 
 class Pace:
     """Learns from steps how long they take, and keeps a step with tokens of prompts near 2.5 times one without.
 
-    Where prompts have steps of their own, done in pieces, a step of answers with a piece behind it takes 2.35 times one.
+    Where prompts have steps of their own, done in pieces, a step of answers and a piece take 2.35 times one.
 
     A token grows dearer with every chunk, as there are more keys to look at: few steps tell what one costs now.
     """

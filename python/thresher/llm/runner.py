@@ -217,9 +217,7 @@ class Runner:
         run = self._body.begin_run((count,), *self._places(inputs, count))
         return PausableStep(run, functools.partial(self._score, inputs, work, count, count, wanted))
 
-    def _score(
-        self, inputs: StepInputs, work: Sequence[Work], rows: int, tokens: int, wanted: Sequence[int]
-    ) -> Scores:
+    def _score(self, inputs: StepInputs, work: Sequence[Work], rows: int, tokens: int, wanted: Sequence[int]) -> Scores:
         """The scores behind these tokens, of a step of so many, of which the body has computed so many rows."""
         count = len(wanted)
         if not count:

@@ -14,8 +14,8 @@ import dataclasses
 from thresher.llm.draft_model import DraftModel
 from thresher.llm.kv_cache import KVCache
 from thresher.llm.request import Sequence, State
-from thresher.llm.step_inputs import Work
 from thresher.llm.speculation import NGramDrafts
+from thresher.llm.step_inputs import Work
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,9 +147,7 @@ class Scheduler:
             step.work.append(Work(tokens, first, sequence.held.pages, scored + len(draft), len(draft), answering))
         return step
 
-    def _share(
-        self, prompts: list[Sequence], limit: int, spare: int, work: dict[int, tuple[Sequence, int]]
-    ) -> None:
+    def _share(self, prompts: list[Sequence], limit: int, spare: int, work: dict[int, tuple[Sequence, int]]) -> None:
         """Gives sequences their shares of so many tokens and scores."""
         wanted = []
         for sequence in prompts:

@@ -383,8 +383,7 @@ void BindPlan(nb::module_& m) {
            "Does the next steps, as many as are likely to end in time and at least one; True: all are done. Raises as "
            "run() does, and ValueError where it is over.")
       .def_prop_ro(
-          "longest_step_s",
-          [](const PausableRunAt& self) { return static_cast<double>(self.run->longest_ns()) / 1e9; },
+          "longest_step_s", [](const PausableRunAt& self) { return static_cast<double>(self.run->longest_ns()) / 1e9; },
           "Of the steps so far.");
   nb::class_<Session>(m, "Plan", "A compiled graph: build() it, then run() it from any number of threads.")
       .def_static(

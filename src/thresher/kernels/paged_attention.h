@@ -70,8 +70,8 @@ size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args);
 // How many rows of `partial` are worth having.
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts);
 
-// Whether sequences from wide_from on are rounded so, of a state of this type: where tiles multiply it, and in bf16 where
-// vectors multiply pairs of it twice as fast as floats.
+// Whether sequences from wide_from on are rounded so, of a state of this type: where tiles multiply it, and in bf16
+// where vectors multiply pairs of it twice as fast as floats.
 bool RoundsToPages(DType state);
 
 // The same in scalar code and float64.

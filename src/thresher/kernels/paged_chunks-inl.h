@@ -467,9 +467,9 @@ void ChunkOfFewRows(const PagedAttentionArgs& a, const Sizes& sizes, const Unit&
 }
 
 #if THRESHER_UNIT_TARGET
-// The same by tiles of `Matrix`, or by vectors where that is void and queries and weights are rounded. Each tile takes 32
-// keys, from a multiple of 32 on, whatever else the row is computed with; so a row's sums are added up alike. `cold`:
-// nobody has asked memory for this chunk.
+// The same by tiles of `Matrix`, or by vectors where that is void and queries and weights are rounded. Each tile takes
+// 32 keys, from a multiple of 32 on, whatever else the row is computed with; so a row's sums are added up alike.
+// `cold`: nobody has asked memory for this chunk.
 template <class Matrix, class T>
 void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                   const Scratch& scratch, bool cold) {

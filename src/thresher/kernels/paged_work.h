@@ -49,8 +49,8 @@ struct Sizes {
         row_bytes(RowBytes(a.state, a.blocks)) {}
 
   static int64_t BlockRows(const PagedAttentionArgs& a, int num_parts) {
-    const bool on_tiles = isa::CurrentTiles() != isa::Tiles::kNone &&
-                          (a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0);
+    const bool on_tiles =
+        isa::CurrentTiles() != isa::Tiles::kNone && (a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0);
     if (!on_tiles && !(a.state.dtype == DType::kBF16 && VectorsOfBf16())) return kBlockRows;
     const int64_t units = a.q.shape[0] * a.q.shape[1] / kLargeBlockRows;
     return units < kLargeUnitsPerPart * num_parts ? kBlockRows : kLargeBlockRows;

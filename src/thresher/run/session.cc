@@ -334,7 +334,8 @@ Status Session::With(std::span<const View> inputs, std::span<const View> outputs
 
 Result<std::unique_ptr<PausableRun>> Session::Begin(std::span<const View> inputs, std::span<const View> outputs,
                                                     std::span<const int64_t> sizes) {
-  if (!device_->is_host()) return Unsupported("expected a plan for the CPU, whose runs can pause, got one for a device");
+  if (!device_->is_host())
+    return Unsupported("expected a plan for the CPU, whose runs can pause, got one for a device");
   THRESHER_ASSIGN(std::unique_ptr<Context> context, Ready(inputs, outputs, sizes, false));
   std::unique_ptr<PausableRun> run(new PausableRun(*this, std::move(context)));
   THRESHER_TRY(Place(*run->context_, inputs, outputs));
@@ -351,8 +352,7 @@ PausableRun::~PausableRun() { session_.Release(std::move(context_)); }
 
 Result<bool> PausableRun::Continue(int64_t budget_ns) {
   if (over_) return InvalidArgument("expected a run that is not over, got one that has ended");
-  const profile::nvtx::Range range(
-      [&] { return session_.plan_->recorded ? session_.plan_->name.c_str() : nullptr; });
+  const profile::nvtx::Range range([&] { return session_.plan_->recorded ? session_.plan_->name.c_str() : nullptr; });
   context_->timing->Begin(budget_ns);
   const Status status = session_.Execute(*context_, session_.ProfiledFrom(), [&](Session::Context& context) {
     context.pauses = context.timing.get();

@@ -140,8 +140,8 @@ TEST(PagedAttention, WideSequences) {
         EXPECT_EQ(std::memcmp(some.data(), exact.data(), before * sizeof(float)), 0);
         const bool tiles = isa::CurrentTiles() != isa::Tiles::kNone;
         const bool vectors = isa::Current() == isa::Isa::kAvx512Bf16 && !IsIntel();
-        EXPECT_EQ(RoundsToPages(dtype), (dtype == DType::kBF16 && (tiles || vectors)) ||
-                                            (dtype == DType::kF16 && isa::HasF16Tiles()));
+        EXPECT_EQ(RoundsToPages(dtype),
+                  (dtype == DType::kBF16 && (tiles || vectors)) || (dtype == DType::kF16 && isa::HasF16Tiles()));
         EXPECT_EQ(some != exact, RoundsToPages(dtype));
         const float tolerance = dtype == DType::kBF16 ? 1e-2f : 2e-3f;
         ExpectClose(some, expected, tolerance, tolerance);
