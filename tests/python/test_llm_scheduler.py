@@ -117,10 +117,11 @@ class _History(RuleBasedStateMachine):
             self._step()
 
     def _step(self):
+        waiting = [s for s in self.scheduler.running if s.answering and len(s.tokens) - s.computed == 1]
         step = self.scheduler.next_step()
         if step is not None:
-            beside = self.pauses and step.decoding > 0
-            assert not beside or all(work.answering or len(work.tokens) == 1 for work in step.work)
+            beside = self.pauses and any(s in waiting for s in step.sequences)
+            assert not beside or all(len(s.tokens) - s.computed == 1 for s in step.sequences)
             self._compute(step)
         apart = self.scheduler.apart
         if self.pauses and (apart is not None or (step is not None and step.decoding)):
