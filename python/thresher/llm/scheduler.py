@@ -1,10 +1,9 @@
 """Which sequences compute what in the next step.
 
 The scheduler computes nothing itself. Sequences that decode go first, one token each; prompts share what room is left,
-in chunks, or a step of their own that is computed in pieces between those of the others, so that neither side waits for
-the other to end. Where pages run out, the sequence that is last in
-order (priority, then arrival) gives its own back and begins again later: the first one always goes on, so that
-everything ends.
+in chunks, or a step of their own that is computed in pieces between those of the others, so that neither side waits
+for the other to end. Where pages run out, the sequence that is last in order (priority, then arrival) gives its own
+back and begins again later: the first one always goes on, so that everything ends.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Scheduler:
         sequence.state = State.FINISHED
 
     def next_step(self) -> Step | None:
-        """What to compute now; None: nothing, but what is computed apart."""
+        """What to compute now; None: nothing, or what is computed apart alone."""
         work: dict[int, tuple[Sequence, int]] = {}  # by id: how many tokens
         room = self.max_tokens
         spare = self._spare
