@@ -421,6 +421,8 @@ def _check_pieces(model, prompt, long, monkeypatch):
     options = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
     expected = model.generate(long, **options)[0].completions[0].token_ids
     pieces, failures = [], []
+    entered, released = threading.Event(), threading.Event()
+    released.set()
     begin = model.runner.begin
 
     class Watched:
@@ -437,6 +439,8 @@ def _check_pieces(model, prompt, long, monkeypatch):
 
         def run_for(self, seconds):
             pieces.append(self._tokens)
+            entered.set()
+            assert released.wait(20)
             return self._step.run_for(0.0)
 
     monkeypatch.setattr(model.runner, "begin", Watched)
@@ -445,11 +449,12 @@ def _check_pieces(model, prompt, long, monkeypatch):
     assert model.generate(long, **options)[0].completions[0].token_ids == expected
     assert len(pieces) > 10
     # One that is cancelled while it is under way, and one whose step fails, end alone.
+    entered.clear()
+    released.clear()
     cancelled = model.stream(long, **options)
-    count = len(pieces)
-    while len(pieces) == count:
-        next(beside)
+    assert entered.wait(20)
     cancelled.cancel()
+    released.set()
     assert cancelled.result().completions[0].finish_reason == "cancel"
     failures.append(MemoryError("no room"))
     with pytest.raises(MemoryError, match="no room"):
