@@ -283,6 +283,19 @@ class PlanAtSizes:
     @property
     def sizes(self) -> tuple[int, ...]: ...
 
+class PausableRun:
+    """A run of a plan in pieces, between which anything else may run."""
+
+    def run_for(self, seconds: float) -> bool:
+        """Does the next steps, as many as are likely to end in time and at least one; True: all are done.
+
+        Raises as run() does, and ValueError where it is over.
+        """
+
+    @property
+    def longest_step_s(self) -> float:
+        """Of the steps so far."""
+
 class Plan:
     """A compiled graph: build() it, then run() it from any number of threads."""
 
@@ -338,6 +351,9 @@ class Plan:
         Of each input and output, as words of 64 bits: address, a number whose lowest 8 bits are the rank, sizes,
         strides in elements.
         """
+
+    def begin_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = ()) -> PausableRun:
+        """As run_at(), of a plan for the CPU, in pieces; the memory stays as it is until the last one is done."""
 
     def launch(
         self,

@@ -11,7 +11,7 @@ from toolchain.process import ToolchainError
 
 FOLDER = ROOT / "tests" / "mutations"
 PYTEST = re.compile(r"tests/\S+\.py::\S+")
-GOOGLE_TEST = re.compile(r"\w+\.\w+")
+GOOGLE_TEST = re.compile(r"(\w+/)?\w+\.\w+(/\w+)?")
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Mutation:
         name: of its file.
         effect: what a user would get.
         tests: names of the tests that have to fail, each of them: of pytest (FILE::TEST, with all its parameters) or
-            of GoogleTest (Suite.Name).
+            of GoogleTest (Suite.Name, with a parameter All/Suite.Name/Parameter).
         files: what it changes.
         patch: where it lies.
     """

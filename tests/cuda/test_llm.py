@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from thresher.llm import LLM, SamplingParams
-from thresher.llm.runner import Work
+from thresher.llm.step_inputs import Work
 from thresher.machine import Backend
 
 pytestmark = pytest.mark.gpu

@@ -410,6 +410,64 @@ def test_a_step_that_fails_fails_its_requests_alone(llm, monkeypatch):
     assert llm.stats().failed >= 1 and llm.stats().pages_used == 0
 
 
+def test_a_prompt_beside_an_answer_is_computed_in_pieces(folder, monkeypatch):
+    prompt, *others = _prompts(6, seed=8)
+    long = [token for each in others for token in each][:60]
+    with LLM(folder, weights="q8_0", max_length=500, max_batch=3, max_step_tokens=24) as model:
+        _check_pieces(model, prompt, long, monkeypatch)
+
+
+def _check_pieces(model, prompt, long, monkeypatch):
+    options = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
+    expected = model.generate(long, **options)[0].completions[0].token_ids
+    pieces, failures = [], []
+    entered, released = threading.Event(), threading.Event()
+    released.set()
+    begin = model.runner.begin
+
+    class Watched:
+        """A step whose pieces are as short as they can be, and are counted."""
+
+        def __init__(self, work):
+            if failures:
+                raise failures.pop()
+            self._step, self._tokens = begin(work), sum(len(item.tokens) for item in work)
+
+        @property
+        def longest_s(self):
+            return self._step.longest_s
+
+        def run_for(self, seconds):
+            pieces.append(self._tokens)
+            entered.set()
+            assert released.wait(20)
+            return self._step.run_for(0.0)
+
+    monkeypatch.setattr(model.runner, "begin", Watched)
+    beside = model.stream(prompt, temperature=0, max_tokens=480, ignore_eos=True)
+    next(beside)
+    assert model.generate(long, **options)[0].completions[0].token_ids == expected
+    assert len(pieces) > 10
+    # One that is cancelled while it is under way, and one whose step fails, end alone.
+    entered.clear()
+    released.clear()
+    cancelled = model.stream(long, **options)
+    assert entered.wait(20)
+    cancelled.cancel()
+    released.set()
+    assert cancelled.result().completions[0].finish_reason == "cancel"
+    failures.append(MemoryError("no room"))
+    with pytest.raises(MemoryError, match="no room"):
+        model.generate(long, **options)
+    next(beside)
+    assert model.generate(long, **options)[0].completions[0].token_ids == expected
+    beside.cancel()
+    tokens = beside.result().completions[0].token_ids
+    monkeypatch.undo()
+    alone = model.generate(prompt, temperature=0, max_tokens=480, ignore_eos=True)[0].completions[0].token_ids
+    assert tokens == alone[: len(tokens)]
+
+
 def test_who_raises_on_delivery_harms_nobody(llm):
     done = threading.Event()
 

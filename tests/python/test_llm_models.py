@@ -13,7 +13,8 @@ from thresher.llm.layer_groups import layer_groups
 from thresher.llm.models import Decoder, ModelConfig, UnsupportedModelError
 from thresher.llm.models.checkpoint import MissingTensorError
 from thresher.llm.models.decoder import PAGE_TOKENS
-from thresher.llm.runner import Runner, Work
+from thresher.llm.runner import Runner
+from thresher.llm.step_inputs import Work
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -94,3 +94,25 @@ def test_prompts_always_go_on():
     for _ in range(20):
         pace.note_beside(1, 2, 5.0)
     assert pace.chunk(1) == 2
+
+
+def test_pieces_follow_the_steps_that_wait_for_them():
+    pace = Pace(512)
+    assert pace.piece_s(2, step_s=0.01) == pytest.approx(0.0135)  # nothing is known: as the last step
+    pace.note_alone(2, 0.004)
+    assert pace.piece_s(2, step_s=0.01) == pytest.approx(0.0054)
+
+
+@pytest.mark.parametrize("token_s", [1e-6, 2e-5, 1e-4, 1e-2])
+def test_the_longest_operator_of_a_step_in_pieces_takes_half_a_piece(token_s):
+    pace, piece_s = Pace(512), 0.006
+    assert 1 < pace.apart(piece_s) <= 16
+    for _ in range(6):
+        tokens = pace.apart(piece_s)
+        pace.note_apart(tokens, tokens * token_s)
+    pace.note_apart(tokens, 3.0)  # a slow one
+    tokens = pace.apart(piece_s)
+    assert 8 <= tokens <= 512  # few read weights and pages again that are most of what they cost
+    if 8 < tokens < 512:
+        assert tokens * token_s == pytest.approx(piece_s / 2, rel=0.1)
+    assert Pace(4).apart(piece_s) == 4

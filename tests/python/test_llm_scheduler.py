@@ -56,9 +56,13 @@ class _History(RuleBasedStateMachine):
         prefix=st.booleans(),
         ttl=st.sampled_from([None, 5]),
         kind=st.sampled_from(list(_KINDS)),
+        pauses=st.booleans(),
     )
-    def begin(self, batch, tokens, more, prefix, ttl, kind):
+    def begin(self, batch, tokens, more, prefix, ttl, kind, pauses):
         self.now = 0.0
+        self.pauses = pauses
+        self.apart = None  # a step that is computed in pieces
+        self.pieces = 0  # of it, that are left
         self.cache = _cache(_KINDS[kind], ttl=ttl, clock=lambda: self.now)
         self.most_scored = batch + more
         self.scheduler = Scheduler(
@@ -66,6 +70,7 @@ class _History(RuleBasedStateMachine):
             max_batch=batch,
             max_tokens=max(batch, tokens),
             max_scored=self.most_scored,
+            pauses=pauses,
             prefix_cache=prefix,
         )
         # Per group: (page, offset): all tokens up to that one.
@@ -112,13 +117,46 @@ class _History(RuleBasedStateMachine):
             self._step()
 
     def _step(self):
+        waiting = [s for s in self.scheduler.running if s.answering and len(s.tokens) - s.computed == 1]
         step = self.scheduler.next_step()
-        if step is None:
+        if step is not None:
+            beside = self.pauses and any(s in waiting for s in step.sequences)
+            assert not beside or all(len(s.tokens) - s.computed == 1 for s in step.sequences)
+            self._compute(step)
+        apart = self.scheduler.apart
+        if self.pauses and (apart is not None or (step is not None and step.decoding)):
+            apart = self.scheduler.next_apart()
+        if step is None and apart is None:
             # Nothing to do although something waits: only where it gave its pages back just now.
             self.idle += 1
             assert not self.open or self.idle < 3
             return
         self.idle = 0
+        if apart is not None and apart is not self.apart:
+            self.apart, self.pieces = apart, apart.tokens % 3
+            self.before = self._places(apart)
+        elif apart is not None and self.pieces:
+            self.pieces -= 1
+        elif apart is not None:
+            assert self._places(apart) == self.before  # nobody has written there meanwhile
+            self._compute(apart)
+
+    def _places(self, step):
+        """Whether and how often each place is used that a step writes to, and what is there."""
+        found = []
+        for group, policy in enumerate(self.cache.policies):
+            for work in step.work:
+                last = work.position + len(work.tokens)
+                pages = work.pages[group]
+                state = isinstance(policy, RecurrentState)
+                places = (
+                    [(pages[0], 0)] if state else [(pages[p // _SIZE], p % _SIZE) for p in range(work.position, last)]
+                )
+                users = [self.cache.pools[group]._page[page].users for page, _ in places]
+                found.append((places, users, [self.held[group].get(place) for place in places]))
+        return found
+
+    def _compute(self, step):
         assert 1 <= len(step.work) <= self.scheduler.max_batch
         assert step.tokens <= self.scheduler.max_tokens
         assert sum(work.scored for work in step.work) <= self.most_scored
@@ -253,6 +291,43 @@ def test_a_prompt_does_not_stop_those_that_decode_nor_they_it():
     short.tokens.append(1)
     step = scheduler.next_step()
     assert [len(w.tokens) for w in step.work] == [1, 1, 8]  # answers first
+
+
+def test_prompts_beside_answers_are_a_step_of_their_own_where_steps_can_pause():
+    scheduler = Scheduler(_cache(pages=64), max_batch=4, max_tokens=32, pauses=True)
+    scheduler.chunk = 8
+    decoding, long, short, last = (
+        Sequence(Request(n, [n] * length, SamplingParams(), 100, lambda _: None), 0, None)
+        for n, length in enumerate((1, 100, 4, 4))
+    )
+    scheduler.add(decoding)
+    scheduler.done(scheduler.next_step())
+    for sequence in (long, short):
+        scheduler.add(sequence)
+    decoding.tokens.append(1)
+    step = scheduler.next_step()
+    assert step.sequences == [decoding]
+    apart = scheduler.next_apart()
+    assert apart.sequences == [long, short]
+    assert [len(w.tokens) for w in apart.work] == [4, 4]
+    scheduler.done(step)
+    decoding.tokens.append(1)
+    scheduler.add(last)
+    step = scheduler.next_step()
+    assert step.sequences == [decoding]  # what is under way is not begun once more, and what came waits for its end
+    assert scheduler.next_apart() is apart
+    scheduler.done(step)
+    scheduler.finish(decoding)
+    assert scheduler.next_step() is None  # nor are prompts that nobody waits beside
+    scheduler.done(apart)
+    assert [long.computed, short.computed] == [4, 4]
+    short.tokens.append(1)
+    step = scheduler.next_step()
+    assert step.sequences == [short]
+    apart = scheduler.next_apart()
+    assert apart.sequences == [long, last]
+    scheduler.finish(last)  # it takes its pages along: the other begins again
+    assert scheduler.next_apart().sequences == [long] and long.computed == 4
 
 
 def test_pages_of_a_prompt_are_found_up_to_its_last_token():

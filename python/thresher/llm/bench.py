@@ -17,6 +17,9 @@ from thresher.llm.api import LLM
 from thresher.llm.request import Delta
 from thresher.llm.sampling import SamplingParams
 
+_SHORT = 16  # tokens of a prompt
+_ANSWERS_ALONE = 3
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchResult:
@@ -145,13 +148,13 @@ def _between(times: list[list[float]]) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GapResult:
-    """What a long prompt does to an answer that is under way.
+    """What a long prompt does to answers beside it.
 
     Attributes:
       prompt_tokens: of the prompt.
-      alone_p99_ms: between two tokens of the answer without it, 99 of 100 times at most.
-      beside_p99_ms: while the prompt is computed.
-      beside_tokens: of the answer in that time.
+      alone_p99_ms: between two tokens of an answer without it, 99 of 100 times at most.
+      beside_p99_ms: of answers of the same length while the prompt is computed.
+      beside_tokens: of answers in that time.
       prefill_s: from when the prompt came to its first token.
     """
 
@@ -166,13 +169,15 @@ class GapResult:
         return dataclasses.asdict(self)
 
 
-def bench_gap(llm: LLM, *, prompt_tokens: int, alone_tokens: int = 100) -> GapResult:
-    """Measures the time between tokens of an answer before and while a prompt is computed beside it.
+def bench_gap(llm: LLM, *, prompt_tokens: int, answer_tokens: int = 100) -> GapResult:
+    """Measures the time between tokens of answers without a long prompt and while one is computed beside them.
+
+    One answer follows the other, so that they are as long beside the prompt as without it.
 
     Args:
       llm: the model, made for two sequences or more.
       prompt_tokens: of the prompt.
-      alone_tokens: how many tokens of the answer come before it.
+      answer_tokens: of an answer.
 
     Raises:
       ValueError: the prompt does not fit the model.
@@ -183,31 +188,35 @@ def bench_gap(llm: LLM, *, prompt_tokens: int, alone_tokens: int = 100) -> GapRe
         found: list[int] = random.integers(0, llm.config.vocab_size, count).tolist()
         return found
 
+    def gaps(going: Callable[[], bool]) -> list[float]:
+        """Of an answer, as long as it goes on."""
+        answer = llm.stream(tokens(_SHORT), temperature=0, ignore_eos=True, max_tokens=answer_tokens)
+        times = []
+        for _ in answer:
+            times.append(time.monotonic())
+            if not going():
+                answer.cancel()
+                break
+        found: list[float] = np.diff(times).tolist()
+        return found
+
     # Once before, so that plans are made and the engine knows how long tokens take.
-    llm.generate([tokens(16), tokens(min(prompt_tokens, 512))], temperature=0, max_tokens=8, ignore_eos=True)
-    answer = llm.stream(tokens(16), temperature=0, ignore_eos=True)
-    times: list[float] = []
-    try:
-        while len(times) <= alone_tokens:
-            next(answer)
-            times.append(time.monotonic())
-        alone = np.diff(times)
-        prompt = llm.stream(tokens(prompt_tokens), temperature=0, max_tokens=1, ignore_eos=True)
-        times = times[-1:]
-        while not prompt.request.stats.first_token:
-            next(answer)
-            times.append(time.monotonic())
-        stats = prompt.result().stats
-    except StopIteration:
-        raise ValueError("expected an answer longer than the prompt takes, got its end; raise max_length") from None
-    finally:
-        answer.cancel()
+    llm.generate([tokens(_SHORT), tokens(min(prompt_tokens, 512))], temperature=0, max_tokens=8, ignore_eos=True)
+    alone = [gap for _ in range(_ANSWERS_ALONE) for gap in gaps(lambda: True)]
+    prompt = llm.stream(tokens(prompt_tokens), temperature=0, max_tokens=1, ignore_eos=True)
+
+    def going() -> bool:
+        return not prompt.request.stats.first_token and prompt.request.open > 0
+
+    beside: list[float] = []
+    while going():
+        beside += gaps(going)
     return GapResult(
         prompt_tokens,
         float(np.percentile(alone, 99)) * 1e3,
-        float(np.percentile(np.diff(times), 99)) * 1e3,
-        len(times) - 1,
-        stats.ttft_s,
+        float(np.percentile(beside, 99)) * 1e3,
+        len(beside),
+        prompt.result().stats.ttft_s,
     )
 
 

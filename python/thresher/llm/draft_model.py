@@ -10,8 +10,9 @@ import numpy as np
 
 from thresher.llm.kv_cache import KVCache
 from thresher.llm.request import Sequence
-from thresher.llm.runner import Runner, Work
+from thresher.llm.runner import Runner
 from thresher.llm.speculation import ModelDrafts
+from thresher.llm.step_inputs import Work
 
 _log = logging.getLogger(__name__)
 

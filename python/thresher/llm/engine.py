@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -17,16 +18,18 @@ from thresher.llm.pace import Pace
 from thresher.llm.profile_window import ProfileWindow
 from thresher.llm.request import Delta, Request, State
 from thresher.llm.request import Sequence as Answer
-from thresher.llm.runner import Runner, Scores, Work
+from thresher.llm.runner import PausableStep, Runner, Scores
 from thresher.llm.sampling import Floats, Logprobs, Sampler, SamplingParams, report
 from thresher.llm.scheduler import Scheduler, Step
 from thresher.llm.speculation import ModelDrafts, NGramDrafts
+from thresher.llm.step_inputs import Work
 from thresher.llm.step_record import recorded_step
 from thresher.llm.tokenizer import TextStream, Tokenizer
 
 _log = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2
+_UNHURRIED_S = 1e6  # for a step in pieces that nobody waits for
 
 
 class QueueFullError(RuntimeError):
@@ -80,6 +83,15 @@ class EngineStats:
     cancelled: int
 
 
+@dataclasses.dataclass(slots=True)
+class _Apart:
+    """A step of prompts that is computed in pieces between steps of answers."""
+
+    step: Step
+    run: PausableStep
+    time_s: float = 0.0  # so far
+
+
 class Engine:
     """Computes requests together. All methods may be called from any thread.
 
@@ -127,6 +139,7 @@ class Engine:
             max_batch=runner.max_batch,
             max_tokens=runner.max_tokens,
             max_scored=runner.max_scored,
+            pauses=runner.pauses,
             prefix_cache=prefix_cache,
             draft_model=draft_model,
         )
@@ -147,6 +160,7 @@ class Engine:
         self._number = 0
         self._closed = False
         self._pace = Pace(runner.max_tokens)
+        self._apart: _Apart | None = None
         self._draft_s = 0.0  # a guess in a step
         self._failure: BaseException | None = None  # what the thread died of
         self._window: ProfileWindow | None = None
@@ -325,12 +339,15 @@ class Engine:
                 return
             answering = self._scheduler.answering
             # Only where prompts are to be computed is it asked how much of them.
-            if self._scheduler.waiting or answering < len(self._scheduler.running):
+            prompts = bool(self._scheduler.waiting or answering < len(self._scheduler.running))
+            if prompts and not self._runner.pauses:
                 self._scheduler.chunk = self._pace.chunk(answering)
             step = self._scheduler.next_step()
             if step is not None:
-                self._compute(step)
+                self._compute(step, self._compute_step)
             self.doorbell.step_ends()
+            if prompts and self._runner.pauses:
+                self._compute_apart(step)
 
     def _busy(self) -> bool:
         return bool(self._scheduler.waiting or self._scheduler.running)
@@ -368,8 +385,24 @@ class Engine:
         for answer in answers:
             self._scheduler.add(answer)
 
-    def _compute(self, step: Step) -> None:
-        """One step; in profiles a call, of the phase decode if it has answers alone, else of prefill."""
+    def _compute_apart(self, answers: Step | None) -> None:
+        """A piece of the prompts' step, the present one or the next, behind a step of answers; None: nobody waits."""
+        if answers is not None and answers.decoding:
+            piece_s = self._pace.piece_s(answers.decoding, time.monotonic() - self._turn_began)
+            self._scheduler.chunk = self._pace.apart(piece_s)
+        elif self._scheduler.apart is not None:
+            piece_s = _UNHURRIED_S
+        else:
+            return
+        step = self._scheduler.next_apart()
+        if self._apart is not None and self._apart.step is not step:  # one that went has taken its pages along
+            self._apart = None
+        if step is not None:
+            self._compute(step, functools.partial(self._compute_piece, piece_s=piece_s), first=self._apart is None)
+            self.doorbell.step_ends()
+
+    def _compute(self, step: Step, compute: Callable[[Step], None], *, first: bool = True) -> None:
+        """A step or a piece of one; in profiles a call: of decode if it has answers alone, else of prefill."""
         window = self._window
         if window is not None:
             if window.result.done():
@@ -377,27 +410,60 @@ class Engine:
             else:
                 window.before(step)
         try:
-            with recorded_step(step.work):
-                self._compute_step(step)
+            with recorded_step(step.work, first=first):
+                compute(step)
         finally:
             if window is not None:
                 window.after()
 
     def _compute_step(self, step: Step) -> None:
         start = time.monotonic()
-        for answer in step.sequences:
-            if not answer.request.stats.started:
-                answer.request.stats.started = start
-        if self._runner.finds_best:
-            for answer, item in zip(step.sequences, step.work, strict=True):
-                item.best = self._takes_best(answer)
+        self._prepare(step)
         try:
             scores = self._runner.run(step.work)
         except Exception as error:
-            _log.exception("a step failed")
-            for answer in step.sequences:
-                self._end(answer, "error", error)
+            self._fail(step, error)
             return
+        self._finish(step, scores)
+        self._note(step, time.monotonic() - start)
+
+    def _compute_piece(self, step: Step, piece_s: float) -> None:
+        start = time.monotonic()
+        try:
+            if self._apart is None:
+                self._prepare(step)
+                self._apart = _Apart(step, self._runner.begin(step.work))
+            apart = self._apart
+            scores = apart.run.run_for(piece_s)
+        except Exception as error:
+            self._fail(step, error)
+            return
+        apart.time_s += time.monotonic() - start
+        if scores is None:
+            return
+        self._apart = None
+        self._finish(step, scores)
+        self._computed += step.tokens
+        self._steps += 1
+        self._step_s += apart.time_s
+        self._pace.note_apart(step.tokens, apart.run.longest_s)
+
+    def _prepare(self, step: Step) -> None:
+        """Before a step is computed."""
+        now = time.monotonic()
+        for answer, item in zip(step.sequences, step.work, strict=True):
+            if not answer.request.stats.started:
+                answer.request.stats.started = now
+            if self._runner.finds_best:
+                item.best = self._takes_best(answer)
+
+    def _fail(self, step: Step, error: Exception) -> None:
+        _log.exception("a step failed")
+        for answer in step.sequences:
+            self._end(answer, "error", error)
+
+    def _finish(self, step: Step, scores: Scores) -> None:
+        """Behind a step that was computed."""
         self._scheduler.done(step)
         row = 0
         for answer, item in zip(step.sequences, step.work, strict=True):
@@ -407,7 +473,6 @@ class Engine:
                 _log.exception("an answer failed")
                 self._end(answer, "error", error)
             row += item.scored
-        self._note(step, time.monotonic() - start)
 
     def _takes_best(self, answer: Answer) -> bool:
         """Whether of a step's scores the answer wants to know the best alone."""

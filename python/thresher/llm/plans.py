@@ -50,6 +50,11 @@ class Plans:
         plan, own = self._chosen.get(sizes) or self.at(sizes)
         plan.run_at(inputs, outputs, own)
 
+    def begin_run(self, sizes: tuple[int, ...], inputs: bytes, outputs: bytes) -> _engine.PausableRun:
+        """The same in pieces, as _engine.Plan.begin_at does."""
+        plan, own = self._chosen.get(sizes) or self.at(sizes)
+        return plan.begin_at(inputs, outputs, own)
+
     def at(self, sizes: tuple[int, ...]) -> tuple[_engine.Plan, tuple[int, ...]]:
         """The plan for these sizes, and the sizes to run it with."""
         found = self._chosen.get(sizes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +17,7 @@ from thresher.llm.layer_groups import LayerGroup, layer_groups
 from thresher.llm.models.decoder import PAGE_TOKENS, Decoder
 from thresher.llm.plans import Plans
 from thresher.llm.rank_group import RankGroup
+from thresher.llm.step_inputs import StepInputs, Work
 from thresher.llm.tensor_place import tensor_place
 
 Scores = npt.NDArray[np.float32] | list[tuple[int, float]]  # as Runner.run() gives them
@@ -29,29 +30,6 @@ _BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 # On a device, by precision: what goes from one operator to the next; else as the model's weights are stored.
 _VALUES = {"fp32": "f32", "fp16": "f16", **dict.fromkeys(("bf16", "int8", "int8_weight", "int4_weight"), "bf16")}
 _SAMPLES = ((7,), (11,), (13,), (20,), (37,))
-
-
-@dataclasses.dataclass(slots=True)
-class Work:
-    """What one sequence has to compute in a step.
-
-    Attributes:
-      tokens: the tokens themselves.
-      position: of the first of them; keys and values of those before are in the pages.
-      pages: of the sequence, in order, of each group of layers.
-      scored: behind how many of the last tokens scores are wanted.
-      drafted: how many of the last tokens are guesses.
-      answering: whether the tokens lie behind its prompt: no step computes prompts before answers.
-      best: whether it is enough to know the best token where scores are wanted, and its score.
-    """
-
-    tokens: Sequence[int]
-    position: int
-    pages: Sequence[Sequence[int]]
-    scored: int
-    drafted: int = 0
-    answering: bool = False
-    best: bool = False
 
 
 def bucket(count: int, most: int) -> int:
@@ -134,28 +112,11 @@ class Runner:
                 self._layer_pages[layer] = (count - 1) * step + 1
                 shape = (self._layer_pages[layer], config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
                 states[layer] = tensor_place(state.address + number * size // step, shape)
-        self._tokens = np.zeros(max_tokens, np.int32)
-        self._positions = np.zeros(max_tokens, np.int32)
-        self._slots = [np.zeros(max_tokens, np.int32) for _ in self.groups]
-        self._starts = np.zeros(max_batch + 1, np.int32)
-        self._lengths = np.zeros(max_batch, np.int32)
-        self._prompts_from = np.zeros(1, np.int32)
-        self._tables = [np.zeros((max_batch, self._width), np.int32) for _ in self.groups]
-        self._table_of: list[list[list[int]]] = [[[] for _ in range(max_batch)] for _ in self.groups]
-        self._fixed_places = b"".join(
-            [
-                *(
-                    tensor_place(each.ctypes.data, each.shape)
-                    for each in (self._starts, self._lengths, self._prompts_from, *self._tables)
-                ),
-                *states,
-            ]
-        )
-        self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, *self._slots)]
-        self._body_places: dict[int, tuple[bytes, bytes]] = {}  # by tokens: inputs and output
-        # By scores; of all tokens? the best alone?
-        self._head_places: dict[tuple[int, bool, bool], tuple[bytes, bytes]] = {}
-        self._hidden = np.empty((max_tokens, config.hidden_size), np.float32)
+        self._inputs_options = (max_tokens, max_batch, self._width, self._steps, config.hidden_size, b"".join(states))
+        self._inputs = StepInputs(*self._inputs_options)
+        self._apart: StepInputs | None = None  # of a step that is done in pieces
+        # By where the rows lie; by scores; the best alone?
+        self._head_places: dict[tuple[int, int, bool], tuple[bytes, bytes]] = {}
         self._rows = np.empty((self.max_scored, config.hidden_size), np.float32)
         self._logits = np.empty((self.max_scored, config.vocab_size), np.float32)
         self._body = Plans("body", self._body_graph, {"rows": max_tokens}, _SAMPLES, self._store, name, self._options)
@@ -170,6 +131,11 @@ class Runner:
     def finds_best(self) -> bool:
         """Whether run() finds the best tokens where nothing else is wanted: scores of all are long to copy."""
         return self._in_buckets
+
+    @property
+    def pauses(self) -> bool:
+        """Whether begin() may be used: a device has what it was given, and several ranks would have to agree."""
+        return self._options["device"] is None
 
     @property
     def weight_bytes(self) -> int:
@@ -238,90 +204,61 @@ class Runner:
             self._ranks.abort(error)
 
     def _compute(self, work: Sequence[Work]) -> Scores:
-        start = 0
-        wanted: list[int] = []
-        answers = 0
-        for number, item in enumerate(work):
-            count = len(item.tokens)
-            end = start + count
-            if count == 1:
-                self._tokens[start], self._positions[start] = item.tokens[0], item.position
-            else:
-                self._tokens[start:end] = item.tokens
-                positions = np.arange(item.position, end - start + item.position, dtype=np.int32)
-                self._positions[start:end] = positions
-                whole, behind = positions // PAGE_TOKENS, positions % PAGE_TOKENS
-            for tables, known, slots, step, pages in zip(
-                *(self._tables, self._table_of, self._slots, self._steps, item.pages), strict=True
-            ):
-                table = tables[number]
-                if known[number] != pages:
-                    table[: len(pages)] = pages
-                    table[: len(pages)] *= step
-                    known[number] = list(pages)
-                if count == 1:
-                    page, place = divmod(item.position, PAGE_TOKENS)
-                    slots[start] = pages[page] * step * PAGE_TOKENS + place
-                else:
-                    slots[start:end] = table[whole] * PAGE_TOKENS + behind
-            self._starts[number + 1] = end
-            self._lengths[number] = item.position + count
-            wanted.extend(range(end - item.scored, end))
-            start = end
-            if item.answering:
-                answers = end
-        self._starts[len(work) + 1 :] = start
-        self._prompts_from[0] = answers
-        rows = self._fill_up(start)
-        self._body.run((rows,), *(self._body_places.get(rows) or self._place_body(rows)))
+        inputs = self._inputs
+        count, wanted = inputs.fill(work)
+        rows = self._fill_up(inputs, count)
+        self._body.run((rows,), *self._places(inputs, rows))
+        return self._score(inputs, work, rows, count, wanted)
+
+    def begin(self, work: Sequence[Work]) -> PausableStep:
+        """Begins a step that is computed in pieces, of tokens of prompts; where ``pauses``, one at a time."""
+        inputs = self._apart = self._apart or StepInputs(*self._inputs_options)
+        count, wanted = inputs.fill(work)
+        run = self._body.begin_run((count,), *self._places(inputs, count))
+        return PausableStep(run, functools.partial(self._score, inputs, work, count, count, wanted))
+
+    def _score(self, inputs: StepInputs, work: Sequence[Work], rows: int, tokens: int, wanted: Sequence[int]) -> Scores:
+        """The scores behind these tokens, of a step of so many, of which the body has computed so many rows."""
         count = len(wanted)
         if not count:
             return self._logits[:0]
-        every = count == start
+        every = count == tokens
+        scored = inputs.hidden
         if not every:
-            np.take(self._hidden, wanted, axis=0, out=self._rows[:count])
+            scored = self._rows
+            np.take(inputs.hidden, wanted, axis=0, out=scored[:count])
         scores = min(rows, self.max_scored) if every else bucket(count, self.max_scored) if self._in_buckets else count
         best = self.finds_best and all(item.best for item in work if item.scored)
-        places = self._head_places.get((scores, every, best)) or self._place_head(scores, every, best)
+        places = self._place_head(scored, scores, best)
         if not best:
             self._head.run((scores,), *places)
             return self._logits[:count]
         self._best_head.run((scores,), *places)
         return list(zip(self._best_tokens[:count].tolist(), self._best_scores[:count].tolist(), strict=True))
 
-    def _fill_up(self, tokens: int) -> int:
-        """How many tokens the step computes: on a device a bucket full of them.
-
-        Those behind the last one belong to no sequence: their keys are not kept, and nobody reads what they give.
-        """
+    def _fill_up(self, inputs: StepInputs, tokens: int) -> int:
+        """How many tokens the step computes: on a device a bucket full of them."""
         if not self._in_buckets:
             return tokens
         rows = bucket(tokens, self.max_tokens)
-        self._tokens[tokens:rows] = 0
-        self._positions[tokens:rows] = 0
-        for slots in self._slots:
-            slots[tokens:rows] = -1
+        inputs.fill_up(tokens, rows)
         return rows
 
-    def _place_body(self, tokens: int) -> tuple[bytes, bytes]:
-        """What the body takes and gives; kept for numbers of tokens that come again."""
-        inputs = b"".join(
-            [*(tensor_place(address, (tokens,)) for address in self._token_addresses), self._fixed_places]
-        )
-        places = inputs, tensor_place(self._hidden.ctypes.data, (tokens, self._decoder.config.hidden_size))
-        if self._in_buckets or tokens <= self.max_batch:
-            self._body_places[tokens] = places
-        return places
+    def _places(self, inputs: StepInputs, rows: int) -> tuple[bytes, bytes]:
+        return inputs.places(rows, keep=self._in_buckets or rows <= self.max_batch)
 
-    def _place_head(self, scores: int, every: bool, best: bool) -> tuple[bytes, bytes]:
+    def _place_head(self, rows: npt.NDArray[np.float32], scores: int, best: bool) -> tuple[bytes, bytes]:
+        address = rows.ctypes.data
+        places = self._head_places.get((address, scores, best))
+        if places is not None:
+            return places
         config = self._decoder.config
-        rows = (self._hidden if every else self._rows).ctypes.data
         if best:
             found = b"".join(tensor_place(a.ctypes.data, (scores,)) for a in (self._best_scores, self._best_tokens))
         else:
             found = tensor_place(self._logits.ctypes.data, (scores, config.vocab_size))
-        places = tensor_place(rows, (scores, config.hidden_size)), found
-        self._head_places[scores, every, best] = places
+        places = tensor_place(address, (scores, config.hidden_size)), found
+        self._head_places[address, scores, best] = places
         return places
 
     def _body_graph(self, tokens: int) -> _engine.Graph:
@@ -330,6 +267,32 @@ class Runner:
             groups=self.groups,
             values=_VALUES.get(self._options["precision"]) if self._in_buckets else "f32",
         )
+
+
+class PausableStep:
+    """A step of a runner that is computed in pieces, between which it computes others."""
+
+    def __init__(self, run: _engine.PausableRun, score: Callable[[], Scores]) -> None:
+        self._run, self._score = run, score
+        self._scored = False  # are the scores all that is left?
+
+    @property
+    def longest_s(self) -> float:
+        """Of what has been computed between two places where it could pause."""
+        return self._run.longest_step_s
+
+    def run_for(self, seconds: float) -> Scores | None:
+        """Computes the next piece, which is likely to end in time, or cannot be shorter.
+
+        Returns:
+          Scores as of Runner.run(); None: there are more pieces.
+        """
+        began = time.monotonic()
+        if not self._scored:
+            self._scored = self._run.run_for(seconds)
+            if not self._scored or time.monotonic() - began > seconds / 2:
+                return None
+        return self._score()
 
 
 class _Pages:

@@ -1,9 +1,9 @@
 """Which sequences compute what in the next step.
 
-The scheduler computes nothing itself. Sequences that decode go first, one token each; what room is left is shared by
-prompts, in chunks, so that neither side waits for the other to end. Where pages run out, the sequence that is last in
-order (priority, then arrival) gives its own back and begins again later: the first one always goes on, so that
-everything ends.
+The scheduler computes nothing itself. Sequences that decode go first, one token each; prompts share what room is left,
+in chunks, or a step of their own that is computed in pieces between those of the others, so that neither side waits
+for the other to end. Where pages run out, the sequence that is last in order (priority, then arrival) gives its own
+back and begins again later: the first one always goes on, so that everything ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import dataclasses
 from thresher.llm.draft_model import DraftModel
 from thresher.llm.kv_cache import KVCache
 from thresher.llm.request import Sequence, State
-from thresher.llm.runner import Work
 from thresher.llm.speculation import NGramDrafts
+from thresher.llm.step_inputs import Work
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,6 +50,7 @@ class Scheduler:
         max_batch: int,
         max_tokens: int,
         max_scored: int | None = None,
+        pauses: bool = False,
         prefix_cache: bool = True,
         draft_model: DraftModel | None = None,
     ) -> None:
@@ -60,14 +61,17 @@ class Scheduler:
           max_batch: sequences of one step.
           max_tokens: tokens of one step.
           max_scored: scores of one step; default: one a sequence.
+          pauses: steps can be computed in pieces, so that no step has prompts beside answers.
           prefix_cache: beginnings of prompts that are in pages already are not computed again.
           draft_model: guesses how answers go on; None: those that guess do so for themselves.
         """
         self.cache = cache
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.chunk = max_tokens  # of prompts, where others decode at the same time
+        self.apart: Step | None = None  # of prompts, which is computed in pieces beside others
         self.draft_price = 0.0  # the time of a guess in a step, as a share of the step's
         self._spare = (max_scored or max_batch) - max_batch  # scores beside one of each sequence
+        self._pauses = pauses
         self._prefix_cache = prefix_cache
         self._draft_model = draft_model
         self.waiting: list[Sequence] = []  # both in order
@@ -76,7 +80,7 @@ class Scheduler:
     @property
     def answering(self) -> int:
         """How many sequences compute the next token of an answer in the next step, as far as there is room."""
-        return sum(len(s.tokens) - s.computed == 1 for s in self.running)
+        return len(self._decoding())
 
     def add(self, sequence: Sequence) -> None:
         """Puts a sequence into the queue."""
@@ -87,18 +91,17 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out, wherever it is."""
         if sequence.state is State.RUNNING:
-            self.running.remove(sequence)
-            self._give_back(sequence)
+            self._take_back(sequence)
         elif sequence.state is State.WAITING:
             self.waiting.remove(sequence)
         sequence.state = State.FINISHED
 
     def next_step(self) -> Step | None:
-        """What to compute now; None: there is nothing to do."""
+        """What to compute now; None: nothing, or what is computed apart alone."""
         work: dict[int, tuple[Sequence, int]] = {}  # by id: how many tokens
         room = self.max_tokens
         spare = self._spare
-        for sequence in [s for s in self.running if len(s.tokens) - s.computed == 1]:
+        for sequence in self._decoding():
             if room == 0:
                 break
             if sequence.state is State.RUNNING and self._grow(sequence, 1, work):
@@ -109,13 +112,29 @@ class Scheduler:
         spare -= sum(map(len, drafts.values()))
         limit = min(room, self.chunk) if work else room
         self._admit(limit)
-        chosen = list(work.values())
-        if len(chosen) < len(self.running):
-            self._share(limit, spare, work)
-            chosen = sorted(work.values(), key=lambda entry: entry[0].order)
+        if len(work) < len(self.running) and self.apart is None and not (work and self._pauses):
+            prompts = [s for s in self.running if id(s) not in work and len(s.tokens) > s.computed]
+            self._share(prompts, limit, spare, work)
+        return self._step(work, drafts)
+
+    def next_apart(self) -> Step | None:
+        """The step of prompts that is computed in pieces beside others; None: no prompt is left."""
+        if self.apart is None:
+            work: dict[int, tuple[Sequence, int]] = {}
+            prompts = [s for s in self.running if len(s.tokens) - s.computed > 1]
+            self._share(prompts, min(self.chunk, self.max_tokens), self._spare, work)
+            self.apart = self._step(work, {})
+        return self.apart
+
+    def _decoding(self) -> list[Sequence]:
+        """Who computes a single token in the next step."""
+        apart = () if self.apart is None else self.apart.sequences
+        return [s for s in self.running if len(s.tokens) - s.computed == 1 and s not in apart]
+
+    def _step(self, work: dict[int, tuple[Sequence, int]], drafts: dict[int, list[int]]) -> Step | None:
+        chosen = sorted(work.values(), key=lambda entry: (not entry[0].answering, entry[0].order))
         if not chosen:
             return None
-        chosen.sort(key=lambda entry: not entry[0].answering)
         step = Step([], [])
         for sequence, count in chosen:
             first, last = sequence.computed, sequence.computed + count
@@ -127,9 +146,8 @@ class Scheduler:
             step.work.append(Work(tokens, first, sequence.held.pages, scored + len(draft), len(draft), answering))
         return step
 
-    def _share(self, limit: int, spare: int, work: dict[int, tuple[Sequence, int]]) -> None:
-        """Gives sequences that have no work their shares of so many tokens and scores."""
-        prompts = [s for s in self.running if id(s) not in work and len(s.tokens) - s.computed > 0]
+    def _share(self, prompts: list[Sequence], limit: int, spare: int, work: dict[int, tuple[Sequence, int]]) -> None:
+        """Gives sequences their shares of so many tokens and scores."""
         wanted = []
         for sequence in prompts:
             unscored = max(sequence.scores_from - sequence.computed, 0)
@@ -145,6 +163,8 @@ class Scheduler:
 
     def done(self, step: Step) -> None:
         """The step was computed: what it wrote may be used."""
+        if step is self.apart:
+            self.apart = None
         for sequence, item in zip(step.sequences, step.work, strict=True):
             if sequence.state is not State.RUNNING:
                 continue
@@ -213,12 +233,15 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self._give_back(sequence)
+        self._take_back(sequence)
         sequence.request.stats.preemptions += 1
         self.add(sequence)
 
-    def _give_back(self, sequence: Sequence) -> None:
+    def _take_back(self, sequence: Sequence) -> None:
+        """Ends what runs of a sequence; the others of its step begin that one again."""
+        self.running.remove(sequence)
+        if self.apart is not None and sequence in self.apart.sequences:
+            self.apart = None
         if self._draft_model is not None:
             self._draft_model.forget(sequence)
         self.cache.release(sequence.held)

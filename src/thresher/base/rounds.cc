@@ -83,7 +83,7 @@ void Rounds::Publish(int num_threads, int num_parts) {
 }
 
 void Rounds::Advance(int round, int thread) {
-  for (; round < job_->num_rounds; ++round) {
+  for (; round < job_->num_rounds && job_->goes_on(round); ++round) {
     const int parts = job_->parts(round);
     if (parts > 1) {
       job_round_ = round;

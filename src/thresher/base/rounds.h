@@ -26,6 +26,7 @@ class Rounds {
   static constexpr int kMostParts = 4095;  // of one round
 
   static constexpr auto kNothing = [](int, int) { return std::span<const std::byte>(); };
+  static constexpr auto kAlways = [](int) { return true; };
 
   struct Job {
     int num_rounds = 1;
@@ -33,6 +34,8 @@ class Rounds {
     // Part `part` of the round, on thread number `thread`. After one has thrown, those not begun are left out.
     FunctionRef<void(int round, int part, int thread)> work;
     FunctionRef<void(int round)> ended;  // all parts of the round are done, those after it have not begun
+    // Asked once before each round, when those before it have ended: whether there is one more. Else the job ends here.
+    FunctionRef<bool(int round)> goes_on = kAlways;
     // What the thread, which has a part of the round, will read later: while it waits it fetches that.
     FunctionRef<std::span<const std::byte>(int round, int thread)> ahead = kNothing;
     // Part i of a round is done by thread i and by no other; there are at most as many as threads.

@@ -234,7 +234,7 @@ void ThreadPool::Run(FunctionRef<void(int part, int num_parts)> work, int max_pa
 
 void ThreadPool::RunRounds(const Rounds::Job& job, int max_threads) {
   if (inside_work || max_threads <= 1 || num_threads() == 1) {
-    for (int round = 0; round < job.num_rounds; ++round) {
+    for (int round = 0; round < job.num_rounds && job.goes_on(round); ++round) {
       const int num_parts = job.parts(round);
       for (int part = 0; part < num_parts; ++part) job.work(round, part, 0);
       job.ended(round);

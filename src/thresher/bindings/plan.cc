@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <functional>
@@ -213,6 +214,28 @@ void RunAt(Session& session, const nb::bytes& inputs, const nb::bytes& outputs, 
   Check(status);
 }
 
+// The run, and what it works on.
+struct PausableRunAt {
+  nb::object owner;  // of the session
+  std::unique_ptr<PausableRun> run;
+};
+
+PausableRunAt BeginAt(nb::object self, const nb::bytes& inputs, const nb::bytes& outputs, const Dims& sizes) {
+  auto* session = nb::cast<Session*>(self);
+  const std::vector<View> in = ViewsAt(inputs, session->plan().inputs);
+  const std::vector<View> out = ViewsAt(outputs, session->plan().outputs);
+  return {std::move(self), Unwrap(session->Begin(in, out, sizes))};
+}
+
+bool RunFor(PausableRunAt& self, double seconds) {
+  const auto budget = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e6) * 1e9);
+  Result<bool> done = [&] {
+    const GilRelease release;
+    return self.run->Continue(budget);
+  }();
+  return Unwrap(std::move(done));
+}
+
 // Views on whole buffers, which are at least as long as the ports want.
 std::vector<View> ViewsOn(const HeldStream& stream, const std::vector<const HeldBuffer*>& buffers,
                           const std::vector<PortType>& ports, const char* kind) {
@@ -355,6 +378,13 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro(
           "sizes", [](const PlanAtSizes& self) { return bindings::ToPython(self.sizes); },
           nb::sig("def sizes(self) -> tuple[int, ...]"));
+  nb::class_<PausableRunAt>(m, "PausableRun", "A run of a plan in pieces, between which anything else may run.")
+      .def("run_for", &RunFor, nb::arg("seconds"),
+           "Does the next steps, as many as are likely to end in time and at least one; True: all are done. Raises as "
+           "run() does, and ValueError where it is over.")
+      .def_prop_ro(
+          "longest_step_s", [](const PausableRunAt& self) { return static_cast<double>(self.run->longest_ns()) / 1e9; },
+          "Of the steps so far.");
   nb::class_<Session>(m, "Plan", "A compiled graph: build() it, then run() it from any number of threads.")
       .def_static(
           "build", &Build, nb::arg("graph"), nb::arg("weights"), nb::arg("level") = "O2",
@@ -411,6 +441,9 @@ void BindPlan(nb::module_& m) {
            "As run(), of memory whose elements have the plan's types. Of each input and output, as words of 64 bits: "
            "address, a number whose lowest 8 bits are the rank, sizes, strides in elements. With the handle of a "
            "stream of the plan's device, of row-major tensors there; returns before they are done.")
+      .def("begin_at", &BeginAt, nb::arg("inputs"), nb::arg("outputs"), nb::arg("sizes") = Dims(),
+           nb::sig("def begin_at(self, inputs: bytes, outputs: bytes, sizes: Sequence[int] = ()) -> PausableRun"),
+           "As run_at(), of a plan for the CPU, in pieces; the memory stays as it is until the last one is done.")
       .def("steps", &Steps, nb::sig("def steps(self) -> list[dict[str, object]]"))
       .def("precision_decisions", &PrecisionDecisions,
            nb::sig("def precision_decisions(self) -> list[dict[str, object]]"),

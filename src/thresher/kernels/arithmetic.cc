@@ -62,13 +62,15 @@ bool MultipliesInt8() {
 
 bool MultipliesF16() { return isa::HasF16Tiles() && Wanted() != Choice::kNever; }
 
-bool HasBf16Tiles() { return StoresRows(RowForm::kBF16) && MultipliesBf16(); }
+bool HasBf16Tiles() { return isa::CurrentTiles() != isa::Tiles::kNone && MultipliesBf16(); }
 
 bool Int8Pays(int64_t outputs, int64_t k) {
-  if (Wanted() == Choice::kAlways || !HasBf16Tiles()) return true;
-  // How many products take as long, on an Intel Xeon with AMX (docs/performance.md).
-  constexpr double kQuantising = 160, kScaling = 100;
-  return kQuantising / static_cast<double>(outputs) + kScaling / static_cast<double>(k) < 1;
+  if (Wanted() == Choice::kAlways || !StoresRows(RowForm::kBF16) || !MultipliesBf16()) return true;
+  // How many products take as long, on an Intel Xeon with AMX (docs/performance.md); by vectors, on an AMD EPYC (Zen
+  // 5).
+  const bool tiles = HasBf16Tiles();
+  const double quantising = tiles ? 160 : 40, scaling = tiles ? 100 : 25;
+  return quantising / static_cast<double>(outputs) + scaling / static_cast<double>(k) < 1;
 }
 
 Arithmetic ArithmeticFor(Precision wanted) {

@@ -21,7 +21,7 @@ bool MultipliesF16();
 bool HasBf16Tiles();
 
 // Whether products of int8 save more time over those of bf16 than it takes to quantise a number of x, which meets so
-// many outputs, and to scale a result, a sum of k products. Always, but where HasBf16Tiles().
+// many outputs, and to scale a result, a sum of k products. Always, but where bf16 is multiplied and StoresRows().
 bool Int8Pays(int64_t outputs, int64_t k);
 
 // What a precision is computed as, and why where that is not what its name says.

@@ -20,6 +20,7 @@
 
 #include "hwy/highway.h"
 #include "thresher/base/simd_targets.h"
+#include "thresher/kernels/bf16_rows-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -64,6 +65,18 @@ HWY_INLINE hn::Vec<IntTag> AddPairs(hn::Vec<WordTag> a, V16 b, hn::Vec<IntTag> s
 #endif
 #endif
 }
+
+// The end of a tile whose sums are float.
+#undef THRESHER_DOT_STORE_AS_BF16
+#undef THRESHER_DOT_END
+#define THRESHER_DOT_STORE_AS_BF16(i) \
+  if constexpr (i < kRows) EndRowAsBf16(rows_end, i, c##i##a, c##i##b);
+#define THRESHER_DOT_END(args)                     \
+  if (Dot::kNative && args.bf16) {                 \
+    const TileEnd& rows_end = args;                \
+    THRESHER_TILE_ROWS(THRESHER_DOT_STORE_AS_BF16) \
+  } else                                           \
+    THRESHER_TILE_END(args)
 
 // Pairs of bf16; sums in float.
 struct Bf16Dot {
@@ -331,7 +344,7 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 
   constexpr int kVectors = kPanelVectors;
   if constexpr (std::is_same_v<Sum, float>) {
-    THRESHER_TILE_END(args)
+    THRESHER_DOT_END(args)
   } else {
     const TileEnd& end = args;
     Sum* const out = static_cast<Sum*>(end.out);

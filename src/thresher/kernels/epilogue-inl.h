@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "thresher/kernels/bf16_rows-inl.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/math-inl.h"
@@ -160,28 +161,6 @@ HWY_INLINE V Scaled(const FinishArgs& args, const Sum* sums, size_t i, V bias, V
 // What becomes of finished sums.
 enum class Finished : uint8_t { kStored, kAdded, kStoredAsBf16 };
 
-// `count` elements of a row's residual, a vector of them at most, and zeros behind them.
-HWY_INLINE hn::Vec<TileTag> Residual(const TileResult& to, const float* row, size_t column, size_t count) {
-  const TileTag d;
-  if (!to.residual_bf16) return hn::LoadN(d, row + column, count);
-  const hn::Rebind<hwy::bfloat16_t, TileTag> d16;
-  return hn::PromoteTo(d, hn::LoadN(d16, reinterpret_cast<const hwy::bfloat16_t*>(row) + column, count));
-}
-
-// Stores two vectors of a panel as rows of kBF16 do, zeros in the place of columns that it lacks, if rows have such.
-HWY_INLINE void StoreAsBf16(hn::Vec<TileTag> a, hn::Vec<TileTag> b, const TileResult& to, float* c) {
-  const TileTag d;
-  const hn::Repartition<hwy::bfloat16_t, TileTag> d16;
-  const size_t lanes = hn::Lanes(d), count = to.columns;
-  auto* const out = reinterpret_cast<hwy::bfloat16_t*>(c);
-  if (count != 2 * lanes) {
-    if (to.ldc % (kStoredColumns / 2) != 0) return hn::StoreN(hn::OrderedDemote2To(d16, a, b), d16, out, count);
-    a = hn::IfThenElseZero(hn::FirstN(d, count), a);
-    b = hn::IfThenElseZero(hn::FirstN(d, count - std::min(lanes, count)), b);
-  }
-  hn::StoreU(hn::OrderedDemote2To(d16, a, b), d16, out);
-}
-
 // Finish of whole panels, row by row: what the columns have in common and the constants of an activation are loaded
 // once for few rows. kAdded: to the residual; kStoredAsBf16 adds any that there is.
 template <class Sum, Activation kActivation, Finished kFinished>
@@ -201,8 +180,8 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
     auto b = Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b);
     if constexpr (kFinished == Finished::kStoredAsBf16) {
       const bool any = residual != nullptr;
-      const auto added_a = any ? Residual(args.to, residual, 0, count_a) : hn::Zero(d);
-      const auto added_b = any ? Residual(args.to, residual, lanes, count_b) : hn::Zero(d);
+      const auto added_a = any ? LoadResidual(args.to.residual_bf16, residual, 0, count_a) : hn::Zero(d);
+      const auto added_b = any ? LoadResidual(args.to.residual_bf16, residual, lanes, count_b) : hn::Zero(d);
       if (any && args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
       if constexpr (kActivation == Activation::kGelu) {
         a = GeluForBf16(d, a), b = GeluForBf16(d, b);
@@ -211,7 +190,7 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
       }
       if (any && !args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
       if (any) residual += ldr;
-      StoreAsBf16(a, b, args.to, c);
+      StoreAsBf16(a, b, args.to.columns, ldc, c);
     } else {
       a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
       if constexpr (kFinished == Finished::kAdded) {
@@ -245,7 +224,8 @@ HWY_NOINLINE void Finish(const FinishArgs& args) {
     float* c = to.c + j;
     for (size_t i = 0; i < to.rows; ++i) {
       auto v = Scaled(args, sums + i * width, i, bias, scale, column_sum);
-      const auto added = residual == nullptr ? hn::Zero(d) : Residual(to, residual + i * to.ldr, j, count);
+      const auto added =
+          residual == nullptr ? hn::Zero(d) : LoadResidual(to.residual_bf16, residual + i * to.ldr, j, count);
       if (residual != nullptr && args.residual_first) v = hn::Add(v, added);
       v = Activate<kActivation>(d, v);
       if (residual != nullptr && !args.residual_first) v = hn::Add(v, added);
@@ -319,7 +299,7 @@ HWY_NOINLINE void FinishGated(const FinishArgs& args) {
       return hn::Mul(Activate<kActivation>(d, hn::Load(d, gate + j)), hn::Load(d, sums + j));
     };
     if (to.bf16) {
-      StoreAsBf16(at(0), at(lanes), to, c);
+      StoreAsBf16(at(0), at(lanes), to.columns, to.ldc, c);
       continue;
     }
     for (size_t j = 0; j < to.columns; j += lanes) hn::StoreN(at(j), d, c + j, to.columns - j);
@@ -348,6 +328,10 @@ class Ending {
   HWY_INLINE Ending(const Args& args, bool scaled)
       : finish_(FinishFor<Sum>(args.activation)), residual_first_(args.residual_first) {
     in_tile_ = IsBounds(args.activation, &bounds_) && !scaled && std::is_same_v<Sum, float>;
+    if constexpr (requires { args.stores_bf16; }) {
+      in_tile_ &= args.stores_bf16 || !args.residual_bf16;
+      if (args.stores_bf16) finish_ = FunctionFor<FinishesAsBf16<Sum>>(args.activation);
+    }
   }
 
   bool in_tile() const { return in_tile_; }
@@ -367,6 +351,8 @@ class Ending {
     end.bounds.greatest = bounds_.greatest;
     end.fetches = in_tile_;
     end.columns = in_tile_ ? to.columns : std::numeric_limits<size_t>::max();
+    end.bf16 = in_tile_ && to.bf16;
+    end.residual_bf16 = in_tile_ && to.residual_bf16;
   }
 
   // What Finish is told after it: where sums are scaled, the bias is not in them yet.

@@ -310,9 +310,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t group_bytes = blocking.panel_kib > 0 ? PanelBlockBytes(blocking, 0) : l2 / 8;
   const size_t group = std::max<size_t>(group_bytes / std::max<size_t>(panel_stride * products, 1), 1);
 
-  const FinishFunction finish = gated              ? FunctionFor<GatedFinishes>(args.activation)
-                                : args.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args.activation)
-                                                   : ending.finish();
+  const FinishFunction finish = gated ? FunctionFor<GatedFinishes>(args.activation) : ending.finish();
   LinesAhead ahead(args,
                    RowTiles(rows, kUnitBlockRows).count * products * (range.panel_end - range.panel_begin) * steps);
 
@@ -426,7 +424,7 @@ int RowsOfTile(RowForm form) {
   return kTileRows;
 }
 
-bool RowsAreStored(RowForm form) { return form == RowForm::kBF16 && UnitInUse() != isa::Tiles::kNone; }
+bool RowsAreStored(RowForm form) { return form == RowForm::kBF16 && THRESHER_UNIT_TARGET; }
 
 bool HasShortSums() { return THRESHER_INT8_SHORT_SUMS; }
 
@@ -602,7 +600,9 @@ int TileRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsOfTile)(form); }
 
 bool StoresRows(RowForm form) { return HWY_DYNAMIC_DISPATCH(RowsAreStored)(form); }
 
-bool TakesGate(RowForm form) { return form == RowForm::kBlocks || (form == RowForm::kBF16 && StoresRows(form)); }
+bool TakesGate(RowForm form) {
+  return form == RowForm::kBlocks || (form == RowForm::kBF16 && isa::CurrentTiles() != isa::Tiles::kNone);
+}
 
 int64_t ElementBytes(RowForm form) { return HWY_DYNAMIC_DISPATCH(BytesOfElement)(form); }
 

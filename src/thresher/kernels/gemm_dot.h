@@ -46,7 +46,8 @@ int64_t RowBytes(RowForm form, int64_t k);
 // Whether products of rows or windows in kBF16 or kInt8 and attention can store their results as rows of this form,
 // such products take residuals that are stored so, and DepthwiseRows() computes with them.
 bool StoresRows(RowForm form);
-// Such rows begin a multiple of so many columns apart, but for dense ones. What attention stores has that many, too.
+// Where a matrix unit multiplies, such rows begin a multiple of so many columns apart, but for dense ones. What
+// attention stores has that many, too.
 inline constexpr int64_t kStoredColumns = 32;
 
 // Whether products of k by n take rows of bf16 as they lie, without gaps: not too many of a tile fall into the same

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "thresher/base/half.h"
+#include "thresher/base/isa.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/paged_types.h"
 #include "thresher/kernels/paged_work.h"
@@ -300,6 +301,11 @@ size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args) {
   if (args.blocks == Encoding::kQ8_0) return paged::ScratchBytesOfQ8(args);
   const bool halves = args.state.dtype == DType::kBF16 || args.state.dtype == DType::kF16;
   return halves ? paged::ScratchBytesOfHalves(args) : HWY_DYNAMIC_DISPATCH(ScratchBytes)(args);
+}
+
+bool RoundsToPages(DType state) {
+  if (isa::CurrentTiles() == isa::Tiles::kNone) return state == DType::kBF16 && paged::VectorsOfBf16();
+  return state == DType::kBF16 || (state == DType::kF16 && isa::HasF16Tiles());
 }
 
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts) {

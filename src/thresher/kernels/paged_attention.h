@@ -51,7 +51,8 @@ struct PagedAttentionArgs {
   float* partial = nullptr;  // [partial_rows, head size + 2]
   int64_t partial_rows = 0;
   Encoding blocks = Encoding::kF32;  // of the state; kF32: its type says it
-  // Of sequences that begin at this query or behind it, queries and weights may be rounded to a state's 16 bits.
+  // Of sequences that begin at this query or behind it, queries and weights are rounded to a state's 16 bits where
+  // RoundsToPages().
   int64_t wide_from = std::numeric_limits<int64_t>::max();
 };
 
@@ -68,6 +69,10 @@ Status PagedAttentionMerge(const PagedAttentionArgs& args, int part = 0, int num
 size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args);
 // How many rows of `partial` are worth having.
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts);
+
+// Whether sequences from wide_from on are rounded so, of a state of this type: where tiles multiply it, and in bf16
+// where vectors multiply pairs of it twice as fast as floats.
+bool RoundsToPages(DType state);
 
 // The same in scalar code and float64.
 Status PagedAttentionReference(const PagedAttentionArgs& args);

@@ -71,7 +71,7 @@ HWY_INLINE bool OnTiles() {
   return std::is_same_v<T, F16> ? isa::HasF16Tiles() : std::is_same_v<T, BF16> || kQuads<T>;
 }
 
-// Of what they are multiplied by then.
+// Of what they are multiplied by where they are integers.
 #if THRESHER_PAGED_PAIRS
 using IntegerBuffers = pairs::Buffers;
 #else
@@ -99,7 +99,7 @@ struct Scratch {
     constexpr int64_t kBytes = sizeof(float);
     panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), IntegerBuffers::kValueBytes / kBytes));
     digits = reserve(IntegerBuffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
-    if (UnitInUse() == isa::Tiles::kNone) return;
+    if (UnitInUse() == isa::Tiles::kNone && !paged::VectorsOfBf16()) return;
     split_q = reserve(unit_pages::SplitRows::Bytes(rows, sizes.depth) / kBytes);
     split_weights = reserve(unit_pages::SplitRows::Bytes(rows, kChunkTokens) / kBytes);
     restore = reserve(rows);
@@ -124,7 +124,7 @@ struct Scratch {
   float *m, *l, *all_m, *all_l;  // [rows]: maximum and sum
   float* panel;                  // [depth, Width()] of keys, or [kChunkTokens, Width()] of values
   float* digits;                 // of q, where it is multiplied so
-  // Where tiles multiply, in two numbers of 16 bits: q, and what its scores are too small by in fp16; weights.
+  // Where numbers of 16 bits are multiplied, in two of them: q, and what its scores are too small by in fp16; weights.
   float *split_q = nullptr, *restore = nullptr, *split_weights = nullptr;
   float* weight_digits = nullptr;  // or weights of q8_0
 };
@@ -302,6 +302,12 @@ inline float* OutRow(const PagedAttentionArgs& a, const Sizes& sizes, const Unit
 // Whether a unit's queries and weights may be rounded to what pages have.
 inline bool IsWide(const PagedAttentionArgs& a, const Unit& unit) { return a.starts[unit.sequence] >= a.wide_from; }
 
+// Whether vectors multiply them then.
+template <class T>
+HWY_INLINE bool OnVectors(const PagedAttentionArgs& a, const Unit& unit) {
+  return THRESHER_UNIT_TARGET && std::is_same_v<T, BF16> && IsWide(a, unit) && paged::VectorsOfBf16();
+}
+
 template <class T>
 void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, const Scratch& scratch) {
   float* HWY_RESTRICT q = scratch.q;
@@ -320,7 +326,7 @@ void LoadQueries(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& un
 #endif
 #if THRESHER_UNIT_TARGET
   if constexpr (kHalves<T>) {
-    if (!OnTiles<T>()) return;
+    if (!OnTiles<T>() && !OnVectors<T>(a, unit)) return;
     const unit_pages::SplitRows split(rows, sizes.depth, scratch.split_q);
     for (int64_t row = 0; row < rows; ++row) {
       const float* const from = q + row * sizes.depth;
@@ -461,17 +467,19 @@ void ChunkOfFewRows(const PagedAttentionArgs& a, const Sizes& sizes, const Unit&
 }
 
 #if THRESHER_UNIT_TARGET
-// The same by tiles of `Matrix`. Each tile takes 32 keys, from a multiple of 32 on, whatever else the row is computed
-// with; so a row's sums are added up alike. `cold`: nobody has asked memory for this chunk.
+// The same by tiles of `Matrix`, or by vectors where that is void and queries and weights are rounded. Each tile takes
+// 32 keys, from a multiple of 32 on, whatever else the row is computed with; so a row's sums are added up alike.
+// `cold`: nobody has asked memory for this chunk.
 template <class Matrix, class T>
 void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, int64_t chunk,
                   const Scratch& scratch, bool cold) {
   using Dot = std::conditional_t<std::is_same_v<T, BF16>, Bf16Dot, F16Dot>;
+  constexpr bool kVectors = std::is_void_v<Matrix>;
   constexpr int64_t kColumns = unit_pages::kColumns;
   const int64_t start = chunk * kChunkTokens, rows = unit.rows(sizes);
   const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
   const int64_t begin = panels.begin, end = panels.end;
-  const bool few = rows <= static_cast<int64_t>(kUnitRows), once = IsWide(a, unit);
+  const bool few = !kVectors && rows <= static_cast<int64_t>(kUnitRows), once = kVectors || IsWide(a, unit);
   if (cold) AheadOf(panels, sizes, 1).Step();
   const int64_t numbers = once ? 1 : 2;
   few_rows::Ahead ahead = AheadOf(next, sizes, rows, unit_pages::Steps(panels.count(), sizes.depth, few ? numbers : 0));
@@ -479,15 +487,20 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   uint16_t* const panel = reinterpret_cast<uint16_t*>(scratch.panel);
   const unit_pages::SplitRows q(rows, sizes.depth, scratch.split_q);
   const unit_pages::SplitRows weights(rows, kChunkTokens, scratch.split_weights);
-  UnitTiles<Matrix, Dot> tiles(static_cast<size_t>(rows));
+  std::conditional_t<kVectors, VectorTiles<Bf16Dot>, UnitTiles<Matrix, Dot>> tiles(static_cast<size_t>(rows));
+  const auto multiply = [&](const unit_pages::SplitRows& a, int64_t k, float* out, int64_t ld) HWY_ATTR {
+    if constexpr (kVectors) {
+      unit_pages::Multiply(tiles, a, rows, k, panel, out, ld);
+    } else if (few) {
+      unit_pages::MultiplyFew<Matrix, Dot>(a, once, k, panel, out, ld, ahead);
+    } else {
+      unit_pages::Multiply(tiles, a, once, rows, k, panel, out, ld);
+    }
+  };
   for (int64_t key = begin; key < end; key += kColumns) {
     const uint8_t* const* const at = panels.keys + key / kPanelTokens;
     unit_pages::PackKeys(halves(at[0]), key + kPanelTokens < end ? halves(at[1]) : nullptr, sizes.depth, panel, ahead);
-    if (few) {
-      unit_pages::MultiplyFew<Matrix, Dot>(q, once, sizes.depth, panel, scratch.scores + key, scratch.scores_ld, ahead);
-    } else {
-      unit_pages::Multiply(tiles, q, once, rows, sizes.depth, panel, scratch.scores + key, scratch.scores_ld);
-    }
+    multiply(q, sizes.depth, scratch.scores + key, scratch.scores_ld);
   }
   const int64_t from = begin / kColumns * kColumns, seen = RoundUp(end, kPanelTokens);
   constexpr float kWeightFactor = std::is_same_v<T, F16> ? unit_pages::kF16WeightFactor : 1;
@@ -515,12 +528,7 @@ void ChunkOnTiles(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
       unit_pages::PackValues(keys == nullptr ? nullptr : halves(keys + sizes.values()), sizes.depth, column, end - key,
                              panel + (key - from) * kColumns, ahead);
     }
-    if (few) {
-      unit_pages::MultiplyFew<Matrix, Dot>(weights, once, end - from, panel, scratch.sums + column, scratch.sums_ld,
-                                           ahead);
-    } else {
-      unit_pages::Multiply(tiles, weights, once, rows, end - from, panel, scratch.sums + column, scratch.sums_ld);
-    }
+    multiply(weights, end - from, scratch.sums + column, scratch.sums_ld);
   }
   if constexpr (std::is_same_v<T, F16>) {
     for (int64_t row = 0; row < rows; ++row) {
@@ -616,6 +624,9 @@ HWY_INLINE void ChunkBy(const PagedAttentionArgs& a, const Sizes& sizes, const U
 #if THRESHER_UNIT_TARGET
   if constexpr (kHalves<T> && !std::is_void_v<Matrix>) {
     return ChunkOnTiles<Matrix, T>(a, sizes, unit, chunk, scratch, cold);
+  }
+  if constexpr (std::is_same_v<T, BF16>) {
+    if (OnVectors<T>(a, unit)) return ChunkOnTiles<void, T>(a, sizes, unit, chunk, scratch, cold);
   }
 #endif
 #if THRESHER_PAGED_QUADS

@@ -2,7 +2,7 @@
 //
 // Nothing is lost that pages have. Where they are of bf16 or fp16, queries and weights are split into two such numbers,
 // of which the second is what the first leaves, and both meet the same keys or values: 16 bits in bf16, 22 in fp16. Of
-// sequences from PagedAttentionArgs::wide_from on there is only the first.
+// sequences from PagedAttentionArgs::wide_from on there is only the first, which vectors may multiply as well.
 // Where they are of q8_0, what is multiplied are the digits of paged_quads-inl.h, whose sums are exact, so that results
 // have the bits that vectors give. Either way a row has the same bits in every tile.
 
@@ -224,6 +224,26 @@ void Multiply(Tiles& unit, const SplitRows& a, bool once, int64_t rows, int64_t 
     unit.Run(tile, height > kUnitRows);
     tile.a += height * tile.lda;
     out += height * tile.out_ld;
+  }
+}
+
+// The same by vectors, of rows that were not split.
+template <class Dot>
+void Multiply(VectorTiles<Dot>& vectors, const SplitRows& a, int64_t rows, int64_t count, const uint16_t* panel,
+              float* out, int64_t out_ld) {
+  const RowTiles tiles(static_cast<size_t>(rows), Dot::kMostRows);
+  DotTileArgs tile{};
+  tile.a = reinterpret_cast<const uint8_t*>(a.high);
+  tile.lda = static_cast<size_t>(a.ld) * sizeof(uint16_t);
+  tile.b = reinterpret_cast<const uint8_t*>(panel);
+  tile.steps = static_cast<size_t>(count + 1) / 2;
+  tile.KeepSums(out, static_cast<size_t>(out_ld));
+  tile.fetch = {tile.b, 1, true};  // it is there already
+  for (size_t t = 0; t < tiles.count; ++t) {
+    const size_t height = tiles.Height(t);
+    vectors.Run(tile, height);
+    tile.a += height * tile.lda;
+    tile.out = static_cast<float*>(tile.out) + height * tile.out_ld;
   }
 }
 

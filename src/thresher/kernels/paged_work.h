@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "thresher/base/cpu.h"
 #include "thresher/base/isa.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/paged_attention.h"
@@ -20,6 +21,10 @@ inline constexpr int64_t kLargeUnitsPerPart = 8;
 inline constexpr int64_t kChunkPanels = kChunkTokens / kPanelTokens;
 inline constexpr int64_t kUnitsPerPart = 4;  // with so many there is no need to cut the keys
 inline constexpr float kNoKey = -std::numeric_limits<float>::infinity();
+
+// Whether vectors multiply pairs of bf16, twice as fast as floats: those of Intel, which has tiles for that, take twice
+// as long instead.
+inline bool VectorsOfBf16() { return isa::Current() == isa::Isa::kAvx512Bf16 && !IsIntel(); }
 
 // A state in blocks of q8_0 or q4_0, in place of its elements' type.
 template <Encoding kEncoding>
@@ -44,8 +49,9 @@ struct Sizes {
         row_bytes(RowBytes(a.state, a.blocks)) {}
 
   static int64_t BlockRows(const PagedAttentionArgs& a, int num_parts) {
-    const bool on_tiles = a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0;
-    if (!on_tiles || isa::CurrentTiles() == isa::Tiles::kNone) return kBlockRows;
+    const bool on_tiles =
+        isa::CurrentTiles() != isa::Tiles::kNone && (a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0);
+    if (!on_tiles && !(a.state.dtype == DType::kBF16 && VectorsOfBf16())) return kBlockRows;
     const int64_t units = a.q.shape[0] * a.q.shape[1] / kLargeBlockRows;
     return units < kLargeUnitsPerPart * num_parts ? kBlockRows : kLargeBlockRows;
   }

@@ -130,6 +130,9 @@ struct TileEnd {
   Bounds bounds = {};
   bool fetches = false;                                 // what of out and residual is not in L1
   size_t columns = std::numeric_limits<size_t>::max();  // of the tile's, the first of which are stored
+  // Whether these are rows of bf16 (bf16_rows-inl.h), pointers and distances in pairs.
+  bool bf16 = false;
+  bool residual_bf16 = false;  // only where `bf16`
 
   // Sums stay what they are: they wait for more.
   HWY_INLINE void KeepSums(void* to, size_t ld) {
@@ -137,7 +140,7 @@ struct TileEnd {
     out_ld = ld;
     residual = nullptr;
     residual_ld = 0;
-    residual_first = fetches = bounds.any = false;
+    residual_first = fetches = bounds.any = bf16 = residual_bf16 = false;
     columns = std::numeric_limits<size_t>::max();
   }
 };

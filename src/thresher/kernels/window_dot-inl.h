@@ -157,7 +157,7 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
   }
 
   if constexpr (std::is_same_v<Sum, float>) {
-    THRESHER_TILE_END(args)
+    THRESHER_DOT_END(args)
   } else {
     const TileEnd& end = args;
     Sum* const out = static_cast<Sum*>(end.out);
@@ -326,8 +326,6 @@ class WindowDotProduct {
     constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
     const bool direct = !kInt8 && columns == width && !args_.stores_bf16 && args_.activation == Activation::kNone &&
                         args_.residual == nullptr;
-    const FinishFunction finish =
-        args_.stores_bf16 ? FunctionFor<FinishesAsBf16<Sum>>(args_.activation) : ending.finish();
     UnitTileArgs tile{};
     tile.lda = static_cast<size_t>(image_.stride[2] * image_.strides[2]);
     tile.rows = UnitRows();
@@ -358,7 +356,7 @@ class WindowDotProduct {
       FetchResult(to);
       unit.Run(tile, two);
       if (in_place) return;
-      FinishArgs& rest = unit.Finish(finish);
+      FinishArgs& rest = unit.Finish(ending.finish());
       ending.Rest(to, strip_ + first.skip * width, bias, scales, rest);
       if (kInt8 || scaled) {
         turn_ ^= 1;

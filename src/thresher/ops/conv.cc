@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/convolution_params.h"
 #include "thresher/kernels/depthwise.h"
@@ -501,7 +502,7 @@ kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
 
 // Whether a product in this precision is one of bf16 on a matrix unit.
 bool IsOnBf16Tiles(Precision precision, int64_t m, const Lowering& lowering) {
-  return precision == Precision::kBf16 && kernels::StoresRows(kernels::RowForm::kBF16) &&
+  return precision == Precision::kBf16 && kernels::HasBf16Tiles() &&
          lowering.target().RowsFor(precision, m, kernels::Variant::kAuto) == kernels::RowForm::kBF16;
 }
 

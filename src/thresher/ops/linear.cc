@@ -491,7 +491,9 @@ bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows) {
   rows.columns = n;
   rows.stride = RowStride(n);
   rows.dense = n % 2 == 0;
-  return out.offset == 0 && out.view.size() == m * n;
+  // The second half of a last pair has to be zeros.
+  const bool filled = n % 2 == 0 || rows.stride % kernels::kStoredColumns == 0;
+  return filled && out.offset == 0 && out.view.size() == m * n;
 }
 
 Taken TakesResidualAsRows(Step& product, int buffer, int64_t& ldr, StoredRows& rows) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "thresher/kernels/gemm_block.h"
 #include "thresher/ops/common.h"
 #include "thresher/ops/linear.h"
 
@@ -215,7 +214,8 @@ Status LowerPagedAttention(const Graph& graph, const Node& node, Lowering& lower
   for (const int i : {kStarts, kLengths, kTables}) {
     operands.push_back(lowering.Contiguous(lowering.Ref(node.inputs[static_cast<size_t>(i)])));
   }
-  p.wide = node.inputs[kWideFrom] != kNoValue && lowering.target().packs_weights() && kernels::WidensBlocks();
+  p.wide = node.inputs[kWideFrom] != kNoValue && lowering.target().packs_weights() &&
+           kernels::RoundsToPages(graph.value(node.inputs[kState]).dtype);
   if (p.wide) operands.push_back(lowering.Ref(node.inputs[kWideFrom]));
   lowering.AddStep(KernelId::kPagedAttention, operands, {out, partial}, p).data_decides = true;
   if (p.partial_rows == 0) return Status::Ok();

@@ -81,17 +81,17 @@ void AddLaunch(uint32_t site, uint64_t execution, int64_t start, int64_t end) {
   profile::Add(record);
 }
 
-// What the steps of a run have taken. The end of one is the start of the next, so that waiting and dispatch are
-// somebody's time.
-void AddSteps(const RunContext& context, uint64_t correlation, int64_t start) {
+// What steps [first, last) of a run have taken. The end of one is the start of the next, so that waiting and dispatch
+// are somebody's time.
+void AddSteps(const RunContext& context, size_t first, size_t last, uint64_t correlation, int64_t start) {
   const Plan& plan = context.sized.plan();
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
+  for (size_t s = first; s < last; ++s) {
     profile::Record record;
     record.kind = profile::Kind::kOp;
     record.section = static_cast<profile::Section>(plan.steps[s].section);
     record.site = context.SiteOf(s);
     record.execution = context.execution;
-    record.correlation = correlation + s;
+    record.correlation = correlation + s - first;
     record.value = context.begin;
     record.start_ns = start;
     record.end_ns = context.step_ends[s];
@@ -137,16 +137,17 @@ class CpuStream : public DeviceStream {
   Status Run(RunContext& context) override {
     const SizedPlan& sized = context.sized;
     const Plan& plan = sized.plan();
-    if (plan.steps.empty()) return Status::Ok();
+    const size_t first = context.next_step;
+    if (first == plan.steps.size()) return Status::Ok();
     const std::span<const CpuKernel> kernels = CpuKernels();
     const bool profiled = context.execution != 0;
-    const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size()) : 0;
+    const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size() - first) : 0;
     FirstError error;
     const int64_t launch = profiled ? NowNs() : 0;
     const int64_t start = profiled ? NowNs() : 0;
     const auto run = [&](int round, int part, int thread) {
       if (error.failed()) return;
-      const auto s = static_cast<size_t>(round);
+      const size_t s = first + static_cast<size_t>(round);
       const Step& step = plan.steps[s];
       const profile::nvtx::Range range([&] { return NameOfStep(context, s); });
       StepContext c;
@@ -160,19 +161,29 @@ class CpuStream : public DeviceStream {
       if (Status status = kernels[static_cast<size_t>(step.kernel)].run(c); !status.ok()) error.Set(std::move(status));
     };
     const auto ended = [&](int round) {
-      if (profiled) context.step_ends[static_cast<size_t>(round)] = NowNs();
+      const size_t s = first + static_cast<size_t>(round);
+      if (profiled) context.step_ends[s] = NowNs();
+      if (context.pauses == nullptr) return;
+      context.pauses->Ended(s);
+      context.next_step = s + 1;
     };
-    const auto ahead = [&](int round, int thread) { return context.ahead.Behind(static_cast<size_t>(round), thread); };
+    const auto goes_on = [&](int round) {
+      return context.pauses == nullptr || !context.pauses->Before(first + static_cast<size_t>(round));
+    };
+    const auto ahead = [&](int round, int thread) {
+      return context.ahead.Behind(first + static_cast<size_t>(round), thread);
+    };
     const bool shared = std::any_of(sized.parts.begin(), sized.parts.end(), [](int parts) { return parts > 1; });
-    ThreadPool::RunOnATeam({.num_rounds = static_cast<int>(plan.steps.size()),
-                            .parts = [&](int round) { return sized.parts[static_cast<size_t>(round)]; },
+    ThreadPool::RunOnATeam({.num_rounds = static_cast<int>(plan.steps.size() - first),
+                            .parts = [&](int round) { return sized.parts[first + static_cast<size_t>(round)]; },
                             .work = run,
                             .ended = ended,
+                            .goes_on = goes_on,
                             .ahead = ahead},
                            shared ? plan.num_threads : 1);
     if (profiled) {
       AddLaunch(plan.site, context.execution, launch, start);
-      AddSteps(context, correlation, start);
+      AddSteps(context, first, context.pauses == nullptr ? plan.steps.size() : context.next_step, correlation, start);
     }
     return error.Take();
   }

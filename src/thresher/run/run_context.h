@@ -11,6 +11,7 @@
 #include "thresher/plan/weights_ahead.h"
 #include "thresher/profile/profiler.h"
 #include "thresher/run/device.h"
+#include "thresher/run/pauses.h"
 
 namespace thresher {
 
@@ -25,6 +26,8 @@ struct RunContext {
   std::byte* scratch = nullptr;
 
   // Of the run in progress.
+  Pauses* pauses = nullptr;                      // of one that is done in pieces
+  size_t next_step = 0;                          // which a piece begins with, and where it has paused
   bool recorded = false;                         // by the caller: whoever plays it back uses the arena
   uint64_t execution = 0;                        // its number; 0: nothing is recorded
   int64_t begin = 0;                             // when it began

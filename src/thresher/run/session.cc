@@ -74,6 +74,7 @@ struct Session::Context : RunContext {
 
   using RunContext::RunContext;
 
+  std::unique_ptr<Pauses> timing;         // of runs that are done in pieces
   std::unique_ptr<DeviceStream> stream;   // of runs on the host's memory
   std::unique_ptr<DeviceStream> foreign;  // the stream of LaunchOn() that it ran on last, and its number
   uint64_t foreign_number = 0;
@@ -277,43 +278,94 @@ const std::vector<uint32_t>* Session::Sites(const Context& context) {
   return &at->second;
 }
 
-template <class Body>
-Status Session::With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes,
-                     Body&& body, bool recorded) {
+Result<std::unique_ptr<Session::Context>> Session::Ready(std::span<const View> inputs, std::span<const View> outputs,
+                                                         std::span<const int64_t> sizes, bool recorded) {
   const size_t wanted = plan_->extent == nullptr ? 0 : plan_->extent->names.size();
   if (sizes.size() != wanted) {
     return InvalidArgument("expected " + std::to_string(wanted) + " sizes, got " + std::to_string(sizes.size()));
   }
-  const profile::nvtx::Range range([&] { return plan_->recorded ? plan_->name.c_str() : nullptr; });
-  const bool profiled = plan_->recorded && profile::Enabled();
-  if (profiled) profile::PrepareThread();
-  const uint64_t execution = profiled ? profile::NextExecution() : 0;
-  const int64_t begin = profiled ? NowNs() : 0;
   THRESHER_ASSIGN(std::unique_ptr<Context> context, Acquire(sizes, recorded));
   context->recorded = recorded;
+  context->next_step = 0;
   Status status = Fit(*context, sizes);
   if (status.ok()) status = CheckPorts(context->sized, inputs, outputs);
-  if (status.ok()) {
-    context->execution = execution;
-    context->begin = begin;
-    context->sites = profiled ? Sites(*context) : nullptr;
-    status = body(*context);
-    if (profiled) {
-      profile::Record record;
-      record.kind = profile::Kind::kExecution;
-      record.section = profile::Section::kCall;
-      record.event = profile::kGraphExecutionEvent;
-      record.site = plan_->site;
-      record.execution = execution;
-      record.value = plan_->num_threads;
-      record.start_ns = begin;
-      record.end_ns = NowNs();
-      profile::Add(record);
-    }
-  }
+  if (status.ok()) return context;
   Release(std::move(context));
   return status;
 }
+
+template <class Body>
+Status Session::Execute(Context& context, int64_t begin, Body&& body) {
+  const bool profiled = begin != 0;
+  context.execution = profiled ? profile::NextExecution() : 0;
+  context.begin = begin;
+  context.sites = profiled ? Sites(context) : nullptr;
+  Status status = body(context);
+  if (!profiled) return status;
+  profile::Record record;
+  record.kind = profile::Kind::kExecution;
+  record.section = profile::Section::kCall;
+  record.event = profile::kGraphExecutionEvent;
+  record.site = plan_->site;
+  record.execution = context.execution;
+  record.value = plan_->num_threads;
+  record.start_ns = begin;
+  record.end_ns = NowNs();
+  profile::Add(record);
+  return status;
+}
+
+int64_t Session::ProfiledFrom() const {
+  if (!plan_->recorded || !profile::Enabled()) return 0;
+  profile::PrepareThread();
+  return NowNs();
+}
+
+template <class Body>
+Status Session::With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes,
+                     Body&& body, bool recorded) {
+  const profile::nvtx::Range range([&] { return plan_->recorded ? plan_->name.c_str() : nullptr; });
+  const int64_t begin = ProfiledFrom();
+  THRESHER_ASSIGN(std::unique_ptr<Context> context, Ready(inputs, outputs, sizes, recorded));
+  Status status = Execute(*context, begin, body);
+  Release(std::move(context));
+  return status;
+}
+
+Result<std::unique_ptr<PausableRun>> Session::Begin(std::span<const View> inputs, std::span<const View> outputs,
+                                                    std::span<const int64_t> sizes) {
+  if (!device_->is_host())
+    return Unsupported("expected a plan for the CPU, whose runs can pause, got one for a device");
+  THRESHER_ASSIGN(std::unique_ptr<Context> context, Ready(inputs, outputs, sizes, false));
+  std::unique_ptr<PausableRun> run(new PausableRun(*this, std::move(context)));
+  THRESHER_TRY(Place(*run->context_, inputs, outputs));
+  return run;
+}
+
+PausableRun::PausableRun(Session& session, std::unique_ptr<Session::Context> context)
+    : session_(session), context_(std::move(context)) {
+  if (context_->timing == nullptr) context_->timing = std::make_unique<Pauses>(*session.plan_);
+  context_->timing->Restart();
+}
+
+PausableRun::~PausableRun() { session_.Release(std::move(context_)); }
+
+Result<bool> PausableRun::Continue(int64_t budget_ns) {
+  if (over_) return InvalidArgument("expected a run that is not over, got one that has ended");
+  const profile::nvtx::Range range([&] { return session_.plan_->recorded ? session_.plan_->name.c_str() : nullptr; });
+  context_->timing->Begin(budget_ns);
+  const Status status = session_.Execute(*context_, session_.ProfiledFrom(), [&](Session::Context& context) {
+    context.pauses = context.timing.get();
+    Status ran = session_.RunOn(*context.stream, context);
+    context.pauses = nullptr;
+    return ran;
+  });
+  over_ = !status.ok() || context_->next_step == session_.plan_->steps.size();
+  if (!status.ok()) return status;
+  return over_;
+}
+
+int64_t PausableRun::longest_ns() const { return context_->timing->longest_ns(); }
 
 Status Session::Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes) {
   return With(inputs, outputs, sizes, [&](Context& context) {
@@ -388,13 +440,18 @@ Status Session::LaunchIn(Context& context, DeviceStream& stream, std::span<const
   return RunOn(stream, context);
 }
 
-Status Session::RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {
+Status Session::Place(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (context.reads[i] == 0) continue;
     THRESHER_ASSIGN(const std::byte* const data, RowMajor(context, i, inputs[i]));
     context.inputs[i] = const_cast<std::byte*>(data);  // nothing writes to an input
   }
   for (size_t i = 0; i < outputs.size(); ++i) context.outputs[i] = outputs[i].as<std::byte>();
+  return Status::Ok();
+}
+
+Status Session::RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const {
+  THRESHER_TRY(Place(context, inputs, outputs));
   return RunOn(*context.stream, context);
 }
 

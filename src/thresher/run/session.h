@@ -17,6 +17,8 @@
 
 namespace thresher {
 
+class PausableRun;
+
 // Thread safe: runs in progress at the same time get memory of their own, which is kept for later runs. After the first
 // run of a kind nothing is allocated on the host between two steps or at their start.
 class Session {
@@ -36,6 +38,10 @@ class Session {
   // Errors: InvalidArgument where a view does not fit the plan (wanted and found are named), OutOfRange from indices in
   // the data, ResourceExhausted. An error leaves the session as good as before.
   Status Run(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes = {});
+  // The same in pieces, between which anything else may run; on the host's memory alone. Inputs with gaps between their
+  // elements are read here, everything else stays where it is until the run is over, as does the session.
+  Result<std::unique_ptr<PausableRun>> Begin(std::span<const View> inputs, std::span<const View> outputs,
+                                             std::span<const int64_t> sizes = {});
   // The same on memory of the session's device, where inputs are row-major, too; returns when the work is handed to
   // the stream, which is one of that device. Where what the stream is asked for is being recorded, the steps are, and
   // the session has to live as long as what was recorded is used.
@@ -52,6 +58,7 @@ class Session {
   const std::vector<PrecisionDecision>& precision_decisions() const { return decisions_; }
 
  private:
+  friend class PausableRun;
   struct Context;
 
   Session(std::shared_ptr<Device> device, std::shared_ptr<const Plan> plan, std::vector<PrecisionDecision> decisions,
@@ -67,11 +74,20 @@ class Session {
   Status Fit(Context& context, std::span<const int64_t> sizes) const;
   // The sites of the steps at the context's sizes; null: those of the plan.
   const std::vector<uint32_t>* Sites(const Context& context);
-  // Calls body(context) with a context for these views and sizes.
+  // A context for these views and sizes.
+  Result<std::unique_ptr<Context>> Ready(std::span<const View> inputs, std::span<const View> outputs,
+                                         std::span<const int64_t> sizes, bool recorded);
+  // Calls body(context), which is an execution of the plan in profiles.
+  template <class Body>
+  Status Execute(Context& context, int64_t begin, Body&& body);
+  // When an execution that is to be in profiles begins, which is now; else 0.
+  int64_t ProfiledFrom() const;
+  // All of it, and gives the context back.
   template <class Body>
   Status With(std::span<const View> inputs, std::span<const View> outputs, std::span<const int64_t> sizes, Body&& body,
               bool recorded = false);
   // What each of them does with its context.
+  Status Place(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
   Status RunHere(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
   Status RunStaged(Context& context, std::span<const View> inputs, std::span<const View> outputs) const;
   Status LaunchIn(Context& context, DeviceStream& stream, std::span<const View> inputs,
@@ -103,6 +119,28 @@ class Session {
   std::vector<std::unique_ptr<Context>> free_;
   std::vector<std::unique_ptr<Context>> retired_;  // whose memory a graph of the caller's uses
   std::map<Dims, std::vector<uint32_t>> sites_;    // by the sizes that were profiled
+};
+
+// One thread at a time; its memory is the session's again when it is destroyed, wherever it has paused.
+class PausableRun {
+ public:
+  ~PausableRun();
+  PausableRun(const PausableRun&) = delete;
+  PausableRun& operator=(const PausableRun&) = delete;
+
+  // Does the next steps, as many as are likely to end within `budget_ns` and at least one. True: all are done. Errors:
+  // as Run; the run is over then. InvalidArgument where it was over before.
+  Result<bool> Continue(int64_t budget_ns);
+  // The longest step so far.
+  int64_t longest_ns() const;
+
+ private:
+  friend class Session;
+  PausableRun(Session& session, std::unique_ptr<Session::Context> context);
+
+  Session& session_;
+  std::unique_ptr<Session::Context> context_;
+  bool over_ = false;
 };
 
 }  // namespace thresher

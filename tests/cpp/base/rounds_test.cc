@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -105,6 +106,30 @@ TEST(Rounds, ThreadsThatHaveAPartSayWhatTheyWillRead) {
 }
 
 // As if the core of the thread that has it were taken away: in every round a part lasts until all others are done.
+TEST(Rounds, AJobEndsBeforeARoundThatIsNotWanted) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int stop = 0; stop <= 6; ++stop) {
+      std::atomic<int> done{0};
+      std::vector<int> asked, ended;
+      pool.RunRounds({.num_rounds = 6,
+                      .parts = [](int round) { return round % 3; },  // rounds of none and of one among them
+                      .work = [&](int, int, int) { ++done; },
+                      .ended = [&](int round) { ended.push_back(round); },
+                      .goes_on =
+                          [&](int round) {
+                            EXPECT_EQ(asked.size(), ended.size());  // those before have ended
+                            asked.push_back(round);
+                            return round != stop;
+                          }},
+                     threads);
+      EXPECT_EQ(ended.size(), static_cast<size_t>(std::min(stop, 6)));
+      EXPECT_EQ(asked.size(), static_cast<size_t>(std::min(stop + 1, 6)));
+      EXPECT_EQ(done.load(), stop / 3 * 3 + (stop % 3 == 2 ? 1 : 0));
+    }
+  }
+}
+
 TEST(Rounds, PartsOfALateThreadAreTakenByOthers) {
   constexpr int kRounds = 6;
   for (const int threads : {2, 64}) {

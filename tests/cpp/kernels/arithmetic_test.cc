@@ -22,15 +22,18 @@ class ArithmeticTest : public ::testing::Test {
   void TearDown() override { unsetenv("THRESHER_SMALL_PRODUCTS"); }
 };
 
-// Beside a matrix unit for bf16, int8 has to earn what quantising and scaling take.
+// Beside products of bf16, int8 has to earn what quantising and scaling take, of a matrix unit more.
 TEST_F(ArithmeticTest, Int8PaysWhereProductsAreLarge) {
   ForEachIsa([] {
-    const bool unit = StoresRows(RowForm::kBF16) && MultipliesBf16();
+    const bool bf16 = StoresRows(RowForm::kBF16) && MultipliesBf16(), unit = HasBf16Tiles();
+    EXPECT_EQ(unit, bf16 && isa::CurrentTiles() != isa::Tiles::kNone);
     EXPECT_TRUE(Int8Pays(1152, 384));
     EXPECT_TRUE(Int8Pays(256, 512));
     EXPECT_EQ(Int8Pays(64, 256), !unit);
     EXPECT_EQ(Int8Pays(256, 64), !unit);
-    EXPECT_EQ(Int8Pays(0, 0), !unit);
+    EXPECT_EQ(Int8Pays(24, 576), !bf16);
+    EXPECT_EQ(Int8Pays(576, 16), !bf16);
+    EXPECT_EQ(Int8Pays(0, 0), !bf16);
     Choose("always");
     EXPECT_TRUE(Int8Pays(1, 1));
     unsetenv("THRESHER_SMALL_PRODUCTS");

@@ -44,14 +44,23 @@ void Check(const std::vector<Axis>& axes, int64_t channels, Activation activatio
   args.activation = activation;
   ForEachIsaAndPlainTiles([&] {
     if (!SuitsDepthwiseRows(w, activation)) return;
-    const int64_t stride = RowBytes(RowForm::kBF16, channels) / 2;
+    // Whole vectors, whatever products want.
+    const int64_t stride = (channels + kStoredColumns - 1) / kStoredColumns * kStoredColumns;
+    const int64_t row_bytes = RowBytes(RowForm::kBF16, channels);
+    AlignedFloats converted(static_cast<size_t>(positions * row_bytes / 4));
     AlignedFloats rows(static_cast<size_t>(positions * stride / 2));
     ConvertRowsArgs convert;
     convert.m = positions, convert.k = convert.ldx = channels;
     convert.x = x.data();
-    convert.rows = rows.data();
+    convert.rows = converted.data();
     ConvertRows(convert);
     RestoreRows(convert, x.data());
+    for (int64_t i = 0; i < positions; ++i) {
+      auto* const row = reinterpret_cast<uint16_t*>(rows.data()) + i * stride;
+      std::memcpy(row, reinterpret_cast<const std::byte*>(converted.data()) + i * row_bytes,
+                  static_cast<size_t>(channels) * sizeof(*row));
+      std::fill(row + channels, row + stride, uint16_t{0});
+    }
     args.x = x.data();
     args.ldc = channels;
     std::vector<float> expected(static_cast<size_t>(m * channels)), actual = expected;

@@ -259,7 +259,8 @@ TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
     product.c = stored.data(), product.ldc = pairs;
     product.stores_bf16 = true;
     Multiply(product, 2);
-    const auto bytes = static_cast<size_t>((n + 31) / 32 * 64);
+    // Zeros behind the columns where there is room for whole vectors.
+    const auto bytes = static_cast<size_t>(stride % 64 == 0 ? (n + 31) / 32 * 64 : 2 * n);
     for (int64_t i = 0; i < m; ++i) {
       const auto* const row = reinterpret_cast<const uint8_t*>(stored.data()) + i * stride;
       EXPECT_EQ(std::memcmp(row, wanted.bytes.data() + i * stride, bytes), 0) << "row " << i;

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/float_testing.h"
 #include "kernels/paged_testing.h"
+#include "thresher/base/cpu.h"
 #include "thresher/base/half.h"
 
 namespace thresher::kernels {
@@ -122,8 +123,7 @@ TEST(PagedAttention, TheSameAloneAndInAPrompt) {
   }
 }
 
-// Digits are exact, so tiles give what vectors give.
-// Sequences from wide_from on are rounded to what pages have where tiles multiply that, those before it as ever.
+// Sequences from wide_from on are rounded to what pages have where that is multiplied, those before it as ever.
 TEST(PagedAttention, WideSequences) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     for (const auto& [window, softcap] : {std::pair<int64_t, float>{0, 0.0f}, {40, 2.0f}}) {
@@ -138,8 +138,11 @@ TEST(PagedAttention, WideSequences) {
         const std::vector<float> some = c.Run(1);
         const size_t before = static_cast<size_t>(c.starts_[2] * shape.query_heads * shape.depth);
         EXPECT_EQ(std::memcmp(some.data(), exact.data(), before * sizeof(float)), 0);
-        const bool halves = dtype == DType::kBF16 || (dtype == DType::kF16 && isa::HasF16Tiles());
-        EXPECT_EQ(some != exact, halves && isa::CurrentTiles() != isa::Tiles::kNone);
+        const bool tiles = isa::CurrentTiles() != isa::Tiles::kNone;
+        const bool vectors = isa::Current() == isa::Isa::kAvx512Bf16 && !IsIntel();
+        EXPECT_EQ(RoundsToPages(dtype),
+                  (dtype == DType::kBF16 && (tiles || vectors)) || (dtype == DType::kF16 && isa::HasF16Tiles()));
+        EXPECT_EQ(some != exact, RoundsToPages(dtype));
         const float tolerance = dtype == DType::kBF16 ? 1e-2f : 2e-3f;
         ExpectClose(some, expected, tolerance, tolerance);
         for (const int parts : {2, 3, 8}) {
@@ -153,6 +156,7 @@ TEST(PagedAttention, WideSequences) {
   }
 }
 
+// Digits are exact, so tiles give what vectors give.
 TEST(PagedAttention, TilesOfDigitsHaveTheBitsOfVectors) {
   for (const int64_t depth : {32, 96, 256}) {
     for (const int64_t group : {1, 3, 8}) {
