@@ -108,6 +108,10 @@ def test_batches_with_shared_beginnings_answer_as_each_alone(request, model):
         for _ in range(2):
             outputs = llm.generate(prompts, max_tokens=90, **_OPTIONS)
             assert [_tokens(output) for output in outputs] == alone
+        # What is found of beginnings above follows from who came when; of the same prompt once more it is certain.
+        for _ in range(2):
+            (output,) = llm.generate([prompts[0]], max_tokens=90, **_OPTIONS)
+            assert _tokens(output) == alone[0]
         stats = llm.stats()
         assert stats.cached_tokens > 0 and stats.pages_used == 0
         for pool in llm.engine._cache.pools:
