@@ -30,6 +30,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Tag = hn::CappedTag<float, static_cast<size_t>(kPanelTokens)>;
 using Vec = hn::Vec<Tag>;
 
+// Calls visit(std::integral_constant<int64_t, i>()) for each i below kCount.
+template <int64_t kCount, int64_t kFirst = 0, class Visit>
+HWY_INLINE void Unrolled(const Visit& visit) {
+  if constexpr (kFirst < kCount) {
+    visit(std::integral_constant<int64_t, kFirst>());
+    Unrolled<kCount, kFirst + 1>(visit);
+  }
+}
+
 inline constexpr int kMostRows = 8;
 
 // Vectors whose sums are in registers at a time: enough that none waits for its last multiply-add, as far as there are
@@ -46,7 +55,7 @@ HWY_INLINE Vec Load(Tag d, const Half* p) {
   return Widen<Half>(d, hn::LoadU(hn::Rebind<uint16_t, Tag>(), reinterpret_cast<const uint16_t*>(p)));
 }
 
-// Codes times scales, as floats: of 16 tokens, or of numbers side by side. With 4 bits each byte has two of them.
+// Codes of keys times scales, as floats, of tokens side by side. With 4 bits each byte has two of them.
 template <Encoding kEncoding>
 HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec scale) {
   const hn::Rebind<int32_t, Tag> di;
@@ -61,30 +70,33 @@ HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec s
   }
 }
 
-// The numbers [column, column + lanes) of a row of values.
+// The numbers [column, column + lanes) of the values of token `first + i` of a panel, 0 <= i < paged::kQuad; `first` is a
+// multiple of that.
 template <class T>
-HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT row, int64_t column) {
+HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT panel, int64_t first, int64_t i, int64_t column,
+                      int64_t depth) {
   if constexpr (paged::kInBlocks<T>) {
-    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
-    constexpr int64_t kCodes = kBytes - 2;
-    const uint8_t* const block = row + column / kNumbers * kBytes;
-    const int64_t i = column % kNumbers;
+    constexpr Encoding kEncoding = T::encoding;
+    constexpr int64_t kNumbers = BlockNumbers(kEncoding), kCodes = paged::CodesOfBlock(kEncoding);
+    const uint8_t* const block = panel + paged::BlocksAt(kEncoding, column / kNumbers);
+    const int64_t number = column % kNumbers;
     uint16_t scale;
-    std::memcpy(&scale, block, sizeof(scale));
-    return Codes<T::encoding>(d, block + 2 + i % kCodes, i >= kCodes,
-                              Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale)));
+    std::memcpy(&scale, block + paged::ScaleAt(first + i), sizeof(scale));
+    const Vec factor = Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale));
+    // A lane has the code of each of the four tokens.
+    const hn::Rebind<int32_t, Tag> di;
+    const uint8_t* const codes = block + paged::ValueCodesAt(kEncoding, first) + number % kCodes * paged::kValueStep;
+    const auto words = hn::LoadU(di, reinterpret_cast<const int32_t*>(codes));
+    const int shift = 8 * static_cast<int>(i);
+    if constexpr (kEncoding == Encoding::kQ8_0) {
+      const auto code = hn::ShiftRight<24>(hn::ShiftLeftSame(words, 24 - shift));
+      return hn::Mul(hn::ConvertTo(d, code), factor);
+    } else {
+      const auto code = hn::And(hn::ShiftRightSame(words, shift + (number >= kCodes ? 4 : 0)), hn::Set(di, 15));
+      return hn::Mul(hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))), factor);
+    }
   } else {
-    return Load(d, reinterpret_cast<const T*>(row) + column);
-  }
-}
-
-// Bytes of a row of values.
-template <class T>
-HWY_INLINE int64_t RowBytes(int64_t depth) {
-  if constexpr (paged::kInBlocks<T>) {
-    return EncodedBytes(T::encoding, depth);
-  } else {
-    return depth * static_cast<int64_t>(sizeof(T));
+    return Load(d, reinterpret_cast<const T*>(panel) + (first + i) * depth + column);
   }
 }
 
@@ -182,18 +194,18 @@ HWY_INLINE void ScoreVectors(const KeyVector* HWY_RESTRICT keys, const float* HW
   };
   Vec x[kVectors];
   if constexpr (paged::kInBlocks<T>) {
-    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding), kCodes = kBytes - 2;
+    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kCodes = paged::CodesOfBlock(T::encoding);
     for (int64_t begin = 0; begin < depth; begin += kNumbers) {
       Vec scale[kVectors];
       for (int v = 0; v < kVectors; ++v) scale[v] = Load(d, reinterpret_cast<const F16*>(at[v].panel) + at[v].token);
       for (int64_t i = 0; i < kNumbers; ++i) {
         for (int v = 0; v < kVectors; ++v) {
-          const uint8_t* const codes = at[v].panel + (2 + i % kCodes) * kPanelTokens + at[v].token;
+          const uint8_t* const codes = at[v].panel + paged::KeyCodesAt(at[v].token) + i % kCodes * paged::kKeyStep;
           x[v] = Codes<T::encoding>(d, codes, i >= kCodes, scale[v]);
         }
         add(begin + i, x);
       }
-      for (int v = 0; v < kVectors; ++v) at[v].panel += kBytes * kPanelTokens;
+      for (int v = 0; v < kVectors; ++v) at[v].panel += paged::BlocksAt(T::encoding, 1);
     }
   } else {
     const T* from[kVectors];
@@ -235,17 +247,24 @@ HWY_INLINE void SumVectors(const uint8_t* const* panels, int64_t values, int64_t
                            float* HWY_RESTRICT out, int64_t out_ld, Ahead& ahead) {
   const Tag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t row_bytes = RowBytes<T>(depth);
   Sums<kRows, kVectors> sums;
   for (int64_t key = begin; key < end;) {
-    const uint8_t* HWY_RESTRICT row = panels[key / kPanelTokens] + values;
+    const uint8_t* HWY_RESTRICT panel = panels[key / kPanelTokens] + values;
     const int64_t stop = std::min(end, key + kPanelTokens);  // begin is a panel's
-    for (; key < stop; ++key, row += row_bytes) {
+    const auto add = [&](int64_t first, auto i) HWY_ATTR {
       Vec x[kVectors];
-      for (int v = 0; v < kVectors; ++v) x[v] = Values<T>(d, row, column + v * lanes);
+      for (int v = 0; v < kVectors; ++v) x[v] = Values<T>(d, panel, first, i, column + v * lanes, depth);
       sums.Add(weights + key, weights_ld, x);
-      if (key % Ahead::kTurns == 0) ahead.Step();
+      if (key++ % Ahead::kTurns == 0) ahead.Step();
+    };
+    if constexpr (paged::kInBlocks<T>) {
+      // Four at a time, so that what they share is loaded once.
+      while (stop - key >= paged::kQuad) {
+        const int64_t first = key % kPanelTokens;
+        Unrolled<paged::kQuad>([&](auto i) HWY_ATTR { add(first, i); });
+      }
     }
+    while (key < stop) add(key % kPanelTokens / paged::kQuad * paged::kQuad, key % paged::kQuad);
   }
   sums.Store(out + column, out_ld);
 }
