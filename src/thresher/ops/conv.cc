@@ -500,30 +500,30 @@ kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
   return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
 }
 
-// Whether a product in this precision is one of bf16 on a matrix unit.
-bool IsOnBf16Tiles(Precision precision, int64_t m, const Lowering& lowering) {
-  return precision == Precision::kBf16 && kernels::HasBf16Tiles() &&
+// Whether a product in this precision is one of bf16.
+bool IsOfBf16(Precision precision, int64_t m, const Lowering& lowering) {
+  return precision == Precision::kBf16 &&
          lowering.target().RowsFor(precision, m, kernels::Variant::kAuto) == kernels::RowForm::kBF16;
 }
 
-// How many small groups are one product there, in which each output has zeros for the channels of the others: a tile
-// takes no longer for them. 1: none.
+// How many small groups are one product of a matrix unit, in which each output has zeros for the channels of the
+// others: a tile takes no longer for them. 1: none.
 int64_t GroupsTogether(const ConvolutionParams& p, Precision precision, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
   if (s.channels < 2 || s.channels != p.n || kernels::kStoredColumns % p.n != 0) return 1;
   const int64_t together = kernels::kStoredColumns / p.n;
   const bool whole = s.groups % together == 0 && p.k / s.channels <= kernels::kMostImageTaps;
-  return whole && IsOnBf16Tiles(precision, p.m, lowering) ? together : 1;
+  return whole && kernels::HasBf16Tiles() && IsOfBf16(precision, p.m, lowering) ? together : 1;
 }
 
-// Whether windows of few channels are multiplied as bf16 by a matrix unit, which wants lines of whole tiles.
+// Whether windows of few channels, filled up with zeros, are multiplied as bf16.
 bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
   const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
   const int64_t lines = s.kernel[0] * s.kernel[1];
   const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
-  return s.channels <= kernels::kPaddedChannels && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
-         IsOnBf16Tiles(s.precision, p.m, lowering);
+  return kernels::FillsChannels(s.channels) && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
+         IsOfBf16(s.precision, p.m, lowering);
 }
 
 // The residual in the type, as rows p.ldr apart.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/window_image.h"
 
@@ -118,7 +119,8 @@ Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, Conv
   THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
   const Weight& matrix = layout.matrix;
   const int64_t taps = s.kernel[2], lines = matrix.taps / taps, channels = s.channels;
-  const int64_t padded = (taps + kernels::kPaddedTaps - 1) / kernels::kPaddedTaps * kernels::kPaddedTaps;
+  const int64_t whole = kernels::HasBf16Tiles() ? kernels::kPaddedTaps : 1;
+  const int64_t padded = (taps + whole - 1) / whole * whole;
   s.x_channels = channels;
   s.channels = kChannels;
   s.kernel[2] = padded;

@@ -57,7 +57,6 @@ std::string Percent(double share) {
 constexpr int64_t kStepChannels = 8;
 // Groups of no more outputs than a vector are not products.
 constexpr int64_t kVectorOutputs = 16;
-constexpr int64_t kMostFilledChannels = 4;
 
 // Why a product stays as the model has it whatever its weights are; empty if nothing is against it.
 std::string Unsuited(const Graph& graph, const Node& node) {
@@ -70,13 +69,13 @@ std::string Unsuited(const Graph& graph, const Node& node) {
   return std::to_string(w[1]) + " channels are no multiple of " + std::to_string(kStepChannels);
 }
 
-// Whether a convolution that Unsuited() names has few channels, or small groups, that can be filled up with zeros.
-bool CanBeFilled(const Graph& graph, const Node& node) {
+// Whether a convolution that Unsuited() names has few channels, or small groups, that are filled up with zeros.
+bool IsFilled(const Graph& graph, const Node& node, const PassContext& context) {
   const Dims& w = graph.value(node.inputs[1]).shape;
   const int64_t groups = GetAttr<int64_t>(node.attrs, "groups", 1);
   if (GetAttr<bool>(node.attrs, "transposed", false)) return false;
-  if (groups == 1) return w[1] <= kMostFilledChannels;
-  return w[1] > 1 && w[1] == w[0] / groups && kVectorOutputs % w[1] == 0;
+  if (groups == 1) return context.fills_channels && context.fills_channels(w[1]);
+  return w[1] > 1 && w[1] == w[0] / groups && kVectorOutputs % w[1] == 0 && context.bf16_tiles && context.bf16_tiles();
 }
 
 // How many products a number of x takes part in, for all that read it.
@@ -108,7 +107,7 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, int64_t 
   }
   if (decision.reason = Unsuited(graph, linear); !decision.reason.empty()) {
     const bool small = wanted == Precision::kBf16 || wanted == Precision::kInt8;
-    if (!small || !CanBeFilled(graph, linear) || !context.bf16_tiles || !context.bf16_tiles()) return Status::Ok();
+    if (!small || !IsFilled(graph, linear, context)) return Status::Ok();
     why = decision.reason + ", so it is filled up and multiplied in bf16";
     wanted = Precision::kBf16;
   } else if (wanted == Precision::kInt8 && context.int8_pays && !context.int8_pays(outputs, decision.k)) {
