@@ -367,11 +367,16 @@ struct Panels {
 
 // Asks memory for them and their values in so many steps.
 inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t steps) {
-  return {panels.first(), panels.count(), sizes.values(), kPanelTokens * sizes.row_bytes, steps};
+  return {panels.first(), panels.count(), sizes.values(), kPanelTokens * sizes.row_bytes, steps, false};
 }
 // Or in so many and those of the softmax of `rows` rows of a whole chunk.
 inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t rows, int64_t steps) {
-  return AheadOf(panels, sizes, steps + rows * (kChunkTokens / kSoftmaxStep));
+  return {panels.first(),
+          panels.count(),
+          sizes.values(),
+          kPanelTokens * sizes.row_bytes,
+          steps + rows * (kChunkTokens / kSoftmaxStep),
+          rows <= few_rows::kMostRows};
 }
 
 // Weights of a row from its scores of the chunk that begins at `start`; `weights` as Softmax's.

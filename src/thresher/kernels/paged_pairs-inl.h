@@ -278,8 +278,8 @@ HWY_INLINE void SumColumns(const paged::ValueBlocks& blocks, int64_t column, con
   int32_t* const bias = b.bias + column;
   if constexpr (kBias) {
     const auto ones = hn::Set(d16, int16_t{1});
-    const auto whole = AddNeighbours(hn::WidenMulPairwiseAdd(Ints(), all[0], ones),
-                                     hn::WidenMulPairwiseAdd(Ints(), all[1], ones));
+    const auto whole =
+        AddNeighbours(hn::WidenMulPairwiseAdd(Ints(), all[0], ones), hn::WidenMulPairwiseAdd(Ints(), all[1], ones));
     hn::StoreU(hn::ShiftLeft<15>(whole), Ints(), bias);
   }
   const auto more = hn::LoadU(Ints(), bias);
@@ -303,8 +303,8 @@ HWY_NOINLINE void SumRows(const paged::ValueBlocks& blocks, bool first, const Bu
 }
 
 // Sums of the values of a block of numbers, weighted. Weights behind the last key are 0, to the end of its panel.
-inline void Sums(const paged::ValueBlocks& blocks, const Buffers& b, const float* weights, int64_t weights_ld, int64_t rows,
-                 float* sums, int64_t sums_ld, Ahead& ahead) {
+inline void Sums(const paged::ValueBlocks& blocks, const Buffers& b, const float* weights, int64_t weights_ld,
+                 int64_t rows, float* sums, int64_t sums_ld, Ahead& ahead) {
   UnpackScales(blocks, b);
   few_rows::ForTiles<kSumRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
     SumRows<decltype(number)::value>(blocks, row == 0, b, weights + row * weights_ld, weights_ld, sums + row * sums_ld,

@@ -235,9 +235,8 @@ HWY_INLINE float WeightDigits(const float* HWY_RESTRICT weights, const float* HW
   const bool some = number && most > std::numeric_limits<float>::min() * kMost;
   // In the magic number's units the sum is whole, and the lower half of its bits the code.
   const auto factor = hn::Set(d, some ? kMost / most : 0.0f), magic = hn::Set(d, 8388608.0f);
-  const auto code = [&](int64_t t) HWY_ATTR {
-    return hn::BitCast(Bytes(), hn::MulAdd(hn::Load(d, products + t), factor, magic));
-  };
+  const auto code = [&](int64_t t)
+                        HWY_ATTR { return hn::BitCast(Bytes(), hn::MulAdd(hn::Load(d, products + t), factor, magic)); };
   // The lowest bytes of the codes of 32 tokens, then those above them.
   alignas(64) static constexpr auto kOrder = [] {
     struct {
@@ -292,9 +291,8 @@ HWY_INLINE void SumRows(const paged::ValueBlocks& blocks, const Buffers& b, cons
     });
     ahead.Step();
   }
-  Unrolled<kSums>([&](auto i) HWY_ATTR {
-    StoreSums(high[i], low[i], factors[i / 2], sums + i / 2 * sums_ld + i % 2 * 16);
-  });
+  Unrolled<kSums>([&](auto i)
+                      HWY_ATTR { StoreSums(high[i], low[i], factors[i / 2], sums + i / 2 * sums_ld + i % 2 * 16); });
 }
 
 // Sums of values, weighted, whose scales the buffers hold.

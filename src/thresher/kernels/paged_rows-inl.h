@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "thresher/base/cpu.h"
 #include "thresher/base/encoding.h"
 #include "thresher/base/half.h"
 #include "thresher/kernels/half-inl.h"
@@ -70,8 +71,8 @@ HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec s
   }
 }
 
-// The numbers [column, column + lanes) of the values of token `first + i` of a panel, 0 <= i < paged::kQuad; `first` is a
-// multiple of that.
+// The numbers [column, column + lanes) of the values of token `first + i` of a panel, 0 <= i < paged::kQuad; `first` is
+// a multiple of that.
 template <class T>
 HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT panel, int64_t first, int64_t i, int64_t column,
                       int64_t depth) {
@@ -108,27 +109,38 @@ class Ahead {
   static constexpr int64_t kTurns = 4;
 
   // `bytes` of each of at most kChunkTokens / kPanelTokens panels and of the values behind it; `steps` of
-  // them take all.
-  Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps)
-      : share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) * kWhole + steps - 1) / steps : 0) {
+  // them take all. few: beside so few rows that memory is what they wait for.
+  Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps, bool few)
+      : into_l1_(few && HWY_TARGET <= HWY_AVX3 && !IsIntel()),
+        share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) * kWhole + steps - 1) / steps : 0) {
     for (int64_t p = 0; p < count; ++p) Append(panels[p], bytes);
     for (int64_t p = 0; p < count; ++p) Append(panels[p] + values, bytes);
   }
 
   HWY_INLINE void Step() {
-    for (due_ += share_; due_ >= kWhole; due_ -= kWhole) {
-      if (line_ >= stop_) {
-        if (run_ == runs_end_) return;
-        line_ = runs_[run_].begin;
-        stop_ = runs_[run_++].end;
-      }
-      __builtin_prefetch(line_, 0, 2);
-      line_ += kLine;
-    }
+    due_ += share_;
+    if (due_ >= kWhole) into_l1_ ? Ask<3>() : Ask<2>();
   }
 
  private:
   static constexpr int64_t kLine = 64, kWhole = 256;
+  // For all lines that are due.
+  template <int kLocality>
+  HWY_INLINE void Ask() {
+    const uint8_t* line = line_;
+    int64_t due = due_;
+    for (; due >= kWhole; due -= kWhole, line += kLine) {
+      if (line >= stop_) {
+        if (run_ == runs_end_) break;
+        line = runs_[run_].begin;
+        stop_ = runs_[run_++].end;
+      }
+      __builtin_prefetch(line, 0, kLocality);
+    }
+    line_ = line;
+    due_ = due;
+  }
+
   // Panels of a page lie side by side: few ends, none of which a processor foresees.
   void Append(const uint8_t* from, int64_t bytes) {
     if (runs_end_ > 0 && runs_[runs_end_ - 1].end == from) {
@@ -143,6 +155,7 @@ class Ahead {
     const uint8_t* end;
   };
   Run runs_[2 * kChunkTokens / kPanelTokens];
+  bool into_l1_;             // AMD's processors with vectors of 64 bytes wait less for what they asked L1 for than L2
   int64_t share_, due_ = 0;  // lines of a step, and those to be asked for, times kWhole
   int64_t run_ = 0, runs_end_ = 0;
   const uint8_t* line_ = nullptr;
@@ -251,20 +264,27 @@ HWY_INLINE void SumVectors(const uint8_t* const* panels, int64_t values, int64_t
   for (int64_t key = begin; key < end;) {
     const uint8_t* HWY_RESTRICT panel = panels[key / kPanelTokens] + values;
     const int64_t stop = std::min(end, key + kPanelTokens);  // begin is a panel's
-    const auto add = [&](int64_t first, auto i) HWY_ATTR {
+    const auto add = [&](const auto& values_at) HWY_ATTR {
       Vec x[kVectors];
-      for (int v = 0; v < kVectors; ++v) x[v] = Values<T>(d, panel, first, i, column + v * lanes, depth);
+      for (int v = 0; v < kVectors; ++v) x[v] = values_at(column + v * lanes);
       sums.Add(weights + key, weights_ld, x);
       if (key++ % Ahead::kTurns == 0) ahead.Step();
     };
     if constexpr (paged::kInBlocks<T>) {
+      const auto of_token = [&](int64_t first, auto i) HWY_ATTR {
+        add([&](int64_t at) HWY_ATTR { return Values<T>(d, panel, first, i, at, depth); });
+      };
       // Four at a time, so that what they share is loaded once.
       while (stop - key >= paged::kQuad) {
         const int64_t first = key % kPanelTokens;
-        Unrolled<paged::kQuad>([&](auto i) HWY_ATTR { add(first, i); });
+        Unrolled<paged::kQuad>([&](auto i) HWY_ATTR { of_token(first, i); });
+      }
+      while (key < stop) of_token(key % kPanelTokens / paged::kQuad * paged::kQuad, key % paged::kQuad);
+    } else {
+      for (const T* HWY_RESTRICT row = reinterpret_cast<const T*>(panel); key < stop; row += depth) {
+        add([&](int64_t at) HWY_ATTR { return Load(d, row + at); });
       }
     }
-    while (key < stop) add(key % kPanelTokens / paged::kQuad * paged::kQuad, key % paged::kQuad);
   }
   sums.Store(out + column, out_ld);
 }
