@@ -69,8 +69,11 @@ struct Sizes {
         row_bytes(RowBytes(a.state, a.blocks)) {}
 
   static int64_t BlockRows(const PagedAttentionArgs& a, int num_parts) {
-    const bool of_digits = a.blocks == Encoding::kQ8_0 && isa::CurrentTiles() != isa::Tiles::kNone;
-    if (!of_digits && !RoundsToPages(a.state.dtype)) return kBlockRows;
+    // Nothing that is measured or set decides here: every call takes the memory that was made for the first.
+    const bool small = isa::CurrentTiles() == isa::Tiles::kNone
+                           ? a.state.dtype == DType::kBF16 && isa::Current() == isa::Isa::kAvx512Bf16
+                           : a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0;
+    if (!small) return kBlockRows;
     const int64_t units = a.q.shape[0] * a.q.shape[1] / kLargeBlockRows;
     return units < kLargeUnitsPerPart * num_parts ? kBlockRows : kLargeBlockRows;
   }

@@ -73,14 +73,15 @@ TEST_F(TransposedConvolution, PhasesAreWhatThePlainSumIs) {
     std::vector<Step> steps;
     const std::vector<float> expected = run("fp32", &steps);
     ForEachIsaAndPlainTiles([&] {
-      for (const char* precision : {"bf16", "int8"}) {
+      for (const char* precision : {"bf16", "int8", "fp16"}) {
         const std::vector<float> actual = run(precision, &steps);
         ASSERT_EQ(actual.size(), expected.size());
         double depth = static_cast<double>(c.channels);
         for (size_t d = 0; d < c.kernel.size(); ++d) depth *= static_cast<double>(PhaseTaps(c.kernel[d], c.stride[d]));
         const double limit = (precision == std::string("int8") ? 0.02 : 0.006) * std::sqrt(depth);
         for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], limit) << precision << " " << i;
-        const bool small = CountSteps(steps, "to_bf16") + CountSteps(steps, "quantize") > 0;
+        const bool small =
+            CountSteps(steps, "to_bf16") + CountSteps(steps, "to_fp16") + CountSteps(steps, "quantize") > 0;
         if (small) {
           EXPECT_EQ(CountSteps(steps, "copy") > 0, c.phases) << precision;
         }
