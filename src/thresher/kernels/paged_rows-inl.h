@@ -264,25 +264,25 @@ HWY_INLINE void SumVectors(const uint8_t* const* panels, int64_t values, int64_t
   for (int64_t key = begin; key < end;) {
     const uint8_t* HWY_RESTRICT panel = panels[key / kPanelTokens] + values;
     const int64_t stop = std::min(end, key + kPanelTokens);  // begin is a panel's
-    const auto add = [&](const auto& values_at) HWY_ATTR {
+    const auto add = [&](int64_t at_key, const auto& values_at) HWY_ATTR {
       Vec x[kVectors];
       for (int v = 0; v < kVectors; ++v) x[v] = values_at(column + v * lanes);
-      sums.Add(weights + key, weights_ld, x);
-      if (key++ % Ahead::kTurns == 0) ahead.Step();
+      sums.Add(weights + at_key, weights_ld, x);
+      if (at_key % Ahead::kTurns == 0) ahead.Step();
     };
     if constexpr (paged::kInBlocks<T>) {
       const auto of_token = [&](int64_t first, auto i) HWY_ATTR {
-        add([&](int64_t at) HWY_ATTR { return Values<T>(d, panel, first, i, at, depth); });
+        add(first + i, [&](int64_t at) HWY_ATTR { return Values<T>(d, panel, first % kPanelTokens, i, at, depth); });
       };
       // Four at a time, so that what they share is loaded once.
-      while (stop - key >= paged::kQuad) {
-        const int64_t first = key % kPanelTokens;
-        Unrolled<paged::kQuad>([&](auto i) HWY_ATTR { of_token(first, i); });
+      for (; stop - key >= paged::kQuad; key += paged::kQuad) {
+        Unrolled<paged::kQuad>([&](auto i) HWY_ATTR { of_token(key, i); });
       }
-      while (key < stop) of_token(key % kPanelTokens / paged::kQuad * paged::kQuad, key % paged::kQuad);
+      for (; key < stop; ++key) of_token(key / paged::kQuad * paged::kQuad, key % paged::kQuad);
     } else {
-      for (const T* HWY_RESTRICT row = reinterpret_cast<const T*>(panel); key < stop; row += depth) {
-        add([&](int64_t at) HWY_ATTR { return Load(d, row + at); });
+      const T* HWY_RESTRICT row = reinterpret_cast<const T*>(panel);
+      for (; key < stop; ++key, row += depth) {
+        add(key, [&](int64_t at) HWY_ATTR { return Load(d, row + at); });
       }
     }
   }

@@ -416,8 +416,8 @@ class WindowDotProduct {
                                   at.at[2] * image_.stride[2] * image_.strides[2]);
   }
 
-  // Those of the lines of a window that lie within x: what is multiplied by nothing but zeros is left out. Codes of int8
-  // that stand for zeros are no zeros, unless they are centred. All, where no line does.
+  // Those of the lines of a window that lie within x: what is multiplied by nothing but zeros is left out. Codes of
+  // int8 that stand for zeros are no zeros, unless they are centred. All, where no line does.
   RunRange RunsOf(const WindowPosition& at) const {
     const RunRange all = {0, num_runs_};
     if constexpr (kInt8 && !Int8Dot::kCentred) return all;

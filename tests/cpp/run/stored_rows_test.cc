@@ -136,7 +136,8 @@ TEST_P(StoredRowsOfBf16, ConvolutionsStoreWhatTheNextOnesTake) {
     for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], share * most) << i;
   };
   close(run(std::vector<bool>(6, false), &stored));
-  // Small groups are multiplied by tiles alone: vectors compute these in fp32, and what they read and make stays floats.
+  // Small groups are multiplied by tiles alone: vectors compute these in fp32, and what they read and make stays
+  // floats.
   const bool tiles = GetParam();
   EXPECT_EQ(CountSteps(floats, "to_bf16"), tiles ? 6 : 5);
   // The graph's input, and what a window of more than a position covers.
