@@ -54,14 +54,36 @@ def test_a_network(compiler: Any, network: nn.Module, precision: str, monkeypatc
         error = (compiled(x) - network(x)).abs().max().item()
     assert error <= LIMITS[precision]
     chosen = {d.module: (d.precision, d.reason) for d in compiler.compilation_stats().precision_decisions}
-    for layer in ("wide", "dilated", "grouped", "inner"):
+    for layer in ("wide", "dilated", "grouped", "inner", "up"):
         assert chosen[layer][0] == precision, chosen
     few = "3 channels are no multiple of 8"
-    filled = f"asked for; {few}, so it is filled up and multiplied in bf16"  # with a matrix unit
-    assert chosen["stem"] == (("bf16", filled) if "amx" in _engine.isa() else ("fp32", few))
+    filled = f"asked for; {few}, so it is filled up and multiplied in bf16"
+    of_bf16 = "bf16" in _engine.isa() or "amx" in _engine.isa()
+    assert chosen["stem"] == (("bf16", filled) if of_bf16 else ("fp32", few))
     assert chosen["depthwise"] == ("fp32", "a convolution of small groups")
-    assert chosen["up"] == ("fp32", "a transposed convolution")
     assert precision != "int8" or error > 1e-4, "the precision made no difference: was it applied?"
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1), "asked for"),
+        (nn.ConvTranspose1d(16, 8, 16, stride=8, padding=4), "asked for"),
+        (nn.ConvTranspose2d(16, 8, 3, stride=2, padding=1), "a transposed convolution"),  # too many zeros
+        (nn.ConvTranspose2d(16, 8, 3, padding=1), "a transposed convolution"),
+        (nn.ConvTranspose2d(12, 8, 2, stride=2), "12 channels are no multiple of 8"),
+        (nn.ConvTranspose2d(16, 8, 2, stride=2, groups=2), "a transposed convolution"),
+    ],
+)
+def test_transposed(compiler: Any, layer: nn.Module, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THRESHER_SMALL_PRODUCTS", "always")
+    x = torch.randn(2, layer.in_channels, *(9, 11)[: layer.weight.dim() - 2])
+    compiled = compiler.compile(layer.eval(), precision="int8", config=compiler.CompilerConfig(fallback="error"))
+    with torch.no_grad():
+        expected = layer(x)
+        assert (compiled(x) - expected).abs().max() <= 0.05 * expected.abs().max()
+    (decision,) = compiler.compilation_stats().precision_decisions
+    assert (decision.precision, decision.reason) == ("int8" if reason == "asked for" else "fp32", reason)
 
 
 def test_weights_that_are_widened_are_rounded_all_the_same(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +129,7 @@ def test_a_picture_does_not_depend_on_its_neighbours(compiler: Any, network: nn.
 
 def test_excluded(compiler: Any, network: nn.Module) -> None:
     x = torch.randn(1, 3, 33, 29)
-    layers = ("stem", "wide", "dilated", "grouped", "inner")
+    layers = ("stem", "wide", "dilated", "grouped", "inner", "up")
     compiled = compiler.compile(network, precision="int8", precision_exclude=layers)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), network(x), rtol=1e-4, atol=1e-4)

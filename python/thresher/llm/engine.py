@@ -443,9 +443,7 @@ class Engine:
             return
         self._apart = None
         self._finish(step, scores)
-        self._computed += step.tokens
-        self._steps += 1
-        self._step_s += apart.time_s
+        self._count(step, apart.time_s)
         self._pace.note_apart(step.tokens, apart.run.longest_s)
 
     def _prepare(self, step: Step) -> None:
@@ -580,13 +578,15 @@ class Engine:
             _log.exception("what a request delivers to raised")
             self.cancel(request)
 
-    def _note(self, step: Step, time_s: float) -> None:
-        """Learns how long steps take, so that prompts beside answers get as many tokens as these can bear."""
-        tokens, decoding = step.tokens, step.decoding
-        self._computed += tokens
+    def _count(self, step: Step, time_s: float) -> None:
+        self._computed += step.tokens
         self._steps += 1
         self._step_s += time_s
-        drafted = step.drafted
+
+    def _note(self, step: Step, time_s: float) -> None:
+        """Learns how long steps take, so that prompts beside answers get as many tokens as these can bear."""
+        self._count(step, time_s)
+        tokens, decoding, drafted = step.tokens, step.decoding, step.drafted
         if drafted:
             alone_s = self._pace.alone_s(decoding)
             if alone_s and tokens == decoding + drafted:

@@ -81,10 +81,15 @@ struct KvWriteKernel {
         [&](int block, int byte, uint8_t bits) {
           panel[block * block_bytes * kPanel + (byte < 2 ? 2 * lane + byte : byte * kPanel + lane)] = bits;
         });
-    auto* const row = reinterpret_cast<uint8_t*>(part) + part_bytes + int64_t{at} * row_bytes;
+    // Codes of four tokens side by side.
+    constexpr int kQuad = 4, kHead = 2;
+    const int codes = kHead * kPanel + lane / kQuad * kQuad * (block_bytes - kHead) + lane % kQuad;
     Encode(
         t, [&](int i) { return ValueAt(token, head, i); },
-        [&](int block, int byte, uint8_t bits) { row[block * block_bytes + byte] = bits; });
+        [&](int block, int byte, uint8_t bits) {
+          const int place = byte < kHead ? kHead * lane + byte : codes + (byte - kHead) * kQuad;
+          panel[part_bytes + block * block_bytes * kPanel + place] = bits;
+        });
   }
 
   // A row in blocks, bit by bit as EncodeNumbers() has it: number(i) of the row, put(block, byte, bits). One that

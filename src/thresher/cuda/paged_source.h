@@ -96,7 +96,7 @@ struct PagedSource {
     if (page < 0 || page >= pages) return nullptr;
     return state + page * page_bytes + place.head * head_bytes + int64_t{token % page_tokens} * row_bytes;
   }
-  // Likewise their values, a row each. A panel of keys and its rows of values take the same room.
+  // Likewise their values, which take the same room.
   THRESHER_DEVICE const char* ValuePanel(const Place& place, int token) const {
     const char* const keys = KeyPanel(place, token);
     return keys == nullptr ? nullptr : keys + part_bytes;
@@ -134,7 +134,7 @@ struct PagedSource {
         }
         const bool has = panel != nullptr && token + row < place.end && chunk * 8 < depth;
         if constexpr (kBlocked) {
-          t.StoreFour(to, has ? ValuesOf(panel + row * row_bytes, chunk) : Four{0.0f, 0.0f, 0.0f, 0.0f});
+          t.StoreFour(to, has ? ValuesOf(panel, row, chunk) : Four{0.0f, 0.0f, 0.0f, 0.0f});
         } else {
           t.CopyFour(to, has ? panel + (row * depth + chunk * 8) * 2 : state, has ? 16 : 0);
         }
@@ -147,6 +147,7 @@ struct PagedSource {
   static constexpr uint32_t kNanHalves = 0x7fff7fffu;  // two NaN of either type
 
   static constexpr int kHead = 2;  // bytes of a block's scale
+  static constexpr int kQuad = 4;  // tokens whose codes of values lie side by side
 
   THRESHER_DEVICE int BlockSize() const { return wide ? 34 : 18; }
   // A code as it stands in a byte, of which q4_0 has another in the upper half.
@@ -171,17 +172,17 @@ struct PagedSource {
     return {four[0], four[1], four[2], four[3]};
   }
 
-  // Eight neighbours of a token's values.
-  THRESHER_DEVICE Four ValuesOf(const char* row, int chunk) const {
-    const int number = chunk * 8 % kBlockNumbers;
-    const char* const block = row + chunk * 8 / kBlockNumbers * BlockSize();
-    const float scale = Fp16::Widen(*reinterpret_cast<const uint16_t*>(block));
-    const auto* const codes = reinterpret_cast<const uint8_t*>(block + kHead + ByteOf(number));
+  // Eight neighbours of the values of a token, row `row` of a panel, whose codes lie by those of three more.
+  THRESHER_DEVICE Four ValuesOf(const char* panel, int row, int chunk) const {
+    const int number = chunk * 8 % kBlockNumbers, first = row / kQuad * (BlockSize() - kHead) + ByteOf(number);
+    const char* const block = panel + chunk * 8 / kBlockNumbers * BlockSize() * kPanel;
+    const float scale = Fp16::Widen(reinterpret_cast<const uint16_t*>(block)[row]);
+    const auto* const codes = reinterpret_cast<const uint8_t*>(block + kHead * kPanel) + first * kQuad + row % kQuad;
     float four[4];
     THRESHER_UNROLL
     for (int i = 0; i < 4; ++i) {
-      four[i] = FloatOf(
-          Fp16::RoundTwo(scale * Level(codes[2 * i], number >= 16), scale * Level(codes[2 * i + 1], number >= 16)));
+      four[i] = FloatOf(Fp16::RoundTwo(scale * Level(codes[2 * i * kQuad], number >= 16),
+                                       scale * Level(codes[(2 * i + 1) * kQuad], number >= 16)));
     }
     return {four[0], four[1], four[2], four[3]};
   }

@@ -8,6 +8,7 @@
 #include "thresher/base/isa.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/peaks.h"
+#include "thresher/kernels/window_image.h"
 
 namespace thresher::kernels {
 namespace {
@@ -63,6 +64,11 @@ bool MultipliesInt8() {
 bool MultipliesF16() { return isa::HasF16Tiles() && Wanted() != Choice::kNever; }
 
 bool HasBf16Tiles() { return isa::CurrentTiles() != isa::Tiles::kNone && MultipliesBf16(); }
+
+bool FillsChannels(int64_t channels) {
+  if (channels > kPaddedChannels) return false;
+  return HasBf16Tiles() || (2 * channels > kPaddedChannels && MultipliesBf16());
+}
 
 bool Int8Pays(int64_t outputs, int64_t k) {
   if (Wanted() == Choice::kAlways || !StoresRows(RowForm::kBF16) || !MultipliesBf16()) return true;

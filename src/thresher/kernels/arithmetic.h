@@ -20,6 +20,10 @@ bool MultipliesF16();
 // Whether a matrix unit multiplies bf16.
 bool HasBf16Tiles();
 
+// Whether windows of so few channels are filled up with zeros and multiplied as bf16: wherever a matrix unit does,
+// which takes no longer for them; by vectors where they cost less than bf16 saves.
+bool FillsChannels(int64_t channels);
+
 // Whether products of int8 save more time over those of bf16 than it takes to quantise a number of x, which meets so
 // many outputs, and to scale a result, a sum of k products. Always, but where bf16 is multiplied and StoresRows().
 bool Int8Pays(int64_t outputs, int64_t k);

@@ -9,6 +9,7 @@
 
 #include "thresher/base/half.h"
 #include "thresher/base/isa.h"
+#include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/paged_types.h"
 #include "thresher/kernels/paged_work.h"
@@ -39,6 +40,7 @@ void AttendQ4(const PagedAttentionArgs& a, std::byte* memory, int part, int num_
 void WriteF32(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<float>(a, part, num_parts); }
 void WriteBF16(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<BF16>(a, part, num_parts); }
 void WriteF16(const KvWriteArgs& a, int part, int num_parts) { paged_write::WriteAll<F16>(a, part, num_parts); }
+bool EncodeQ8(const float* x, int64_t depth, uint8_t* row) { return paged_write::EncodeQ8(x, depth, row); }
 
 size_t ScratchBytes(const PagedAttentionArgs& a) { return paged_chunks::Scratch(paged::Sizes(a)).bytes(); }
 
@@ -80,6 +82,7 @@ HWY_EXPORT(MergeParts);
 HWY_EXPORT(WriteF32);
 HWY_EXPORT(WriteBF16);
 HWY_EXPORT(WriteF16);
+HWY_EXPORT(EncodeQ8);
 HWY_EXPORT(ScratchBytes);
 
 namespace {
@@ -122,27 +125,43 @@ int64_t KeyOffset(int64_t token, int64_t i, int64_t depth) {
 float Number(float x) { return x; }
 float Number(BF16 x) { return ToFloat(x); }
 float Number(F16 x) { return ToFloat(x); }
-// Where byte `i` of block `block` of a token's keys stands in the part of one head; the first two are its scale.
-int64_t KeyByte(Encoding blocks, int64_t token, int64_t block, int64_t i, int64_t row_bytes) {
-  const int64_t group = token / kPanelTokens * kPanelTokens * row_bytes + block * kPanelTokens * BlockBytes(blocks);
-  const int64_t lane = token % kPanelTokens;
-  return group + (i < 2 ? 2 * lane + i : i * kPanelTokens + lane);
-}
-
 // A row in blocks; one that they cannot hold becomes NaN.
 void Encode(Encoding blocks, const float* x, int64_t depth, uint8_t* row) {
-  if (EncodeNumbers(blocks, x, depth, kGroupNumbers, row).ok()) return;
+  const bool encoded = blocks == Encoding::kQ8_0 ? HWY_DYNAMIC_DISPATCH(EncodeQ8)(x, depth, row)
+                                                 : EncodeNumbers(blocks, x, depth, kGroupNumbers, row).ok();
+  if (encoded) return;
   const F16 nan = ToF16(std::numeric_limits<float>::quiet_NaN());
   for (int64_t b = 0; b < depth / kGroupNumbers; ++b) std::memcpy(row + b * BlockBytes(blocks), &nan, sizeof(nan));
 }
 
+// A row of blocks to where they lie among those of the other tokens of a panel, from `codes` on every `step` bytes.
+void Scatter(Encoding blocks, const uint8_t* row, int64_t depth, int64_t token, int64_t codes, int64_t step,
+             uint8_t* panel) {
+  const int64_t count = paged::CodesOfBlock(blocks);
+  for (int64_t block = 0; block < depth / kGroupNumbers; ++block, row += BlockBytes(blocks)) {
+    uint8_t* const to = panel + paged::BlocksAt(blocks, block);
+    std::memcpy(to + paged::ScaleAt(token), row, sizeof(F16));
+    for (int64_t i = 0; i < count; ++i) to[codes + i * step] = row[sizeof(F16) + static_cast<size_t>(i)];
+  }
+}
+
+// The other way round, one block.
+void Gather(Encoding blocks, const uint8_t* panel, int64_t block, int64_t token, int64_t codes, int64_t step,
+            uint8_t* row) {
+  const uint8_t* const from = panel + paged::BlocksAt(blocks, block);
+  std::memcpy(row, from + paged::ScaleAt(token), sizeof(F16));
+  for (int64_t i = 0; i < paged::CodesOfBlock(blocks); ++i) row[2 + i] = from[codes + i * step];
+}
+
 void WriteBlocks(const KvWriteArgs& a, int64_t token, uint8_t* head_part, int64_t head, int64_t at) {
-  const int64_t depth = a.state.shape[4], bytes = BlockBytes(a.blocks), row_bytes = EncodedBytes(a.blocks, depth);
-  uint8_t keys[kMostHeadSize / kGroupNumbers * BlockBytes(Encoding::kQ8_0)] = {};
-  Encode(a.blocks, a.k.as<const float>() + token * a.k.strides[0] + head * a.k.strides[1], depth, keys);
-  for (int64_t i = 0; i < row_bytes; ++i) head_part[KeyByte(a.blocks, at, i / bytes, i % bytes, row_bytes)] = keys[i];
-  Encode(a.blocks, a.v.as<const float>() + token * a.v.strides[0] + head * a.v.strides[1], depth,
-         head_part + (a.state.shape[3] + at) * row_bytes);
+  const int64_t depth = a.state.shape[4], row_bytes = EncodedBytes(a.blocks, depth), lane = at % kPanelTokens;
+  uint8_t* const panel = head_part + (at - lane) * row_bytes;
+  uint8_t row[kMostHeadSize / kGroupNumbers * BlockBytes(Encoding::kQ8_0)];
+  Encode(a.blocks, a.k.as<const float>() + token * a.k.strides[0] + head * a.k.strides[1], depth, row);
+  Scatter(a.blocks, row, depth, lane, paged::KeyCodesAt(lane), paged::kKeyStep, panel);
+  Encode(a.blocks, a.v.as<const float>() + token * a.v.strides[0] + head * a.v.strides[1], depth, row);
+  Scatter(a.blocks, row, depth, lane, paged::ValueCodesAt(a.blocks, lane), paged::kValueStep,
+          panel + a.state.shape[3] * row_bytes);
 }
 
 Status CheckSlots(const KvWriteArgs& a) {
@@ -169,33 +188,34 @@ void WriteAllBlocks(const KvWriteArgs& a, int part, int num_parts) {
   }
 }
 
-// Number i of a row of keys or values in blocks.
+// Number i of a token's keys or values, of the part of one head that has all keys or all values.
 template <class T>
-float Decoded(const uint8_t* row, int64_t i) {
+float Decoded(const uint8_t* part, int64_t token, int64_t i, bool keys, const Sizes& sizes) {
+  const int64_t lane = token % kPanelTokens;
+  uint8_t block[BlockBytes(T::encoding)];
+  Gather(T::encoding, part + (token - lane) * sizes.row_bytes, i / kGroupNumbers, lane,
+         keys ? paged::KeyCodesAt(lane) : paged::ValueCodesAt(T::encoding, lane),
+         keys ? paged::kKeyStep : paged::kValueStep, block);
   float numbers[kGroupNumbers];
-  DecodeNumbers(T::encoding, row + i / kGroupNumbers * BlockBytes(T::encoding), kGroupNumbers, numbers);
+  DecodeNumbers(T::encoding, block, kGroupNumbers, numbers);
   return numbers[i % kGroupNumbers];
 }
 
 template <class T>
-float Key(const uint8_t* head_part, int64_t token, int64_t i, const Sizes& sizes) {
+float Key(const uint8_t* part, int64_t token, int64_t i, const Sizes& sizes) {
   if constexpr (paged::kInBlocks<T>) {
-    uint8_t block[BlockBytes(T::encoding)];
-    for (int64_t b = 0; b < BlockBytes(T::encoding); ++b) {
-      block[b] = head_part[KeyByte(T::encoding, token, i / kGroupNumbers, b, sizes.row_bytes)];
-    }
-    return Decoded<T>(block, i % kGroupNumbers);
+    return Decoded<T>(part, token, i, true, sizes);
   } else {
-    return Number(reinterpret_cast<const T*>(head_part)[KeyOffset(token, i, sizes.depth)]);
+    return Number(reinterpret_cast<const T*>(part)[KeyOffset(token, i, sizes.depth)]);
   }
 }
 
 template <class T>
-float Value(const uint8_t* row, int64_t i, const Sizes&) {
+float Value(const uint8_t* part, int64_t token, int64_t i, const Sizes& sizes) {
   if constexpr (paged::kInBlocks<T>) {
-    return Decoded<T>(row, i);
+    return Decoded<T>(part, token, i, false, sizes);
   } else {
-    return Number(reinterpret_cast<const T*>(row)[i]);
+    return Number(reinterpret_cast<const T*>(part + token * sizes.row_bytes)[i]);
   }
 }
 
@@ -225,8 +245,9 @@ void ReferenceRow(const PagedAttentionArgs& a, const Sizes& sizes, int64_t seque
   for (int64_t i = 0; i < sizes.depth; ++i) {
     double value = 0;
     for (int64_t token = first; token <= position; ++token) {
-      const uint8_t* const row = part(token) + sizes.values() + token % sizes.page_tokens * sizes.row_bytes;
-      value += scores[static_cast<size_t>(token - first)] * static_cast<double>(Value<T>(row, i, sizes));
+      const uint8_t* const values = part(token) + sizes.values();
+      value += scores[static_cast<size_t>(token - first)] *
+               static_cast<double>(Value<T>(values, token % sizes.page_tokens, i, sizes));
     }
     out[i] = static_cast<float>(value / sum);
   }
@@ -304,8 +325,10 @@ size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args) {
 }
 
 bool RoundsToPages(DType state) {
-  if (isa::CurrentTiles() == isa::Tiles::kNone) return state == DType::kBF16 && paged::VectorsOfBf16();
-  return state == DType::kBF16 || (state == DType::kF16 && isa::HasF16Tiles());
+  if (isa::CurrentTiles() != isa::Tiles::kNone) {
+    return state == DType::kBF16 || (state == DType::kF16 && isa::HasF16Tiles());
+  }
+  return state == DType::kBF16 && isa::Current() == isa::Isa::kAvx512Bf16 && MultipliesBf16();
 }
 
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts) {

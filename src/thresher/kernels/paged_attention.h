@@ -5,8 +5,9 @@
 // of a panel are sums of whole vectors; then the values, a row a token. Slot s is token s % tokens of page s / tokens.
 //
 // A state in blocks is f32 by its type, and kept in q8_0 or q4_0: of each token and head 32 numbers side by side share
-// a scale. Rows of values are rows of blocks as in GGUF files. A panel of keys holds its blocks 16 at a time, one of
-// each token: their scales, then for each byte of a block that of all 16.
+// a scale. Panels of keys and of values hold their blocks 16 at a time, one of each token: their scales, then the bytes
+// of their codes. Of keys for each byte of a block that of all 16; of values four tokens at a time, for each byte of a
+// block that of the four, which is how dot products of four int8 take them.
 #pragma once
 
 #include <cstddef>
@@ -70,8 +71,8 @@ size_t PagedAttentionScratchBytes(const PagedAttentionArgs& args);
 // How many rows of `partial` are worth having.
 int64_t PartialRows(int64_t query_heads, int64_t heads, int64_t head_size, int64_t most_keys, int num_parts);
 
-// Whether sequences from wide_from on are rounded so, of a state of this type: where tiles multiply it, and in bf16
-// where vectors multiply pairs of it twice as fast as floats.
+// Whether sequences from wide_from on may be rounded so, of a state of this type: where tiles multiply it, and in bf16
+// where vectors of 64 bytes do, no slower than floats.
 bool RoundsToPages(DType state);
 
 // The same in scalar code and float64.

@@ -68,7 +68,8 @@ inline constexpr bool kHalves = std::is_same_v<T, BF16> || std::is_same_v<T, F16
 template <class T>
 HWY_INLINE bool OnTiles() {
   if (UnitInUse() == isa::Tiles::kNone) return false;
-  return std::is_same_v<T, F16> ? isa::HasF16Tiles() : std::is_same_v<T, BF16> || kQuads<T>;
+  if constexpr (kHalves<T>) return RoundsToPages(std::is_same_v<T, F16> ? DType::kF16 : DType::kBF16);
+  return kQuads<T>;
 }
 
 // Of what they are multiplied by where they are integers.
@@ -99,7 +100,7 @@ struct Scratch {
     constexpr int64_t kBytes = sizeof(float);
     panel = reserve(std::max(Width() * std::max(kChunkTokens, sizes.depth), IntegerBuffers::kValueBytes / kBytes));
     digits = reserve(IntegerBuffers::QueryBytes(rows, sizes.depth) / kBytes + 1);
-    if (UnitInUse() == isa::Tiles::kNone && !paged::VectorsOfBf16()) return;
+    if (!THRESHER_UNIT_TARGET) return;
     split_q = reserve(unit_pages::SplitRows::Bytes(rows, sizes.depth) / kBytes);
     split_weights = reserve(unit_pages::SplitRows::Bytes(rows, kChunkTokens) / kBytes);
     restore = reserve(rows);
@@ -168,14 +169,13 @@ HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
   if constexpr (paged::kInBlocks<T>) {
-    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
-    constexpr int64_t kCodes = kBytes - 2;  // bytes of a block behind its scale
-    for (int64_t block = 0; block < depth / kNumbers; ++block, from += kBytes * kPanelTokens) {
+    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kCodes = paged::CodesOfBlock(T::encoding);
+    for (int64_t block = 0; block < depth / kNumbers; ++block, from += paged::BlocksAt(T::encoding, 1)) {
       for (int64_t j = 0; j < count; j += lanes) {
         const Vec scale = Load(d, reinterpret_cast<const F16*>(from) + column + j);
         float* HWY_RESTRICT out = to + block * kNumbers * width + j;
         for (int64_t i = 0; i < kNumbers; ++i, out += width) {
-          const uint8_t* const codes = from + (2 + i % kCodes) * kPanelTokens + column + j;
+          const uint8_t* const codes = from + paged::KeyCodesAt(column + j) + i % kCodes * paged::kKeyStep;
           hn::StoreU(Codes<T::encoding>(d, codes, i >= kCodes, scale), d, out);
         }
       }
@@ -191,16 +191,19 @@ HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int
 // Numbers [column, column + Width()) of the values of a panel's first `count` tokens, as far as there are so many: rows
 // of Width().
 template <class T>
-HWY_INLINE void UnpackValues(const uint8_t* HWY_RESTRICT row, int64_t row_bytes, int64_t column, int64_t depth,
-                             int64_t count, float* HWY_RESTRICT to) {
+HWY_INLINE void UnpackValues(const uint8_t* HWY_RESTRICT panel, int64_t column, int64_t depth, int64_t count,
+                             float* HWY_RESTRICT to) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
   const int64_t stop = std::min(width, depth - column);
-  for (int64_t token = 0; token < count; ++token, row += row_bytes, to += width) {
+  for (int64_t token = 0; token < count; ++token, to += width) {
+    const int64_t i = token % paged::kQuad;
+    const auto unpack = [&](int64_t j)
+                            HWY_ATTR { hn::StoreU(Values<T>(d, panel, token - i, i, column + j, depth), d, to + j); };
     if (stop == width) {
-      for (int64_t j = 0; j < width; j += lanes) hn::StoreU(Values<T>(d, row, column + j), d, to + j);
+      for (int64_t j = 0; j < width; j += lanes) unpack(j);
     } else {
-      for (int64_t j = 0; j < stop; j += lanes) hn::StoreU(Values<T>(d, row, column + j), d, to + j);
+      for (int64_t j = 0; j < stop; j += lanes) unpack(j);
     }
   }
 }
@@ -305,7 +308,7 @@ inline bool IsWide(const PagedAttentionArgs& a, const Unit& unit) { return a.sta
 // Whether vectors multiply them then.
 template <class T>
 HWY_INLINE bool OnVectors(const PagedAttentionArgs& a, const Unit& unit) {
-  return THRESHER_UNIT_TARGET && std::is_same_v<T, BF16> && IsWide(a, unit) && paged::VectorsOfBf16();
+  return THRESHER_UNIT_TARGET && std::is_same_v<T, BF16> && IsWide(a, unit);
 }
 
 template <class T>
@@ -364,11 +367,16 @@ struct Panels {
 
 // Asks memory for them and their values in so many steps.
 inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t steps) {
-  return {panels.first(), panels.count(), sizes.values(), kPanelTokens * sizes.row_bytes, steps};
+  return {panels.first(), panels.count(), sizes.values(), kPanelTokens * sizes.row_bytes, steps, false};
 }
 // Or in so many and those of the softmax of `rows` rows of a whole chunk.
 inline few_rows::Ahead AheadOf(const Panels& panels, const Sizes& sizes, int64_t rows, int64_t steps) {
-  return AheadOf(panels, sizes, steps + rows * (kChunkTokens / kSoftmaxStep));
+  return {panels.first(),
+          panels.count(),
+          sizes.values(),
+          kPanelTokens * sizes.row_bytes,
+          steps + rows * (kChunkTokens / kSoftmaxStep),
+          rows <= few_rows::kMostRows};
 }
 
 // Weights of a row from its scores of the chunk that begins at `start`; `weights` as Softmax's.
@@ -421,7 +429,7 @@ void Chunk(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& unit, in
   for (int64_t column = 0; column < sizes.depth; column += width) {
     for (int64_t key = begin; key < end; key += kPanelTokens) {
       const uint8_t* const keys = panels.keys[key / kPanelTokens];
-      UnpackValues<T>(keys + sizes.values(), sizes.row_bytes, column, sizes.depth, std::min(kPanelTokens, end - key),
+      UnpackValues<T>(keys + sizes.values(), column, sizes.depth, std::min(kPanelTokens, end - key),
                       scratch.panel + (key - begin) * width);
       const uint8_t* const next_keys = next.keys[key / kPanelTokens];
       if (column == 0 && next_keys != nullptr) Prefetch(next_keys, panel_bytes);
@@ -548,24 +556,20 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   const Panels panels(a, sizes, unit, chunk), next = Following(a, sizes, unit, chunk);
   const int64_t begin = panels.begin, end = panels.end, count = panels.count();
   const quads::Buffers buffers = scratch.integer_buffers(sizes);
-  const auto order = quads::QuadOrder();
   if (cold) AheadOf(panels, sizes, 1).Step();
-  // Calls multiply(sums) for each group, whose values the buffers then hold.
-  const auto values = [&](few_rows::Ahead& ahead, auto&& multiply) HWY_ATTR {
+  // Calls multiply(blocks, sums) for each group, whose scales the buffers then hold.
+  const auto values = [&](auto&& multiply) HWY_ATTR {
     for (int64_t group = 0; group < groups; ++group) {
-      for (int64_t key = begin; key < end; key += kPanelTokens) {
-        const int64_t at = key - begin;
-        quads::UnpackValues(panels.keys[key / kPanelTokens] + sizes.values(), sizes.row_bytes, group,
-                            std::min(end - key, kPanelTokens), order, buffers.values + at * quads::kNumbers,
-                            buffers.scales + at, ahead);
-      }
-      multiply(scratch.sums + group * quads::kNumbers);
+      const int64_t behind = sizes.values() + paged::BlocksAt(Encoding::kQ8_0, group);
+      const paged::ValueBlocks blocks = {panels.first(), end - begin, behind};
+      quads::UnpackScales(blocks, buffers);
+      multiply(blocks, scratch.sums + group * quads::kNumbers);
     }
   };
 #if THRESHER_UNIT_TARGET
   if constexpr (!std::is_void_v<Matrix>) {
     if (rows >= unit_pages::kLeastDigitRows) {
-      few_rows::Ahead ahead = AheadOf(next, sizes, rows, count + (count + rows) * groups);
+      few_rows::Ahead ahead = AheadOf(next, sizes, rows, count + rows * groups);
       {
         const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows), static_cast<size_t>(quads::kNumbers));
         for (int64_t panel = 0; panel < count; panel += 2) {
@@ -577,8 +581,8 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
       }
       for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
       const ConfiguredTiles<Matrix> tiles(static_cast<size_t>(rows));
-      return values(ahead, [&](float* sums) {
-        unit_pages::DigitValues<Matrix>(buffers, scratch.scores + begin, scratch.scores_ld, rows, end - begin, sums,
+      return values([&](const paged::ValueBlocks& blocks, float* sums) {
+        unit_pages::DigitValues<Matrix>(blocks, buffers, scratch.scores + begin, scratch.scores_ld, rows, sums,
                                         scratch.sums_ld, reinterpret_cast<uint8_t*>(scratch.weight_digits), ahead);
       });
     }
@@ -587,9 +591,8 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
   few_rows::Ahead ahead = AheadOf(next, sizes, rows, quads::Steps(rows, count, groups));
   quads::Scores(panels.first(), count, rows, sizes.depth, buffers, scratch.scores + begin, scratch.scores_ld, ahead);
   for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, end, row, scratch, ahead);
-  values(ahead, [&](float* sums) {
-    quads::Sums(buffers, scratch.scores + begin, scratch.scores_ld, rows, count * kPanelTokens, sums, scratch.sums_ld,
-                ahead);
+  values([&](const paged::ValueBlocks& blocks, float* sums) {
+    quads::Sums(blocks, buffers, scratch.scores + begin, scratch.scores_ld, rows, sums, scratch.sums_ld, ahead);
   });
 }
 #endif
@@ -610,7 +613,8 @@ inline void ChunkOfPairs(const PagedAttentionArgs& a, const Sizes& sizes, const 
   const int64_t stop = begin + count * kPanelTokens;
   for (int64_t row = 0; row < rows; ++row) SoftmaxRow(a, sizes, unit, start, stop, row, scratch, ahead);
   for (int64_t group = 0; group < groups; ++group) {
-    const pairs::ValueBlocks blocks = {keys, end - begin, sizes.values() + group * pairs::kBytes, sizes.row_bytes};
+    const int64_t behind = sizes.values() + paged::BlocksAt(Encoding::kQ8_0, group);
+    const paged::ValueBlocks blocks = {keys, end - begin, behind};
     pairs::Sums(blocks, buffers, scratch.scores + begin, scratch.scores_ld, rows,
                 scratch.sums + group * pairs::kNumbers, scratch.sums_ld, ahead);
   }

@@ -49,7 +49,6 @@ struct Buffers {
   int16_t* queries;  // [rows, depth / 2, 8, 2]: pairs of codes, eight times each; those of a tile's rows side by side
   float* scale;      // [rows, depth / 32]
   float* scales;     // [kChunkTokens]: of a block of values
-  uint16_t* halves;  // [kChunkTokens]: the same as they are kept
   int32_t* bias;     // [32]: what is added to sums since codes of weights are too small
   int16_t* codes;    // [kSumRows, kChunkTokens]: of weights
 
@@ -58,15 +57,14 @@ struct Buffers {
            rows * (depth / kNumbers) * static_cast<int64_t>(sizeof(float));
   }
   static constexpr int64_t kValueBytes =
-      kChunkTokens * static_cast<int64_t>((kSumRows + 1) * sizeof(int16_t) + sizeof(float)) +
+      kChunkTokens * static_cast<int64_t>(kSumRows * sizeof(int16_t) + sizeof(float)) +
       kNumbers * static_cast<int64_t>(sizeof(int32_t));
 
   Buffers(int64_t rows, int64_t depth, void* query_room, void* room)
       : queries(static_cast<int16_t*>(query_room)),
         scale(reinterpret_cast<float*>(queries + 8 * rows * depth)),
         scales(static_cast<float*>(room)),
-        halves(reinterpret_cast<uint16_t*>(scales + kChunkTokens)),
-        bias(reinterpret_cast<int32_t*>(halves + kChunkTokens)),
+        bias(reinterpret_cast<int32_t*>(scales + kChunkTokens)),
         codes(reinterpret_cast<int16_t*>(bias + kNumbers)) {}
 };
 
@@ -90,8 +88,8 @@ HWY_INLINE hn::Vec<Shorts> Round(hn::Vec<Floats> a, hn::Vec<Floats> b) {
 
 // How many steps Scores and Sums take together.
 inline int64_t Steps(int64_t rows, int64_t panels, int64_t groups) {
-  const int64_t tiles = (rows + kScoreRows - 1) / kScoreRows + (rows + kSumRows - 1) / kSumRows;
-  return 2 * tiles * groups * panels;
+  const int64_t score_tiles = (rows + kScoreRows - 1) / kScoreRows, sum_tiles = (rows + kSumRows - 1) / kSumRows;
+  return (score_tiles * kPanelTokens + sum_tiles * kNumbers) / kLanes * groups * panels;
 }
 
 // Queries [rows, depth] as codes: q is close to them times scale.
@@ -204,28 +202,15 @@ inline void Scores(const uint8_t* const* panels, int64_t count, int64_t rows, in
   });
 }
 
-// Where a block of the values of each token of a chunk is: `keys` of them from its first panel on, `behind` bytes
-// behind the panels of keys.
-struct ValueBlocks {
-  const uint8_t* const* panels;
-  int64_t keys, behind, row_bytes;
-
-  int64_t all() const { return (keys + kPanelTokens - 1) / kPanelTokens * kPanelTokens; }
-  HWY_INLINE const uint8_t* at(int64_t key) const { return panels[key / kPanelTokens] + behind; }
-};
-
-// Their scales, 0 behind the last.
-inline void UnpackScales(const ValueBlocks& blocks, const Buffers& b) {
-  for (int64_t key = 0; key < blocks.keys; key += kPanelTokens) {
-    const uint8_t* from = blocks.at(key);
-    for (int64_t t = 0; t < kPanelTokens; ++t, from += blocks.row_bytes) {
-      std::memcpy(b.halves + key + t, from, sizeof(F16));
+// Scales of values, 0 behind the last.
+inline void UnpackScales(const paged::ValueBlocks& blocks, const Buffers& b) {
+  for (int64_t key = 0; key < blocks.all(); key += kLanes) {
+    auto halves = hn::LoadU(Halves(), reinterpret_cast<const uint16_t*>(blocks.at(key)) + key % kPanelTokens);
+    if (blocks.keys - key < kLanes) {
+      const auto known = hn::FirstN(Halves(), static_cast<size_t>(std::max<int64_t>(blocks.keys - key, 0)));
+      halves = hn::IfThenElseZero(known, halves);
     }
-  }
-  std::fill(b.halves + blocks.keys, b.halves + blocks.all(), uint16_t{0});
-  // Not before: a vector of numbers that were written just now one by one has to wait for them.
-  for (int64_t t = 0; t < blocks.all(); t += kLanes) {
-    hn::StoreU(Widen<F16>(Floats(), hn::LoadU(Halves(), b.halves + t)), Floats(), b.scales + t);
+    hn::StoreU(Widen<F16>(Floats(), halves), Floats(), b.scales + key);
   }
 }
 
@@ -251,70 +236,75 @@ HWY_INLINE float WeightCodes(const float* HWY_RESTRICT weights, const float* HWY
   return some ? most / kMost : most == most ? 0.0f : most;
 }
 
-// Sums of kRows rows of codes times 16 numbers of all values, and, if kBias, of the codes of those: what is added to
-// each sum.
+// What two neighbours of eight in either of two vectors add up to.
+HWY_INLINE hn::Vec<Ints> AddNeighbours(hn::Vec<Ints> first, hn::Vec<Ints> second) {
+  return hn::Add(hn::ConcatEven(Ints(), second, first), hn::ConcatOdd(Ints(), second, first));
+}
+
+// Sums of kRows rows of codes times 8 numbers of all values, and, if kBias, of the codes of those: what is added to
+// each sum. Four tokens of a number lie side by side: two pairs, each with a sum of its own.
 template <int kRows, bool kBias>
-HWY_INLINE void SumColumns(const ValueBlocks& blocks, int64_t column, const Buffers& b, const float* factors,
+HWY_INLINE void SumColumns(const paged::ValueBlocks& blocks, int64_t column, const Buffers& b, const float* factors,
                            float* HWY_RESTRICT sums, int64_t sums_ld, Ahead& ahead) {
-  // As far as there are tokens the sums of every second one fit.
-  static_assert(kChunkTokens / 2 * -128 >= std::numeric_limits<int16_t>::min());
+  // As far as there are tokens the sums of every fourth one fit.
+  static_assert(kChunkTokens / 4 * -128 >= std::numeric_limits<int16_t>::min());
+  constexpr int64_t kQuad = paged::kQuad;
   const Floats d;
   const Shorts d16;
+  const hn::Repartition<uint64_t, Shorts> d64;
   hn::Vec<Ints> of[kRows][2];
   for (int r = 0; r < kRows; ++r) of[r][0] = of[r][1] = hn::Zero(Ints());
   hn::Vec<Shorts> all[2] = {hn::Zero(d16), hn::Zero(d16)};
-  for (int64_t key = 0; key < blocks.all(); key += kPanelTokens) {
-    const uint8_t* HWY_RESTRICT from = blocks.at(key) + kScale + column;
+  for (int64_t key = 0; key < blocks.keys; key += kPanelTokens) {
+    const int8_t* HWY_RESTRICT from = reinterpret_cast<const int8_t*>(blocks.codes(key)) + column * kQuad;
     const int16_t* HWY_RESTRICT codes = b.codes + key;
-    for (int64_t t = 0; t < kPanelTokens; t += 2 * kTurns, codes += 2 * kTurns) {
-      for (int turn = 0; turn < kTurns; ++turn, from += 2 * blocks.row_bytes) {
-        const auto first = hn::LoadU(Bytes(), reinterpret_cast<const int8_t*>(from));
-        const auto second = hn::LoadU(Bytes(), reinterpret_cast<const int8_t*>(from + blocks.row_bytes));
-        const auto left = hn::PromoteTo(d16, hn::InterleaveLower(Bytes(), first, second));
-        const auto right = hn::PromoteTo(d16, hn::InterleaveUpper(Bytes(), first, second));
-        if constexpr (kBias) {
-          all[0] = AddInOrder(all[0], left);
-          all[1] = AddInOrder(all[1], right);
-        }
-        for (int r = 0; r < kRows; ++r) {
-          const auto pair = BroadcastGroup(reinterpret_cast<const uint8_t*>(codes + r * kChunkTokens + 2 * turn));
-          of[r][0] = AddPairs(pair, left, of[r][0]);
-          of[r][1] = AddPairs(pair, right, of[r][1]);
-        }
+    for (int quad = 0; quad < static_cast<int>(kPanelTokens / kQuad); ++quad, from += kQuad * kNumbers) {
+      const auto left = hn::PromoteTo(d16, hn::LoadU(Bytes(), from));
+      const auto right = hn::PromoteTo(d16, hn::LoadU(Bytes(), from + kQuad * kLanes / 2));
+      if constexpr (kBias) {
+        all[0] = AddInOrder(all[0], left);
+        all[1] = AddInOrder(all[1], right);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        uint64_t four;
+        std::memcpy(&four, codes + r * kChunkTokens + kQuad * quad, sizeof(four));
+        const auto weights = hn::BitCast(WordTag(), hn::Set(d64, four));
+        of[r][0] = AddPairs(weights, left, of[r][0]);
+        of[r][1] = AddPairs(weights, right, of[r][1]);
       }
     }
     ahead.Step();
   }
   int32_t* const bias = b.bias + column;
-  for (int half = 0; half < 2; ++half) {
-    if constexpr (kBias) {
-      const auto whole = hn::WidenMulPairwiseAdd(Ints(), all[half], hn::Set(d16, int16_t{1}));
-      hn::StoreU(hn::ShiftLeft<15>(whole), Ints(), bias + half * kLanes);
-    }
-    const auto more = hn::LoadU(Ints(), bias + half * kLanes);
-    for (int r = 0; r < kRows; ++r) {
-      const auto sum = hn::ConvertTo(d, hn::Add(of[r][half], more));
-      hn::StoreU(hn::Mul(sum, hn::Set(d, factors[r])), d, sums + r * sums_ld + column + half * kLanes);
-    }
+  if constexpr (kBias) {
+    const auto ones = hn::Set(d16, int16_t{1});
+    const auto whole =
+        AddNeighbours(hn::WidenMulPairwiseAdd(Ints(), all[0], ones), hn::WidenMulPairwiseAdd(Ints(), all[1], ones));
+    hn::StoreU(hn::ShiftLeft<15>(whole), Ints(), bias);
+  }
+  const auto more = hn::LoadU(Ints(), bias);
+  for (int r = 0; r < kRows; ++r) {
+    const auto sum = hn::ConvertTo(d, hn::Add(AddNeighbours(of[r][0], of[r][1]), more));
+    hn::StoreU(hn::Mul(sum, hn::Set(d, factors[r])), d, sums + r * sums_ld + column);
   }
 }
 
 template <int kRows>
-HWY_NOINLINE void SumRows(const ValueBlocks& blocks, bool first, const Buffers& b, const float* weights,
+HWY_NOINLINE void SumRows(const paged::ValueBlocks& blocks, bool first, const Buffers& b, const float* weights,
                           int64_t weights_ld, float* HWY_RESTRICT sums, int64_t sums_ld, Ahead& ahead) {
   float factors[kRows];
   for (int r = 0; r < kRows; ++r) {
     factors[r] = WeightCodes(weights + r * weights_ld, b.scales, blocks.all(), b.codes + r * kChunkTokens);
   }
-  for (int64_t column = 0; column < kNumbers; column += 2 * kLanes) {
+  for (int64_t column = 0; column < kNumbers; column += kLanes) {
     first ? SumColumns<kRows, true>(blocks, column, b, factors, sums, sums_ld, ahead)
           : SumColumns<kRows, false>(blocks, column, b, factors, sums, sums_ld, ahead);
   }
 }
 
 // Sums of the values of a block of numbers, weighted. Weights behind the last key are 0, to the end of its panel.
-inline void Sums(const ValueBlocks& blocks, const Buffers& b, const float* weights, int64_t weights_ld, int64_t rows,
-                 float* sums, int64_t sums_ld, Ahead& ahead) {
+inline void Sums(const paged::ValueBlocks& blocks, const Buffers& b, const float* weights, int64_t weights_ld,
+                 int64_t rows, float* sums, int64_t sums_ld, Ahead& ahead) {
   UnpackScales(blocks, b);
   few_rows::ForTiles<kSumRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
     SumRows<decltype(number)::value>(blocks, row == 0, b, weights + row * weights_ld, weights_ld, sums + row * sums_ld,

@@ -2,7 +2,7 @@
 //
 // Nothing is lost that blocks have: queries, and weights times the scales of values, become integers of 16 bits with a
 // scale for 32 numbers or 256 keys, and are multiplied in two digits of 8. Sums of integers are exact, so that a row
-// has the same bits in every tile.
+// has the same bits in every tile. Values are multiplied where they lie.
 
 #if defined(THRESHER_KERNELS_PAGED_QUADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_PAGED_QUADS_INL_H_
@@ -35,6 +35,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int64_t kNumbers = BlockNumbers(Encoding::kQ8_0), kBytes = BlockBytes(Encoding::kQ8_0);
 inline constexpr int64_t kScale = 2;  // bytes before the codes of a block
+inline constexpr int64_t kQuadBytes = 4 * kNumbers;
 // Rows of a tile of scores, which has two vectors of each, and of one of sums of values, which has four.
 inline constexpr int64_t kScoreRows = 8, kSumRows = 4;
 
@@ -44,7 +45,7 @@ struct Buffers {
   int8_t* low;      // [rows, depth]
   int32_t* bias;    // [rows, depth / 32, 2]: sums begin with what codes of keys are too large by
   float* scale;     // [rows, depth / 32]
-  uint8_t* values;  // [kChunkTokens / 4, 32, 4]: codes of 32 numbers of four tokens side by side
+  uint8_t* values;  // [kChunkTokens / 4, 32, 4]: codes of 32 numbers of four tokens side by side, for tiles
   float* scales;    // [kChunkTokens] of those
   uint8_t* digits;  // [kSumRows, 2, kChunkTokens]: of weights, low and high
 
@@ -66,6 +67,7 @@ struct Buffers {
 #if THRESHER_PAGED_QUADS
 
 using few_rows::Ahead;
+using few_rows::Unrolled;
 using Floats = hn::FixedTag<float, 16>;
 using Ints = hn::FixedTag<int32_t, 16>;
 using Bytes = hn::FixedTag<uint8_t, 64>;
@@ -75,15 +77,6 @@ HWY_INLINE hn::Vec<Ints> Group(const void* p) {
   int32_t group;
   std::memcpy(&group, p, sizeof(group));
   return hn::Set(Ints(), group);
-}
-
-// Calls visit(std::integral_constant<int64_t, i>()) for each i below kCount.
-template <int64_t kCount, int64_t kFirst = 0, class Visit>
-HWY_INLINE void Unrolled(const Visit& visit) {
-  if constexpr (kFirst < kCount) {
-    visit(std::integral_constant<int64_t, kFirst>());
-    Unrolled<kCount, kFirst + 1>(visit);
-  }
 }
 
 // The largest of numbers that are not negative, by their bits: those of NaN are behind all others.
@@ -211,30 +204,13 @@ inline void Scores(const uint8_t* const* panels, int64_t count, int64_t rows, in
   });
 }
 
-// Codes and scales of block `group` of a panel's 16 rows of values; `order` is QuadOrder(). Scales behind row `count`
-// are 0.
-template <class Order>
-HWY_INLINE void UnpackValues(const uint8_t* HWY_RESTRICT rows, int64_t row_bytes, int64_t group, int64_t count,
-                             Order order, uint8_t* HWY_RESTRICT values, float* HWY_RESTRICT scales, Ahead& ahead) {
-  const hn::FixedTag<uint8_t, 16> d16;
-  const hn::FixedTag<uint8_t, 32> d32;
-  const uint8_t* from = rows + group * kBytes;
-  const auto row = hn::Iota(Ints(), 0);
-  const auto offsets = hn::Mul(row, hn::Set(Ints(), static_cast<int32_t>(row_bytes)));
-  const auto words = hn::GatherOffset(Ints(), reinterpret_cast<const int32_t*>(from), offsets);
-  const auto known = hn::Lt(row, hn::Set(Ints(), static_cast<int32_t>(count)));
-  const auto halves = hn::TruncateTo(hn::FixedTag<uint16_t, 16>(),
-                                     hn::BitCast(hn::FixedTag<uint32_t, 16>(), hn::IfThenElseZero(known, words)));
-  hn::StoreU(Widen<F16>(Floats(), halves), Floats(), scales);
-  ahead.Step();
-  from += kScale;
-  for (int64_t t = 0; t < kPanelTokens; t += 4, from += 4 * row_bytes, values += 4 * kNumbers) {
-    for (int64_t half = 0; half < kNumbers; half += 16) {
-      const uint8_t* const at = from + half;
-      const auto lower = hn::Combine(d32, hn::LoadU(d16, at + row_bytes), hn::LoadU(d16, at));
-      const auto upper = hn::Combine(d32, hn::LoadU(d16, at + 3 * row_bytes), hn::LoadU(d16, at + 2 * row_bytes));
-      hn::StoreU(hn::TableLookupLanes(hn::Combine(Bytes(), upper, lower), order), Bytes(), values + 4 * half);
-    }
+// The scales of values, 0 behind the last.
+inline void UnpackScales(const paged::ValueBlocks& blocks, const Buffers& b) {
+  const hn::FixedTag<uint16_t, 16> dh;
+  for (int64_t key = 0; key < blocks.keys; key += kPanelTokens) {
+    const auto halves = hn::LoadU(dh, reinterpret_cast<const uint16_t*>(blocks.at(key)));
+    const auto known = hn::FirstN(dh, static_cast<size_t>(std::min(blocks.keys - key, kPanelTokens)));
+    hn::StoreU(Widen<F16>(Floats(), hn::IfThenElseZero(known, halves)), Floats(), b.scales + key);
   }
 }
 
@@ -245,9 +221,7 @@ HWY_INLINE float WeightDigits(const float* HWY_RESTRICT weights, const float* HW
   constexpr float kMost = 65535;
   constexpr int64_t kStep = 64;
   const Floats d;
-  const Ints di;
   const hn::RebindToUnsigned<Floats> du;
-  const hn::FixedTag<uint16_t, 32> d16;
   alignas(64) float products[kChunkTokens];
   auto most_of = hn::Zero(du);
   for (int64_t t = 0; t < keys; t += 16) {
@@ -261,23 +235,25 @@ HWY_INLINE float WeightDigits(const float* HWY_RESTRICT weights, const float* HW
   const bool some = number && most > std::numeric_limits<float>::min() * kMost;
   // In the magic number's units the sum is whole, and the lower half of its bits the code.
   const auto factor = hn::Set(d, some ? kMost / most : 0.0f), magic = hn::Set(d, 8388608.0f);
-  const auto code = [&](int64_t t) HWY_ATTR {
-    return hn::And(hn::BitCast(di, hn::MulAdd(hn::Load(d, products + t), factor, magic)), hn::Set(di, 0xFFFF));
-  };
-  // Codes are narrowed within 16 bytes each, which brings the fours of 16 tokens apart.
-  alignas(64) static constexpr int32_t kOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-  const auto order = hn::SetTableIndices(di, kOrder);
-  const auto store = [&](auto first, auto second, uint8_t* to) HWY_ATTR {
-    const hn::FixedTag<int16_t, 32> signed16;
-    const auto bytes = hn::ReorderDemote2To(Bytes(), hn::BitCast(signed16, first), hn::BitCast(signed16, second));
-    hn::StoreU(hn::BitCast(Bytes(), hn::TableLookupLanes(hn::BitCast(di, bytes), order)), Bytes(), to);
-  };
+  const auto code = [&](int64_t t)
+                        HWY_ATTR { return hn::BitCast(Bytes(), hn::MulAdd(hn::Load(d, products + t), factor, magic)); };
+  // The lowest bytes of the codes of 32 tokens, then those above them.
+  alignas(64) static constexpr auto kOrder = [] {
+    struct {
+      uint8_t at[64];
+    } order{};
+    for (int t = 0; t < 32; ++t) {
+      order.at[t] = static_cast<uint8_t>(4 * t);
+      order.at[32 + t] = static_cast<uint8_t>(4 * t + 1);
+    }
+    return order;
+  }();
+  const auto order = hn::SetTableIndices(Bytes(), kOrder.at);
   for (int64_t t = 0; t < keys; t += kStep) {
-    const auto first = hn::ReorderDemote2To(d16, code(t), code(t + 16));
-    const auto second = hn::ReorderDemote2To(d16, code(t + 32), code(t + 48));
-    const auto byte = hn::Set(d16, uint16_t{0xFF});
-    store(hn::And(first, byte), hn::And(second, byte), low + t);
-    store(hn::ShiftRight<8>(first), hn::ShiftRight<8>(second), high + t);
+    const auto first = hn::TwoTablesLookupLanes(Bytes(), code(t), code(t + 16), order);
+    const auto second = hn::TwoTablesLookupLanes(Bytes(), code(t + 32), code(t + 48), order);
+    hn::StoreU(hn::ConcatLowerLower(Bytes(), second, first), Bytes(), low + t);
+    hn::StoreU(hn::ConcatUpperUpper(Bytes(), second, first), Bytes(), high + t);
   }
   return number ? some ? most / kMost : 0.0f : std::numeric_limits<float>::quiet_NaN();
 }
@@ -289,57 +265,55 @@ HWY_INLINE void StoreSums(hn::Vec<Ints> high, hn::Vec<Ints> low, float factor, f
   hn::StoreU(hn::Mul(sum, hn::Set(d, factor)), d, to);
 }
 
-// Sums of the values of `keys` tokens that UnpackValues has put into the buffers, times kRows rows of digits.
+// Sums of values times kRows rows of digits.
 template <int kRows>
-HWY_INLINE void SumRows(const Buffers& b, int64_t keys, const float* factors, float* HWY_RESTRICT sums, int64_t sums_ld,
-                        Ahead& ahead) {
+HWY_INLINE void SumRows(const paged::ValueBlocks& blocks, const Buffers& b, const float* factors,
+                        float* HWY_RESTRICT sums, int64_t sums_ld, Ahead& ahead) {
   const Bytes d8;
   const Signed ds;
-  hn::Vec<Ints> low[kRows][2], high[kRows][2];
-  for (int r = 0; r < kRows; ++r) {
-    for (int half = 0; half < 2; ++half) low[r][half] = high[r][half] = hn::Zero(Ints());
-  }
-  for (int64_t key = 0; key < keys; key += kPanelTokens) {
-    Unrolled<kPanelTokens / 4>([&](auto i) HWY_ATTR {
-      const int64_t t = key + 4 * i;
-      const hn::Vec<Signed> value[2] = {hn::BitCast(ds, hn::LoadU(d8, b.values + kNumbers * t)),
-                                        hn::BitCast(ds, hn::LoadU(d8, b.values + kNumbers * t + 64))};
-      for (int r = 0; r < kRows; ++r) {
-        const uint8_t* const digits = b.digits + r * 2 * kChunkTokens + t;
+  // By unrolled loops alone, or sums went through memory in each turn.
+  constexpr int64_t kSums = 2 * kRows;
+  hn::Vec<Ints> low[kSums], high[kSums];
+  Unrolled<kSums>([&](auto i) HWY_ATTR { low[i] = high[i] = hn::Zero(Ints()); });
+  for (int64_t key = 0; key < blocks.keys; key += kPanelTokens) {
+    const uint8_t* HWY_RESTRICT codes = blocks.codes(key);
+    Unrolled<kPanelTokens / 4>([&](auto quad) HWY_ATTR {
+      const auto first = hn::BitCast(ds, hn::LoadU(d8, codes + kQuadBytes * quad));
+      const auto second = hn::BitCast(ds, hn::LoadU(d8, codes + kQuadBytes * quad + kQuadBytes / 2));
+      Unrolled<kRows>([&](auto r) HWY_ATTR {
+        const uint8_t* const digits = b.digits + r * 2 * kChunkTokens + key + 4 * quad;
         const auto l = hn::BitCast(d8, Group(digits)), h = hn::BitCast(d8, Group(digits + kChunkTokens));
-        for (int half = 0; half < 2; ++half) {
-          low[r][half] = hn::SumOfMulQuadAccumulate(Ints(), l, value[half], low[r][half]);
-          high[r][half] = hn::SumOfMulQuadAccumulate(Ints(), h, value[half], high[r][half]);
-        }
-      }
+        low[2 * r] = hn::SumOfMulQuadAccumulate(Ints(), l, first, low[2 * r]);
+        low[2 * r + 1] = hn::SumOfMulQuadAccumulate(Ints(), l, second, low[2 * r + 1]);
+        high[2 * r] = hn::SumOfMulQuadAccumulate(Ints(), h, first, high[2 * r]);
+        high[2 * r + 1] = hn::SumOfMulQuadAccumulate(Ints(), h, second, high[2 * r + 1]);
+      });
     });
     ahead.Step();
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int half = 0; half < 2; ++half) {
-      StoreSums(high[r][half], low[r][half], factors[r], sums + r * sums_ld + 16 * half);
-    }
-  }
+  Unrolled<kSums>([&](auto i)
+                      HWY_ATTR { StoreSums(high[i], low[i], factors[i / 2], sums + i / 2 * sums_ld + i % 2 * 16); });
 }
 
-// Sums of the values that UnpackValues has put into the buffers, `keys` of them, whole panels, weighted.
-inline void Sums(const Buffers& b, const float* weights, int64_t weights_ld, int64_t rows, int64_t keys, float* sums,
-                 int64_t sums_ld, Ahead& ahead) {
+// Sums of values, weighted, whose scales the buffers hold.
+inline void Sums(const paged::ValueBlocks& blocks, const Buffers& b, const float* weights, int64_t weights_ld,
+                 int64_t rows, float* sums, int64_t sums_ld, Ahead& ahead) {
   few_rows::ForTiles<kSumRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
     constexpr int kRows = decltype(number)::value;
     float factors[kRows];
     for (int r = 0; r < kRows; ++r) {
       uint8_t* const digits = b.digits + r * 2 * kChunkTokens;
-      factors[r] = WeightDigits(weights + (row + r) * weights_ld, b.scales, keys, digits, digits + kChunkTokens);
+      factors[r] =
+          WeightDigits(weights + (row + r) * weights_ld, b.scales, blocks.all(), digits, digits + kChunkTokens);
     }
-    SumRows<kRows>(b, keys, factors, sums + row * sums_ld, sums_ld, ahead);
+    SumRows<kRows>(blocks, b, factors, sums + row * sums_ld, sums_ld, ahead);
   });
 }
 
-// How many steps Scores, and UnpackValues and Sums of all groups, take together.
+// How many steps Scores, and Sums of all groups, take together.
 inline int64_t Steps(int64_t rows, int64_t panels, int64_t groups) {
   const int64_t tiles = (rows + kScoreRows - 1) / kScoreRows + (rows + kSumRows - 1) / kSumRows;
-  return (tiles + 1) * groups * panels;
+  return tiles * groups * panels;
 }
 
 #endif  // THRESHER_PAGED_QUADS

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "thresher/base/cpu.h"
 #include "thresher/base/encoding.h"
 #include "thresher/base/half.h"
 #include "thresher/kernels/half-inl.h"
@@ -29,6 +30,15 @@ namespace few_rows {
 namespace hn = hwy::HWY_NAMESPACE;
 using Tag = hn::CappedTag<float, static_cast<size_t>(kPanelTokens)>;
 using Vec = hn::Vec<Tag>;
+
+// Calls visit(std::integral_constant<int64_t, i>()) for each i below kCount.
+template <int64_t kCount, int64_t kFirst = 0, class Visit>
+HWY_INLINE void Unrolled(const Visit& visit) {
+  if constexpr (kFirst < kCount) {
+    visit(std::integral_constant<int64_t, kFirst>());
+    Unrolled<kCount, kFirst + 1>(visit);
+  }
+}
 
 inline constexpr int kMostRows = 8;
 
@@ -46,7 +56,7 @@ HWY_INLINE Vec Load(Tag d, const Half* p) {
   return Widen<Half>(d, hn::LoadU(hn::Rebind<uint16_t, Tag>(), reinterpret_cast<const uint16_t*>(p)));
 }
 
-// Codes times scales, as floats: of 16 tokens, or of numbers side by side. With 4 bits each byte has two of them.
+// Codes of keys times scales, as floats, of tokens side by side. With 4 bits each byte has two of them.
 template <Encoding kEncoding>
 HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec scale) {
   const hn::Rebind<int32_t, Tag> di;
@@ -61,30 +71,33 @@ HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec s
   }
 }
 
-// The numbers [column, column + lanes) of a row of values.
+// The numbers [column, column + lanes) of the values of token `first + i` of a panel, 0 <= i < paged::kQuad; `first` is
+// a multiple of that.
 template <class T>
-HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT row, int64_t column) {
+HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT panel, int64_t first, int64_t i, int64_t column,
+                      int64_t depth) {
   if constexpr (paged::kInBlocks<T>) {
-    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding);
-    constexpr int64_t kCodes = kBytes - 2;
-    const uint8_t* const block = row + column / kNumbers * kBytes;
-    const int64_t i = column % kNumbers;
+    constexpr Encoding kEncoding = T::encoding;
+    constexpr int64_t kNumbers = BlockNumbers(kEncoding), kCodes = paged::CodesOfBlock(kEncoding);
+    const uint8_t* const block = panel + paged::BlocksAt(kEncoding, column / kNumbers);
+    const int64_t number = column % kNumbers;
     uint16_t scale;
-    std::memcpy(&scale, block, sizeof(scale));
-    return Codes<T::encoding>(d, block + 2 + i % kCodes, i >= kCodes,
-                              Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale)));
+    std::memcpy(&scale, block + paged::ScaleAt(first + i), sizeof(scale));
+    const Vec factor = Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale));
+    // A lane has the code of each of the four tokens.
+    const hn::Rebind<int32_t, Tag> di;
+    const uint8_t* const codes = block + paged::ValueCodesAt(kEncoding, first) + number % kCodes * paged::kValueStep;
+    const auto words = hn::LoadU(di, reinterpret_cast<const int32_t*>(codes));
+    const int shift = 8 * static_cast<int>(i);
+    if constexpr (kEncoding == Encoding::kQ8_0) {
+      const auto code = hn::ShiftRight<24>(hn::ShiftLeftSame(words, 24 - shift));
+      return hn::Mul(hn::ConvertTo(d, code), factor);
+    } else {
+      const auto code = hn::And(hn::ShiftRightSame(words, shift + (number >= kCodes ? 4 : 0)), hn::Set(di, 15));
+      return hn::Mul(hn::ConvertTo(d, hn::Sub(code, hn::Set(di, 8))), factor);
+    }
   } else {
-    return Load(d, reinterpret_cast<const T*>(row) + column);
-  }
-}
-
-// Bytes of a row of values.
-template <class T>
-HWY_INLINE int64_t RowBytes(int64_t depth) {
-  if constexpr (paged::kInBlocks<T>) {
-    return EncodedBytes(T::encoding, depth);
-  } else {
-    return depth * static_cast<int64_t>(sizeof(T));
+    return Load(d, reinterpret_cast<const T*>(panel) + (first + i) * depth + column);
   }
 }
 
@@ -96,27 +109,38 @@ class Ahead {
   static constexpr int64_t kTurns = 4;
 
   // `bytes` of each of at most kChunkTokens / kPanelTokens panels and of the values behind it; `steps` of
-  // them take all.
-  Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps)
-      : share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) * kWhole + steps - 1) / steps : 0) {
+  // them take all. few: beside so few rows that memory is what they wait for.
+  Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps, bool few)
+      : into_l1_(few && HWY_TARGET <= HWY_AVX3 && !IsIntel()),
+        share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) * kWhole + steps - 1) / steps : 0) {
     for (int64_t p = 0; p < count; ++p) Append(panels[p], bytes);
     for (int64_t p = 0; p < count; ++p) Append(panels[p] + values, bytes);
   }
 
   HWY_INLINE void Step() {
-    for (due_ += share_; due_ >= kWhole; due_ -= kWhole) {
-      if (line_ >= stop_) {
-        if (run_ == runs_end_) return;
-        line_ = runs_[run_].begin;
-        stop_ = runs_[run_++].end;
-      }
-      __builtin_prefetch(line_, 0, 2);
-      line_ += kLine;
-    }
+    due_ += share_;
+    if (due_ >= kWhole) into_l1_ ? Ask<3>() : Ask<2>();
   }
 
  private:
   static constexpr int64_t kLine = 64, kWhole = 256;
+  // For all lines that are due.
+  template <int kLocality>
+  HWY_INLINE void Ask() {
+    const uint8_t* line = line_;
+    int64_t due = due_;
+    for (; due >= kWhole; due -= kWhole, line += kLine) {
+      if (line >= stop_) {
+        if (run_ == runs_end_) break;
+        line = runs_[run_].begin;
+        stop_ = runs_[run_++].end;
+      }
+      __builtin_prefetch(line, 0, kLocality);
+    }
+    line_ = line;
+    due_ = due;
+  }
+
   // Panels of a page lie side by side: few ends, none of which a processor foresees.
   void Append(const uint8_t* from, int64_t bytes) {
     if (runs_end_ > 0 && runs_[runs_end_ - 1].end == from) {
@@ -131,6 +155,7 @@ class Ahead {
     const uint8_t* end;
   };
   Run runs_[2 * kChunkTokens / kPanelTokens];
+  bool into_l1_;             // AMD's processors with vectors of 64 bytes wait less for what they asked L1 for than L2
   int64_t share_, due_ = 0;  // lines of a step, and those to be asked for, times kWhole
   int64_t run_ = 0, runs_end_ = 0;
   const uint8_t* line_ = nullptr;
@@ -182,18 +207,18 @@ HWY_INLINE void ScoreVectors(const KeyVector* HWY_RESTRICT keys, const float* HW
   };
   Vec x[kVectors];
   if constexpr (paged::kInBlocks<T>) {
-    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kBytes = BlockBytes(T::encoding), kCodes = kBytes - 2;
+    constexpr int64_t kNumbers = BlockNumbers(T::encoding), kCodes = paged::CodesOfBlock(T::encoding);
     for (int64_t begin = 0; begin < depth; begin += kNumbers) {
       Vec scale[kVectors];
       for (int v = 0; v < kVectors; ++v) scale[v] = Load(d, reinterpret_cast<const F16*>(at[v].panel) + at[v].token);
       for (int64_t i = 0; i < kNumbers; ++i) {
         for (int v = 0; v < kVectors; ++v) {
-          const uint8_t* const codes = at[v].panel + (2 + i % kCodes) * kPanelTokens + at[v].token;
+          const uint8_t* const codes = at[v].panel + paged::KeyCodesAt(at[v].token) + i % kCodes * paged::kKeyStep;
           x[v] = Codes<T::encoding>(d, codes, i >= kCodes, scale[v]);
         }
         add(begin + i, x);
       }
-      for (int v = 0; v < kVectors; ++v) at[v].panel += kBytes * kPanelTokens;
+      for (int v = 0; v < kVectors; ++v) at[v].panel += paged::BlocksAt(T::encoding, 1);
     }
   } else {
     const T* from[kVectors];
@@ -235,16 +260,30 @@ HWY_INLINE void SumVectors(const uint8_t* const* panels, int64_t values, int64_t
                            float* HWY_RESTRICT out, int64_t out_ld, Ahead& ahead) {
   const Tag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t row_bytes = RowBytes<T>(depth);
   Sums<kRows, kVectors> sums;
   for (int64_t key = begin; key < end;) {
-    const uint8_t* HWY_RESTRICT row = panels[key / kPanelTokens] + values;
+    const uint8_t* HWY_RESTRICT panel = panels[key / kPanelTokens] + values;
     const int64_t stop = std::min(end, key + kPanelTokens);  // begin is a panel's
-    for (; key < stop; ++key, row += row_bytes) {
+    const auto add = [&](int64_t at_key, const auto& values_at) HWY_ATTR {
       Vec x[kVectors];
-      for (int v = 0; v < kVectors; ++v) x[v] = Values<T>(d, row, column + v * lanes);
-      sums.Add(weights + key, weights_ld, x);
-      if (key % Ahead::kTurns == 0) ahead.Step();
+      for (int v = 0; v < kVectors; ++v) x[v] = values_at(column + v * lanes);
+      sums.Add(weights + at_key, weights_ld, x);
+      if (at_key % Ahead::kTurns == 0) ahead.Step();
+    };
+    if constexpr (paged::kInBlocks<T>) {
+      const auto of_token = [&](int64_t first, auto i) HWY_ATTR {
+        add(first + i, [&](int64_t at) HWY_ATTR { return Values<T>(d, panel, first % kPanelTokens, i, at, depth); });
+      };
+      // Four at a time, so that what they share is loaded once.
+      for (; stop - key >= paged::kQuad; key += paged::kQuad) {
+        Unrolled<paged::kQuad>([&](auto i) HWY_ATTR { of_token(key, i); });
+      }
+      for (; key < stop; ++key) of_token(key / paged::kQuad * paged::kQuad, key % paged::kQuad);
+    } else {
+      const T* HWY_RESTRICT row = reinterpret_cast<const T*>(panel);
+      for (; key < stop; ++key, row += depth) {
+        add(key, [&](int64_t at) HWY_ATTR { return Load(d, row + at); });
+      }
     }
   }
   sums.Store(out + column, out_ld);

@@ -369,13 +369,16 @@ void DigitScores(const uint8_t* HWY_RESTRICT first, const uint8_t* HWY_RESTRICT 
   }
 }
 
-// quads::Sums by tiles. `digits` has room for WeightRows.
+// quads::Sums by tiles, which take the codes of several panels side by side. `digits` has room for WeightRows.
 template <class Unit>
-void DigitValues(const quads::Buffers& b, const float* weights, int64_t weights_ld, int64_t rows, int64_t keys,
-                 float* sums, int64_t sums_ld, uint8_t* digits, few_rows::Ahead& ahead) {
+void DigitValues(const paged::ValueBlocks& blocks, const quads::Buffers& b, const float* weights, int64_t weights_ld,
+                 int64_t rows, float* sums, int64_t sums_ld, uint8_t* digits, few_rows::Ahead& ahead) {
   constexpr int64_t kKeys = kUnitRowBytes;  // in one tile
-  const int64_t all = (keys + kPanelTokens - 1) / kPanelTokens * kPanelTokens;
+  const int64_t keys = blocks.keys, all = blocks.all();
   const int64_t whole = (keys + kKeys - 1) / kKeys * kKeys;  // what happens to lie behind the values meets digits of 0
+  for (int64_t key = 0; key < keys; key += kPanelTokens) {
+    std::memcpy(b.values + key * quads::kNumbers, blocks.codes(key), size_t{kPanelTokens * quads::kNumbers});
+  }
   const int64_t height = std::min(rows, static_cast<int64_t>(kUnitRows));
   DigitSums found;
   for (int64_t row = 0; row < rows; row += height) {

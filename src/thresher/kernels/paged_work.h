@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "thresher/base/cpu.h"
 #include "thresher/base/isa.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/paged_attention.h"
@@ -22,10 +21,6 @@ inline constexpr int64_t kChunkPanels = kChunkTokens / kPanelTokens;
 inline constexpr int64_t kUnitsPerPart = 4;  // with so many there is no need to cut the keys
 inline constexpr float kNoKey = -std::numeric_limits<float>::infinity();
 
-// Whether vectors multiply pairs of bf16, twice as fast as floats: those of Intel, which has tiles for that, take twice
-// as long instead.
-inline bool VectorsOfBf16() { return isa::Current() == isa::Isa::kAvx512Bf16 && !IsIntel(); }
-
 // A state in blocks of q8_0 or q4_0, in place of its elements' type.
 template <Encoding kEncoding>
 struct Blocks {
@@ -35,6 +30,31 @@ template <class T>
 inline constexpr bool kInBlocks = false;
 template <Encoding kEncoding>
 inline constexpr bool kInBlocks<Blocks<kEncoding>> = true;
+
+// Tokens whose codes of values lie side by side.
+inline constexpr int64_t kQuad = 4;
+
+// Where blocks of the tokens of a panel begin, one of each: in the part of one head, behind the token's panel; then
+// where in those the scale of a token is, and the codes of its keys or values, which are a step apart.
+constexpr int64_t BlocksAt(Encoding blocks, int64_t block) { return block * kPanelTokens * BlockBytes(blocks); }
+constexpr int64_t ScaleAt(int64_t token) { return 2 * token; }
+constexpr int64_t CodesOfBlock(Encoding blocks) { return BlockBytes(blocks) - 2; }
+constexpr int64_t KeyCodesAt(int64_t token) { return ScaleAt(kPanelTokens) + token; }
+constexpr int64_t ValueCodesAt(Encoding blocks, int64_t token) {
+  return ScaleAt(kPanelTokens) + token / kQuad * kQuad * CodesOfBlock(blocks) + token % kQuad;
+}
+inline constexpr int64_t kKeyStep = kPanelTokens, kValueStep = kQuad;
+
+// The blocks of values, of 32 numbers of each token, of a chunk: `keys` of them from its first panel on, `behind` bytes
+// behind the panels of keys.
+struct ValueBlocks {
+  const uint8_t* const* panels;
+  int64_t keys, behind;
+
+  int64_t all() const { return (keys + kPanelTokens - 1) / kPanelTokens * kPanelTokens; }
+  const uint8_t* at(int64_t key) const { return panels[key / kPanelTokens] + behind; }
+  const uint8_t* codes(int64_t key) const { return at(key) + ScaleAt(kPanelTokens); }  // of the whole panel
+};
 
 // Sizes that follow from the arguments.
 struct Sizes {
@@ -49,9 +69,11 @@ struct Sizes {
         row_bytes(RowBytes(a.state, a.blocks)) {}
 
   static int64_t BlockRows(const PagedAttentionArgs& a, int num_parts) {
-    const bool on_tiles =
-        isa::CurrentTiles() != isa::Tiles::kNone && (a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0);
-    if (!on_tiles && !(a.state.dtype == DType::kBF16 && VectorsOfBf16())) return kBlockRows;
+    // Nothing that is measured or set decides here: every call takes the memory that was made for the first.
+    const bool small = isa::CurrentTiles() == isa::Tiles::kNone
+                           ? a.state.dtype == DType::kBF16 && isa::Current() == isa::Isa::kAvx512Bf16
+                           : a.state.dtype != DType::kF32 || a.blocks == Encoding::kQ8_0;
+    if (!small) return kBlockRows;
     const int64_t units = a.q.shape[0] * a.q.shape[1] / kLargeBlockRows;
     return units < kLargeUnitsPerPart * num_parts ? kBlockRows : kLargeBlockRows;
   }

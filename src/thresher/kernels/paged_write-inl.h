@@ -1,4 +1,4 @@
-// Keys and values of new tokens are written to pages of floats.
+// Keys and values of new tokens, as pages keep them.
 
 #if defined(THRESHER_KERNELS_PAGED_WRITE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_PAGED_WRITE_INL_H_
@@ -7,12 +7,15 @@
 #define THRESHER_KERNELS_PAGED_WRITE_INL_H_
 #endif
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "hwy/highway.h"
 #include "thresher/base/half.h"
+#include "thresher/kernels/block_format.h"
 #include "thresher/kernels/half-inl.h"
 #include "thresher/kernels/paged_attention.h"
 
@@ -35,6 +38,37 @@ HWY_INLINE void Convert(const float* HWY_RESTRICT x, int64_t count, T* HWY_RESTR
                  reinterpret_cast<uint16_t*>(to) + i);
     }
   }
+}
+
+// A row as blocks of q8_0, bit by bit as EncodeNumbers() has it; false, and nothing of worth, for numbers that those
+// cannot hold.
+HWY_INLINE bool EncodeQ8(const float* HWY_RESTRICT x, int64_t depth, uint8_t* HWY_RESTRICT block) {
+  constexpr int64_t kNumbers = kGroupNumbers;
+  constexpr float kMost = 127;
+  const hn::CappedTag<float, static_cast<size_t>(kNumbers) / 2> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<int8_t, decltype(d)> d8;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  // The largest number below a half: what is added before the fraction is dropped rounds halves away from zero.
+  const auto half = hn::Set(d, 0.49999997f);
+  for (const float* const end = x + depth; x < end; x += kNumbers, block += BlockBytes(Encoding::kQ8_0)) {
+    // As integers the bits of magnitudes are in their order, and those of NaN behind all of them.
+    auto most_of = hn::Zero(di);
+    for (int64_t i = 0; i < kNumbers; i += lanes) {
+      most_of = hn::Max(most_of, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
+    }
+    const float scale = hwy::BitCastScalar<float>(hn::ReduceMax(di, most_of)) / kMost;
+    const F16 stored = ToF16(scale);
+    if (!std::isfinite(ToFloat(stored))) return false;
+    std::memcpy(block, &stored, sizeof(stored));
+    const auto inverse = hn::Set(d, scale == 0 ? 0 : 1 / scale);
+    for (int64_t i = 0; i < kNumbers; i += lanes) {
+      const auto level = hn::Mul(hn::LoadU(d, x + i), inverse);
+      const auto code = hn::ConvertTo(di, hn::Add(level, hn::CopySign(half, level)));
+      hn::StoreU(hn::DemoteTo(d8, code), d8, reinterpret_cast<int8_t*>(block + sizeof(stored)) + i);
+    }
+  }
+  return true;
 }
 
 // The heads and tokens of one part, heads first: neighbours in a page are written by one thread. A token's keys are

@@ -181,13 +181,22 @@ HWY_INLINE WindowDotTileFunction WindowDotTileFor(size_t first, size_t second) {
   return WindowDotTileAt<Dot>((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kDotGroupRows<Dot>>());
 }
 
+// Some of the runs of a window.
+struct RunRange {
+  size_t begin, end;
+  friend bool operator==(const RunRange&, const RunRange&) = default;
+};
+
 // Neighbouring output positions of a line.
 struct WindowGroup {
   size_t row;
   size_t count;
   ptrdiff_t a;  // bytes
   int64_t picture;
+  RunRange runs;
   size_t skip = 0;  // positions before `row` that a tile of the unit begins with
+
+  WindowGroup Nothing() const { return {row, 0, a, picture, runs}; }
 };
 
 constexpr size_t kWindowStripRows = std::max(size_t{kTileRows}, kUnitBlockRows);
@@ -276,8 +285,6 @@ class WindowDotProduct {
     WindowDotTileArgs tile{};
     tile.lda = static_cast<size_t>(image_.stride[2] * image_.strides[2]);
     tile.b = b;
-    tile.runs = runs_;
-    tile.num_runs = num_runs_;
     tile.steps = steps_;
     tile.init = kInt8 ? nullptr : bias;
     ForTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
@@ -287,6 +294,8 @@ class WindowDotProduct {
       tile.result = &result;
       tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
       tile.second = second.a - first.a;
+      tile.runs = runs_ + first.runs.begin;
+      tile.num_runs = first.runs.end - first.runs.begin;
       WindowDotTileFor<Dot>(first.count, second.count)(tile);
       if (ending.in_tile()) return;
       FinishArgs rest = ending.Rest(to, strip_, bias, scales);
@@ -330,8 +339,6 @@ class WindowDotProduct {
     tile.lda = static_cast<size_t>(image_.stride[2] * image_.strides[2]);
     tile.rows = UnitRows();
     tile.b = b;
-    tile.runs = runs_;
-    tile.num_runs = num_runs_;
     tile.steps = steps_;
     // The tiles share what they fetch of the next panel.
     const size_t tiles = (end - begin + 2 * tile.rows - 1) / (2 * tile.rows);
@@ -343,6 +350,8 @@ class WindowDotProduct {
       const bool two = second.count > 0;
       tile.a = static_cast<const uint8_t*>(args_.rows) + first.a;
       tile.second = second.a - first.a;
+      tile.runs = runs_ + first.runs.begin;
+      tile.num_runs = first.runs.end - first.runs.begin;
       tile.second_row = first.skip + first.count - second.skip;
       const bool scaled = kF16 && (args_.scale[first.picture] != 1.0f || args_.scale[second.picture] != 1.0f);
       tile.init = kInt8 || scaled ? nullptr : bias;
@@ -385,16 +394,17 @@ class WindowDotProduct {
       const size_t x = static_cast<size_t>(at.at[2]);
       const size_t start = std::min(x, static_cast<size_t>(w_.out[2]) - rows);
       at.at[2] = static_cast<int64_t>(start);
-      const WindowGroup group{row, std::min(rows - (x - start), end - row), At(at), at.batch, x - start};
+      const WindowGroup group{row, std::min(rows - (x - start), end - row), At(at), at.batch, RunsOf(at), x - start};
       row += group.count;
-      if (first.count > 0) {
+      if (first.count > 0 && first.runs == group.runs) {
         tile(first, group);
         first.count = 0;
-      } else {
-        first = group;
+        continue;
       }
+      if (first.count > 0) tile(first, first.Nothing());
+      first = group;
     }
-    if (first.count > 0) tile(first, WindowGroup{first.row, 0, first.a, first.picture});
+    if (first.count > 0) tile(first, first.Nothing());
   }
 
 #endif  // THRESHER_UNIT_TARGET
@@ -406,6 +416,21 @@ class WindowDotProduct {
                                   at.at[2] * image_.stride[2] * image_.strides[2]);
   }
 
+  // Those of the lines of a window that lie within x: what is multiplied by nothing but zeros is left out. Codes of
+  // int8 that stand for zeros are no zeros, unless they are centred. All, where no line does.
+  RunRange RunsOf(const WindowPosition& at) const {
+    const RunRange all = {0, num_runs_};
+    if constexpr (kInt8 && !Int8Dot::kCentred) return all;
+    if (w_.kernel[0] > 1 || w_.spread[1] > 1) return all;
+    const int64_t first = at.at[1] * w_.stride[1] - w_.padding[1];  // the line of x that the window's first one meets
+    const int64_t dilation = w_.dilation[1];
+    const int64_t begin = first < 0 ? (dilation - 1 - first) / dilation : 0;
+    const int64_t end = first < w_.in[1] ? std::min((w_.in[1] - 1 - first) / dilation + 1, w_.kernel[1]) : 0;
+    if (begin >= end) return all;
+    const size_t of_line = num_runs_ / static_cast<size_t>(w_.kernel[1]);
+    return {static_cast<size_t>(begin) * of_line, static_cast<size_t>(end) * of_line};
+  }
+
   // Calls tile(first, second) for all rows; a tile of one group has an empty second one.
   template <class Function>
   HWY_INLINE void ForTiles(size_t begin, size_t end, const Function& tile) const {
@@ -414,23 +439,24 @@ class WindowDotProduct {
       const WindowPosition at(w_, static_cast<int64_t>(row));
       const size_t count = std::min(static_cast<size_t>(w_.out[2] - at.at[2]), end - row);
       const ptrdiff_t a = At(at);
+      const RunRange runs = RunsOf(at);
       const ptrdiff_t lda = static_cast<ptrdiff_t>(image_.stride[2] * image_.strides[2]);
       const RowTiles groups(count, static_cast<size_t>(kDotGroupRows<Dot>));
       size_t done = 0;
       for (size_t g = 0; g < groups.count; ++g) {
-        const WindowGroup group{row + done, groups.Height(g), a + static_cast<ptrdiff_t>(done) * lda, at.batch};
+        const WindowGroup group{row + done, groups.Height(g), a + static_cast<ptrdiff_t>(done) * lda, at.batch, runs};
         done += group.count;
-        if (first.count == group.count || first.count == group.count + 1) {
+        if ((first.count == group.count || first.count == group.count + 1) && first.runs == runs) {
           tile(first, group);
           first.count = 0;
           continue;
         }
-        if (first.count > 0) tile(first, WindowGroup{first.row, 0, first.a, first.picture});
+        if (first.count > 0) tile(first, first.Nothing());
         first = group;
       }
       row += count;
     }
-    if (first.count > 0) tile(first, WindowGroup{first.row, 0, first.a, first.picture});
+    if (first.count > 0) tile(first, first.Nothing());
   }
 
   const GemmDotArgs& args_;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "thresher/base/phases.h"
 #include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/convolution_params.h"
@@ -500,30 +502,30 @@ kernels::RowForm FormFor(const ConvolutionParams& p, const Lowering& lowering) {
   return dot && kernels::SuitsImage(WindowsOf(p)) ? form : kernels::RowForm::kF32;
 }
 
-// Whether a product in this precision is one of bf16 on a matrix unit.
-bool IsOnBf16Tiles(Precision precision, int64_t m, const Lowering& lowering) {
-  return precision == Precision::kBf16 && kernels::HasBf16Tiles() &&
+// Whether a product in this precision is one of bf16.
+bool IsOfBf16(Precision precision, int64_t m, const Lowering& lowering) {
+  return precision == Precision::kBf16 &&
          lowering.target().RowsFor(precision, m, kernels::Variant::kAuto) == kernels::RowForm::kBF16;
 }
 
-// How many small groups are one product there, in which each output has zeros for the channels of the others: a tile
-// takes no longer for them. 1: none.
+// How many small groups are one product of a matrix unit, in which each output has zeros for the channels of the
+// others: a tile takes no longer for them. 1: none.
 int64_t GroupsTogether(const ConvolutionParams& p, Precision precision, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
   if (s.channels < 2 || s.channels != p.n || kernels::kStoredColumns % p.n != 0) return 1;
   const int64_t together = kernels::kStoredColumns / p.n;
   const bool whole = s.groups % together == 0 && p.k / s.channels <= kernels::kMostImageTaps;
-  return whole && IsOnBf16Tiles(precision, p.m, lowering) ? together : 1;
+  return whole && kernels::HasBf16Tiles() && IsOfBf16(precision, p.m, lowering) ? together : 1;
 }
 
-// Whether windows of few channels are multiplied as bf16 by a matrix unit, which wants lines of whole tiles.
+// Whether windows of few channels, filled up with zeros, are multiplied as bf16.
 bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
   const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
   const int64_t lines = s.kernel[0] * s.kernel[1];
   const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
-  return s.channels <= kernels::kPaddedChannels && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
-         IsOnBf16Tiles(s.precision, p.m, lowering);
+  return kernels::FillsChannels(s.channels) && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
+         IsOfBf16(s.precision, p.m, lowering);
 }
 
 // The residual in the type, as rows p.ldr apart.
@@ -535,6 +537,70 @@ TensorRef ResidualRows(const Node& node, DType dtype, ConvolutionParams& p, Lowe
   residual = ops::RowsOrCopy(residual, lowering);
   AsRows(residual.view, &rows, &cols, &p.ldr);
   return residual;
+}
+
+// Whether no result lies behind those that phases have: output_padding may want more.
+bool FillsResult(const ConvolutionParams& p, const Geometry& g) {
+  const size_t rank = g.stride.size();
+  const int64_t in[] = {p.in_d, p.in_h, p.in_w}, out[] = {p.out_d, p.out_h, p.out_w};
+  for (size_t d = 0; d < rank; ++d) {
+    const size_t i = d + 3 - rank;
+    if (g.before[d] + out[i] > g.stride[d] * (in[i] + PhaseTaps(p.shape.kernel[i], g.stride[d]) - 1)) return false;
+  }
+  return true;
+}
+
+// Whether a transposed convolution becomes one of all its phases.
+bool SuitsPhases(const Graph& graph, const Node& node, const Dims& weight, const Geometry& g) {
+  const bool constants = graph.is_constant(node.inputs[kWeight]) &&
+                         (node.inputs[kBias] == kNoValue || graph.is_constant(node.inputs[kBias]));
+  return g.transposed && g.groups == 1 && constants && node.inputs[kResidual] == kNoValue &&
+         PhasesPay(std::span(weight).subspan(2), g.stride, g.dilation);
+}
+
+// All phases are outputs of one convolution, then each goes where it belongs. `p` tells of the transposed one.
+Status LowerPhases(const Node& node, const TensorRef& x, const ops::WeightLayout& layout, const Geometry& g,
+                   ConvolutionParams p, const TensorRef& out, Lowering& lowering) {
+  const Graph& graph = lowering.graph();
+  const int64_t outputs = p.n;
+  THRESHER_ASSIGN(const TensorRef weight, ops::PhaseWeight(graph.value(node.inputs[kWeight]), layout, p, lowering));
+  const int64_t phases = p.n / outputs;
+  TensorRef bias;
+  if (node.inputs[kBias] != kNoValue) {
+    THRESHER_ASSIGN(bias, ops::RepeatedBias(graph.value(node.inputs[kBias]), phases, lowering));
+  }
+  const int product = lowering.AddProduct(p.shape.precision, p.m, p.n, p.k);
+  p.blocking = lowering.product(product).blocking;
+  const TensorRef image = AddImage(x, p, lowering);
+  const int rank = x.view.rank - 2;
+  const int64_t positions[] = {p.out_d, p.out_h, p.out_w};
+  Dims shape = {x.view.shape[0]};
+  shape.insert(shape.end(), positions + 3 - rank, positions + 3);
+  shape.push_back(p.n);
+  const TensorRef together = lowering.AllocateTemporary(DType::kF32, shape);
+  lowering.AddStep(KernelId::kDotConvolution, {image, weight, bias, {}}, {together}, p).product = product;
+  for (int64_t phase = 0; phase < phases; ++phase) {
+    TensorRef from = together, to = out;
+    from.offset += phase * outputs;
+    from.view.shape[rank + 1] = outputs;
+    int64_t left = phase;
+    for (int d = rank; d > 0; --d) {
+      const auto i = static_cast<size_t>(d - 1);
+      const int64_t stride = g.stride[i], at = left % stride;
+      left /= stride;
+      // Position q of a phase is result stride q + at of all, of which the first `before` are none.
+      const int64_t first = std::max<int64_t>(0, (g.before[i] - at + stride - 1) / stride);
+      const int64_t place = stride * first + at - g.before[i];
+      const int64_t count = std::min(from.view.shape[d] - first, (out.view.shape[d] - place + stride - 1) / stride);
+      if (count <= 0) from.view.shape[0] = to.view.shape[0] = 0;
+      from.offset += first * from.view.strides[d];
+      to.offset += place * to.view.strides[d];
+      to.view.strides[d] *= stride;
+      from.view.shape[d] = to.view.shape[d] = count;
+    }
+    if (from.view.shape[0] > 0) lowering.AddCopy(from, to);
+  }
+  return Status::Ok();
 }
 
 // For targets that take weights as they are stored.
@@ -683,6 +749,17 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     return Status::Ok();
   }
   s.form = FormFor(p, lowering);
+  const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
+  if (spread && s.form != kernels::RowForm::kF32) {
+    if (FillsResult(p, g) && SuitsPhases(graph, node, weight.shape, g)) {
+      return LowerPhases(node, x, layout, g, p, out, lowering);
+    }
+    // Zeros between the positions of x would be multiplied, but those of floats are not.
+    if (!kernels::HasBf16Tiles()) {
+      s.form = kernels::RowForm::kF32;
+      if (s.precision == Precision::kInt8) s.precision = Precision::kFp32;
+    }
+  }
   Weight matrix = layout.matrix;
   const bool half = s.precision == Precision::kBf16 || s.precision == Precision::kFp16;
   if (constant && half && s.form == kernels::RowForm::kF32) {

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "thresher/base/phases.h"
+#include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/block_format.h"
 #include "thresher/kernels/window_image.h"
 
@@ -118,7 +120,8 @@ Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, Conv
   THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
   const Weight& matrix = layout.matrix;
   const int64_t taps = s.kernel[2], lines = matrix.taps / taps, channels = s.channels;
-  const int64_t padded = (taps + kernels::kPaddedTaps - 1) / kernels::kPaddedTaps * kernels::kPaddedTaps;
+  const int64_t whole = kernels::HasBf16Tiles() ? kernels::kPaddedTaps : 1;
+  const int64_t padded = (taps + whole - 1) / whole * whole;
   s.x_channels = channels;
   s.channels = kChannels;
   s.kernel[2] = padded;
@@ -134,6 +137,62 @@ Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, Conv
     }
   }
   return lowering.PackedNumbers(std::move(filled), p.k, p.n, 1, s.precision);
+}
+
+Result<TensorRef> PhaseWeight(const Value& value, const WeightLayout& layout, ConvolutionParams& p,
+                              Lowering& lowering) {
+  kernels::ConvolutionShape& s = p.shape;
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
+  const Weight& matrix = layout.matrix;
+  const int64_t channels = s.channels, outputs = p.n;
+  int64_t kernel[3], stride[3], taps[3], phases = 1;
+  for (int d = 0; d < 3; ++d) {
+    kernel[d] = s.kernel[d], stride[d] = s.spread[d];
+    taps[d] = PhaseTaps(kernel[d], stride[d]);
+    phases *= stride[d];
+  }
+  const int64_t all = taps[0] * taps[1] * taps[2];
+  const int64_t in[] = {p.in_d, p.in_h, p.in_w}, batch = p.m / (p.out_d * p.out_h * p.out_w);
+  int64_t* const out[] = {&p.out_d, &p.out_h, &p.out_w};
+  for (int d = 0; d < 3; ++d) {
+    s.kernel[d] = taps[d];
+    s.spread[d] = 1;
+    s.padding[d] = taps[d] - 1;
+    *out[d] = in[d] + taps[d] - 1;
+  }
+  p.m = batch * p.out_d * p.out_h * p.out_w;
+  p.n = outputs * phases;
+  p.k = all * channels;
+  std::vector<float> made(static_cast<size_t>(p.n * p.k), 0.0f);
+  // Windows over what is spread meet taps from the last to the first: tap j of a phase is `stride j` behind its first.
+  for (int64_t phase = 0; phase < phases; ++phase) {
+    const int64_t at[] = {phase / (stride[1] * stride[2]), phase / stride[2] % stride[1], phase % stride[2]};
+    for (int64_t j = 0; j < all; ++j) {
+      const int64_t tap[] = {j / (taps[1] * taps[2]), j / taps[2] % taps[1], j % taps[2]};
+      int64_t from = 0;
+      bool some = true;
+      for (int d = 0; d < 3; ++d) {
+        const int64_t place = kernel[d] - 1 - (stride[d] * (taps[d] - 1 - tap[d]) + at[d]);
+        some &= place >= 0;
+        from = from * kernel[d] + place;
+      }
+      if (!some) continue;
+      for (int64_t n = 0; n < outputs; ++n) {
+        const int64_t first = layout.first + n * matrix.stride_n + from * matrix.stride_tap;
+        float* const to = made.data() + (phase * outputs + n) * p.k + j * channels;
+        for (int64_t i = 0; i < channels; ++i) to[i] = numbers[static_cast<size_t>(first + i * matrix.stride_k)];
+      }
+    }
+  }
+  return lowering.PackedNumbers(std::move(made), p.k, p.n, 1, s.precision);
+}
+
+Result<TensorRef> RepeatedBias(const Value& value, int64_t times, Lowering& lowering) {
+  THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
+  std::vector<float> all;
+  for (int64_t i = 0; i < times; ++i) all.insert(all.end(), numbers.begin(), numbers.end());
+  const Dims shape = {static_cast<int64_t>(all.size())};
+  return lowering.AddConstant(DType::kF32, shape, std::move(all));
 }
 
 }  // namespace thresher::ops

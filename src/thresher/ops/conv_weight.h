@@ -33,5 +33,12 @@ Result<TensorRef> JoinGroups(const Value& value, const WeightLayout& layout, int
 // `p` then tells.
 Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, kernels::ConvolutionParams& p,
                             Lowering& lowering);
+// The constant weight of a transposed convolution as that of all its phases, packed: outputs are those of the first
+// phase, then those of the next, the last dimension's phases first. `p`, which has x spread, then tells of windows over
+// x as it lies, whose positions are those of a phase.
+Result<TensorRef> PhaseWeight(const Value& value, const WeightLayout& layout, kernels::ConvolutionParams& p,
+                              Lowering& lowering);
+// A constant bias so many times.
+Result<TensorRef> RepeatedBias(const Value& value, int64_t times, Lowering& lowering);
 
 }  // namespace thresher::ops

@@ -40,8 +40,9 @@ struct PassContext {
   Evaluator evaluate;                // empty: constant folding does only what needs no arithmetic
   WeightErrorFunction weight_error;  // empty: weights are not looked at, and no limit on their error applies
   ArithmeticFunction arithmetic;     // empty: what is asked for
-  // As kernels::HasBf16Tiles(), empty: no; as kernels::Int8Pays(), empty: always.
+  // As kernels::HasBf16Tiles() and FillsChannels(), empty: no; as kernels::Int8Pays(), empty: always.
   std::function<bool()> bf16_tiles;
+  std::function<bool(int64_t channels)> fills_channels;
   std::function<bool(int64_t outputs, int64_t k)> int8_pays;
   PrecisionOptions precision;
   std::vector<PrecisionDecision>* decisions = nullptr;  // where precision_assignment reports, one entry a linear

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 
+#include "thresher/base/phases.h"
 #include "thresher/graph/operator.h"
 #include "thresher/graph/rewriter.h"
 #include "thresher/passes/passes.h"
@@ -57,33 +59,51 @@ std::string Percent(double share) {
 constexpr int64_t kStepChannels = 8;
 // Groups of no more outputs than a vector are not products.
 constexpr int64_t kVectorOutputs = 16;
-constexpr int64_t kMostFilledChannels = 4;
 
 // Why a product stays as the model has it whatever its weights are; empty if nothing is against it.
 std::string Unsuited(const Graph& graph, const Node& node) {
   if (node.op->name == "linear") return {};
-  if (GetAttr<bool>(node.attrs, "transposed", false)) return "a transposed convolution";
   const Dims& w = graph.value(node.inputs[1]).shape;
   const int64_t groups = GetAttr<int64_t>(node.attrs, "groups", 1);
+  if (GetAttr<bool>(node.attrs, "transposed", false)) {
+    const Dims ones(w.size() - 2, 1), stride = GetAttr<Dims>(node.attrs, "stride", ones);
+    if (groups > 1 || !PhasesPay(std::span(w).subspan(2), stride, GetAttr<Dims>(node.attrs, "dilation", ones))) {
+      return "a transposed convolution";
+    }
+    if (w[0] % kStepChannels == 0) return {};
+    return std::to_string(w[0]) + " channels are no multiple of " + std::to_string(kStepChannels);
+  }
   if (groups > 1 && w[0] / groups <= kVectorOutputs) return "a convolution of small groups";
   if (w[1] % kStepChannels == 0) return {};
   return std::to_string(w[1]) + " channels are no multiple of " + std::to_string(kStepChannels);
 }
 
-// Whether a convolution that Unsuited() names has few channels, or small groups, that can be filled up with zeros.
-bool CanBeFilled(const Graph& graph, const Node& node) {
+// Whether a convolution that Unsuited() names has few channels, or small groups, that are filled up with zeros.
+bool IsFilled(const Graph& graph, const Node& node, const PassContext& context) {
   const Dims& w = graph.value(node.inputs[1]).shape;
   const int64_t groups = GetAttr<int64_t>(node.attrs, "groups", 1);
   if (GetAttr<bool>(node.attrs, "transposed", false)) return false;
-  if (groups == 1) return w[1] <= kMostFilledChannels;
-  return w[1] > 1 && w[1] == w[0] / groups && kVectorOutputs % w[1] == 0;
+  if (groups == 1) return context.fills_channels && context.fills_channels(w[1]);
+  return w[1] > 1 && w[1] == w[0] / groups && kVectorOutputs % w[1] == 0 && context.bf16_tiles && context.bf16_tiles();
 }
 
 // How many products a number of x takes part in, for all that read it.
 int64_t OutputsOf(const Graph& graph, const Node& product) {
   if (product.op->name == "linear") return graph.value(product.outputs[0]).shape.back();
   const Dims& w = graph.value(product.inputs[1]).shape;
+  if (GetAttr<bool>(product.attrs, "transposed", false)) return NumElements(w) / std::max<int64_t>(w[0], 1);
   return NumElements(w) / std::max<int64_t>(w[1] * GetAttr<int64_t>(product.attrs, "groups", 1), 1);
+}
+
+// Of how many products a result is the sum.
+int64_t DepthOf(const Graph& graph, const Node& product) {
+  if (product.op->name == "linear") return graph.value(product.inputs[0]).shape.back();
+  const Dims& w = graph.value(product.inputs[1]).shape;
+  if (!GetAttr<bool>(product.attrs, "transposed", false)) return NumElements(w) / std::max<int64_t>(w[0], 1);
+  const Dims stride = GetAttr<Dims>(product.attrs, "stride", Dims(w.size() - 2, 1));
+  int64_t depth = w[0] / std::max<int64_t>(GetAttr<int64_t>(product.attrs, "groups", 1), 1);
+  for (size_t d = 0; d < stride.size(); ++d) depth *= PhaseTaps(w[d + 2], stride[d]);
+  return depth;
 }
 
 // Fills in precision, weight_error and reason. outputs: OutputsOf() all products that read x.
@@ -108,7 +128,7 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, int64_t 
   }
   if (decision.reason = Unsuited(graph, linear); !decision.reason.empty()) {
     const bool small = wanted == Precision::kBf16 || wanted == Precision::kInt8;
-    if (!small || !CanBeFilled(graph, linear) || !context.bf16_tiles || !context.bf16_tiles()) return Status::Ok();
+    if (!small || !IsFilled(graph, linear, context)) return Status::Ok();
     why = decision.reason + ", so it is filled up and multiplied in bf16";
     wanted = Precision::kBf16;
   } else if (wanted == Precision::kInt8 && context.int8_pays && !context.int8_pays(outputs, decision.k)) {
@@ -191,9 +211,7 @@ Result<Graph> PrecisionAssignment(const Graph& graph, const PassContext& context
     decision.module = node.module;
     decision.source = node.source;
     decision.op = node.op->name;
-    const Dims& weight = graph.value(node.inputs[1]).shape;
-    decision.k = node.op->name == "linear" ? graph.value(node.inputs[0]).shape.back()
-                                           : NumElements(weight) / std::max<int64_t>(weight[0], 1);
+    decision.k = DepthOf(graph, node);
     decision.n = graph.value(node.outputs[0]).shape.back();
     if (as_stored) {
       decision.precision = StoredPrecision(StoredAs(graph.value(node.inputs[1])));

@@ -58,6 +58,7 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
   };
   if (options.device->is_host()) {
     context.bf16_tiles = kernels::HasBf16Tiles;
+    context.fills_channels = kernels::FillsChannels;
     context.int8_pays = kernels::Int8Pays;
   }
   context.precision = options.precision;

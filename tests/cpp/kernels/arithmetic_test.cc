@@ -40,6 +40,16 @@ TEST_F(ArithmeticTest, Int8PaysWhereProductsAreLarge) {
   });
 }
 
+// Zeros cost tiles nothing; vectors multiply half as many pairs of three channels in four as floats, of two as many.
+TEST_F(ArithmeticTest, FewChannelsAreFilledWhereBf16SavesMore) {
+  ForEachIsaAndPlainTiles([] {
+    const bool bf16 = MultipliesBf16(), unit = HasBf16Tiles();
+    for (const int64_t channels : {1, 2}) EXPECT_EQ(FillsChannels(channels), unit);
+    for (const int64_t channels : {3, 4}) EXPECT_EQ(FillsChannels(channels), bf16);
+    EXPECT_FALSE(FillsChannels(5));
+  });
+}
+
 TEST_F(ArithmeticTest, TheFasterWayIsTaken) {
   ForEachIsa([] {
     const RelativeRates rates = MeasureRelativeRates();

@@ -14,6 +14,7 @@
 #include "kernels/paged_testing.h"
 #include "thresher/base/cpu.h"
 #include "thresher/base/half.h"
+#include "thresher/kernels/block_format.h"
 
 namespace thresher::kernels {
 namespace {
@@ -393,11 +394,9 @@ TEST(KvWrite, WhatBlocksCannotHoldIsNoNumber) {
   for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
     std::vector<uint8_t> state(static_cast<size_t>(EncodedBytes(blocks, 2 * 16 * 32)));
     std::vector<float> k(32, 1.0f), v(32, 1.0f), q(32, 1.0f), out(32);
-    v[5] = std::numeric_limits<float>::infinity();
     std::vector<int32_t> slots = {0}, starts = {0, 1}, lengths = {1}, tables = {0};
     const View kept = MakeView(state.data(), DType::kF32, {1, 1, 2, 16, 32});
     const View shape = MakeView(k.data(), DType::kF32, {1, 1, 32});
-    ASSERT_TRUE(KvWrite({kept, shape, MakeView(v.data(), DType::kF32, {1, 1, 32}), slots.data(), blocks}).ok());
     PagedAttentionArgs args;
     args.state = kept;
     args.q = MakeView(q.data(), DType::kF32, {1, 1, 32});
@@ -407,9 +406,15 @@ TEST(KvWrite, WhatBlocksCannotHoldIsNoNumber) {
     args.tables = tables.data();
     args.sequences = args.table_width = 1;
     args.blocks = blocks;
-    std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
-    ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
-    EXPECT_TRUE(std::isnan(out[5]));
+    for (const float wrong : {std::numeric_limits<float>::infinity(), -std::nanf(""), 1e9f}) {
+      v[5] = wrong;
+      ForEachIsa([&] {
+        ASSERT_TRUE(KvWrite({kept, shape, MakeView(v.data(), DType::kF32, {1, 1, 32}), slots.data(), blocks}).ok());
+        std::vector<std::byte> scratch(PagedAttentionScratchBytes(args));
+        ASSERT_TRUE(PagedAttention(args, scratch.data()).ok());
+        EXPECT_TRUE(std::isnan(out[5])) << Name(blocks) << " " << wrong;
+      });
+    }
   }
 }
 
@@ -454,6 +459,56 @@ TEST(KvWrite, NumbersAndTheirPlaces) {
         for (int part = 0; part < parts; ++part) ASSERT_TRUE(KvWrite(args, part, parts).ok());
         EXPECT_EQ(state, expected) << Name(dtype) << " " << parts;
       }
+    });
+  }
+}
+
+// Blocks are those of EncodeNumbers(), bit by bit, and stand where the header says; nothing else changes.
+TEST(KvWrite, BlocksAndTheirPlaces) {
+  constexpr size_t kPages = 2, kHeads = 2, kPageTokens = 32, kDepth = 96;
+  const std::vector<int32_t> slots = {5, 16, -1, 31, 32, 34, 47, 63};
+  const Dims shape = {static_cast<int64_t>(slots.size()), kHeads, kDepth};
+  std::vector<float> k = testing::RandomFloats(slots.size() * kHeads * kDepth, 1, -3, 3);
+  std::vector<float> v = testing::RandomFloats(k.size(), 2, -300, 300);
+  std::fill_n(k.begin(), 32, 0.0f);
+  std::fill_n(v.begin() + 32, 32, 1e-30f);  // whose scale f16 does not have
+  // Halves of the scale, 1, which are rounded away from zero, and their neighbours.
+  for (size_t i = 0; i < 32; ++i) {
+    const float half = static_cast<float>(i % 8) + 0.5f, sign = i % 16 < 8 ? 1.0f : -1.0f;
+    k[64 + i] = sign * (i < 16 ? half : std::nextafter(half, 0.0f));
+    v[64 + i] = sign * (i < 16 ? half : std::nextafter(half, 9.0f));
+  }
+  k[64 + 31] = v[64] = 127.0f;
+  for (const Encoding blocks : {Encoding::kQ8_0, Encoding::kQ4_0}) {
+    const auto block_bytes = static_cast<size_t>(BlockBytes(blocks));
+    const size_t row_bytes = kDepth / 32 * block_bytes, part = kPageTokens * row_bytes;
+    std::vector<uint8_t> expected(kPages * kHeads * 2 * part, 0x5a);
+    const auto put = [&](size_t token, size_t head, bool keys) {
+      std::vector<uint8_t> row(row_bytes);
+      const float* const x = (keys ? k : v).data() + (token * kHeads + head) * kDepth;
+      ASSERT_TRUE(EncodeNumbers(blocks, x, kDepth, 32, row.data()).ok());
+      const auto slot = static_cast<size_t>(slots[token]), lane = slot % 16;
+      uint8_t* to = expected.data() + ((slot / kPageTokens * kHeads + head) * 2 + (keys ? 0 : 1)) * part;
+      to += slot % kPageTokens / 16 * 16 * row_bytes;
+      for (const uint8_t* from = row.data(); from < row.data() + row_bytes;
+           from += block_bytes, to += 16 * block_bytes) {
+        std::memcpy(to + 2 * lane, from, 2);
+        for (size_t i = 0; i < block_bytes - 2; ++i) {
+          to[32 + (keys ? 16 * i + lane : lane / 4 * 4 * (block_bytes - 2) + 4 * i + lane % 4)] = from[2 + i];
+        }
+      }
+    };
+    for (size_t token = 0; token < slots.size(); ++token) {
+      if (slots[token] < 0) continue;
+      for (size_t head = 0; head < kHeads; ++head) put(token, head, true), put(token, head, false);
+    }
+    ForEachIsa([&] {
+      std::vector<uint8_t> state(expected.size(), 0x5a);
+      const KvWriteArgs args{MakeView(state.data(), DType::kF32, {kPages, kHeads, 2, kPageTokens, kDepth}),
+                             MakeView(k.data(), DType::kF32, shape), MakeView(v.data(), DType::kF32, shape),
+                             slots.data(), blocks};
+      for (int i = 0; i < 3; ++i) ASSERT_TRUE(KvWrite(args, i, 3).ok());
+      EXPECT_EQ(state, expected) << Name(blocks);
     });
   }
 }

@@ -25,6 +25,7 @@ Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore
   context.arithmetic = std::move(arithmetic);
   if (matrix_unit) {
     context.bf16_tiles = [] { return true; };
+    context.fills_channels = [](int64_t channels) { return channels <= 4; };
     context.int8_pays = [](int64_t outputs, int64_t k) { return outputs >= 96 && k >= 64; };
   }
   context.precision = options;
