@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from thresher import _engine
+
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 
@@ -121,3 +123,29 @@ def test_a_maximum_keeps_what_is_not_a_number(lab: Any) -> None:
     (found,) = lab.node("max_pool", x, kernel=[2, 2])
     assert np.isnan(found[0, 0, 0, 3])
     assert np.isnan(found).sum() == 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_network_in_small_numbers(lab: Any, precision: str) -> None:
+    """What a device does not multiply in what it takes for int8 (convolutions, 24 inputs) is computed in fp32."""
+    rng = np.random.default_rng(3)
+
+    def weight(*shape: int) -> Any:
+        return (rng.standard_normal(shape) / np.sqrt(np.prod(shape) / shape[0])).astype(np.float32)
+
+    graph = _engine.Graph()
+    x = graph.input("x", "f32", [2, 7, 9, 16])
+    (a,) = graph.add("convolution", [x, graph.constant("a", weight(32, 16, 3, 3), weight=True)], {"padding": [1, 1]})
+    attrs = {"transposed": True, "stride": [2, 2]}
+    (b,) = graph.add("convolution", [a, graph.constant("b", weight(32, 24, 2, 2), weight=True)], attrs)
+    (c,) = graph.add("linear", [b, graph.constant("c", weight(64, 24), weight=True)])
+    graph.set_outputs(graph.add("linear", [c, graph.constant("d", weight(40, 64), weight=True)]))
+    given = rng.standard_normal((2, 7, 9, 16), dtype=np.float32)
+    expected = np.empty((2, 14, 18, 40), np.float32)
+    _engine.Plan.build(graph, _engine.WeightStore()).run([given], [expected])
+    plan = _engine.Plan.build(graph, _engine.WeightStore(), precision=precision, device=lab.device)
+    (found,) = lab.run(plan, given)
+    assert np.linalg.norm(found - expected) <= 0.03 * np.linalg.norm(expected)
+    if not lab.is_cpu:
+        names = [decision["precision"] for decision in plan.precision_decisions()]
+        assert names == (["bf16"] * 4 if precision == "bf16" else ["fp32", "fp32", "fp32", "int8_weight"])

@@ -126,6 +126,12 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, int64_t 
     decision.reason = "the weight is not a constant";
     return Status::Ok();
   }
+  if (const bool convolution = linear.op->name == "convolution";
+      context.multiplies && !context.multiplies(convolution, wanted, decision.k)) {
+    const std::string what = convolution ? "a convolution" : "a linear of " + std::to_string(decision.k) + " inputs";
+    decision.reason = what + ", which this device does not multiply in " + std::string(Name(wanted));
+    return Status::Ok();
+  }
   if (decision.reason = Unsuited(graph, linear); !decision.reason.empty()) {
     const bool small = wanted == Precision::kBf16 || wanted == Precision::kInt8;
     if (!small || !IsFilled(graph, linear, context)) return Status::Ok();

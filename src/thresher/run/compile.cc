@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "thresher/kernels/arithmetic.h"
+#include "thresher/kernels/gemm.h"
 #include "thresher/profile/runtime_interval.h"
 
 namespace thresher {
@@ -60,6 +61,11 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
     context.bf16_tiles = kernels::HasBf16Tiles;
     context.fills_channels = kernels::FillsChannels;
     context.int8_pays = kernels::Int8Pays;
+  } else {
+    context.multiplies = [](bool convolution, Precision precision, int64_t k) {
+      const bool blocks = precision == Precision::kInt8Weight || precision == Precision::kInt4Weight;
+      return !blocks || (!convolution && k % kernels::kInt4Group == 0);
+    };
   }
   context.precision = options.precision;
   CompiledPlan compiled;

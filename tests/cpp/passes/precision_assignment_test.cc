@@ -17,7 +17,8 @@ struct Outcome {
 };
 
 Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore* store = nullptr,
-               ArithmeticFunction arithmetic = {}, bool matrix_unit = false) {
+               ArithmeticFunction arithmetic = {}, bool matrix_unit = false,
+               const std::function<bool(bool, Precision, int64_t)>& multiplies = {}) {
   WeightStore own;
   WeightStore& weights = store == nullptr ? own : *store;
   Outcome outcome;
@@ -28,6 +29,7 @@ Outcome Assign(const Graph& before, const PrecisionOptions& options, WeightStore
     context.fills_channels = [](int64_t channels) { return channels <= 4; };
     context.int8_pays = [](int64_t outputs, int64_t k) { return outputs >= 96 && k >= 64; };
   }
+  context.multiplies = multiplies;
   context.precision = options;
   context.decisions = &outcome.decisions;
   context.weight_error = [&weights](const Value& weight, bool transposed, Precision precision) {
@@ -106,6 +108,26 @@ TEST(PrecisionAssignment, FewChannelsAndSmallGroupsAreFilledUp) {
     EXPECT_EQ(Precisions(plain.graph), (Names{"fp32", "fp32", "fp32", "fp32", "fp32", precision}));
   }
   EXPECT_EQ(Precisions(Assign(before, {"int8_weight", {}, {}}, nullptr, both, true).graph), Names(6, "fp32"));
+}
+
+// What a device does not multiply in the precision that it takes for int8 is computed as the model has it.
+TEST(PrecisionAssignment, WhatTheDeviceDoesNotMultiplyStays) {
+  const Graph before = FromText(
+      "input %x : f32[1, 9, 9, 16]\nweight %w0 : f32[32, 16, 3, 3]\nweight %w1 : f32[24, 32]\nweight %w2 : f32[8, 24]\n"
+      "%a = convolution(%x, %w0)\n%b = linear(%a, %w1)\n%c = linear(%b, %w2)\nreturn %c\n");
+  const auto arithmetic = [](Precision wanted) {
+    return std::make_pair(wanted == Precision::kInt8 ? Precision::kInt8Weight : wanted, std::string("so it is"));
+  };
+  const auto multiplies = [](bool convolution, Precision precision, int64_t k) {
+    return precision != Precision::kInt8Weight || (!convolution && k % 32 == 0);
+  };
+  const Outcome outcome = Assign(before, {"int8", {}, {}}, nullptr, arithmetic, false, multiplies);
+  EXPECT_EQ(Precisions(outcome.graph), (Names{"fp32", "int8_weight", "fp32"}));
+  EXPECT_EQ(outcome.decisions[0].reason, "a convolution, which this device does not multiply in int8_weight");
+  EXPECT_EQ(outcome.decisions[2].reason, "a linear of 24 inputs, which this device does not multiply in int8_weight");
+  EXPECT_EQ(Precisions(Assign(before, {"int8", {}, {}}, nullptr, arithmetic).graph), Names(3, "int8_weight"));
+  EXPECT_EQ(Precisions(Assign(before, {"bf16", {}, {}}, nullptr, arithmetic, false, multiplies).graph),
+            Names(3, "bf16"));
 }
 
 TEST(PrecisionAssignment, AttentionIsInBf16WhereTheMachineMultipliesIt) {

@@ -236,6 +236,34 @@ TEST(Session, SmallGroupsAreMultipliedTogether) {
   ASSERT_TRUE(isa::Select().ok());
 }
 
+// Zeros that fill up few channels meet nothing but zeros: windows that do not cover a NaN have none. Tiles of a matrix
+// unit take lines of eight taps, and with them what lies right of a window.
+TEST(Session, ANaNStaysInTheWindowsOfFewChannels) {
+  if (!isa::Force("avx512_bf16").ok()) GTEST_SKIP() << "this machine cannot run kAvx512Bf16";
+  setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+  constexpr int64_t kLines = 12, kPositions = 23, kOutputs = 32, kLine = 5, kAt = 11;
+  for (const int64_t taps : {3, 5, 7, 8}) {
+    Graph g;
+    const Dims shape = {1, kLines, kPositions, 3};
+    const ValueId x = g.AddInput("x", DType::kF32, shape);
+    g.SetOutputs({Must(
+        g.Add1("convolution", {x, AddWeight(g, {kOutputs, 3, 3, taps}, 2)}, {{"precision", std::string("bf16")}}))});
+    std::vector<float> in = RandomFloats(kLines * kPositions * 3, 1);
+    in[(kLine * kPositions + kAt) * 3 + 1] = std::nanf("");
+    std::vector<Step> steps;
+    const auto out = RunOnTwoThreads(g, {MakeView(in.data(), DType::kF32, shape)}, &steps)[0];
+    EXPECT_EQ(CountSteps(steps, "to_bf16"), 1);
+    const int64_t width = kPositions - taps + 1;
+    for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
+      const int64_t line = i / kOutputs / width, at = i / kOutputs % width;
+      const bool covers = line <= kLine && kLine < line + 3 && at <= kAt && kAt < at + taps;
+      ASSERT_EQ(std::isnan(out[static_cast<size_t>(i)]), covers) << taps << " taps, element " << i;
+    }
+  }
+  unsetenv("THRESHER_SMALL_PRODUCTS");
+  ASSERT_TRUE(isa::Select().ok());
+}
+
 // Few channels are read as they lie, planes or side by side, floats or bf16: one step makes the image of them.
 TEST(Session, FirstConvolutionsReadXAsItLies) {
   if (!isa::ForcePlainTiles()) GTEST_SKIP() << "this machine cannot run the rest of kAmxFp16";
