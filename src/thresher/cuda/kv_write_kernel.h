@@ -76,20 +76,18 @@ struct KvWriteKernel {
   THRESHER_DEVICE void WriteBlocks(T& t, int64_t token, int64_t head, char* part, int at) const {
     auto* const panel = reinterpret_cast<uint8_t*>(part) + int64_t{at} / kPanel * kPanel * row_bytes;
     const int lane = at % kPanel;
-    Encode(
-        t, [&](int i) { return KeyAt(token, head, i); },
-        [&](int block, int byte, uint8_t bits) {
-          panel[block * block_bytes * kPanel + (byte < 2 ? 2 * lane + byte : byte * kPanel + lane)] = bits;
-        });
-    // Codes of four tokens side by side.
-    constexpr int kQuad = 4, kHead = 2;
-    const int codes = kHead * kPanel + lane / kQuad * kQuad * (block_bytes - kHead) + lane % kQuad;
-    Encode(
-        t, [&](int i) { return ValueAt(token, head, i); },
-        [&](int block, int byte, uint8_t bits) {
-          const int place = byte < kHead ? kHead * lane + byte : codes + (byte - kHead) * kQuad;
-          panel[part_bytes + block * block_bytes * kPanel + place] = bits;
-        });
+    constexpr int kQuad = static_cast<int>(kernels::kQuadTokens), kHead = 2;  // bytes of a block's scale
+    // What puts the codes of the token into blocks from `to` on, `first` bytes into each, `step` apart.
+    const auto put = [&](uint8_t* to, int first, int step) {
+      return [=, this](int block, int byte, uint8_t bits) {
+        const int place = byte < kHead ? kHead * lane + byte : first + (byte - kHead) * step;
+        to[block * block_bytes * kPanel + place] = bits;
+      };
+    };
+    constexpr int kCodes = kHead * kPanel;
+    Encode(t, [&](int i) { return KeyAt(token, head, i); }, put(panel, kCodes + lane, kPanel));
+    const int quad = kCodes + lane / kQuad * kQuad * (block_bytes - kHead);
+    Encode(t, [&](int i) { return ValueAt(token, head, i); }, put(panel + part_bytes, quad + lane % kQuad, kQuad));
   }
 
   // A row in blocks, bit by bit as EncodeNumbers() has it: number(i) of the row, put(block, byte, bits). One that

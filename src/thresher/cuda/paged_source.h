@@ -147,7 +147,7 @@ struct PagedSource {
   static constexpr uint32_t kNanHalves = 0x7fff7fffu;  // two NaN of either type
 
   static constexpr int kHead = 2;  // bytes of a block's scale
-  static constexpr int kQuad = 4;  // tokens whose codes of values lie side by side
+  static constexpr int kQuad = static_cast<int>(kernels::kQuadTokens);
 
   THRESHER_DEVICE int BlockSize() const { return wide ? 34 : 18; }
   // A code as it stands in a byte, of which q4_0 has another in the upper half.

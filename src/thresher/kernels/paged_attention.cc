@@ -134,23 +134,23 @@ void Encode(Encoding blocks, const float* x, int64_t depth, uint8_t* row) {
   for (int64_t b = 0; b < depth / kGroupNumbers; ++b) std::memcpy(row + b * BlockBytes(blocks), &nan, sizeof(nan));
 }
 
-// A row of blocks to where they lie among those of the other tokens of a panel, from `codes` on every `step` bytes.
-void Scatter(Encoding blocks, const uint8_t* row, int64_t depth, int64_t token, int64_t codes, int64_t step,
+// A row of blocks to where they lie among those of the other tokens of a panel.
+void Scatter(Encoding blocks, const uint8_t* row, int64_t depth, int64_t token, const paged::CodePlaces& codes,
              uint8_t* panel) {
   const int64_t count = paged::CodesOfBlock(blocks);
   for (int64_t block = 0; block < depth / kGroupNumbers; ++block, row += BlockBytes(blocks)) {
     uint8_t* const to = panel + paged::BlocksAt(blocks, block);
     std::memcpy(to + paged::ScaleAt(token), row, sizeof(F16));
-    for (int64_t i = 0; i < count; ++i) to[codes + i * step] = row[sizeof(F16) + static_cast<size_t>(i)];
+    for (int64_t i = 0; i < count; ++i) to[codes.at(i)] = row[sizeof(F16) + static_cast<size_t>(i)];
   }
 }
 
 // The other way round, one block.
-void Gather(Encoding blocks, const uint8_t* panel, int64_t block, int64_t token, int64_t codes, int64_t step,
+void Gather(Encoding blocks, const uint8_t* panel, int64_t block, int64_t token, const paged::CodePlaces& codes,
             uint8_t* row) {
   const uint8_t* const from = panel + paged::BlocksAt(blocks, block);
   std::memcpy(row, from + paged::ScaleAt(token), sizeof(F16));
-  for (int64_t i = 0; i < paged::CodesOfBlock(blocks); ++i) row[2 + i] = from[codes + i * step];
+  for (int64_t i = 0; i < paged::CodesOfBlock(blocks); ++i) row[2 + i] = from[codes.at(i)];
 }
 
 void WriteBlocks(const KvWriteArgs& a, int64_t token, uint8_t* head_part, int64_t head, int64_t at) {
@@ -158,10 +158,9 @@ void WriteBlocks(const KvWriteArgs& a, int64_t token, uint8_t* head_part, int64_
   uint8_t* const panel = head_part + (at - lane) * row_bytes;
   uint8_t row[kMostHeadSize / kGroupNumbers * BlockBytes(Encoding::kQ8_0)];
   Encode(a.blocks, a.k.as<const float>() + token * a.k.strides[0] + head * a.k.strides[1], depth, row);
-  Scatter(a.blocks, row, depth, lane, paged::KeyCodesAt(lane), paged::kKeyStep, panel);
+  Scatter(a.blocks, row, depth, lane, paged::KeyCodes(lane), panel);
   Encode(a.blocks, a.v.as<const float>() + token * a.v.strides[0] + head * a.v.strides[1], depth, row);
-  Scatter(a.blocks, row, depth, lane, paged::ValueCodesAt(a.blocks, lane), paged::kValueStep,
-          panel + a.state.shape[3] * row_bytes);
+  Scatter(a.blocks, row, depth, lane, paged::ValueCodes(a.blocks, lane), panel + a.state.shape[3] * row_bytes);
 }
 
 Status CheckSlots(const KvWriteArgs& a) {
@@ -194,8 +193,7 @@ float Decoded(const uint8_t* part, int64_t token, int64_t i, bool keys, const Si
   const int64_t lane = token % kPanelTokens;
   uint8_t block[BlockBytes(T::encoding)];
   Gather(T::encoding, part + (token - lane) * sizes.row_bytes, i / kGroupNumbers, lane,
-         keys ? paged::KeyCodesAt(lane) : paged::ValueCodesAt(T::encoding, lane),
-         keys ? paged::kKeyStep : paged::kValueStep, block);
+         keys ? paged::KeyCodes(lane) : paged::ValueCodes(T::encoding, lane), block);
   float numbers[kGroupNumbers];
   DecodeNumbers(T::encoding, block, kGroupNumbers, numbers);
   return numbers[i % kGroupNumbers];

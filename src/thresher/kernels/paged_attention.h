@@ -21,6 +21,7 @@
 namespace thresher::kernels {
 
 inline constexpr int64_t kPanelTokens = 16;
+inline constexpr int64_t kQuadTokens = 4;  // whose codes of values lie side by side
 inline constexpr int64_t kMostHeadSize = 1024;
 // Keys whose softmax is taken at once. Chunks begin at multiples of it and are merged in order, whoever computes them,
 // so that a sequence gets the same bits whatever it is batched with and however its work is cut.

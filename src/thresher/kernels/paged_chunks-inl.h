@@ -175,7 +175,7 @@ HWY_INLINE void UnpackKeys(const uint8_t* HWY_RESTRICT from, int64_t column, int
         const Vec scale = Load(d, reinterpret_cast<const F16*>(from) + column + j);
         float* HWY_RESTRICT out = to + block * kNumbers * width + j;
         for (int64_t i = 0; i < kNumbers; ++i, out += width) {
-          const uint8_t* const codes = from + paged::KeyCodesAt(column + j) + i % kCodes * paged::kKeyStep;
+          const uint8_t* const codes = from + paged::KeyCodes(column + j).at(i % kCodes);
           hn::StoreU(Codes<T::encoding>(d, codes, i >= kCodes, scale), d, out);
         }
       }
@@ -197,7 +197,7 @@ HWY_INLINE void UnpackValues(const uint8_t* HWY_RESTRICT panel, int64_t column, 
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), width = Width();
   const int64_t stop = std::min(width, depth - column);
   for (int64_t token = 0; token < count; ++token, to += width) {
-    const int64_t i = token % paged::kQuad;
+    const int64_t i = token % kQuadTokens;
     const auto unpack = [&](int64_t j)
                             HWY_ATTR { hn::StoreU(Values<T>(d, panel, token - i, i, column + j, depth), d, to + j); };
     if (stop == width) {
@@ -562,7 +562,7 @@ void ChunkOfQuads(const PagedAttentionArgs& a, const Sizes& sizes, const Unit& u
     for (int64_t group = 0; group < groups; ++group) {
       const int64_t behind = sizes.values() + paged::BlocksAt(Encoding::kQ8_0, group);
       const paged::ValueBlocks blocks = {panels.first(), end - begin, behind};
-      quads::UnpackScales(blocks, buffers);
+      few_rows::UnpackScales(blocks, buffers.scales);
       multiply(blocks, scratch.sums + group * quads::kNumbers);
     }
   };

@@ -202,18 +202,6 @@ inline void Scores(const uint8_t* const* panels, int64_t count, int64_t rows, in
   });
 }
 
-// Scales of values, 0 behind the last.
-inline void UnpackScales(const paged::ValueBlocks& blocks, const Buffers& b) {
-  for (int64_t key = 0; key < blocks.all(); key += kLanes) {
-    auto halves = hn::LoadU(Halves(), reinterpret_cast<const uint16_t*>(blocks.at(key)) + key % kPanelTokens);
-    if (blocks.keys - key < kLanes) {
-      const auto known = hn::FirstN(Halves(), static_cast<size_t>(std::max<int64_t>(blocks.keys - key, 0)));
-      halves = hn::IfThenElseZero(known, halves);
-    }
-    hn::StoreU(Widen<F16>(Floats(), halves), Floats(), b.scales + key);
-  }
-}
-
 // Weights times scales, which are not negative, as codes: close to (code + 2^15) times what is returned.
 HWY_INLINE float WeightCodes(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT scales, int64_t keys,
                              int16_t* HWY_RESTRICT codes) {
@@ -248,7 +236,7 @@ HWY_INLINE void SumColumns(const paged::ValueBlocks& blocks, int64_t column, con
                            float* HWY_RESTRICT sums, int64_t sums_ld, Ahead& ahead) {
   // As far as there are tokens the sums of every fourth one fit.
   static_assert(kChunkTokens / 4 * -128 >= std::numeric_limits<int16_t>::min());
-  constexpr int64_t kQuad = paged::kQuad;
+  constexpr int64_t kQuad = kQuadTokens;
   const Floats d;
   const Shorts d16;
   const hn::Repartition<uint64_t, Shorts> d64;
@@ -305,7 +293,7 @@ HWY_NOINLINE void SumRows(const paged::ValueBlocks& blocks, bool first, const Bu
 // Sums of the values of a block of numbers, weighted. Weights behind the last key are 0, to the end of its panel.
 inline void Sums(const paged::ValueBlocks& blocks, const Buffers& b, const float* weights, int64_t weights_ld,
                  int64_t rows, float* sums, int64_t sums_ld, Ahead& ahead) {
-  UnpackScales(blocks, b);
+  few_rows::UnpackScales(blocks, b.scales);
   few_rows::ForTiles<kSumRows>(rows, [&](auto number, int64_t row) HWY_ATTR {
     SumRows<decltype(number)::value>(blocks, row == 0, b, weights + row * weights_ld, weights_ld, sums + row * sums_ld,
                                      sums_ld, ahead);

@@ -35,7 +35,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr int64_t kNumbers = BlockNumbers(Encoding::kQ8_0), kBytes = BlockBytes(Encoding::kQ8_0);
 inline constexpr int64_t kScale = 2;  // bytes before the codes of a block
-inline constexpr int64_t kQuadBytes = 4 * kNumbers;
+inline constexpr int64_t kQuadBytes = kQuadTokens * kNumbers;
 // Rows of a tile of scores, which has two vectors of each, and of one of sums of values, which has four.
 inline constexpr int64_t kScoreRows = 8, kSumRows = 4;
 
@@ -202,16 +202,6 @@ inline void Scores(const uint8_t* const* panels, int64_t count, int64_t rows, in
                                          ahead);
     }
   });
-}
-
-// The scales of values, 0 behind the last.
-inline void UnpackScales(const paged::ValueBlocks& blocks, const Buffers& b) {
-  const hn::FixedTag<uint16_t, 16> dh;
-  for (int64_t key = 0; key < blocks.keys; key += kPanelTokens) {
-    const auto halves = hn::LoadU(dh, reinterpret_cast<const uint16_t*>(blocks.at(key)));
-    const auto known = hn::FirstN(dh, static_cast<size_t>(std::min(blocks.keys - key, kPanelTokens)));
-    hn::StoreU(Widen<F16>(Floats(), hn::IfThenElseZero(known, halves)), Floats(), b.scales + key);
-  }
 }
 
 // Weights times scales, which are not negative, as digits: close to (256 high + low) times what is returned. There is

@@ -56,6 +56,17 @@ HWY_INLINE Vec Load(Tag d, const Half* p) {
   return Widen<Half>(d, hn::LoadU(hn::Rebind<uint16_t, Tag>(), reinterpret_cast<const uint16_t*>(p)));
 }
 
+// The scales of values in blocks, 0 behind the last, to the end of its panel.
+inline void UnpackScales(const paged::ValueBlocks& blocks, float* HWY_RESTRICT scales) {
+  const Tag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t key = 0; key < blocks.all(); key += lanes) {
+    const Vec all = Load(d, reinterpret_cast<const F16*>(blocks.at(key)) + key % kPanelTokens);
+    const auto known = hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(blocks.keys - key, 0)));
+    hn::StoreU(hn::IfThenElseZero(known, all), d, scales + key);
+  }
+}
+
 // Codes of keys times scales, as floats, of tokens side by side. With 4 bits each byte has two of them.
 template <Encoding kEncoding>
 HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec scale) {
@@ -71,7 +82,7 @@ HWY_INLINE Vec Codes(Tag d, const uint8_t* HWY_RESTRICT codes, bool upper, Vec s
   }
 }
 
-// The numbers [column, column + lanes) of the values of token `first + i` of a panel, 0 <= i < paged::kQuad; `first` is
+// The numbers [column, column + lanes) of the values of token `first + i` of a panel, 0 <= i < kQuadTokens; `first` is
 // a multiple of that.
 template <class T>
 HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT panel, int64_t first, int64_t i, int64_t column,
@@ -86,7 +97,7 @@ HWY_INLINE Vec Values(Tag d, const uint8_t* HWY_RESTRICT panel, int64_t first, i
     const Vec factor = Widen<F16>(d, hn::Set(hn::Rebind<uint16_t, Tag>(), scale));
     // A lane has the code of each of the four tokens.
     const hn::Rebind<int32_t, Tag> di;
-    const uint8_t* const codes = block + paged::ValueCodesAt(kEncoding, first) + number % kCodes * paged::kValueStep;
+    const uint8_t* const codes = block + paged::ValueCodes(kEncoding, first).at(number % kCodes);
     const auto words = hn::LoadU(di, reinterpret_cast<const int32_t*>(codes));
     const int shift = 8 * static_cast<int>(i);
     if constexpr (kEncoding == Encoding::kQ8_0) {
@@ -213,7 +224,7 @@ HWY_INLINE void ScoreVectors(const KeyVector* HWY_RESTRICT keys, const float* HW
       for (int v = 0; v < kVectors; ++v) scale[v] = Load(d, reinterpret_cast<const F16*>(at[v].panel) + at[v].token);
       for (int64_t i = 0; i < kNumbers; ++i) {
         for (int v = 0; v < kVectors; ++v) {
-          const uint8_t* const codes = at[v].panel + paged::KeyCodesAt(at[v].token) + i % kCodes * paged::kKeyStep;
+          const uint8_t* const codes = at[v].panel + paged::KeyCodes(at[v].token).at(i % kCodes);
           x[v] = Codes<T::encoding>(d, codes, i >= kCodes, scale[v]);
         }
         add(begin + i, x);
@@ -275,10 +286,10 @@ HWY_INLINE void SumVectors(const uint8_t* const* panels, int64_t values, int64_t
         add(first + i, [&](int64_t at) HWY_ATTR { return Values<T>(d, panel, first % kPanelTokens, i, at, depth); });
       };
       // Four at a time, so that what they share is loaded once.
-      for (; stop - key >= paged::kQuad; key += paged::kQuad) {
-        Unrolled<paged::kQuad>([&](auto i) HWY_ATTR { of_token(key, i); });
+      for (; stop - key >= kQuadTokens; key += kQuadTokens) {
+        Unrolled<kQuadTokens>([&](auto i) HWY_ATTR { of_token(key, i); });
       }
-      for (; key < stop; ++key) of_token(key / paged::kQuad * paged::kQuad, key % paged::kQuad);
+      for (; key < stop; ++key) of_token(key / kQuadTokens * kQuadTokens, key % kQuadTokens);
     } else {
       const T* HWY_RESTRICT row = reinterpret_cast<const T*>(panel);
       for (; key < stop; ++key, row += depth) {

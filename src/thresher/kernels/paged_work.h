@@ -31,19 +31,20 @@ inline constexpr bool kInBlocks = false;
 template <Encoding kEncoding>
 inline constexpr bool kInBlocks<Blocks<kEncoding>> = true;
 
-// Tokens whose codes of values lie side by side.
-inline constexpr int64_t kQuad = 4;
-
 // Where blocks of the tokens of a panel begin, one of each: in the part of one head, behind the token's panel; then
-// where in those the scale of a token is, and the codes of its keys or values, which are a step apart.
+// where in those the scale of a token is, and the bytes of the codes of its keys or values.
 constexpr int64_t BlocksAt(Encoding blocks, int64_t block) { return block * kPanelTokens * BlockBytes(blocks); }
 constexpr int64_t ScaleAt(int64_t token) { return 2 * token; }
 constexpr int64_t CodesOfBlock(Encoding blocks) { return BlockBytes(blocks) - 2; }
-constexpr int64_t KeyCodesAt(int64_t token) { return ScaleAt(kPanelTokens) + token; }
-constexpr int64_t ValueCodesAt(Encoding blocks, int64_t token) {
-  return ScaleAt(kPanelTokens) + token / kQuad * kQuad * CodesOfBlock(blocks) + token % kQuad;
+struct CodePlaces {
+  int64_t first, step;
+  constexpr int64_t at(int64_t byte) const { return first + byte * step; }
+};
+constexpr CodePlaces KeyCodes(int64_t token) { return {ScaleAt(kPanelTokens) + token, kPanelTokens}; }
+constexpr CodePlaces ValueCodes(Encoding blocks, int64_t token) {
+  const int64_t in_quad = token % kQuadTokens;
+  return {ScaleAt(kPanelTokens) + (token - in_quad) * CodesOfBlock(blocks) + in_quad, kQuadTokens};
 }
-inline constexpr int64_t kKeyStep = kPanelTokens, kValueStep = kQuad;
 
 // The blocks of values, of 32 numbers of each token, of a chunk: `keys` of them from its first panel on, `behind` bytes
 // behind the panels of keys.

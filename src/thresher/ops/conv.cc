@@ -518,13 +518,14 @@ int64_t GroupsTogether(const ConvolutionParams& p, Precision precision, const Lo
   return whole && kernels::HasBf16Tiles() && IsOfBf16(precision, p.m, lowering) ? together : 1;
 }
 
+bool IsSpread(const kernels::ConvolutionShape& s) { return s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1; }
+
 // Whether windows of few channels, filled up with zeros, are multiplied as bf16.
 bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
-  const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
   const int64_t lines = s.kernel[0] * s.kernel[1];
   const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
-  return kernels::FillsChannels(s.channels) && s.groups == 1 && !s.plain && !spread && few && s.dilation[2] == 1 &&
+  return kernels::FillsChannels(s.channels) && s.groups == 1 && !s.plain && !IsSpread(s) && few && s.dilation[2] == 1 &&
          IsOfBf16(s.precision, p.m, lowering);
 }
 
@@ -551,11 +552,12 @@ bool FillsResult(const ConvolutionParams& p, const Geometry& g) {
 }
 
 // Whether a transposed convolution becomes one of all its phases.
-bool SuitsPhases(const Graph& graph, const Node& node, const Dims& weight, const Geometry& g) {
+bool SuitsPhases(const Graph& graph, const Node& node, const Dims& weight, const Geometry& g,
+                 const ConvolutionParams& p) {
   const bool constants = graph.is_constant(node.inputs[kWeight]) &&
                          (node.inputs[kBias] == kNoValue || graph.is_constant(node.inputs[kBias]));
   return g.transposed && g.groups == 1 && constants && node.inputs[kResidual] == kNoValue &&
-         PhasesPay(std::span(weight).subspan(2), g.stride, g.dilation);
+         PhasesPay(std::span(weight).subspan(2), g.stride, g.dilation) && FillsResult(p, g);
 }
 
 // All phases are outputs of one convolution, then each goes where it belongs. `p` tells of the transposed one.
@@ -584,6 +586,7 @@ Status LowerPhases(const Node& node, const TensorRef& x, const ops::WeightLayout
     from.offset += phase * outputs;
     from.view.shape[rank + 1] = outputs;
     int64_t left = phase;
+    bool some = true;  // of its positions are results
     for (int d = rank; d > 0; --d) {
       const auto i = static_cast<size_t>(d - 1);
       const int64_t stride = g.stride[i], at = left % stride;
@@ -592,13 +595,13 @@ Status LowerPhases(const Node& node, const TensorRef& x, const ops::WeightLayout
       const int64_t first = std::max<int64_t>(0, (g.before[i] - at + stride - 1) / stride);
       const int64_t place = stride * first + at - g.before[i];
       const int64_t count = std::min(from.view.shape[d] - first, (out.view.shape[d] - place + stride - 1) / stride);
-      if (count <= 0) from.view.shape[0] = to.view.shape[0] = 0;
+      some &= count > 0;
       from.offset += first * from.view.strides[d];
       to.offset += place * to.view.strides[d];
       to.view.strides[d] *= stride;
       from.view.shape[d] = to.view.shape[d] = count;
     }
-    if (from.view.shape[0] > 0) lowering.AddCopy(from, to);
+    if (some) lowering.AddCopy(from, to);
   }
   return Status::Ok();
 }
@@ -749,9 +752,8 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     return Status::Ok();
   }
   s.form = FormFor(p, lowering);
-  const bool spread = s.spread[0] > 1 || s.spread[1] > 1 || s.spread[2] > 1;
-  if (spread && s.form != kernels::RowForm::kF32) {
-    if (FillsResult(p, g) && SuitsPhases(graph, node, weight.shape, g)) {
+  if (IsSpread(s) && s.form != kernels::RowForm::kF32) {
+    if (SuitsPhases(graph, node, weight.shape, g, p)) {
       return LowerPhases(node, x, layout, g, p, out, lowering);
     }
     // Zeros between the positions of x would be multiplied, but those of floats are not.

@@ -60,29 +60,31 @@ constexpr int64_t kStepChannels = 8;
 // Groups of no more outputs than a vector are not products.
 constexpr int64_t kVectorOutputs = 16;
 
+bool IsTransposed(const Node& node) { return GetAttr<bool>(node.attrs, "transposed", false); }
+
 // Why a product stays as the model has it whatever its weights are; empty if nothing is against it.
 std::string Unsuited(const Graph& graph, const Node& node) {
   if (node.op->name == "linear") return {};
   const Dims& w = graph.value(node.inputs[1]).shape;
   const int64_t groups = GetAttr<int64_t>(node.attrs, "groups", 1);
-  if (GetAttr<bool>(node.attrs, "transposed", false)) {
+  const bool transposed = IsTransposed(node);
+  if (transposed) {
     const Dims ones(w.size() - 2, 1), stride = GetAttr<Dims>(node.attrs, "stride", ones);
-    if (groups > 1 || !PhasesPay(std::span(w).subspan(2), stride, GetAttr<Dims>(node.attrs, "dilation", ones))) {
-      return "a transposed convolution";
-    }
-    if (w[0] % kStepChannels == 0) return {};
-    return std::to_string(w[0]) + " channels are no multiple of " + std::to_string(kStepChannels);
+    const Dims dilation = GetAttr<Dims>(node.attrs, "dilation", ones);
+    if (groups > 1 || !PhasesPay(std::span(w).subspan(2), stride, dilation)) return "a transposed convolution";
+  } else if (groups > 1 && w[0] / groups <= kVectorOutputs) {
+    return "a convolution of small groups";
   }
-  if (groups > 1 && w[0] / groups <= kVectorOutputs) return "a convolution of small groups";
-  if (w[1] % kStepChannels == 0) return {};
-  return std::to_string(w[1]) + " channels are no multiple of " + std::to_string(kStepChannels);
+  const int64_t channels = transposed ? w[0] : w[1];
+  if (channels % kStepChannels == 0) return {};
+  return std::to_string(channels) + " channels are no multiple of " + std::to_string(kStepChannels);
 }
 
 // Whether a convolution that Unsuited() names has few channels, or small groups, that are filled up with zeros.
 bool IsFilled(const Graph& graph, const Node& node, const PassContext& context) {
   const Dims& w = graph.value(node.inputs[1]).shape;
   const int64_t groups = GetAttr<int64_t>(node.attrs, "groups", 1);
-  if (GetAttr<bool>(node.attrs, "transposed", false)) return false;
+  if (IsTransposed(node)) return false;
   if (groups == 1) return context.fills_channels && context.fills_channels(w[1]);
   return w[1] > 1 && w[1] == w[0] / groups && kVectorOutputs % w[1] == 0 && context.bf16_tiles && context.bf16_tiles();
 }
@@ -91,7 +93,7 @@ bool IsFilled(const Graph& graph, const Node& node, const PassContext& context) 
 int64_t OutputsOf(const Graph& graph, const Node& product) {
   if (product.op->name == "linear") return graph.value(product.outputs[0]).shape.back();
   const Dims& w = graph.value(product.inputs[1]).shape;
-  if (GetAttr<bool>(product.attrs, "transposed", false)) return NumElements(w) / std::max<int64_t>(w[0], 1);
+  if (IsTransposed(product)) return NumElements(w) / std::max<int64_t>(w[0], 1);
   return NumElements(w) / std::max<int64_t>(w[1] * GetAttr<int64_t>(product.attrs, "groups", 1), 1);
 }
 
@@ -99,7 +101,7 @@ int64_t OutputsOf(const Graph& graph, const Node& product) {
 int64_t DepthOf(const Graph& graph, const Node& product) {
   if (product.op->name == "linear") return graph.value(product.inputs[0]).shape.back();
   const Dims& w = graph.value(product.inputs[1]).shape;
-  if (!GetAttr<bool>(product.attrs, "transposed", false)) return NumElements(w) / std::max<int64_t>(w[0], 1);
+  if (!IsTransposed(product)) return NumElements(w) / std::max<int64_t>(w[0], 1);
   const Dims stride = GetAttr<Dims>(product.attrs, "stride", Dims(w.size() - 2, 1));
   int64_t depth = w[0] / std::max<int64_t>(GetAttr<int64_t>(product.attrs, "groups", 1), 1);
   for (size_t d = 0; d < stride.size(); ++d) depth *= PhaseTaps(w[d + 2], stride[d]);
