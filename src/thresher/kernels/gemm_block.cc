@@ -467,11 +467,13 @@ void MultiplyStreams(const GemmDotArgs& args, const PanelRange& range, size_t be
   };
   // The first of each stream's panels, then the second of each ..., then those that are too few for all streams.
   for (size_t turn = 0; turn < turns; ++turn) {
-    if (kStreams > 2 && together == 2) {
-      run(first_panel + turn, std::integral_constant<int, std::min(kStreams, 2)>(), turns);
-    } else {
-      run(first_panel + turn, std::integral_constant<int, kStreams>(), turns);
+    if constexpr (kStreams > 2) {
+      if (together == 2) {
+        run(first_panel + turn, std::integral_constant<int, 2>(), turns);
+        continue;
+      }
     }
+    run(first_panel + turn, std::integral_constant<int, kStreams>(), turns);
   }
   if constexpr (kStreams > 1) {
     size_t done = turns * together;
