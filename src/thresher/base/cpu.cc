@@ -197,6 +197,15 @@ bool IsIntel() {
 #endif
 }
 
+bool IsZen4() {
+#if defined(__x86_64__)
+  static const bool zen4 = __builtin_cpu_is("amdfam19h") != 0 && __builtin_cpu_supports("avx512f") != 0;
+  return zen4;
+#else
+  return false;
+#endif
+}
+
 const std::string& CpuModel() {
   static const std::string model = ReadCpuModel();
   return model;

@@ -49,6 +49,9 @@ const std::string& Architecture();
 // Whether Intel made it: its caches take other hints than AMD's.
 bool IsIntel();
 
+// Whether it is AMD's Zen 4: of its family 25 the one with AVX-512.
+bool IsZen4();
+
 // "AMD EPYC 7763 64-Core Processor"; the machine's architecture where no name is known.
 const std::string& CpuModel();
 

@@ -59,10 +59,9 @@ struct BlockTileArgs {
   // Fetched into L2 meanwhile: so many lines of 64 bytes with every group.
   const uint8_t* fetch;
   size_t fetch_lines;
+  // How far ahead, in bytes, panels that are multiplied side by side are fetched, and what lies behind them.
+  size_t ahead;
 };
-
-// How far ahead panels that are multiplied side by side are fetched, and what lies behind them.
-inline constexpr size_t kStreamAhead = 1024;
 
 // Rows of a tile: integer sums, codes and a broadcast share the registers; sums in float are needed once a group only.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
@@ -125,6 +124,7 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
   const IntTag di;
   const size_t lanes = hn::Lanes(d);
   const size_t lda = args.lda;
+  [[maybe_unused]] const size_t ahead = args.ahead;
   const uint8_t* HWY_RESTRICT a = args.a;
   const uint8_t* HWY_RESTRICT first_b = args.b;
   const uint8_t* HWY_RESTRICT first_block = first_b;
@@ -181,12 +181,14 @@ HWY_INLINE void RunBlockTile(const BlockTileArgs& args, size_t panel_bytes) {
 #define THRESHER_BLOCK_SUMS(r) auto s##r##a = base, s##r##b = base;
       THRESHER_BLOCK_ROWS(THRESHER_BLOCK_SUMS)
 
-      // A pair of quads fetches its share: all lines at once are more than can be under way, and products wait.
+      // A pair of quads fetches its share: all lines at once are more than can be under way, and products wait. Left to
+      // itself, the compiler moves them all to the front.
 #define THRESHER_BLOCK_FETCH(pair)                                                                              \
   if constexpr (kStreams) {                                                                                     \
+    __asm__ volatile("" ::: "memory");                                                                          \
     for (size_t line = all_lines * (pair) / kGroupPairs; line < all_lines * (pair + 1) / kGroupPairs; ++line) { \
-      __builtin_prefetch(b + kStreamAhead + 64 * line, 0, 3);                                                   \
-      if constexpr (kBeside) __builtin_prefetch(next_b + kStreamAhead + 64 * line, 0, 3);                       \
+      __builtin_prefetch(b + ahead + 64 * line, 0, 3);                                                          \
+      if constexpr (kBeside) __builtin_prefetch(next_b + ahead + 64 * line, 0, 3);                              \
     }                                                                                                           \
   }
 #if THRESHER_INT8_SHORT_SUMS

@@ -122,7 +122,7 @@ class Ahead {
   // `bytes` of each of at most kChunkTokens / kPanelTokens panels and of the values behind it; `steps` of
   // them take all. few: beside so few rows that memory is what they wait for.
   Ahead(const uint8_t* const* panels, int64_t count, int64_t values, int64_t bytes, int64_t steps, bool few)
-      : into_l1_(few && HWY_TARGET <= HWY_AVX3 && !IsIntel()),
+      : into_l1_(few && HWY_TARGET <= HWY_AVX3 && !IsIntel() && !IsZen4()),
         share_(steps > 0 ? (2 * count * ((bytes + kLine - 1) / kLine) * kWhole + steps - 1) / steps : 0) {
     for (int64_t p = 0; p < count; ++p) Append(panels[p], bytes);
     for (int64_t p = 0; p < count; ++p) Append(panels[p] + values, bytes);
@@ -166,7 +166,8 @@ class Ahead {
     const uint8_t* end;
   };
   Run runs_[2 * kChunkTokens / kPanelTokens];
-  bool into_l1_;             // AMD's processors with vectors of 64 bytes wait less for what they asked L1 for than L2
+  // Zen 5 waits less for what it asked L1 for than L2. Zen 4, whose L1 has few lines under way, twice as long.
+  bool into_l1_;
   int64_t share_, due_ = 0;  // lines of a step, and those to be asked for, times kWhole
   int64_t run_ = 0, runs_end_ = 0;
   const uint8_t* line_ = nullptr;
