@@ -48,9 +48,9 @@ struct Reading {
 
 Reading ReadingHere() {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  // Zen 4 reads twice as much when its own prefetchers do the work: they follow two streams as far ahead as memory is
-  // away, provided that L1 asks for lines in their order, shortly before they are used. Lines that L1 asks for where
-  // they would have to be asked for otherwise wait in its 24 buffers for all of memory's latency.
+  // Zen 4 reads up to twice as much when its own prefetchers do the work: they follow two streams as far ahead as
+  // memory is away, provided that L1 asks for lines in their order, shortly before they are used. Lines that L1 asks
+  // for where they would have to be asked for otherwise wait in its 24 buffers for all of memory's latency.
   if (IsZen4()) return {2, {320, 512}, 8192};
 #endif
   return {};
