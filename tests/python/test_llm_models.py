@@ -192,6 +192,78 @@ def test_one_plan_serves_many_sizes(tmp_path):
     assert all(plan is runner._body._many[0] for plan, _ in runner._body._chosen.values())
 
 
+@pytest.mark.parametrize("name", ["qwen3", "phi3", "gpt2", "gemma3"])
+def test_the_last_layer_is_computed_for_scored_tokens_alone(name, tmp_path):
+    """But for its keys and values; where queries lie in one weight with them, that is read once in two parts."""
+    runner = _runner(_model(name), tmp_path)
+    decoder, last = runner._decoder, runner._decoder.config.num_layers - 1
+    body, head = runner._body_graph(20), runner._head_graph(2)
+
+    def of_last(graph):
+        return [node for node in graph.nodes() if node["module"] == f"layers.{last}"]
+
+    def weights(graph):
+        """Shapes of the weights of products in the last layer, [out, in]."""
+        found = []
+        for node in of_last(graph):
+            if node["op"] == "linear":
+                shape = graph.shape(node["inputs"][1])
+                found.append(tuple(reversed(shape)) if name == "gpt2" else tuple(shape))
+        return sorted(found)
+
+    config = decoder.config
+    wide, narrow = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+    joined = decoder.has("qkv", last)
+    kept = [(2 * narrow, config.hidden_size)] if joined else 2 * [(narrow, config.hidden_size)]
+    assert weights(body) == kept
+    assert (wide, config.hidden_size) in weights(head)
+    assert sum(out * width for out, width in weights(body) + weights(head)) == sum(
+        out * width for out, width in _of_a_layer(config)
+    )
+    assert [node["op"] for node in of_last(body)].count("kv_write") == 1
+    assert "paged_attention" not in [node["op"] for node in of_last(body)]
+    assert [node["op"] for node in head.nodes()].count("paged_attention") == 1
+
+
+def _of_a_layer(config):
+    """Shapes of a layer's weights, [out, in]."""
+    wide, narrow = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return [(wide + 2 * narrow, hidden), (hidden, wide), ((2 if config.gated else 1) * inner, hidden), (hidden, inner)]
+
+
+def test_a_model_of_one_layer_is_all_head(tmp_path):
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.LlamaConfig(**{**_SMALL, "num_hidden_layers": 1}), dtype=torch.float32
+    ).eval()
+    runner = _runner(model, tmp_path)
+    prompt = np.random.default_rng(4).integers(1, 120, 50).tolist()
+    expected = _reference(model, prompt)
+    _run(runner, (prompt[:30], 0, [3, 4], 0))  # keys and values alone
+    actual = _run(runner, (prompt[30:], 30, [3, 4], 4))
+    assert np.abs(actual - expected[-4:]).max() < 2e-5 * np.abs(expected).max()
+
+
+def test_scores_of_some_of_several_sequences(tmp_path):
+    """Answers with guesses before prompts that want one row, or none."""
+    model = _model("gemma3")
+    runner = _runner(model, tmp_path, max_scored=8)
+    random = np.random.default_rng(5)
+    texts = [random.integers(1, 120, count).tolist() for count in (40, 33, 60, 12)]
+    expected = [_reference(model, text) for text in texts]
+    for number, text in enumerate(texts[:2]):
+        _run(runner, (text[:-3], 0, [2 * number, 2 * number + 1], 0))
+    work = [
+        Work(text[at:], at, [pages] * len(runner.groups), scored, answering=number < 2)
+        for number, (text, at, pages, scored) in enumerate(
+            zip(texts, (37, 30, 0, 0), ([0, 1], [2, 3], [4, 5], [6]), (3, 2, 0, 1), strict=True)
+        )
+    ]
+    actual = runner.run(work)
+    wanted = np.concatenate([expected[0][-3:], expected[1][-2:], expected[3][-1:]])
+    assert np.abs(actual - wanted).max() < 2e-5 * np.abs(wanted).max()
+
+
 def test_plans_are_made_beside_what_else_is_done(tmp_path):
     model = _model("qwen3")
     runner, threads = _runner(model, tmp_path), []

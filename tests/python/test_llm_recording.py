@@ -10,11 +10,12 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_decoder import write_decoder
 from typer.testing import CliRunner
 
-from thresher import cache, whole_file
+from thresher import _engine, cache, whole_file
 from thresher.llm import packed_weights, recording
 from thresher.llm.recording import Load, record
 
@@ -88,6 +89,21 @@ def test_a_load_is_answered_as_it_was_recorded(program, model, tmp_path, options
     assert code == 0 and found["requests"] == 30 and found["threads"] == 1
 
 
+def renamed(folder, part, old, new):
+    """An input of the graphs of a part, and the recording as whole as it was."""
+
+    def line_of(line):
+        *words, _, name = line.split(" ")
+        text = (folder / name).read_text()
+        assert f'"{old}"' in text
+        (folder / name).write_text(text.replace(f'"{old}"', f'"{new}"'))
+        (digest,) = _engine.digests([np.frombuffer((folder / name).read_bytes(), np.uint8)])
+        return " ".join([*words, digest, name])
+
+    for size in recording._SIZES:
+        changed(folder, f"graph {part} {size} ", line_of)
+
+
 def test_an_answer_that_differs_fails_alone(program, model, tmp_path):
     record(model, tmp_path / "load", Load(requests=4, prompt_tokens=9, output_tokens=5), weights="q8_0")
     changed(tmp_path / "load", "request", lambda line: line.rsplit(" ", 1)[0] + " 159")
@@ -131,6 +147,8 @@ def test_without_a_cache_weights_are_packed(program, model, tmp_path):
         (lambda folder, _: changed(folder, "end", lambda _: "exact 1"), "it was cut short"),
         (lambda folder, _: a_graph(folder).write_text("graph 1\nreturn %9\n"), ".graph: expected contents of digest"),
         (lambda folder, _: a_graph(folder).unlink(), ".graph: expected a file that can be read"),
+        (lambda folder, _: renamed(folder, "head", "lengths", "sizes"), "got 'sizes' among them"),
+        (lambda folder, _: renamed(folder, "head", "kv.1", "kv.9"), "got 'kv.9' among them"),
         (lambda _, model: (model / "model.safetensors").write_bytes(b"other"), "expected contents of digest"),
         (lambda _, model: (model / "model.safetensors").unlink(), "expected a file that can be read"),
     ],

@@ -94,7 +94,7 @@ def record(
     graphs: dict[str, dict[int, _engine.Graph]] = {"body": {}, "head": {}}
     for size in _SIZES:
         graphs["body"][size] = decoder.body(size, max_batch, width, [pages] * layers, cache)
-        graphs["head"][size] = decoder.head(size)
+        graphs["head"][size] = decoder.head(size, max_batch, width, pages, cache)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     lines = ["thresher recording 1", f"model {Path(model).name}", f"precision {precision}"]

@@ -112,19 +112,24 @@ class Runner:
                 self._layer_pages[layer] = (count - 1) * step + 1
                 shape = (self._layer_pages[layer], config.num_kv_heads, 2, PAGE_TOKENS, config.head_size)
                 states[layer] = tensor_place(state.address + number * size // step, shape)
-        self._inputs_options = (max_tokens, max_batch, self._width, self._steps, config.hidden_size, b"".join(states))
-        self._inputs = StepInputs(*self._inputs_options)
+        # A device would have to be told of the head's tokens, too, and gets all layers in one plan.
+        self._whole, last = device is not None, config.num_layers - 1
+        groups = (number for number, group in enumerate(self.groups) if last in group.layers)
+        last_group = None if self._whole else next(groups)
+        self._new_inputs = functools.partial(
+            StepInputs,
+            *(max_tokens, max_batch, self.max_scored, self._width, self._steps, config.hidden_size, states, last_group),
+        )
+        self._inputs = self._new_inputs()
         self._apart: StepInputs | None = None  # of a step that is done in pieces
-        # By where the rows lie; by scores; the best alone?
-        self._head_places: dict[tuple[int, int, bool], tuple[bytes, bytes]] = {}
-        self._rows = np.empty((self.max_scored, config.hidden_size), np.float32)
+        self._score_places: dict[tuple[int, bool], bytes] = {}  # by scores; the best alone?
         self._logits = np.empty((self.max_scored, config.vocab_size), np.float32)
         self._body = Plans("body", self._body_graph, {"rows": max_tokens}, _SAMPLES, self._store, name, self._options)
         self._best_scores = np.empty(self.max_scored, np.float32)
         self._best_tokens = np.empty(self.max_scored, np.int64)
         head = {"rows": self.max_scored}
-        self._head = Plans("head", decoder.head, head, _SAMPLES, self._store, name, self._options)
-        best = functools.partial(decoder.head, best=True)
+        self._head = Plans("head", self._head_graph, head, _SAMPLES, self._store, name, self._options)
+        best = functools.partial(self._head_graph, best=True)
         self._best_head = Plans("best_head", best, head, _SAMPLES, self._store, name, self._options)
 
     @property
@@ -212,7 +217,7 @@ class Runner:
 
     def begin(self, work: Sequence[Work]) -> PausableStep:
         """Begins a step that is computed in pieces, of tokens of prompts; where ``pauses``, one at a time."""
-        inputs = self._apart = self._apart or StepInputs(*self._inputs_options)
+        inputs = self._apart = self._apart or self._new_inputs()
         count, wanted = inputs.fill(work)
         run = self._body.begin_run((count,), *self._places(inputs, count))
         return PausableStep(run, functools.partial(self._score, inputs, work, count, count, wanted))
@@ -222,14 +227,11 @@ class Runner:
         count = len(wanted)
         if not count:
             return self._logits[:0]
-        every = count == tokens
-        scored = inputs.hidden
-        if not every:
-            scored = self._rows
-            np.take(inputs.hidden, wanted, axis=0, out=scored[:count])
-        scores = min(rows, self.max_scored) if every else bucket(count, self.max_scored) if self._in_buckets else count
+        scores = count
+        if self._in_buckets:
+            scores = min(rows, self.max_scored) if count == tokens else bucket(count, self.max_scored)
         best = self.finds_best and all(item.best for item in work if item.scored)
-        places = self._place_head(scored, scores, best)
+        places = inputs.head_places(wanted, tokens, scores), self._place_scores(scores, best)
         if not best:
             self._head.run((scores,), *places)
             return self._logits[:count]
@@ -247,26 +249,37 @@ class Runner:
     def _places(self, inputs: StepInputs, rows: int) -> tuple[bytes, bytes]:
         return inputs.places(rows, keep=self._in_buckets or rows <= self.max_batch)
 
-    def _place_head(self, rows: npt.NDArray[np.float32], scores: int, best: bool) -> tuple[bytes, bytes]:
-        address = rows.ctypes.data
-        places = self._head_places.get((address, scores, best))
-        if places is not None:
-            return places
-        config = self._decoder.config
-        if best:
-            found = b"".join(tensor_place(a.ctypes.data, (scores,)) for a in (self._best_scores, self._best_tokens))
-        else:
-            found = tensor_place(self._logits.ctypes.data, (scores, config.vocab_size))
-        places = tensor_place(address, (scores, config.hidden_size)), found
-        self._head_places[address, scores, best] = places
+    def _place_scores(self, scores: int, best: bool) -> bytes:
+        places = self._score_places.get((scores, best))
+        if places is None:
+            if best:
+                places = b"".join(
+                    tensor_place(a.ctypes.data, (scores,)) for a in (self._best_scores, self._best_tokens)
+                )
+            else:
+                places = tensor_place(self._logits.ctypes.data, (scores, self._decoder.config.vocab_size))
+            self._score_places[scores, best] = places
         return places
 
     def _body_graph(self, tokens: int) -> _engine.Graph:
         return self._decoder.body(
             *(tokens, self.max_batch, self._width, self._layer_pages, self._cache),
             groups=self.groups,
-            values=_VALUES.get(self._options["precision"]) if self._in_buckets else "f32",
+            values=self._values,
+            whole=self._whole,
         )
+
+    def _head_graph(self, rows: int, *, best: bool = False) -> _engine.Graph:
+        return self._decoder.head(
+            *(rows, self.max_batch, self._width, self._layer_pages[-1], self._cache, self._values),
+            whole=self._whole,
+            best=best,
+        )
+
+    @property
+    def _values(self) -> str | None:
+        """What goes from one operator to the next; None: what the weights are stored as."""
+        return _VALUES.get(self._options["precision"]) if self._in_buckets else "f32"
 
 
 class PausableStep:

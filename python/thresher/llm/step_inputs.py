@@ -35,24 +35,34 @@ class Work:
 
 
 class StepInputs:
-    """Memory of one step: what the body takes of each token and sequence, and what it gives.
+    """Memory of one step: what the body takes of each token and sequence, what it gives, and what the head takes.
 
     Attributes:
       hidden: what the body gives, f32 [tokens, hidden size].
     """
 
     def __init__(
-        self, max_tokens: int, max_batch: int, width: int, steps: Sequence[int], hidden_size: int, states: bytes
+        self,
+        max_tokens: int,
+        max_batch: int,
+        max_scored: int,
+        width: int,
+        steps: Sequence[int],
+        hidden_size: int,
+        states: Sequence[bytes],
+        last_group: int | None,
     ) -> None:
         """Takes the memory.
 
         Args:
           max_tokens: of one step.
           max_batch: sequences of one step.
+          max_scored: of its tokens, whose scores are wanted.
           width: pages of a sequence at most.
           steps: for each group of layers, how many of a layer's pages lie from one page of the group to the next.
           hidden_size: of the model.
           states: the places of the layers' pages.
+          last_group: which group of layers the last one belongs to; None: the body has all of it.
         """
         self._steps = steps
         self._tokens = np.zeros(max_tokens, np.int32)
@@ -65,7 +75,18 @@ class StepInputs:
         self._table_of: list[list[list[int]]] = [[[] for _ in range(max_batch)] for _ in steps]
         self.hidden = np.empty((max_tokens, hidden_size), np.float32)
         fixed = (self._starts, self._lengths, self._prompts_from, *self._tables)
-        self._fixed_places = b"".join([*(tensor_place(each.ctypes.data, each.shape) for each in fixed), states])
+        self._fixed_places = b"".join([*(tensor_place(each.ctypes.data, each.shape) for each in fixed), *states])
+        # Of tokens whose scores are wanted, what the head looks at.
+        self._scored = np.empty((max_scored, hidden_size), np.float32)
+        self._scored_positions = np.zeros(max_scored, np.int32)
+        self._scored_starts = np.zeros(max_batch + 1, np.int32)
+        self._scored_prompts_from = np.zeros(1, np.int32)
+        self._head_fixed_places: bytes | None = None
+        if last_group is not None:
+            told = (self._scored_starts, self._lengths, self._scored_prompts_from, self._tables[last_group])
+            places = [tensor_place(each.ctypes.data, each.shape) for each in told]
+            self._head_fixed_places = b"".join([*places, states[-1]])
+        self._head_places: dict[tuple[int, bool], bytes] = {}  # by rows; are these all tokens?
         self._token_addresses = [a.ctypes.data for a in (self._tokens, self._positions, *self._slots)]
         self._places: dict[int, tuple[bytes, bytes]] = {}  # by tokens: inputs and output
 
@@ -75,9 +96,8 @@ class StepInputs:
         Returns:
           How many tokens, and behind which of them scores are wanted.
         """
-        start = 0
+        start = answers = scored_answers = 0
         wanted: list[int] = []
-        answers = 0
         for number, item in enumerate(work):
             count = len(item.tokens)
             end = start + count
@@ -103,12 +123,17 @@ class StepInputs:
                     slots[start:end] = table[whole] * PAGE_TOKENS + behind
             self._starts[number + 1] = end
             self._lengths[number] = item.position + count
+            scored = len(wanted)
             wanted.extend(range(end - item.scored, end))
+            self._scored_positions[scored : len(wanted)] = self._positions[end - item.scored : end]
+            self._scored_starts[number + 1] = len(wanted)
             start = end
             if item.answering:
-                answers = end
+                answers, scored_answers = end, len(wanted)
         self._starts[len(work) + 1 :] = start
         self._prompts_from[0] = answers
+        self._scored_starts[len(work) + 1 :] = len(wanted)
+        self._scored_prompts_from[0] = scored_answers
         return start, wanted
 
     def fill_up(self, tokens: int, rows: int) -> None:
@@ -130,4 +155,24 @@ class StepInputs:
         found = inputs, tensor_place(self.hidden.ctypes.data, (tokens, self.hidden.shape[1]))
         if keep:
             self._places[tokens] = found
+        return found
+
+    def head_places(self, wanted: Sequence[int], tokens: int, rows: int) -> bytes:
+        """What the head takes.
+
+        Args:
+          wanted: what fill() said.
+          tokens: of the step.
+          rows: what the head computes, at least as many as are wanted.
+        """
+        every = len(wanted) == tokens
+        hidden = self.hidden if every else self._scored
+        if not every:
+            np.take(self.hidden, wanted, axis=0, out=hidden[: len(wanted)])
+        found = self._head_places.get((rows, every))
+        if found is None:
+            found = tensor_place(hidden.ctypes.data, (rows, hidden.shape[1]))
+            if self._head_fixed_places is not None:
+                found += tensor_place(self._scored_positions.ctypes.data, (rows,)) + self._head_fixed_places
+            self._head_places[rows, every] = found
         return found

@@ -51,7 +51,7 @@ std::optional<double> Uniform(const Value& constant) {
 }
 
 // Whether WithoutDeadNodes() would give this very graph: values stand in the order in which they are first used, and
-// something uses all that are no inputs. Most passes find nothing to do in most graphs.
+// something uses all that are no inputs or new versions of a state. Most passes find nothing to do in most graphs.
 bool IsCompact(const Graph& graph) {
   const std::vector<int> uses = graph.UseCounts();
   auto next = static_cast<ValueId>(graph.inputs().size());
@@ -66,7 +66,8 @@ bool IsCompact(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), follows)) return false;  // constants
     if (!std::all_of(node.outputs.begin(), node.outputs.end(), follows)) return false;
-    if (!std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return uses[Index(id)] > 0; })) {
+    const auto used = [&](ValueId id) { return uses[Index(id)] > 0; };
+    if (!node.op->Has(Trait::kWritesState) && !std::any_of(node.outputs.begin(), node.outputs.end(), used)) {
       return false;
     }
   }
@@ -131,7 +132,8 @@ Result<Graph> WithoutDeadNodes(const Graph& graph) {
   std::vector<bool> live(graph.values().size(), false);
   for (const ValueId id : graph.outputs()) live[Index(id)] = true;
   const auto any_live = [&live](const Node& node) {
-    return std::any_of(node.outputs.begin(), node.outputs.end(), [&live](ValueId id) { return live[Index(id)]; });
+    return node.op->Has(Trait::kWritesState) ||
+           std::any_of(node.outputs.begin(), node.outputs.end(), [&live](ValueId id) { return live[Index(id)]; });
   };
   for (auto node = graph.nodes().rbegin(); node != graph.nodes().rend(); ++node) {
     if (!any_live(*node)) continue;

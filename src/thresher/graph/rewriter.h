@@ -37,7 +37,8 @@ class Rewriter {
   std::vector<ValueId> map_;
 };
 
-// The graph without nodes and constants that no output depends on. Inputs all stay: callers pass them by position.
+// The graph without nodes and constants that no output depends on and no state that is written. Inputs all stay:
+// callers pass them by position.
 Result<Graph> WithoutDeadNodes(const Graph& graph);
 
 // An operation about to be added to a graph.

@@ -22,39 +22,57 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // A square of elements that one unit of a transpose moves: small enough that both sides stay in L1.
 constexpr int64_t kTransposeTile = 32;
+// Of a square that is transposed in registers.
+template <class T>
+constexpr int64_t kSide = 16 / int64_t{sizeof(T)};
+
+// dst[i * dst_stride + j] = src[j * src_stride + i] of a square of kSide elements a side.
+template <class T>
+HWY_INLINE void TransposeSquare(const T* src, int64_t src_stride, T* dst, int64_t dst_stride) {
+  const hn::FixedTag<T, kSide<T>> d;
+  if constexpr (sizeof(T) == 4) {
+    HWY_NAMESPACE::StoreTransposed4x4(d, hn::LoadU(d, src), hn::LoadU(d, src + src_stride),
+                                      hn::LoadU(d, src + 2 * src_stride), hn::LoadU(d, src + 3 * src_stride), dst,
+                                      dst_stride);
+  } else {
+    hn::Vec<decltype(d)> row[kSide<T>];
+    for (int64_t j = 0; j < kSide<T>; ++j) row[j] = hn::LoadU(d, src + j * src_stride);
+    HWY_NAMESPACE::StoreTransposed8x8(d, row, dst, dst_stride);
+  }
+}
 
 // dst[row * dst_stride + column] = src[column * src_stride + row].
 template <class T>
 void TransposeTile(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int64_t rows, int64_t columns) {
   int64_t c = 0;
-  if constexpr (sizeof(T) == 4) {
-    const hn::FixedTag<uint32_t, 4> d;
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 2) {
+    constexpr int64_t side = kSide<T>;
     int64_t r = 0;
-    if (columns == 3 && dst_stride == 3) {  // planes of colours
-      for (; r + 4 <= rows; r += 4) {
-        hn::StoreInterleaved3(hn::LoadU(d, src + r), hn::LoadU(d, src + src_stride + r),
-                              hn::LoadU(d, src + 2 * src_stride + r), d, dst + 3 * r);
+    if constexpr (sizeof(T) == 4) {
+      if (columns == 3 && dst_stride == 3) {  // planes of colours
+        const hn::FixedTag<T, side> d;
+        for (; r + side <= rows; r += side) {
+          hn::StoreInterleaved3(hn::LoadU(d, src + r), hn::LoadU(d, src + src_stride + r),
+                                hn::LoadU(d, src + 2 * src_stride + r), d, dst + 3 * r);
+        }
+        for (; r < rows; ++r) {
+          for (int64_t k = 0; k < 3; ++k) dst[3 * r + k] = src[k * src_stride + r];
+        }
+        return;
       }
-      for (; r < rows; ++r) {
-        for (int64_t k = 0; k < 3; ++k) dst[3 * r + k] = src[k * src_stride + r];
-      }
-      return;
     }
     const auto square = [&](int64_t row, int64_t column) {
-      const T* const from = src + column * src_stride + row;
-      HWY_NAMESPACE::StoreTransposed4x4(d, hn::LoadU(d, from), hn::LoadU(d, from + src_stride),
-                                        hn::LoadU(d, from + 2 * src_stride), hn::LoadU(d, from + 3 * src_stride),
-                                        dst + row * dst_stride + column, dst_stride);
+      TransposeSquare(src + column * src_stride + row, src_stride, dst + row * dst_stride + column, dst_stride);
     };
-    const int64_t whole_rows = rows / 4 * 4, whole_columns = columns / 4 * 4;
+    const int64_t whole_rows = rows / side * side, whole_columns = columns / side * side;
     // Rows a multiple of 2 KiB apart push each other out of L1: a few of them are written at a time.
     if (dst_stride * static_cast<int64_t>(sizeof(T)) % 2048 == 0) {
-      for (; r < whole_rows; r += 4) {
-        for (c = 0; c < whole_columns; c += 4) square(r, c);
+      for (; r < whole_rows; r += side) {
+        for (c = 0; c < whole_columns; c += side) square(r, c);
       }
     } else {
-      for (; c < whole_columns; c += 4) {
-        for (r = 0; r < whole_rows; r += 4) square(r, c);
+      for (; c < whole_columns; c += side) {
+        for (r = 0; r < whole_rows; r += side) square(r, c);
       }
     }
     for (r = whole_rows; r < rows; ++r) {

@@ -239,7 +239,8 @@ HWY_INLINE size_t OtherTurns(const Fetch& fetch, const ResultLines& result) {
   return fetch.lines != 1 || fetch.into_l1 ? std::numeric_limits<size_t>::max() : (result.rows() + 1) / 2;
 }
 
-template <class Dot, int kRows>
+// kMultiplied: of the vectors of the panel, those that hold more than padding; what the others sum up is not computed.
+template <class Dot, int kRows, int kMultiplied>
 HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
   const typename Dot::Tag d;
   using V = hn::Vec<typename Dot::Tag>;
@@ -274,7 +275,9 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
     const uint8_t* p = i < 3 ? a0 : i < 6 ? a1 : i < 9 ? a2 : i < 12 ? a3 : a4;           \
     const auto av = BroadcastGroup(p + THRESHER_TILE_DISTANCE(i) + u * sizeof(uint32_t)); \
     c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                    \
-    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                              \
+    if constexpr (kMultiplied > 1) {                                                      \
+      c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                            \
+    }                                                                                     \
   }
 
 #define THRESHER_DOT_TWO_STEPS(i)                                               \
@@ -283,30 +286,32 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
     const auto first = BroadcastGroup(p + THRESHER_TILE_DISTANCE(i));           \
     const auto second = BroadcastGroup(p + THRESHER_TILE_DISTANCE(i) + 4);      \
     c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);              \
-    c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);              \
+    if constexpr (kMultiplied > 1) {                                            \
+      c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);            \
+    }                                                                           \
   }
 
-#define THRESHER_DOT_TURN()                                   \
-  {                                                           \
-    if constexpr (Dot::kTwoSteps) {                           \
-      const auto ones = hn::Set(typename Dot::ShortTag(), 1); \
-      const auto b0a = Dot::LoadB(b);                         \
-      const auto b0b = Dot::LoadB(b + half);                  \
-      const auto b1a = Dot::LoadB(b + 2 * half);              \
-      const auto b1b = Dot::LoadB(b + 3 * half);              \
-      THRESHER_TILE_ROWS(THRESHER_DOT_TWO_STEPS)              \
-    } else {                                                  \
-      {                                                       \
-        constexpr size_t u = 0;                               \
-        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                 \
-      }                                                       \
-      {                                                       \
-        constexpr size_t u = 1;                               \
-        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                 \
-      }                                                       \
-    }                                                         \
-    a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;              \
-    b += 4 * half;                                            \
+#define THRESHER_DOT_TURN()                                       \
+  {                                                               \
+    if constexpr (Dot::kTwoSteps) {                               \
+      const auto ones = hn::Set(typename Dot::ShortTag(), 1);     \
+      const auto b0a = Dot::LoadB(b);                             \
+      [[maybe_unused]] const auto b0b = Dot::LoadB(b + half);     \
+      const auto b1a = Dot::LoadB(b + 2 * half);                  \
+      [[maybe_unused]] const auto b1b = Dot::LoadB(b + 3 * half); \
+      THRESHER_TILE_ROWS(THRESHER_DOT_TWO_STEPS)                  \
+    } else {                                                      \
+      {                                                           \
+        constexpr size_t u = 0;                                   \
+        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                     \
+      }                                                           \
+      {                                                           \
+        constexpr size_t u = 1;                                   \
+        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                     \
+      }                                                           \
+    }                                                             \
+    a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;                  \
+    b += 4 * half;                                                \
   }
 
   size_t steps = args.steps;
@@ -358,17 +363,17 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
 
 using DotTileFunction = void (*)(const DotTileArgs&);
 
-template <class Dot, size_t... I>
+template <class Dot, int kMultiplied, size_t... I>
 constexpr DotTileFunction DotTileAt(size_t index, std::index_sequence<I...>) {
-  constexpr DotTileFunction table[] = {&RunDotTile<Dot, static_cast<int>(I) + 1>...};
+  constexpr DotTileFunction table[] = {&RunDotTile<Dot, static_cast<int>(I) + 1, kMultiplied>...};
   return table[index];
 }
 
 // 1 <= rows <= Dot::kMostRows.
-template <class Dot>
+template <class Dot, int kMultiplied = kPanelVectors>
 HWY_INLINE DotTileFunction DotTileForRows(size_t rows) {
   HWY_ASSUME(rows >= 1 && rows <= static_cast<size_t>(Dot::kMostRows));
-  return DotTileAt<Dot>(rows - 1, std::make_index_sequence<static_cast<size_t>(Dot::kMostRows)>());
+  return DotTileAt<Dot, kMultiplied>(rows - 1, std::make_index_sequence<static_cast<size_t>(Dot::kMostRows)>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

@@ -206,6 +206,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
       const uint8_t* panel_b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_stride;
       const size_t column = panel * width;
       const size_t columns = std::min(width, n - column);
+      const bool one_vector = columns <= hn::Lanes(typename Dot::Tag());
       const float* bias = PanelBias(args.bias, column, columns, padded_bias);
       const uint8_t* const scales = kInt8 ? panel_b + steps * step_bytes : nullptr;
 
@@ -236,7 +237,7 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
           tile.fetch = tiles.count == 1 ? FetchAlone(height, 1, tile.b, block_bytes, turns, next_b)
                                         : FetchShare(tiles, t, tile.b, block_bytes, turns, next_b);
           if (last && !ending.in_tile()) FetchResult(to);
-          DotTileForRows<Dot>(height)(tile);
+          (one_vector ? DotTileForRows<Dot, 1>(height) : DotTileForRows<Dot>(height))(tile);
           if (last && !ending.in_tile()) {
             FinishArgs rest = ending.Rest(to, wait, bias, scales);
             if constexpr (kInt8) {

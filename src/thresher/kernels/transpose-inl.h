@@ -32,6 +32,32 @@ HWY_INLINE void StoreTransposed4x4(D d, V r0, V r1, V r2, V r3, hn::TFromD<D>* H
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, out + 3 * ld);
 }
 
+// The same of an 8 x 8 block of 16-bit elements.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void StoreTransposed8x8(D d, const V (&row)[8], hn::TFromD<D>* HWY_RESTRICT out, ptrdiff_t ld) {
+  static_assert(sizeof(hn::TFromD<D>) == 2 && hn::MaxLanes(D()) == 8);
+  const hn::Repartition<uint32_t, D> pairs;
+  const hn::Repartition<uint64_t, D> quads;
+  // Elements 0 to 3 of rows 2 i and 2 i + 1 in turn, and 4 to 7; then pairs of those of four rows; then of all.
+  hn::Vec<decltype(pairs)> two[2][4];
+  for (int i = 0; i < 4; ++i) {
+    two[0][i] = hn::BitCast(pairs, hn::InterleaveLower(d, row[2 * i], row[2 * i + 1]));
+    two[1][i] = hn::BitCast(pairs, hn::InterleaveUpper(d, row[2 * i], row[2 * i + 1]));
+  }
+  for (int half = 0; half < 2; ++half) {
+    const auto& from = two[half];
+    const hn::Vec<decltype(quads)> first[2] = {hn::BitCast(quads, hn::InterleaveLower(pairs, from[0], from[1])),
+                                               hn::BitCast(quads, hn::InterleaveUpper(pairs, from[0], from[1]))};
+    const hn::Vec<decltype(quads)> last[2] = {hn::BitCast(quads, hn::InterleaveLower(pairs, from[2], from[3])),
+                                              hn::BitCast(quads, hn::InterleaveUpper(pairs, from[2], from[3]))};
+    for (int i = 0; i < 2; ++i) {
+      auto* const to = out + (4 * half + 2 * i) * ld;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(quads, first[i], last[i])), d, to);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(quads, first[i], last[i])), d, to + ld);
+    }
+  }
+}
+
 }  // namespace thresher::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -53,7 +53,8 @@ struct WindowDotTileArgs : TileEnd {
 template <class Dot>
 inline constexpr int kDotGroupRows = std::min(Dot::kMostRows, kTileRows) / 2;
 
-template <class Dot, int G1, int G2>
+// kMultiplied: as RunDotTile's.
+template <class Dot, int G1, int G2, int kMultiplied>
 HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
   static_assert(G1 <= kDotGroupRows<Dot> && G2 <= G1);
   constexpr int kRows = G1 + G2;
@@ -90,37 +91,41 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
   if constexpr (i < kRows) {                                                           \
     const auto av = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i) + u * sizeof(uint32_t)); \
     c##i##a = Dot::Add(av, b + 2 * u * half, c##i##a);                                 \
-    c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                           \
+    if constexpr (kMultiplied > 1) {                                                   \
+      c##i##b = Dot::Add(av, b + (2 * u + 1) * half, c##i##b);                         \
+    }                                                                                  \
   }
 #define THRESHER_WINDOW_DOT_TWO_STEPS(i)                                \
   if constexpr (i < kRows) {                                            \
     const auto first = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i));      \
     const auto second = BroadcastGroup(THRESHER_WINDOW_DOT_ROW(i) + 4); \
     c##i##a = Dot::AddTwo(first, second, b0a, b1a, ones, c##i##a);      \
-    c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);      \
+    if constexpr (kMultiplied > 1) {                                    \
+      c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);    \
+    }                                                                   \
   }
-#define THRESHER_WINDOW_DOT_TURN()                            \
-  {                                                           \
-    if constexpr (Dot::kTwoSteps) {                           \
-      const auto ones = hn::Set(typename Dot::ShortTag(), 1); \
-      const auto b0a = Dot::LoadB(b);                         \
-      const auto b0b = Dot::LoadB(b + half);                  \
-      const auto b1a = Dot::LoadB(b + 2 * half);              \
-      const auto b1b = Dot::LoadB(b + 3 * half);              \
-      THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_TWO_STEPS)       \
-    } else {                                                  \
-      {                                                       \
-        constexpr size_t u = 0;                               \
-        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)          \
-      }                                                       \
-      {                                                       \
-        constexpr size_t u = 1;                               \
-        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)          \
-      }                                                       \
-    }                                                         \
-    p0 += 8, p1 += 8, p2 += 8;                                \
-    q0 += 8, q1 += 8, q2 += 8;                                \
-    b += 4 * half;                                            \
+#define THRESHER_WINDOW_DOT_TURN()                                \
+  {                                                               \
+    if constexpr (Dot::kTwoSteps) {                               \
+      const auto ones = hn::Set(typename Dot::ShortTag(), 1);     \
+      const auto b0a = Dot::LoadB(b);                             \
+      [[maybe_unused]] const auto b0b = Dot::LoadB(b + half);     \
+      const auto b1a = Dot::LoadB(b + 2 * half);                  \
+      [[maybe_unused]] const auto b1b = Dot::LoadB(b + 3 * half); \
+      THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_TWO_STEPS)           \
+    } else {                                                      \
+      {                                                           \
+        constexpr size_t u = 0;                                   \
+        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)              \
+      }                                                           \
+      {                                                           \
+        constexpr size_t u = 1;                                   \
+        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)              \
+      }                                                           \
+    }                                                             \
+    p0 += 8, p1 += 8, p2 += 8;                                    \
+    q0 += 8, q1 += 8, q2 += 8;                                    \
+    b += 4 * half;                                                \
   }
   ResultLines result(*args.result, kRows, args.num_runs * (args.steps / 2));
   for (const StepRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
@@ -168,17 +173,19 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
 using WindowDotTileFunction = void (*)(const WindowDotTileArgs&);
 
 // Entries of the table: see WindowTileAt.
-template <class Dot, size_t... I>
+template <class Dot, int kMultiplied, size_t... I>
 WindowDotTileFunction WindowDotTileAt(size_t entry, std::index_sequence<I...>) {
-  static constexpr WindowDotTileFunction table[] = {&RunWindowDotTile<Dot, FirstRows(I), SecondRows(I)>...};
+  static constexpr WindowDotTileFunction table[] = {
+      &RunWindowDotTile<Dot, FirstRows(I), SecondRows(I), kMultiplied>...};
   return table[entry];
 }
 
 // 1 <= first <= kDotGroupRows<Dot>; second is 0, first - 1 or first.
-template <class Dot>
+template <class Dot, int kMultiplied>
 HWY_INLINE WindowDotTileFunction WindowDotTileFor(size_t first, size_t second) {
   const size_t kind = second == 0 ? 0 : second == first ? 2 : 1;
-  return WindowDotTileAt<Dot>((first - 1) * 3 + kind, std::make_index_sequence<size_t{3} * kDotGroupRows<Dot>>());
+  return WindowDotTileAt<Dot, kMultiplied>((first - 1) * 3 + kind,
+                                           std::make_index_sequence<size_t{3} * kDotGroupRows<Dot>>());
 }
 
 // Some of the runs of a window.
@@ -277,6 +284,7 @@ class WindowDotProduct {
     const size_t width = PanelWidth();
     const size_t column = panel * width;
     const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
+    const bool one_vector = columns <= hn::Lanes(typename Dot::Tag());
     const Ending<Sum> ending(args_, kInt8);
     alignas(64) float padded_bias[kMaxPanelWidth];
     const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
@@ -296,7 +304,8 @@ class WindowDotProduct {
       tile.second = second.a - first.a;
       tile.runs = runs_ + first.runs.begin;
       tile.num_runs = first.runs.end - first.runs.begin;
-      WindowDotTileFor<Dot>(first.count, second.count)(tile);
+      (one_vector ? WindowDotTileFor<Dot, 1>(first.count, second.count)
+                  : WindowDotTileFor<Dot, kPanelVectors>(first.count, second.count))(tile);
       if (ending.in_tile()) return;
       FinishArgs rest = ending.Rest(to, strip_, bias, scales);
       float row_scale[kTileRows];

@@ -8,6 +8,7 @@
 #include "thresher/plan/gated_products.h"
 #include "thresher/plan/lowering.h"
 #include "thresher/plan/memory_planner.h"
+#include "thresher/plan/narrow_copies.h"
 #include "thresher/plan/sites.h"
 #include "thresher/plan/stored_rows.h"
 #include "thresher/profile/profiler.h"
@@ -172,6 +173,7 @@ class PlanBuilder {
     THRESHER_TRY(lowering.status());
     auto plan = std::make_shared<Plan>(lowering.Take(std::move(outputs)));
     GateProducts(*plan, origins);
+    CopyBeforeWidening(*plan);
     StoreRows(*plan, origins);
     for (Step& step : plan->steps) THRESHER_TRY(AssignScratch(*options.target, step));
     plan->name = options.name;

@@ -33,6 +33,26 @@ Status WantInput(const Graph& graph, const char* name, DType dtype, size_t rank,
   return Status::Ok();
 }
 
+// What RunAt() can give a graph, and states alone that the body has.
+Status WantKnownInputs(const Graph& graph, const std::map<std::string, View>& states) {
+  static constexpr std::string_view kKnown[] = {"tokens",  "positions",    "slots",  "starts",
+                                                "lengths", "prompts_from", "tables", "hidden"};
+  for (const ValueId id : graph.inputs()) {
+    const Value& input = graph.value(id);
+    bool known = std::find(std::begin(kKnown), std::end(kKnown), input.name) != std::end(kKnown);
+    if (graph.is_state(id)) {
+      const auto state = states.find(input.name);
+      known = state != states.end() && state->second.dtype == input.dtype &&
+              std::equal(input.shape.begin(), input.shape.end(), state->second.shape);
+    }
+    if (!known) {
+      return InvalidArgument("expected inputs of a decoder in the recorded graph, got '" + input.name +
+                             "' among them; record the load again");
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PagedDecoder>> PagedDecoder::Create(const Recording& recording, int num_threads) {
@@ -78,17 +98,21 @@ Status PagedDecoder::Prepare() {
     std::shared_ptr<void> memory(::operator new(bytes, kAlignment, std::nothrow),
                                  [](void* p) { ::operator delete(p, kAlignment); });
     if (memory == nullptr) return ResourceExhausted("expected " + std::to_string(bytes) + " bytes for keys and values");
-    states_.push_back(MakeView(memory.get(), state.dtype, state.shape));
+    states_[state.name] = MakeView(memory.get(), state.dtype, state.shape);
     state_memory_.push_back(std::move(memory));
   }
+  for (const Graph* graph : {&body.one, &head.one}) THRESHER_TRY(WantKnownInputs(*graph, states_));
   if (states_.empty() || sequences_ < 1 || step_tokens_ < sequences_) {
     return InvalidArgument("expected a recording of a model with pages, and steps of a token a sequence at least");
   }
   body_ = {&body, recording_.model + ".body", step_tokens_, {}, {}, {}};
   head_ = {&head, recording_.model + ".head", sequences_, {}, {}, {}};
   const auto sequences = static_cast<size_t>(sequences_);
-  for (std::vector<int32_t>* each : {&tokens_, &positions_, &slots_}) each->resize(static_cast<size_t>(step_tokens_));
-  starts_.resize(sequences + 1);
+  for (std::vector<int32_t>* each : {&tokens_, &all_.positions, &slots_}) {
+    each->resize(static_cast<size_t>(step_tokens_));
+  }
+  scored_.positions.resize(sequences);
+  for (Rows* rows : {&all_, &scored_}) rows->starts.resize(sequences + 1);
   lengths_.resize(sequences);
   tables_.resize(sequences * static_cast<size_t>(table_width_));
   hidden_.resize(static_cast<size_t>(step_tokens_ * hidden_size_));
@@ -130,66 +154,74 @@ Result<PagedDecoder::Plans::Sized> PagedDecoder::At(Plans& plans, int64_t rows) 
   return plans.known[rows] = {made, many};
 }
 
-Status PagedDecoder::RunAt(Plans& plans, int64_t rows, std::span<const View> inputs, const View& output) {
-  THRESHER_ASSIGN(const Plans::Sized sized, At(plans, rows));
-  const std::vector<int64_t> sizes = sized.many ? std::vector<int64_t>{rows} : std::vector<int64_t>{};
+Status PagedDecoder::RunAt(Plans& plans, Rows& rows, float* hidden, const View& output) {
+  THRESHER_ASSIGN(const Plans::Sized sized, At(plans, rows.count));
+  const auto ints = [](std::vector<int32_t>& own, const Dims& shape) {
+    return MakeView(own.data(), DType::kI32, shape);
+  };
+  std::vector<View> inputs;
+  const Graph& graph = plans.graphs->one;
+  for (const ValueId id : graph.inputs()) {
+    const std::string& name = graph.value(id).name;
+    if (graph.is_state(id)) {
+      inputs.push_back(states_.at(name));
+    } else if (name == "hidden") {
+      inputs.push_back(MakeView(hidden, DType::kF32, {rows.count, hidden_size_}));
+    } else if (name == "tokens" || name == "slots") {
+      inputs.push_back(ints(name == "tokens" ? tokens_ : slots_, {rows.count}));
+    } else if (name == "positions") {
+      inputs.push_back(ints(rows.positions, {rows.count}));
+    } else if (name == "starts") {
+      inputs.push_back(ints(rows.starts, {sequences_ + 1}));
+    } else if (name == "prompts_from") {
+      inputs.push_back(MakeView(&rows.prompts_from, DType::kI32, {1}));
+    } else {
+      inputs.push_back(name == "lengths" ? ints(lengths_, {sequences_}) : ints(tables_, {sequences_, table_width_}));
+    }
+  }
+  const std::vector<int64_t> sizes = sized.many ? std::vector<int64_t>{rows.count} : std::vector<int64_t>{};
   return sized.session->Run(inputs, std::vector<View>{output}, sizes);
 }
 
 Result<std::span<const float>> PagedDecoder::Run(std::span<const Work> work) {
-  int64_t count = 0, scored = 0;
-  prompts_from_ = 0;
+  all_.count = scored_.count = 0;
+  all_.prompts_from = scored_.prompts_from = 0;
   std::vector<int64_t> last;  // token of each sequence that wants scores
   for (size_t i = 0; i < work.size(); ++i) {
     const Work& item = work[i];
     int32_t* const table = tables_.data() + i * static_cast<size_t>(table_width_);
     std::copy(item.pages.begin(), item.pages.end(), table);
-    for (size_t t = 0; t < item.tokens.size(); ++t, ++count) {
+    for (size_t t = 0; t < item.tokens.size(); ++t, ++all_.count) {
       const int64_t position = item.position + static_cast<int64_t>(t);
-      const auto at = static_cast<size_t>(count);
+      const auto at = static_cast<size_t>(all_.count);
       tokens_[at] = item.tokens[t];
-      positions_[at] = static_cast<int32_t>(position);
+      all_.positions[at] = static_cast<int32_t>(position);
       slots_[at] = static_cast<int32_t>(table[position / page_tokens_] * page_tokens_ + position % page_tokens_);
     }
-    starts_[i + 1] = static_cast<int32_t>(count);
     lengths_[i] = static_cast<int32_t>(item.position + static_cast<int64_t>(item.tokens.size()));
-    if (item.scored) last.push_back(count - 1);
-    if (item.answering) prompts_from_ = static_cast<int32_t>(count);
-  }
-  std::fill(starts_.begin() + static_cast<int64_t>(work.size()) + 1, starts_.end(), static_cast<int32_t>(count));
-
-  std::vector<View> inputs;
-  size_t state = 0;
-  const Graph& body = body_.graphs->one;
-  for (const ValueId id : body.inputs()) {
-    if (body.is_state(id)) {
-      inputs.push_back(states_[state++]);
-      continue;
+    if (item.scored) {
+      scored_.positions[last.size()] = lengths_[i] - 1;
+      last.push_back(all_.count - 1);
+      ++scored_.count;
     }
-    const std::string& name = body.value(id).name;
-    if (name == "starts") {
-      inputs.push_back(MakeView(starts_.data(), DType::kI32, {sequences_ + 1}));
-    } else if (name == "lengths") {
-      inputs.push_back(MakeView(lengths_.data(), DType::kI32, {sequences_}));
-    } else if (name == "prompts_from") {
-      inputs.push_back(MakeView(&prompts_from_, DType::kI32, {1}));
-    } else if (name == "tables") {
-      inputs.push_back(MakeView(tables_.data(), DType::kI32, {sequences_, table_width_}));
-    } else {
-      std::vector<int32_t>& own = name == "tokens" ? tokens_ : name == "positions" ? positions_ : slots_;
-      inputs.push_back(MakeView(own.data(), DType::kI32, {count}));
+    for (Rows* rows : {&all_, &scored_}) {
+      rows->starts[i + 1] = static_cast<int32_t>(rows->count);
+      if (item.answering) rows->prompts_from = static_cast<int32_t>(rows->count);
     }
   }
-  THRESHER_TRY(RunAt(body_, count, inputs, MakeView(hidden_.data(), DType::kF32, {count, hidden_size_})));
-  scored = static_cast<int64_t>(last.size());
-  if (scored == 0) return std::span<const float>();
+  for (Rows* rows : {&all_, &scored_}) {
+    std::fill(rows->starts.begin() + static_cast<int64_t>(work.size()) + 1, rows->starts.end(),
+              static_cast<int32_t>(rows->count));
+  }
+  THRESHER_TRY(RunAt(body_, all_, nullptr, MakeView(hidden_.data(), DType::kF32, {all_.count, hidden_size_})));
+  if (scored_.count == 0) return std::span<const float>();
   for (size_t i = 0; i < last.size(); ++i) {
     std::copy_n(hidden_.data() + last[i] * hidden_size_, hidden_size_,
                 rows_.data() + static_cast<int64_t>(i) * hidden_size_);
   }
-  THRESHER_TRY(RunAt(head_, scored, std::vector<View>{MakeView(rows_.data(), DType::kF32, {scored, hidden_size_})},
-                     MakeView(scores_.data(), DType::kF32, {scored, vocabulary_})));
-  return std::span<const float>(scores_.data(), static_cast<size_t>(scored * vocabulary_));
+  THRESHER_TRY(
+      RunAt(head_, scored_, rows_.data(), MakeView(scores_.data(), DType::kF32, {scored_.count, vocabulary_})));
+  return std::span<const float>(scores_.data(), static_cast<size_t>(scored_.count * vocabulary_));
 }
 
 }  // namespace thresher

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "thresher/base/status.h"
@@ -55,11 +57,19 @@ class PagedDecoder {
     std::map<int64_t, Sized> known;
   };
 
+  // What a graph is told of tokens that it computes.
+  struct Rows {
+    int64_t count = 0;
+    std::vector<int32_t> positions, starts;
+    int32_t prompts_from = 0;  // the first of a prompt
+  };
+
   PagedDecoder(const Recording& recording, int num_threads)
       : recording_(recording), num_threads_(num_threads), weights_(/*named=*/true) {}
   Status Prepare();
   Result<Plans::Sized> At(Plans& plans, int64_t rows);
-  Status RunAt(Plans& plans, int64_t rows, std::span<const View> inputs, const View& output);
+  // With `hidden` of the rows, where the graph takes that.
+  Status RunAt(Plans& plans, Rows& rows, float* hidden, const View& output);
 
   const Recording& recording_;
   const int num_threads_;
@@ -67,9 +77,9 @@ class PagedDecoder {
   Plans body_, head_;
   int64_t step_tokens_ = 0, sequences_ = 0, num_pages_ = 0, page_tokens_ = 0, table_width_ = 0;
   int64_t hidden_size_ = 0, vocabulary_ = 0;
-  std::vector<int32_t> tokens_, positions_, slots_, starts_, lengths_, tables_;
-  int32_t prompts_from_ = 0;  // the first token of a prompt in a step
-  std::vector<View> states_;
+  std::vector<int32_t> tokens_, slots_, lengths_, tables_;
+  Rows all_, scored_;  // tokens of a step, and those of them whose scores are wanted
+  std::map<std::string, View> states_;
   std::vector<std::shared_ptr<void>> state_memory_;
   std::vector<float> hidden_, rows_, scores_;
 };

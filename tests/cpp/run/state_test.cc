@@ -91,6 +91,44 @@ TEST(State, OutlivesARun) {
   }
 }
 
+// What one graph writes and does not read, another may: the last layer of a decoder is in two.
+TEST(State, IsWrittenForOthersToRead) {
+  Layer writer = MakeLayer();
+  static_cast<void>(Must(writer.graph.Add1("kv_write", {writer.state, writer.k, writer.v, writer.slots})));
+  const ValueId unused = Must(writer.graph.Add1("exp", {writer.k}));
+  static_cast<void>(unused);
+  writer.graph.SetOutputs({Must(writer.graph.Add1("neg", {writer.q}))});
+  const Graph lean = Must(passes::DeadCode(writer.graph, {}));
+  EXPECT_EQ(lean.nodes().size(), 2u);  // "exp" alone is gone
+  Layer reader = MakeLayer();
+  reader.graph.SetOutputs({Attend(reader, reader.state)});
+  WeightStore weights;
+  const std::unique_ptr<Session> writes = Must(Compile(writer.graph, weights, {}));
+  const std::unique_ptr<Session> reads = Must(Compile(reader.graph, weights, {}));
+  const std::unique_ptr<Session> both = Must(Compile(MakeWhole().graph, weights, {}));
+  std::vector<float> q = RandomFloats(kTokens * 2 * 16, 1), k = RandomFloats(kTokens * 16, 2),
+                     v = RandomFloats(kTokens * 16, 3), out(q.size()), expected(q.size());
+  std::vector<int32_t> slots = {32, 33, 34}, starts = {0, 3}, lengths = {3}, tables = {2, 0};
+  const auto run = [&](Session& session, std::vector<float>& state, std::vector<float>& to) {
+    const std::vector<View> in = {MakeView(state.data(), DType::kF32, {4, 1, 2, 16, 16}),
+                                  MakeView(q.data(), DType::kF32, {kTokens, 2, 16}),
+                                  MakeView(k.data(), DType::kF32, {kTokens, 1, 16}),
+                                  MakeView(v.data(), DType::kF32, {kTokens, 1, 16}),
+                                  MakeView(slots.data(), DType::kI32, {3}),
+                                  MakeView(starts.data(), DType::kI32, {2}),
+                                  MakeView(lengths.data(), DType::kI32, {1}),
+                                  MakeView(tables.data(), DType::kI32, {1, 2})};
+    const Status status = session.Run(in, std::vector<View>{MakeView(to.data(), DType::kF32, {kTokens, 2, 16})});
+    ASSERT_TRUE(status.ok()) << status.message();
+  };
+  std::vector<float> in_one(4 * 2 * 16 * 16), in_two(in_one.size());
+  run(*both, in_one, expected);
+  run(*writes, in_two, out);
+  EXPECT_EQ(in_two, in_one);
+  run(*reads, in_two, out);
+  EXPECT_EQ(out, expected);
+}
+
 TEST(State, IsPartOfTextAndHash) {
   const Layer layer = MakeWhole();
   const std::string text = PrintGraph(layer.graph);

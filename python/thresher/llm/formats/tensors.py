@@ -83,6 +83,24 @@ class StoredTensor:
             raise ValueError(f"expected elements one by one, got {self.encoding}; ask for dequantized()")
         return self.data.view(types[self.encoding]).reshape(self.shape)
 
+    def rows(self, ranges: Sequence[tuple[int, int]]) -> StoredTensor:
+        """Some of the first dimension, a first and an end each; one range is not copied."""
+        row = stored_bytes(self.encoding, (1, *self.shape[1:]))
+        parts = [self.data[start * row : end * row] for start, end in ranges]
+        count = sum(end - start for start, end in ranges)
+        data = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return StoredTensor(self.encoding, (count, *self.shape[1:]), data)
+
+    def columns(self, ranges: Sequence[tuple[int, int]]) -> StoredTensor:
+        """Some of the last of two dimensions, whole blocks, copied."""
+        rows, columns = self.shape
+        block = 1 if self.encoding in DTYPES else BLOCKS[self.encoding][0]
+        units = self.data.reshape(rows, columns // block, -1)
+        parts = [units[:, start // block : end // block] for start, end in ranges]
+        data = np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
+        count = sum(end - start for start, end in ranges)
+        return StoredTensor(self.encoding, (rows, count), data.reshape(-1))
+
 
 class Tensors(Mapping[str, StoredTensor]):
     """The tensors of a file or of several, by their names, in the order of the files.

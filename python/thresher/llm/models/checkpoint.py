@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,18 @@ from thresher.llm.models.names import Names
 
 class MissingTensorError(ValueError):
     """The checkpoint lacks a tensor that the model wants, or has it in another shape."""
+
+
+class Part(NamedTuple):
+    """Of a tensor these of its rows (dim 0) or, of two dimensions, columns (dim 1)."""
+
+    dim: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        """As it is said behind the name of the whole."""
+        return f"[{', ' * self.dim}{self.first}:{self.end}]"
 
 
 class Checkpoint:
@@ -33,8 +46,13 @@ class Checkpoint:
         self._stored: dict[str, StoredTensor] = {}
         self._small: dict[str, npt.NDArray[np.float32]] = {}
 
-    def stored(self, name: str, shape: Sequence[int] | None) -> StoredTensor:
+    def stored(self, name: str, shape: Sequence[int] | None, part: Part | None = None) -> StoredTensor:
         """A tensor of the checkpoint.
+
+        Args:
+          name: what it is called there.
+          shape: its own; None: any.
+          part: what is wanted of it; default: all.
 
         Raises:
           MissingTensorError: there is none of that name and shape.
@@ -46,7 +64,12 @@ class Checkpoint:
             found = self._stored[name] = _readable(self._tensors[name])
         if shape is not None and tuple(found.shape) != tuple(shape):
             raise MissingTensorError(f"tensor {name}: expected shape {tuple(shape)}, got {tuple(found.shape)}")
-        return found
+        if part is None:
+            return found
+        if f"{name}{part}" not in self._stored:
+            cut = found.columns if part.dim else found.rows
+            self._stored[f"{name}{part}"] = cut([(part.first, part.end)])
+        return self._stored[f"{name}{part}"]
 
     def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> npt.NDArray[np.float32]:
         """A bias or the weight of a norm as f32, plus `offset`."""

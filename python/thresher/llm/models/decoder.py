@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from thresher import _engine
 from thresher.llm.formats import StoredTensor
+from thresher.llm.formats.tensors import BLOCKS
 from thresher.llm.layer_groups import LayerGroup
 from thresher.llm.models import rope
-from thresher.llm.models.checkpoint import Checkpoint
+from thresher.llm.models.checkpoint import Checkpoint, Part
 from thresher.llm.models.config import ModelConfig, Rope
 from thresher.llm.models.graph_builder import GraphBuilder
 from thresher.llm.models.sharding import HEAD_SHARE, Share, shard
@@ -24,6 +26,9 @@ class Decoder(Checkpoint):
     """Builds the graphs of one model.
 
     `body` reads the tokens of a step and writes their keys and values to the states; `head` scores what may come next.
+    The last layer is in both, unless the body is to be whole: the body has its keys and values, which all later tokens
+    look at, and the head the rest, which matters to nobody but the tokens whose scores are wanted. Of a prompt that is
+    the last one.
     """
 
     def __init__(
@@ -62,8 +67,10 @@ class Decoder(Checkpoint):
         cache: str,
         groups: Sequence[LayerGroup] | None = None,
         values: str | None = "f32",
+        *,
+        whole: bool = False,
     ) -> _engine.Graph:
-        """The layers, up to the last norm.
+        """The layers but the last, and its keys and values; or all layers and the last norm.
 
         Inputs are tokens and positions (i32 [tokens]), per group of layers slots (i32 [tokens]), starts
         (i32 [sequences + 1]), lengths (i32 [sequences]), prompts_from (i32 [1]: tokens from there on are prompts' and
@@ -79,9 +86,10 @@ class Decoder(Checkpoint):
           groups: layers that have the same pages of a sequence; default: all.
           values: what goes from one operator to the next: f32, bf16 or f16; None: as the model's weights are stored,
             bf16 where they are in blocks.
+          whole: all layers and the last norm.
         """
         build = _Layers(self, tokens)
-        config, graph = self.config, build.graph
+        config, graph, last = self.config, build.graph, self.config.num_layers - 1
         ids = graph.input("tokens", "i32", [tokens])
         positions = graph.input("positions", "i32", [tokens])
         group_of = {layer: n for n, group in enumerate(groups or ()) for layer in group.layers}
@@ -96,48 +104,62 @@ class Decoder(Checkpoint):
             for layer, count in enumerate(pages)
         ]
         words = build.weight(self._names.of("embedding"), self._table_shape())
-        values = values or ("bf16" if words in build.in_blocks else graph.dtype(words))
         x = build.cast(build.add("embedding", words, ids), "f32")
         if config.embedding_scale != 1.0:
             x = build.add("mul", x, build.number(config.embedding_scale))
         if config.learned_positions:
             table = build.weight(self._names.of("positions"), (config.learned_positions, config.hidden_size))
             x = build.add("add", x, build.add("embedding", table, positions))
-        x = build.cast(x, values)
-        angles: dict[int, tuple[int, int]] = {}
-        for layer, own in enumerate(config.ropes):
-            if own is not None and id(own) not in angles:
-                cos, sin = self.angles(own)
-                number = len(angles)
-                angles[id(own)] = (
-                    build.add("embedding", graph.constant(f"cos.{number}", cos, True), positions),
-                    build.add("embedding", graph.constant(f"sin.{number}", sin, True), positions),
-                )
+        x = build.cast(x, self._values(values))
+        for layer in range(config.num_layers):
+            turn = build.turn(layer, positions)
             build.module = f"layers.{layer}"
             group = group_of.get(layer, 0)
-            batch = _Batch(slots[group], starts, lengths, tables[group])
-            turn = None if own is None else (*angles[id(own)], own.interleaved)
-            y = build.attention(layer, build.norm(x, "attention_norm", layer), states[layer], turn, batch)
-            if config.post_norms:
-                y = build.norm(y, "attention_post_norm", layer)
-            x = build.add("add", x, y)
-            y = build.feed_forward(layer, build.norm(x, "feed_forward_norm", layer))
-            if config.post_norms:
-                y = build.norm(y, "feed_forward_post_norm", layer)
-            x = build.add("add", x, y)
+            normed = build.norm(x, "attention_norm", layer)
+            if layer == last and not whole:
+                k, v = build.projections(layer, normed, "kv")
+                build.keep(layer, k, v, states[layer], turn, slots[group])
+                break
+            q, k, v = build.projections(layer, normed, "qkv")
+            state = build.keep(layer, k, v, states[layer], turn, slots[group])
+            x = build.rest(layer, x, q, turn, _Seen(state, starts, lengths, tables[group]))
+            build.module = ""
         build.module = ""
-        graph.set_outputs([build.cast(build.norm(x, "norm"), "f32")])
+        graph.set_outputs([build.cast(build.norm(x, "norm") if whole else x, "f32")])
         return graph
 
-    def head(self, rows: int, *, best: bool = False) -> _engine.Graph:
-        """The scores of the next token: f32 [rows, hidden size] to f32 [rows, vocabulary].
+    def head(
+        self,
+        rows: int,
+        sequences: int,
+        table_width: int,
+        pages: int,
+        cache: str,
+        values: str | None = "f32",
+        *,
+        whole: bool = False,
+        best: bool = False,
+    ) -> _engine.Graph:
+        """What the body leaves to do, for tokens whose scores are wanted, and these: f32 [rows, vocabulary].
+
+        The tokens are the last ones of their sequences. Inputs are hidden (f32 [rows, hidden size], what the body gives
+        for them) and, unless that is whole, positions (i32 [rows]), starts, lengths, prompts_from and tables as the
+        body's, but of these tokens alone, and the state of the last layer, which the body has written.
 
         Args:
-          rows: how many hidden states.
+          rows: how many tokens.
+          sequences: of how many sequences at most.
+          table_width: how many pages each may have.
+          pages: how many pages the last layer has.
+          cache: as the body's, and so is the next.
+          values: what goes from one operator to the next.
+          whole: the body has all layers.
           best: of each only the highest score, f32 [rows], and its token, i64 [rows]; NaN counts as the highest.
         """
         build = _Layers(self, rows)
         x = build.graph.input("hidden", "f32", [rows, self.config.hidden_size])
+        if not whole:
+            x = self._rest_of_last(build, x, rows, sequences, table_width, pages, cache, values)
         if self.config.tie_embeddings or not self._names.has("head"):
             name = self._names.of("embedding")
         else:
@@ -157,11 +179,46 @@ class Decoder(Checkpoint):
             build.graph.set_outputs([logits])
         return build.graph
 
+    def _rest_of_last(
+        self,
+        build: _Layers,
+        x: int,
+        rows: int,
+        sequences: int,
+        table_width: int,
+        pages: int,
+        cache: str,
+        values: str | None,
+    ) -> int:
+        """What the last layer makes of x, of which keys and values are kept, and the last norm."""
+        config, graph, last = self.config, build.graph, self.config.num_layers - 1
+        positions = graph.input("positions", "i32", [rows])
+        starts = graph.input("starts", "i32", [sequences + 1])
+        lengths = graph.input("lengths", "i32", [sequences])
+        build.prompts_from = graph.input("prompts_from", "i32", [1])
+        tables = graph.input("tables", "i32", [sequences, table_width])
+        shape = [pages, config.num_kv_heads, 2, PAGE_TOKENS, config.head_size]
+        seen = _Seen(graph.state(f"kv.{last}", cache, shape), starts, lengths, tables)
+        turn = build.turn(last, positions)
+        build.module = f"layers.{last}"
+        x = build.cast(x, self._values(values))
+        (q,) = build.projections(last, build.norm(x, "attention_norm", last), "q")
+        x = build.rest(last, x, q, turn, seen)
+        build.module = ""
+        return build.cast(build.norm(x, "norm"), "f32")
+
     def angles(self, own: Rope) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Cosines and sines of all positions."""
         if id(own) not in self._ropes:
             self._ropes[id(own)] = rope.tables(own, self.max_positions)
         return self._ropes[id(own)]
+
+    def _values(self, wanted: str | None) -> str:
+        """What goes from one operator to the next."""
+        if wanted is not None:
+            return wanted
+        encoding = self.stored(self._names.of("embedding"), self._table_shape()).encoding
+        return encoding if BLOCKS[encoding][0] == 1 else "bf16"
 
     def _gathered(self, build: GraphBuilder, x: int, rows: int) -> int:
         """The scores of all tokens, of which each rank computes as many."""
@@ -174,11 +231,21 @@ class Decoder(Checkpoint):
         return (self.config.vocab_size, self.config.hidden_size)
 
 
-class _Batch:
-    """The ids of what tells the sequences of a step apart."""
+class _Seen(NamedTuple):
+    """The ids of what tokens look at: keys and values, and what tells the sequences of a step apart."""
 
-    def __init__(self, slots: int, starts: int, lengths: int, tables: int) -> None:
-        self.slots, self.starts, self.lengths, self.tables = slots, starts, lengths, tables
+    state: int
+    starts: int
+    lengths: int
+    tables: int
+
+
+class _Turn(NamedTuple):
+    """The ids of the cosines and sines of all tokens."""
+
+    cos: int
+    sin: int
+    interleaved: bool
 
 
 class _Layers(GraphBuilder):
@@ -189,23 +256,27 @@ class _Layers(GraphBuilder):
         self._decoder = decoder
         self._config = decoder.config
         self._tokens = tokens
+        self._turns: dict[int, _Turn] = {}
         self.prompts_from: int | None = None
 
-    def linear(self, x: int, name: str, inputs: int, outputs: int, **attrs: Any) -> int:
-        """x times a weight of the checkpoint, plus its bias if it has one."""
-        if self._config.architecture == "gpt2":
+    def linear(
+        self, x: int, name: str, inputs: int, outputs: int, own: tuple[int, int] | None = None, **attrs: Any
+    ) -> int:
+        """x times a weight of the checkpoint, plus its bias if it has one; `own`: of these of its outputs alone."""
+        inputs_first = self._config.architecture == "gpt2"
+        shape = (outputs, inputs)
+        if inputs_first:
             attrs["layout"] = "kn"
             shape = (inputs, outputs)
-        else:
-            shape = (outputs, inputs)
         if self._decoder.has_tensor(f"{name}.columns"):  # the weight's, in another order than x has them
             columns = self.graph.constant(f"{name}.columns", self._decoder.columns(f"{name}.columns"))
             x = self.add("embedding", self.add("permute", x, dims=[1, 0]), columns)
             x = self.add("permute", x, dims=[1, 0])
         bias = None
         if self._decoder.has_tensor(f"{name}.bias"):
-            bias = self.small(f"{name}.bias", (outputs,))
-        weight = self.weight(f"{name}.weight", shape)
+            bias = self.small(f"{name}.bias", (outputs,), part=None if own is None else Part(0, *own))
+        part = None if own is None else Part(1 if inputs_first else 0, *own)
+        weight = self.weight(f"{name}.weight", shape, part)
         wide_from = self.prompts_from if weight in self.in_blocks else None
         return self.add("linear", x, weight, bias, None, wide_from, **attrs)
 
@@ -222,48 +293,83 @@ class _Layers(GraphBuilder):
             return self.add("layer_norm", x, weight, bias, eps=config.norm_eps)
         return self.add("rms_norm", x, weight, eps=config.norm_eps)
 
-    def attention(self, layer: int, x: int, state: int, turn: tuple[int, int, bool] | None, batch: _Batch) -> int:
-        """Self-attention of all tokens, whose keys and values go into the state."""
-        config, decoder = self._config, self._decoder
-        heads, kv_heads, size = config.num_heads, config.num_kv_heads, config.head_size
-        wide, narrow = heads * size, kv_heads * size
-        if decoder.has("qkv", layer):
-            all_three = self.linear(x, decoder.name("qkv", layer), config.hidden_size, wide + 2 * narrow)
-            ends = (wide, wide + narrow, wide + 2 * narrow)
-            q, k, v = (
-                self.add("slice", all_three, dim=1, start=start, end=end, step=1)
-                for start, end in zip((0, *ends[:2]), ends, strict=True)
+    def turn(self, layer: int, positions: int) -> _Turn | None:
+        """What queries and keys of a layer are turned by; None: they are not."""
+        ropes = self._config.ropes
+        own = ropes[layer]
+        if own is None:
+            return None
+        if id(own) not in self._turns:
+            kinds = [id(each) for each in ropes if each is not None]
+            number = list(dict.fromkeys(kinds)).index(id(own))
+            cos, sin = (
+                self.add("embedding", self.graph.constant(f"{name}.{number}", table, True), positions)
+                for name, table in zip(("cos", "sin"), self._decoder.angles(own), strict=True)
             )
+            self._turns[id(own)] = _Turn(cos, sin, own.interleaved)
+        return self._turns[id(own)]
+
+    def projections(self, layer: int, x: int, roles: str) -> list[int]:
+        """Queries, keys and values of all tokens, [tokens, heads, head size] each: those that are neighbours in qkv."""
+        config, decoder = self._config, self._decoder
+        size, hidden = config.head_size, config.hidden_size
+        heads = {"q": config.num_heads, "k": config.num_kv_heads, "v": config.num_kv_heads}
+        if decoder.has("qkv", layer):
+            ends = dict(zip("qkv", itertools.accumulate(count * size for count in heads.values()), strict=True))
+            begins = {role: ends[role] - heads[role] * size for role in roles}
+            first, end = begins[roles[0]], ends[roles[-1]]
+            own = None if roles == "qkv" else (first, end)
+            joined = self.linear(x, decoder.name("qkv", layer), hidden, ends["v"], own)
+            made = [joined]
+            if len(roles) > 1:
+                made = [
+                    self.add("slice", joined, dim=1, start=begins[role] - first, end=ends[role] - first, step=1)
+                    for role in roles
+                ]
         else:
-            q = self.linear(x, decoder.name("q", layer), config.hidden_size, wide)
-            k = self.linear(x, decoder.name("k", layer), config.hidden_size, narrow)
-            v = self.linear(x, decoder.name("v", layer), config.hidden_size, narrow)
-        q = self.add("reshape", q, shape=[self._tokens, heads, size])
-        k = self.add("reshape", k, shape=[self._tokens, kv_heads, size])
-        v = self.add("reshape", v, shape=[self._tokens, kv_heads, size])
-        if config.qk_norm:
-            q = self.norm(q, "q_norm", layer, size=size)
-            k = self.norm(k, "k_norm", layer, size=size)
+            made = [self.linear(x, decoder.name(role, layer), hidden, heads[role] * size) for role in roles]
+        return [
+            self.add("reshape", each, shape=[self._tokens, heads[role], size])
+            for role, each in zip(roles, made, strict=True)
+        ]
+
+    def keep(self, layer: int, k: int, v: int, state: int, turn: _Turn | None, slots: int) -> int:
+        """The state once it has keys and values of all tokens."""
+        if self._config.qk_norm:
+            k = self.norm(k, "k_norm", layer, size=self._config.head_size)
         if turn is None:
-            state = self.add("kv_write", state, k, v, batch.slots)
-        else:
-            cos, sin, interleaved = turn
-            q = self.add("rotary", q, cos, sin, interleaved=interleaved)
-            state = self.add("kv_write", state, k, v, batch.slots, cos, sin, interleaved=interleaved)
+            return self.add("kv_write", state, k, v, slots)
+        return self.add("kv_write", state, k, v, slots, turn.cos, turn.sin, interleaved=turn.interleaved)
+
+    def rest(self, layer: int, x: int, q: int, turn: _Turn | None, seen: _Seen) -> int:
+        """What a layer makes of x, once there are queries of it, and its keys and values are kept."""
+        config, decoder = self._config, self._decoder
+        if config.qk_norm:
+            q = self.norm(q, "q_norm", layer, size=config.head_size)
+        if turn is not None:
+            q = self.add("rotary", q, turn.cos, turn.sin, interleaved=turn.interleaved)
         y = self.add(
             "paged_attention",
-            state,
+            seen.state,
             q,
-            batch.starts,
-            batch.lengths,
-            batch.tables,
+            seen.starts,
+            seen.lengths,
+            seen.tables,
             self.prompts_from,
             scale=config.attention_scale,
             window=config.windows[layer],
             softcap=config.attention_softcap,
         )
+        wide = config.num_heads * config.head_size
         y = self.add("reshape", y, shape=[self._tokens, wide])
-        return self._summed(self.linear(y, decoder.name("o", layer), wide, config.hidden_size))
+        y = self._summed(self.linear(y, decoder.name("o", layer), wide, config.hidden_size))
+        if config.post_norms:
+            y = self.norm(y, "attention_post_norm", layer)
+        x = self.add("add", x, y)
+        y = self.feed_forward(layer, self.norm(x, "feed_forward_norm", layer))
+        if config.post_norms:
+            y = self.norm(y, "feed_forward_post_norm", layer)
+        return self.add("add", x, y)
 
     def feed_forward(self, layer: int, x: int) -> int:
         """The part behind attention: one of its kind, or those of many that a router chooses."""

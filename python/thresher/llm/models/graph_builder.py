@@ -7,7 +7,7 @@ from typing import Any
 
 from thresher import _engine
 from thresher.llm.formats.tensors import BLOCKS
-from thresher.llm.models.checkpoint import Checkpoint
+from thresher.llm.models.checkpoint import Checkpoint, Part
 
 
 class GraphBuilder:
@@ -38,17 +38,22 @@ class GraphBuilder:
         """A scalar, f32."""
         return self.add("full", shape=[], value=float(value), dtype="f32")
 
-    def weight(self, name: str, shape: Sequence[int] | None) -> int:
-        """A weight as the checkpoint stores it, once a graph."""
-        if name not in self._weights:
-            found = self._checkpoint.stored(name, shape)
-            self._weights[name] = self.graph.weight(name, found.encoding, found.shape, found.data)
+    def weight(self, name: str, shape: Sequence[int] | None, part: Part | None = None) -> int:
+        """A weight as the checkpoint stores it, or a part of it, once a graph."""
+        own = f"{name}{part or ''}"
+        if own not in self._weights:
+            found = self._checkpoint.stored(name, shape, part)
+            self._weights[own] = self.graph.weight(own, found.encoding, found.shape, found.data)
             if BLOCKS[found.encoding][0] > 1:
-                self.in_blocks.add(self._weights[name])
-        return self._weights[name]
+                self.in_blocks.add(self._weights[own])
+        return self._weights[own]
 
-    def small(self, name: str, shape: Sequence[int], offset: float = 0.0) -> int:
-        """A bias or the weight of a norm, f32, once a graph."""
-        if name not in self._weights:
-            self._weights[name] = self.graph.constant(name, self._checkpoint.small(name, shape, offset), True)
-        return self._weights[name]
+    def small(self, name: str, shape: Sequence[int], offset: float = 0.0, part: Part | None = None) -> int:
+        """A bias or the weight of a norm, f32, or a part of it, once a graph."""
+        own = f"{name}{part or ''}"
+        if own not in self._weights:
+            numbers = self._checkpoint.small(name, shape, offset)
+            if part is not None:
+                numbers = numbers[part.first : part.end]
+            self._weights[own] = self.graph.constant(own, numbers, True)
+        return self._weights[own]

@@ -6,10 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
-
 from thresher.llm.formats import StoredTensor
-from thresher.llm.formats.tensors import BLOCKS, DTYPES, stored_bytes
+from thresher.llm.formats.tensors import BLOCKS, DTYPES
 from thresher.llm.models.config import ModelConfig, UnsupportedModelError
 from thresher.llm.models.names import Names
 
@@ -115,7 +113,7 @@ class _Sharding:
             own = (config.vocab_size // share.size * share.rank, config.vocab_size // share.size * (share.rank + 1))
             tied = config.tie_embeddings or not self._names.has("head")
             name = self._names.of("embedding") if tied else self._names.of("head") + ".weight"
-            self._made[HEAD_SHARE] = lambda: _rows(self._tensors[name], [own])
+            self._made[HEAD_SHARE] = lambda: self._tensors[name].rows([own])
         local = dataclasses.replace(
             config,
             num_heads=(end - first) * queries,
@@ -145,11 +143,11 @@ class _Sharding:
             return
         name = self._names.of(role, *numbers)
         weight = f"{name}.weight"
-        cut = _columns if self._inputs_first else _rows
+        cut = StoredTensor.columns if self._inputs_first else StoredTensor.rows
         self._made[weight] = lambda: cut(self._tensors[weight], ranges)
         bias = f"{name}.bias"
         if bias in self._tensors:
-            self._made[bias] = lambda: _rows(self._tensors[bias], ranges)
+            self._made[bias] = lambda: self._tensors[bias].rows(ranges)
 
     def _inputs(self, own: tuple[int, int], role: str, *numbers: int) -> None:
         """A linear of which this rank has these inputs; its bias is rank 0's to add."""
@@ -169,7 +167,7 @@ class _Sharding:
                 f"{self._tensors[weight].encoding} keeps together, got {own[0]} to {own[1]}; take fewer ranks or "
                 "another encoding"
             )
-        cut = _rows if self._inputs_first else _columns
+        cut = StoredTensor.rows if self._inputs_first else StoredTensor.columns
         self._made[weight] = lambda: cut(self._tensors[weight], [own])
         if self._share.rank:
             self._dropped.add(f"{name}.bias")
@@ -202,22 +200,3 @@ class _SharedTensors(Mapping[str, StoredTensor]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _rows(tensor: StoredTensor, ranges: _Ranges) -> StoredTensor:
-    """Some of the first dimension; one range is not copied."""
-    row = stored_bytes(tensor.encoding, (1, *tensor.shape[1:]))
-    parts = [tensor.data[start * row : end * row] for start, end in ranges]
-    count = sum(end - start for start, end in ranges)
-    data = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return StoredTensor(tensor.encoding, (count, *tensor.shape[1:]), data)
-
-
-def _columns(tensor: StoredTensor, ranges: _Ranges) -> StoredTensor:
-    """Some of the last dimension, copied."""
-    rows, columns = tensor.shape
-    block = 1 if tensor.encoding in DTYPES else BLOCKS[tensor.encoding][0]
-    units = tensor.data.reshape(rows, columns // block, -1)
-    parts = [units[:, start // block : end // block] for start, end in ranges]
-    data = np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
-    return StoredTensor(tensor.encoding, (rows, sum(end - start for start, end in ranges)), data.reshape(-1))
