@@ -123,9 +123,7 @@ class StepInputs:
                     slots[start:end] = table[whole] * PAGE_TOKENS + behind
             self._starts[number + 1] = end
             self._lengths[number] = item.position + count
-            scored = len(wanted)
             wanted.extend(range(end - item.scored, end))
-            self._scored_positions[scored : len(wanted)] = self._positions[end - item.scored : end]
             self._scored_starts[number + 1] = len(wanted)
             start = end
             if item.answering:
@@ -166,13 +164,15 @@ class StepInputs:
           rows: what the head computes, at least as many as are wanted.
         """
         every = len(wanted) == tokens
-        hidden = self.hidden if every else self._scored
+        hidden, positions = (self.hidden, self._positions) if every else (self._scored, self._scored_positions)
         if not every:
             np.take(self.hidden, wanted, axis=0, out=hidden[: len(wanted)])
+            if self._head_fixed_places is not None:
+                np.take(self._positions, wanted, out=positions[: len(wanted)])
         found = self._head_places.get((rows, every))
         if found is None:
             found = tensor_place(hidden.ctypes.data, (rows, hidden.shape[1]))
             if self._head_fixed_places is not None:
-                found += tensor_place(self._scored_positions.ctypes.data, (rows,)) + self._head_fixed_places
+                found += tensor_place(positions.ctypes.data, (rows,)) + self._head_fixed_places
             self._head_places[rows, every] = found
         return found
