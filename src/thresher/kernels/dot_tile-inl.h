@@ -239,6 +239,29 @@ HWY_INLINE size_t OtherTurns(const Fetch& fetch, const ResultLines& result) {
   return fetch.lines != 1 || fetch.into_l1 ? std::numeric_limits<size_t>::max() : (result.rows() + 1) / 2;
 }
 
+// Two steps of all rows: step(i) with u of 0 and 1, or two_steps(i) where two belong together, of the panel at `b`,
+// which goes on.
+#undef THRESHER_DOT_PANEL_TURN
+#define THRESHER_DOT_PANEL_TURN(step, two_steps)                \
+  if constexpr (Dot::kTwoSteps) {                               \
+    const auto ones = hn::Set(typename Dot::ShortTag(), 1);     \
+    const auto b0a = Dot::LoadB(b);                             \
+    [[maybe_unused]] const auto b0b = Dot::LoadB(b + half);     \
+    const auto b1a = Dot::LoadB(b + 2 * half);                  \
+    [[maybe_unused]] const auto b1b = Dot::LoadB(b + 3 * half); \
+    THRESHER_TILE_ROWS(two_steps)                               \
+  } else {                                                      \
+    {                                                           \
+      constexpr size_t u = 0;                                   \
+      THRESHER_TILE_ROWS(step)                                  \
+    }                                                           \
+    {                                                           \
+      constexpr size_t u = 1;                                   \
+      THRESHER_TILE_ROWS(step)                                  \
+    }                                                           \
+  }                                                             \
+  b += 4 * half;
+
 // kMultiplied: of the vectors of the panel, those that hold more than padding; what the others sum up is not computed.
 template <class Dot, int kRows, int kMultiplied>
 HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
@@ -291,27 +314,10 @@ HWY_NOINLINE void RunDotTile(const DotTileArgs& args) {
     }                                                                           \
   }
 
-#define THRESHER_DOT_TURN()                                       \
-  {                                                               \
-    if constexpr (Dot::kTwoSteps) {                               \
-      const auto ones = hn::Set(typename Dot::ShortTag(), 1);     \
-      const auto b0a = Dot::LoadB(b);                             \
-      [[maybe_unused]] const auto b0b = Dot::LoadB(b + half);     \
-      const auto b1a = Dot::LoadB(b + 2 * half);                  \
-      [[maybe_unused]] const auto b1b = Dot::LoadB(b + 3 * half); \
-      THRESHER_TILE_ROWS(THRESHER_DOT_TWO_STEPS)                  \
-    } else {                                                      \
-      {                                                           \
-        constexpr size_t u = 0;                                   \
-        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                     \
-      }                                                           \
-      {                                                           \
-        constexpr size_t u = 1;                                   \
-        THRESHER_TILE_ROWS(THRESHER_DOT_STEP)                     \
-      }                                                           \
-    }                                                             \
-    a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;                  \
-    b += 4 * half;                                                \
+#define THRESHER_DOT_TURN()                                            \
+  {                                                                    \
+    THRESHER_DOT_PANEL_TURN(THRESHER_DOT_STEP, THRESHER_DOT_TWO_STEPS) \
+    a0 += 8, a1 += 8, a2 += 8, a3 += 8, a4 += 8;                       \
   }
 
   size_t steps = args.steps;

@@ -104,28 +104,11 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
       c##i##b = Dot::AddTwo(first, second, b0b, b1b, ones, c##i##b);    \
     }                                                                   \
   }
-#define THRESHER_WINDOW_DOT_TURN()                                \
-  {                                                               \
-    if constexpr (Dot::kTwoSteps) {                               \
-      const auto ones = hn::Set(typename Dot::ShortTag(), 1);     \
-      const auto b0a = Dot::LoadB(b);                             \
-      [[maybe_unused]] const auto b0b = Dot::LoadB(b + half);     \
-      const auto b1a = Dot::LoadB(b + 2 * half);                  \
-      [[maybe_unused]] const auto b1b = Dot::LoadB(b + 3 * half); \
-      THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_TWO_STEPS)           \
-    } else {                                                      \
-      {                                                           \
-        constexpr size_t u = 0;                                   \
-        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)              \
-      }                                                           \
-      {                                                           \
-        constexpr size_t u = 1;                                   \
-        THRESHER_TILE_ROWS(THRESHER_WINDOW_DOT_STEP)              \
-      }                                                           \
-    }                                                             \
-    p0 += 8, p1 += 8, p2 += 8;                                    \
-    q0 += 8, q1 += 8, q2 += 8;                                    \
-    b += 4 * half;                                                \
+#define THRESHER_WINDOW_DOT_TURN()                                                   \
+  {                                                                                  \
+    THRESHER_DOT_PANEL_TURN(THRESHER_WINDOW_DOT_STEP, THRESHER_WINDOW_DOT_TWO_STEPS) \
+    p0 += 8, p1 += 8, p2 += 8;                                                       \
+    q0 += 8, q1 += 8, q2 += 8;                                                       \
   }
   ResultLines result(*args.result, kRows, args.num_runs * (args.steps / 2));
   for (const StepRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
