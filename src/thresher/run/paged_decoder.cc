@@ -33,13 +33,14 @@ Status WantInput(const Graph& graph, const char* name, DType dtype, size_t rank,
   return Status::Ok();
 }
 
-// What RunAt() can give a graph, and states alone that the body has.
-Status WantKnownInputs(const Graph& graph, const std::map<std::string, View>& states) {
-  static constexpr std::string_view kKnown[] = {"tokens",  "positions",    "slots",  "starts",
-                                                "lengths", "prompts_from", "tables", "hidden"};
+// What RunAt() can give a graph: `hidden` to the head alone, and states that the body has.
+Status WantKnownInputs(const Graph& graph, bool takes_hidden, const std::map<std::string, View>& states) {
+  static constexpr std::string_view kKnown[] = {"tokens",  "positions",    "slots", "starts",
+                                                "lengths", "prompts_from", "tables"};
   for (const ValueId id : graph.inputs()) {
     const Value& input = graph.value(id);
-    bool known = std::find(std::begin(kKnown), std::end(kKnown), input.name) != std::end(kKnown);
+    bool known = std::find(std::begin(kKnown), std::end(kKnown), input.name) != std::end(kKnown) ||
+                 (takes_hidden && input.name == "hidden");
     if (graph.is_state(id)) {
       const auto state = states.find(input.name);
       known = state != states.end() && state->second.dtype == input.dtype &&
@@ -101,7 +102,8 @@ Status PagedDecoder::Prepare() {
     states_[state.name] = MakeView(memory.get(), state.dtype, state.shape);
     state_memory_.push_back(std::move(memory));
   }
-  for (const Graph* graph : {&body.one, &head.one}) THRESHER_TRY(WantKnownInputs(*graph, states_));
+  THRESHER_TRY(WantKnownInputs(body.one, false, states_));
+  THRESHER_TRY(WantKnownInputs(head.one, true, states_));
   if (states_.empty() || sequences_ < 1 || step_tokens_ < sequences_) {
     return InvalidArgument("expected a recording of a model with pages, and steps of a token a sequence at least");
   }
