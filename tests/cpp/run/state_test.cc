@@ -48,6 +48,20 @@ Layer MakeWhole(DType cache = DType::kF32) {
   return layer;
 }
 
+// What a layer reads, in the order of its inputs.
+struct Told {
+  std::vector<float> q = RandomFloats(kTokens * 2 * 16, 1), k = RandomFloats(kTokens * 16, 2),
+                     v = RandomFloats(kTokens * 16, 3);
+  std::vector<int32_t> slots = {32, 33, 34}, starts = {0, 3}, lengths = {3}, tables = {2, 0};
+
+  std::vector<View> Inputs(void* state, DType cache) {
+    return {MakeView(state, cache, {4, 1, 2, 16, 16}),         MakeView(q.data(), DType::kF32, {kTokens, 2, 16}),
+            MakeView(k.data(), DType::kF32, {kTokens, 1, 16}), MakeView(v.data(), DType::kF32, {kTokens, 1, 16}),
+            MakeView(slots.data(), DType::kI32, {3}),          MakeView(starts.data(), DType::kI32, {2}),
+            MakeView(lengths.data(), DType::kI32, {1}),        MakeView(tables.data(), DType::kI32, {1, 2})};
+  }
+};
+
 // Three tokens a run, twice: the second run sees the keys of the first.
 TEST(State, OutlivesARun) {
   for (const DType cache : {DType::kF32, DType::kBF16}) {
@@ -58,22 +72,15 @@ TEST(State, OutlivesARun) {
     const std::unique_ptr<Session> session = Must(Compile(layer.graph, weights, options));
     EXPECT_TRUE(session->plan().inputs[0].state);
     std::vector<std::byte> state(4 * 2 * 16 * 16 * SizeOf(cache), std::byte{0xff});
-    const View state_view = MakeView(state.data(), cache, {4, 1, 2, 16, 16});
-    std::vector<float> q = RandomFloats(kTokens * 2 * 16, 1), k = RandomFloats(kTokens * 16, 2);
-    std::vector<float> v(kTokens * 16), out(q.size());
+    Told told;
+    std::vector<float> out(told.q.size());
     for (int32_t run = 0; run < 2; ++run) {
-      std::fill(v.begin(), v.end(), run == 0 ? 1.0f : 4.0f);
+      std::fill(told.v.begin(), told.v.end(), run == 0 ? 1.0f : 4.0f);
       const int32_t base = run * 3;
-      std::vector<int32_t> slots = {32 + base, 33 + base, 34 + base}, starts = {0, 3}, lengths = {base + 3},
-                           tables = {2, 9};
-      const std::vector<View> in = {state_view,
-                                    MakeView(q.data(), DType::kF32, {kTokens, 2, 16}),
-                                    MakeView(k.data(), DType::kF32, {kTokens, 1, 16}),
-                                    MakeView(v.data(), DType::kF32, {kTokens, 1, 16}),
-                                    MakeView(slots.data(), DType::kI32, {3}),
-                                    MakeView(starts.data(), DType::kI32, {2}),
-                                    MakeView(lengths.data(), DType::kI32, {1}),
-                                    MakeView(tables.data(), DType::kI32, {1, 2})};
+      told.slots = {32 + base, 33 + base, 34 + base};
+      told.lengths = {base + 3};
+      told.tables = {2, 9};
+      const std::vector<View> in = told.Inputs(state.data(), cache);
       const std::vector<View> to = {MakeView(out.data(), DType::kF32, {kTokens, 2, 16})};
       const Status status = session->Run(in, to);
       ASSERT_TRUE(status.ok()) << status.message();
@@ -85,7 +92,7 @@ TEST(State, OutlivesARun) {
           ASSERT_LT(x, 3.95f);
         }
       }
-      lengths[0] = 1000;
+      told.lengths[0] = 1000;
       EXPECT_EQ(session->Run(in, to).code(), Code::kOutOfRange);
     }
   }
@@ -106,18 +113,10 @@ TEST(State, IsWrittenForOthersToRead) {
   const std::unique_ptr<Session> writes = Must(Compile(writer.graph, weights, {}));
   const std::unique_ptr<Session> reads = Must(Compile(reader.graph, weights, {}));
   const std::unique_ptr<Session> both = Must(Compile(MakeWhole().graph, weights, {}));
-  std::vector<float> q = RandomFloats(kTokens * 2 * 16, 1), k = RandomFloats(kTokens * 16, 2),
-                     v = RandomFloats(kTokens * 16, 3), out(q.size()), expected(q.size());
-  std::vector<int32_t> slots = {32, 33, 34}, starts = {0, 3}, lengths = {3}, tables = {2, 0};
+  Told told;
+  std::vector<float> out(told.q.size()), expected(out.size());
   const auto run = [&](Session& session, std::vector<float>& state, std::vector<float>& to) {
-    const std::vector<View> in = {MakeView(state.data(), DType::kF32, {4, 1, 2, 16, 16}),
-                                  MakeView(q.data(), DType::kF32, {kTokens, 2, 16}),
-                                  MakeView(k.data(), DType::kF32, {kTokens, 1, 16}),
-                                  MakeView(v.data(), DType::kF32, {kTokens, 1, 16}),
-                                  MakeView(slots.data(), DType::kI32, {3}),
-                                  MakeView(starts.data(), DType::kI32, {2}),
-                                  MakeView(lengths.data(), DType::kI32, {1}),
-                                  MakeView(tables.data(), DType::kI32, {1, 2})};
+    const std::vector<View> in = told.Inputs(state.data(), DType::kF32);
     const Status status = session.Run(in, std::vector<View>{MakeView(to.data(), DType::kF32, {kTokens, 2, 16})});
     ASSERT_TRUE(status.ok()) << status.message();
   };
