@@ -15,6 +15,9 @@ def isa() -> str:
 def isas() -> list[str]:
     """Those this machine can run, worst first."""
 
+def release_free_memory() -> None:
+    """Gives memory that has been freed back to the system, as far as the C library does so."""
+
 def isa_refusal() -> str:
     """Why an instruction set that the processor has may not be used; empty where all may."""
 

@@ -25,6 +25,7 @@ from thresher.llm import (
     UnsupportedModelError,
 )
 from thresher.llm.bench import bench
+from thresher.llm.pace import Pace
 from thresher.llm.speculation import NGramDrafts
 
 torch = pytest.importorskip("torch")
@@ -608,6 +609,43 @@ def test_a_draft_model_changes_no_token(folder, tmp_path):
             stream.cancel()
             stream.result()
             assert made.engine._draft_model.used_pages == 0
+
+
+def test_a_draft_model_sees_a_prompt_in_pieces(folder, monkeypatch):
+    """However short they are: no token waits for a whole chunk, guesses come once the prompt has been seen."""
+    prompt = _prompts(5, seed=6)[-1]
+    options = {"weights": "q8_0", "max_length": 400, "max_batch": 2}
+    with LLM(folder, **options) as plain:
+        wanted = plain.generate([prompt], max_tokens=250, ignore_eos=True, temperature=0)[0]
+    monkeypatch.setattr(Pace, "piece_s", lambda self, answers, step_s: 1e-9)
+    with LLM(folder, draft_model=folder, **options) as made:
+        drafter, steps, pieces = made.engine._draft_model, [], []
+        begin = drafter._runner.begin
+
+        def counted(work):
+            step = begin(work)
+            steps.append(sum(len(item.tokens) for item in work))
+            run_for = step.run_for
+            step.run_for = lambda seconds: (pieces.append(seconds), run_for(seconds))[1]
+            return step
+
+        monkeypatch.setattr(drafter._runner, "begin", counted)
+        found = made.generate([prompt], max_tokens=250, ignore_eos=True, temperature=0)[0]
+        assert found.completions[0].token_ids == wanted.completions[0].token_ids
+        assert found.stats.drafted_tokens > 0
+        assert sum(steps) == len(prompt)
+        assert len(pieces) > len(steps) > 1
+        # An answer that goes while its prompt is under way takes it along.
+        stream = made.stream(prompt, max_tokens=250, ignore_eos=True)
+        for _ in range(3):
+            next(stream)
+        assert drafter._catching_up is not None
+        stream.cancel()
+        stream.result()
+        assert drafter._catching_up is None
+        assert drafter.used_pages == 0
+        again = made.generate([prompt], max_tokens=250, ignore_eos=True, temperature=0)[0]
+        assert again.completions[0].token_ids == wanted.completions[0].token_ids
 
 
 def test_a_draft_model_that_fails_is_left_out(folder):

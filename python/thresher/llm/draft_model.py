@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence as Many
@@ -9,8 +10,9 @@ from collections.abc import Sequence as Many
 import numpy as np
 
 from thresher.llm.kv_cache import KVCache
+from thresher.llm.pace import Pace
 from thresher.llm.request import Sequence
-from thresher.llm.runner import Runner
+from thresher.llm.runner import PausableStep, Runner
 from thresher.llm.speculation import ModelDrafts
 from thresher.llm.step_inputs import Work
 
@@ -19,11 +21,29 @@ _log = logging.getLogger(__name__)
 _SMOOTHING = 0.2
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Tokens of an answer that the model has not seen."""
+
+    own: ModelDrafts
+    tokens: list[int]
+    work: Work
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _CatchingUp:
+    """A step of such tokens that is computed in pieces, between which answers go on without guesses."""
+
+    run: PausableStep
+    chunks: Many[_Chunk]
+
+
 class DraftModel:
     """Guesses for several answers at a time. Belongs to the engine's thread.
 
     Attributes:
       guess_s: the time of a guess; 0: not known yet.
+      piece_s: how long answers may wait for what is computed of their prompts between two of their tokens.
     """
 
     def __init__(self, runner: Runner, cache: KVCache, vocab_size: int, longest: int) -> None:
@@ -35,10 +55,12 @@ class DraftModel:
           vocab_size: of the larger model; what it does not know is not guessed.
           longest: how many tokens are guessed at a time.
         """
-        self.guess_s = 0.0
+        self.guess_s = self.piece_s = 0.0
         self._runner, self._cache = runner, cache
         self._vocab_size, self._longest = vocab_size, longest
         self._failed = False
+        self._pace = Pace(runner.max_tokens)
+        self._catching_up: _CatchingUp | None = None
 
     @property
     def used_pages(self) -> int:
@@ -65,6 +87,8 @@ class DraftModel:
         """Gives back the pages of an answer."""
         own = sequence.drafts
         if isinstance(own, ModelDrafts):
+            if self._is_catching_up(own):
+                self._catching_up = None  # its pages go
             self._cache.release(own.held)
             own.tokens, own.same = [], 0
 
@@ -100,12 +124,12 @@ class DraftModel:
     ) -> list[tuple[Sequence, ModelDrafts, list[int], int]]:
         """Computes what this model has not seen of the answers; gives those of which one step is left."""
         ready: list[tuple[Sequence, ModelDrafts, list[int], int]] = []
-        behind: list[Work] = []
-        grown: list[tuple[ModelDrafts, list[int]]] = []
+        behind: list[_Chunk] = []
         space = self._runner.max_tokens
+        spare = self._pace.apart(self.piece_s) if self._runner.pauses else space
         for sequence, room in wanted:
             own = sequence.drafts
-            if room < 1 or not isinstance(own, ModelDrafts) or not own.pays(price):
+            if room < 1 or not isinstance(own, ModelDrafts) or not own.pays(price) or self._is_catching_up(own):
                 continue
             tokens = sequence.tokens
             last = min(len(own.tokens), len(tokens) - 1)
@@ -116,21 +140,41 @@ class DraftModel:
             new = tokens[own.same :]
             prompt = len(sequence.request.prompt)
             answering = own.same >= prompt
-            chunk = new[:space] if answering else tokens[own.same : prompt][:space]
+            chunk = new[:space] if answering else tokens[own.same : prompt][: min(space, spare)]
             if not chunk or not self._grow(own, own.same + len(chunk)):
                 continue
             space -= len(chunk)
             if len(chunk) == len(new):
                 ready.append((sequence, own, new, min(room, self._longest)))
             else:
-                behind.append(Work(chunk, own.same, own.held.pages, 0, answering=answering))
-                grown.append((own, chunk))
-        if behind:
-            behind.sort(key=lambda item: not item.answering)
-            self._runner.run(behind)
-            for own, chunk in grown:
-                own.tokens += chunk
+                spare -= 0 if answering else len(chunk)
+                behind.append(_Chunk(own, chunk, Work(chunk, own.same, own.held.pages, 0, answering=answering)))
+        behind.sort(key=lambda chunk: not chunk.work.answering)
+        work = [chunk.work for chunk in behind]
+        if self._runner.pauses:
+            if behind and self._catching_up is None:
+                self._catching_up = _CatchingUp(self._runner.begin(work), behind)
+            self._go_on()
+        elif behind:
+            self._runner.run(work)
+            self._saw(behind)
         return ready
+
+    def _is_catching_up(self, own: ModelDrafts) -> bool:
+        return self._catching_up is not None and any(chunk.own is own for chunk in self._catching_up.chunks)
+
+    def _go_on(self) -> None:
+        """Computes a piece of what is computed in pieces, if anything is."""
+        step = self._catching_up
+        if step is not None and step.run.run_for(self.piece_s) is not None:
+            self._catching_up = None
+            self._saw(step.chunks)
+            self._pace.note_apart(sum(len(chunk.tokens) for chunk in step.chunks), step.run.longest_s)
+
+    @staticmethod
+    def _saw(chunks: Many[_Chunk]) -> None:
+        for chunk in chunks:
+            chunk.own.tokens += chunk.tokens
 
     def _grow(self, own: ModelDrafts, length: int) -> bool:
         # Guesses may turn out wrong: what they would look at again is behind what is known to be the answer's.

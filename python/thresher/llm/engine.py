@@ -29,6 +29,7 @@ from thresher.llm.tokenizer import TextStream, Tokenizer
 _log = logging.getLogger(__name__)
 
 _SMOOTHING = 0.2
+_DRAFT_SHARE = 0.3  # of a piece, what a draft model may take where the model has one of its own
 _UNHURRIED_S = 1e6  # for a step in pieces that nobody waits for
 
 
@@ -342,6 +343,9 @@ class Engine:
             prompts = bool(self._scheduler.waiting or answering < len(self._scheduler.running))
             if prompts and not self._runner.pauses:
                 self._scheduler.chunk = self._pace.chunk(answering)
+            if self._draft_model is not None:
+                piece_s = self._pace.piece_s(answering, 0.0)
+                self._draft_model.piece_s = piece_s * _DRAFT_SHARE if prompts else piece_s
             step = self._scheduler.next_step()
             if step is not None:
                 self._compute(step, self._compute_step)

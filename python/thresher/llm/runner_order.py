@@ -52,12 +52,21 @@ class RunnerOrder:
         if device is not None:
             runner = Runner(decoder, device=device, **options)
             runner.prepare(meanwhile=loaded.text.result)
+            _release(loaded)
             return runner
         packed = PackedWeights(loaded.files, self.weights, options["precision"], decoder.share)
         runner = Runner(decoder, store=packed.store, **options)
         runner.prepare(packed.find, loaded.text.result)  # a model without a tokenizer that it should have is of no use
         packed.keep(Path(self.path).name)
+        _release(loaded)
         return runner
+
+
+def _release(loaded: loading.Loaded) -> None:
+    """Gives back what only loading wanted: weights as they are on disk, what a tokenizer was made of."""
+    for file in loaded.files:
+        file.release()
+    _engine.release_free_memory()
 
 
 def follow(ranks: RankGroup) -> None:

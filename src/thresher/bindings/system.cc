@@ -1,5 +1,9 @@
 #include <bit>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "thresher/base/cpu.h"
 #include "thresher/base/env.h"
 #include "thresher/base/isa.h"
@@ -102,6 +106,15 @@ void BindSystem(nb::module_& m) {
       "Applies the THRESHER_* variables once. Raises ValueError naming a wrong one.");
   m.def("version", [] { return std::string(kVersion); });
   m.def("isa", [] { return std::string(isa::Name(isa::Current())); }, "The instruction set kernels run with.");
+  m.def(
+      "release_free_memory",
+      [] {
+#if defined(__GLIBC__)
+        const GilRelease release;
+        malloc_trim(0);
+#endif
+      },
+      "Gives memory that has been freed back to the system, as far as the C library does so.");
   m.def("isas", [] { return Names(isa::Available()); }, "Those this machine can run, worst first.");
   m.def(
       "isa_refusal", [] { return std::string(isa::Refusal()); },

@@ -87,13 +87,22 @@ ValueId AddVector(RuleRewriter& r, const std::vector<float>& numbers) {
   return r.graph().AddOwnedConstant("folded", DType::kF32, {static_cast<int64_t>(numbers.size())}, numbers.data());
 }
 
-// product + vector over the last dimension. A reshape between them must keep that dimension.
+// Whether its numbers are known, seen through reshape.
+bool IsKnown(RuleRewriter& r, ValueId id) {
+  while (const auto reshape = r.Producer(id, "reshape")) id = reshape->inputs[0];
+  return r.graph().is_constant(id);
+}
+
+// product + vector over the last dimension. A reshape between them must keep that dimension. What is computed in the
+// product's own shape is a residual, even of a single row: biases are added first, and a row has the bits that it has
+// beside others.
 Result<ValueId> FuseBias(RuleRewriter& r, const Operation& op) {
   if (op.op != "add") return kNoValue;
   for (const size_t side : {size_t{0}, size_t{1}}) {
     const ValueId bias = op.inputs[1 - side];
     std::optional<OpenProduct> open = FindBareProduct(r, op.inputs[side]);
     if (!open || ActivationOf(*open) != "none" || !IsVector(r, *open, bias)) continue;
+    if (r.shape(bias).size() > 1 && r.shape(bias) == r.shape(op.inputs[side]) && !IsKnown(r, bias)) continue;
     ValueId& own = open->product.inputs[kBias];
     if (own != kNoValue) {
       // Of two known biases the sum is known.

@@ -22,6 +22,21 @@ TEST(EpilogueFusion, BiasActivationAndResidual) {
   Expect("%y = add(%l, %r)\nreturn %y\n", "linear");
 }
 
+TEST(EpilogueFusion, ARowAloneHasItsResidualAddedAsBesideOthers) {
+  constexpr size_t kBias = 2, kResidual = 3;
+  const std::string head = "input %x : f32[1, 4]\nweight %w : f32[5, 4]\n%l = linear(%x, %w)\n";
+  const auto operand = [&](const std::string& added) {
+    const Graph after = After(FromText(head + added), {"epilogue_fusion"});
+    const Node& product = after.nodes().back();
+    EXPECT_EQ(product.op->name, "linear") << added;
+    return product.inputs[kResidual] != kNoValue ? kResidual : product.inputs[kBias] != kNoValue ? kBias : 0;
+  };
+  EXPECT_EQ(operand("input %r : f32[1, 5]\n%y = add(%l, %r)\nreturn %y\n"), kResidual);
+  EXPECT_EQ(operand("input %r : f32[5]\n%y = add(%l, %r)\nreturn %y\n"), kBias);
+  EXPECT_EQ(operand("weight %b : f32[1, 5]\n%y = add(%l, %b)\nreturn %y\n"), kBias);
+  EXPECT_EQ(operand("weight %b : f32[5]\n%v = reshape(%b) {shape = [1, 5]}\n%y = add(%l, %v)\nreturn %y\n"), kBias);
+}
+
 TEST(EpilogueFusion, CommutesWithReshapes) {
   Expect("%s = reshape(%l) {shape = [6, 5]}\n%a = add(%s, %b)\n%g = gelu(%a)\nreturn %g\n", "linear reshape");
   Expect("%s = reshape(%l) {shape = [6, 5]}\n%t = reshape(%r) {shape = [6, 5]}\n%y = add(%s, %t)\nreturn %y\n",
