@@ -144,10 +144,11 @@ class DraftModel:
             if not chunk or not self._grow(own, own.same + len(chunk)):
                 continue
             space -= len(chunk)
+            if not answering:
+                spare -= len(chunk)
             if len(chunk) == len(new):
                 ready.append((sequence, own, new, min(room, self._longest)))
             else:
-                spare -= 0 if answering else len(chunk)
                 behind.append(_Chunk(own, chunk, Work(chunk, own.same, own.held.pages, 0, answering=answering)))
         behind.sort(key=lambda chunk: not chunk.work.answering)
         work = [chunk.work for chunk in behind]
