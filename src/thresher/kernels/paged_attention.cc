@@ -299,9 +299,14 @@ Status PagedAttention(const PagedAttentionArgs& args, std::byte* scratch, int pa
     return Status::Ok();
   }
   switch (args.state.dtype) {
-    case DType::kBF16:
-      paged::AttendToBF16(args, scratch, part, num_parts);
+    case DType::kBF16: {
+      // Asked once for all chunks: the answer is what has been measured or set.
+      PagedAttentionArgs own = args;
+      const bool any = args.wide_from < args.starts[args.sequences];
+      if (any && !RoundsToPages(DType::kBF16)) own.wide_from = PagedAttentionArgs().wide_from;
+      paged::AttendToBF16(own, scratch, part, num_parts);
       break;
+    }
     case DType::kF16:
       paged::AttendToF16(args, scratch, part, num_parts);
       break;

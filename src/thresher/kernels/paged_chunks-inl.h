@@ -308,7 +308,7 @@ inline bool IsWide(const PagedAttentionArgs& a, const Unit& unit) { return a.sta
 // Whether vectors multiply them then.
 template <class T>
 HWY_INLINE bool OnVectors(const PagedAttentionArgs& a, const Unit& unit) {
-  return THRESHER_UNIT_TARGET && std::is_same_v<T, BF16> && IsWide(a, unit) && RoundsToPages(DType::kBF16);
+  return THRESHER_UNIT_TARGET && std::is_same_v<T, BF16> && IsWide(a, unit);
 }
 
 template <class T>
