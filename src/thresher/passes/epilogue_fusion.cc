@@ -70,9 +70,15 @@ bool IsVector(const RuleRewriter& r, const OpenProduct& open, ValueId id) {
          !open.seen_shape.empty() && open.seen_shape.back() == n;
 }
 
+// What reshapes make the value of.
+ValueId ThroughReshapes(RuleRewriter& r, ValueId id) {
+  while (const auto reshape = r.Producer(id, "reshape")) id = reshape->inputs[0];
+  return id;
+}
+
 // The numbers of a constant in f32, seen through reshape.
 Result<std::optional<std::vector<float>>> NumbersOf(RuleRewriter& r, ValueId id) {
-  while (const auto reshape = r.Producer(id, "reshape")) id = reshape->inputs[0];
+  id = ThroughReshapes(r, id);
   std::optional<std::vector<float>> numbers;
   if (!r.graph().is_constant(id) || r.dtype(id) != DType::kF32) return numbers;
   const Value& value = r.graph().value(id);
@@ -87,12 +93,6 @@ ValueId AddVector(RuleRewriter& r, const std::vector<float>& numbers) {
   return r.graph().AddOwnedConstant("folded", DType::kF32, {static_cast<int64_t>(numbers.size())}, numbers.data());
 }
 
-// Whether its numbers are known, seen through reshape.
-bool IsKnown(RuleRewriter& r, ValueId id) {
-  while (const auto reshape = r.Producer(id, "reshape")) id = reshape->inputs[0];
-  return r.graph().is_constant(id);
-}
-
 // product + vector over the last dimension. A reshape between them must keep that dimension. What is computed in the
 // product's own shape is a residual, even of a single row: biases are added first, and a row has the bits that it has
 // beside others.
@@ -102,7 +102,8 @@ Result<ValueId> FuseBias(RuleRewriter& r, const Operation& op) {
     const ValueId bias = op.inputs[1 - side];
     std::optional<OpenProduct> open = FindBareProduct(r, op.inputs[side]);
     if (!open || ActivationOf(*open) != "none" || !IsVector(r, *open, bias)) continue;
-    if (r.shape(bias).size() > 1 && r.shape(bias) == r.shape(op.inputs[side]) && !IsKnown(r, bias)) continue;
+    const bool alike = r.shape(bias).size() > 1 && r.shape(bias) == r.shape(op.inputs[side]);
+    if (alike && !r.graph().is_constant(ThroughReshapes(r, bias))) continue;
     ValueId& own = open->product.inputs[kBias];
     if (own != kNoValue) {
       // Of two known biases the sum is known.
