@@ -26,7 +26,6 @@ class _Chunk:
     """Tokens of an answer that the model has not seen."""
 
     own: ModelDrafts
-    tokens: list[int]
     work: Work
 
 
@@ -149,16 +148,16 @@ class DraftModel:
             if len(chunk) == len(new):
                 ready.append((sequence, own, new, min(room, self._longest)))
             else:
-                behind.append(_Chunk(own, chunk, Work(chunk, own.same, own.held.pages, 0, answering=answering)))
-        behind.sort(key=lambda chunk: not chunk.work.answering)
-        work = [chunk.work for chunk in behind]
-        if self._runner.pauses:
-            if behind and self._catching_up is None:
+                behind.append(_Chunk(own, Work(chunk, own.same, own.held.pages, 0, answering=answering)))
+        if behind and self._catching_up is None:
+            behind.sort(key=lambda chunk: not chunk.work.answering)
+            work = [chunk.work for chunk in behind]
+            if self._runner.pauses:
                 self._catching_up = _CatchingUp(self._runner.begin(work), behind)
-            self._go_on()
-        elif behind:
-            self._runner.run(work)
-            self._saw(behind)
+            else:
+                self._runner.run(work)
+                self._saw(behind)
+        self._go_on()
         return ready
 
     def _is_catching_up(self, own: ModelDrafts) -> bool:
@@ -170,12 +169,12 @@ class DraftModel:
         if step is not None and step.run.run_for(self.piece_s) is not None:
             self._catching_up = None
             self._saw(step.chunks)
-            self._pace.note_apart(sum(len(chunk.tokens) for chunk in step.chunks), step.run.longest_s)
+            self._pace.note_apart(sum(len(chunk.work.tokens) for chunk in step.chunks), step.run.longest_s)
 
     @staticmethod
     def _saw(chunks: Many[_Chunk]) -> None:
         for chunk in chunks:
-            chunk.own.tokens += chunk.tokens
+            chunk.own.tokens += chunk.work.tokens
 
     def _grow(self, own: ModelDrafts, length: int) -> bool:
         # Guesses may turn out wrong: what they would look at again is behind what is known to be the answer's.
