@@ -946,7 +946,7 @@ std::span<const CpuKernel> ConvolutionKernels() {
       {KernelId::kRanges, RangesStep, nullptr, ImageTakesRows},
       {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
       {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch, DotConvolutionTakesRows,
-       DotConvolutionStoresRows},
+       DotConvolutionStoresRows, nullptr, nullptr, kResidual},
       {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch, DepthwiseTakesRows, DepthwiseStoresRows},
       {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
   return kernels;

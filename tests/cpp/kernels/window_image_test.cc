@@ -160,6 +160,12 @@ void Check(const Case& c) {
         args.activation = c.activation;
         Multiply(args, c.num_parts);
         testing::ExpectClose(actual, expected, 4e-6f + 4e-7f * static_cast<float>(k), 4e-6f);
+        if (!c.residual) continue;
+        std::vector<float> in_place = residual;
+        args.residual = args.c = in_place.data();
+        Multiply(args, c.num_parts);
+        for (int64_t i = 0; i < m; ++i) std::copy_n(&in_place[i * ldc], c.n, &expected[i * ldc]);
+        EXPECT_EQ(actual, expected) << "in the residual's place";
       }
     });
   }
@@ -295,12 +301,18 @@ TEST(WindowImageTest, ResultsOfBf16) {
       args.c = stored.data(), args.ldc = pairs;
       args.stores_bf16 = true;
       Multiply(args, 2);
-      for (int64_t i = 0; i < m; ++i) {
-        EXPECT_EQ(std::memcmp(stored.data() + i * pairs, wanted.data() + i * pairs,
-                              static_cast<size_t>(stride % 64 == 0 ? (n + 31) / 32 * 64 : 2 * n)),
-                  0)
-            << "row " << i << " of " << n;
-      }
+      const auto check_rows = [&](AlignedFloats& found) {
+        for (int64_t i = 0; i < m; ++i) {
+          EXPECT_EQ(std::memcmp(found.data() + i * pairs, wanted.data() + i * pairs,
+                                static_cast<size_t>(stride % 64 == 0 ? (n + 31) / 32 * 64 : 2 * n)),
+                    0)
+              << "row " << i << " of " << n;
+        }
+      };
+      check_rows(stored);
+      args.residual = args.c = residual.data();
+      Multiply(args, 2);
+      check_rows(residual);
     }
   };
   ForEachIsaAndPlainTiles([&] {
