@@ -24,9 +24,9 @@ std::vector<int> ReplacedBuffers(const Plan& plan) {
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const Step& step = plan.steps[s];
     const int number = plan.target->ReplacedOperand(step);
-    if (number < 0 || step.operands.size() != static_cast<size_t>(step.num_inputs) + 1) continue;
+    if (number < 0) continue;
     const TensorRef& from = step.operands[static_cast<size_t>(number)];
-    const TensorRef& to = step.operands.back();
+    const TensorRef& to = step.operands[static_cast<size_t>(step.num_inputs)];
     if (!in_arena(from) || !in_arena(to) || from.buffer == to.buffer) continue;
     const auto uses = std::count_if(step.operands.begin(), step.operands.end(),
                                     [&](const TensorRef& ref) { return ref.buffer == from.buffer; });
