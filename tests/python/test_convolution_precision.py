@@ -127,6 +127,19 @@ def test_a_picture_does_not_depend_on_its_neighbours(compiler: Any, network: nn.
     assert changed[2].isnan().any() and changed[1].isfinite().all()
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("channels", "kernel", "stride"), [(3, 7, 2), (3, 3, 2), (1, 3, 1), (4, 4, 4), (2, 11, 3)])
+def test_what_a_first_convolution_does_not_cover_does_not_reach_it(
+    compiler: Any, channels: int, kernel: int, stride: int, odd: float
+) -> None:
+    layer = nn.Conv2d(channels, 40, kernel, stride=stride, padding=kernel // 2).eval()
+    x = torch.randn(2, channels, 45, 61)
+    x[1, channels - 1, 20, 33] = odd
+    compiled = compiler.compile(layer, precision="bf16", config=compiler.CompilerConfig(fallback="error"))
+    with torch.no_grad():
+        assert torch.equal(compiled(x).isfinite(), layer(x).isfinite())
+
+
 def test_excluded(compiler: Any, network: nn.Module) -> None:
     x = torch.randn(1, 3, 33, 29)
     layers = ("stem", "wide", "dilated", "grouped", "inner", "up")

@@ -6,7 +6,7 @@
 // steps, zeros behind their end. Between 16 and 32 rows, the two tiles of rows overlap: what they share is computed
 // twice and stored twice. Rows stay in L1 while several panels meet them, the steps of which pass by (LoadOnce). Rows
 // of windows (window_dot-inl.h) are two groups of neighbouring positions, read where they lie in the image, in as many
-// runs along k as a window has pieces.
+// runs along k as a window has pieces, by tiles that are as deep as fits a run.
 
 #if defined(THRESHER_KERNELS_AMX_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THRESHER_KERNELS_AMX_TILE_INL_H_
@@ -175,7 +175,8 @@ struct UnitTileArgs {
   const StepRun* runs;
   size_t num_runs;
   size_t steps;      // of each run
-  bool padded;       // whether rows have zeros behind each run, up to whole pieces of kUnitSteps; else it is anything
+  size_t depth;      // steps of a tile, as the tiles are configured
+  bool padded;       // whether rows have zeros behind each run, up to whole tiles; else it is anything
   const void* init;  // Sum, rows init_ld elements apart (0: one row for all), or null for zeros
   size_t init_ld;
   // Lines that are fetched with each piece of steps, and from where: apart, since two numbers side by side may be
@@ -225,7 +226,7 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
   };
   const uint8_t* fetched = args.fetch;
   const size_t lines = args.fetch_lines;
-  const size_t pieces = args.steps / kUnitSteps, rest = args.steps % kUnitSteps;
+  const size_t depth = args.depth, pieces = args.steps / depth, rest = args.steps % depth;
   // Rows of what is pending that a step does, so that all are done with the last one.
   size_t left = pending.rows();
   const size_t share = left / std::max<size_t>(args.num_runs * pieces, 1) + 1;
@@ -238,15 +239,15 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
       const size_t count = std::min(share, left);
       pending.template Run<typename Dot::Sum>(count);
       left -= count;
-      a += kUnitRowBytes;
-      b += kUnitSteps * kStepBytes;
+      a += depth * sizeof(uint32_t);
+      b += depth * kStepBytes;
       fetched += 64 * lines;
     }
     if (rest == 0) continue;
     // What lies behind the run may be anything, and 0 times anything is not always 0.
     alignas(64) uint8_t padded[kUnitSteps * kStepBytes];
     std::memcpy(padded, b, rest * kStepBytes);
-    std::memset(padded + rest * kStepBytes, 0, (kUnitSteps - rest) * kStepBytes);
+    std::memset(padded + rest * kStepBytes, 0, (depth - rest) * kStepBytes);
     if (args.padded) {
       multiply(a, args.second, lda, padded);
       continue;
@@ -278,14 +279,16 @@ class UnitTiles {
  public:
   using Dot = DotType;
   static constexpr size_t kMostRows = kUnitBlockRows;
-  explicit UnitTiles(size_t rows) : tiles_(rows) {}
+  // depth: steps of a tile.
+  explicit UnitTiles(size_t rows, size_t depth = kUnitSteps) : tiles_(rows, depth * sizeof(uint32_t)) {}
   ~UnitTiles() { pending_.template Run<typename Dot::Sum>(pending_.rows()); }
-  // Up to 16 rows when the tiles are configured for so many, else 16 to 32.
+  // Up to 16 rows when the tiles are configured for so many, else 16 to 32; tiles of kUnitSteps.
   void Run(const DotTileArgs& tile, size_t rows) {
     constexpr StepRun kAll{0, 0};
     const size_t second = rows <= kUnitRows ? 0 : rows - kUnitRows;
     Run({tile.a, tile.lda, static_cast<ptrdiff_t>(second * tile.lda), second, std::min(rows, kUnitRows), tile.b, &kAll,
-         1, tile.steps, tile.padded, tile.init, tile.init_ld, tile.fetch.lines, tile.out, tile.out_ld, tile.fetch.from},
+         1, tile.steps, kUnitSteps, tile.padded, tile.init, tile.init_ld, tile.fetch.lines, tile.out, tile.out_ld,
+         tile.fetch.from},
         rows > kUnitRows);
   }
   // One tile of rows, or two.

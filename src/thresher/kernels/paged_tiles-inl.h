@@ -213,6 +213,7 @@ void Multiply(Tiles& unit, const SplitRows& a, bool once, int64_t rows, int64_t 
   tile.runs = runs;
   tile.num_runs = once ? 1 : 2;
   tile.steps = static_cast<size_t>(WholePieces(count) / 2);
+  tile.depth = kUnitSteps;
   tile.padded = true;
   tile.out_ld = static_cast<size_t>(out_ld);
   for (size_t t = 0; t < tiles.count; ++t) {

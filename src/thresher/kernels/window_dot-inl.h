@@ -189,6 +189,16 @@ struct WindowGroup {
   WindowGroup Nothing() const { return {row, 0, a, picture, runs}; }
 };
 
+// Of tiles: a run's steps are cut into as few pieces as there can be, or one more where those would not be equal, so
+// that none reaches behind the run, where anything may lie. Where neither cuts them evenly, whole tiles and a rest.
+constexpr size_t UnitDepth(size_t steps) {
+  const size_t least = (steps + kUnitSteps - 1) / kUnitSteps;
+  for (const size_t pieces : {least, least + 1}) {
+    if (steps % pieces == 0) return steps / pieces;
+  }
+  return kUnitSteps;
+}
+
 constexpr size_t kWindowStripRows = std::max(size_t{kTileRows}, kUnitBlockRows);
 constexpr size_t kWindowDotScratchBytes =
     kWindowStripRows * kMaxPanelWidth * sizeof(float) + static_cast<size_t>(kMostImageTaps) * sizeof(StepRun);
@@ -218,7 +228,7 @@ class WindowDotProduct {
 
   template <class Unit>
   void RunOnUnit(const PanelRange& range) {
-    UnitTiles<Unit, Dot> unit(UnitRows());
+    UnitTiles<Unit, Dot> unit(UnitRows(), UnitDepth(steps_));
     ForBlocks(range,
               [&](size_t panel, size_t begin, size_t end) HWY_ATTR { MultiplyOnUnit(unit, panel, begin, end, range); });
   }
@@ -332,10 +342,11 @@ class WindowDotProduct {
     tile.rows = UnitRows();
     tile.b = b;
     tile.steps = steps_;
+    tile.depth = UnitDepth(steps_);
     // The tiles share what they fetch of the next panel.
     const size_t tiles = (end - begin + 2 * tile.rows - 1) / (2 * tile.rows);
     const size_t lines = (2 * kUnitRows + tiles - 1) / tiles;
-    const size_t share = num_runs_ * (steps_ / kUnitSteps) * lines * 64;
+    const size_t share = num_runs_ * (steps_ / tile.depth) * lines * 64;
     size_t fetched = panel + 1 < range.panel_end ? 0 : number_bytes_;
     ForUnitTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
       const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);

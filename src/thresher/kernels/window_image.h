@@ -17,9 +17,8 @@ namespace thresher::kernels {
 // Channels of a group must be a multiple of this, so that steps along k never reach from one tap into another.
 inline constexpr int64_t kImageChannels = 8;
 inline constexpr int64_t kMostImageTaps = 1024;
-// Fewer channels are filled up to so many in kBF16, and, for a matrix unit, lines of taps to a multiple of so many.
+// Fewer channels are filled up to so many in kBF16.
 inline constexpr int64_t kPaddedChannels = 4;
-inline constexpr int64_t kPaddedTaps = 8;
 
 // Whether products may read windows so.
 inline bool SuitsImage(const Windows& windows) {

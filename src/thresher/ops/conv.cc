@@ -523,8 +523,7 @@ bool IsSpread(const kernels::ConvolutionShape& s) { return s.spread[0] > 1 || s.
 // Whether windows of few channels, filled up with zeros, are multiplied as bf16.
 bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
-  const int64_t lines = s.kernel[0] * s.kernel[1];
-  const bool few = lines * (s.kernel[2] + kernels::kPaddedTaps) <= kernels::kMostImageTaps;
+  const bool few = s.kernel[0] * s.kernel[1] * s.kernel[2] <= kernels::kMostImageTaps;
   return kernels::FillsChannels(s.channels) && s.groups == 1 && !s.plain && !IsSpread(s) && few && s.dilation[2] == 1 &&
          IsOfBf16(s.precision, p.m, lowering);
 }
@@ -947,7 +946,7 @@ std::span<const CpuKernel> ConvolutionKernels() {
       {KernelId::kRanges, RangesStep, nullptr, ImageTakesRows},
       {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
       {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch, DotConvolutionTakesRows,
-       DotConvolutionStoresRows},
+       DotConvolutionStoresRows, nullptr, nullptr, kResidual},
       {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch, DepthwiseTakesRows, DepthwiseStoresRows},
       {KernelId::kWeightGradient, WeightGradientStep, WeightGradientScratch}};
   return kernels;

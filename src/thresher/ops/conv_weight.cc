@@ -119,20 +119,16 @@ Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, Conv
   kernels::ConvolutionShape& s = p.shape;
   THRESHER_ASSIGN(const std::vector<float> numbers, NumbersOf(value));
   const Weight& matrix = layout.matrix;
-  const int64_t taps = s.kernel[2], lines = matrix.taps / taps, channels = s.channels;
-  const int64_t whole = kernels::HasBf16Tiles() ? kernels::kPaddedTaps : 1;
-  const int64_t padded = (taps + whole - 1) / whole * whole;
+  const int64_t channels = s.channels;
   s.x_channels = channels;
   s.channels = kChannels;
-  s.kernel[2] = padded;
-  p.k = lines * padded * kChannels;
+  p.k = matrix.taps * kChannels;
   std::vector<float> filled(static_cast<size_t>(p.n * p.k), 0.0f);
   for (int64_t n = 0; n < p.n; ++n) {
     for (int64_t tap = 0; tap < matrix.taps; ++tap) {
       for (int64_t i = 0; i < channels; ++i) {
         const int64_t from = layout.first + n * matrix.stride_n + tap * matrix.stride_tap + i * matrix.stride_k;
-        const int64_t to = n * p.k + (tap / taps * padded + tap % taps) * kChannels + i;
-        filled[static_cast<size_t>(to)] = numbers[static_cast<size_t>(from)];
+        filled[static_cast<size_t>(n * p.k + tap * kChannels + i)] = numbers[static_cast<size_t>(from)];
       }
     }
   }

@@ -29,8 +29,7 @@ Result<TensorRef> DepthwiseWeight(ValueId id, const TensorRef& raw, const Weight
 // The constant weight of so many groups together, packed, of which `p` then tells.
 Result<TensorRef> JoinGroups(const Value& value, const WeightLayout& layout, int64_t together,
                              kernels::ConvolutionParams& p, Lowering& lowering);
-// The constant weight with zeros for the channels that x lacks and for taps behind those of each line, packed, of which
-// `p` then tells.
+// The constant weight with zeros for the channels that x lacks, packed, of which `p` then tells.
 Result<TensorRef> PadWeight(const Value& value, const WeightLayout& layout, kernels::ConvolutionParams& p,
                             Lowering& lowering);
 // The constant weight of a transposed convolution as that of all its phases, packed: outputs are those of the first

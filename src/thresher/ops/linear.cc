@@ -590,12 +590,12 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
 }  // namespace ops
 
 std::span<const CpuKernel> LinearKernels() {
-  static const CpuKernel kernels[] = {
-      {KernelId::kPack, PackStep},
-      {KernelId::kConvertRows, ConvertStep, nullptr, ConvertTakesRows},
-      {KernelId::kPackedProduct, PackedStep, PackedScratch},
-      {KernelId::kDotProduct, DotStep, DotScratch, DotTakesRows, DotStoresRows, DotTakesGate, DotTakesConversion},
-      {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};
+  static const CpuKernel kernels[] = {{KernelId::kPack, PackStep},
+                                      {KernelId::kConvertRows, ConvertStep, nullptr, ConvertTakesRows},
+                                      {KernelId::kPackedProduct, PackedStep, PackedScratch},
+                                      {KernelId::kDotProduct, DotStep, DotScratch, DotTakesRows, DotStoresRows,
+                                       DotTakesGate, DotTakesConversion, kResidual},
+                                      {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};
   return kernels;
 }
 

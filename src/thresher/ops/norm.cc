@@ -140,8 +140,9 @@ bool SoftmaxCopiesRows(const InferContext&, std::span<const TensorType>) { retur
 }  // namespace
 
 std::span<const CpuKernel> NormKernels() {
-  static const CpuKernel kernels[] = {
-      {KernelId::kLayerNorm, NormStep<false>}, {KernelId::kRmsNorm, NormStep<true>}, {KernelId::kSoftmax, SoftmaxStep}};
+  static const CpuKernel kernels[] = {{.id = KernelId::kLayerNorm, .run = NormStep<false>, .replaced = 0},
+                                      {.id = KernelId::kRmsNorm, .run = NormStep<true>, .replaced = 0},
+                                      {.id = KernelId::kSoftmax, .run = SoftmaxStep}};
   return kernels;
 }
 

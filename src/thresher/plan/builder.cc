@@ -6,6 +6,7 @@
 #include "thresher/base/rounds.h"
 #include "thresher/graph/printer.h"
 #include "thresher/plan/gated_products.h"
+#include "thresher/plan/in_place.h"
 #include "thresher/plan/lowering.h"
 #include "thresher/plan/memory_planner.h"
 #include "thresher/plan/narrow_copies.h"
@@ -52,15 +53,18 @@ void ReleaseUnread(Plan& plan) {
 
 Status PlanMemory(Plan& plan, bool share) {
   plan.arena_bytes = plan.scratch_bytes = plan.unplanned_bytes = 0;
+  const std::vector<Occupied> places = OccupiedPlaces(plan);
   std::vector<Lifetime> lifetimes;
   std::vector<size_t> owners;
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
     const Buffer& buffer = plan.buffers[b];
     if (buffer.kind != Buffer::Kind::kArena || buffer.first_step < 0) continue;
-    const int last = static_cast<int>(plan.steps.size());
-    lifetimes.push_back(share ? Lifetime{buffer.bytes, buffer.first_step, buffer.last_step}
-                              : Lifetime{buffer.bytes, 0, last});
-    owners.push_back(b);
+    if (buffer.replaces < 0) {
+      const int last = static_cast<int>(plan.steps.size());
+      lifetimes.push_back(share ? Lifetime{places[b].bytes, places[b].first, places[b].last}
+                                : Lifetime{places[b].bytes, 0, last});
+      owners.push_back(b);
+    }
     plan.unplanned_bytes += buffer.bytes;
     if (plan.unplanned_bytes > kMaxArenaBytes) {
       return ResourceExhausted("the plan wants more than " + std::to_string(kMaxArenaBytes) +
@@ -69,6 +73,10 @@ Status PlanMemory(Plan& plan, bool share) {
   }
   const Placement placement = PlaceBuffers(lifetimes);
   for (size_t i = 0; i < owners.size(); ++i) plan.buffers[owners[i]].arena_offset = placement.offsets[i];
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    const auto place = static_cast<size_t>(PlaceOf(plan, static_cast<int>(b)));
+    plan.buffers[b].arena_offset = plan.buffers[place].arena_offset;
+  }
   plan.arena_bytes = placement.total;
   for (const Step& step : plan.steps) {
     const int64_t aligned = (static_cast<int64_t>(step.scratch_bytes) + kArenaAlignment - 1) / kArenaAlignment;
@@ -187,6 +195,10 @@ class PlanBuilder {
     if (options.recorded) AssignSites(*plan);
     MarkLifetimes(*plan);
     ReleaseUnread(*plan);
+    if (options.share_memory) {
+      const std::vector<int> replaced = ReplacedBuffers(*plan);
+      for (size_t b = 0; b < replaced.size(); ++b) plan->buffers[b].replaces = replaced[b];
+    }
     THRESHER_TRY(PlanMemory(*plan, options.share_memory));
     plan->graph_text = PrintGraph(graph, {.digests = false});
     return std::shared_ptr<const Plan>(std::move(plan));

@@ -55,6 +55,7 @@ struct CpuKernel {
   StoreRowsFn stores_rows = nullptr;
   TakeGateFn takes_gate = nullptr;
   TakeConversionFn takes_conversion = nullptr;
+  int replaced = -1;  // as Target::ReplacedOperand
 };
 
 // All of them, by their numbers.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "thresher/plan/builder.h"
+#include "thresher/plan/in_place.h"
 #include "thresher/plan/lowering.h"
 #include "thresher/plan/memory_planner.h"
 
@@ -237,17 +238,33 @@ void AddPatches(const Plan& plan, Extent& extent) {
 
 int64_t AlignUp(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
+// Results lie in the places of operands only where they do in all samples and may at the plan's sizes, too.
+void KeepReplaced(std::span<const ExtentSample> samples, Plan& plan) {
+  const std::vector<int> replaced = ReplacedBuffers(plan);
+  for (size_t b = 0; b < plan.buffers.size(); ++b) {
+    int& kept = plan.buffers[b].replaces;
+    const auto same = [&](const ExtentSample& sample) { return sample.plan->buffers[b].replaces == kept; };
+    if (replaced[b] != kept || !std::all_of(samples.begin(), samples.end(), same)) kept = -1;
+  }
+}
+
 // Which buffers of the arena lie on which, as they were placed.
 void StackBuffers(const Plan& plan, bool share_memory, Extent& extent) {
+  const std::vector<Occupied> places = OccupiedPlaces(plan);
   const auto meet = [&](uint32_t x, uint32_t y) {  // whether both are alive at some step
-    const Buffer& a = plan.buffers[x];
-    const Buffer& b = plan.buffers[y];
-    return !share_memory || (a.first_step <= b.last_step && b.first_step <= a.last_step);
+    const Occupied& a = places[x];
+    const Occupied& b = places[y];
+    return !share_memory || (a.first <= b.last && b.first <= a.last);
   };
   std::vector<uint32_t> order;
   for (uint32_t b = 0; b < plan.buffers.size(); ++b) {
     const Buffer& buffer = plan.buffers[b];
-    if (buffer.kind == Buffer::Kind::kArena && buffer.first_step >= 0) order.push_back(b);
+    if (buffer.kind != Buffer::Kind::kArena || buffer.first_step < 0) continue;
+    if (buffer.replaces < 0) {
+      order.push_back(b);
+    } else {
+      extent.replaced.push_back({b, static_cast<uint32_t>(PlaceOf(plan, static_cast<int>(b)))});
+    }
   }
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return plan.buffers[a].arena_offset < plan.buffers[b].arena_offset; });
@@ -408,6 +425,7 @@ Result<std::shared_ptr<Plan>> FitPlan(std::vector<std::string> names, Dims least
       plan->steps[s].scratch_bytes = std::max(plan->steps[s].scratch_bytes, sample.plan->steps[s].scratch_bytes);
     }
   }
+  KeepReplaced(samples, *plan);
   THRESHER_TRY(PlanMemory(*plan, share_memory));
   StackBuffers(*plan, share_memory, *extent);
   plan->extent = std::move(extent);
@@ -482,6 +500,7 @@ SizedPlan::SizedPlan(std::shared_ptr<const Plan> plan)
     }
   }
   for (const Buffer& buffer : plan_->buffers) buffer_bytes_.push_back(buffer.bytes);
+  place_bytes_ = buffer_bytes_;
   monomials_.resize(plan_->extent->monomials.count());
   values_.resize(plan_->extent->polynomials.size());
   products_ = plan_->products;
@@ -540,15 +559,20 @@ Status SizedPlan::Set(std::span<const int64_t> sizes) {
 // Buffers are no larger than planned, so none comes to lie higher than planned.
 void SizedPlan::PlaceBuffers() {
   const Extent& extent = *plan_->extent;
+  place_bytes_ = buffer_bytes_;
+  for (const Extent::Replaced& one : extent.replaced) {
+    place_bytes_[one.place] = std::max(place_bytes_[one.place], buffer_bytes_[one.buffer]);
+  }
   size_t next = 0;
   for (const Extent::Stacked& entry : extent.stack) {
     int64_t offset = 0;
     for (; next < entry.end; ++next) {
       const uint32_t other = extent.below[next];
-      offset = std::max(offset, arena_offsets[other] + AlignUp(buffer_bytes_[other]));
+      offset = std::max(offset, arena_offsets[other] + AlignUp(place_bytes_[other]));
     }
     arena_offsets[entry.buffer] = offset;
   }
+  for (const Extent::Replaced& one : extent.replaced) arena_offsets[one.buffer] = arena_offsets[one.place];
 }
 
 // That no step reaches beyond its buffers, whatever the polynomials gave.

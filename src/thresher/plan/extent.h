@@ -54,6 +54,11 @@ struct Extent {
   };
   std::vector<Stacked> stack;
   std::vector<uint32_t> below;
+  // Buffers that lie where another lies.
+  struct Replaced {
+    uint32_t buffer = 0, place = 0;
+  };
+  std::vector<Replaced> replaced;
 };
 
 struct ExtentSample {
@@ -114,6 +119,7 @@ class SizedPlan {
   std::vector<int64_t> monomials_;     // at the sizes
   std::vector<int64_t> values_;        // of the polynomials
   std::vector<int64_t> buffer_bytes_;  // per buffer
+  std::vector<int64_t> place_bytes_;   // the same with those that lie in its place
   std::vector<double> costs_;          // per step: flops, bytes
   std::vector<int64_t*> port_sizes_;
   std::vector<PlannedProduct> products_;

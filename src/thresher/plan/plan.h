@@ -45,6 +45,7 @@ struct Buffer {
   int64_t arena_offset = 0;
   int first_step = -1;  // first and last step that touch it; -1: none
   int last_step = -1;
+  int replaces = -1;  // the buffer whose place in the arena it takes, which nobody reads any longer
   const void* data = nullptr;
   std::shared_ptr<const void> owner;
 };

@@ -27,6 +27,10 @@ class Cpu : public Target {
     context.params = params;
     return kernel.scratch(context);
   }
+  int ReplacedOperand(const Step& step) const override {
+    const int operand = CpuKernelOf(step.kernel).replaced;
+    return operand < step.num_inputs ? operand : -1;
+  }
   bool StoresRows(Step& writer, StoredRows& rows) const override {
     const StoreRowsFn stores = CpuKernelOf(writer.kernel).stores_rows;
     return stores != nullptr && kernels::StoresRows(kernels::RowForm::kBF16) && stores(writer, rows);

@@ -61,6 +61,9 @@ class Target {
   // Bytes of scratch memory that each part of a step wants with these operands, which have no data yet, and params.
   // Unsupported, with the kernel's name, where there is none for them.
   virtual Result<size_t> ScratchBytes(const Step& step, const View* operands, const void* params) const = 0;
+  // The operand in whose place the step may write its first result, which has the same type, shape and strides: each
+  // element is read before what becomes of it is written, by the same part. -1: none.
+  virtual int ReplacedOperand(const Step& /*step*/) const { return -1; }
   // Whether `writer` can store its result as rows of bf16, and then which, if their place is not decided; else makes it
   // store them there.
   virtual bool StoresRows(Step& /*writer*/, StoredRows& /*rows*/) const { return false; }

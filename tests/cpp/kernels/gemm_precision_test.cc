@@ -276,6 +276,14 @@ TEST(GemmPrecisionTest, ResidualsAndResultsOfBf16) {
       EXPECT_EQ(std::memcmp(row, wanted.bytes.data() + i * stride, static_cast<size_t>(n) * 2), 0) << "row " << i;
     }
     EXPECT_EQ(std::count(dense.data() + m * n / 2, dense.data() + m * n / 2 + 16, kBehind), 16);
+    if (!residual_bf16) return;
+    AlignedFloats in_place(static_cast<size_t>(m * n / 2 + 16));
+    for (int64_t i = 0; i < m; ++i) {
+      std::memcpy(in_place.data() + i * n / 2, added.bytes.data() + i * stride, static_cast<size_t>(n) * 2);
+    }
+    product.residual = product.c = in_place.data(), product.ldr = n / 2;
+    Multiply(product, 2);
+    EXPECT_EQ(std::memcmp(in_place.data(), dense.data(), static_cast<size_t>(m * n) * 2), 0) << "in place";
   };
   const auto check = [&](int64_t m, int64_t n, Activation activation, bool first, bool residual_bf16) {
     for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {

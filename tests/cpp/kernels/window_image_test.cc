@@ -160,6 +160,12 @@ void Check(const Case& c) {
         args.activation = c.activation;
         Multiply(args, c.num_parts);
         testing::ExpectClose(actual, expected, 4e-6f + 4e-7f * static_cast<float>(k), 4e-6f);
+        if (!c.residual) continue;
+        std::vector<float> in_place = residual;
+        args.residual = args.c = in_place.data();
+        Multiply(args, c.num_parts);
+        for (int64_t i = 0; i < m; ++i) std::copy_n(&in_place[i * ldc], c.n, &expected[i * ldc]);
+        EXPECT_EQ(actual, expected) << "in the residual's place";
       }
     });
   }
@@ -295,12 +301,18 @@ TEST(WindowImageTest, ResultsOfBf16) {
       args.c = stored.data(), args.ldc = pairs;
       args.stores_bf16 = true;
       Multiply(args, 2);
-      for (int64_t i = 0; i < m; ++i) {
-        EXPECT_EQ(std::memcmp(stored.data() + i * pairs, wanted.data() + i * pairs,
-                              static_cast<size_t>(stride % 64 == 0 ? (n + 31) / 32 * 64 : 2 * n)),
-                  0)
-            << "row " << i << " of " << n;
-      }
+      const auto check_rows = [&](AlignedFloats& found) {
+        for (int64_t i = 0; i < m; ++i) {
+          EXPECT_EQ(std::memcmp(found.data() + i * pairs, wanted.data() + i * pairs,
+                                static_cast<size_t>(stride % 64 == 0 ? (n + 31) / 32 * 64 : 2 * n)),
+                    0)
+              << "row " << i << " of " << n;
+        }
+      };
+      check_rows(stored);
+      args.residual = args.c = residual.data();
+      Multiply(args, 2);
+      check_rows(residual);
     }
   };
   ForEachIsaAndPlainTiles([&] {
@@ -332,9 +344,9 @@ TEST(WindowImageTest, EveryWidth) {
   }
 }
 
-// Lines that are cut into pieces of unequal length; runs of whole tiles' depth, of less, and of some more.
+// Lines that are cut into pieces of unequal length; runs of whole tiles' depth, of several of less, and with a rest.
 TEST(WindowImageTest, TilesOfAMatrixUnit) {
-  constexpr int64_t kSizes[][2] = {{33, 32}, {49, 40}, {57, 64}};
+  constexpr int64_t kSizes[][2] = {{33, 32}, {49, 40}, {57, 64}, {35, 88}};
   for (const auto& [width, channels] : kSizes) {
     const std::vector<Axis> axes = {{.in = 2, .kernel = 2}, {.in = width + 2, .kernel = 3}};
     Check({.axes = axes, .channels = channels, .n = 40, .num_parts = 3});
@@ -346,31 +358,35 @@ TEST(WindowImageTest, TilesOfAMatrixUnit) {
 
 // What no window of a position covers does not reach it, though a tile reads what lies beside.
 TEST(WindowImageTest, ANaNStaysInItsWindows) {
-  constexpr int64_t kWidth = 37, kChannels = 24, kN = 40, kAt = 20;
-  const Windows w = WindowsOf({{.in = kWidth, .kernel = 3, .before = 1, .after = 1}}, kChannels, 0);
-  const int64_t k = w.taps() * kChannels;
-  std::vector<float> x = RandomFloats(static_cast<size_t>(w.x_batch), 1);
-  x[kAt * kChannels] = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> b = RandomFloats(static_cast<size_t>(k * kN), 2);
-  ForEachIsaAndPlainTiles([&] {
-    const Image image(RowForm::kBF16, w, 1, kChannels, x, 1);
-    AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, k, kN)) / sizeof(float) + 1);
-    PackWeight(Precision::kBf16, Weight{b.data(), Encoding::kF32, k, kN, kN, 1}, packed.data());
-    std::vector<float> out(static_cast<size_t>(kWidth * kN));
-    GemmDotArgs args;
-    args.m = kWidth, args.n = kN, args.k = k;
-    args.rows = image.args.image;
-    args.windows = &w;
-    args.channels = kChannels;
-    args.packed_b = packed.data();
-    args.c = out.data(), args.ldc = kN;
-    Multiply(args);
-    for (int64_t row = 0; row < kWidth; ++row) {
-      for (int64_t j = 0; j < kN; ++j) {
-        ASSERT_EQ(std::isnan(out[static_cast<size_t>(row * kN + j)]), std::abs(row - kAt) <= 1) << row << ' ' << j;
+  constexpr int64_t kWidth = 37, kN = 40, kAt = 20;
+  // One tile a run, several, and some and a rest; few channels are filled up with zeros.
+  for (const int64_t channels : {4, 8, 24, 88}) {
+    const Windows w = WindowsOf({{.in = kWidth, .kernel = 3, .before = 1, .after = 1}}, channels, 0);
+    const int64_t k = w.taps() * channels;
+    std::vector<float> x = RandomFloats(static_cast<size_t>(w.x_batch), 1);
+    x[static_cast<size_t>(kAt * channels)] = std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> b = RandomFloats(static_cast<size_t>(k * kN), 2);
+    ForEachIsaAndPlainTiles([&] {
+      const Image image(RowForm::kBF16, w, 1, channels, x, 1);
+      AlignedFloats packed(static_cast<size_t>(PackedBytes(Precision::kBf16, k, kN)) / sizeof(float) + 1);
+      PackWeight(Precision::kBf16, Weight{b.data(), Encoding::kF32, k, kN, kN, 1}, packed.data());
+      std::vector<float> out(static_cast<size_t>(kWidth * kN));
+      GemmDotArgs args;
+      args.m = kWidth, args.n = kN, args.k = k;
+      args.rows = image.args.image;
+      args.windows = &w;
+      args.channels = channels;
+      args.packed_b = packed.data();
+      args.c = out.data(), args.ldc = kN;
+      Multiply(args);
+      for (int64_t row = 0; row < kWidth; ++row) {
+        for (int64_t j = 0; j < kN; ++j) {
+          ASSERT_EQ(std::isnan(out[static_cast<size_t>(row * kN + j)]), std::abs(row - kAt) <= 1)
+              << channels << ' ' << row << ' ' << j;
+        }
       }
-    }
-  });
+    });
+  }
 }
 
 // Pictures that fp16 does not reach are scaled down, their results up again; those beside them are not.
