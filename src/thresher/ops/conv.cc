@@ -523,7 +523,7 @@ bool IsSpread(const kernels::ConvolutionShape& s) { return s.spread[0] > 1 || s.
 // Whether windows of few channels, filled up with zeros, are multiplied as bf16.
 bool SuitsPadding(const ConvolutionParams& p, const Lowering& lowering) {
   const kernels::ConvolutionShape& s = p.shape;
-  const bool few = s.kernel[0] * s.kernel[1] * s.kernel[2] <= kernels::kMostImageTaps;
+  const bool few = p.k / s.channels <= kernels::kMostImageTaps;
   return kernels::FillsChannels(s.channels) && s.groups == 1 && !s.plain && !IsSpread(s) && few && s.dilation[2] == 1 &&
          IsOfBf16(s.precision, p.m, lowering);
 }

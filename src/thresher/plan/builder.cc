@@ -53,7 +53,7 @@ void ReleaseUnread(Plan& plan) {
 
 Status PlanMemory(Plan& plan, bool share) {
   plan.arena_bytes = plan.scratch_bytes = plan.unplanned_bytes = 0;
-  const std::vector<Occupied> places = OccupiedPlaces(plan);
+  const std::vector<Lifetime> places = LifetimesOfPlaces(plan);
   std::vector<Lifetime> lifetimes;
   std::vector<size_t> owners;
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
@@ -61,8 +61,7 @@ Status PlanMemory(Plan& plan, bool share) {
     if (buffer.kind != Buffer::Kind::kArena || buffer.first_step < 0) continue;
     if (buffer.replaces < 0) {
       const int last = static_cast<int>(plan.steps.size());
-      lifetimes.push_back(share ? Lifetime{places[b].bytes, places[b].first, places[b].last}
-                                : Lifetime{places[b].bytes, 0, last});
+      lifetimes.push_back(share ? places[b] : Lifetime{places[b].bytes, 0, last});
       owners.push_back(b);
     }
     plan.unplanned_bytes += buffer.bytes;

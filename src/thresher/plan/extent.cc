@@ -250,10 +250,10 @@ void KeepReplaced(std::span<const ExtentSample> samples, Plan& plan) {
 
 // Which buffers of the arena lie on which, as they were placed.
 void StackBuffers(const Plan& plan, bool share_memory, Extent& extent) {
-  const std::vector<Occupied> places = OccupiedPlaces(plan);
+  const std::vector<Lifetime> places = LifetimesOfPlaces(plan);
   const auto meet = [&](uint32_t x, uint32_t y) {  // whether both are alive at some step
-    const Occupied& a = places[x];
-    const Occupied& b = places[y];
+    const Lifetime& a = places[x];
+    const Lifetime& b = places[y];
     return !share_memory || (a.first <= b.last && b.first <= a.last);
   };
   std::vector<uint32_t> order;

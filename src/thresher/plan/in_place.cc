@@ -44,13 +44,13 @@ int PlaceOf(const Plan& plan, int buffer) {
   return buffer;
 }
 
-std::vector<Occupied> OccupiedPlaces(const Plan& plan) {
-  std::vector<Occupied> places;
+std::vector<Lifetime> LifetimesOfPlaces(const Plan& plan) {
+  std::vector<Lifetime> places;
   places.reserve(plan.buffers.size());
-  for (const Buffer& buffer : plan.buffers) places.push_back({buffer.first_step, buffer.last_step, buffer.bytes});
+  for (const Buffer& buffer : plan.buffers) places.push_back({buffer.bytes, buffer.first_step, buffer.last_step});
   for (size_t b = 0; b < plan.buffers.size(); ++b) {
     if (plan.buffers[b].replaces < 0) continue;
-    Occupied& place = places[static_cast<size_t>(PlaceOf(plan, static_cast<int>(b)))];
+    Lifetime& place = places[static_cast<size_t>(PlaceOf(plan, static_cast<int>(b)))];
     place.first = std::min(place.first, plan.buffers[b].first_step);
     place.last = std::max(place.last, plan.buffers[b].last_step);
     place.bytes = std::max(place.bytes, plan.buffers[b].bytes);

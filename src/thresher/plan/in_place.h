@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "thresher/plan/memory_planner.h"
 #include "thresher/plan/plan.h"
 
 namespace thresher {
@@ -15,11 +16,7 @@ std::vector<int> ReplacedBuffers(const Plan& plan);
 // The buffer whose place it is in the end.
 int PlaceOf(const Plan& plan, int buffer);
 
-// Steps from the first that touches a place to the last one, for each buffer that has one of its own.
-struct Occupied {
-  int first = 0, last = 0;
-  int64_t bytes = 0;
-};
-std::vector<Occupied> OccupiedPlaces(const Plan& plan);
+// How long and how much of the arena each buffer wants that has a place of its own, for all that lie there.
+std::vector<Lifetime> LifetimesOfPlaces(const Plan& plan);
 
 }  // namespace thresher

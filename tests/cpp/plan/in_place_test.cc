@@ -112,7 +112,7 @@ TEST(InPlace, APlaceIsTakenAsLongAsAnyOfItsBuffers) {
   made.plan.buffers[3].bytes = 256;
   EXPECT_EQ(PlaceOf(made.plan, 3), 1);
   EXPECT_EQ(PlaceOf(made.plan, 0), 0);
-  const std::vector<Occupied> places = OccupiedPlaces(made.plan);
+  const std::vector<Lifetime> places = LifetimesOfPlaces(made.plan);
   EXPECT_EQ(places[1].first, 0);
   EXPECT_EQ(places[1].last, 1);
   EXPECT_EQ(places[1].bytes, 256);
