@@ -19,8 +19,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "hwy/highway.h"
+#include "thresher/base/cpu.h"
 #include "thresher/base/isa.h"
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/dot_tile-inl.h"
