@@ -19,8 +19,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "hwy/highway.h"
+#include "thresher/base/cpu.h"
 #include "thresher/base/isa.h"
 #include "thresher/base/simd_targets.h"
 #include "thresher/kernels/dot_tile-inl.h"
@@ -51,6 +53,9 @@ HWY_INLINE isa::Tiles UnitInUse() {
 
 inline constexpr size_t kUnitSteps = kUnitRowBytes / sizeof(uint32_t);  // of k, in one tile
 inline constexpr size_t kUnitBlockRows = 2 * kUnitRows;
+
+// Lines of a panel that one step reads.
+inline constexpr size_t kUnitTurnLines = 2 * kUnitRows;
 
 // Bytes from one converted row of `bytes` bytes to the next: whole tiles, and an odd number of lines, so that the rows
 // of a tile spread over all sets of L1.
@@ -119,6 +124,31 @@ HWY_INLINE void UnitDot() {
     Unit::template DotUint8Int8<kC, kA, kB>();
   }
 }
+
+// What the last tiles of a product fetch of what is read after it, in `turns` steps of their loops: as evenly as whole
+// lines can be, and as much as a product reads before it fetches for itself.
+class LinesAhead {
+ public:
+  LinesAhead(std::span<const std::byte> ahead, size_t turns)
+      : from_(reinterpret_cast<const uint8_t*>(ahead.data())),
+        left_(std::min((ahead.size() + 63) / 64, static_cast<size_t>(Caches().l2) / 8 / 64)),
+        lines_(std::min((left_ + turns - 1) / std::max<size_t>(turns, 1), kUnitTurnLines)) {}
+
+  // Those of a tile of so many turns.
+  Fetch Next(size_t turns) {
+    if (left_ == 0) return {};
+    const Fetch own{from_, lines_};
+    const size_t fetched = std::min(left_, turns * lines_);
+    from_ += fetched * 64;
+    left_ -= fetched;
+    return own;
+  }
+
+ private:
+  const uint8_t* from_;
+  size_t left_;
+  size_t lines_;  // of a turn
+};
 
 // What is left to do with the sums of a tile, if anything. The matrix unit works beside the rest of the processor: what
 // becomes of the sums of one tile is done in pieces between the steps of the next one, which stores its own sums at its

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 #include <type_traits>
 
 #include "thresher/base/cpu.h"
@@ -616,6 +617,7 @@ void MultiplyWide(const GemmDotArgs& args, void* scratch, const PanelRange& rang
   product.precision = Precision::kBf16;
   product.row_bytes = static_cast<int64_t>(lda);
   product.packed_b = wide;
+  product.near = true;
   product.blocking = {};
   product.blocking.most_rows = static_cast<int32_t>(most_rows);
   if (args.stores_blocks) {
@@ -637,8 +639,12 @@ void MultiplyWide(const GemmDotArgs& args, void* scratch, const PanelRange& rang
       if (args.bias != nullptr) product.bias = args.bias + column;
       if (args.second_bias != nullptr) product.second_bias = args.second_bias + column;
       if (args.residual != nullptr) product.residual = args.residual + column;
-      product.ahead = packed + last * stride;
-      product.ahead_bytes = (std::min(last + at_a_time, range.panel_end) - last) * stride;
+      const size_t next = std::min(last + at_a_time, range.panel_end);
+      if (last < next) {
+        product.ahead = std::as_bytes(std::span(packed + last * stride, (next - last) * stride));
+      } else {
+        product.ahead = end < range.row_end ? std::span<const std::byte>() : args.ahead;
+      }
       GemmDotPanels(product, wide + panels * products * (k / 2) * width, {begin, end, 0, panels});
     }
   }

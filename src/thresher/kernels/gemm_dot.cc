@@ -167,7 +167,6 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
 // a tile fetches that shares the panel with no other.
 constexpr size_t kUnitLeastRows = 128;
 constexpr size_t kUnitMostRows = 1024;
-constexpr size_t kUnitTurnLines = 2 * kUnitRows;
 constexpr size_t kUnitFetchDistance = 8192;
 #endif
 
@@ -258,32 +257,6 @@ void GemmDotRange(const GemmDotArgs& args, void* scratch, const PanelRange& rang
 
 #if THRESHER_UNIT_TARGET
 
-// What is fetched of GemmDotArgs::ahead while tiles of `steps` steps altogether are multiplied, as evenly as whole
-// lines can be.
-class LinesAhead {
- public:
-  LinesAhead(const GemmDotArgs& args, size_t steps)
-      : from_(static_cast<const uint8_t*>(args.ahead)), left_((args.ahead_bytes + 63) / 64) {
-    const size_t turns = std::max<size_t>(steps / kUnitSteps, 1);
-    lines_ = (left_ + turns - 1) / turns;
-  }
-
-  // Those of a tile's steps.
-  Fetch Next(size_t steps) {
-    if (left_ == 0) return {};
-    const Fetch own{from_, lines_};
-    const size_t fetched = std::min(left_, steps / kUnitSteps * lines_);
-    from_ += fetched * 64;
-    left_ -= fetched;
-    return own;
-  }
-
- private:
-  const uint8_t* from_;
-  size_t left_;
-  size_t lines_;  // with each piece of kUnitSteps
-};
-
 // The same on a matrix unit. It takes rows and panels as fast as L2 delivers both, so k is not cut and no sums wait.
 // Some panels meet one tile of rows after the other; the next ones are fetched from afar meanwhile.
 template <class Unit, class Dot>
@@ -312,8 +285,6 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t group = std::max<size_t>(group_bytes / std::max<size_t>(panel_stride * products, 1), 1);
 
   const FinishFunction finish = gated ? FunctionFor<GatedFinishes>(args.activation) : ending.finish();
-  LinesAhead ahead(args,
-                   RowTiles(rows, kUnitBlockRows).count * products * (range.panel_end - range.panel_begin) * steps);
 
   // The sums of a tile, then those of the first of two products that wait for the second's.
   Sum* const strip = static_cast<Sum*>(scratch);
@@ -323,6 +294,9 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
     const RowTiles tiles(block_end - block_begin, kUnitBlockRows);
     UnitTiles<Unit, Dot> unit(tiles.Height(tiles.count - 1));
+    const size_t panels = range.panel_end - range.panel_begin;
+    LinesAhead ahead(block + 1 < row_blocks ? std::span<const std::byte>() : args.ahead,
+                     tiles.count * products * (args.near ? panels : std::min(panels, group)) * (steps / kUnitSteps));
     // A single tile reads weights from memory, which is faster the longer they lie side by side.
     const size_t run = gated && tiles.count == 1 ? kGateRun : 1;
     const size_t step = std::max(group, run);
@@ -354,14 +328,16 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
               tile.init = kInt8 || scaled ? nullptr : bias;
               tile.out = direct ? static_cast<void*>(to.c) : waits ? waiting : strip;
               tile.out_ld = direct ? to.ldc : width;
-              if (args.ahead != nullptr) {
-                tile.fetch = ahead.Next(steps);
+              if (args.near) {
+                tile.fetch = ahead.Next(steps / kUnitSteps);
               } else if (tiles.count == 1) {
                 tile.fetch = {panel_b + kUnitFetchDistance, kUnitTurnLines, false};
               } else if (panel + group < range.panel_end) {
                 const size_t lines = (kUnitTurnLines + tiles.count - 1) / tiles.count;
                 const size_t done = t * (steps / kUnitSteps) * lines * 64;
                 if (done < number_bytes) tile.fetch = {panel_b + group * panel_stride + done, lines, false};
+              } else {
+                tile.fetch = ahead.Next(steps / kUnitSteps);
               }
               unit.Run(tile, tiles.Height(t));
               if (direct || waits) continue;

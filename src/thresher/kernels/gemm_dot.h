@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "thresher/kernels/gemm.h"
 
@@ -117,9 +118,10 @@ struct GemmDotArgs {
   // kBlocks: the first row of those that are rounded to bf16, as is what weights in blocks stand for, where a matrix
   // unit multiplies them so (WidensBlocks()).
   int64_t wide_from = kNoRow;
-  // Read next by who calls: fetched meanwhile, by a matrix unit's products of bf16.
-  const void* ahead = nullptr;
-  size_t ahead_bytes = 0;
+  // Read next by who calls: a matrix unit's tiles fetch it into L2 when nothing of packed_b is left to fetch, which
+  // may lie there already.
+  std::span<const std::byte> ahead;
+  bool near = false;
 };
 
 // As GemmScratchBytes.

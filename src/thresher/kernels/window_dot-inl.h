@@ -347,7 +347,10 @@ class WindowDotProduct {
     const size_t tiles = (end - begin + 2 * tile.rows - 1) / (2 * tile.rows);
     const size_t lines = (2 * kUnitRows + tiles - 1) / tiles;
     const size_t share = num_runs_ * (steps_ / tile.depth) * lines * 64;
-    size_t fetched = panel + 1 < range.panel_end ? 0 : number_bytes_;
+    const bool last = panel + 1 == range.panel_end;
+    size_t fetched = last ? number_bytes_ : 0;
+    LinesAhead ahead(last && end == range.row_end ? args_.ahead : std::span<const std::byte>(),
+                     tiles * num_runs_ * (steps_ / tile.depth));
     ForUnitTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
       const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);
       const bool two = second.count > 0;
@@ -362,9 +365,15 @@ class WindowDotProduct {
                             (!two || second.skip + second.count == tile.rows);
       tile.out = in_place ? static_cast<void*>(to.c) : strip_;
       tile.out_ld = in_place ? to.ldc : width;
-      tile.fetch = b + panel_stride_ + fetched;
-      tile.fetch_lines = fetched < number_bytes_ ? lines : 0;
-      fetched += share;
+      if (last) {
+        const Fetch own = ahead.Next(tile.num_runs * (steps_ / tile.depth));
+        tile.fetch = own.from;
+        tile.fetch_lines = own.lines;
+      } else {
+        tile.fetch = b + panel_stride_ + fetched;
+        tile.fetch_lines = fetched < number_bytes_ ? lines : 0;
+        fetched += share;
+      }
       FetchResult(to);
       unit.Run(tile, two);
       if (in_place) return;

@@ -314,6 +314,7 @@ Status DotConvolutionStep(const StepContext& c) {
   args.rows = memory.image;
   args.scale = memory.scale;
   args.zero = memory.zero;
+  if (p.shape.groups == 1) args.ahead = c.ahead;
   const int64_t channels = p.shape.channels * kernels::ElementBytes(p.shape.form);
   ForGroups(p, args, [&](kernels::GemmDotArgs& group) {
     kernels::GemmDot(group, c.scratch, c.part, c.num_parts);

@@ -173,6 +173,7 @@ Status DotStep(const StepContext& c) {
   args.gate = p.gate;
   if (args.bias != nullptr && p.gate != kernels::Gate::kNone) args.second_bias = args.bias + SecondColumn(p.n);
   args.stores_blocks = p.stores_blocks;
+  args.ahead = c.ahead;
   ops::SetRows(c, args);
   kernels::GemmDot(args, c.scratch, c.part, c.num_parts);
   return Status::Ok();

@@ -25,6 +25,7 @@ struct StepContext {
   int part = 0;
   int num_parts = 1;
   Communicator* communicator = nullptr;  // with the other ranks; null: there are none
+  std::span<const std::byte> ahead;      // of weights: read next by this thread, fetched meanwhile if that pays
 
   const View& in(int i) const { return operands[i]; }
   const View& out(int i = 0) const { return operands[num_inputs + i]; }

@@ -158,6 +158,7 @@ class CpuStream : public DeviceStream {
       c.part = part;
       c.num_parts = sized.parts[s];
       c.communicator = communicator_.get();
+      c.ahead = context.ahead.During(s, part, c.num_parts, thread);
       if (Status status = kernels[static_cast<size_t>(step.kernel)].run(c); !status.ok()) error.Set(std::move(status));
     };
     const auto ended = [&](int round) {
