@@ -640,11 +640,7 @@ void MultiplyWide(const GemmDotArgs& args, void* scratch, const PanelRange& rang
       if (args.second_bias != nullptr) product.second_bias = args.second_bias + column;
       if (args.residual != nullptr) product.residual = args.residual + column;
       const size_t next = std::min(last + at_a_time, range.panel_end);
-      if (last < next) {
-        product.ahead = std::as_bytes(std::span(packed + last * stride, (next - last) * stride));
-      } else {
-        product.ahead = end < range.row_end ? std::span<const std::byte>() : args.ahead;
-      }
+      product.ahead = std::as_bytes(std::span(packed + last * stride, (next - last) * stride));
       GemmDotPanels(product, wide + panels * products * (k / 2) * width, {begin, end, 0, panels});
     }
   }
