@@ -163,8 +163,8 @@ void RestoreRange(const ConvertRowsArgs& args, float* x) {
 // ---- products ----
 
 #if THRESHER_UNIT_TARGET
-// Of products on a matrix unit: rows that pass by some panels, lines of a panel that one step reads, and how far ahead
-// a tile fetches that shares the panel with no other.
+// Of products on a matrix unit: rows that pass by some panels, and how far ahead a tile fetches that shares the panel
+// with no other.
 constexpr size_t kUnitLeastRows = 128;
 constexpr size_t kUnitMostRows = 1024;
 constexpr size_t kUnitFetchDistance = 8192;

@@ -345,7 +345,7 @@ class WindowDotProduct {
     tile.depth = UnitDepth(steps_);
     // The tiles share what they fetch of the next panel.
     const size_t tiles = (end - begin + 2 * tile.rows - 1) / (2 * tile.rows);
-    const size_t lines = (2 * kUnitRows + tiles - 1) / tiles;
+    const size_t lines = (kUnitTurnLines + tiles - 1) / tiles;
     const size_t share = num_runs_ * (steps_ / tile.depth) * lines * 64;
     const bool last = panel + 1 == range.panel_end;
     size_t fetched = last ? number_bytes_ : 0;
