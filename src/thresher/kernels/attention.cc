@@ -26,6 +26,7 @@
 #include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/row_codes-inl.h"
 #include "thresher/kernels/tile-inl.h"
+#include "thresher/kernels/wide_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -209,20 +210,25 @@ void ScaleInPlace(float* row, size_t count, float factor) {
   for (size_t j = 0; j < count; j += lanes) hn::Store(hn::Mul(hn::Load(d, row + j), f), d, row + j);
 }
 
-// out = (init ? out : 0) + a * panels, for `rows` rows and every panel; a panel stays in L1 while the rows pass.
+// out = (init ? out : 0) + a * panels, for `rows` rows and every panel; a panel, or two, stay in L1 while the rows
+// pass.
 void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* panels, size_t panel_stride,
               size_t num_panels, bool accumulate, float* out, size_t out_ld) {
   const size_t width = PanelWidth();
-  const RowTiles tiles(rows);
-  TileArgs tile{};
+  WideTileArgs tile{};
   tile.lda = lda;
   tile.k = k;
   tile.out_ld = out_ld;
   tile.init_ld = out_ld;
-  for (size_t p = 0; p < num_panels; ++p) {
-    tile.b = panels + p * panel_stride;
+  tile.second = {panel_stride * sizeof(float), width};
+  const size_t at_once = TakesTwoPanels() && rows > static_cast<size_t>(kTileRows) ? 2 : 1;
+  for (size_t p = 0, count; p < num_panels; p += count) {
+    count = std::min(at_once, num_panels - p);
+    const RowTiles tiles(rows, static_cast<size_t>(count == 2 ? kWideTileRows : kTileRows));
     const auto* block = reinterpret_cast<const uint8_t*>(panels + p * panel_stride);
-    const uint8_t* next = block + panel_stride * sizeof(float);
+    const size_t bytes = (count - 1) * tile.second.b + FloatPanel::Bytes(k);
+    const uint8_t* next = block + count * tile.second.b;
+    tile.b = block;
     size_t row = 0;
     for (size_t t = 0; t < tiles.count; t += tile.tiles) {
       const size_t height = tiles.Height(t);
@@ -232,9 +238,12 @@ void Multiply(const float* a, size_t lda, size_t rows, size_t k, const float* pa
       tile.init = accumulate ? tile_out : nullptr;
       tile.tiles = tiles.Alike(t);
       const size_t fetched = t * (k / 4) * 64;  // by the tiles before, a line a turn
-      tile.fetch = {fetched < FloatPanel::Bytes(k) ? next + fetched : block, 1, MayFetchIntoL1(height),
-                    next + FloatPanel::Bytes(k)};
-      TileForRows(height)(tile);
+      tile.fetch = {fetched < bytes ? next + fetched : block, 1, MayFetchIntoL1(height), next + bytes};
+      if (count == 2) {
+        if constexpr (kHasWideTiles) WideTileForRows(height)(tile);
+      } else {
+        TileForRows(height)(tile);
+      }
       row += tile.tiles * height;
     }
   }

@@ -75,6 +75,14 @@ struct TileResult {
   // zeros where rows begin whole lines apart, and the next row else.
   bool bf16 = false;
   bool residual_bf16 = false;
+
+  // Of results in float of a whole panel: those of the panel behind it.
+  HWY_INLINE TileResult Second() const {
+    TileResult second = *this;
+    second.c += PanelWidth();
+    if (residual != nullptr) second.residual += PanelWidth();
+    return second;
+  }
 };
 
 // Of the arguments of either product, from `row` and `column` on.

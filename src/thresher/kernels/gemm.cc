@@ -22,6 +22,7 @@
 #include "thresher/kernels/pack-inl.h"
 #include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
+#include "thresher/kernels/wide_tile-inl.h"
 #include "thresher/kernels/window_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -79,6 +80,10 @@ bool FitsWhole(const GemmArgs& args) {
   const size_t bytes = FloatPanel::Bytes(static_cast<size_t>(args.k));
   return bytes <= static_cast<size_t>(Caches().l2) / 4 && (kStoredAsFloats || bytes <= kGatheredFloats * sizeof(float));
 }
+
+// Whether two panels at once stay in L2 next to the rows that pass by and the panels that are fetched meanwhile, where
+// FitsWhole().
+HWY_INLINE bool TwoPanelsFit(size_t k) { return 2 * FloatPanel::Bytes(k) <= static_cast<size_t>(Caches().l2) / 4; }
 
 // How `rows` rows pass `panels` panels.
 struct RowBlocks {
@@ -146,6 +151,54 @@ inline size_t GatherRows(const GemmArgs& args, size_t row, size_t rows, size_t b
   const float* const a = args.a + row * lda + begin;
   for (size_t i = 0; i < rows; ++i) std::copy_n(a + i * lda, count, out + i * ld);
   return ld;
+}
+
+// So many tiles of two panels end together where a tile cannot end its sums: these stay in L1.
+constexpr size_t kWideTilesTogether = 4;
+
+// The rows of a part times two whole panels of floats, all of k at once. `strip` has room for PanelWidth() sums of half
+// as many rows each.
+void MultiplyTwoPanels(const GemmArgs& args, const Ending<float>& ending, size_t row_begin, size_t row_end,
+                       size_t panel, float* strip) {
+  const size_t k = static_cast<size_t>(args.k);
+  const size_t width = PanelWidth();
+  const size_t column = panel * width;
+  const size_t rows = row_end - row_begin;
+  const RowTiles tiles(rows, kWideTileRows);
+  const float* const bias = args.bias == nullptr ? nullptr : args.bias + column;
+  const size_t panel_bytes = FloatPanel::Bytes(k);
+  const uint8_t* const b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_bytes;
+  WideTileArgs tile;
+  tile.lda = static_cast<size_t>(args.lda);
+  tile.k = k;
+  tile.b = b;
+  tile.init = bias;
+  tile.init_ld = 0;
+  tile.second.b = panel_bytes;
+  size_t row = row_begin;
+  for (size_t t = 0; t < tiles.count; t += tile.tiles) {
+    const size_t height = tiles.Height(t);
+    tile.tiles = tiles.Alike(t);
+    if (!ending.in_tile()) {
+      tile.tiles = std::min({tile.tiles, kWideTilesTogether, std::max<size_t>(rows / 2 / height, 1)});
+    }
+    const TileResult to = ResultAt(args, row, column, tile.tiles * height, width);
+    tile.a = args.a + row * tile.lda;
+    tile.fetch = FetchShare(tiles, t, b, 2 * panel_bytes, k / 4, b + 2 * panel_bytes);
+    ending.Of(to, strip, tile);
+    tile.second.out = ending.in_tile() ? width : to.rows * width;
+    tile.fetched.out = to.c;
+    tile.fetched.out_ld = to.ldc;
+    tile.fetched.residual = to.residual;
+    tile.fetched.residual_ld = to.ldr;
+    tile.fetched.fetches = true;
+    WideTileForRows(height)(tile);
+    row += to.rows;
+    if (ending.in_tile()) continue;
+    ending.finish()(ending.Rest(to, strip, bias, nullptr));
+    ending.finish()(
+        ending.Rest(to.Second(), strip + tile.second.out, bias == nullptr ? nullptr : bias + width, nullptr));
+  }
 }
 
 // The rows and panels of a part.
@@ -294,6 +347,14 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
       if (windowed) continue;
     }
     const float* a = args.a + block_begin * lda;
+    if constexpr (kStoredAsFloats && kHasWideTiles) {
+      if (TakesTwoPanels() && FitsWhole<Panel>(args) && TwoPanelsFit(k) &&
+          block_rows > static_cast<size_t>(kTileRows)) {
+        for (; panel + 2 <= std::min(range.panel_end, n / width); panel += 2) {
+          MultiplyTwoPanels(args, ending, block_begin, block_end, panel, strip);
+        }
+      }
+    }
     for (; panel < range.panel_end; ++panel) {
       for (size_t k_block = 0; k_block < k_blocks; ++k_block) {
         multiply(panel, k_block, a + std::min(k, k_block * k_step), lda, false);

@@ -149,8 +149,10 @@ struct TileEnd {
 // the residual's, row by row while it multiplies.
 class ResultLines {
  public:
-  // Of `rows` rows of a tile that has `turns` turns to fetch them in; those that have none are fetched now.
-  HWY_INLINE ResultLines(const TileEnd& end, size_t rows, size_t turns) : rows_(end.fetches ? rows : 0) {
+  // Of `rows` rows of a tile that has `turns` turns to fetch them in; those that have none are fetched now. A second
+  // panel's lie `second` floats behind the first's.
+  HWY_INLINE ResultLines(const TileEnd& end, size_t rows, size_t turns, size_t second = 0)
+      : rows_(end.fetches ? rows : 0), second_(second) {
     out_ = static_cast<const float*>(end.out);
     residual_ = end.residual;
     out_ld_ = end.out_ld;
@@ -163,16 +165,25 @@ class ResultLines {
     --rows_;
     __builtin_prefetch(out_, 1, 3);
     __builtin_prefetch(out_ + kLine, 1, 3);
+    if (second_ != 0) {
+      __builtin_prefetch(out_ + second_, 1, 3);
+      __builtin_prefetch(out_ + second_ + kLine, 1, 3);
+    }
     out_ += out_ld_;
     if (residual_ == nullptr) return;
     __builtin_prefetch(residual_, 0, 3);
     __builtin_prefetch(residual_ + kLine, 0, 3);
+    if (second_ != 0) {
+      __builtin_prefetch(residual_ + second_, 0, 3);
+      __builtin_prefetch(residual_ + second_ + kLine, 0, 3);
+    }
     residual_ += residual_ld_;
   }
 
  private:
   static constexpr size_t kLine = 64 / sizeof(float);
   size_t rows_;
+  const size_t second_;
   const float* out_;
   const float* residual_;
   size_t out_ld_, residual_ld_;

@@ -34,6 +34,8 @@ inline constexpr size_t kMostRuns = 1024;
 inline constexpr int64_t kLeastPiece = 4;
 inline constexpr int64_t kLeastPartOfLine = 24;
 inline constexpr int64_t kMostSpread = 8;
+// Shorter pieces of a line that are cut where taps leave it would lose in low tiles what they save in multiplications.
+inline constexpr int64_t kLeastCutPiece = 6;
 
 // Output positions of one line, up to as many as a copy has room for. Where x is spread, those that meet the same taps,
 // which lie as far apart.
@@ -76,6 +78,7 @@ inline constexpr bool kWindowsOfLines = std::is_same_v<Panel, FloatPanel> || (Pa
 // How windows are read from lines.
 struct LineReading {
   bool copies;
+  bool cut;            // pieces end where a tap enters or leaves a line, so that each lies within it or is left out
   bool joined;         // taps beside one another are one run
   int64_t step;        // positions of x from one row of a piece to the next
   int64_t before;      // positions of x that the first window reaches back, and
@@ -100,6 +103,8 @@ struct LineReading {
     };
     position = static_cast<size_t>(w.x_strides[2]);
     copies = before > 0 || share_sets(position) || (line - 1) * step - before + reach >= w.in[2];
+    cut = copies && !share_sets(position) && CutsWell(w);
+    copies = copies && !cut;
     if (copies) position = share_sets(channels) ? channels + 16 : channels;
     joined = w.dilation[2] == 1 && position == channels && spread == 1;
     run = static_cast<size_t>(joined ? w.kernel[2] : 1) * channels;
@@ -120,6 +125,29 @@ struct LineReading {
     // Pieces of nearly equal length.
     if (fitting < piece) piece = (piece + (piece + fitting - 1) / fitting - 1) / ((piece + fitting - 1) / fitting);
     copy_floats = static_cast<size_t>((piece - 1) * step + reach + 1) * position;
+  }
+
+  // Where the piece ends that position `at` of a line belongs to, if lines are cut: no tap enters or leaves x before.
+  static int64_t CutEnd(const Windows& w, int64_t at) {
+    int64_t end = w.out[2];
+    for (int64_t tap = 0; tap < w.kernel[2]; ++tap) {
+      const int64_t offset = w.padding[2] - tap * w.dilation[2];
+      for (const int64_t reached : {offset, offset + w.in[2]}) {  // by the first position of those that ...
+        const int64_t position = -FloorDiv(-reached, w.stride[2]);
+        if (position > at) end = std::min(end, position);
+      }
+    }
+    return end;
+  }
+
+  // Where taps lie far apart, as dilated ones do, many of them meet nothing but padding for whole pieces.
+  static bool CutsWell(const Windows& w) {
+    if (w.spread[2] > 1 || w.dilation[2] < kLeastCutPiece) return false;
+    for (int64_t at = 0, end; at < w.out[2]; at = end) {
+      end = CutEnd(w, at);
+      if (end - at < kLeastCutPiece) return false;
+    }
+    return true;
   }
 
   static int64_t FloorDiv(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
@@ -170,7 +198,8 @@ class WindowProduct {
            num_runs_ + reading_.runs <= kMostRuns) {
       const WindowPosition at(w_, static_cast<int64_t>(row));
       // Pieces of lines begin at the same positions in every line.
-      const int64_t left = std::min(together - at.at[2] % together, w_.out[2] - at.at[2]);
+      const int64_t left = reading_.cut ? LineReading::CutEnd(w_, at.at[2]) - at.at[2]
+                                        : std::min(together - at.at[2] % together, w_.out[2] - at.at[2]);
       const size_t count = std::min({static_cast<size_t>(left), end - row, begin + most_rows - row});
       if (count == 0 || !AddPieces(at, row, static_cast<int64_t>(count))) break;
       row += count;
@@ -211,7 +240,7 @@ class WindowProduct {
           const size_t b = static_cast<size_t>((kd * w_.kernel[1] + kh) * w_.kernel[2] * w_.channels);
           for (int64_t kw = 0; kw < (reading_.joined ? 1 : w_.kernel[2]); ++kw) {
             const int64_t meets = first * w_.stride[2] - w_.padding[2] + kw * w_.dilation[2];
-            if (meets % spread != 0) continue;
+            if (meets % spread != 0 || (reading_.cut && (meets < 0 || meets >= w_.in[2]))) continue;
             tables_.runs[num_runs_++] = {a + meets / spread * Position(), b + static_cast<size_t>(kw * w_.channels)};
           }
         }

@@ -15,6 +15,7 @@
 #include "hwy/highway.h"
 #include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/tile-inl.h"
+#include "thresher/kernels/wide_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -57,7 +58,8 @@ struct Tiling {
     row = Apart(Room(channels));
     element = Apart(block * row);
     const size_t panel_sums = kElements * SumElement(in_turns ? kManyTiles : block);
-    most_sums = in_turns ? std::max(half / panel_sums, size_t{1}) * panel_sums : panel_sums;
+    const size_t at_once = TakesTwoPanels() ? 2 : 1;
+    most_sums = in_turns ? std::max(half / panel_sums, at_once) * panel_sums : at_once * panel_sums;
     sums = kElements * element;
     strip = sums + most_sums;
     zeros = strip + 4 * kStripTiles * PanelWidth();
@@ -169,31 +171,55 @@ class WinogradProduct {
   float* SumsAt(size_t number) const { return scratch_ + t_.sums + number * kElements * sum_element_; }
 
   void Multiply(size_t panel_begin, size_t panel_end) const {
-    const RowTiles rows(tiles_);
+    const size_t at_once = TakesTwoPanels() && tiles_ > size_t{2} * kTileRows ? 2 : 1;
+    for (size_t e = 0; e < kElements; ++e) {
+      for (size_t panel = panel_begin, count; panel < panel_end; panel += count) {
+        count = std::min(at_once, panel_end - panel);
+        const uint8_t* const next = panel + count < panel_end
+                                        ? PanelAt(panel + count) + e * FloatPanel::Bytes(t_.channels)
+                                        : PanelAt(panel_begin) + (e + 1) * FloatPanel::Bytes(t_.channels);
+        float* const sums = SumsAt(panel - panel_begin) + e * sum_element_;
+        if constexpr (kHasWideTiles) {
+          if (count == 2) {
+            MultiplyElement<WideTileArgs>(e, panel, next, sums);
+            continue;
+          }
+        }
+        MultiplyElement<TileArgs>(e, panel, next, sums);
+      }
+    }
+  }
+
+  // One element of all patches times a panel, or two. `next`: of the panels after them.
+  template <class Args>
+  void MultiplyElement(size_t e, size_t panel, const uint8_t* next, float* sums) const {
+    constexpr bool kTwo = std::is_same_v<Args, WideTileArgs>;
+    const RowTiles rows(tiles_, static_cast<size_t>(kTwo ? kWideTileRows : kTileRows));
     const size_t bytes = FloatPanel::Bytes(t_.channels);
-    TileArgs tile;
+    const uint8_t* const b = PanelAt(panel) + e * bytes;
+    Args tile;
     tile.lda = t_.row;
     tile.k = t_.channels;
+    tile.b = b;
     tile.init = nullptr;
     tile.init_ld = 0;
+    if constexpr (kTwo) {
+      const size_t apart = static_cast<size_t>(PanelAt(1) - PanelAt(0));
+      tile.second = {apart, kElements * sum_element_, apart};
+    }
     const size_t turns = tile.k / 4;
-    for (size_t e = 0; e < kElements; ++e) {
-      for (size_t panel = panel_begin; panel < panel_end; ++panel) {
-        const uint8_t* const b = PanelAt(panel) + e * bytes;
-        const uint8_t* const next =
-            panel + 1 < panel_end ? PanelAt(panel + 1) + e * bytes : PanelAt(panel_begin) + (e + 1) * bytes;
-        float* const sums = SumsAt(panel - panel_begin) + e * sum_element_;
-        tile.b = b;
-        size_t done = 0;
-        for (size_t i = 0; i < rows.count; i += tile.tiles) {
-          tile.a = scratch_ + e * t_.element + done * t_.row;
-          static_cast<TileEnd&>(tile) = {sums + done * PanelWidth(), PanelWidth(), nullptr, 0};
-          tile.fetch = FetchShare(rows, i, b, bytes, turns, next);
-          tile.tiles = rows.Alike(i);
-          TileForRows(rows.Height(i))(tile);
-          done += tile.tiles * rows.Height(i);
-        }
+    size_t done = 0;
+    for (size_t i = 0; i < rows.count; i += tile.tiles) {
+      tile.a = scratch_ + e * t_.element + done * t_.row;
+      static_cast<TileEnd&>(tile) = {sums + done * PanelWidth(), PanelWidth(), nullptr, 0};
+      tile.fetch = FetchShare(rows, i, b, bytes, turns, next);
+      tile.tiles = rows.Alike(i);
+      if constexpr (kTwo) {
+        WideTileForRows(rows.Height(i))(tile);
+      } else {
+        TileForRows(rows.Height(i))(tile);
       }
+      done += tile.tiles * rows.Height(i);
     }
   }
 

@@ -126,6 +126,28 @@ TEST(ConvolutionTest, EveryWidth) {
   }
 }
 
+// Taps far apart, which meet nothing but padding for whole pieces of a line: at either end, at both at once (more
+// padding than line), by strides, by parts that begin anywhere.
+TEST(ConvolutionTest, FarTaps) {
+  for (const int64_t dilation : {6, 7, 12, 24}) {
+    for (const int64_t width : {13, 20, 33, 50}) {
+      for (const int64_t pad : {int64_t{0}, dilation, 2 * dilation, dilation + 3}) {
+        for (const int64_t stride : {1, 2}) {
+          const Axis line = {
+              .in = width, .kernel = 3, .stride = stride, .before = pad, .after = dilation, .dilation = dilation};
+          if (width + pad + dilation < 2 * dilation + 1) continue;
+          CheckProduct({.axes = {line}, .channels = 5, .n = 33, .num_parts = static_cast<int>(width % 3) + 1});
+          CheckProduct({.axes = {{.in = 4, .kernel = 3, .before = 2, .after = 2, .dilation = 2}, line},
+                        .channels = 3,
+                        .n = 7,
+                        .batch = 2,
+                        .residual = stride == 1});
+        }
+      }
+    }
+  }
+}
+
 // Lines whose positions meet different taps by turns, as many of each or one more of some, shared by parts anyhow.
 TEST(ConvolutionTest, EverySpread) {
   for (const int64_t spread : {2, 3, 9}) {

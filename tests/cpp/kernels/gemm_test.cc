@@ -186,6 +186,53 @@ TEST(GemmTest, Epilogues) {
   }
 }
 
+// Rows enough for tiles of two panels, where a processor takes them: every height, panels left over, every ending.
+TEST(GemmTest, TwoPanelsAtOnce) {
+  for (int64_t m = 15; m <= 40; ++m) Check({.m = m, .n = 96 + m % 2, .k = 18 + m % 5, .bias = m % 3 == 0});
+  for (const int64_t k : {0, 1, 3, 4, 70, 300}) Check({.m = 33, .n = 64, .k = k, .bias = true, .extra = 5});
+  for (int act = 0; act <= static_cast<int>(kLastActivation); ++act) {
+    for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
+      for (const bool residual_first : {false, true}) {
+        Check({.m = 59,
+               .n = 170,
+               .k = 30,
+               .bias = act % 2 == 0,
+               .residual = residual,
+               .activation = static_cast<Activation>(act),
+               .residual_first = residual_first,
+               .extra = 7,
+               .num_parts = 2});
+      }
+    }
+  }
+}
+
+// However panels are taken, each sum adds the same numbers in the same order.
+TEST(GemmTest, TwoPanelsAtOnceAreTheSameBits) {
+  constexpr int64_t kM = 47, kN = 160, kK = 200;
+  const std::vector<float> a = RandomFloats(kM * kK, 1);
+  const std::vector<float> b = RandomFloats(kK * kN, 2);
+  const std::vector<float> bias = RandomFloats(kN, 3);
+  ForEachIsa([&] {
+    AlignedFloats packed(static_cast<size_t>(PackedSize(kK, kN)));
+    PackWeight(Precision::kFp32, {b.data(), Encoding::kF32, kK, kN, kN, 1}, packed.data());
+    std::vector<float> results[2];
+    for (const int32_t panel_kib : {0, 8}) {  // blocks of panels: one at a time
+      GemmArgs args;
+      args.m = kM, args.n = kN, args.k = kK;
+      args.a = a.data(), args.lda = kK;
+      args.packed_b = packed.data();
+      args.bias = bias.data();
+      args.blocking.panel_kib = panel_kib;
+      std::vector<float>& c = results[panel_kib == 0 ? 0 : 1];
+      c.resize(kM * kN);
+      args.c = c.data(), args.ldc = kN;
+      Multiply(args, 1);
+    }
+    EXPECT_EQ(results[0], results[1]);
+  });
+}
+
 TEST(GemmTest, LayoutsAndLeadingDimensions) {
   for (const bool transposed : {false, true}) {
     for (const int64_t extra : {0, 1, 5, 16}) {

@@ -153,6 +153,13 @@ TEST(WinogradTest, ManyTilesOfManyChannels) {
   Check({.axes = Image(6, 6, 1, 1), .channels = 520, .n = 200, .batch = 1});
 }
 
+// Tiles enough for two panels at once, where a processor takes them, with and without one left over.
+TEST(WinogradTest, ManyTilesOfSeveralPanels) {
+  for (const int64_t n : {33, 64, 96, 130}) {
+    Check({.axes = Image(17, 19, 1, 1), .channels = 21, .n = n, .batch = 1, .num_parts = n == 130 ? 3 : 1});
+  }
+}
+
 TEST(WinogradTest, Endings) {
   for (const Activation activation :
        {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
