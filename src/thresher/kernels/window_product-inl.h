@@ -132,7 +132,8 @@ struct LineReading {
     int64_t end = w.out[2];
     for (int64_t tap = 0; tap < w.kernel[2]; ++tap) {
       const int64_t offset = w.padding[2] - tap * w.dilation[2];
-      for (const int64_t reached : {offset, offset + w.in[2]}) {  // by the first position of those that ...
+      // The first positions whose tap has come as far as x's beginning, and as far as its end.
+      for (const int64_t reached : {offset, offset + w.in[2]}) {
         const int64_t position = -FloorDiv(-reached, w.stride[2]);
         if (position > at) end = std::min(end, position);
       }
