@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <new>
 #include <utility>
 
 namespace thresher {
@@ -30,6 +31,11 @@ Result<Arena> Arena::Allocate(size_t bytes) {
                              " bytes, the system gave none; use smaller batches or shorter sequences");
   }
   return Arena(static_cast<std::byte*>(data), bytes);
+}
+
+std::shared_ptr<std::byte> AlignedBytes(size_t bytes) {
+  constexpr std::align_val_t kAlign{kAlignment};
+  return {static_cast<std::byte*>(::operator new(bytes, kAlign)), [](std::byte* p) { ::operator delete(p, kAlign); }};
 }
 
 }  // namespace thresher

@@ -1,7 +1,8 @@
-// One aligned block of memory, the home of a plan's temporaries.
+// Aligned blocks of memory: the home of a plan's temporaries, and what kernels read of constants.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "thresher/base/status.h"
 
@@ -38,5 +39,8 @@ class Arena {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
+
+// A block aligned to kAlignment, its content undefined; owned by whoever holds it. Throws std::bad_alloc.
+std::shared_ptr<std::byte> AlignedBytes(size_t bytes);
 
 }  // namespace thresher

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "thresher/base/arena.h"
 #include "thresher/bindings/convert.h"
 #include "thresher/bindings/module.h"
 #include "thresher/graph/hash.h"
@@ -36,10 +37,10 @@ ValueId AddConstant(Graph& graph, std::string name, const Array& array, bool wei
     constant.is_weight = true;
     return graph.AddConstant(std::move(name), view.dtype, std::move(shape), std::move(constant));
   }
-  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(view.size()) * SizeOf(view.dtype));
-  if (!bytes->empty()) kernels::Copy(view, MakeView(bytes->data(), view.dtype, shape));
+  const std::shared_ptr<std::byte> bytes = AlignedBytes(static_cast<size_t>(view.size()) * SizeOf(view.dtype));
+  if (view.size() > 0) kernels::Copy(view, MakeView(bytes.get(), view.dtype, shape));
   Constant constant;
-  constant.data = bytes->data();
+  constant.data = bytes.get();
   constant.owner = bytes;
   constant.is_weight = weight;
   return graph.AddConstant(std::move(name), view.dtype, std::move(shape), std::move(constant));

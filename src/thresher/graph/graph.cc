@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "thresher/base/arena.h"
 #include "thresher/base/tensor.h"
 #include "thresher/graph/operator.h"
 
@@ -123,10 +124,10 @@ ValueId Graph::AddConstant(std::string name, DType dtype, Dims shape, Constant c
 
 ValueId Graph::AddOwnedConstant(std::string name, DType dtype, Dims shape, const void* bytes) {
   const size_t size = static_cast<size_t>(NumElements(shape)) * SizeOf(dtype);
-  auto copy = std::make_shared<std::vector<std::byte>>(size);
-  if (size != 0) std::memcpy(copy->data(), bytes, size);
+  const std::shared_ptr<std::byte> copy = AlignedBytes(size);
+  if (size != 0) std::memcpy(copy.get(), bytes, size);
   Constant constant;
-  constant.data = copy->data();
+  constant.data = copy.get();
   constant.owner = copy;
   return AddConstant(std::move(name), dtype, std::move(shape), std::move(constant));
 }

@@ -69,6 +69,32 @@ constexpr size_t UnitRowStride(size_t bytes) {
 template <class Dot>
 inline constexpr size_t kLeastUnitRows = std::is_same_v<typename Dot::Sum, int32_t> ? 4 : 1;
 
+// The bias of columns [begin, end), which tiles of sums begin with: sixteen loads of a line each, or twice as many
+// where it crosses lines, as a caller's may. That is moved, unless it is very long.
+class BiasOnLines {
+ public:
+  BiasOnLines(const float* bias, size_t begin, size_t end) : bias_(bias) {
+    const bool moved = bias != nullptr && reinterpret_cast<uintptr_t>(bias) % kLineBytes != 0;
+    if (!moved || end - begin > kMostColumns) return;
+    std::copy(bias + begin, bias + end, lines_);
+    bias_ = lines_;
+    first_ = begin;
+  }
+  BiasOnLines(const BiasOnLines&) = delete;
+  BiasOnLines& operator=(const BiasOnLines&) = delete;
+
+  // As PanelBias.
+  const float* OfPanel(size_t column, size_t columns, float* padded) const {
+    return PanelBias(bias_, column - first_, columns, padded);
+  }
+
+ private:
+  static constexpr size_t kMostColumns = 4096;
+  const float* bias_;
+  size_t first_ = 0;
+  alignas(kLineBytes) float lines_[kMostColumns];
+};
+
 // Where a run of steps begins, in bytes.
 struct StepRun {
   ptrdiff_t a;  // behind each row's first
@@ -217,8 +243,9 @@ struct UnitTileArgs {
   const uint8_t* fetch;
 };
 
-// kTwo: two tiles of rows. `pending` is done meanwhile. A residual is not added here.
-template <class Unit, class Dot, bool kTwo>
+// kTwo: two tiles of rows. kHalf: only the left half of the panel, the right one is padding; what `out` has of it is
+// left as it was. `pending` is done meanwhile. A residual is not added here.
+template <class Unit, class Dot, bool kTwo, bool kHalf>
 HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pending) {
   static_assert(Dot::kLaneBytes == sizeof(uint32_t));
   constexpr size_t kStepBytes = 2 * kUnitRowBytes;
@@ -226,20 +253,17 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
 
   if (args.init == nullptr) {
     Unit::template Zero<0>();
-    Unit::template Zero<1>();
-    if constexpr (kTwo) {
-      Unit::template Zero<2>();
-      Unit::template Zero<3>();
-    }
+    if constexpr (!kHalf) Unit::template Zero<1>();
+    if constexpr (kTwo) Unit::template Zero<2>();
+    if constexpr (kTwo && !kHalf) Unit::template Zero<3>();
   } else {
     const uint8_t* init = static_cast<const uint8_t*>(args.init);
     const size_t stride = args.init_ld * sizeof(uint32_t);
+    const uint8_t* second = init + args.second_row * stride;
     Unit::template Load<0>(init, stride);
-    Unit::template Load<1>(init + kUnitRowBytes, stride);
-    if constexpr (kTwo) {
-      Unit::template Load<2>(init + args.second_row * stride, stride);
-      Unit::template Load<3>(init + args.second_row * stride + kUnitRowBytes, stride);
-    }
+    if constexpr (!kHalf) Unit::template Load<1>(init + kUnitRowBytes, stride);
+    if constexpr (kTwo) Unit::template Load<2>(second, stride);
+    if constexpr (kTwo && !kHalf) Unit::template Load<3>(second + kUnitRowBytes, stride);
   }
 
   const auto multiply = [](const uint8_t* a, ptrdiff_t second, size_t ld, const uint8_t* b) HWY_ATTR {
@@ -250,9 +274,11 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
       Unit::template Load<5>(a + second, ld);
       UnitDot<Unit, Dot, 2, 5, 6>();
     }
-    Unit::template LoadOnce<7>(b + kUnitRowBytes, kStepBytes);
-    UnitDot<Unit, Dot, 1, 4, 7>();
-    if constexpr (kTwo) UnitDot<Unit, Dot, 3, 5, 7>();
+    if constexpr (!kHalf) {
+      Unit::template LoadOnce<7>(b + kUnitRowBytes, kStepBytes);
+      UnitDot<Unit, Dot, 1, 4, 7>();
+      if constexpr (kTwo) UnitDot<Unit, Dot, 3, 5, 7>();
+    }
   };
   const uint8_t* fetched = args.fetch;
   const size_t lines = args.fetch_lines;
@@ -296,12 +322,11 @@ HWY_NOINLINE void MultiplyUnitTile(const UnitTileArgs& args, PendingFinish& pend
 
   uint8_t* out = static_cast<uint8_t*>(args.out);
   const size_t stride = args.out_ld * sizeof(uint32_t);
+  uint8_t* second = out + args.second_row * stride;
   Unit::template Store<0>(out, stride);
-  Unit::template Store<1>(out + kUnitRowBytes, stride);
-  if constexpr (kTwo) {
-    Unit::template Store<2>(out + args.second_row * stride, stride);
-    Unit::template Store<3>(out + args.second_row * stride + kUnitRowBytes, stride);
-  }
+  if constexpr (!kHalf) Unit::template Store<1>(out + kUnitRowBytes, stride);
+  if constexpr (kTwo) Unit::template Store<2>(second, stride);
+  if constexpr (kTwo && !kHalf) Unit::template Store<3>(second + kUnitRowBytes, stride);
 }
 
 template <class Unit, class DotType>
@@ -312,18 +337,23 @@ class UnitTiles {
   // depth: steps of a tile.
   explicit UnitTiles(size_t rows, size_t depth = kUnitSteps) : tiles_(rows, depth * sizeof(uint32_t)) {}
   ~UnitTiles() { pending_.template Run<typename Dot::Sum>(pending_.rows()); }
-  // Up to 16 rows when the tiles are configured for so many, else 16 to 32; tiles of kUnitSteps.
-  void Run(const DotTileArgs& tile, size_t rows) {
+  // Up to 16 rows when the tiles are configured for so many, else 16 to 32; tiles of kUnitSteps. half: without the
+  // right half of the panel.
+  void Run(const DotTileArgs& tile, size_t rows, bool half = false) {
     constexpr StepRun kAll{0, 0};
     const size_t second = rows <= kUnitRows ? 0 : rows - kUnitRows;
     Run({tile.a, tile.lda, static_cast<ptrdiff_t>(second * tile.lda), second, std::min(rows, kUnitRows), tile.b, &kAll,
          1, tile.steps, kUnitSteps, tile.padded, tile.init, tile.init_ld, tile.fetch.lines, tile.out, tile.out_ld,
          tile.fetch.from},
-        rows > kUnitRows);
+        rows > kUnitRows, half);
   }
   // One tile of rows, or two.
-  void Run(const UnitTileArgs& args, bool two) {
-    (two ? &MultiplyUnitTile<Unit, Dot, true> : &MultiplyUnitTile<Unit, Dot, false>)(args, pending_);
+  void Run(const UnitTileArgs& args, bool two, bool half = false) {
+    if (half) {
+      (two ? &MultiplyUnitTile<Unit, Dot, true, true> : &MultiplyUnitTile<Unit, Dot, false, true>)(args, pending_);
+    } else {
+      (two ? &MultiplyUnitTile<Unit, Dot, true, false> : &MultiplyUnitTile<Unit, Dot, false, false>)(args, pending_);
+    }
   }
   // What is to be done with the sums of the tile that ran last, and what with, which is to be set: soon, while the next
   // tile is multiplied, or when this object ends. What the arguments point to must last.

@@ -47,10 +47,15 @@ HWY_INLINE V Activate(D d, V x) {
   }
 }
 
+inline constexpr size_t kLineBytes = 64;
+
 // The bias of `columns` columns from `column` on as a whole panel: where it lies, or, for the last panel, with zeros
-// behind it in `padded` (PanelWidth() floats). Null without a bias.
-HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t columns, float* padded) {
-  if (bias == nullptr || columns == PanelWidth()) return bias == nullptr ? nullptr : bias + column;
+// behind it in `padded` (PanelWidth() floats), and `on_lines` there too where it would cross lines. Null without a
+// bias.
+HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t columns, float* padded,
+                                  bool on_lines = false) {
+  const bool moved = on_lines && reinterpret_cast<uintptr_t>(bias) % kLineBytes != 0;
+  if (bias == nullptr || (columns == PanelWidth() && !moved)) return bias == nullptr ? nullptr : bias + column;
   std::copy_n(bias + column, columns, padded);
   std::fill(padded + columns, padded + PanelWidth(), 0.0f);
   return padded;
@@ -166,13 +171,18 @@ HWY_INLINE V Scaled(const FinishArgs& args, const Sum* sums, size_t i, V bias, V
   }
 }
 
-// What becomes of finished sums.
-enum class Finished : uint8_t { kStored, kAdded, kStoredAsBf16 };
+// What becomes of finished sums. As rows of bf16: of whole panels, kAddedAsBf16 to a residual that is such rows too; of
+// any panel, with any residual or none.
+enum class Finished : uint8_t { kStored, kAdded, kStoredAsBf16, kAddedAsBf16, kAnyAsBf16 };
 
-// Finish of whole panels, row by row: what the columns have in common and the constants of an activation are loaded
-// once for few rows. kAdded: to the residual; kStoredAsBf16 adds any that there is.
-template <class Sum, Activation kActivation, Finished kFinished>
+// Finish of whole panels, or kAnyAsBf16, row by row: what the columns have in common and the constants of an activation
+// are loaded once for few rows, and what is the same for all rows is not asked for each. Sums that are not kScaled have
+// their bias already.
+template <class Sum, Activation kActivation, Finished kFinished, bool kScaled = true>
 HWY_INLINE void FinishPanel(const FinishArgs& args) {
+  using V = hn::Vec<TileTag>;
+  constexpr bool kFloats = kFinished == Finished::kStored || kFinished == Finished::kAdded;
+  constexpr bool kAny = kFinished == Finished::kAnyAsBf16;
   const TileTag d;
   const size_t lanes = hn::Lanes(d);
   const auto bias_a = ColumnBias(args, 0), bias_b = ColumnBias(args, lanes);
@@ -182,24 +192,20 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
   const float* residual = args.to.residual;
   float* c = args.to.c;
   const size_t rows = args.to.rows, ldc = args.to.ldc, ldr = args.to.ldr;
-  [[maybe_unused]] const size_t count_a = std::min(lanes, args.to.columns), count_b = args.to.columns - count_a;
+  const size_t columns = kAny ? args.to.columns : 2 * lanes;
+  [[maybe_unused]] const size_t count_a = std::min(lanes, columns), count_b = columns - count_a;
+  [[maybe_unused]] const bool added = kAny ? residual != nullptr : kFinished == Finished::kAddedAsBf16;
+  [[maybe_unused]] const bool halves = kAny ? args.to.residual_bf16 : true;
+  [[maybe_unused]] const bool first = args.residual_first;
   for (size_t i = 0; i < rows; ++i, sums += PanelWidth(), c += ldc) {
-    auto a = Scaled(args, sums, i, bias_a, scale_a, sum_a);
-    auto b = Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b);
-    if constexpr (kFinished == Finished::kStoredAsBf16) {
-      const bool any = residual != nullptr;
-      const auto added_a = any ? LoadResidual(args.to.residual_bf16, residual, 0, count_a) : hn::Zero(d);
-      const auto added_b = any ? LoadResidual(args.to.residual_bf16, residual, lanes, count_b) : hn::Zero(d);
-      if (any && args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
-      if constexpr (kActivation == Activation::kGelu) {
-        a = GeluForBf16(d, a), b = GeluForBf16(d, b);
-      } else {
-        a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
-      }
-      if (any && !args.residual_first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
-      if (any) residual += ldr;
-      StoreAsBf16(a, b, args.to.columns, ldc, c);
+    V a, b;
+    if constexpr (kScaled) {
+      a = Scaled(args, sums, i, bias_a, scale_a, sum_a);
+      b = Scaled(args, sums + lanes, i, bias_b, scale_b, sum_b);
     } else {
+      a = hn::Load(d, sums), b = hn::Load(d, sums + lanes);
+    }
+    if constexpr (kFloats) {
       a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
       if constexpr (kFinished == Finished::kAdded) {
         a = hn::Add(a, hn::LoadU(d, residual));
@@ -208,6 +214,20 @@ HWY_INLINE void FinishPanel(const FinishArgs& args) {
       }
       hn::StoreU(a, d, c);
       hn::StoreU(b, d, c + lanes);
+    } else {
+      V added_a = hn::Zero(d), added_b = hn::Zero(d);
+      if (added) {
+        added_a = LoadResidual(halves, residual, 0, count_a), added_b = LoadResidual(halves, residual, lanes, count_b);
+        residual += ldr;
+        if (first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
+      }
+      if constexpr (kActivation == Activation::kGelu) {
+        a = GeluForBf16(d, a), b = GeluForBf16(d, b);
+      } else {
+        a = Activate<kActivation>(d, a), b = Activate<kActivation>(d, b);
+      }
+      if (added && !first) a = hn::Add(a, added_a), b = hn::Add(b, added_b);
+      StoreAsBf16(a, b, columns, ldc, c);
     }
   }
 }
@@ -281,7 +301,15 @@ struct Finishes {
 // Finish whose results are rows of kBF16.
 template <class Sum, Activation kActivation>
 HWY_NOINLINE void FinishAsBf16(const FinishArgs& args) {
-  FinishPanel<Sum, kActivation, Finished::kStoredAsBf16>(args);
+  const TileResult& to = args.to;
+  constexpr bool kScaled = std::is_same_v<Sum, int32_t>;
+  const bool scaled = args.bias != nullptr || args.column_scale != nullptr;
+  const bool plain = to.residual == nullptr;
+  if (to.columns < PanelWidth() || scaled != kScaled || !(plain || to.residual_bf16)) {
+    return FinishPanel<Sum, kActivation, Finished::kAnyAsBf16>(args);
+  }
+  return plain ? FinishPanel<Sum, kActivation, Finished::kStoredAsBf16, kScaled>(args)
+               : FinishPanel<Sum, kActivation, Finished::kAddedAsBf16, kScaled>(args);
 }
 
 template <class Sum>
@@ -368,7 +396,14 @@ class Ending {
   HWY_INLINE void Rest(const TileResult& to, const Sum* sums, const float* bias, const uint8_t* scales,
                        FinishArgs& rest) const {
     rest.sums = sums;
-    rest.to = to;
+    rest.to.c = to.c;
+    rest.to.ldc = to.ldc;
+    rest.to.residual = to.residual;
+    rest.to.ldr = to.ldr;
+    rest.to.rows = to.rows;
+    rest.to.columns = to.columns;
+    rest.to.bf16 = to.bf16;
+    rest.to.residual_bf16 = to.residual_bf16;
     rest.bias = scales == nullptr ? nullptr : bias;
     rest.column_scale = reinterpret_cast<const float*>(scales);
     rest.column_sum = nullptr;

@@ -286,6 +286,9 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
 
   const FinishFunction finish = gated ? FunctionFor<GatedFinishes>(args.activation) : ending.finish();
 
+  const size_t bias_begin = range.panel_begin * width, bias_end = std::min(range.panel_end * width, n);
+  const BiasOnLines first_bias(args.bias, bias_begin, bias_end), second_bias(args.second_bias, bias_begin, bias_end);
+
   // The sums of a tile, then those of the first of two products that wait for the second's.
   Sum* const strip = static_cast<Sum*>(scratch);
   alignas(64) float padded_bias[kMaxPanelWidth];
@@ -313,7 +316,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
                   static_cast<const uint8_t*>(args.packed_b) + (product * all_panels + panel) * panel_stride;
               const size_t column = panel * width;
               const size_t columns = std::min(width, n - column);
-              const float* bias = PanelBias(product == 0 ? args.bias : args.second_bias, column, columns, padded_bias);
+              const float* bias = (product == 0 ? first_bias : second_bias).OfPanel(column, columns, padded_bias);
               const TileResult to = ResultAt(args, row, column, tiles.Height(t), columns);
               const bool direct = !kInt8 && !gated && !scaled && columns == width && !args.stores_bf16 &&
                                   args.activation == Activation::kNone && args.residual == nullptr;
@@ -339,7 +342,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
               } else {
                 tile.fetch = ahead.Next(steps / kUnitSteps);
               }
-              unit.Run(tile, tiles.Height(t));
+              unit.Run(tile, tiles.Height(t), columns <= width / 2);
               if (direct || waits) continue;
               const uint8_t* const scales = kInt8 ? panel_b + number_bytes : nullptr;
               FinishArgs& rest = unit.Finish(finish);

@@ -332,7 +332,7 @@ class WindowDotProduct {
     const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
     // What is pending may be of the panel before.
     float* const padded_bias = padded_bias_[panel % 2];
-    const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
+    const float* const bias = PanelBias(args_.bias, column, columns, padded_bias, !kInt8);
     const uint8_t* const scales = kInt8 ? b + number_bytes_ : nullptr;
     constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
     const bool direct = !kInt8 && columns == width && !args_.stores_bf16 && args_.activation == Activation::kNone &&
@@ -374,7 +374,6 @@ class WindowDotProduct {
         tile.fetch_lines = fetched < number_bytes_ ? lines : 0;
         fetched += share;
       }
-      FetchResult(to);
       unit.Run(tile, two);
       if (in_place) return;
       FinishArgs& rest = unit.Finish(ending.finish());

@@ -84,7 +84,7 @@ Result<TensorRef> DepthwiseWeight(ValueId id, const TensorRef& raw, const Weight
       }
     }
   }
-  return lowering.AddConstant(DType::kF32, shape, std::move(turned));
+  return lowering.AddConstant(DType::kF32, shape, turned);
 }
 
 Result<TensorRef> JoinGroups(const Value& value, const WeightLayout& layout, int64_t together, ConvolutionParams& p,
@@ -188,7 +188,7 @@ Result<TensorRef> RepeatedBias(const Value& value, int64_t times, Lowering& lowe
   std::vector<float> all;
   for (int64_t i = 0; i < times; ++i) all.insert(all.end(), numbers.begin(), numbers.end());
   const Dims shape = {static_cast<int64_t>(all.size())};
-  return lowering.AddConstant(DType::kF32, shape, std::move(all));
+  return lowering.AddConstant(DType::kF32, shape, all);
 }
 
 }  // namespace thresher::ops

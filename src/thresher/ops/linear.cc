@@ -571,7 +571,7 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
       std::copy_n(static_cast<const float*>(graph.value(product.biases[i]).constant.data), widths[i],
                   joined.begin() + columns[i]);
     }
-    bias = lowering.AddConstant(DType::kF32, {p.n}, std::move(joined));
+    bias = lowering.AddConstant(DType::kF32, {p.n}, joined);
   }
   TensorRef residual = lowering.Ref(product.residual);
   if (residual.buffer >= 0) {

@@ -254,10 +254,9 @@ Status LowerResample(const Graph& graph, const Node& node, Lowering& lowering) {
   starts.insert(starts.end(), index.begin(), index.end());
   const auto length = [](const auto& list) { return Dims{static_cast<int64_t>(list.size())}; };
   const Dims table = length(starts), taps = length(weight);
-  lowering.AddStep(KernelId::kResample,
-                   {x, lowering.AddConstant(DType::kI32, table, std::move(starts)),
-                    lowering.AddConstant(DType::kF32, taps, std::move(weight))},
-                   {out}, p);
+  lowering.AddStep(
+      KernelId::kResample,
+      {x, lowering.AddConstant(DType::kI32, table, starts), lowering.AddConstant(DType::kF32, taps, weight)}, {out}, p);
   return Status::Ok();
 }
 

@@ -87,11 +87,11 @@ Result<TensorRef> JoinedBiases(const Product& product, DType dtype, Lowering& lo
     joined.insert(joined.end(), numbers, numbers + NumElements(bias.shape));
   }
   const Dims shape = {static_cast<int64_t>(joined.size())};
-  if (dtype == DType::kF32) return lowering.AddConstant(dtype, shape, std::move(joined));
+  if (dtype == DType::kF32) return lowering.AddConstant(dtype, shape, joined);
   std::vector<uint16_t> rounded;
   rounded.reserve(joined.size());
   for (const float x : joined) rounded.push_back(dtype == DType::kBF16 ? ToBF16(x).bits : ToF16(x).bits);
-  return lowering.AddConstant(dtype, shape, std::move(rounded));
+  return lowering.AddConstant(dtype, shape, rounded);
 }
 
 Result<TensorRef> BiasOf(const Product& product, DType dtype, Lowering& lowering) {

@@ -1,14 +1,17 @@
 // What an operator's row sees while its node becomes steps of a plan.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "thresher/base/arena.h"
 #include "thresher/base/precision.h"
 #include "thresher/base/status.h"
 #include "thresher/base/view.h"
@@ -67,9 +70,11 @@ class Lowering {
 
   // A row-major constant that is no value of the graph.
   template <class T>
-  TensorRef AddConstant(DType dtype, const Dims& shape, std::vector<T> elements) {
-    const auto owner = std::make_shared<const std::vector<T>>(std::move(elements));
-    return AddConstantBytes(dtype, shape, {owner, owner->data()});
+  TensorRef AddConstant(DType dtype, const Dims& shape, const std::vector<T>& elements) {
+    const auto bytes = std::as_bytes(std::span(elements));
+    const std::shared_ptr<std::byte> copy = AlignedBytes(bytes.size());
+    std::ranges::copy(bytes, copy.get());
+    return AddConstantBytes(dtype, shape, copy);
   }
   // Packed panels of constant K x N matrices side by side, as WeightStore::GetPacked lays them out; `transposed` says
   // they are stored [N, K]. Shared between plans.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "thresher/base/arena.h"
 #include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/profile/runtime_interval.h"
@@ -14,10 +15,12 @@ namespace {
 Result<std::vector<Constant>> EvaluateConstants(const Graph& graph) {
   THRESHER_ASSIGN(std::vector<OwnedTensor> tensors, Evaluate(graph));
   std::vector<Constant> constants;
-  for (OwnedTensor& tensor : tensors) {
+  for (const OwnedTensor& tensor : tensors) {
     Constant constant;
-    constant.data = tensor.bytes->data();
-    constant.owner = std::move(tensor.bytes);
+    const std::shared_ptr<std::byte> copy = AlignedBytes(tensor.bytes->size());
+    std::ranges::copy(*tensor.bytes, copy.get());
+    constant.data = copy.get();
+    constant.owner = copy;
     constants.push_back(std::move(constant));
   }
   return constants;
