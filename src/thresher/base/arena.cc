@@ -1,5 +1,6 @@
 #include "thresher/base/arena.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -36,6 +37,12 @@ Result<Arena> Arena::Allocate(size_t bytes) {
 std::shared_ptr<std::byte> AlignedBytes(size_t bytes) {
   constexpr std::align_val_t kAlign{kAlignment};
   return {static_cast<std::byte*>(::operator new(bytes, kAlign)), [](std::byte* p) { ::operator delete(p, kAlign); }};
+}
+
+std::shared_ptr<const std::byte> AlignedCopy(std::span<const std::byte> bytes) {
+  std::shared_ptr<std::byte> copy = AlignedBytes(bytes.size());
+  std::ranges::copy(bytes, copy.get());
+  return copy;
 }
 
 }  // namespace thresher

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "thresher/base/status.h"
 
@@ -42,5 +43,7 @@ class Arena {
 
 // A block aligned to kAlignment, its content undefined; owned by whoever holds it. Throws std::bad_alloc.
 std::shared_ptr<std::byte> AlignedBytes(size_t bytes);
+// The same with a copy of `bytes`.
+std::shared_ptr<const std::byte> AlignedCopy(std::span<const std::byte> bytes);
 
 }  // namespace thresher

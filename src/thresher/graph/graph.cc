@@ -1,6 +1,5 @@
 #include "thresher/graph/graph.h"
 
-#include <cstring>
 #include <utility>
 
 #include "thresher/base/arena.h"
@@ -124,11 +123,9 @@ ValueId Graph::AddConstant(std::string name, DType dtype, Dims shape, Constant c
 
 ValueId Graph::AddOwnedConstant(std::string name, DType dtype, Dims shape, const void* bytes) {
   const size_t size = static_cast<size_t>(NumElements(shape)) * SizeOf(dtype);
-  const std::shared_ptr<std::byte> copy = AlignedBytes(size);
-  if (size != 0) std::memcpy(copy.get(), bytes, size);
   Constant constant;
-  constant.data = copy.get();
-  constant.owner = copy;
+  constant.owner = AlignedCopy({static_cast<const std::byte*>(bytes), size});
+  constant.data = constant.owner.get();
   return AddConstant(std::move(name), dtype, std::move(shape), std::move(constant));
 }
 

@@ -69,12 +69,14 @@ constexpr size_t UnitRowStride(size_t bytes) {
 template <class Dot>
 inline constexpr size_t kLeastUnitRows = std::is_same_v<typename Dot::Sum, int32_t> ? 4 : 1;
 
-// The bias of columns [begin, end), which tiles of sums begin with: sixteen loads of a line each, or twice as many
+// The bias of the columns of panels, which tiles of sums begin with: sixteen loads of a line each, or twice as many
 // where it crosses lines, as a caller's may. That is moved, unless it is very long.
 class BiasOnLines {
  public:
-  BiasOnLines(const float* bias, size_t begin, size_t end) : bias_(bias) {
-    const bool moved = bias != nullptr && reinterpret_cast<uintptr_t>(bias) % kLineBytes != 0;
+  // n: columns of the whole product.
+  BiasOnLines(const float* bias, const PanelRange& range, size_t n) : bias_(bias) {
+    const size_t begin = range.panel_begin * PanelWidth(), end = std::min(range.panel_end * PanelWidth(), n);
+    const bool moved = bias != nullptr && reinterpret_cast<uintptr_t>(bias) % kUnitRowBytes != 0;
     if (!moved || end - begin > kMostColumns) return;
     std::copy(bias + begin, bias + end, lines_);
     bias_ = lines_;
@@ -92,7 +94,7 @@ class BiasOnLines {
   static constexpr size_t kMostColumns = 4096;
   const float* bias_;
   size_t first_ = 0;
-  alignas(kLineBytes) float lines_[kMostColumns];
+  alignas(kUnitRowBytes) float lines_[kMostColumns];
 };
 
 // Where a run of steps begins, in bytes.

@@ -47,15 +47,10 @@ HWY_INLINE V Activate(D d, V x) {
   }
 }
 
-inline constexpr size_t kLineBytes = 64;
-
 // The bias of `columns` columns from `column` on as a whole panel: where it lies, or, for the last panel, with zeros
-// behind it in `padded` (PanelWidth() floats), and `on_lines` there too where it would cross lines. Null without a
-// bias.
-HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t columns, float* padded,
-                                  bool on_lines = false) {
-  const bool moved = on_lines && reinterpret_cast<uintptr_t>(bias) % kLineBytes != 0;
-  if (bias == nullptr || (columns == PanelWidth() && !moved)) return bias == nullptr ? nullptr : bias + column;
+// behind it in `padded` (PanelWidth() floats). Null without a bias.
+HWY_INLINE const float* PanelBias(const float* bias, size_t column, size_t columns, float* padded) {
+  if (bias == nullptr || columns == PanelWidth()) return bias == nullptr ? nullptr : bias + column;
   std::copy_n(bias + column, columns, padded);
   std::fill(padded + columns, padded + PanelWidth(), 0.0f);
   return padded;
@@ -391,7 +386,7 @@ class Ending {
     end.residual_bf16 = in_tile_ && to.residual_bf16;
   }
 
-  // What Finish is told after it: where sums are scaled, the bias is not in them yet.
+  // What Finish is told after it, members one by one as in Of: where sums are scaled, the bias is not in them yet.
   // `scales`: of the panel's columns, or null.
   HWY_INLINE void Rest(const TileResult& to, const Sum* sums, const float* bias, const uint8_t* scales,
                        FinishArgs& rest) const {

@@ -286,8 +286,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
 
   const FinishFunction finish = gated ? FunctionFor<GatedFinishes>(args.activation) : ending.finish();
 
-  const size_t bias_begin = range.panel_begin * width, bias_end = std::min(range.panel_end * width, n);
-  const BiasOnLines first_bias(args.bias, bias_begin, bias_end), second_bias(args.second_bias, bias_begin, bias_end);
+  const BiasOnLines first_bias(args.bias, range, n), second_bias(args.second_bias, range, n);
 
   // The sums of a tile, then those of the first of two products that wait for the second's.
   Sum* const strip = static_cast<Sum*>(scratch);

@@ -228,9 +228,10 @@ class WindowDotProduct {
 
   template <class Unit>
   void RunOnUnit(const PanelRange& range) {
+    const BiasOnLines bias(args_.bias, range, static_cast<size_t>(args_.n));  // outlasts what is pending
     UnitTiles<Unit, Dot> unit(UnitRows(), UnitDepth(steps_));
-    ForBlocks(range,
-              [&](size_t panel, size_t begin, size_t end) HWY_ATTR { MultiplyOnUnit(unit, panel, begin, end, range); });
+    ForBlocks(range, [&](size_t panel, size_t begin, size_t end)
+                         HWY_ATTR { MultiplyOnUnit(unit, bias, panel, begin, end, range); });
   }
 #endif
 
@@ -324,7 +325,8 @@ class WindowDotProduct {
   size_t UnitRows() const { return RowTiles(static_cast<size_t>(w_.out[2]), kUnitRows).Height(0); }
 
   template <class Unit>
-  void MultiplyOnUnit(UnitTiles<Unit, Dot>& unit, size_t panel, size_t begin, size_t end, const PanelRange& range) {
+  void MultiplyOnUnit(UnitTiles<Unit, Dot>& unit, const BiasOnLines& all_bias, size_t panel, size_t begin, size_t end,
+                      const PanelRange& range) {
     const size_t width = PanelWidth();
     const size_t column = panel * width;
     const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
@@ -332,7 +334,7 @@ class WindowDotProduct {
     const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
     // What is pending may be of the panel before.
     float* const padded_bias = padded_bias_[panel % 2];
-    const float* const bias = PanelBias(args_.bias, column, columns, padded_bias, !kInt8);
+    const float* const bias = all_bias.OfPanel(column, columns, padded_bias);
     const uint8_t* const scales = kInt8 ? b + number_bytes_ : nullptr;
     constexpr bool kF16 = std::is_same_v<Dot, F16Dot>;
     const bool direct = !kInt8 && columns == width && !args_.stores_bf16 && args_.activation == Activation::kNone &&

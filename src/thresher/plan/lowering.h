@@ -1,7 +1,6 @@
 // What an operator's row sees while its node becomes steps of a plan.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -71,10 +70,7 @@ class Lowering {
   // A row-major constant that is no value of the graph.
   template <class T>
   TensorRef AddConstant(DType dtype, const Dims& shape, const std::vector<T>& elements) {
-    const auto bytes = std::as_bytes(std::span(elements));
-    const std::shared_ptr<std::byte> copy = AlignedBytes(bytes.size());
-    std::ranges::copy(bytes, copy.get());
-    return AddConstantBytes(dtype, shape, copy);
+    return AddConstantBytes(dtype, shape, AlignedCopy(std::as_bytes(std::span(elements))));
   }
   // Packed panels of constant K x N matrices side by side, as WeightStore::GetPacked lays them out; `transposed` says
   // they are stored [N, K]. Shared between plans.

@@ -13,14 +13,12 @@ namespace {
 
 // What constant folding calls: the contents of a graph's outputs.
 Result<std::vector<Constant>> EvaluateConstants(const Graph& graph) {
-  THRESHER_ASSIGN(std::vector<OwnedTensor> tensors, Evaluate(graph));
+  THRESHER_ASSIGN(const std::vector<OwnedTensor> tensors, Evaluate(graph));
   std::vector<Constant> constants;
   for (const OwnedTensor& tensor : tensors) {
     Constant constant;
-    const std::shared_ptr<std::byte> copy = AlignedBytes(tensor.bytes->size());
-    std::ranges::copy(*tensor.bytes, copy.get());
-    constant.data = copy.get();
-    constant.owner = copy;
+    constant.owner = AlignedCopy(*tensor.bytes);
+    constant.data = constant.owner.get();
     constants.push_back(std::move(constant));
   }
   return constants;
