@@ -1,8 +1,10 @@
 #include "thresher/kernels/norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
+#define THRESHER_BF16_TARGETS
 #include "thresher/base/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -54,14 +56,15 @@ HWY_INLINE Sums Accumulate(const float* HWY_RESTRICT x, size_t cols, float shift
 }
 
 // What is to be normalised in one row: x itself, or x + residual, which then waits where the sum or the result goes.
-HWY_INLINE const float* RowOf(const NormArgs& args, size_t row, float* out) {
+HWY_INLINE const float* RowOf(const NormArgs& args, size_t row) {
   const float* x = args.x + static_cast<ptrdiff_t>(row) * args.row_stride;
   if (args.residual == nullptr) return x;
   const Tag d;
   const size_t lanes = hn::Lanes(d);
   const size_t cols = static_cast<size_t>(args.cols);
   const float* residual = args.residual + static_cast<ptrdiff_t>(row) * args.residual_row_stride;
-  float* sum = args.sum == nullptr ? out : args.sum + static_cast<ptrdiff_t>(row) * args.sum_row_stride;
+  float* const sum = args.sum == nullptr ? args.out + static_cast<ptrdiff_t>(row) * args.out_row_stride
+                                         : args.sum + static_cast<ptrdiff_t>(row) * args.sum_row_stride;
   size_t j = 0;
   for (; j + lanes <= cols; j += lanes)
     hn::StoreU(hn::Add(hn::LoadU(d, x + j), hn::LoadU(d, residual + j)), d, sum + j);
@@ -72,26 +75,42 @@ HWY_INLINE const float* RowOf(const NormArgs& args, size_t row, float* out) {
   return sum;
 }
 
-// out = finish(x, weight, bias), element by element.
+// Row `row` of the result: finish(x, weight, bias), element by element.
 template <class Finish>
-HWY_INLINE void Apply(const NormArgs& args, const float* x, float* out, Finish finish) {
+HWY_INLINE void Apply(const NormArgs& args, const float* x, size_t row, Finish finish) {
   const Tag d;
   const size_t lanes = hn::Lanes(d);
   const size_t cols = static_cast<size_t>(args.cols);
+  const ptrdiff_t begin = static_cast<ptrdiff_t>(row) * args.out_row_stride;
   const auto one = hn::Set(d, 1.0f);
   const auto zero = hn::Zero(d);
-  size_t j = 0;
-  for (; j + lanes <= cols; j += lanes) {
+  const auto whole = [&](size_t j) HWY_ATTR {
     const auto weight = args.weight == nullptr ? one : hn::LoadU(d, args.weight + j);
     const auto bias = args.bias == nullptr ? zero : hn::LoadU(d, args.bias + j);
-    hn::StoreU(finish(hn::LoadU(d, x + j), weight, bias), d, out + j);
+    return finish(hn::LoadU(d, x + j), weight, bias);
+  };
+  const auto some = [&](size_t j, size_t count) HWY_ATTR {
+    const auto weight = args.weight == nullptr ? one : hn::LoadN(d, args.weight + j, count);
+    const auto bias = args.bias == nullptr ? zero : hn::LoadN(d, args.bias + j, count);
+    return finish(hn::LoadN(d, x + j, count), weight, bias);
+  };
+  size_t j = 0;
+  if (args.out_bf16 != nullptr) {
+    const hn::Repartition<hwy::bfloat16_t, Tag> d16;
+    auto* const out = reinterpret_cast<hwy::bfloat16_t*>(args.out_bf16 + begin);
+    for (; j + 2 * lanes <= cols; j += 2 * lanes) {
+      hn::StoreU(hn::OrderedDemote2To(d16, whole(j), whole(j + lanes)), d16, out + j);
+    }
+    if (j < cols) {
+      const size_t first = std::min(lanes, cols - j), second = cols - j - first;
+      const auto behind = second == 0 ? zero : some(j + lanes, second);
+      hn::StoreN(hn::OrderedDemote2To(d16, some(j, first), behind), d16, out + j, cols - j);
+    }
+    return;
   }
-  if (j < cols) {
-    const size_t rest = cols - j;
-    const auto weight = args.weight == nullptr ? one : hn::LoadN(d, args.weight + j, rest);
-    const auto bias = args.bias == nullptr ? zero : hn::LoadN(d, args.bias + j, rest);
-    hn::StoreN(finish(hn::LoadN(d, x + j, rest), weight, bias), d, out + j, rest);
-  }
+  float* const out = args.out + begin;
+  for (; j + lanes <= cols; j += lanes) hn::StoreU(whole(j), d, out + j);
+  if (j < cols) hn::StoreN(some(j, cols - j), d, out + j, cols - j);
 }
 
 void LayerNormRange(const NormArgs& args, size_t row_begin, size_t row_end) {
@@ -100,8 +119,7 @@ void LayerNormRange(const NormArgs& args, size_t row_begin, size_t row_end) {
   const size_t cols = static_cast<size_t>(args.cols);
   const float count = static_cast<float>(cols);
   for (size_t row = row_begin; row < row_end; ++row) {
-    float* out = args.out + static_cast<ptrdiff_t>(row) * args.out_row_stride;
-    const float* x = RowOf(args, row, out);
+    const float* x = RowOf(args, row);
     // The mean, rounded to a float, is off by up to half a unit in its last place, which counts where all elements
     // share a large offset. The second pass finds by how much, and both its sums are corrected.
     const float mean = Accumulate<false>(x, cols, 0.0f).first / count;
@@ -112,7 +130,7 @@ void LayerNormRange(const NormArgs& args, size_t row_begin, size_t row_end) {
     const V vmean = hn::Set(d, mean);
     const V vscale = hn::Set(d, scale);
     const V vcorrection = hn::Set(d, correction * scale);
-    Apply(args, x, out, [&](V v, V weight, V bias) HWY_ATTR {
+    Apply(args, x, row, [&](V v, V weight, V bias) HWY_ATTR {
       return hn::MulAdd(hn::MulSub(hn::Sub(v, vmean), vscale, vcorrection), weight, bias);
     });
   }
@@ -123,11 +141,10 @@ void RmsNormRange(const NormArgs& args, size_t row_begin, size_t row_end) {
   using V = hn::Vec<Tag>;
   const size_t cols = static_cast<size_t>(args.cols);
   for (size_t row = row_begin; row < row_end; ++row) {
-    float* out = args.out + static_cast<ptrdiff_t>(row) * args.out_row_stride;
-    const float* x = RowOf(args, row, out);
+    const float* x = RowOf(args, row);
     const float mean_square = Accumulate<true>(x, cols, 0.0f).second / static_cast<float>(cols);
     const V vscale = hn::Set(d, 1.0f / std::sqrt(mean_square + args.eps));
-    Apply(args, x, out, [&](V v, V weight, V) HWY_ATTR { return hn::Mul(hn::Mul(v, vscale), weight); });
+    Apply(args, x, row, [&](V v, V weight, V) HWY_ATTR { return hn::Mul(hn::Mul(v, vscale), weight); });
   }
 }
 

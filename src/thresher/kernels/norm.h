@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "thresher/base/half.h"
+
 namespace thresher::kernels {
 
 struct NormArgs {
@@ -13,7 +15,8 @@ struct NormArgs {
   const float* weight = nullptr;  // [cols], or null for 1
   const float* bias = nullptr;    // [cols], or null for 0; rms_norm has none
   float eps = 1e-5f;
-  float* out = nullptr;  // may be x itself (same stride)
+  float* out = nullptr;      // may be x itself (same stride)
+  BF16* out_bf16 = nullptr;  // in place of `out`, which is null then: rounded; a residual needs a `sum` beside it
   int64_t out_row_stride = 0;
   float* sum = nullptr;  // where x + residual goes, or null; must not overlap out
   int64_t sum_row_stride = 0;

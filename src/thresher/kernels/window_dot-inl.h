@@ -48,6 +48,7 @@ struct WindowDotTileArgs : TileEnd {
   size_t steps;           // of each run, an even number
   const void* init;       // Sum: one row for all, or null for zeros
   const TileEnd* result;  // where the results go in the end, which is fetched meanwhile
+  Fetch fetch;            // beside the panel itself, with every two steps; into L2
 };
 
 template <class Dot>
@@ -111,6 +112,8 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
     q0 += 8, q1 += 8, q2 += 8;                                                       \
   }
   ResultLines result(*args.result, kRows, args.num_runs * (args.steps / 2));
+  const uint8_t* fetched = args.fetch.from;
+  const size_t fetched_lines = args.fetch.lines;
   for (const StepRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* HWY_RESTRICT b = args.b + run->b;
     const uint8_t* HWY_RESTRICT p0 = args.a + run->a;
@@ -121,6 +124,7 @@ HWY_NOINLINE void RunWindowDotTile(const WindowDotTileArgs& args) {
     const uint8_t* HWY_RESTRICT q2 = q1 + 3 * lda;
     const auto fetch_lines = [&]() HWY_ATTR {
       for (size_t line = 0; line < 4 * half; line += 64) __builtin_prefetch(b + kDotFetchBytes + line, 0, 3);
+      for (size_t line = 0; line < fetched_lines; ++line, fetched += 64) __builtin_prefetch(fetched, 0, 2);
     };
     size_t steps = args.steps;
     if constexpr (kTwoTurns<kRows, 1>) {
@@ -219,7 +223,8 @@ class WindowDotProduct {
   }
 
   void Run(const PanelRange& range) {
-    ForBlocks(range, [&](size_t panel, size_t begin, size_t end) HWY_ATTR { Multiply(panel, begin, end); });
+    ForBlocks(range, [&](size_t panel, size_t begin, size_t end)
+                         HWY_ATTR { Multiply(panel, begin, end, panel + 1 == range.panel_end); });
   }
 
 #if THRESHER_UNIT_TARGET
@@ -274,7 +279,8 @@ class WindowDotProduct {
         std::max<int64_t>(Caches().l2 / 4 / std::max<int64_t>(row_bytes, 1), int64_t{8} * kTileRows));
   }
 
-  void Multiply(size_t panel, size_t begin, size_t end) {
+  // last: no other panel follows.
+  void Multiply(size_t panel, size_t begin, size_t end, bool last) {
     const size_t width = PanelWidth();
     const size_t column = panel * width;
     const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
@@ -289,6 +295,8 @@ class WindowDotProduct {
     tile.b = b;
     tile.steps = steps_;
     tile.init = kInt8 ? nullptr : bias;
+    PanelAhead ahead(b + panel_stride_, last ? 0 : number_bytes_, 2 * width * Dot::kLaneBytes,
+                     (end - begin) / (2 * static_cast<size_t>(kDotGroupRows<Dot>)) + 1);
     ForTiles(begin, end, [&](const WindowGroup& first, const WindowGroup& second) HWY_ATTR {
       const TileResult to = ResultAt(args_, first.row, column, first.count + second.count, columns);
       const TileEnd result{to.c, to.ldc, to.residual, to.ldr, args_.residual_first, {}, true, to.columns};
@@ -298,6 +306,7 @@ class WindowDotProduct {
       tile.second = second.a - first.a;
       tile.runs = runs_ + first.runs.begin;
       tile.num_runs = first.runs.end - first.runs.begin;
+      tile.fetch = ahead.Next(tile.num_runs * (steps_ / 2));
       (one_vector ? WindowDotTileFor<Dot, 1>(first.count, second.count)
                   : WindowDotTileFor<Dot, kPanelVectors>(first.count, second.count))(tile);
       if (ending.in_tile()) return;
@@ -376,7 +385,7 @@ class WindowDotProduct {
         tile.fetch_lines = fetched < number_bytes_ ? lines : 0;
         fetched += share;
       }
-      unit.Run(tile, two);
+      unit.Run(tile, two, columns <= width / 2);
       if (in_place) return;
       FinishArgs& rest = unit.Finish(ending.finish());
       ending.Rest(to, strip_ + first.skip * width, bias, scales, rest);

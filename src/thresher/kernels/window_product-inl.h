@@ -183,7 +183,9 @@ class WindowProduct {
     for (size_t row = range.row_begin; row < range.row_end;) {
       row = Block(row, range.row_end);
       Pair();
-      for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) Multiply(panel);
+      for (size_t panel = range.panel_begin; panel < range.panel_end; ++panel) {
+        Multiply(panel, panel + 1 == range.panel_end);
+      }
     }
   }
 
@@ -327,7 +329,8 @@ class WindowProduct {
   size_t Lda() const { return static_cast<size_t>(reading_.step) * reading_.position; }
   ptrdiff_t Position() const { return static_cast<ptrdiff_t>(reading_.position); }
 
-  void Multiply(size_t panel) {
+  // last: no other panel follows.
+  void Multiply(size_t panel, bool last) {
     const size_t width = PanelWidth();
     const size_t column = panel * width;
     const size_t columns = std::min(width, static_cast<size_t>(args_.n) - column);
@@ -342,9 +345,12 @@ class WindowProduct {
     tile.b = b;
     tile.k = reading_.run;
     tile.init = column_scale_ ? nullptr : bias;
-    const uint8_t* const scales = column_scale_ ? b + Panel::Bytes(static_cast<size_t>(args_.k)) : nullptr;
+    const size_t bytes = Panel::Bytes(static_cast<size_t>(args_.k));
+    const uint8_t* const scales = column_scale_ ? b + bytes : nullptr;
+    PanelAhead ahead(b + panel_stride_, last ? 0 : bytes, Panel::Bytes(4), num_tiles_);
     for (size_t i = 0; i < num_tiles_; ++i) {
       const WindowTile& t = tables_.tiles[i];
+      tile.fetch = ahead.Next(t.num_runs * (reading_.run / 4));
       TileResult to = ResultAt(args_, t.row, column, t.first + t.second, columns);
       to.ldc *= static_cast<size_t>(w_.spread[2]);
       to.ldr *= static_cast<size_t>(w_.spread[2]);

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "hwy/highway.h"
+#include "thresher/base/cpu.h"
 #include "thresher/kernels/panel_formats-inl.h"
 #include "thresher/kernels/tile-inl.h"
 
@@ -39,6 +40,30 @@ template <class Panel>
 inline constexpr size_t kRowsTogether =
     std::is_same_v<Panel, Bf16Panel> || std::is_same_v<Panel, HalfPairsPanel> ? 2 : 1;
 
+// What the tiles that one panel passes fetch of the next one, in equal shares, where L2 has room for both: a panel of
+// windows is long, and the first tile would wait for it.
+class PanelAhead {
+ public:
+  // bytes: of the next panel, or 0 where there is none; turn_bytes: what a turn reads of a panel; tiles: at least one.
+  PanelAhead(const uint8_t* panel, size_t bytes, size_t turn_bytes, size_t tiles)
+      : from_(panel), lines_((turn_bytes / 64 + tiles - 1) / tiles) {
+    if (8 * bytes <= 3 * static_cast<size_t>(Caches().l2)) end_ = panel + bytes;
+  }
+
+  // The share of a tile of so many turns.
+  Fetch Next(size_t turns) {
+    if (from_ >= end_) return {};
+    const Fetch share{from_, lines_};
+    from_ += turns * lines_ * 64;
+    return share;
+  }
+
+ private:
+  const uint8_t* from_;
+  const uint8_t* end_ = nullptr;
+  size_t lines_;
+};
+
 // Where the elements of one run begin.
 struct WindowRun {
   ptrdiff_t a;  // elements behind the row's first
@@ -55,6 +80,7 @@ struct WindowTileArgs : TileEnd {
   size_t num_runs;
   size_t k;           // of each run; of panels that store pairs of rows, an even number
   const float* init;  // one row for all, or null for zeros
+  Fetch fetch;        // beside the panel itself, in each turn of four; into L2
 };
 
 template <class Panel, int G1, int G2, int kVectors>
@@ -109,6 +135,8 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     b += Panel::Bytes(4);      \
   }
   ResultLines result(args, kRows, args.num_runs * (args.k / 4));
+  const uint8_t* fetched = args.fetch.from;
+  const size_t fetched_lines = args.fetch.lines;
   for (const WindowRun* run = args.runs; run != args.runs + args.num_runs; ++run) {
     const uint8_t* HWY_RESTRICT b = static_cast<const uint8_t*>(args.b) + Panel::Bytes(run->b);
     const float* HWY_RESTRICT p0 = args.a + run->a;
@@ -120,6 +148,7 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
     size_t k = args.k;
     const auto fetch_lines = [&]() HWY_ATTR {
       for (size_t line = 0; line < Panel::Bytes(4); line += 64) __builtin_prefetch(b + kFetchBytes + line, 0, 3);
+      for (size_t line = 0; line < fetched_lines; ++line, fetched += 64) __builtin_prefetch(fetched, 0, 2);
     };
     if constexpr (kTwoTurns<kRows, 1>) {
       for (; k >= 8; k -= 8) {

@@ -1,9 +1,11 @@
 // Normalisations along rows: layer_norm, rms_norm, softmax, log_softmax.
 #include "thresher/kernels/norm.h"
 
+#include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/kernel_params.h"
 #include "thresher/kernels/softmax.h"
 #include "thresher/ops/common.h"
+#include "thresher/ops/linear.h"
 
 namespace thresher {
 namespace {
@@ -17,6 +19,9 @@ using kernels::SoftmaxParams;
 // Operands are x, weight, then the bias (layer_norm only), then the residual.
 template <bool kRms>
 constexpr size_t kResidual = kRms ? 2 : 3;
+
+// Of a step's operands; without a bias or a residual there is an empty one (kernels::ArgsOf).
+constexpr size_t kNormResidual = 3, kNormOut = 4;
 
 template <bool kRms>
 Result<std::vector<TensorType>> InferNorm(const InferContext& c) {
@@ -57,9 +62,30 @@ Cost CostNorm(const InferContext& c, std::span<const TensorType> outputs) {
 
 template <bool kRms>
 Status NormStep(const StepContext& c) {
-  const NormArgs args = kernels::ArgsOf(c.as<NormParams>(), c.operands);
+  NormArgs args = kernels::ArgsOf(c.as<NormParams>(), c.operands);
+  if (const View& out = c.operands[kNormOut]; out.dtype == DType::kBF16) {
+    args.out = nullptr;
+    args.out_bf16 = out.as<BF16>();
+    args.out_row_stride = out.strides[0];
+  }
   (kRms ? kernels::RmsNorm : kernels::LayerNorm)(args, c.part, c.num_parts);
   return Status::Ok();
+}
+
+// Where all who read the result would round it, and the sum with a residual does not wait in its place.
+bool NormStoresRows(Step& norm, StoredRows& rows) {
+  TensorRef& out = norm.operands[kNormOut];
+  if (rows.place != nullptr) {
+    out = *rows.place;
+    return true;
+  }
+  const auto& p = ops::ParamsOf<NormParams>(norm);
+  rows.rows = p.rows;
+  rows.columns = p.cols;
+  rows.stride = ops::RowStride(p.cols);
+  rows.whole = true;
+  return norm.operands[kNormResidual].buffer < 0 && p.cols % kernels::kStoredColumns == 0 && out.offset == 0 &&
+         out.view.size() == p.rows * p.cols;
 }
 
 // The operand as rows of `cols` elements; a copy where its strides do not allow it.
@@ -140,9 +166,10 @@ bool SoftmaxCopiesRows(const InferContext&, std::span<const TensorType>) { retur
 }  // namespace
 
 std::span<const CpuKernel> NormKernels() {
-  static const CpuKernel kernels[] = {{.id = KernelId::kLayerNorm, .run = NormStep<false>, .replaced = 0},
-                                      {.id = KernelId::kRmsNorm, .run = NormStep<true>, .replaced = 0},
-                                      {.id = KernelId::kSoftmax, .run = SoftmaxStep}};
+  static const CpuKernel kernels[] = {
+      {.id = KernelId::kLayerNorm, .run = NormStep<false>, .stores_rows = NormStoresRows, .replaced = 0},
+      {.id = KernelId::kRmsNorm, .run = NormStep<true>, .stores_rows = NormStoresRows, .replaced = 0},
+      {.id = KernelId::kSoftmax, .run = SoftmaxStep}};
   return kernels;
 }
 

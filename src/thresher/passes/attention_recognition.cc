@@ -27,6 +27,27 @@ struct Attention {
   std::string module;
 };
 
+// What x times or divided by a constant is.
+struct Scaled {
+  ValueId x;
+  double constant;
+  bool divides;
+  double Times(double scale) const { return divides ? scale / constant : scale * constant; }
+};
+
+std::optional<Scaled> ScaledBy(const Graph& graph, const Node& node) {
+  const bool divides = node.op->name == "div";
+  if (!divides && node.op->name != "mul") return std::nullopt;
+  for (const size_t side : {size_t{1}, size_t{0}}) {
+    if (divides && side == 0) continue;
+    const std::optional<double> c = UniformConstant(graph, node.inputs[side]);
+    const ValueId x = node.inputs[1 - side];
+    if (!c || !std::isfinite(*c) || *c == 0 || graph.value(x).shape != graph.value(node.outputs[0]).shape) continue;
+    return Scaled{x, *c, divides};
+  }
+  return std::nullopt;
+}
+
 class Matcher {
  public:
   explicit Matcher(const Graph& graph) : graph_(graph), uses_(graph.UseCounts()) {}
@@ -112,17 +133,11 @@ class Matcher {
   ValueId StripScale(ValueId id, double& scale, std::string& source) const {
     for (const char* op : {"mul", "div"}) {
       const Node* node = Inner(id, op);
-      if (node == nullptr) continue;
-      const bool divides = node->op->name == "div";
-      for (const size_t side : {size_t{1}, size_t{0}}) {
-        if (divides && side == 0) continue;
-        const std::optional<double> c = UniformConstant(graph_, node->inputs[side]);
-        const ValueId x = node->inputs[1 - side];
-        if (!c || !std::isfinite(*c) || *c == 0 || Shape(x) != Shape(id)) continue;
-        scale = divides ? scale / *c : scale * *c;
-        source = MergeSources(node->source, source);
-        return x;
-      }
+      const std::optional<Scaled> scaled = node == nullptr ? std::nullopt : ScaledBy(graph_, *node);
+      if (!scaled) continue;
+      scale = scaled->Times(scale);
+      source = MergeSources(node->source, source);
+      return scaled->x;
     }
     return id;
   }
@@ -202,6 +217,41 @@ Result<ValueId> BuildSdpa(Rewriter& rewriter, const Attention& found, const Dims
   return graph.Add1("reshape", {value}, {{"shape", out}}, found.source, found.module);
 }
 
+// sdpa on queries or keys that were scaled before they were cut into heads scales its scores instead.
+Result<ValueId> BareOperands(RuleRewriter& r, const Operation& op) {
+  if (op.op != "sdpa") return kNoValue;
+  for (const size_t side : {size_t{0}, size_t{1}}) {
+    std::vector<Node> views;  // the last one first
+    ValueId id = op.inputs[side];
+    for (bool more = true; more;) {
+      more = false;
+      for (const char* const name : {"reshape", "permute"}) {
+        const std::optional<Node> view = r.SingleUse(id) ? r.Producer(id, name) : std::nullopt;
+        if (!view) continue;
+        views.push_back(*view);
+        id = view->inputs[0];
+        more = true;
+      }
+    }
+    for (const char* const name : {"mul", "div"}) {
+      const std::optional<Node> node = r.SingleUse(id) ? r.Producer(id, name) : std::nullopt;
+      const std::optional<Scaled> scaled = node ? ScaledBy(r.graph(), *node) : std::nullopt;
+      if (!scaled) continue;
+      Operation lean = op;
+      lean.attrs["scale"] = scaled->Times(GetAttr<double>(op.attrs, "scale", 1));
+      lean.source = MergeSources(node->source, op.source);
+      lean.inputs[side] = scaled->x;
+      for (auto view = views.rbegin(); view != views.rend(); ++view) {
+        THRESHER_ASSIGN(
+            lean.inputs[side],
+            r.Emit({std::string(view->op->name), {lean.inputs[side]}, view->attrs, view->source, view->module}));
+      }
+      return r.Emit(std::move(lean));
+    }
+  }
+  return kNoValue;
+}
+
 // sdpa with the mask where(keep, 0, -inf) takes `keep` itself.
 Result<ValueId> BoolMask(RuleRewriter& r, const Operation& op) {
   if (op.op != "sdpa" || op.inputs.size() < 4 || op.inputs[3] == kNoValue) return kNoValue;
@@ -271,7 +321,7 @@ Result<Graph> AttentionRecognition(const Graph& graph, const PassContext&) {
     rewriter.Replace(node.outputs[0], value);
   }
   THRESHER_ASSIGN(const Graph recognized, rewriter.Finish());
-  static constexpr RuleRewriter::Rule kRules[] = {BareMask, BoolMask, SharedHeads};
+  static constexpr RuleRewriter::Rule kRules[] = {BareMask, BoolMask, SharedHeads, BareOperands};
   return RuleRewriter(recognized, kRules).Run();
 }
 

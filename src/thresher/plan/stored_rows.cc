@@ -1,6 +1,7 @@
 #include "thresher/plan/stored_rows.h"
 
 #include <algorithm>
+#include <span>
 
 #include "thresher/plan/uses.h"
 
@@ -11,9 +12,11 @@ void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
   std::vector<bool> gone(plan.steps.size(), false);
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     Step& writer = plan.steps[s];
-    if (gone[s] || static_cast<int>(writer.operands.size()) != writer.num_inputs + 1) continue;
-    const int number = writer.operands.back().buffer;
-    if (number < 0) continue;
+    const auto results = std::span(writer.operands).subspan(static_cast<size_t>(writer.num_inputs));
+    const auto num_results =
+        std::count_if(results.begin(), results.end(), [](const TensorRef& r) { return r.buffer >= 0; });
+    if (gone[s] || num_results != 1 || results.front().buffer < 0) continue;
+    const int number = results.front().buffer;
     const Buffer& buffer = plan.buffers[static_cast<size_t>(number)];
     const Uses& use = uses[static_cast<size_t>(number)];
     if (buffer.kind != Buffer::Kind::kArena || use.writers.size() != 1 || use.readers.empty()) continue;
@@ -33,7 +36,7 @@ void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
         Taken taken = target.TakesRows(plan.steps[r], number, rows);
         if (taken == Taken::kWhole && rows.given && !replaced(plan.steps[r])) taken = Taken::kRead;
         if (taken == Taken::kWhole) ++wholes, whole = r;
-        return taken != Taken::kNot && r > s;
+        return r > s && (rows.whole ? taken == Taken::kWhole : taken != Taken::kNot);
       });
     };
     // Once more: a reader that takes them whole says how far apart they are.

@@ -23,6 +23,7 @@ struct StoredRows {
   int64_t columns = 0;
   int64_t stride = 0;  // elements from one row to the next; where it is `columns`, nothing lies behind them
   bool given = false;  // they lie so already where the writer reads, whose work is then not needed
+  bool whole = false;  // whether they are stored only if who reads them would make just that of floats
   bool dense = false;  // whether the writer can store them with nothing behind the columns
   const TensorRef* place = nullptr;  // where, as a view of two dimensions; null: nothing is decided yet
 };

@@ -95,6 +95,63 @@ TEST(LayerNormTest, NanAndInfinitySpoilTheirRowOnly) {
 using Norm = void (*)(const NormArgs&, int, int);
 using NormReference = void (*)(const NormArgs&);
 
+// Each is the nearest to the float; what lies behind a row is left alone.
+TEST(NormTest, RoundsToBf16) {
+  constexpr int64_t kRows = 5;
+  for (const Norm norm : {&LayerNorm, &RmsNorm}) {
+    for (const int64_t cols : {1, 3, 15, 16, 17, 31, 32, 33, 47, 64, 100, 768}) {
+      SCOPED_TRACE(cols);
+      const int64_t ld = cols + 5;
+      const std::vector<float> x = RandomFloats(static_cast<size_t>(kRows * cols), 1);
+      const std::vector<float> weight = RandomFloats(static_cast<size_t>(cols), 2);
+      NormArgs args{.x = x.data(), .row_stride = cols, .weight = weight.data(), .rows = kRows, .cols = cols};
+      ForEachIsa([&] {
+        std::vector<float> floats(static_cast<size_t>(kRows * ld), 0.0f);
+        args.out = floats.data();
+        args.out_bf16 = nullptr;
+        args.out_row_stride = ld;
+        norm(args, 0, 1);
+        constexpr uint16_t kUntouched = 0x1234;
+        std::vector<BF16> rounded(floats.size(), BF16{kUntouched});
+        args.out = nullptr;
+        args.out_bf16 = rounded.data();
+        for (int part = 0; part < 2; ++part) norm(args, part, 2);
+        for (int64_t i = 0; i < kRows * ld; ++i) {
+          const uint16_t bits = rounded[static_cast<size_t>(i)].bits;
+          ASSERT_EQ(bits, i % ld < cols ? ToBF16(floats[static_cast<size_t>(i)]).bits : kUntouched) << i;
+        }
+      });
+    }
+  }
+}
+
+// What waits for the norm is the sum, beside the rounded result.
+TEST(NormTest, RoundsWhatIsNormalisedOfASum) {
+  constexpr int64_t kRows = 3, kCols = 50;
+  const std::vector<float> x = RandomFloats(kRows * kCols, 1), residual = RandomFloats(kRows * kCols, 2);
+  ForEachIsa([&] {
+    std::vector<float> floats(kRows * kCols), sum(kRows * kCols), own_sum(kRows * kCols);
+    std::vector<BF16> rounded(kRows * kCols);
+    NormArgs args{.x = x.data(),
+                  .row_stride = kCols,
+                  .residual = residual.data(),
+                  .residual_row_stride = kCols,
+                  .out = floats.data(),
+                  .out_row_stride = kCols,
+                  .sum = sum.data(),
+                  .sum_row_stride = kCols,
+                  .rows = kRows,
+                  .cols = kCols};
+    LayerNorm(args);
+    args.out = nullptr;
+    args.out_bf16 = rounded.data();
+    args.sum = own_sum.data();
+    LayerNorm(args);
+    EXPECT_EQ(own_sum, sum);
+    for (size_t i = 0; i < floats.size(); ++i) ASSERT_EQ(rounded[i].bits, ToBF16(floats[i]).bits) << i;
+  });
+}
+
 // With every combination of weight, residual and sum.
 void CheckResidual(Norm norm, NormReference reference, int64_t rows, int64_t cols, int parts) {
   const int64_t ld = cols + 3;

@@ -31,6 +31,30 @@ TEST(AttentionRecognition, ScaledScores) {
   EXPECT_EQ(ScaleOf(scaled_both), 0.25);
 }
 
+TEST(AttentionRecognition, OperandsThatWereScaledBeforeTheyWereCutIntoHeads) {
+  const std::string head = "input %x : f32[2, 5, 12]\ninput %k : f32[2, 3, 6, 4]\ninput %v : f32[2, 3, 6, 4]\n";
+  const std::string heads = "%h = reshape(%a) {shape = [2, 5, 3, 4]}\n%q = permute(%h) {dims = [0, 2, 1, 3]}\n";
+  const std::string tail = "%y = sdpa(%q, %k, %v) {causal = false, scale = 3.0}\n";
+  const std::string scaled = head + "const %s : f32[] = [0.5]\n%a = mul(%x, %s)\n" + heads + tail + "return %y\n";
+  Expect(scaled, "reshape permute sdpa");
+  EXPECT_EQ(ScaleOf(scaled), 1.5);
+  const std::string divided = head + "const %s : f32[] = [0.5]\n%a = div(%x, %s)\n" + heads + tail + "return %y\n";
+  Expect(divided, "reshape permute sdpa");
+  EXPECT_EQ(ScaleOf(divided), 6.0);
+  // The keys as well.
+  const std::string both = head + "const %s : f32[] = [0.5]\n%a = mul(%x, %s)\n" + heads +
+                           "%b = mul(%s, %k)\n%y = sdpa(%q, %b, %v) {causal = false, scale = 3.0}\nreturn %y\n";
+  Expect(both, "reshape permute sdpa");
+  EXPECT_EQ(ScaleOf(both), 0.75);
+  // What others read is made anyway; zeros and infinities cannot be moved.
+  Expect(head + "const %s : f32[] = [0.5]\n%a = mul(%x, %s)\n" + heads + tail + "return %y, %a\n",
+         "mul reshape permute sdpa");
+  Expect(head + "const %s : f32[] = [inf]\n%a = mul(%x, %s)\n" + heads + tail + "return %y\n",
+         "mul reshape permute sdpa");
+  // A factor for each column.
+  Expect(head + "input %s : f32[12]\n%a = mul(%x, %s)\n" + heads + tail + "return %y\n", "mul reshape permute sdpa");
+}
+
 TEST(AttentionRecognition, Masks) {
   const std::string tail = "%p = softmax(%a) {dim = -1}\n%y = matmul(%p, %v)\nreturn %y\n";
   Expect("input %mask : f32[2, 1, 1, 6]\n" + kScores + "%a = add(%n, %mask)\n" + tail, "sdpa");

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "run/test_graphs.h"
@@ -85,6 +86,52 @@ TEST_P(StoredRowsOfBf16, ProductsStoreWhatTheNextOneTakes) {
   for (size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 2e-3f) << i;
   EXPECT_EQ(std::count(kept.begin(), kept.end(), "to_bf16"), 3);
   EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), 1);  // the graph's input
+}
+
+// What a norm makes is rounded once, by the norm, where one product reads it; the same bits as by a step between them.
+TEST_P(StoredRowsOfBf16, NormsStoreWhatOneProductTakes) {
+  constexpr int64_t kRows = 37, kWide = 64;
+  const Attrs bf16 = {{"precision", std::string("bf16")}};
+  const auto run = [&](const char* norm, int64_t columns, bool kept, bool residual, std::vector<std::string>* names) {
+    Graph g;
+    const ValueId x = g.AddInput("x", DType::kF32, {kRows, columns});
+    const auto random = [&](const Dims& shape, uint32_t seed) {
+      return AddF32(g, "w" + std::to_string(seed), shape,
+                    RandomFloats(static_cast<size_t>(NumElements(shape)), seed, 0.1f));
+    };
+    std::vector<ValueId> operands = {Must(g.Add1("neg", {x})), random({columns}, 2)};
+    if (residual) {
+      if (std::string(norm) == "layer_norm") operands.push_back(kNoValue);
+      operands.push_back(x);
+    }
+    const ValueId normed = Must(g.Add1(norm, operands, {}));
+    const ValueId product = Must(g.Add1("linear", {normed, random({kWide, columns}, 3)}, bf16));
+    g.SetOutputs(kept ? std::vector<ValueId>{product, Must(g.Add1("neg", {normed}))} : std::vector<ValueId>{product});
+    PlanOptions options;
+    options.num_threads = 2;
+    WeightStore weights;
+    Session session(Must(BuildPlan(g, weights, options)));
+    for (const Step& step : session.plan().steps) names->push_back(step.name);
+    std::vector<float> in = RandomFloats(static_cast<size_t>(kRows * columns), 1), out(kRows * kWide), other(in.size());
+    std::vector<View> outputs = {MakeView(out.data(), DType::kF32, {kRows, kWide})};
+    if (kept) outputs.push_back(MakeView(other.data(), DType::kF32, {kRows, columns}));
+    const Status status = session.Run(std::vector<View>{MakeView(in.data(), DType::kF32, {kRows, columns})}, outputs);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  };
+  for (const char* const norm : {"layer_norm", "rms_norm"}) {
+    // Whole lines, and columns behind which zeros would be wanted; then one whose sum waits where the result goes.
+    for (const auto& [columns, residual, converted] :
+         {std::tuple(int64_t{96}, false, 0), {int64_t{90}, false, 1}, {int64_t{96}, true, 1}}) {
+      SCOPED_TRACE(std::string(norm) + " of " + std::to_string(columns));
+      std::vector<std::string> kept, stored;
+      const std::vector<float> expected = run(norm, columns, true, residual, &kept);
+      const std::vector<float> actual = run(norm, columns, false, residual, &stored);
+      EXPECT_EQ(actual, expected);
+      EXPECT_EQ(std::count(kept.begin(), kept.end(), "to_bf16"), 1);
+      EXPECT_EQ(std::count(stored.begin(), stored.end(), "to_bf16"), converted);
+    }
+  }
 }
 
 TEST_P(StoredRowsOfBf16, ConvolutionsStoreWhatTheNextOnesTake) {
