@@ -483,7 +483,7 @@ int64_t RowStride(int64_t columns) {
 }
 
 bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows) {
-  TensorRef& out = writer.operands.back();
+  TensorRef& out = writer.operands[static_cast<size_t>(writer.num_inputs)];
   if (rows.place != nullptr) {
     out = *rows.place;
     return true;

@@ -81,7 +81,7 @@ int64_t RowStride(int64_t columns);
 constexpr bool HasStoredRows(kernels::RowForm form) {
   return form == kernels::RowForm::kBF16 || form == kernels::RowForm::kInt8;
 }
-// StoreRowsFn of a product whose result is m x n, in place of its last operand.
+// StoreRowsFn of a step whose one result is m x n.
 bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows);
 // TakeRowsFn of a product with a result of so many rows and columns that HasStoredRows(), for its residual, whose rows
 // lie ldr apart.

@@ -74,18 +74,10 @@ Status NormStep(const StepContext& c) {
 
 // Where all who read the result would round it, and the sum with a residual does not wait in its place.
 bool NormStoresRows(Step& norm, StoredRows& rows) {
-  TensorRef& out = norm.operands[kNormOut];
-  if (rows.place != nullptr) {
-    out = *rows.place;
-    return true;
-  }
   const auto& p = ops::ParamsOf<NormParams>(norm);
-  rows.rows = p.rows;
-  rows.columns = p.cols;
-  rows.stride = ops::RowStride(p.cols);
   rows.whole = true;
-  return norm.operands[kNormResidual].buffer < 0 && p.cols % kernels::kStoredColumns == 0 && out.offset == 0 &&
-         out.view.size() == p.rows * p.cols;
+  return norm.operands[kNormResidual].buffer < 0 && p.cols % kernels::kStoredColumns == 0 &&
+         ops::StoresResultAsRows(norm, p.rows, p.cols, rows);
 }
 
 // The operand as rows of `cols` elements; a copy where its strides do not allow it.

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 
 #include "thresher/graph/operator.h"
@@ -27,7 +28,7 @@ struct Attention {
   std::string module;
 };
 
-// What x times or divided by a constant is.
+// What a mul or a div makes of x and a constant.
 struct Scaled {
   ValueId x;
   double constant;
@@ -37,7 +38,6 @@ struct Scaled {
 
 std::optional<Scaled> ScaledBy(const Graph& graph, const Node& node) {
   const bool divides = node.op->name == "div";
-  if (!divides && node.op->name != "mul") return std::nullopt;
   for (const size_t side : {size_t{1}, size_t{0}}) {
     if (divides && side == 0) continue;
     const std::optional<double> c = UniformConstant(graph, node.inputs[side]);
@@ -220,34 +220,33 @@ Result<ValueId> BuildSdpa(Rewriter& rewriter, const Attention& found, const Dims
 // sdpa on queries or keys that were scaled before they were cut into heads scales its scores instead.
 Result<ValueId> BareOperands(RuleRewriter& r, const Operation& op) {
   if (op.op != "sdpa") return kNoValue;
+  // The node that makes `id`, if it is one of these and nothing else reads what it makes.
+  const auto made_by = [&r](ValueId id, std::initializer_list<const char*> names) -> std::optional<Node> {
+    for (const char* const name : names) {
+      if (std::optional<Node> node = r.SingleUse(id) ? r.Producer(id, name) : std::nullopt) return node;
+    }
+    return std::nullopt;
+  };
   for (const size_t side : {size_t{0}, size_t{1}}) {
     std::vector<Node> views;  // the last one first
     ValueId id = op.inputs[side];
-    for (bool more = true; more;) {
-      more = false;
-      for (const char* const name : {"reshape", "permute"}) {
-        const std::optional<Node> view = r.SingleUse(id) ? r.Producer(id, name) : std::nullopt;
-        if (!view) continue;
-        views.push_back(*view);
-        id = view->inputs[0];
-        more = true;
-      }
+    while (const std::optional<Node> view = made_by(id, {"reshape", "permute"})) {
+      views.push_back(*view);
+      id = view->inputs[0];
     }
-    for (const char* const name : {"mul", "div"}) {
-      const std::optional<Node> node = r.SingleUse(id) ? r.Producer(id, name) : std::nullopt;
-      const std::optional<Scaled> scaled = node ? ScaledBy(r.graph(), *node) : std::nullopt;
-      if (!scaled) continue;
-      Operation lean = op;
-      lean.attrs["scale"] = scaled->Times(GetAttr<double>(op.attrs, "scale", 1));
-      lean.source = MergeSources(node->source, op.source);
-      lean.inputs[side] = scaled->x;
-      for (auto view = views.rbegin(); view != views.rend(); ++view) {
-        THRESHER_ASSIGN(
-            lean.inputs[side],
-            r.Emit({std::string(view->op->name), {lean.inputs[side]}, view->attrs, view->source, view->module}));
-      }
-      return r.Emit(std::move(lean));
+    const std::optional<Node> node = made_by(id, {"mul", "div"});
+    const std::optional<Scaled> scaled = node ? ScaledBy(r.graph(), *node) : std::nullopt;
+    if (!scaled) continue;
+    Operation lean = op;
+    lean.attrs["scale"] = scaled->Times(GetAttr<double>(op.attrs, "scale", 1));
+    lean.source = MergeSources(node->source, op.source);
+    lean.inputs[side] = scaled->x;
+    for (auto view = views.rbegin(); view != views.rend(); ++view) {
+      THRESHER_ASSIGN(
+          lean.inputs[side],
+          r.Emit({std::string(view->op->name), {lean.inputs[side]}, view->attrs, view->source, view->module}));
     }
+    return r.Emit(std::move(lean));
   }
   return kNoValue;
 }
