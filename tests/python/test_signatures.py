@@ -666,6 +666,7 @@ def test_preload_explain_and_tune_on_the_command_line(folder: Path, tmp_path: Pa
         (["conv", "--commands-file", "/nowhere"], "No such file"),
         (["conv", "--flags", "pool"], "got pool"),
         (["verify", "gemm", "--output", "x.txt"], ".json or .csv"),
+        (["verify", __file__], "use --commands-file"),
         (["preload", "gemm", "--device", "cuda"], "expected cpu, got cuda"),
     ],
 )

@@ -171,8 +171,8 @@ def _prepared(
     chosen: Sequence[tuple[int, int]],
     build: Build,
 ) -> Callable[[list[Any]], Any]:
-    """CompiledGraph.prepare() in one function: once kernels have filled the caches, each one more costs microseconds."""
-    serial, entry_of = generation.serial, weakref.ref(entry)  # both may be dropped while the function stays
+    """CompiledGraph.prepare() in one function: where kernels fill the caches, each one more costs microseconds."""
+    serial, entry_of = generation.serial, weakref.ref(entry)  # plans may be dropped while the function stays
     threads, get_threads, profiles = torch.get_num_threads(), torch.get_num_threads, _engine.profile_enabled
     alone = graph.mixed is None
 

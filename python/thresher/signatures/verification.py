@@ -188,7 +188,7 @@ def _judge_sums_of_ones(name: str, ours: torch.Tensor, reference: torch.Tensor) 
 
 
 def blocks(signature: Signature) -> tuple[torch.Tensor, ...]:
-    """Arguments of zeros with a block of ones that is three quarters as long in every dimension, in another corner each.
+    """Arguments of zeros with a block of ones, three quarters as long in every dimension, in another corner each.
 
     So those of two arguments meet, but not everywhere.
     """
