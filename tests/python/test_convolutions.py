@@ -124,10 +124,10 @@ def test_every_geometry(g: dict[str, Any]) -> None:
 
 @st.composite
 def winograds(draw: Any) -> dict[str, Any]:
-    """Of weights of 3 x 3 taps with so many channels that tiles of 2 x 2 results are computed."""
+    """Of weights of 3 x 3 taps with so many channels that tiles of 2 x 2 or 4 x 4 results are computed."""
     channels, k = draw(st.integers(32, 70)), draw(st.integers(32, 70))
     constant = draw(st.booleans())
-    sizes = st.integers(*((5, 14) if constant else (11, 15)))  # weights that are no constants want more tiles
+    sizes = st.integers(*((5, 23) if constant else (11, 30)))  # weights that are no constants want more tiles
     return {
         "groups": draw(st.sampled_from([1, 1, 1, 2])),
         "x": (draw(st.integers(1, 3)), channels, draw(sizes), draw(sizes)),

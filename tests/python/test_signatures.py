@@ -29,6 +29,7 @@ from thresher.signatures import (
     ConvSignature,
     GemmSignature,
     LayerNormSignature,
+    Mode,
     NotCachedError,
     SdpaSignature,
     Signature,
@@ -182,8 +183,14 @@ def test_verdicts_on_wrong_results() -> None:
     infinite[0, 0] = float("inf")
     assert "infinity at other places" in judged(infinite).reason
     assert not judged(right[:4]).passed
-    shifted = verification.judge("blocks", signature, right + 1e-5, right, reference)
-    assert "an error of indices" in shifted.reason
+    whole = right.round()
+    shifted = whole.clone()
+    shifted[2, 3] += 1
+    check = verification.judge("blocks", signature, shifted, whole, whole.double())
+    assert "an error of indices: 1 of 48 elements, the first at [2, 3]" in check.reason
+    rounded = verification.judge("blocks", signature, whole + 1e-5, whole, whole.double())
+    assert rounded.passed and "the right whole numbers" in rounded.reason
+    assert verification.judge("blocks", signature, whole, whole, whole.double()).reason == "all 48 elements exact"
     failed = verification.Verification("name", (judged(right), judged(lost)))
     assert failed.verdict.startswith("FAIL: random: NaN")
 
@@ -196,6 +203,16 @@ def test_blocks_of_ones_find_an_exchanged_index() -> None:
     check = verification.judge("blocks", signature, turned, right, right.double())
     assert not check.passed
     assert all(set(tensor.unique().tolist()) == {0.0, 1.0} for tensor in ones)
+
+
+def test_blocks_of_ones_meet_in_every_convolution() -> None:
+    for mode in Mode:
+        for channels in (1, 2, 3, 64):
+            signature = ConvSignature(
+                (1, 7, 8, channels), (channels, 3, 3, channels), shared_layout="NHWC", padding=1, mode=mode
+            )
+            sums = signature.call(*verification.blocks(signature))
+            assert bool(sums.any()), (mode, channels)
 
 
 # ---- commands ----
@@ -649,6 +666,7 @@ def test_preload_explain_and_tune_on_the_command_line(folder: Path, tmp_path: Pa
         (["conv", "--commands-file", "/nowhere"], "No such file"),
         (["conv", "--flags", "pool"], "got pool"),
         (["verify", "gemm", "--output", "x.txt"], ".json or .csv"),
+        (["verify", __file__], "use --commands-file"),
         (["preload", "gemm", "--device", "cuda"], "expected cpu, got cuda"),
     ],
 )

@@ -112,6 +112,8 @@ def commands_of(name: str, words: list[str] | None, commands_file: Path | None) 
     if bool(words) == (commands_file is not None):
         fail(f"{name}: expected a driver command or --commands-file FILE, got {'both' if words else 'neither'}")
     if words:
+        if Path(words[0]).is_file():
+            fail(f"{name}: expected a driver command, got the file {words[0]}; use --commands-file {words[0]}")
         return [" ".join(words)]
     assert commands_file is not None
     try:

@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from thresher.compiler.backend import MODEL_CHECKED, OBSERVER, Boxed, thresher_backend
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.route import NotDirectError, Route, Run
+from thresher.compiler.runtime import MISSED
 from thresher.compiler.stats import RECORDER
 from thresher.compiler.watch import TooManyItemsError, Watch
 from thresher.fork_lock import ForkLock
@@ -120,9 +121,15 @@ class Door:
         state = self._state
         route = state.routes.get(key)
         if isinstance(route, Route):
-            if state.unchanged() and (fit := route.fits()):
-                state.calls += 1
-                return route.run(leaves, fit)
+            if state.unchanged():
+                if (prepared := route.prepared) is not None:
+                    if (result := prepared(leaves)) is not MISSED:
+                        state.calls += 1
+                        return result
+                    route.prepared = None
+                if route.fits():
+                    state.calls += 1
+                    return route.run(leaves)
         elif route is not None:
             return route(*args, **kwargs)
         return self._find(key, leaves, args, kwargs)
@@ -145,12 +152,11 @@ class Door:
         with self._lock:
             state = self._renewed()
             route = state.routes.get(key)
-            fit = route.fits() if isinstance(route, Route) else route is not None
-            if route is None or not fit:
+            if route is None or (isinstance(route, Route) and not route.fits()):
                 if len(state.routes) >= MOST_ROUTES:
                     state.routes.clear()
                 return self._capture(state, key, leaves, args, kwargs)
-        return route.run(leaves, fit) if isinstance(route, Route) else route(*args, **kwargs)
+        return route.run(leaves) if isinstance(route, Route) else route(*args, **kwargs)
 
     def _renewed(self) -> _State:
         """The state, or a new one where the model's objects have changed."""

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from thresher.compiler.backend import Boxed, Whole
-from thresher.compiler.runtime import CompiledGraph, Entry, Prepared
+from thresher.compiler.runtime import Build, CompiledGraph
 from thresher.torch_shim import tensors as shim
 
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -60,7 +60,7 @@ class Route:
     Use Route.of().
     """
 
-    __slots__ = ("_args", "_boxed", "_build", "_chosen", "_held", "_places", "_prepared")
+    __slots__ = ("_args", "_boxed", "_build", "_chosen", "_held", "_places", "prepared")
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Route:
         args: list[Any],
         chosen: list[tuple[int, int]],
         held: list[torch.Tensor],
-        build: Callable[[Sequence[Any], list[Any]], Any],
+        build: Build,
         like: Route | None,
     ) -> None:
         if isinstance(boxed, Whole):  # its graph is given its own arguments at once
@@ -83,7 +83,7 @@ class Route:
         if like is not None and _are(held, like._held) and like._places == self._places:
             self._held, self._places = like._held, like._places
         self._build = build
-        self._prepared: Prepared | None = None
+        self.prepared: Callable[[list[Any]], Any] | None = None  # CompiledGraph.prepare()
 
     @staticmethod
     def of(runs: Sequence[Run], leaves: list[Any], result: Any, holder: Holder, like: Route | None = None) -> Route:
@@ -125,44 +125,28 @@ class Route:
                 raise NotDirectError(f"its graph takes {source or 'a tensor'}, that neither call nor model holds")
         return Route(run.boxed, args, chosen, held, _builder(result, run, leaf_of), like)
 
-    def fits(self) -> Entry | bool:
-        """Whether the model's tensors lie where they lay, and are of the same types and shapes: with what run() takes.
-
-        False where they do not.
-        """
-        prepared = self._prepared
-        if prepared is not None:
-            entry = prepared.entry()
-            if entry is not None:
-                return entry
-            self._prepared = None
+    def fits(self) -> bool:
+        """Whether the model's tensors lie where they lay, and are of the same types and shapes."""
         return shim.places(self._held) == self._places
 
-    def run(self, leaves: list[Any], fit: Entry | bool) -> Any:
-        """Runs the graph and makes the model's result.
+    def run(self, leaves: list[Any]) -> Any:
+        """Runs the graph and makes the model's result, where the route fits; prepares the calls to come.
 
         Args:
           leaves: of the call's arguments.
-          fit: what fits() said.
         """
         args = self._args.copy()
         for place, leaf in self._chosen:
             args[place] = leaves[leaf]
-        if not isinstance(self._boxed, CompiledGraph):
-            return self._build(self._boxed(args), leaves)
-        if isinstance(fit, Entry):
-            return self._build(self._boxed(args, fit), leaves)
         outputs = self._boxed(args)
-        self._prepare(self._boxed, args)
+        if isinstance(self._boxed, CompiledGraph):
+            prepared = self._boxed.prepare(args, self._held, self._args, self._chosen, self._build)
+            if self.fits():  # as it did when it was prepared
+                self.prepared = prepared
         return self._build(outputs, leaves)
 
-    def _prepare(self, graph: CompiledGraph, args: list[Any]) -> None:
-        prepared = graph.prepare(args, self._held)
-        if shim.places(self._held) == self._places:  # as they were when it was prepared
-            self._prepared = prepared
 
-
-def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> Callable[[Sequence[Any], list[Any]], Any]:
+def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> Build:
     """A function that makes the model's result of the graph's outputs and the call's leaves.
 
     Raises:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("thresher.compiler")
 
+# Makes a model's result of its graph's outputs and the leaves of a call's arguments.
+Build = Callable[[Sequence[Any], list[Any]], Any]
+
 _CALL = number_of("thresherCall")
 _SUBGRAPH = number_of("thresherSubgraphExecution")
 _LAUNCH = number_of("thresherLaunchSubgraph")
@@ -72,6 +75,7 @@ class Entry:
         "_placement",
         "_plain",
         "_results",
+        "_turns",
         "plan",
         "used",
     )
@@ -93,8 +97,9 @@ class Entry:
             self._outputs = shim.on_device(shim.places([made[i] for i in range(len(made))]), graph.placement.index)
             self._placement = graph.placement
             self._in_place = graph.placement.in_place
-            # Whether the plan's outputs are the graph's.
-            self._plain = all(found.engine == i and found.order is None for i, found in enumerate(self._results))
+            # Whether the plan's outputs are the graph's, some of them permuted.
+            self._plain = all(found.engine == i for i, found in enumerate(self._results))
+            self._turns = [(i, found.order) for i, found in enumerate(self._results) if found.order is not None]
 
     @property
     def whole_plan(self) -> _engine.Plan | None:
@@ -105,7 +110,9 @@ class Entry:
         """Runs it with the graph's arguments."""
         if self.plan is None:
             return self._graph.run_eager(args)
-        inputs = self._inputs(args)
+        inputs = list(map(args.__getitem__, self._arguments))
+        for i, order in self._orders:
+            inputs[i] = inputs[i].permute(order)
         ready = shim.ready(inputs, self._outputs, self._in_place)
         if ready is None:
             inputs = self._as_in_memory(inputs)
@@ -124,15 +131,11 @@ class Entry:
         outputs, places = shim.empty(self._outputs)
         _engine.profile_event(_MALLOC, _OUTPUTS, begin)
         _engine.profile_event(_LAUNCH, self._graph.site, start)
-        inputs = self._as_in_memory(self._inputs(args))
-        return self._run(args, shim.places(inputs), outputs, places)
-
-    def _inputs(self, args: Sequence[Any]) -> list[torch.Tensor]:
-        """What the plan reads of the graph's arguments."""
         inputs = list(map(args.__getitem__, self._arguments))
         for i, order in self._orders:
             inputs[i] = inputs[i].permute(order)
-        return inputs
+        inputs = self._as_in_memory(inputs)
+        return self._run(args, shim.places(inputs), outputs, places)
 
     def _as_in_memory(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """The same as memory holds it, which is all that the engine sees."""
@@ -148,50 +151,49 @@ class Entry:
             self.plan.run_at(given, places, stream=self._placement.stream())
         else:
             self.plan.run_at(given, places)
-        return outputs if self._plain else [_result(output, outputs, args) for output in self._results]
+        if not self._plain:
+            return [_result(output, outputs, args) for output in self._results]
+        for i, order in self._turns:
+            outputs[i] = outputs[i].permute(order)
+        return outputs
 
 
-class Prepared:
-    """A graph for calls with the very same parameters, and with sizes that were told once.
+# What a prepared call gives where it is not to be made.
+MISSED = object()
 
-    Args:
-      graph: the graph.
-      generation: its plans for these parameters.
-      entry: what runs at the sizes of the calls.
-      frozen: the parameters that the plans hold packed.
-      rest: other tensors, which have to lie where they lie.
-    """
 
-    __slots__ = ("_entry", "_graph", "_serial", "_threads", "_unchanged")
+def _prepared(
+    graph: CompiledGraph,
+    generation: _Generation,
+    entry: Entry,
+    unchanged: Callable[[], bool],
+    fixed: list[Any],
+    chosen: Sequence[tuple[int, int]],
+    build: Build,
+) -> Callable[[list[Any]], Any]:
+    """CompiledGraph.prepare() in one function: where kernels fill the caches, each one more costs microseconds."""
+    serial, entry_of = generation.serial, weakref.ref(entry)  # plans may be dropped while the function stays
+    threads, get_threads, profiles = torch.get_num_threads(), torch.get_num_threads, _engine.profile_enabled
+    alone = graph.mixed is None
 
-    def __init__(
-        self,
-        graph: CompiledGraph,
-        generation: _Generation,
-        entry: Entry,
-        frozen: list[torch.Tensor],
-        rest: list[torch.Tensor],
-    ) -> None:
-        self._graph = graph
-        self._serial = generation.serial  # it may be dropped while this stays
-        self._entry = weakref.ref(entry)  # and so may this
-        self._unchanged: Callable[[], bool] = generation.snapshot.watch(frozen, rest).unchanged
-        self._threads = torch.get_num_threads()
-
-    def entry(self) -> Entry | None:
-        """What the graph runs; None where one of the tensors has changed, or it is to be built."""
-        generation = self._graph.generation
+    def call(leaves: list[Any]) -> Any:
+        generation = graph.generation
         if (
             generation is None
-            or generation.serial != self._serial
-            or (entry := self._entry()) is None
-            or torch.get_num_threads() != self._threads
-            or not self._unchanged()
+            or generation.serial != serial
+            or (entry := entry_of()) is None
+            or get_threads() != threads
+            or not unchanged()
         ):
-            return None
+            return MISSED
         generation.calls += 1
         entry.used = next(_clock)
-        return entry
+        args = fixed.copy()
+        for place, leaf in chosen:
+            args[place] = leaves[leaf]
+        return build(entry.run(args) if alone and not profiles() else graph(args, entry), leaves)
+
+    return call
 
 
 def _make_room(entries: dict[object, Entry], entry: Entry, plans: int) -> None:
@@ -349,7 +351,7 @@ class CompiledGraph:
 
         Args:
           args: tensors and numbers, one for each placeholder of the graph.
-          entry: what these run, as Prepared told for this call; by default it is looked for.
+          entry: what these run, where that is known; by default it is looked for.
 
         Returns:
           The graph's outputs.
@@ -367,15 +369,26 @@ class CompiledGraph:
         finally:
             give_back()
 
-    def prepare(self, args: Sequence[Any], held: Sequence[torch.Tensor]) -> Prepared | None:
-        """What tells faster than a call does what is to run: for these sizes, and these very parameters.
+    def prepare(
+        self,
+        args: Sequence[Any],
+        held: Sequence[torch.Tensor],
+        fixed: list[Any],
+        chosen: Sequence[tuple[int, int]],
+        build: Build,
+    ) -> Callable[[list[Any]], Any] | None:
+        """What makes calls of these sizes and with these very parameters faster than a call that looks for them.
 
         Args:
           args: of a call that has just been made.
           held: tensors, parameters among them, which have to lie where they lie.
+          fixed: the arguments that are the same in every call, None for the others.
+          chosen: places of the others, and the leaves of a call's arguments that belong there.
+          build: makes the result of the graph's outputs and the leaves.
 
         Returns:
-          None where the parameters have changed since the call, or what it ran was dropped.
+          A function of the leaves, which gives MISSED where one of the tensors has changed, or what it ran was dropped;
+          None where that is so already.
         """
         generation = self.generation
         if generation is None:
@@ -385,7 +398,8 @@ class CompiledGraph:
         if entry is None or not generation.snapshot.unchanged(frozen):
             return None
         known = set(map(id, frozen))
-        return Prepared(self, generation, entry, frozen, [one for one in held if id(one) not in known])
+        watch = generation.snapshot.watch(frozen, [one for one in held if id(one) not in known])
+        return _prepared(self, generation, entry, watch.unchanged, fixed, chosen, build)
 
     def _run(self, args: Sequence[Any], entry: Entry | None) -> list[Any]:
         if not _engine.profile_enabled():

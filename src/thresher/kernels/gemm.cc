@@ -24,6 +24,7 @@
 #include "thresher/kernels/tile-inl.h"
 #include "thresher/kernels/wide_tile-inl.h"
 #include "thresher/kernels/window_product-inl.h"
+#include "thresher/kernels/winograd_transforms-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -418,28 +419,31 @@ void RoundFloats(Encoding to, float* HWY_RESTRICT x, size_t count) {
 
 // out[0], out[step], ...: the transformed form of three numbers. Where that is not finite, the number in the middle and
 // NaN, so that what is multiplied by it is not finite either, and the three numbers can be told (winograd.cc).
+template <class Transforms>
 HWY_INLINE void TransformTaps(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, const float* HWY_RESTRICT c,
                               float* HWY_RESTRICT out, size_t step) {
   const TileTag d;
-  const auto half = hn::Set(d, 0.5f);
   const auto first = hn::LoadU(d, a), middle = hn::LoadU(d, b), last = hn::LoadU(d, c);
-  const auto ends = hn::Add(first, last);
-  const auto sum = hn::Mul(half, hn::Add(ends, middle)), difference = hn::Mul(half, hn::Sub(ends, middle));
-  const auto finite = hn::And(hn::IsFinite(sum), hn::IsFinite(difference));
-  hn::StoreU(first, d, out);
-  hn::StoreU(hn::IfThenElse(finite, sum, middle), d, out + step);
-  hn::StoreU(hn::IfThenElse(finite, difference, hn::NaN(d)), d, out + 2 * step);
-  hn::StoreU(last, d, out + 3 * step);
+  auto finite = hn::IsFinite(hn::Zero(d));
+  Transforms::Taps(first, middle, last, [&](size_t i, hn::Vec<TileTag> x) HWY_ATTR {
+    hn::StoreU(x, d, out + i * step);
+    if (i == 1 || i == 2) finite = hn::And(finite, hn::IsFinite(x));
+  });
+  if (HWY_LIKELY(hn::AllTrue(d, finite))) return;
+  hn::StoreU(hn::IfThenElse(finite, hn::LoadU(d, out + step), middle), d, out + step);
+  hn::StoreU(hn::IfThenElse(finite, hn::LoadU(d, out + 2 * step), hn::NaN(d)), d, out + 2 * step);
 }
 
-// Panel `index` of the matrices that nine taps become (winograd.h).
+// Panel `index` of the matrices that nine taps become (winograd.h), for tiles of kSide results a side.
+template <size_t kSide>
 void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel) {
-  constexpr size_t kTaps = 9;
+  using Transforms = WinogradTransform<kSide>;
+  constexpr size_t kTaps = 9, kPatch = kSide + 2;
   constexpr size_t kFloats = 512;  // of each tap at a time, to stay in L1
   const size_t channels = static_cast<size_t>(weight.k / weight.taps), most = kFloats / PanelWidth();
   const size_t step = channels * PanelWidth();
   alignas(64) float taps[kTaps * kFloats];
-  alignas(64) float lines[size_t{4} * 3 * hn::MaxLanes(TileTag())];
+  alignas(64) float lines[kPatch * 3 * hn::MaxLanes(TileTag())];
   const size_t lanes = hn::Lanes(TileTag());
   for (size_t channel = 0; channel < channels; channel += most) {
     const size_t count = std::min(most, channels - channel), size = count * PanelWidth();
@@ -452,11 +456,13 @@ void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel)
     for (size_t i = 0; i < size; i += lanes) {
       const float* const from = taps + i;
       for (size_t j = 0; j < 3; ++j) {
-        TransformTaps(from + j * size, from + (3 + j) * size, from + (6 + j) * size, lines + j * lanes, 3 * lanes);
+        TransformTaps<Transforms>(from + j * size, from + (3 + j) * size, from + (6 + j) * size, lines + j * lanes,
+                                  3 * lanes);
       }
-      for (size_t j = 0; j < 4; ++j) {
+      for (size_t j = 0; j < kPatch; ++j) {
         const float* const line = lines + 3 * j * lanes;
-        TransformTaps(line, line + lanes, line + 2 * lanes, panel + 4 * j * step + channel * PanelWidth() + i, step);
+        TransformTaps<Transforms>(line, line + lanes, line + 2 * lanes,
+                                  panel + kPatch * j * step + channel * PanelWidth() + i, step);
       }
     }
   }
@@ -466,8 +472,8 @@ void PackRange(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t
   const size_t stride = PanelStride<FloatPanel>(static_cast<size_t>(weight.k));
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
     float* const floats = reinterpret_cast<float*>(packed + panel * stride);
-    if (weight.winograd) {
-      PackWinograd(weight, panel, floats);
+    if (weight.winograd != 0) {
+      ForWinogradTile(weight.winograd, [&](auto side) HWY_ATTR { PackWinograd<side()>(weight, panel, floats); });
       continue;
     }
     PackPanel(weight, panel, floats);

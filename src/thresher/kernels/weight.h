@@ -8,8 +8,9 @@
 
 namespace thresher {
 
-// Elements of a patch of 4 x 4 positions, each of which has a matrix of weights (kernels/winograd.h).
-inline constexpr int64_t kWinogradMatrices = 16;
+// Elements of the patch of positions that a tile of so many results a side meets, each of which has a matrix of weights
+// (kernels/winograd.h).
+constexpr int64_t WinogradMatrices(int64_t side) { return (side + 2) * (side + 2); }
 
 // The k x n matrix whose element (i, j) lies i * stride_k + j * stride_n elements behind the first. Blocks run along k:
 // stride_k is 1, k and stride_n are whole blocks. That of a convolution is `taps` such matrices, each k / taps high,
@@ -24,9 +25,9 @@ struct Weight {
   int64_t taps = 1;  // k is as many whole matrices
   int64_t stride_tap = 0;
   Encoding rounding = Encoding::kF32;  // kBf16, kF16: what is packed in fp32 is rounded to it
-  // There are nine taps, and what is packed in fp32 are kWinogradMatrices matrices made of them; k and taps are those
-  // of what is packed.
-  bool winograd = false;
+  // Side of Winograd's tiles, or 0. If not, there are nine taps, and what is packed in fp32 are WinogradMatrices made
+  // of them; k and taps are those of what is packed.
+  int64_t winograd = 0;
 
   const void* At(int64_t i, int64_t j) const {
     const int64_t offset = taps == 1 ? i * stride_k : i / (k / taps) * stride_tap + i % (k / taps) * stride_k;

@@ -16,6 +16,7 @@
 #include "thresher/kernels/epilogue-inl.h"
 #include "thresher/kernels/tile-inl.h"
 #include "thresher/kernels/wide_tile-inl.h"
+#include "thresher/kernels/winograd_transforms-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
@@ -23,11 +24,7 @@ namespace {
 
 using V = hn::Vec<TileTag>;
 
-constexpr size_t kElements = size_t{kWinogradMatrices};
-constexpr size_t kPatch = 4;        // positions of a patch in each dimension
-constexpr size_t kStripTiles = 8;   // of one line, whose results are finished together
-constexpr size_t kMostTiles = 112;  // in a block
-constexpr size_t kManyTiles = 64;   // enough to make up for reading the weights
+constexpr size_t kStripTiles = 8;  // of one line, whose results are finished together
 
 // Room for so many floats in whole lines of 64 bytes and in whole vectors.
 HWY_INLINE size_t Room(size_t floats) {
@@ -38,34 +35,43 @@ HWY_INLINE size_t Room(size_t floats) {
 // Neighbours so far apart push each other out of L1: a cache of 8 or 12 ways repeats its sets every 4 KiB.
 constexpr size_t Apart(size_t floats) { return floats % 512 == 0 ? floats + 16 : floats; }
 
+// Results of a tile in each dimension: k counts the rows of all matrices.
+int64_t ResultsOf(const GemmArgs& args) { return args.k == WinogradMatrices(2) * args.windows->channels ? 2 : 4; }
+
 // How the results of all images are cut into tiles and these into blocks, and where things lie in scratch memory, in
 // floats. Depth has windows of one position, so each of its positions is an image.
 struct Tiling {
   explicit Tiling(const GemmArgs& args) {
     const Windows& w = *args.windows;
+    side = static_cast<size_t>(ResultsOf(args));
     channels = static_cast<size_t>(w.channels);
     height = static_cast<size_t>(w.out[1]);
     width = static_cast<size_t>(w.out[2]);
-    lines = (height + 1) / 2;
-    in_line = (width + 1) / 2;
+    lines = (height + side - 1) / side;
+    in_line = (width + side - 1) / side;
     tiles = static_cast<size_t>(args.m) / (height * width) * lines * in_line;
-    // Transformed patches stay in L2 while panels pass. Where few fit, each block of them would read all weights again
-    // for little work: then those of one element stay there while some panels pass, whose sums stay there, too.
+    // Transformed patches stay in L2 while panels pass, and so do the sums of large tiles, which are many. Where few
+    // fit, each block of them would read all weights again for little work: then those of one element stay there while
+    // some panels pass, whose sums stay there, too.
+    const bool large = side > 2;
+    const size_t many = 64;  // enough to make up for reading the weights
+    const size_t at_once = TakesTwoPanels() ? 2 : 1;
+    const size_t elements = (side + 2) * (side + 2);
     const size_t half = static_cast<size_t>(Caches().l2) / 2 / sizeof(float);
-    const size_t fitting = half / (kElements * channels);
-    const bool in_turns = fitting < kManyTiles;
-    block = std::min({tiles, in_turns ? kManyTiles : fitting, kMostTiles});
+    const size_t fitting = half / (elements * (channels + (large ? at_once * PanelWidth() : 0)));
+    const bool in_turns = fitting < (large ? many / 2 : many);
+    block = std::min({tiles, in_turns ? many : std::min(fitting, large ? size_t{56} : size_t{112})});
     row = Apart(Room(channels));
     element = Apart(block * row);
-    const size_t panel_sums = kElements * SumElement(in_turns ? kManyTiles : block);
-    const size_t at_once = TakesTwoPanels() ? 2 : 1;
+    const size_t panel_sums = elements * SumElement(in_turns ? many : block);
     most_sums = in_turns ? std::max(half / panel_sums, at_once) * panel_sums : at_once * panel_sums;
-    sums = kElements * element;
+    sums = elements * element;
     strip = sums + most_sums;
-    zeros = strip + 4 * kStripTiles * PanelWidth();
+    zeros = strip + side * side * kStripTiles * PanelWidth();
     end = zeros + Room(channels);
   }
 
+  size_t side;  // results of a tile in each dimension
   size_t channels, height, width;
   size_t lines, in_line, tiles;  // of tiles: in an image, in a line, of all images
   size_t block;                  // tiles at a time, at most
@@ -80,11 +86,17 @@ struct Tiling {
 // A tile's place.
 struct TilePlace {
   TilePlace(const Tiling& t, size_t tile)
-      : image(tile / (t.lines * t.in_line)), y(tile / t.in_line % t.lines * 2), x(tile % t.in_line * 2) {}
+      : image(tile / (t.lines * t.in_line)), y(tile / t.in_line % t.lines * t.side), x(tile % t.in_line * t.side) {}
   size_t image, y, x;
 };
 
+template <size_t kSide>
 class WinogradProduct {
+  using Transforms = WinogradTransform<kSide>;
+
+  static constexpr size_t kPatch = kSide + 2;  // positions of a patch in each dimension
+  static constexpr size_t kElements = kPatch * kPatch;
+
  public:
   WinogradProduct(const GemmArgs& args, float* scratch)
       : args_(args), w_(*args.windows), t_(args), scratch_(scratch), ending_(args, true) {
@@ -127,26 +139,19 @@ class WinogradProduct {
     return patch;
   }
 
-  // One row of a transformed patch from what is left of its columns.
-  HWY_INLINE void StoreRow(V c0, V c1, V c2, V c3, float* HWY_RESTRICT out) const {
-    const TileTag d;
-    hn::Store(hn::Sub(c0, c2), d, out);
-    hn::Store(hn::Add(c1, c2), d, out + t_.element);
-    hn::Store(hn::Sub(c2, c1), d, out + 2 * t_.element);
-    hn::Store(hn::Sub(c1, c3), d, out + 3 * t_.element);
-  }
-
   template <class Load>
   HWY_INLINE void TransformVector(const Load& load, float* HWY_RESTRICT out) const {
-    const V x10 = load(4), x11 = load(5), x12 = load(6), x13 = load(7);
-    const V x20 = load(8), x21 = load(9), x22 = load(10), x23 = load(11);
-    StoreRow(hn::Sub(load(0), x20), hn::Sub(load(1), x21), hn::Sub(load(2), x22), hn::Sub(load(3), x23), out);
-    out += kPatch * t_.element;
-    StoreRow(hn::Add(x10, x20), hn::Add(x11, x21), hn::Add(x12, x22), hn::Add(x13, x23), out);
-    out += kPatch * t_.element;
-    StoreRow(hn::Sub(x20, x10), hn::Sub(x21, x11), hn::Sub(x22, x12), hn::Sub(x23, x13), out);
-    out += kPatch * t_.element;
-    StoreRow(hn::Sub(x10, load(12)), hn::Sub(x11, load(13)), hn::Sub(x12, load(14)), hn::Sub(x13, load(15)), out);
+    const TileTag d;
+    const size_t lanes = hn::Lanes(d);
+    alignas(64) float lines[kElements * hn::MaxLanes(d)];
+    for (size_t j = 0; j < kPatch; ++j) {
+      Transforms::Patch([&](size_t i) HWY_ATTR { return load(i * kPatch + j); },
+                        [&](size_t i, V x) HWY_ATTR { hn::Store(x, d, lines + (i * kPatch + j) * lanes); });
+    }
+    for (size_t i = 0; i < kPatch; ++i) {
+      Transforms::Patch([&](size_t j) HWY_ATTR { return hn::Load(d, lines + (i * kPatch + j) * lanes); },
+                        [&](size_t j, V x) HWY_ATTR { hn::Store(x, d, out + (i * kPatch + j) * t_.element); });
+    }
   }
 
   void Transform(size_t tile) const {
@@ -230,19 +235,19 @@ class WinogradProduct {
     alignas(64) float padded_bias[kMaxPanelWidth];
     const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
     float* const strip = scratch_ + t_.strip;
-    const size_t strip_line = 2 * kStripTiles * PanelWidth();
+    const size_t strip_line = kSide * kStripTiles * PanelWidth();
     for (size_t tile = 0; tile < tiles_;) {
       const TilePlace at(t_, begin_ + tile);
-      const size_t count = std::min({kStripTiles, tiles_ - tile, t_.in_line - at.x / 2});
+      const size_t count = std::min({kStripTiles, tiles_ - tile, t_.in_line - at.x / kSide});
       for (size_t i = 0; i < count; ++i) {
-        if (Back(sums + (tile + i) * PanelWidth(), strip + 2 * i * PanelWidth(), strip_line)) continue;
-        Sum({t_, begin_ + tile + i}, panel, strip + 2 * i * PanelWidth(), strip_line);
+        if (Back(sums + (tile + i) * PanelWidth(), strip + kSide * i * PanelWidth(), strip_line)) continue;
+        Sum({t_, begin_ + tile + i}, panel, strip + kSide * i * PanelWidth(), strip_line);
       }
-      for (size_t line = 0; line < std::min<size_t>(2, t_.height - at.y); ++line) {
+      for (size_t line = 0; line < std::min(kSide, t_.height - at.y); ++line) {
         FinishArgs rest{};
         rest.sums = strip + line * strip_line;
         rest.to = ResultAt(args_, (at.image * t_.height + at.y + line) * t_.width + at.x, column,
-                           std::min(2 * count, t_.width - at.x), columns);
+                           std::min(kSide * count, t_.width - at.x), columns);
         rest.bias = bias;
         rest.residual_first = args_.residual_first;
         ending_.finish()(rest);
@@ -251,32 +256,27 @@ class WinogradProduct {
     }
   }
 
-  // The results of a tile from its sums, two lines of two; false if one of them is not finite.
+  // The results of a tile from its sums, in lines; false if one of them is not finite.
   bool Back(const float* HWY_RESTRICT sums, float* HWY_RESTRICT out, size_t line) const {
     const TileTag d;
     const size_t lanes = hn::Lanes(d);
+    alignas(64) float columns[kSide * kPatch * hn::MaxLanes(d)];
     V odd = hn::Zero(d);
-    for (size_t j = 0; j < PanelWidth(); j += lanes) {
-      // What is left of a column of sums, for both lines.
-      const auto upper = [&](size_t column) HWY_ATTR {
-        const float* const from = sums + column * sum_element_ + j;
-        return hn::Add(hn::Add(hn::Load(d, from), hn::Load(d, from + 4 * sum_element_)),
-                       hn::Load(d, from + 8 * sum_element_));
-      };
-      const auto lower = [&](size_t column) HWY_ATTR {
-        const float* const from = sums + column * sum_element_ + j;
-        return hn::Sub(hn::Sub(hn::Load(d, from + 4 * sum_element_), hn::Load(d, from + 8 * sum_element_)),
-                       hn::Load(d, from + 12 * sum_element_));
-      };
-      const V u1 = upper(1), u2 = upper(2), l1 = lower(1), l2 = lower(2);
-      const V y00 = hn::Add(hn::Add(upper(0), u1), u2), y01 = hn::Sub(hn::Sub(u1, u2), upper(3));
-      const V y10 = hn::Add(hn::Add(lower(0), l1), l2), y11 = hn::Sub(hn::Sub(l1, l2), lower(3));
-      hn::Store(y00, d, out + j);
-      hn::Store(y01, d, out + PanelWidth() + j);
-      hn::Store(y10, d, out + line + j);
-      hn::Store(y11, d, out + line + PanelWidth() + j);
+    for (size_t at = 0; at < PanelWidth(); at += lanes) {
+      for (size_t j = 0; j < kPatch; ++j) {
+        Transforms::Results([&](size_t i) HWY_ATTR { return hn::Load(d, sums + (i * kPatch + j) * sum_element_ + at); },
+                            [&](size_t i, V y) HWY_ATTR { hn::Store(y, d, columns + (i * kPatch + j) * lanes); });
+      }
+      V all = hn::Zero(d);
+      for (size_t i = 0; i < kSide; ++i) {
+        Transforms::Results([&](size_t j) HWY_ATTR { return hn::Load(d, columns + (i * kPatch + j) * lanes); },
+                            [&](size_t j, V y) HWY_ATTR {
+                              hn::Store(y, d, out + i * line + j * PanelWidth() + at);
+                              all = hn::Add(all, y);
+                            });
+      }
       // Zero times what is not finite is NaN.
-      odd = hn::MulAdd(hn::Add(hn::Add(y00, y01), hn::Add(y10, y11)), hn::Zero(d), odd);
+      odd = hn::MulAdd(all, hn::Zero(d), odd);
     }
     return hn::AllTrue(d, hn::Eq(odd, hn::Zero(d)));
   }
@@ -286,32 +286,33 @@ class WinogradProduct {
     const TileTag d;
     const Patch patch = PatchAt(at);
     const float* const b = reinterpret_cast<const float*>(PanelAt(panel));
-    for (size_t position = 0; position < 4; ++position) {
+    for (size_t position = 0; position < kSide * kSide; ++position) {
       for (size_t j = 0; j < PanelWidth(); j += hn::Lanes(d)) {
         V sum = hn::Zero(d);
         for (size_t tap = 0; tap < 9; ++tap) {
-          const float* const x = patch[(position / 2 + tap / 3) * kPatch + position % 2 + tap % 3];
+          const float* const x = patch[(position / kSide + tap / 3) * kPatch + position % kSide + tap % 3];
           for (size_t c = 0; c < t_.channels; ++c) {
             sum = hn::MulAdd(hn::Set(d, x[c]), Tap(d, b + c * PanelWidth() + j, tap / 3, tap % 3), sum);
           }
         }
-        hn::Store(sum, d, out + position / 2 * line + position % 2 * PanelWidth() + j);
+        hn::Store(sum, d, out + position / kSide * line + position % kSide * PanelWidth() + j);
       }
     }
   }
 
-  // Tap (i, j) of a channel's transformed ones: the first and the last element of a line are taps, the difference of
-  // the others is the tap in the middle. Where that is not finite, it is the second, and the third is NaN.
+  // Tap (i, j) of a channel's transformed ones: the first and the last element of a line are taps, the second and the
+  // third tell the one in the middle. Where they would not be finite, it is the second, and the third is NaN.
   HWY_INLINE V Tap(TileTag d, const float* b, size_t i, size_t j) const {
     const size_t matrix = t_.channels * PanelWidth();
-    const auto middle = [](V second, V third)
-                            HWY_ATTR { return hn::IfThenElse(hn::IsNaN(third), second, hn::Sub(second, third)); };
+    const auto middle = [](V second, V third) HWY_ATTR {
+      return hn::IfThenElse(hn::IsNaN(third), second, Transforms::Middle(second, third));
+    };
     const auto in_line = [&](size_t e) HWY_ATTR {
       const float* const from = b + e * kPatch * matrix;
-      if (j != 1) return hn::Load(d, from + (j == 0 ? 0 : 3) * matrix);
+      if (j != 1) return hn::Load(d, from + (j == 0 ? 0 : kPatch - 1) * matrix);
       return middle(hn::Load(d, from + matrix), hn::Load(d, from + 2 * matrix));
     };
-    return i != 1 ? in_line(i == 0 ? 0 : 3) : middle(in_line(1), in_line(2));
+    return i != 1 ? in_line(i == 0 ? 0 : kPatch - 1) : middle(in_line(1), in_line(2));
   }
 
   const GemmArgs& args_;
@@ -327,7 +328,7 @@ size_t WinogradFloats(const GemmArgs& args) { return Tiling(args).end; }
 size_t WinogradTiles(const GemmArgs& args) { return Tiling(args).tiles; }
 
 void RunWinograd(const GemmArgs& args, float* scratch, const PanelRange& range) {
-  WinogradProduct(args, scratch).Run(range);
+  ForWinogradTile(ResultsOf(args), [&](auto side) HWY_ATTR { WinogradProduct<side()>(args, scratch).Run(range); });
 }
 
 }  // namespace
@@ -353,13 +354,15 @@ bool FitsWinograd(const Windows& w) {
   return fits;
 }
 
-bool SuitsWinograd(const Windows& w, int64_t outputs, bool packed_once) {
-  // Fewer channels make transforms dear beside products, fewer tiles the weights, which are 16 / 9 as large, and even
-  // more if they are transformed in each call.
+int64_t WinogradTile(const Windows& w, int64_t outputs, bool packed_once) {
+  // Fewer channels make transforms dear beside products, fewer tiles the weights, which are 16 / 9 or, of large tiles,
+  // four times as large, and even more if they are transformed in each call.
   constexpr int64_t kLeastChannels = 32, kLeastTiles = 9, kLeastTilesForPacking = 32;
-  const int64_t tiles = (w.out[1] + 1) / 2 * ((w.out[2] + 1) / 2);
-  return FitsWinograd(w) && w.channels >= kLeastChannels && outputs >= kLeastChannels &&
-         tiles >= (packed_once ? kLeastTiles : kLeastTilesForPacking);
+  constexpr int64_t kLeastLargeTiles = 24, kLeastLargeTilesForPacking = 48;
+  if (!FitsWinograd(w) || w.channels < kLeastChannels || outputs < kLeastChannels) return 0;
+  const auto tiles = [&](int64_t side) { return (w.out[1] + side - 1) / side * ((w.out[2] + side - 1) / side); };
+  if (tiles(4) >= (packed_once ? kLeastLargeTiles : kLeastLargeTilesForPacking)) return 4;
+  return tiles(2) >= (packed_once ? kLeastTiles : kLeastTilesForPacking) ? 2 : 0;
 }
 
 size_t WinogradScratchBytes(const GemmArgs& args) {

@@ -770,12 +770,13 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
     s.precision = Precision::kFp32;
   }
   const bool as_is = s.form == kernels::RowForm::kF32;
-  const bool winograd = as_is && s.precision == Precision::kFp32 && kernels::SuitsWinograd(WindowsOf(p), p.n, constant);
+  if (as_is && s.precision == Precision::kFp32) {
+    matrix.winograd = kernels::WinogradTile(WindowsOf(p), p.n, constant);
+  }
   int number = -1;
-  if (winograd) {
-    matrix.winograd = true;
-    matrix.taps = kWinogradMatrices;
-    matrix.k = p.k = kWinogradMatrices * s.channels;
+  if (matrix.winograd != 0) {
+    matrix.taps = WinogradMatrices(matrix.winograd);
+    matrix.k = p.k = matrix.taps * s.channels;
   } else {
     number = lowering.AddProduct(s.precision, p.m, p.n, p.k);
     p.blocking = lowering.product(number).blocking;
@@ -789,11 +790,13 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   } else {
     packed = ops::AddPack(raw,
                           {p.k, p.n, matrix.stride_k, matrix.stride_n, g.groups, layout.to_group, matrix.taps,
-                           matrix.stride_tap, layout.first, winograd},
+                           matrix.stride_tap, layout.first, matrix.winograd},
                           lowering);
   }
   const TensorRef rows = as_is ? x : AddImage(x, p, lowering);
-  const KernelId kernel = winograd ? KernelId::kWinograd : as_is ? KernelId::kConvolution : KernelId::kDotConvolution;
+  const KernelId kernel = matrix.winograd != 0 ? KernelId::kWinograd
+                          : as_is              ? KernelId::kConvolution
+                                               : KernelId::kDotConvolution;
   lowering.AddStep(kernel, {rows, packed, bias, residual}, {out}, p).product = number;
   return Status::Ok();
 }

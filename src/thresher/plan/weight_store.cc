@@ -171,7 +171,7 @@ Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std:
   return GetParts(
       value, offsets, layout, precision,
       std::string(isa::Name(isa::Current())) + " " + std::string(Name(layout.rounding)) +
-          (layout.winograd ? " winograd" : ""),
+          (layout.winograd != 0 ? " winograd" : ""),
       [&](std::span<const Weight> weights) -> Result<Packed> { return Pack(weights, precision, num_threads); });
 }
 
