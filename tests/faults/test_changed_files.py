@@ -112,6 +112,7 @@ print("ended", min(right, errors) > 0)
 """
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_cut_short_and_restored_while_it_is_loaded(large_file: Path, tmp_path: Path) -> None:
     """Every load gives the model or an error; none ends the process, and none computes with other weights."""
     path = tmp_path / "own.thrmodel"

@@ -77,6 +77,7 @@ def test_the_decoder_answers() -> None:
             call("smollm2")
 
 
+@pytest.mark.thorough
 def test_the_reader_of_digits_reads(tmp_path: Path) -> None:
     found = entry("digits-vit")
     thresher.clear_cache()

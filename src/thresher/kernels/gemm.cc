@@ -86,6 +86,17 @@ bool FitsWhole(const GemmArgs& args) {
 // FitsWhole().
 HWY_INLINE bool TwoPanelsFit(size_t k) { return 2 * FloatPanel::Bytes(k) <= static_cast<size_t>(Caches().l2) / 4; }
 
+// So many tiles of two panels end together where a tile cannot end its sums: these stay in L1.
+constexpr size_t kWideTilesTogether = 4;
+
+// Of a strip that holds the sums of `rows` rows and two panels, and of the tiles that end together.
+constexpr size_t StripRowsOfTwoPanels(size_t rows) { return 2 * (rows + kWideTilesTogether * kWideTileRows); }
+
+// Whether two panels at once are multiplied in two blocks of k, where FitsWhole() but both would not fit.
+HWY_INLINE bool CutsTwoPanels(size_t k, size_t most_rows) {
+  return !TwoPanelsFit(k) && StripRowsOfTwoPanels(most_rows) <= size_t{kMostBlockRows};
+}
+
 // How `rows` rows pass `panels` panels.
 struct RowBlocks {
   bool gathers;
@@ -126,7 +137,11 @@ Buffers BuffersFor(const GemmArgs& args) {
   const size_t panel_rows = PanelRows<Panel>(args.blocking);
   const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, m, (static_cast<size_t>(args.n) + width - 1) / width);
   Buffers buffers;
-  buffers.widened = buffers.strip + WholeLines(std::min(m, size_t{kMostBlockRows}) * width);
+  size_t strip_rows = std::min(m, size_t{kMostBlockRows});
+  if (kHasWideTiles && FitsWhole<Panel>(args) && CutsTwoPanels(k, most_rows)) {
+    strip_rows = std::max(strip_rows, StripRowsOfTwoPanels(std::min(m, most_rows)));
+  }
+  buffers.widened = buffers.strip + WholeLines(strip_rows * width);
   const size_t all_rows = (k + kStepUnit<Panel> - 1) / kStepUnit<Panel> * kStepUnit<Panel>;
   const size_t widened_rows = FitsWhole<Panel>(args) ? all_rows : std::min(panel_rows, all_rows);
   buffers.gathered = buffers.widened + (std::is_same_v<Panel, FloatPanel> ? 0 : WholeLines(widened_rows * width));
@@ -154,13 +169,10 @@ inline size_t GatherRows(const GemmArgs& args, size_t row, size_t rows, size_t b
   return ld;
 }
 
-// So many tiles of two panels end together where a tile cannot end its sums: these stay in L1.
-constexpr size_t kWideTilesTogether = 4;
-
-// The rows of a part times two whole panels of floats, all of k at once. `strip` has room for PanelWidth() sums of half
-// as many rows each.
+// The rows of a part times two whole panels of floats, with k in two blocks if `cut`, else in one. `strip` has room for
+// PanelWidth() sums of half as many rows each, of StripRowsOfTwoPanels() if `cut`.
 void MultiplyTwoPanels(const GemmArgs& args, const Ending<float>& ending, size_t row_begin, size_t row_end,
-                       size_t panel, float* strip) {
+                       size_t panel, bool cut, float* strip) {
   const size_t k = static_cast<size_t>(args.k);
   const size_t width = PanelWidth();
   const size_t column = panel * width;
@@ -168,37 +180,54 @@ void MultiplyTwoPanels(const GemmArgs& args, const Ending<float>& ending, size_t
   const RowTiles tiles(rows, kWideTileRows);
   const float* const bias = args.bias == nullptr ? nullptr : args.bias + column;
   const size_t panel_bytes = FloatPanel::Bytes(k);
-  const uint8_t* const b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_bytes;
+  const uint8_t* b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_bytes;
+  const uint8_t* const next_panels = b + 2 * panel_bytes;
+  float* const ended = cut ? strip + 2 * rows * width : strip;
   WideTileArgs tile;
   tile.lda = static_cast<size_t>(args.lda);
-  tile.k = k;
-  tile.b = b;
-  tile.init = bias;
-  tile.init_ld = 0;
   tile.second.b = panel_bytes;
-  size_t row = row_begin;
-  for (size_t t = 0; t < tiles.count; t += tile.tiles) {
-    const size_t height = tiles.Height(t);
-    tile.tiles = tiles.Alike(t);
-    if (!ending.in_tile()) {
-      tile.tiles = std::min({tile.tiles, kWideTilesTogether, std::max<size_t>(rows / 2 / height, 1)});
+  tile.second.fetched = cut ? panel_bytes : 0;
+  for (size_t k_begin = 0, part = 0; part < (cut ? 2 : 1); ++part) {
+    const size_t k_end = cut && part == 0 ? k / 8 * 4 : k;
+    const bool last = k_end == k;
+    tile.k = k_end - k_begin;
+    tile.b = b;
+    const size_t bytes = FloatPanel::Bytes(tile.k) * (cut ? 1 : 2);
+    const uint8_t* const next = last ? next_panels : b + bytes;
+    size_t row = row_begin;
+    for (size_t t = 0; t < tiles.count; t += tile.tiles) {
+      const size_t height = tiles.Height(t);
+      tile.tiles = tiles.Alike(t);
+      if (last && !ending.in_tile()) {
+        tile.tiles = std::min({tile.tiles, kWideTilesTogether, std::max<size_t>(rows / 2 / height, 1)});
+      }
+      const TileResult to = ResultAt(args, row, column, tile.tiles * height, width);
+      float* const wait = strip + 2 * (row - row_begin) * width;
+      tile.a = args.a + row * tile.lda + k_begin;
+      tile.init = part == 0 ? bias : wait;
+      tile.init_ld = part == 0 ? 0 : 2 * width;
+      tile.fetch = FetchShare(tiles, t, b, bytes, tile.k / 4, next);
+      if (last) {
+        ending.Of(to, ended, tile);
+        tile.second.out = ending.in_tile() ? width : to.rows * width;
+      } else {
+        tile.KeepSums(wait, 2 * width);
+        tile.second.out = width;
+      }
+      tile.fetched.out = to.c;
+      tile.fetched.out_ld = to.ldc;
+      tile.fetched.residual = to.residual;
+      tile.fetched.residual_ld = to.ldr;
+      tile.fetched.fetches = last;
+      WideTileForRows(height)(tile);
+      row += to.rows;
+      if (!last || ending.in_tile()) continue;
+      ending.finish()(ending.Rest(to, ended, bias, nullptr));
+      ending.finish()(
+          ending.Rest(to.Second(), ended + tile.second.out, bias == nullptr ? nullptr : bias + width, nullptr));
     }
-    const TileResult to = ResultAt(args, row, column, tile.tiles * height, width);
-    tile.a = args.a + row * tile.lda;
-    tile.fetch = FetchShare(tiles, t, b, 2 * panel_bytes, k / 4, b + 2 * panel_bytes);
-    ending.Of(to, strip, tile);
-    tile.second.out = ending.in_tile() ? width : to.rows * width;
-    tile.fetched.out = to.c;
-    tile.fetched.out_ld = to.ldc;
-    tile.fetched.residual = to.residual;
-    tile.fetched.residual_ld = to.ldr;
-    tile.fetched.fetches = true;
-    WideTileForRows(height)(tile);
-    row += to.rows;
-    if (ending.in_tile()) continue;
-    ending.finish()(ending.Rest(to, strip, bias, nullptr));
-    ending.finish()(
-        ending.Rest(to.Second(), strip + tile.second.out, bias == nullptr ? nullptr : bias + width, nullptr));
+    b += bytes;
+    k_begin = k_end;
   }
 }
 
@@ -349,10 +378,11 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
     }
     const float* a = args.a + block_begin * lda;
     if constexpr (kStoredAsFloats && kHasWideTiles) {
-      if (TakesTwoPanels() && FitsWhole<Panel>(args) && TwoPanelsFit(k) &&
+      const bool cut = CutsTwoPanels(k, most_rows);
+      if (TakesTwoPanels() && FitsWhole<Panel>(args) && (cut || TwoPanelsFit(k)) &&
           block_rows > static_cast<size_t>(kTileRows)) {
         for (; panel + 2 <= std::min(range.panel_end, n / width); panel += 2) {
-          MultiplyTwoPanels(args, ending, block_begin, block_end, panel, strip);
+          MultiplyTwoPanels(args, ending, block_begin, block_end, panel, cut, strip);
         }
       }
     }

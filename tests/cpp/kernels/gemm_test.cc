@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "kernels/float_testing.h"
 #include "kernels/product_testing.h"
+#include "thresher/base/cpu.h"
 
 namespace thresher::kernels {
 namespace {
@@ -207,20 +208,42 @@ TEST(GemmTest, TwoPanelsAtOnce) {
   }
 }
 
+// So long a k that one panel of 32 columns fits a quarter of L2 and two do not.
+int64_t DepthCutInTwo() { return std::min<int64_t>(Caches().l2 / 4 / 128 / 4 * 3, 8192); }
+
+TEST(GemmTest, TwoPanelsInTwoBlocksOfDepth) {
+  for (const int64_t extra : {0, 1, 3}) Check({.m = 61, .n = 97, .k = DepthCutInTwo() + extra, .bias = extra > 0});
+  for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
+    for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
+      Check({.m = 199,
+             .n = 64,
+             .k = DepthCutInTwo(),
+             .bias = true,
+             .residual = residual,
+             .activation = activation,
+             .extra = 7,
+             .num_parts = 2});
+    }
+  }
+}
+
 // However panels are taken, each sum adds the same numbers in the same order.
-TEST(GemmTest, TwoPanelsAtOnceAreTheSameBits) {
-  constexpr int64_t kM = 47, kN = 160, kK = 200;
-  const std::vector<float> a = RandomFloats(kM * kK, 1);
-  const std::vector<float> b = RandomFloats(kK * kN, 2);
+class TwoPanelsAtOnce : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(TwoPanelsAtOnce, AreTheSameBits) {
+  constexpr int64_t kM = 47, kN = 160;
+  const int64_t k = GetParam();
+  const std::vector<float> a = RandomFloats(kM * k, 1);
+  const std::vector<float> b = RandomFloats(k * kN, 2);
   const std::vector<float> bias = RandomFloats(kN, 3);
   ForEachIsa([&] {
-    AlignedFloats packed(static_cast<size_t>(PackedSize(kK, kN)));
-    PackWeight(Precision::kFp32, {b.data(), Encoding::kF32, kK, kN, kN, 1}, packed.data());
+    AlignedFloats packed(static_cast<size_t>(PackedSize(k, kN)));
+    PackWeight(Precision::kFp32, {b.data(), Encoding::kF32, k, kN, kN, 1}, packed.data());
     std::vector<float> results[2];
     for (const int32_t panel_kib : {0, 8}) {  // blocks of panels: one at a time
       GemmArgs args;
-      args.m = kM, args.n = kN, args.k = kK;
-      args.a = a.data(), args.lda = kK;
+      args.m = kM, args.n = kN, args.k = k;
+      args.a = a.data(), args.lda = k;
       args.packed_b = packed.data();
       args.bias = bias.data();
       args.blocking.panel_kib = panel_kib;
@@ -232,6 +255,8 @@ TEST(GemmTest, TwoPanelsAtOnceAreTheSameBits) {
     EXPECT_EQ(results[0], results[1]);
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Depths, TwoPanelsAtOnce, ::testing::Values(200, DepthCutInTwo()));
 
 TEST(GemmTest, LayoutsAndLeadingDimensions) {
   for (const bool transposed : {false, true}) {
