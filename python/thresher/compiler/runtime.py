@@ -110,9 +110,7 @@ class Entry:
         """Runs it with the graph's arguments."""
         if self.plan is None:
             return self._graph.run_eager(args)
-        inputs = list(map(args.__getitem__, self._arguments))
-        for i, order in self._orders:
-            inputs[i] = inputs[i].permute(order)
+        inputs = self._inputs(args)
         ready = shim.ready(inputs, self._outputs, self._in_place)
         if ready is None:
             inputs = self._as_in_memory(inputs)
@@ -131,11 +129,15 @@ class Entry:
         outputs, places = shim.empty(self._outputs)
         _engine.profile_event(_MALLOC, _OUTPUTS, begin)
         _engine.profile_event(_LAUNCH, self._graph.site, start)
+        inputs = self._as_in_memory(self._inputs(args))
+        return self._run(args, shim.places(inputs), outputs, places)
+
+    def _inputs(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """What the plan reads of the graph's arguments."""
         inputs = list(map(args.__getitem__, self._arguments))
         for i, order in self._orders:
             inputs[i] = inputs[i].permute(order)
-        inputs = self._as_in_memory(inputs)
-        return self._run(args, shim.places(inputs), outputs, places)
+        return inputs
 
     def _as_in_memory(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """The same as memory holds it, which is all that the engine sees."""
@@ -160,40 +162,6 @@ class Entry:
 
 # What a prepared call gives where it is not to be made.
 MISSED = object()
-
-
-def _prepared(
-    graph: CompiledGraph,
-    generation: _Generation,
-    entry: Entry,
-    unchanged: Callable[[], bool],
-    fixed: list[Any],
-    chosen: Sequence[tuple[int, int]],
-    build: Build,
-) -> Callable[[list[Any]], Any]:
-    """CompiledGraph.prepare() in one function: where kernels fill the caches, each one more costs microseconds."""
-    serial, entry_of = generation.serial, weakref.ref(entry)  # plans may be dropped while the function stays
-    threads, get_threads, profiles = torch.get_num_threads(), torch.get_num_threads, _engine.profile_enabled
-    alone = graph.mixed is None
-
-    def call(leaves: list[Any]) -> Any:
-        generation = graph.generation
-        if (
-            generation is None
-            or generation.serial != serial
-            or (entry := entry_of()) is None
-            or get_threads() != threads
-            or not unchanged()
-        ):
-            return MISSED
-        generation.calls += 1
-        entry.used = next(_clock)
-        args = fixed.copy()
-        for place, leaf in chosen:
-            args[place] = leaves[leaf]
-        return build(entry.run(args) if alone and not profiles() else graph(args, entry), leaves)
-
-    return call
 
 
 def _make_room(entries: dict[object, Entry], entry: Entry, plans: int) -> None:
@@ -398,8 +366,30 @@ class CompiledGraph:
         if entry is None or not generation.snapshot.unchanged(frozen):
             return None
         known = set(map(id, frozen))
-        watch = generation.snapshot.watch(frozen, [one for one in held if id(one) not in known])
-        return _prepared(self, generation, entry, watch.unchanged, fixed, chosen, build)
+        unchanged = generation.snapshot.watch(frozen, [one for one in held if id(one) not in known]).unchanged
+        serial, entry_of = generation.serial, weakref.ref(entry)  # plans may be dropped while the function stays
+        threads = torch.get_num_threads()
+
+        # One function, and no more: where kernels fill the caches, each one costs microseconds.
+        def call(leaves: list[Any]) -> Any:
+            generation = self.generation
+            if (
+                generation is None
+                or generation.serial != serial
+                or (entry := entry_of()) is None
+                or torch.get_num_threads() != threads
+                or not unchanged()
+            ):
+                return MISSED
+            generation.calls += 1
+            entry.used = next(_clock)
+            args = fixed.copy()
+            for place, leaf in chosen:
+                args[place] = leaves[leaf]
+            alone = self.mixed is None and not _engine.profile_enabled()
+            return build(entry.run(args) if alone else self(args, entry), leaves)
+
+        return call
 
     def _run(self, args: Sequence[Any], entry: Entry | None) -> list[Any]:
         if not _engine.profile_enabled():

@@ -59,8 +59,9 @@ struct Tiling {
     const size_t elements = (side + 2) * (side + 2);
     const size_t half = static_cast<size_t>(Caches().l2) / 2 / sizeof(float);
     const size_t fitting = half / (elements * (channels + (large ? at_once * PanelWidth() : 0)));
+    const size_t most = large ? 56 : 112;
     const bool in_turns = fitting < (large ? many / 2 : many);
-    block = std::min({tiles, in_turns ? many : std::min(fitting, large ? size_t{56} : size_t{112})});
+    block = std::min(tiles, in_turns ? many : std::min(fitting, most));
     row = Apart(Room(channels));
     element = Apart(block * row);
     const size_t panel_sums = elements * SumElement(in_turns ? many : block);

@@ -144,7 +144,7 @@ template <class Make>
 Result<WeightStore::Packed> WeightStore::GetParts(const Value& value, std::span<const int64_t> offsets, Weight layout,
                                                   Precision precision, std::string text, Make&& make) {
   layout.encoding = StoredAs(value);
-  for (const int64_t number : {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap}) {
+  for (const int64_t number : {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap, layout.winograd}) {
     text += " " + std::to_string(number);
   }
   const Matrix whole{value.constant, NumElements(value.shape), layout.encoding};
@@ -170,8 +170,7 @@ Result<WeightStore::Packed> WeightStore::GetPackedParts(const Value& value, std:
                                                         Weight layout, Precision precision, int num_threads) {
   return GetParts(
       value, offsets, layout, precision,
-      std::string(isa::Name(isa::Current())) + " " + std::string(Name(layout.rounding)) +
-          (layout.winograd != 0 ? " winograd" : ""),
+      std::string(isa::Name(isa::Current())) + " " + std::string(Name(layout.rounding)),
       [&](std::span<const Weight> weights) -> Result<Packed> { return Pack(weights, precision, num_threads); });
 }
 
