@@ -275,12 +275,20 @@ class GraphFamily:
     def names(self) -> list[str]: ...
 
 class PlanAtSizes:
-    """A plan for many sizes at some of them."""
+    """A plan for many sizes at some of them, or one for one size of each input."""
 
     def run(self, inputs: Sequence[object], outputs: Sequence[object]) -> None: ...
     def run_at(self, inputs: bytes, outputs: bytes, stream: int | None = None) -> None: ...
     @property
     def outputs(self) -> list[tuple[str, tuple[int, ...]]]: ...
+    def door(self) -> tuple[int, int, int]:
+        """Addresses for programs in C, valid while this object lives.
+
+        The first is of a function that is given the third, words as run_at() takes them, how many, those of the outputs
+        and how many; it runs the plan and returns whether that went well. The second is of one that returns what
+        profile_enabled() does.
+        """
+
     @property
     def plan(self) -> Plan: ...
     @property
@@ -371,7 +379,7 @@ class Plan:
         """
 
     def at(self, sizes: Sequence[int]) -> PlanAtSizes:
-        """The plan at these sizes, which admits() accepts."""
+        """The plan at these sizes, which admits() accepts; of a plan for one size of each input, at none."""
 
     def admits(self, sizes: Sequence[int]) -> bool:
         """Whether the plan is for these sizes."""

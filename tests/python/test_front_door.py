@@ -65,6 +65,7 @@ def tensors_seen_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if request.param == "Python":
         for name in ("places", "states", "same_states", "TensorWatch", "empty", "ready", "forms"):
             monkeypatch.setattr(tensors, name, getattr(tensors, f"_{name}"))
+        monkeypatch.setattr(tensors, "PreparedCall", None)
 
 
 @pytest.mark.usefixtures("tensors_seen_by")

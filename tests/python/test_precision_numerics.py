@@ -28,6 +28,12 @@ LIMITS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers too small to gain by it are multiplied as asked for, too."""
+    monkeypatch.setenv("THRESHER_SMALL_PRODUCTS", "always")
+
+
 def _batch(tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     encoded = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     return encoded["input_ids"], encoded["attention_mask"]

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from thresher.compiler.backend import Boxed, Whole
-from thresher.compiler.runtime import Build, CompiledGraph
+from thresher.compiler.runtime import Build, CompiledGraph, Preparation, Prepared
 from thresher.torch_shim import tensors as shim
 
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -60,7 +60,7 @@ class Route:
     Use Route.of().
     """
 
-    __slots__ = ("_args", "_boxed", "_build", "_chosen", "_held", "_places", "prepared")
+    __slots__ = ("_args", "_boxed", "_build", "_chosen", "_held", "_places", "_result", "prepared")
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class Route:
         chosen: list[tuple[int, int]],
         held: list[torch.Tensor],
         build: Build,
+        result: int,
         like: Route | None,
     ) -> None:
         if isinstance(boxed, Whole):  # its graph is given its own arguments at once
@@ -82,8 +83,8 @@ class Route:
         self._places = shim.places(held)
         if like is not None and _are(held, like._held) and like._places == self._places:
             self._held, self._places = like._held, like._places
-        self._build = build
-        self.prepared: Callable[[list[Any]], Any] | None = None  # CompiledGraph.prepare()
+        self._build, self._result = build, result
+        self.prepared: Prepared | None = None  # CompiledGraph.prepare()
 
     @staticmethod
     def of(runs: Sequence[Run], leaves: list[Any], result: Any, holder: Holder, like: Route | None = None) -> Route:
@@ -123,7 +124,7 @@ class Route:
                 held.append(arg)
             else:
                 raise NotDirectError(f"its graph takes {source or 'a tensor'}, that neither call nor model holds")
-        return Route(run.boxed, args, chosen, held, _builder(result, run, leaf_of), like)
+        return Route(run.boxed, args, chosen, held, *_builder(result, run, leaf_of), like)
 
     def fits(self) -> bool:
         """Whether the model's tensors lie where they lay, and are of the same types and shapes."""
@@ -140,14 +141,17 @@ class Route:
             args[place] = leaves[leaf]
         outputs = self._boxed(args)
         if isinstance(self._boxed, CompiledGraph):
-            prepared = self._boxed.prepare(args, self._held, self._args, self._chosen, self._build)
+            preparation = Preparation(self._held, self._args, self._chosen, self._build, self._result)
+            prepared = self._boxed.prepare(args, preparation)
             if self.fits():  # as it did when it was prepared
                 self.prepared = prepared
         return self._build(outputs, leaves)
 
 
-def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> Build:
+def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> tuple[Build, int]:
     """A function that makes the model's result of the graph's outputs and the call's leaves.
+
+    And the number of the output that is the result, or -1.
 
     Raises:
       NotDirectError: the result holds something else.
@@ -170,13 +174,13 @@ def _builder(result: Any, run: Run, leaf_of: dict[int, int]) -> Build:
         else:
             raise NotDirectError("it returns a tensor that its graph does not compute")
     if spec.is_leaf():
-        return functools.partial(_part, parts[0])
+        return functools.partial(_part, parts[0]), parts[0][0]
     make = _maker(result, spec)
     if not _same(result, make(values)):
         raise NotDirectError(f"PyTorch's pytree does not rebuild the {type(result).__name__} that it returns")
     if [output for output, _, _ in parts] == list(range(len(run.outputs))):
-        return lambda outputs, leaves: make(outputs)
-    return lambda outputs, leaves: make([_part(part, outputs, leaves) for part in parts])
+        return lambda outputs, leaves: make(outputs), -1
+    return lambda outputs, leaves: make([_part(part, outputs, leaves) for part in parts]), -1
 
 
 def _part(part: tuple[int, int, Any], outputs: Sequence[Any], leaves: list[Any]) -> Any:

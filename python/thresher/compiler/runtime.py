@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 import weakref
+from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ _OUTPUTS = _engine.profile_site("outputs", "alloc")
 _PYTORCH = _engine.profile_site("PyTorch operators", "forward")
 
 _serial = itertools.count()
-_clock = itertools.count()
+_clock = array("q", [0])  # of all runs
 
 # Parameters that twice change within this many calls are being trained: they stop being packed ahead.
 TRAINING_CALLS = 8
@@ -68,6 +69,7 @@ class Entry:
     __slots__ = (
         "__weakref__",
         "_arguments",
+        "_at",
         "_graph",
         "_in_place",
         "_orders",
@@ -84,7 +86,8 @@ class Entry:
         self, imported: Imported | None, plan: _engine.Plan | _engine.PlanAtSizes | None, graph: CompiledGraph
     ) -> None:
         self.plan = plan
-        self.used = next(_clock)
+        self.used = array("q", [0])  # when it ran last, by the clock
+        self.note_use()
         self._graph = graph
         if imported is not None:
             self._arguments = imported.arguments
@@ -97,6 +100,8 @@ class Entry:
             self._outputs = shim.on_device(shim.places([made[i] for i in range(len(made))]), graph.placement.index)
             self._placement = graph.placement
             self._in_place = graph.placement.in_place
+            # For calls without Python.
+            self._at = plan.at(()) if isinstance(plan, _engine.Plan) else plan
             # Whether the plan's outputs are the graph's, some of them permuted.
             self._plain = all(found.engine == i for i, found in enumerate(self._results))
             self._turns = [(i, found.order) for i, found in enumerate(self._results) if found.order is not None]
@@ -105,6 +110,45 @@ class Entry:
     def whole_plan(self) -> _engine.Plan | None:
         """The plan, be it for one size or for many."""
         return self.plan.plan if isinstance(self.plan, _engine.PlanAtSizes) else self.plan
+
+    def note_use(self) -> None:
+        """Says that it is used now."""
+        _clock[0] += 1
+        self.used[0] = _clock[0]
+
+    def without_python(
+        self, slow: Prepared, watch: Any, threads: int, prepared: Preparation, calls: array[int]
+    ) -> Prepared:
+        """The same as `slow`, which is what it falls back to, without a line of Python; `slow` where that cannot be.
+
+        Args:
+          slow: a call that has been prepared.
+          watch: a TensorWatch that has to be unchanged.
+          threads: that PyTorch has to have.
+          prepared: where the arguments come from.
+          calls: where calls are counted.
+        """
+        if shim.PreparedCall is None or self.plan is None or self._in_place or not self._plain:
+            return slow
+        assert self._at is not None
+        leaf_of, orders = dict(prepared.chosen), dict(self._orders)
+        sources = (leaf_of.get(place, prepared.fixed[place]) for place in self._arguments)
+        inputs = [(source, orders.get(i)) for i, source in enumerate(sources)]
+        turned = [found.order for found in self._results]
+        call: Prepared = shim.PreparedCall(
+            slow,
+            watch,
+            weakref.ref(self),
+            self._at.door(),
+            threads,
+            inputs,
+            self._outputs,
+            turned,
+            prepared.result,
+            prepared.build,
+            (_clock, self.used, calls),
+        ).call
+        return call
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """Runs it with the graph's arguments."""
@@ -163,6 +207,28 @@ class Entry:
 # What a prepared call gives where it is not to be made.
 MISSED = object()
 
+# A function of the leaves of a call's arguments.
+Prepared = Callable[[list[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preparation:
+    """What calls of the same sizes and with the same parameters have in common.
+
+    Attributes:
+      held: tensors, parameters among them, which have to lie where they lie.
+      fixed: the graph's arguments that are the same in every call, None for the others.
+      chosen: places of the others, and the leaves of a call's arguments that belong there.
+      build: makes the result of the graph's outputs and the leaves.
+      result: the number of the output that `build` returns as it is; -1 where it does more.
+    """
+
+    held: Sequence[torch.Tensor]
+    fixed: list[Any]
+    chosen: Sequence[tuple[int, int]]
+    build: Build
+    result: int
+
 
 def _make_room(entries: dict[object, Entry], entry: Entry, plans: int) -> None:
     """Drops the least recently used of those like `entry`, if there are too many."""
@@ -173,7 +239,7 @@ def _make_room(entries: dict[object, Entry], entry: Entry, plans: int) -> None:
     alike = [key for key, old in entries.items() if isinstance(old.plan, _engine.PlanAtSizes) == many]
     if len(alike) < limit:
         return
-    alike.sort(key=lambda key: entries[key].used)
+    alike.sort(key=lambda key: entries[key].used[0])
     for key in alike[: len(alike) - limit + max(1, limit // 8 if many else 1)]:
         entries.pop(key)
 
@@ -197,8 +263,8 @@ class _Generation:
     store: Store
     entries: dict[object, Entry]
     families: dict[object, _Family] = dataclasses.field(default_factory=dict)
-    calls: int = 0
-    serial: int = dataclasses.field(default_factory=lambda: next(_clock))  # no other has it
+    calls: array[int] = dataclasses.field(default_factory=lambda: array("q", [0]))
+    serial: int = dataclasses.field(default_factory=lambda: next(_serial))  # no other has it
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -337,22 +403,12 @@ class CompiledGraph:
         finally:
             give_back()
 
-    def prepare(
-        self,
-        args: Sequence[Any],
-        held: Sequence[torch.Tensor],
-        fixed: list[Any],
-        chosen: Sequence[tuple[int, int]],
-        build: Build,
-    ) -> Callable[[list[Any]], Any] | None:
+    def prepare(self, args: Sequence[Any], preparation: Preparation) -> Prepared | None:
         """What makes calls of these sizes and with these very parameters faster than a call that looks for them.
 
         Args:
           args: of a call that has just been made.
-          held: tensors, parameters among them, which have to lie where they lie.
-          fixed: the arguments that are the same in every call, None for the others.
-          chosen: places of the others, and the leaves of a call's arguments that belong there.
-          build: makes the result of the graph's outputs and the leaves.
+          preparation: what the calls to come have in common with it.
 
         Returns:
           A function of the leaves, which gives MISSED where one of the tensors has changed, or what it ran was dropped;
@@ -366,7 +422,9 @@ class CompiledGraph:
         if entry is None or not generation.snapshot.unchanged(frozen):
             return None
         known = set(map(id, frozen))
-        unchanged = generation.snapshot.watch(frozen, [one for one in held if id(one) not in known]).unchanged
+        fixed, chosen, build = preparation.fixed, preparation.chosen, preparation.build
+        watch = generation.snapshot.watch(frozen, [one for one in preparation.held if id(one) not in known])
+        unchanged = watch.unchanged
         serial, entry_of = generation.serial, weakref.ref(entry)  # plans may be dropped while the function stays
         threads = torch.get_num_threads()
 
@@ -381,15 +439,17 @@ class CompiledGraph:
                 or not unchanged()
             ):
                 return MISSED
-            generation.calls += 1
-            entry.used = next(_clock)
+            generation.calls[0] += 1
+            entry.note_use()
             args = fixed.copy()
             for place, leaf in chosen:
                 args[place] = leaves[leaf]
             alone = self.mixed is None and not _engine.profile_enabled()
             return build(entry.run(args) if alone else self(args, entry), leaves)
 
-        return call
+        if self.mixed is not None:
+            return call
+        return entry.without_python(call, watch, threads, preparation, generation.calls)
 
     def _run(self, args: Sequence[Any], entry: Entry | None) -> list[Any]:
         if not _engine.profile_enabled():
@@ -450,12 +510,12 @@ class CompiledGraph:
         generation = self.generation
         if generation is None or not generation.snapshot.unchanged(list(map(args.__getitem__, generation.frozen))):
             generation = self._renew(generation, args)
-        generation.calls += 1
+        generation.calls[0] += 1
         key = self._key(args)
         entry = generation.entries.get(key)
         if entry is None:
             entry = self._build(generation, key, args)
-        entry.used = next(_clock)
+        entry.note_use()
         return entry
 
     def _key(self, args: Sequence[Any]) -> object:
@@ -478,7 +538,7 @@ class CompiledGraph:
                 RECORDER.repack()
                 log.info("%s: parameters changed, packing them again", self.name)
                 frozen = old.frozen
-                if old.calls < TRAINING_CALLS:
+                if old.calls[0] < TRAINING_CALLS:
                     self._quick_changes += 1
                 if self._quick_changes > 1:
                     stable = old.snapshot.stable([args[i] for i in frozen])

@@ -138,9 +138,17 @@ ready: Callable[[list[torch.Tensor], bytes, bool], tuple[list[torch.Tensor], byt
 # are not all tensors, say, or a mode stands between the program and PyTorch's operators.
 forms: Callable[[list[Any]], bytes | None] = _forms
 
+# (slow, watch, entry, door, threads, inputs, outputs, orders, result, build, counts): call() of it is slow() without a
+# line of Python, where the TensorWatch is unchanged, the weak reference's object alive, and PyTorch has such threads.
+# `door`: PlanAtSizes.door(). `inputs`: of each of the plan's, a leaf's number or a tensor, and the order of its
+# dimensions or None. `outputs`: places, `orders`: of their dimensions, or None. `result`: the number of the output that
+# call() returns, or -1 for build(outputs, leaves). `counts`: arrays of an int64: a clock, when it ran, and how often.
+# None where the shim does not fit PyTorch.
+PreparedCall: Callable[..., Any] | None = None
+
 with contextlib.suppress(library.ShimError):
     _shim: Any = library.find(torch.__version__, cxx11_abi=torch._C._GLIBCXX_USE_CXX11_ABI)
-    places, states, same_states, TensorWatch, empty, ready, forms = (
+    places, states, same_states, TensorWatch, empty, ready, forms, PreparedCall = (
         _shim.places,
         _shim.states,
         _shim.same_states,
@@ -148,5 +156,6 @@ with contextlib.suppress(library.ShimError):
         _shim.empty,
         _shim.ready,
         _shim.forms,
+        _shim.PreparedCall,
     )
     _shim.set_result_memory(*_engine.result_memory())

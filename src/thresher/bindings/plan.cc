@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +23,7 @@
 #include "thresher/graph/graph_family.h"
 #include "thresher/graph/printer.h"
 #include "thresher/plan/extent.h"
+#include "thresher/profile/profiler.h"
 #include "thresher/run/compile.h"
 
 namespace thresher::bindings {
@@ -134,7 +137,7 @@ const Extent& ExtentOf(const Session& session) {
   return *session.plan().extent;
 }
 
-// A plan for many sizes at some of them.
+// A plan for many sizes at some of them, or one for one size of each input, at none.
 struct PlanAtSizes {
   nb::object owner;  // of the session
   Session* session = nullptr;
@@ -143,8 +146,10 @@ struct PlanAtSizes {
 
 PlanAtSizes At(nb::object self, Dims sizes) {
   auto* session = nb::cast<Session*>(self);
-  ExtentOf(*session);
-  Check(CheckSizes(session->plan(), sizes));
+  if (session->plan().extent != nullptr || !sizes.empty()) {
+    ExtentOf(*session);
+    Check(CheckSizes(session->plan(), sizes));
+  }
   return {std::move(self), session, std::move(sizes)};
 }
 
@@ -176,9 +181,7 @@ void Run(Session& session, const std::vector<Array>& inputs, const std::vector<M
 
 // Windows on memory that is known to hold elements of the ports' types. Of each: its address, a number whose lowest 8
 // bits are the rank, sizes and strides, as words of 64 bits.
-std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& ports) {
-  const auto* words = static_cast<const char*>(places.data());
-  const size_t count = places.size() / sizeof(int64_t);
+std::vector<View> ViewsAt(const char* words, size_t count, const std::vector<PortType>& ports) {
   size_t next = 0;
   const auto read = [&] {
     int64_t word = 0;
@@ -199,6 +202,28 @@ std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& 
   if (next != count)
     throw nb::value_error("places: expected no more than an entry for each input and output of the plan");
   return views;
+}
+
+std::vector<View> ViewsAt(const nb::bytes& places, const std::vector<PortType>& ports) {
+  return ViewsAt(static_cast<const char*>(places.data()), places.size() / sizeof(int64_t), ports);
+}
+
+// For programs in C: RunAt of a PlanAtSizes; false where it fails. The caller has Python's lock, which is given up
+// while the plan runs.
+bool RunWords(const void* plan, const int64_t* inputs, size_t num_inputs, const int64_t* outputs,
+              size_t num_outputs) noexcept {
+  const auto& at = *static_cast<const PlanAtSizes*>(plan);
+  const auto views = [](const int64_t* words, size_t count, const std::vector<PortType>& ports) {
+    return ViewsAt(reinterpret_cast<const char*>(words), count, ports);
+  };
+  try {
+    const std::vector<View> in = views(inputs, num_inputs, at.session->plan().inputs);
+    const std::vector<View> out = views(outputs, num_outputs, at.session->plan().outputs);
+    const GilRelease release;
+    return at.session->Run(in, out, at.sizes).ok();
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 // As Run, of memory that the caller knows to hold elements of the plan's types.
@@ -356,7 +381,7 @@ void BindPlan(nb::module_& m) {
           "at", [](const GraphFamily& family, const Dims& sizes) { return Unwrap(family.At(sizes)); }, nb::arg("sizes"),
           nb::sig("def at(self, sizes: Sequence[int]) -> Graph"), "The graph at these sizes.")
       .def_prop_ro("names", &GraphFamily::names);
-  nb::class_<PlanAtSizes>(m, "PlanAtSizes", "A plan for many sizes at some of them.")
+  nb::class_<PlanAtSizes>(m, "PlanAtSizes", "A plan for many sizes at some of them, or one for one size of each input.")
       .def(
           "run",
           [](PlanAtSizes& self, const std::vector<Array>& inputs, const std::vector<MutableArray>& outputs) {
@@ -373,6 +398,16 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro(
           "outputs", [](const PlanAtSizes& self) { return ToPython(OutputsAt(self.session->plan(), self.sizes)); },
           nb::sig("def outputs(self) -> list[tuple[str, tuple[int, ...]]]"))
+      .def(
+          "door",
+          [](const PlanAtSizes& self) {
+            return nb::make_tuple(std::bit_cast<uintptr_t>(&RunWords), std::bit_cast<uintptr_t>(&profile::Enabled),
+                                  std::bit_cast<uintptr_t>(&self));
+          },
+          nb::sig("def door(self) -> tuple[int, int, int]"),
+          "Addresses for programs in C, valid while this object lives: of a function that is given the third of them, "
+          "words as run_at() takes them, how many, those of the outputs and how many, runs the plan and returns "
+          "whether that went well; and of one that returns what profile_enabled() does.")
       .def_prop_ro(
           "plan", [](const PlanAtSizes& self) { return self.owner; }, nb::sig("def plan(self) -> Plan"))
       .def_prop_ro(
@@ -409,7 +444,7 @@ void BindPlan(nb::module_& m) {
                    "Sequence[DeviceBuffer], sizes: Sequence[int] = ()) -> None"),
            "run() on row-major tensors that begin where buffers of the plan's device do; returns before they are done.")
       .def("at", &At, nb::arg("sizes"), nb::sig("def at(self, sizes: Sequence[int]) -> PlanAtSizes"),
-           "The plan at these sizes, which admits() accepts.")
+           "The plan at these sizes, which admits() accepts; of a plan for one size of each input, at none.")
       .def(
           "admits",
           [](const Session& s, const Dims& sizes) {

@@ -79,6 +79,14 @@ bool Int8Pays(int64_t outputs, int64_t k) {
   return quantising / static_cast<double>(outputs) + scaling / static_cast<double>(k) < 1;
 }
 
+bool Int8BeatsFloats(int64_t outputs, int64_t k, double floats) {
+  if (Wanted() == Choice::kAlways || MultipliesBf16()) return true;
+  // How many multiplications of floats take as long, by AVX2 on an AMD EPYC (Zen 3).
+  constexpr double kQuantising = 8, kScaling = 50;
+  const double overhead = kQuantising / static_cast<double>(outputs) + kScaling / static_cast<double>(k);
+  return 1 / static_cast<double>(Rates().int8) + overhead < floats;
+}
+
 Arithmetic ArithmeticFor(Precision wanted) {
   if (wanted == Precision::kBf16 && !MultipliesBf16()) {
     return {wanted, Because("bf16", Bf16Dots() && Wanted() != Choice::kNever ? Rates().bf16 : 0)};

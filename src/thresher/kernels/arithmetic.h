@@ -28,6 +28,10 @@ bool FillsChannels(int64_t channels);
 // many outputs, and to scale a result, a sum of k products. Always, but where bf16 is multiplied and StoresRows().
 bool Int8Pays(int64_t outputs, int64_t k);
 
+// Whether that saves time over products of floats, of which a multiplication takes `floats` of one of a plain sum.
+// Always, but where bf16 is not multiplied.
+bool Int8BeatsFloats(int64_t outputs, int64_t k, double floats);
+
 // What a precision is computed as, and why where that is not what its name says.
 struct Arithmetic {
   Precision precision;

@@ -464,37 +464,44 @@ HWY_INLINE void TransformTaps(const float* HWY_RESTRICT a, const float* HWY_REST
   hn::StoreU(hn::IfThenElse(finite, hn::LoadU(d, out + 2 * step), hn::NaN(d)), d, out + 2 * step);
 }
 
-// Panel `index` of the matrices that nine taps become (winograd.h), for tiles of kSide results a side.
-template <size_t kSide>
+// Panel `index` of the matrices that nine taps, or three, become (winograd.h) at each depth.
+template <class Sizes>
 void PackWinograd(const Weight& weight, size_t index, float* HWY_RESTRICT panel) {
-  using Transforms = WinogradTransform<kSide>;
-  constexpr size_t kTaps = 9, kPatch = kSide + 2;
+  using Transforms = typename Sizes::Transform;
+  constexpr size_t kLines = Sizes::kTapLines, kTaps = 3 * kLines;
   constexpr size_t kFloats = 512;  // of each tap at a time, to stay in L1
   const size_t channels = static_cast<size_t>(weight.k / weight.taps), most = kFloats / PanelWidth();
-  const size_t step = channels * PanelWidth();
+  const size_t depth = static_cast<size_t>(weight.taps) / Sizes::kElements;
+  const size_t step = depth * channels * PanelWidth();
   alignas(64) float taps[kTaps * kFloats];
-  alignas(64) float lines[kPatch * 3 * hn::MaxLanes(TileTag())];
+  alignas(64) float lines[Sizes::kPatchHeight * 3 * hn::MaxLanes(TileTag())];
   const size_t lanes = hn::Lanes(TileTag());
-  for (size_t channel = 0; channel < channels; channel += most) {
+  for (size_t row = 0; row < depth * channels;) {
+    const size_t channel = row % channels, first = row / channels * kTaps;
     const size_t count = std::min(most, channels - channel), size = count * PanelWidth();
     for (size_t tap = 0; tap < kTaps; ++tap) {
-      const Weight rows =
-          weight.Tap(static_cast<int64_t>(tap)).Rows(static_cast<int64_t>(channel), static_cast<int64_t>(count));
+      const Weight rows = weight.Tap(static_cast<int64_t>(first + tap))
+                              .Rows(static_cast<int64_t>(channel), static_cast<int64_t>(count));
       PackPanel(rows, index, taps + tap * size);
     }
     if (weight.rounding != Encoding::kF32) RoundFloats(weight.rounding, taps, kTaps * size);
     for (size_t i = 0; i < size; i += lanes) {
       const float* const from = taps + i;
-      for (size_t j = 0; j < 3; ++j) {
-        TransformTaps<Transforms>(from + j * size, from + (3 + j) * size, from + (6 + j) * size, lines + j * lanes,
-                                  3 * lanes);
-      }
-      for (size_t j = 0; j < kPatch; ++j) {
-        const float* const line = lines + 3 * j * lanes;
-        TransformTaps<Transforms>(line, line + lanes, line + 2 * lanes,
-                                  panel + kPatch * j * step + channel * PanelWidth() + i, step);
+      float* const to = panel + row * PanelWidth() + i;
+      if constexpr (kLines == 1) {
+        TransformTaps<Transforms>(from, from + size, from + 2 * size, to, step);
+      } else {
+        for (size_t j = 0; j < 3; ++j) {
+          TransformTaps<Transforms>(from + j * size, from + (3 + j) * size, from + (6 + j) * size, lines + j * lanes,
+                                    3 * lanes);
+        }
+        for (size_t j = 0; j < Sizes::kPatchHeight; ++j) {
+          const float* const line = lines + 3 * j * lanes;
+          TransformTaps<Transforms>(line, line + lanes, line + 2 * lanes, to + Sizes::kPatchWidth * j * step, step);
+        }
       }
     }
+    row += count;
   }
 }
 
@@ -502,8 +509,9 @@ void PackRange(const Weight& weight, uint8_t* packed, size_t panel_begin, size_t
   const size_t stride = PanelStride<FloatPanel>(static_cast<size_t>(weight.k));
   for (size_t panel = panel_begin; panel < panel_end; ++panel) {
     float* const floats = reinterpret_cast<float*>(packed + panel * stride);
-    if (weight.winograd != 0) {
-      ForWinogradTile(weight.winograd, [&](auto side) HWY_ATTR { PackWinograd<side()>(weight, panel, floats); });
+    if (weight.winograd != WinogradTile::kNone) {
+      ForWinogradTile(weight.winograd,
+                      [&](auto sizes) HWY_ATTR { PackWinograd<decltype(sizes)>(weight, panel, floats); });
       continue;
     }
     PackPanel(weight, panel, floats);

@@ -8,9 +8,10 @@
 
 namespace thresher {
 
-// Elements of the patch of positions that a tile of so many results a side meets, each of which has a matrix of weights
-// (kernels/winograd.h).
-constexpr int64_t WinogradMatrices(int64_t side) { return (side + 2) * (side + 2); }
+// The tiles, height by width, in which Winograd's kernel computes results (kernels/winograd.h). Their numbers are those
+// of the elements of the patch of positions that a tile meets, each of which has a matrix of weights.
+enum class WinogradTile : int64_t { kNone = 0, k1x4 = 6, k2x2 = 16, k4x4 = 36 };
+constexpr int64_t WinogradMatrices(WinogradTile tile) { return static_cast<int64_t>(tile); }
 
 // The k x n matrix whose element (i, j) lies i * stride_k + j * stride_n elements behind the first. Blocks run along k:
 // stride_k is 1, k and stride_n are whole blocks. That of a convolution is `taps` such matrices, each k / taps high,
@@ -25,9 +26,10 @@ struct Weight {
   int64_t taps = 1;  // k is as many whole matrices
   int64_t stride_tap = 0;
   Encoding rounding = Encoding::kF32;  // kBf16, kF16: what is packed in fp32 is rounded to it
-  // Side of Winograd's tiles, or 0. If not, there are nine taps, and what is packed in fp32 are WinogradMatrices made
-  // of them; k and taps are those of what is packed.
-  int64_t winograd = 0;
+  // If there are any, what is packed in fp32 are matrices made of three taps in width and, but for tiles of one line,
+  // as many in height: of each element of a patch those of all taps in depth, one below the other. k and taps are those
+  // of what is packed.
+  WinogradTile winograd = WinogradTile::kNone;
 
   const void* At(int64_t i, int64_t j) const {
     const int64_t offset = taps == 1 ? i * stride_k : i / (k / taps) * stride_tap + i % (k / taps) * stride_k;

@@ -35,45 +35,48 @@ HWY_INLINE size_t Room(size_t floats) {
 // Neighbours so far apart push each other out of L1: a cache of 8 or 12 ways repeats its sets every 4 KiB.
 constexpr size_t Apart(size_t floats) { return floats % 512 == 0 ? floats + 16 : floats; }
 
-// Results of a tile in each dimension: k counts the rows of all matrices.
-int64_t ResultsOf(const GemmArgs& args) { return args.k == WinogradMatrices(2) * args.windows->channels ? 2 : 4; }
+// k counts the rows of all matrices.
+WinogradTile TileOf(const GemmArgs& args) {
+  return static_cast<WinogradTile>(args.k / (args.windows->channels * args.windows->kernel[0]));
+}
 
 // How the results of all images are cut into tiles and these into blocks, and where things lie in scratch memory, in
-// floats. Depth has windows of one position, so each of its positions is an image.
+// floats. Each position of depth is an image by itself, whose patches lie one behind the other for every tap in depth.
+template <class Sizes>
 struct Tiling {
   explicit Tiling(const GemmArgs& args) {
     const Windows& w = *args.windows;
-    side = static_cast<size_t>(ResultsOf(args));
+    depth = static_cast<size_t>(w.kernel[0]);
     channels = static_cast<size_t>(w.channels);
+    k = depth * channels;
     height = static_cast<size_t>(w.out[1]);
     width = static_cast<size_t>(w.out[2]);
-    lines = (height + side - 1) / side;
-    in_line = (width + side - 1) / side;
+    lines = (height + Sizes::kHeight - 1) / Sizes::kHeight;
+    in_line = (width + Sizes::kWidth - 1) / Sizes::kWidth;
     tiles = static_cast<size_t>(args.m) / (height * width) * lines * in_line;
     // Transformed patches stay in L2 while panels pass, and so do the sums of large tiles, which are many. Where few
     // fit, each block of them would read all weights again for little work: then those of one element stay there while
     // some panels pass, whose sums stay there, too.
-    const bool large = side > 2;
+    constexpr bool large = Sizes::kWidth > 2;
     const size_t many = 64;  // enough to make up for reading the weights
     const size_t at_once = TakesTwoPanels() ? 2 : 1;
-    const size_t elements = (side + 2) * (side + 2);
     const size_t half = static_cast<size_t>(Caches().l2) / 2 / sizeof(float);
-    const size_t fitting = half / (elements * (channels + (large ? at_once * PanelWidth() : 0)));
-    const size_t most = large ? 56 : 112;
+    const size_t fitting = half / (Sizes::kElements * (k + (large ? at_once * PanelWidth() : 0)));
+    constexpr size_t most = Sizes::kElements > 16 ? 56 : 112;
     const bool in_turns = fitting < (large ? many / 2 : many);
     block = std::min(tiles, in_turns ? many : std::min(fitting, most));
-    row = Apart(Room(channels));
+    row = Apart(Room(k));
     element = Apart(block * row);
-    const size_t panel_sums = elements * SumElement(in_turns ? many : block);
+    const size_t panel_sums = Sizes::kElements * SumElement(in_turns ? many : block);
     most_sums = in_turns ? std::max(half / panel_sums, at_once) * panel_sums : at_once * panel_sums;
-    sums = elements * element;
+    sums = Sizes::kElements * element;
     strip = sums + most_sums;
-    zeros = strip + side * side * kStripTiles * PanelWidth();
+    zeros = strip + Sizes::kHeight * Sizes::kWidth * kStripTiles * PanelWidth();
     end = zeros + Room(channels);
   }
 
-  size_t side;  // results of a tile in each dimension
-  size_t channels, height, width;
+  size_t depth;  // taps there
+  size_t channels, k, height, width;
   size_t lines, in_line, tiles;  // of tiles: in an image, in a line, of all images
   size_t block;                  // tiles at a time, at most
   size_t row, element;           // from one transformed patch to the next, from one of its elements to the next
@@ -85,18 +88,22 @@ struct Tiling {
 };
 
 // A tile's place.
+template <class Sizes>
 struct TilePlace {
-  TilePlace(const Tiling& t, size_t tile)
-      : image(tile / (t.lines * t.in_line)), y(tile / t.in_line % t.lines * t.side), x(tile % t.in_line * t.side) {}
+  TilePlace(const Tiling<Sizes>& t, size_t tile)
+      : image(tile / (t.lines * t.in_line)),
+        y(tile / t.in_line % t.lines * Sizes::kHeight),
+        x(tile % t.in_line * Sizes::kWidth) {}
   size_t image, y, x;
 };
 
-template <size_t kSide>
+template <class Sizes>
 class WinogradProduct {
-  using Transforms = WinogradTransform<kSide>;
+  using Transforms = typename Sizes::Transform;
+  using Place = TilePlace<Sizes>;
 
-  static constexpr size_t kPatch = kSide + 2;  // positions of a patch in each dimension
-  static constexpr size_t kElements = kPatch * kPatch;
+  static constexpr size_t kWidth = Sizes::kWidth, kHeight = Sizes::kHeight, kPatchWidth = Sizes::kPatchWidth,
+                          kPatchHeight = Sizes::kPatchHeight, kElements = Sizes::kElements;
 
  public:
   WinogradProduct(const GemmArgs& args, float* scratch)
@@ -111,7 +118,7 @@ class WinogradProduct {
       begin_ = range.row_begin + count * i / blocks;
       tiles_ = range.row_begin + count * (i + 1) / blocks - begin_;
       for (size_t tile = 0; tile < tiles_; ++tile) Transform(tile);
-      sum_element_ = Tiling::SumElement(tiles_);
+      sum_element_ = Tiling<Sizes>::SumElement(tiles_);
       const size_t most = t_.most_sums / (kElements * sum_element_);
       for (size_t panel = range.panel_begin; panel < range.panel_end; panel += most) {
         const size_t end = std::min(panel + most, range.panel_end);
@@ -122,19 +129,20 @@ class WinogradProduct {
   }
 
  private:
-  using Patch = std::array<const float*, kPatch * kPatch>;
+  using Patch = std::array<const float*, kElements>;
 
-  // Where the positions of a tile's patch lie; those in the padding are zeros.
-  Patch PatchAt(const TilePlace& at) const {
+  // Where the positions of a tile's patch for that tap of depth lie; those in the padding are zeros.
+  Patch PatchAt(const Place& at, size_t tap) const {
     const int64_t image = static_cast<int64_t>(at.image);
-    const float* const x = args_.a + image / w_.out[0] * w_.x_batch + image % w_.out[0] * w_.x_strides[0];
+    const int64_t depth = w_.At(0, image % w_.out[0], static_cast<int64_t>(tap));
+    const float* const x = args_.a + image / w_.out[0] * w_.x_batch + std::max<int64_t>(depth, 0) * w_.x_strides[0];
     Patch patch;
-    for (size_t i = 0; i < kPatch; ++i) {
+    for (size_t i = 0; i < kPatchHeight; ++i) {
       const int64_t h = static_cast<int64_t>(at.y + i) - w_.padding[1];
-      for (size_t j = 0; j < kPatch; ++j) {
+      for (size_t j = 0; j < kPatchWidth; ++j) {
         const int64_t v = static_cast<int64_t>(at.x + j) - w_.padding[2];
-        const bool inside = h >= 0 && h < w_.in[1] && v >= 0 && v < w_.in[2];
-        patch[i * kPatch + j] = inside ? x + h * w_.x_strides[1] + v * w_.x_strides[2] : scratch_ + t_.zeros;
+        const bool inside = depth >= 0 && h >= 0 && h < w_.in[1] && v >= 0 && v < w_.in[2];
+        patch[i * kPatchWidth + j] = inside ? x + h * w_.x_strides[1] + v * w_.x_strides[2] : scratch_ + t_.zeros;
       }
     }
     return patch;
@@ -144,33 +152,42 @@ class WinogradProduct {
   HWY_INLINE void TransformVector(const Load& load, float* HWY_RESTRICT out) const {
     const TileTag d;
     const size_t lanes = hn::Lanes(d);
-    alignas(64) float lines[kElements * hn::MaxLanes(d)];
-    for (size_t j = 0; j < kPatch; ++j) {
-      Transforms::Patch([&](size_t i) HWY_ATTR { return load(i * kPatch + j); },
-                        [&](size_t i, V x) HWY_ATTR { hn::Store(x, d, lines + (i * kPatch + j) * lanes); });
-    }
-    for (size_t i = 0; i < kPatch; ++i) {
-      Transforms::Patch([&](size_t j) HWY_ATTR { return hn::Load(d, lines + (i * kPatch + j) * lanes); },
-                        [&](size_t j, V x) HWY_ATTR { hn::Store(x, d, out + (i * kPatch + j) * t_.element); });
+    const auto store = [&](size_t i, V x) HWY_ATTR { hn::StoreU(x, d, out + i * t_.element); };
+    if constexpr (kPatchHeight == 1) {
+      Transforms::Patch(load, store);
+    } else {
+      alignas(64) float lines[kElements * hn::MaxLanes(d)];
+      for (size_t j = 0; j < kPatchWidth; ++j) {
+        Transforms::Patch([&](size_t i) HWY_ATTR { return load(i * kPatchWidth + j); },
+                          [&](size_t i, V x) HWY_ATTR { hn::Store(x, d, lines + (i * kPatchWidth + j) * lanes); });
+      }
+      for (size_t i = 0; i < kPatchHeight; ++i) {
+        Transforms::Patch([&](size_t j) HWY_ATTR { return hn::Load(d, lines + (i * kPatchWidth + j) * lanes); },
+                          [&](size_t j, V x) HWY_ATTR { store(i * kPatchWidth + j, x); });
+      }
     }
   }
 
   void Transform(size_t tile) const {
     const TileTag d;
     const size_t lanes = hn::Lanes(d);
-    const Patch patch = PatchAt(TilePlace(t_, begin_ + tile));
-    float* const out = scratch_ + tile * t_.row;
-    size_t c = 0;
-    for (; c + lanes <= t_.channels; c += lanes) {
-      TransformVector([&](size_t i) HWY_ATTR { return hn::LoadU(d, patch[i] + c); }, out + c);
+    const Place place(t_, begin_ + tile);
+    for (size_t tap = 0; tap < t_.depth; ++tap) {
+      const Patch patch = PatchAt(place, tap);
+      float* const out = scratch_ + tile * t_.row + tap * t_.channels;
+      size_t c = 0;
+      for (; c + lanes <= t_.channels; c += lanes) {
+        TransformVector([&](size_t i) HWY_ATTR { return hn::LoadU(d, patch[i] + c); }, out + c);
+      }
+      if (c == t_.channels) continue;
+      // What is written behind the channels is the next tap's, or nobody's.
+      const size_t left = t_.channels - c;
+      TransformVector([&](size_t i) HWY_ATTR { return hn::LoadN(d, patch[i] + c, left); }, out + c);
     }
-    if (c == t_.channels) return;
-    const size_t left = t_.channels - c;
-    TransformVector([&](size_t i) HWY_ATTR { return hn::LoadN(d, patch[i] + c, left); }, out + c);
   }
 
   const uint8_t* PanelAt(size_t panel) const {
-    return static_cast<const uint8_t*>(args_.packed_b) + panel * kElements * FloatPanel::Bytes(t_.channels);
+    return static_cast<const uint8_t*>(args_.packed_b) + panel * kElements * FloatPanel::Bytes(t_.k);
   }
 
   // Of the panel of that number among those that are multiplied in turns.
@@ -182,8 +199,8 @@ class WinogradProduct {
       for (size_t panel = panel_begin, count; panel < panel_end; panel += count) {
         count = std::min(at_once, panel_end - panel);
         const uint8_t* const next = panel + count < panel_end
-                                        ? PanelAt(panel + count) + e * FloatPanel::Bytes(t_.channels)
-                                        : PanelAt(panel_begin) + (e + 1) * FloatPanel::Bytes(t_.channels);
+                                        ? PanelAt(panel + count) + e * FloatPanel::Bytes(t_.k)
+                                        : PanelAt(panel_begin) + (e + 1) * FloatPanel::Bytes(t_.k);
         float* const sums = SumsAt(panel - panel_begin) + e * sum_element_;
         if constexpr (kHasWideTiles) {
           if (count == 2) {
@@ -201,11 +218,11 @@ class WinogradProduct {
   void MultiplyElement(size_t e, size_t panel, const uint8_t* next, float* sums) const {
     constexpr bool kTwo = std::is_same_v<Args, WideTileArgs>;
     const RowTiles rows(tiles_, static_cast<size_t>(kTwo ? kWideTileRows : kTileRows));
-    const size_t bytes = FloatPanel::Bytes(t_.channels);
+    const size_t bytes = FloatPanel::Bytes(t_.k);
     const uint8_t* const b = PanelAt(panel) + e * bytes;
     Args tile;
     tile.lda = t_.row;
-    tile.k = t_.channels;
+    tile.k = t_.k;
     tile.b = b;
     tile.init = nullptr;
     tile.init_ld = 0;
@@ -236,19 +253,19 @@ class WinogradProduct {
     alignas(64) float padded_bias[kMaxPanelWidth];
     const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
     float* const strip = scratch_ + t_.strip;
-    const size_t strip_line = kSide * kStripTiles * PanelWidth();
+    const size_t strip_line = kWidth * kStripTiles * PanelWidth();
     for (size_t tile = 0; tile < tiles_;) {
-      const TilePlace at(t_, begin_ + tile);
-      const size_t count = std::min({kStripTiles, tiles_ - tile, t_.in_line - at.x / kSide});
+      const Place at(t_, begin_ + tile);
+      const size_t count = std::min({kStripTiles, tiles_ - tile, t_.in_line - at.x / kWidth});
       for (size_t i = 0; i < count; ++i) {
-        if (Back(sums + (tile + i) * PanelWidth(), strip + kSide * i * PanelWidth(), strip_line)) continue;
-        Sum({t_, begin_ + tile + i}, panel, strip + kSide * i * PanelWidth(), strip_line);
+        if (Back(sums + (tile + i) * PanelWidth(), strip + kWidth * i * PanelWidth(), strip_line)) continue;
+        Sum({t_, begin_ + tile + i}, panel, strip + kWidth * i * PanelWidth(), strip_line);
       }
-      for (size_t line = 0; line < std::min(kSide, t_.height - at.y); ++line) {
+      for (size_t line = 0; line < std::min(kHeight, t_.height - at.y); ++line) {
         FinishArgs rest{};
         rest.sums = strip + line * strip_line;
         rest.to = ResultAt(args_, (at.image * t_.height + at.y + line) * t_.width + at.x, column,
-                           std::min(kSide * count, t_.width - at.x), columns);
+                           std::min(kWidth * count, t_.width - at.x), columns);
         rest.bias = bias;
         rest.residual_first = args_.residual_first;
         ending_.finish()(rest);
@@ -261,20 +278,27 @@ class WinogradProduct {
   bool Back(const float* HWY_RESTRICT sums, float* HWY_RESTRICT out, size_t line) const {
     const TileTag d;
     const size_t lanes = hn::Lanes(d);
-    alignas(64) float columns[kSide * kPatch * hn::MaxLanes(d)];
+    alignas(64) float columns[kHeight * kPatchWidth * hn::MaxLanes(d)];
     V odd = hn::Zero(d);
     for (size_t at = 0; at < PanelWidth(); at += lanes) {
-      for (size_t j = 0; j < kPatch; ++j) {
-        Transforms::Results([&](size_t i) HWY_ATTR { return hn::Load(d, sums + (i * kPatch + j) * sum_element_ + at); },
-                            [&](size_t i, V y) HWY_ATTR { hn::Store(y, d, columns + (i * kPatch + j) * lanes); });
+      const auto sum = [&](size_t e) HWY_ATTR { return hn::Load(d, sums + e * sum_element_ + at); };
+      if constexpr (kHeight > 1) {
+        for (size_t j = 0; j < kPatchWidth; ++j) {
+          Transforms::Results([&](size_t i) HWY_ATTR { return sum(i * kPatchWidth + j); },
+                              [&](size_t i, V y)
+                                  HWY_ATTR { hn::Store(y, d, columns + (i * kPatchWidth + j) * lanes); });
+        }
       }
       V all = hn::Zero(d);
-      for (size_t i = 0; i < kSide; ++i) {
-        Transforms::Results([&](size_t j) HWY_ATTR { return hn::Load(d, columns + (i * kPatch + j) * lanes); },
-                            [&](size_t j, V y) HWY_ATTR {
-                              hn::Store(y, d, out + i * line + j * PanelWidth() + at);
-                              all = hn::Add(all, y);
-                            });
+      for (size_t i = 0; i < kHeight; ++i) {
+        const auto column = [&](size_t j) HWY_ATTR {
+          if constexpr (kHeight == 1) return sum(j);
+          return hn::Load(d, columns + (i * kPatchWidth + j) * lanes);
+        };
+        Transforms::Results(column, [&](size_t j, V y) HWY_ATTR {
+          hn::Store(y, d, out + i * line + j * PanelWidth() + at);
+          all = hn::Add(all, y);
+        });
       }
       // Zero times what is not finite is NaN.
       odd = hn::MulAdd(all, hn::Zero(d), odd);
@@ -283,20 +307,23 @@ class WinogradProduct {
   }
 
   // The same as plain sums, with the taps that the transformed ones stand for.
-  void Sum(const TilePlace& at, size_t panel, float* HWY_RESTRICT out, size_t line) const {
+  void Sum(const Place& at, size_t panel, float* HWY_RESTRICT out, size_t line) const {
     const TileTag d;
-    const Patch patch = PatchAt(at);
-    const float* const b = reinterpret_cast<const float*>(PanelAt(panel));
-    for (size_t position = 0; position < kSide * kSide; ++position) {
-      for (size_t j = 0; j < PanelWidth(); j += hn::Lanes(d)) {
-        V sum = hn::Zero(d);
-        for (size_t tap = 0; tap < 9; ++tap) {
-          const float* const x = patch[(position / kSide + tap / 3) * kPatch + position % kSide + tap % 3];
-          for (size_t c = 0; c < t_.channels; ++c) {
-            sum = hn::MulAdd(hn::Set(d, x[c]), Tap(d, b + c * PanelWidth() + j, tap / 3, tap % 3), sum);
+    for (size_t depth = 0; depth < t_.depth; ++depth) {
+      const Patch patch = PatchAt(at, depth);
+      const float* const b = reinterpret_cast<const float*>(PanelAt(panel)) + depth * t_.channels * PanelWidth();
+      for (size_t position = 0; position < kHeight * kWidth; ++position) {
+        for (size_t j = 0; j < PanelWidth(); j += hn::Lanes(d)) {
+          float* const to = out + position / kWidth * line + position % kWidth * PanelWidth() + j;
+          V sum = depth == 0 ? hn::Zero(d) : hn::Load(d, to);
+          for (size_t tap = 0; tap < 3 * Sizes::kTapLines; ++tap) {
+            const float* const x = patch[(position / kWidth + tap / 3) * kPatchWidth + position % kWidth + tap % 3];
+            for (size_t c = 0; c < t_.channels; ++c) {
+              sum = hn::MulAdd(hn::Set(d, x[c]), Tap(d, b + c * PanelWidth() + j, tap / 3, tap % 3), sum);
+            }
           }
+          hn::Store(sum, d, to);
         }
-        hn::Store(sum, d, out + position / kSide * line + position % kSide * PanelWidth() + j);
       }
     }
   }
@@ -304,32 +331,43 @@ class WinogradProduct {
   // Tap (i, j) of a channel's transformed ones: the first and the last element of a line are taps, the second and the
   // third tell the one in the middle. Where they would not be finite, it is the second, and the third is NaN.
   HWY_INLINE V Tap(TileTag d, const float* b, size_t i, size_t j) const {
-    const size_t matrix = t_.channels * PanelWidth();
+    const size_t matrix = t_.k * PanelWidth();
     const auto middle = [](V second, V third) HWY_ATTR {
       return hn::IfThenElse(hn::IsNaN(third), second, Transforms::Middle(second, third));
     };
     const auto in_line = [&](size_t e) HWY_ATTR {
-      const float* const from = b + e * kPatch * matrix;
-      if (j != 1) return hn::Load(d, from + (j == 0 ? 0 : kPatch - 1) * matrix);
+      const float* const from = b + e * kPatchWidth * matrix;
+      if (j != 1) return hn::Load(d, from + (j == 0 ? 0 : kPatchWidth - 1) * matrix);
       return middle(hn::Load(d, from + matrix), hn::Load(d, from + 2 * matrix));
     };
-    return i != 1 ? in_line(i == 0 ? 0 : kPatch - 1) : middle(in_line(1), in_line(2));
+    if constexpr (kPatchHeight == 1) return in_line(0);
+    return i != 1 ? in_line(i == 0 ? 0 : kPatchHeight - 1) : middle(in_line(1), in_line(2));
   }
 
   const GemmArgs& args_;
   const Windows& w_;
-  const Tiling t_;
+  const Tiling<Sizes> t_;
   float* const scratch_;
   const Ending<float> ending_;
   size_t begin_ = 0, tiles_ = 0;  // of the block
   size_t sum_element_ = 0;        // from one element of a panel's sums to the next
 };
 
-size_t WinogradFloats(const GemmArgs& args) { return Tiling(args).end; }
-size_t WinogradTiles(const GemmArgs& args) { return Tiling(args).tiles; }
+size_t WinogradFloats(const GemmArgs& args) {
+  size_t floats = 0;
+  ForWinogradTile(TileOf(args), [&](auto sizes) { floats = Tiling<decltype(sizes)>(args).end; });
+  return floats;
+}
+
+size_t WinogradTiles(const GemmArgs& args) {
+  size_t tiles = 0;
+  ForWinogradTile(TileOf(args), [&](auto sizes) { tiles = Tiling<decltype(sizes)>(args).tiles; });
+  return tiles;
+}
 
 void RunWinograd(const GemmArgs& args, float* scratch, const PanelRange& range) {
-  ForWinogradTile(ResultsOf(args), [&](auto side) HWY_ATTR { WinogradProduct<side()>(args, scratch).Run(range); });
+  ForWinogradTile(TileOf(args),
+                  [&](auto sizes) HWY_ATTR { WinogradProduct<decltype(sizes)>(args, scratch).Run(range); });
 }
 
 }  // namespace
@@ -347,23 +385,42 @@ HWY_EXPORT(RunWinograd);
 
 }  // namespace
 
-bool FitsWinograd(const Windows& w) {
-  bool fits = w.kernel[0] == 1 && w.stride[0] == 1 && w.padding[0] == 0 && w.spread[0] == 1 && w.out[0] == w.in[0];
+bool FitsWinograd(const Windows& w, WinogradTile tile) {
+  bool fits = w.spread[0] == 1;
   for (int d = 1; d < 3; ++d) {
-    fits &= w.kernel[d] == 3 && w.stride[d] == 1 && w.dilation[d] == 1 && w.spread[d] == 1;
+    const bool alone = d == 1 && tile == WinogradTile::k1x4;
+    fits &= w.kernel[d] == (alone ? 1 : 3) && w.stride[d] == 1 && w.spread[d] == 1 && (alone || w.dilation[d] == 1);
   }
   return fits;
 }
 
-int64_t WinogradTile(const Windows& w, int64_t outputs, bool packed_once) {
-  // Fewer channels make transforms dear beside products, fewer tiles the weights, which are 16 / 9 or, of large tiles,
-  // four times as large, and even more if they are transformed in each call.
-  constexpr int64_t kLeastChannels = 32, kLeastTiles = 9, kLeastTilesForPacking = 32;
-  constexpr int64_t kLeastLargeTiles = 24, kLeastLargeTilesForPacking = 48;
-  if (!FitsWinograd(w) || w.channels < kLeastChannels || outputs < kLeastChannels) return 0;
-  const auto tiles = [&](int64_t side) { return (w.out[1] + side - 1) / side * ((w.out[2] + side - 1) / side); };
-  if (tiles(4) >= (packed_once ? kLeastLargeTiles : kLeastLargeTilesForPacking)) return 4;
-  return tiles(2) >= (packed_once ? kLeastTiles : kLeastTilesForPacking) ? 2 : 0;
+WinogradTile SuitableWinogradTile(const Windows& w, int64_t outputs, bool packed_once) {
+  // Fewer channels make transforms dear beside products, fewer tiles the weights, which are 2, 16 / 9 or 4 times as
+  // large, and even more if they are transformed in each call.
+  struct Least {
+    WinogradTile tile;
+    int64_t height, width, tiles, tiles_for_packing;
+  };
+  constexpr Least kLeast[] = {
+      {WinogradTile::k1x4, 1, 4, 16, 48}, {WinogradTile::k4x4, 4, 4, 24, 48}, {WinogradTile::k2x2, 2, 2, 9, 32}};
+  constexpr int64_t kLeastChannels = 32;
+  if (w.channels < kLeastChannels || outputs < kLeastChannels) return WinogradTile::kNone;
+  for (const Least& least : kLeast) {
+    const int64_t lines = (w.out[1] + least.height - 1) / least.height;
+    const int64_t tiles = w.out[0] * lines * ((w.out[2] + least.width - 1) / least.width);
+    if (FitsWinograd(w, least.tile) && tiles >= (packed_once ? least.tiles : least.tiles_for_packing))
+      return least.tile;
+  }
+  return WinogradTile::kNone;
+}
+
+double WinogradShare(WinogradTile tile, int64_t channels, int64_t depth, int64_t outputs) {
+  // Transforms: as measured by AVX2 with 64 to 512 channels (docs/performance.md).
+  constexpr double kTransforms = 9;
+  const double taps = tile == WinogradTile::k1x4 ? 3 : 9, results = tile == WinogradTile::k4x4 ? 16 : 4;
+  if (tile == WinogradTile::kNone) return 1;
+  return static_cast<double>(WinogradMatrices(tile)) / (taps * results) +
+         kTransforms / static_cast<double>(channels * depth) + kTransforms / static_cast<double>(outputs);
 }
 
 size_t WinogradScratchBytes(const GemmArgs& args) {

@@ -1,4 +1,4 @@
-// Winograd's transforms of one dimension (winograd.h), which are applied to lines and then to columns. Each takes
+// Winograd's transforms of one dimension (winograd.h), which are applied to columns and then to lines. Each takes
 // numbers by load(i) and hands them on by store(i, number).
 //
 // F(m, 3) gives m results from a patch of m + 2 numbers by as many multiplications: with polynomials of the taps and of
@@ -14,7 +14,6 @@
 #endif
 
 #include <cstddef>
-#include <type_traits>
 
 #include "hwy/highway.h"
 #include "thresher/kernels/tile-inl.h"
@@ -117,11 +116,25 @@ struct WinogradTransform<4> {
   }
 };
 
-// Calls f(std::integral_constant<size_t, results>()) for tiles of so many results a side.
+// What a tile measures.
+template <WinogradTile kTile>
+struct WinogradSizes {
+  static constexpr size_t kWidth = kTile == WinogradTile::k2x2 ? 2 : 4;        // results in a line
+  static constexpr size_t kHeight = kTile == WinogradTile::k1x4 ? 1 : kWidth;  // lines of them
+  static constexpr size_t kTapLines = kHeight == 1 ? 1 : 3;                    // of three taps
+  static constexpr size_t kPatchWidth = kWidth + 2;
+  static constexpr size_t kPatchHeight = kHeight + kTapLines - 1;
+  static constexpr size_t kElements = kPatchHeight * kPatchWidth;
+  static_assert(kElements == static_cast<size_t>(WinogradMatrices(kTile)));
+  using Transform = WinogradTransform<kWidth>;
+};
+
+// Calls f(WinogradSizes<tile>()).
 template <class F>
-HWY_INLINE void ForWinogradTile(int64_t results, const F& f) {
-  if (results == 2) return f(std::integral_constant<size_t, 2>());
-  f(std::integral_constant<size_t, 4>());
+HWY_INLINE void ForWinogradTile(WinogradTile tile, const F& f) {
+  if (tile == WinogradTile::k1x4) return f(WinogradSizes<WinogradTile::k1x4>());
+  if (tile == WinogradTile::k2x2) return f(WinogradSizes<WinogradTile::k2x2>());
+  f(WinogradSizes<WinogradTile::k4x4>());
 }
 
 }  // namespace thresher::kernels::HWY_NAMESPACE

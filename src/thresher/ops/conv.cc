@@ -1,5 +1,6 @@
 // Convolution over one to three dimensions, channels last: products whose rows are windows, or, channel by channel,
 // sums of windows.
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -735,11 +736,12 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   }
   const bool as_is = s.form == kernels::RowForm::kF32;
   if (as_is && s.precision == Precision::kFp32) {
-    matrix.winograd = kernels::WinogradTile(WindowsOf(p), p.n, constant);
+    matrix.winograd = kernels::SuitableWinogradTile(WindowsOf(p), p.n, constant);
   }
   int number = -1;
-  if (matrix.winograd != 0) {
-    matrix.taps = WinogradMatrices(matrix.winograd);
+  const bool winograd = matrix.winograd != WinogradTile::kNone;
+  if (winograd) {
+    matrix.taps = WinogradMatrices(matrix.winograd) * s.kernel[0];
     matrix.k = p.k = matrix.taps * s.channels;
   } else {
     number = lowering.AddProduct(s.precision, p.m, p.n, p.k);
@@ -759,7 +761,7 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
   }
   const TensorRef rows = as_is ? x : AddImage(x, p, lowering);
   KernelId kernel = KernelId::kDotConvolution;
-  if (as_is) kernel = matrix.winograd != 0 ? KernelId::kWinograd : KernelId::kConvolution;
+  if (as_is) kernel = winograd ? KernelId::kWinograd : KernelId::kConvolution;
   lowering.AddStep(kernel, {rows, packed, bias, residual}, {out}, p).product = number;
   return Status::Ok();
 }

@@ -29,8 +29,8 @@ struct PackParams {
   int64_t k, n, stride_k, stride_n;
   int64_t batch, batch_stride;
   int64_t taps = 1, stride_tap = 0;
-  int64_t first = 0;     // element of the operand that the first matrix begins with
-  int64_t winograd = 0;  // as Weight's
+  int64_t first = 0;                            // element of the operand that the first matrix begins with
+  WinogradTile winograd = WinogradTile::kNone;  // as Weight's
 
   static constexpr auto Sizes() {
     return std::tuple(&PackParams::k, &PackParams::n, &PackParams::stride_k, &PackParams::stride_n, &PackParams::batch,

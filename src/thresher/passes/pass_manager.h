@@ -44,6 +44,8 @@ struct PassContext {
   std::function<bool()> bf16_tiles;
   std::function<bool(int64_t channels)> fills_channels;
   std::function<bool(int64_t outputs, int64_t k)> int8_pays;
+  // As kernels::Int8BeatsFloats(); empty: always.
+  std::function<bool(const Graph& graph, const Node& product, int64_t outputs, int64_t k)> int8_beats_floats;
   // Whether sums of k products are multiplied so, of a convolution or of a linear; empty: they are.
   std::function<bool(bool convolution, Precision precision, int64_t k)> multiplies;
   PrecisionOptions precision;

@@ -142,6 +142,10 @@ Status Decide(const Graph& graph, const Node& linear, Precision wanted, int64_t 
   } else if (wanted == Precision::kInt8 && context.int8_pays && !context.int8_pays(outputs, decision.k)) {
     why = "multiplied in bf16, since int8 saves less time than quantising takes";
     wanted = Precision::kBf16;
+  } else if (wanted == Precision::kInt8 && context.int8_beats_floats &&
+             !context.int8_beats_floats(graph, linear, outputs, decision.k)) {
+    decision.reason = "int8 takes no less time";
+    return Status::Ok();
   }
   if (const std::string* pattern = Excluded(linear.module, options.exclude)) {
     decision.reason = "excluded by \"" + *pattern + "\"";

@@ -144,7 +144,8 @@ template <class Make>
 Result<WeightStore::Packed> WeightStore::GetParts(const Value& value, std::span<const int64_t> offsets, Weight layout,
                                                   Precision precision, std::string text, Make&& make) {
   layout.encoding = StoredAs(value);
-  for (const int64_t number : {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap, layout.winograd}) {
+  for (const int64_t number :
+       {layout.stride_k, layout.stride_n, layout.taps, layout.stride_tap, WinogradMatrices(layout.winograd)}) {
     text += " " + std::to_string(number);
   }
   const Matrix whole{value.constant, NumElements(value.shape), layout.encoding};

@@ -6,6 +6,8 @@
 #include "thresher/base/arena.h"
 #include "thresher/kernels/arithmetic.h"
 #include "thresher/kernels/gemm.h"
+#include "thresher/kernels/windows.h"
+#include "thresher/kernels/winograd.h"
 #include "thresher/profile/runtime_interval.h"
 
 namespace thresher {
@@ -22,6 +24,30 @@ Result<std::vector<Constant>> EvaluateConstants(const Graph& graph) {
     constants.push_back(std::move(constant));
   }
   return constants;
+}
+
+// What a multiplication of a linear or a convolution takes as floats, of one of plain sums: less than 1 where there are
+// fewer of them (kernels/winograd.h).
+double FloatShare(const Graph& graph, const Node& product) {
+  if (product.op->name != "convolution" || GetAttr<bool>(product.attrs, "transposed", false)) return 1;
+  const Dims& weight = graph.value(product.inputs[1]).shape;  // [K, C / groups, kernel...]
+  const Dims& out = graph.value(product.outputs[0]).shape;    // [N, positions..., K]
+  const size_t rank = weight.size() - 2;
+  const Dims ones(rank, 1);
+  const Dims stride = GetAttr<Dims>(product.attrs, "stride", ones);
+  const Dims dilation = GetAttr<Dims>(product.attrs, "dilation", ones);
+  kernels::Windows windows;
+  windows.channels = weight[1];
+  for (size_t i = 0; i < rank; ++i) {
+    const size_t d = 3 - rank + i;
+    windows.out[d] = out[1 + i];
+    windows.kernel[d] = weight[2 + i];
+    windows.stride[d] = stride[i];
+    windows.dilation[d] = dilation[i];
+  }
+  const int64_t outputs = weight[0] / GetAttr<int64_t>(product.attrs, "groups", 1);
+  const WinogradTile tile = kernels::SuitableWinogradTile(windows, outputs, true);
+  return kernels::WinogradShare(tile, windows.channels, windows.kernel[0], outputs);
 }
 
 }  // namespace
@@ -62,6 +88,9 @@ Result<CompiledPlan> CompilePlan(const Graph& graph, WeightStore& weights, const
     context.bf16_tiles = kernels::HasBf16Tiles;
     context.fills_channels = kernels::FillsChannels;
     context.int8_pays = kernels::Int8Pays;
+    context.int8_beats_floats = [](const Graph& of, const Node& product, int64_t outputs, int64_t k) {
+      return kernels::Int8BeatsFloats(outputs, k, FloatShare(of, product));
+    };
   } else {
     context.multiplies = [](bool convolution, Precision precision, int64_t k) {
       const bool blocks = precision == Precision::kInt8Weight || precision == Precision::kInt4Weight;

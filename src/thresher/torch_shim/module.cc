@@ -7,6 +7,7 @@
 
 #include "thresher/torch_shim/collector.h"
 #include "thresher/torch_shim/engine.h"
+#include "thresher/torch_shim/prepared_call.h"
 #include "thresher/torch_shim/registration.h"
 #include "thresher/torch_shim/results.h"
 #include "thresher/torch_shim/summary.h"
@@ -88,8 +89,11 @@ PyMODINIT_FUNC THRESHER_TORCH_SHIM_INIT() {
   PyObject* const module = PyModule_Create(&kModule);
   if (module == nullptr) return nullptr;
   PyObject* const watch = MakeTensorWatchType();
-  const bool added = watch != nullptr && PyModule_AddObjectRef(module, "TensorWatch", watch) == 0;
+  PyObject* const call = MakePreparedCallType();
+  const bool added = watch != nullptr && PyModule_AddObjectRef(module, "TensorWatch", watch) == 0 && call != nullptr &&
+                     PyModule_AddObjectRef(module, "PreparedCall", call) == 0;
   Py_XDECREF(watch);
+  Py_XDECREF(call);
   if (added) return module;
   Py_DECREF(module);
   return nullptr;

@@ -130,9 +130,8 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject*) {
 }
 
 PyObject* Unchanged(PyObject* self, PyObject*) {
-  const TensorWatch& watch = *Of(self);
   try {
-    return PyBool_FromLong(watch.held != nullptr && IsAsItWas(*watch.watched));
+    return PyBool_FromLong(IsUnchanged(self));
   } catch (const std::exception& error) {  // one has no memory any more, say
     PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;
@@ -175,5 +174,9 @@ PyType_Spec kSpec = {"thresher.TensorWatch", sizeof(TensorWatch), 0, Py_TPFLAGS_
 }  // namespace
 
 PyObject* MakeTensorWatchType() { return PyType_FromSpec(&kSpec); }
+
+bool IsTensorWatch(PyObject* object) { return Py_TYPE(object)->tp_new == &New; }
+
+bool IsUnchanged(PyObject* watch) { return Of(watch)->held != nullptr && IsAsItWas(*Of(watch)->watched); }
 
 }  // namespace thresher::torch_shim

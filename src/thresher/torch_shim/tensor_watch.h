@@ -15,4 +15,8 @@ namespace thresher::torch_shim {
 // object keeps the tensors alive, but not what lies at the addresses.
 PyObject* MakeTensorWatchType();
 
+bool IsTensorWatch(PyObject* object);
+// What unchanged() of a TensorWatch says; throws where a tensor has no memory any more.
+bool IsUnchanged(PyObject* watch);
+
 }  // namespace thresher::torch_shim

@@ -40,6 +40,27 @@ TEST_F(ArithmeticTest, Int8PaysWhereProductsAreLarge) {
   });
 }
 
+// Beside floats alone it has to earn them, too, and more where those take fewer multiplications.
+TEST_F(ArithmeticTest, Int8BeatsFloatsWhereProductsAreLarge) {
+  ForEachIsa([] {
+    const bool bf16 = MultipliesBf16();
+    const float rate = MeasureRelativeRates().int8;
+    EXPECT_EQ(Int8BeatsFloats(0, 0, 1), bf16);
+    EXPECT_EQ(Int8BeatsFloats(24, 24, 1), bf16);
+    EXPECT_EQ(Int8BeatsFloats(1024, 1024, 0.05), bf16);
+    // Rates that are near what is asked for may be measured either way.
+    if (rate > 1.5F) {
+      EXPECT_TRUE(Int8BeatsFloats(1024, 1024, 1));
+    }
+    if (rate < 3.5F) {
+      EXPECT_EQ(Int8BeatsFloats(1024, 1024, 0.25), bf16);
+    }
+    Choose("always");
+    EXPECT_TRUE(Int8BeatsFloats(1, 1, 0.1));
+    unsetenv("THRESHER_SMALL_PRODUCTS");
+  });
+}
+
 // Zeros cost tiles nothing; vectors multiply half as many pairs of three channels in four as floats, of two as many.
 TEST_F(ArithmeticTest, FewChannelsAreFilledWhereBf16SavesMore) {
   ForEachIsaAndPlainTiles([] {

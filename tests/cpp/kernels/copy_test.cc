@@ -38,8 +38,8 @@ TEST(Copy, MatchesReference) {
       {{6, 70}, {.broadcast = 2}, {}},
       {{2, 3, 2, 3, 2, 3, 2, 3}, {.order = {7, 6, 5, 4, 3, 2, 1, 0}}, {}},
   };
-  for (const int64_t rows : {3, 4, 5, 31, 32, 33, 66}) {
-    for (const int64_t columns : {3, 4, 7, 32, 35}) {
+  for (const int64_t rows : {3, 4, 5, 31, 32, 33, 66, 512, 1029}) {
+    for (const int64_t columns : {3, 4, 7, 16, 17, 32, 35}) {
       cases.push_back({{rows, columns}, {.order = {1, 0}}, {}});
       cases.push_back({{rows, columns}, {.order = {1, 0}, .step = 2}, {}});
     }

@@ -1,4 +1,6 @@
 #include "passes/pass_testing.h"
+#include "thresher/kernels/arithmetic.h"
+#include "thresher/kernels/peaks.h"
 #include "thresher/plan/weight_store.h"
 
 namespace thresher::pass_testing {
@@ -271,6 +273,39 @@ TEST(PrecisionAssignment, AStoreMeasuresAWeightOnce) {
     EXPECT_GT(*second.decisions[i].weight_error, 0);
   }
   EXPECT_EQ(Assign(before, {"int8", {}, {}}).decisions[0].weight_error, 0.0);
+}
+
+// Where nothing but floats and int8 is multiplied, and int8 takes no less time: few outputs or products, and windows
+// that take fewer multiplications as floats.
+TEST(PrecisionAssignment, ProductsThatInt8WouldSlowDownStay) {
+  const Graph before = FromText(
+      "input %x : f32[1, 40, 40, 256]\nweight %w0 : f32[512, 256, 1, 1]\nweight %w1 : f32[8, 512, 1, 1]\n"
+      "weight %w2 : f32[512, 8, 1, 1]\nweight %w3 : f32[512, 512, 3, 3]\nweight %w4 : f32[96, 512]\n"
+      "%a = convolution(%x, %w0)\n%b = convolution(%a, %w1)\n%c = convolution(%b, %w2)\n%d = convolution(%c, %w3)\n"
+      "%e = linear(%d, %w4)\nreturn %e\n");
+  const bool bf16 = kernels::MultipliesBf16();
+  const float rate = kernels::MeasureRelativeRates().int8;
+  for (const bool always : {false, true}) {
+    if (always) setenv("THRESHER_SMALL_PRODUCTS", "always", 1);
+    WeightStore store;
+    CompileOptions options;
+    options.precision = {"int8", {}, {}};
+    const Result<std::unique_ptr<Session>> session = Compile(before, store, options);
+    unsetenv("THRESHER_SMALL_PRODUCTS");
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    const std::vector<PrecisionDecision>& found = session.value()->precision_decisions();
+    ASSERT_EQ(found.size(), 5u);
+    if (always) {
+      for (const PrecisionDecision& decision : found) EXPECT_EQ(decision.precision, Precision::kInt8);
+    } else if (!bf16 && rate > 1.5F && rate < 3.0F) {
+      EXPECT_EQ(found[0].precision, Precision::kInt8);
+      for (const size_t i : {1, 2, 3}) {
+        EXPECT_EQ(found[i].precision, Precision::kFp32) << i;
+        EXPECT_EQ(found[i].reason, "int8 takes no less time") << i;
+      }
+      EXPECT_EQ(found[4].precision, Precision::kInt8);
+    }
+  }
 }
 
 TEST(PrecisionAssignment, CompileReportsTheDecisions) {
