@@ -1,6 +1,5 @@
 // Convolution over one to three dimensions, channels last: products whose rows are windows, or, channel by channel,
 // sums of windows.
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
