@@ -7,12 +7,12 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "thresher/torch_shim/collected_type.h"
 #include "thresher/torch_shim/results.h"
 #include "thresher/torch_shim/tensor_watch.h"
 #include "thresher/torch_shim/tensor_words.h"
@@ -38,9 +38,8 @@ struct Input {
 
 struct Output {
   c10::ScalarType type;
-  std::vector<int64_t> sizes, strides;  // in memory
-  std::vector<int64_t> sizes_shown, strides_shown;
-  bool turned = false;  // what is shown differs from what is in memory
+  std::vector<int64_t> sizes, strides;              // in memory
+  std::vector<int64_t> sizes_shown, strides_shown;  // empty: as in memory
 };
 
 // What no call changes.
@@ -69,7 +68,9 @@ struct PreparedCall {
   PyObject* entry;
   PyObject* held;  // tensors among the inputs
   PyObject* build;
-  Call* call;
+  Call* state;
+
+  std::array<PyObject**, 5> References() { return {&slow, &watch, &entry, &held, &build}; }
 };
 
 PreparedCall* Of(PyObject* self) { return reinterpret_cast<PreparedCall*>(self); }
@@ -119,7 +120,7 @@ Owned MakeOutputs(const Call& call, std::vector<int64_t>& words) {
     words.push_back(FormOf(impl));
     AddOrdered(output.sizes, {}, words);
     AddOrdered(output.strides, {}, words);
-    if (output.turned) impl.set_sizes_and_strides(output.sizes_shown, output.strides_shown);
+    if (!output.sizes_shown.empty()) impl.set_sizes_and_strides(output.sizes_shown, output.strides_shown);
     PyObject* const wrapped = THPVariable_Wrap(tensor);
     if (wrapped == nullptr) return nullptr;
     PyList_SET_ITEM(made.get(), static_cast<Py_ssize_t>(i), wrapped);
@@ -138,7 +139,7 @@ Owned EntryOf(const PreparedCall& prepared) {
   if (found == nullptr || found == Py_None) return nullptr;
   Owned entry(Py_NewRef(found));
 #endif
-  const Call& call = *prepared.call;
+  const Call& call = *prepared.state;
   if (at::get_num_threads() != call.threads || call.profiled() || IsInAMode()) return nullptr;
   if (!IsUnchanged(prepared.watch)) return nullptr;
   return entry;
@@ -148,7 +149,7 @@ Owned EntryOf(const PreparedCall& prepared) {
 Owned RunPlan(PreparedCall& prepared, PyObject* leaves) {
   const Owned entry = EntryOf(prepared);
   if (entry == nullptr) return nullptr;
-  Call& call = *prepared.call;
+  Call& call = *prepared.state;
   std::vector<int64_t> in, out;
   in.reserve(call.inputs.size() * 12);
   out.reserve(call.outputs.size() * 12);
@@ -175,7 +176,7 @@ PyObject* Run(PyObject* self, PyObject* leaves) {
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
   }
   if (outputs == nullptr) return PyErr_Occurred() != nullptr ? nullptr : PyObject_CallOneArg(prepared.slow, leaves);
-  if (prepared.call->result >= 0) return Py_NewRef(PyList_GET_ITEM(outputs.get(), prepared.call->result));
+  if (prepared.state->result >= 0) return Py_NewRef(PyList_GET_ITEM(outputs.get(), prepared.state->result));
   return PyObject_CallFunctionObjArgs(prepared.build, outputs.get(), leaves, nullptr);
 }
 
@@ -221,8 +222,7 @@ bool ReadInputs(PyObject* inputs, PyObject* held, Call& call) {
 }
 
 bool ReadOutputs(PyObject* places, PyObject* orders, Call& call) {
-  std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(places)) / sizeof(int64_t));
-  std::memcpy(words.data(), PyBytes_AS_STRING(places), words.size() * sizeof(int64_t));
+  const std::vector<int64_t> words = WordsOf(places);
   size_t at = 0;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(orders); ++i) {
     const size_t rank = at + 2 <= words.size() ? static_cast<size_t>(words[at + 1] & kRankMask) : 0;
@@ -236,9 +236,10 @@ bool ReadOutputs(PyObject* places, PyObject* orders, Call& call) {
     Order order;
     if (!ReadOrder(PyList_GET_ITEM(orders, i), order)) return false;
     if (!order.empty() && order.size() != rank) return Refuse("expected an order of all dimensions of an output");
-    output.turned = !order.empty();
-    AddOrdered(output.sizes, order, output.sizes_shown);
-    AddOrdered(output.strides, order, output.strides_shown);
+    if (!order.empty()) {
+      AddOrdered(output.sizes, order, output.sizes_shown);
+      AddOrdered(output.strides, order, output.strides_shown);
+    }
     call.outputs.push_back(std::move(output));
     at += 2 + 2 * rank;
   }
@@ -284,53 +285,18 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject*) {
                .entry = Py_NewRef(entry),
                .held = held.release(),
                .build = Py_NewRef(build),
-               .call = call.release()};
+               .state = call.release()};
   return self;
-}
-
-int Traverse(PyObject* self, visitproc visit, void* arg) {
-  const PreparedCall& prepared = *Of(self);
-  Py_VISIT(Py_TYPE(self));
-  for (PyObject* const object : {prepared.slow, prepared.watch, prepared.entry, prepared.held, prepared.build}) {
-    Py_VISIT(object);
-  }
-  return 0;
-}
-
-int Clear(PyObject* self) {
-  PreparedCall& prepared = *Of(self);
-  Py_CLEAR(prepared.slow);
-  Py_CLEAR(prepared.watch);
-  Py_CLEAR(prepared.entry);
-  Py_CLEAR(prepared.held);
-  Py_CLEAR(prepared.build);
-  return 0;
-}
-
-void Dealloc(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  Clear(self);
-  delete Of(self)->call;
-  type->tp_free(self);
-  Py_DECREF(type);
 }
 
 PyMethodDef kMethods[] = {{"call", Run, METH_O, "The model's result for the leaves of a call's arguments."},
                           {nullptr, nullptr, 0, nullptr}};
 
-PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("A call of a model that is known to run one plan.")},
-                        {Py_tp_new, reinterpret_cast<void*>(&New)},
-                        {Py_tp_dealloc, reinterpret_cast<void*>(&Dealloc)},
-                        {Py_tp_traverse, reinterpret_cast<void*>(&Traverse)},
-                        {Py_tp_clear, reinterpret_cast<void*>(&Clear)},
-                        {Py_tp_methods, kMethods},
-                        {0, nullptr}};
-
-PyType_Spec kSpec = {"thresher.PreparedCall", sizeof(PreparedCall), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, kSlots};
-
 }  // namespace
 
-PyObject* MakePreparedCallType() { return PyType_FromSpec(&kSpec); }
+PyObject* MakePreparedCallType() {
+  return CollectedType<PreparedCall>::Make("thresher.PreparedCall", "A call of a model that is known to run one plan.",
+                                           New, kMethods);
+}
 
 }  // namespace thresher::torch_shim

@@ -17,10 +17,10 @@ namespace thresher::torch_shim {
 //
 //   watch: a TensorWatch, which has to be unchanged.
 //   entry: a weak reference to what keeps the plan; it has to be alive.
-//   engine: (run, profiled, plan), addresses: of functions as Plan.door() describes them, and of what the first is
-//   given. threads: that PyTorch has to have. inputs: of each of the plan's, (number of a leaf, or a tensor; the order
-//   of its dimensions, or None). outputs: places, as Empty takes them. orders: of each output's dimensions, or None.
-//   result: the number of the output that the model gives, or -1: build(outputs, leaves) makes its result.
+//   engine: (run, profiled, plan), addresses: of functions as PlanAtSizes.door() describes them, and of what the first
+//   is given. threads: that PyTorch has to have. inputs: of each of the plan's, (number of a leaf, or a tensor; the
+//   order of its dimensions, or None). outputs: places, as Empty takes them. orders: of each output's dimensions, or
+//   None. result: the number of the output that the model gives, or -1: build(outputs, leaves) makes its result.
 //   counts: arrays of one int64: the first counts runs, and what it then is becomes the second; the third counts calls.
 PyObject* MakePreparedCallType();
 

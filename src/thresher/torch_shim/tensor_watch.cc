@@ -2,12 +2,14 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <vector>
 
+#include "thresher/torch_shim/collected_type.h"
 #include "thresher/torch_shim/tensor_words.h"
 
 namespace thresher::torch_shim {
@@ -23,7 +25,9 @@ struct Watched {
 
 struct TensorWatch {
   PyObject_HEAD PyObject* held;  // the tensors, for the collector of cycles; null once it was here
-  Watched* watched;
+  Watched* state;
+
+  std::array<PyObject**, 1> References() { return {&held}; }
 };
 
 TensorWatch* Of(PyObject* self) { return reinterpret_cast<TensorWatch*>(self); }
@@ -58,8 +62,7 @@ bool IsAsItWas(const Watched& watched) {
 // The words of `bytes` behind those of `watched`. False with an exception set where they are not those of `count`
 // tensors.
 bool AddWords(PyObject* bytes, size_t count, bool counted, Watched& watched) {
-  std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(bytes)) / sizeof(int64_t));
-  std::memcpy(words.data(), PyBytes_AS_STRING(bytes), words.size() * sizeof(int64_t));
+  const std::vector<int64_t> words = WordsOf(bytes);
   size_t at = 0;
   for (size_t i = 0; i < count && at <= words.size(); ++i) {
     const size_t form = at + (counted ? 2 : 1);
@@ -119,7 +122,7 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject*) {
         AddTensors(Of(self)->held, others, *watched) && AddWords(states, first, true, *watched) &&
         AddWords(places, rest, false, *watched) && AddSamples(addresses, words, *watched)) {
       watched->counted = first;
-      Of(self)->watched = watched.release();
+      Of(self)->state = watched.release();
       return self;
     }
   } catch (const std::exception& error) {
@@ -138,45 +141,18 @@ PyObject* Unchanged(PyObject* self, PyObject*) {
   }
 }
 
-int Traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(Of(self)->held);
-  return 0;
-}
-
-int Clear(PyObject* self) {
-  Py_CLEAR(Of(self)->held);
-  return 0;
-}
-
-void Dealloc(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  Clear(self);
-  delete Of(self)->watched;
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
 PyMethodDef kMethods[] = {{"unchanged", Unchanged, METH_NOARGS, "Whether all is as it was."},
                           {nullptr, nullptr, 0, nullptr}};
 
-PyType_Slot kSlots[] = {{Py_tp_doc, const_cast<char*>("Tensors and what they were at one moment.")},
-                        {Py_tp_new, reinterpret_cast<void*>(&New)},
-                        {Py_tp_dealloc, reinterpret_cast<void*>(&Dealloc)},
-                        {Py_tp_traverse, reinterpret_cast<void*>(&Traverse)},
-                        {Py_tp_clear, reinterpret_cast<void*>(&Clear)},
-                        {Py_tp_methods, kMethods},
-                        {0, nullptr}};
-
-PyType_Spec kSpec = {"thresher.TensorWatch", sizeof(TensorWatch), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, kSlots};
-
 }  // namespace
 
-PyObject* MakeTensorWatchType() { return PyType_FromSpec(&kSpec); }
+PyObject* MakeTensorWatchType() {
+  return CollectedType<TensorWatch>::Make("thresher.TensorWatch", "Tensors and what they were at one moment.", New,
+                                          kMethods);
+}
 
 bool IsTensorWatch(PyObject* object) { return Py_TYPE(object)->tp_new == &New; }
 
-bool IsUnchanged(PyObject* watch) { return Of(watch)->held != nullptr && IsAsItWas(*Of(watch)->watched); }
+bool IsUnchanged(PyObject* watch) { return Of(watch)->held != nullptr && IsAsItWas(*Of(watch)->state); }
 
 }  // namespace thresher::torch_shim

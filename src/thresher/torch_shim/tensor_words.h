@@ -7,6 +7,8 @@
 #include <c10/core/TensorImpl.h>
 
 #include <cstdint>
+#include <cstring>
+#include <vector>
 
 namespace thresher::torch_shim {
 
@@ -27,6 +29,13 @@ inline int64_t FormOf(const c10::TensorImpl& tensor) {
   return static_cast<int64_t>(c10::typeMetaToScalarType(tensor.dtype())) << kTypeShift |
          static_cast<int64_t>(device.is_cuda() ? device.index() + 1 : 0) << kDeviceShift |
          static_cast<int64_t>(tensor.requires_grad()) << 8 | tensor.dim();
+}
+
+// The words that bytes hold.
+inline std::vector<int64_t> WordsOf(PyObject* bytes) {
+  std::vector<int64_t> words(static_cast<size_t>(PyBytes_GET_SIZE(bytes)) / sizeof(int64_t));
+  std::memcpy(words.data(), PyBytes_AS_STRING(bytes), words.size() * sizeof(int64_t));
+  return words;
 }
 
 // torch.Tensor; null with an exception set where PyTorch has none.

@@ -142,8 +142,7 @@ class Made {
       PyErr_SetString(PyExc_TypeError, "expected the places of tensors");
       return false;
     }
-    words_.resize(static_cast<size_t>(PyBytes_GET_SIZE(places)) / sizeof(int64_t));
-    std::memcpy(words_.data(), PyBytes_AS_STRING(places), words_.size() * sizeof(int64_t));
+    words_ = WordsOf(places);
     Py_ssize_t count = 0;
     for (size_t i = 0; i < words_.size(); ++count) {
       const size_t left = words_.size() - i;
