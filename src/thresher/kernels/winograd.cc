@@ -65,7 +65,9 @@ struct Tiling {
     constexpr size_t most = Sizes::kElements > 16 ? 56 : 112;
     const bool in_turns = fitting < (large ? many / 2 : many);
     block = std::min(tiles, in_turns ? many : std::min(fitting, most));
-    row = Apart(Room(k));
+    // The last vector of the last tap's channels is stored whole.
+    const size_t lanes = hn::Lanes(TileTag());
+    row = Apart(Room(k - channels + (channels + lanes - 1) / lanes * lanes));
     element = Apart(block * row);
     const size_t panel_sums = Sizes::kElements * SumElement(in_turns ? many : block);
     most_sums = in_turns ? std::max(half / panel_sums, at_once) * panel_sums : at_once * panel_sums;
@@ -180,7 +182,7 @@ class WinogradProduct {
         TransformVector([&](size_t i) HWY_ATTR { return hn::LoadU(d, patch[i] + c); }, out + c);
       }
       if (c == t_.channels) continue;
-      // What is written behind the channels is the next tap's, or nobody's.
+      // What is written behind the channels is the next tap's, or nobody's: the row has room for it.
       const size_t left = t_.channels - c;
       TransformVector([&](size_t i) HWY_ATTR { return hn::LoadN(d, patch[i] + c, left); }, out + c);
     }
