@@ -297,7 +297,9 @@ void Launch(Session& session, HeldStream& stream, const std::vector<const HeldBu
 nb::list Steps(const Session& session) {
   static constexpr const char* kSections[] = {"forward", "reshape", "alloc"};
   nb::list steps;
-  for (const Step& step : session.plan().steps) {
+  const std::vector<bool> banded = BandedSteps(session.plan());
+  for (size_t s = 0; s < banded.size(); ++s) {
+    const Step& step = session.plan().steps[s];
     nb::dict entry;
     entry["name"] = step.name;
     entry["kernel"] = std::string(Name(step.kernel));
@@ -305,6 +307,7 @@ nb::list Steps(const Session& session) {
     entry["module"] = step.module;
     entry["section"] = kSections[static_cast<size_t>(step.section)];
     entry["parts"] = step.parts;
+    entry["banded"] = static_cast<bool>(banded[s]);
     entry["flops"] = step.flops;
     entry["bytes"] = step.bytes;
     entry["scratch_bytes"] = step.scratch_bytes;

@@ -395,6 +395,38 @@ size_t DepthwiseScratch(const StepContext& c) {
   return c.as<ConvolutionParams>().shape.planes ? kernels::PlanesScratchBytes() : 0;
 }
 
+bool ConvolutionLines(const Step& convolution, StepLines& lines) {
+  const auto& p = ops::ParamsOf<ConvolutionParams>(convolution);
+  const kernels::ConvolutionShape& s = p.shape;
+  const bool floats =
+      convolution.operands[kX].view.dtype == DType::kF32 && convolution.operands.back().view.dtype == DType::kF32;
+  const bool flat = p.in_d == 1 && p.out_d == 1 && s.kernel[0] == 1;
+  if (!floats || !flat || s.planes || s.form != kernels::RowForm::kF32 || s.spread[1] != 1 || s.spread[2] != 1) {
+    return false;
+  }
+  lines.pictures = BatchOf(p);
+  lines.lines = p.out_h;
+  lines.positions = p.out_w;
+  lines.x_lines = p.in_h;
+  lines.stride = s.stride[1];
+  lines.padding = s.padding[1];
+  lines.reach = (s.kernel[1] - 1) * s.dilation[1] + 1;
+  lines.x_picture = p.x_batch;
+  lines.x_line = p.x_h;
+  lines.added = kResidual;
+  lines.added_line = p.out_w * p.ldr;
+  lines.line = p.out_w * p.n * s.groups;
+  return true;
+}
+
+void CutConvolution(void* params, const LineCut& cut) {
+  auto& p = *static_cast<ConvolutionParams*>(params);
+  p.m = cut.positions;
+  p.out_h = cut.lines;
+  p.in_h = cut.x_lines;
+  p.shape.padding[1] = cut.padding;
+}
+
 ConvolutionParams ParamsOf(const View& x, const Dims& w, const View& out, const Geometry& g) {
   ConvolutionParams p{};
   const int rank = x.rank - 2;
@@ -768,15 +800,24 @@ Status LowerConvolution(const Graph& graph, const Node& node, Lowering& lowering
 }  // namespace
 
 std::span<const CpuKernel> ConvolutionKernels() {
-  static const CpuKernel kernels[] = {
-      {KernelId::kConvolution, ConvolutionStep, ConvolutionScratch},
-      {KernelId::kWinograd, WinogradStep, WinogradScratch},
-      {KernelId::kRanges, RangesStep, nullptr, ImageTakesRows},
-      {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
-      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch, DotConvolutionTakesRows,
-       DotConvolutionStoresRows, nullptr, nullptr, kResidual},
-      {KernelId::kDepthwise, DepthwiseStep, DepthwiseScratch, DepthwiseTakesRows, DepthwiseStoresRows},
-      ops::WeightGradientKernel()};
+  static const CpuKernel kernels[] = {{.id = KernelId::kConvolution,
+                                       .run = ConvolutionStep,
+                                       .scratch = ConvolutionScratch,
+                                       .lines = ConvolutionLines,
+                                       .cut = CutConvolution},
+                                      {KernelId::kWinograd, WinogradStep, WinogradScratch},
+                                      {KernelId::kRanges, RangesStep, nullptr, ImageTakesRows},
+                                      {KernelId::kImage, ImageStep, nullptr, ImageTakesRows},
+                                      {KernelId::kDotConvolution, DotConvolutionStep, DotConvolutionScratch,
+                                       DotConvolutionTakesRows, DotConvolutionStoresRows, nullptr, nullptr, kResidual},
+                                      {.id = KernelId::kDepthwise,
+                                       .run = DepthwiseStep,
+                                       .scratch = DepthwiseScratch,
+                                       .takes_rows = DepthwiseTakesRows,
+                                       .stores_rows = DepthwiseStoresRows,
+                                       .lines = ConvolutionLines,
+                                       .cut = CutConvolution},
+                                      ops::WeightGradientKernel()};
   return kernels;
 }
 

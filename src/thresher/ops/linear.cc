@@ -112,6 +112,18 @@ Status PackedStep(const StepContext& c) {
 
 size_t PackedScratch(const StepContext& c) { return kernels::GemmScratchBytes(PackedArgs(c)); }
 
+bool PackedLines(const Step& product, StepLines& lines) {
+  const auto& p = ops::ParamsOf<GemmParams>(product);
+  lines.positions = p.m;
+  lines.x_line = p.lda;
+  lines.added = kResidual;
+  lines.added_line = p.ldr;
+  lines.line = p.n;
+  return true;
+}
+
+void CutPacked(void* params, const LineCut& cut) { static_cast<GemmParams*>(params)->m = cut.positions; }
+
 // Rows in another form in one piece of memory: the rows, then what belongs to each of them.
 struct ConvertedRows {
   ConvertedRows(const View& view, const GemmParams& p)
@@ -593,7 +605,11 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
 std::span<const CpuKernel> LinearKernels() {
   static const CpuKernel kernels[] = {{KernelId::kPack, PackStep},
                                       {KernelId::kConvertRows, ConvertStep, nullptr, ConvertTakesRows},
-                                      {KernelId::kPackedProduct, PackedStep, PackedScratch},
+                                      {.id = KernelId::kPackedProduct,
+                                       .run = PackedStep,
+                                       .scratch = PackedScratch,
+                                       .lines = PackedLines,
+                                       .cut = CutPacked},
                                       {KernelId::kDotProduct, DotStep, DotScratch, DotTakesRows, DotStoresRows,
                                        DotTakesGate, DotTakesConversion, kResidual},
                                       {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};

@@ -72,6 +72,18 @@ Status NormStep(const StepContext& c) {
   return Status::Ok();
 }
 
+bool NormLines(const Step& norm, StepLines& lines) {
+  const auto& p = ops::ParamsOf<NormParams>(norm);
+  lines.positions = p.rows;
+  lines.x_line = p.row_stride;
+  lines.added = kNormResidual;
+  lines.added_line = p.residual_row_stride;
+  lines.line = p.cols;
+  return norm.operands[kNormOut].view.dtype == DType::kF32;
+}
+
+void CutNorm(void* params, const LineCut& cut) { static_cast<NormParams*>(params)->rows = cut.positions; }
+
 // Where all who read the result would round it, and the sum with a residual does not wait in its place.
 bool NormStoresRows(Step& norm, StoredRows& rows) {
   const auto& p = ops::ParamsOf<NormParams>(norm);
@@ -158,10 +170,19 @@ bool SoftmaxCopiesRows(const InferContext&, std::span<const TensorType>) { retur
 }  // namespace
 
 std::span<const CpuKernel> NormKernels() {
-  static const CpuKernel kernels[] = {
-      {.id = KernelId::kLayerNorm, .run = NormStep<false>, .stores_rows = NormStoresRows, .replaced = 0},
-      {.id = KernelId::kRmsNorm, .run = NormStep<true>, .stores_rows = NormStoresRows, .replaced = 0},
-      {.id = KernelId::kSoftmax, .run = SoftmaxStep}};
+  static const CpuKernel kernels[] = {{.id = KernelId::kLayerNorm,
+                                       .run = NormStep<false>,
+                                       .stores_rows = NormStoresRows,
+                                       .replaced = 0,
+                                       .lines = NormLines,
+                                       .cut = CutNorm},
+                                      {.id = KernelId::kRmsNorm,
+                                       .run = NormStep<true>,
+                                       .stores_rows = NormStoresRows,
+                                       .replaced = 0,
+                                       .lines = NormLines,
+                                       .cut = CutNorm},
+                                      {.id = KernelId::kSoftmax, .run = SoftmaxStep}};
   return kernels;
 }
 

@@ -38,6 +38,17 @@ void MarkLifetimes(Plan& plan) {
       buffer.last_step = static_cast<int>(s);
     }
   }
+  // The first step of a band comes again behind its last one.
+  for (const Bands& bands : plan.bands) {
+    for (size_t s = bands.first; s < bands.end(); ++s) {
+      for (const TensorRef& ref : plan.steps[s].operands) {
+        if (ref.buffer < 0) continue;
+        Buffer& buffer = plan.buffers[static_cast<size_t>(ref.buffer)];
+        buffer.first_step = std::min(buffer.first_step, static_cast<int>(bands.first));
+        buffer.last_step = std::max(buffer.last_step, static_cast<int>(bands.end()) - 1);
+      }
+    }
+  }
 }
 
 // A constant that lowering looked at but no step reads, because the steps use something made from it.
@@ -78,9 +89,9 @@ Status PlanMemory(Plan& plan, bool share) {
   }
   plan.arena_bytes = placement.total;
   for (const Step& step : plan.steps) {
-    const int64_t aligned = (static_cast<int64_t>(step.scratch_bytes) + kArenaAlignment - 1) / kArenaAlignment;
-    plan.scratch_bytes = std::max(plan.scratch_bytes, aligned * kArenaAlignment);
+    plan.scratch_bytes = std::max(plan.scratch_bytes, AlignUp(static_cast<int64_t>(step.scratch_bytes)));
   }
+  for (const Bands& bands : plan.bands) plan.scratch_bytes = std::max(plan.scratch_bytes, bands.bytes);
   return Status::Ok();
 }
 
@@ -192,6 +203,7 @@ class PlanBuilder {
       step.parts = PartsOf(step, step.flops, step.bytes, num_threads);
     }
     if (options.recorded) AssignSites(*plan);
+    if (options.cache_bytes > 0 && options.share_memory) FindBands(*plan, options.cache_bytes);
     MarkLifetimes(*plan);
     ReleaseUnread(*plan);
     if (options.share_memory) {

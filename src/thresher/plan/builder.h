@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "thresher/base/cpu.h"
 #include "thresher/base/status.h"
 #include "thresher/graph/graph.h"
 #include "thresher/plan/plan.h"
@@ -19,6 +20,7 @@ struct PlanOptions {
   const TuningTable* tuning = nullptr;  // what to choose blockings from; null: the defaults
   std::string name;                     // of the graph, for profiles
   bool allow_tf32 = false;              // products in f32 may round to 10 bits of fraction where the target has that
+  int64_t cache_bytes = Caches().l2;    // of a thread, in which steps are computed band by band (plan/bands.h); 0: none
   bool recorded = true;                 // false: runs of the plan are nobody's business but the compiler's
 };
 

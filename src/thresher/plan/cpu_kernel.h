@@ -14,6 +14,8 @@ namespace thresher {
 struct Step;
 struct StoredRows;
 struct GatedResult;
+struct StepLines;
+struct LineCut;
 enum class Taken : uint8_t;
 
 // What a step's function sees. Operands are the inputs (absent optional ones have data == nullptr), then the outputs.
@@ -46,6 +48,10 @@ using TakeRowsFn = Taken (*)(Step& reader, int buffer, StoredRows& rows);
 // As Target::TakesGate and Target::TakesConversion.
 using TakeGateFn = bool (*)(Step& product, const GatedResult& gated);
 using TakeConversionFn = bool (*)(Step& product, const Step& conversion);
+// As Target::LinesOf. Whoever has one takes parameters that a CutFn has changed.
+using LinesFn = bool (*)(const Step& step, StepLines& lines);
+// Makes a step's parameters those of some lines of one picture, with which its operands then begin.
+using CutFn = void (*)(void* params, const LineCut& cut);
 
 struct CpuKernel {
   KernelId id = KernelId::kCopy;
@@ -57,6 +63,8 @@ struct CpuKernel {
   TakeGateFn takes_gate = nullptr;
   TakeConversionFn takes_conversion = nullptr;
   int replaced = -1;  // as Target::ReplacedOperand
+  LinesFn lines = nullptr;
+  CutFn cut = nullptr;
 };
 
 // All of them, by their numbers.

@@ -236,8 +236,6 @@ void AddPatches(const Plan& plan, Extent& extent) {
   });
 }
 
-int64_t AlignUp(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
-
 // Results lie in the places of operands only where they do in all samples and may at the plan's sizes, too.
 void KeepReplaced(std::span<const ExtentSample> samples, Plan& plan) {
   const std::vector<int> replaced = ReplacedBuffers(plan);

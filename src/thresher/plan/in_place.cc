@@ -21,10 +21,12 @@ std::vector<int> ReplacedBuffers(const Plan& plan) {
   const auto in_arena = [&](const TensorRef& ref) {
     return ref.buffer >= 0 && plan.buffers[static_cast<size_t>(ref.buffer)].kind == Buffer::Kind::kArena;
   };
+  // Other bands may read lines that one writes.
+  const std::vector<bool> banded = BandedSteps(plan);
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const Step& step = plan.steps[s];
     const int number = plan.target->ReplacedOperand(step);
-    if (number < 0) continue;
+    if (number < 0 || banded[s]) continue;
     const TensorRef& from = step.operands[static_cast<size_t>(number)];
     const TensorRef& to = step.operands[static_cast<size_t>(step.num_inputs)];
     if (!in_arena(from) || !in_arena(to) || from.buffer == to.buffer) continue;

@@ -4,11 +4,6 @@
 #include <numeric>
 
 namespace thresher {
-namespace {
-
-int64_t AlignUp(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
-
-}  // namespace
 
 Placement PlaceBuffers(std::span<const Lifetime> lifetimes) {
   Placement placement;

@@ -8,6 +8,7 @@
 namespace thresher {
 
 inline constexpr int64_t kArenaAlignment = 64;  // a cache line, and the widest vector
+constexpr int64_t AlignUp(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
 struct Lifetime {
   int64_t bytes = 0;

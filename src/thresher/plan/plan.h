@@ -13,6 +13,7 @@
 #include "thresher/graph/operator.h"
 #include "thresher/kernels/gemm_dot.h"
 #include "thresher/kernels/kernel_id.h"
+#include "thresher/plan/bands.h"
 #include "thresher/plan/step_params.h"
 #include "thresher/plan/target.h"
 #include "thresher/plan/tuning.h"
@@ -34,6 +35,7 @@ struct Buffer {
     kState,     // the caller's input number `index`, which steps write to
     kOutput,    // the caller's, number `index`
     kConstant,  // at `data`, kept alive by `owner`
+    kBand,      // in the scratch memory of whoever computes a band (plan/bands.h)
   };
   Kind kind = Kind::kArena;
   // Whose bytes a constant is: the caller's (a model's weight), a value the engine copied or computed, packed panels.
@@ -101,6 +103,7 @@ struct Plan {
   std::vector<Buffer> buffers;
   std::vector<Step> steps;
   std::vector<PlannedProduct> products;
+  std::vector<Bands> bands;  // in the order of their steps
   int num_threads = 1;
   int64_t arena_bytes = 0;      // without scratch
   int64_t scratch_bytes = 0;    // of one part, the largest of all steps, a multiple of 64

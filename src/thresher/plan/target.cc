@@ -47,6 +47,10 @@ class Cpu : public Target {
     const TakeConversionFn takes = CpuKernelOf(product.kernel).takes_conversion;
     return takes != nullptr && takes(product, conversion);
   }
+  bool LinesOf(const Step& step, StepLines& lines) const override {
+    const LinesFn found = CpuKernelOf(step.kernel).lines;
+    return found != nullptr && found(step, lines);
+  }
 };
 
 }  // namespace

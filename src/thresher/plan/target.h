@@ -15,6 +15,7 @@
 namespace thresher {
 
 struct Step;
+struct StepLines;
 struct TensorRef;
 
 // A result as rows of bf16 (kernels::RowForm::kBF16) in place of floats without gaps.
@@ -76,6 +77,8 @@ class Target {
   // Makes `product`, which has a gate, store what `conversion`, the only reader of its result, would make of that, if
   // it can.
   virtual bool TakesConversion(Step& /*product*/, const Step& /*conversion*/) const { return false; }
+  // Whether some lines of the step's result can be computed by themselves, and then what they are.
+  virtual bool LinesOf(const Step& /*step*/, StepLines& /*lines*/) const { return false; }
 };
 
 std::shared_ptr<const Target> CpuTarget();

@@ -24,12 +24,13 @@ std::span<const std::byte> WeightsOf(const Plan& plan, const Step& step) {
   return {};
 }
 
-// What the thread begins with of the step's weights. Threads may share its rows, and all of them begin with the first
-// weights; of other steps each takes its share of the weights in order.
-std::span<const std::byte> ShareOf(const Plan& plan, const Step& step, std::span<const std::byte> weights, int thread) {
+// What the thread begins with of the step's weights. Threads may share its rows or have bands of them, and all of them
+// begin with the first weights; of other steps each takes its share of the weights in order.
+std::span<const std::byte> ShareOf(const Plan& plan, const Step& step, bool banded, std::span<const std::byte> weights,
+                                   int thread) {
   const auto parts = static_cast<size_t>(plan.num_threads);
-  size_t begin = weights.size() / parts * static_cast<size_t>(thread);
-  if (step.product >= 0) {
+  size_t begin = banded ? 0 : weights.size() / parts * static_cast<size_t>(thread);
+  if (step.product >= 0 && !banded) {
     const int owners = std::min(step.parts, plan.num_threads);
     if (thread >= owners) return {};
     const PlannedProduct& product = plan.products[static_cast<size_t>(step.product)];
@@ -50,12 +51,13 @@ WeightsAhead::WeightsAhead(const Plan& plan) : num_threads_(plan.num_threads) {
   const auto threads = static_cast<size_t>(num_threads_);
   next_.resize(plan.steps.size() * threads);
   std::vector<std::span<const std::byte>> next(threads);
+  const std::vector<bool> banded = BandedSteps(plan);
   for (size_t s = plan.steps.size(); s-- > 0;) {
     std::ranges::copy(next, next_.begin() + static_cast<std::ptrdiff_t>(s * threads));
     const std::span<const std::byte> own = WeightsOf(plan, plan.steps[s]);
     if (own.empty()) continue;
     for (int thread = 0; thread < num_threads_; ++thread) {
-      next[static_cast<size_t>(thread)] = ShareOf(plan, plan.steps[s], own, thread);
+      next[static_cast<size_t>(thread)] = ShareOf(plan, plan.steps[s], banded[s], own, thread);
     }
   }
 }

@@ -100,6 +100,20 @@ void AddSteps(const RunContext& context, size_t first, size_t last, uint64_t cor
   }
 }
 
+// The steps of a round have ended, of which bands are given shares of its time as their threads have spent it on them.
+void NoteEnds(RunContext& context, const StepRange& steps, int64_t start) {
+  const int64_t end = NowNs();
+  double all = 0, so_far = 0;
+  for (size_t s = steps.first; s < steps.end && steps.bands != nullptr; ++s)
+    all += static_cast<double>(context.took[s]);
+  for (size_t s = steps.first; s + 1 < steps.end; ++s) {
+    so_far += static_cast<double>(context.took[s]);
+    const double share = all > 0 ? so_far / all : 0;
+    context.step_ends[s] = start + static_cast<int64_t>(share * static_cast<double>(end - start));
+  }
+  context.step_ends[steps.end - 1] = end;
+}
+
 // The first error of those that the parts of a run meet.
 class FirstError {
  public:
@@ -139,44 +153,52 @@ class CpuStream : public DeviceStream {
     const Plan& plan = sized.plan();
     const size_t first = context.next_step;
     if (first == plan.steps.size()) return Status::Ok();
+    const auto begin = std::ranges::find(context.rounds, first, &StepRange::first);
+    const auto round_of = [&](int round) -> const StepRange& { return begin[round]; };
     const std::span<const CpuKernel> kernels = CpuKernels();
     const bool profiled = context.execution != 0;
     const uint64_t correlation = profiled ? profile::NextCorrelations(plan.steps.size() - first) : 0;
     FirstError error;
     const int64_t launch = profiled ? NowNs() : 0;
     const int64_t start = profiled ? NowNs() : 0;
+    if (profiled) std::ranges::fill(context.took, 0);
     const auto run = [&](int round, int part, int thread) {
       if (error.failed()) return;
-      const size_t s = first + static_cast<size_t>(round);
-      const Step& step = plan.steps[s];
+      const StepRange& steps = round_of(round);
+      const size_t s = steps.first;
       const profile::nvtx::Range range([&] { return NameOfStep(context, s); });
       StepContext c;
-      c.operands = sized.operands.data() + sized.first_operand[s];
-      c.num_inputs = step.num_inputs;
-      c.params = sized.params[s];
       c.scratch = context.scratch + context.scratch_bytes * thread;
-      c.part = part;
-      c.num_parts = sized.parts[s];
       c.communicator = communicator_.get();
-      c.ahead = context.ahead.During(s, part, c.num_parts, thread);
-      if (Status status = kernels[static_cast<size_t>(step.kernel)].run(c); !status.ok()) error.Set(std::move(status));
+      c.ahead = context.ahead.During(steps.end - 1, part, sized.parts[s], thread);
+      Status status;
+      if (steps.bands != nullptr) {
+        status = RunBand(sized, *steps.bands, part, c, profiled ? context.took.data() : nullptr);
+      } else {
+        const Step& step = plan.steps[s];
+        c.operands = sized.operands.data() + sized.first_operand[s];
+        c.num_inputs = step.num_inputs;
+        c.params = sized.params[s];
+        c.part = part;
+        c.num_parts = sized.parts[s];
+        status = kernels[static_cast<size_t>(step.kernel)].run(c);
+      }
+      if (!status.ok()) error.Set(std::move(status));
     };
     const auto ended = [&](int round) {
-      const size_t s = first + static_cast<size_t>(round);
-      if (profiled) context.step_ends[s] = NowNs();
+      const StepRange& steps = round_of(round);
+      if (profiled) NoteEnds(context, steps, steps.first == first ? start : context.step_ends[steps.first - 1]);
       if (context.pauses == nullptr) return;
-      context.pauses->Ended(s);
-      context.next_step = s + 1;
+      context.pauses->Ended(steps.first);
+      context.next_step = steps.end;
     };
     const auto goes_on = [&](int round) {
-      return context.pauses == nullptr || !context.pauses->Before(first + static_cast<size_t>(round));
+      return context.pauses == nullptr || !context.pauses->Before(round_of(round).first);
     };
-    const auto ahead = [&](int round, int thread) {
-      return context.ahead.Behind(first + static_cast<size_t>(round), thread);
-    };
+    const auto ahead = [&](int round, int thread) { return context.ahead.Behind(round_of(round).end - 1, thread); };
     const bool shared = std::any_of(sized.parts.begin(), sized.parts.end(), [](int parts) { return parts > 1; });
-    ThreadPool::RunOnATeam({.num_rounds = static_cast<int>(plan.steps.size() - first),
-                            .parts = [&](int round) { return sized.parts[first + static_cast<size_t>(round)]; },
+    ThreadPool::RunOnATeam({.num_rounds = static_cast<int>(context.rounds.end() - begin),
+                            .parts = [&](int round) { return sized.parts[round_of(round).first]; },
                             .work = run,
                             .ended = ended,
                             .goes_on = goes_on,

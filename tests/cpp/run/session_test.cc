@@ -370,6 +370,35 @@ TEST(Session, NothingIsAllocatedWhileAPlanRuns) {
   profile::Reset();
 }
 
+TEST(Session, NothingIsAllocatedWhereStepsAreBanded) {
+  Graph graph;
+  const ValueId x = graph.AddInput("x", DType::kF32, {300, 16});
+  const ValueId up = AddF32(graph, "up", {64, 16}, RandomFloats(64 * 16, 1));
+  const ValueId down = AddF32(graph, "down", {16, 64}, RandomFloats(64 * 16, 2));
+  graph.SetOutputs({Must(graph.Add1("linear", {Must(graph.Add1("linear", {x, up})), down}))});
+  PlanOptions options;
+  options.num_threads = 2;
+  options.cache_bytes = 96 << 10;
+  WeightStore weights;
+  Session session(Must(BuildPlan(graph, weights, options)));
+  ASSERT_EQ(session.plan().bands.size(), 1u);
+  std::vector<float> in(300 * 16, 1.0f), out(300 * 16);
+  const std::vector<View> inputs = {MakeView(in.data(), DType::kF32, {300, 16})};
+  const std::vector<View> outputs = {MakeView(out.data(), DType::kF32, {300, 16})};
+  const PoolSize pool(2);
+  for (const bool profiled : {false, true}) {
+    if (profiled) profile::Start();
+    ASSERT_TRUE(session.Run(inputs, outputs).ok());
+    allocations = 0;
+    counting = true;
+    for (int round = 0; round < 10; ++round) ASSERT_TRUE(session.Run(inputs, outputs).ok());
+    counting = false;
+    if (profiled) profile::Stop();
+    EXPECT_EQ(allocations.load(), 0) << "profiled " << profiled;
+  }
+  profile::Reset();
+}
+
 TEST(Session, NothingIsAllocatedWhereSizesChange) {
   std::vector<Graph> graphs;
   std::vector<GraphFamily::Sample> samples;

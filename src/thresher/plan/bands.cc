@@ -1,0 +1,223 @@
+#include "thresher/plan/bands.h"
+
+#include <optional>
+
+#include "thresher/base/rounds.h"
+#include "thresher/kernels/gemm.h"
+#include "thresher/plan/memory_planner.h"
+#include "thresher/plan/plan.h"
+#include "thresher/plan/uses.h"
+
+namespace thresher {
+namespace {
+
+// Of a thread's second cache: what a result may take of it before it is better kept in bands, and what a band may take.
+// Measured on an Intel Xeon with 2 MiB (docs/performance.md): a band of 0.3 to 0.7 is as good.
+constexpr double kShareOfResult = 0.25;
+constexpr double kShareOfBand = 0.4;
+// A core beside which others compute reads its third cache so fast, and computes two vectors a cycle so fast, for each
+// of their columns.
+constexpr double kBytesPerNs = 20;
+constexpr double kFlopsPerNsOfColumn = 5.5;
+// Of the time that reading a result takes, at least so much is not hidden behind what is computed with it.
+constexpr double kLeastExposed = 0.25;
+// What bands may compute twice, beside what they save.
+constexpr double kMostAgain = 1.0 / 3;
+
+int64_t BytesOf(const TensorRef& ref) { return ref.view.size() * static_cast<int64_t>(SizeOf(ref.view.dtype)); }
+
+// Finds bands in a plan, whose uses of buffers are known.
+class Finder {
+ public:
+  Finder(Plan& plan, int64_t cache_bytes)
+      : plan_(plan), cache_bytes_(static_cast<double>(cache_bytes)), uses_(UsesOf(plan)), lines_(plan.steps.size()) {
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      const Step& step = plan.steps[s];
+      const auto inputs = static_cast<size_t>(step.num_inputs);
+      const auto results = std::count_if(step.operands.begin() + step.num_inputs, step.operands.end(),
+                                         [](const TensorRef& ref) { return ref.buffer >= 0; });
+      const bool one = results == 1 && step.operands[inputs].buffer >= 0;
+      const bool small = step.operands.size() <= Bands::kMostOperands && step.params_type->bytes <= Bands::kMostParams;
+      StepLines lines;
+      if (one && small && plan.target->LinesOf(step, lines)) lines_[s] = lines;
+    }
+  }
+
+  void Find() {
+    for (size_t s = 0; s < plan_.steps.size();) {
+      size_t end = s;
+      while (end < plan_.steps.size() && end - s < Bands::kMostSteps && lines_[end].positions > 0 &&
+             (end == s || Leaves(end - 1))) {
+        ++end;
+      }
+      // Rather without the first steps, which have most lines that two bands want, than not at all.
+      std::optional<Bands> bands;
+      for (size_t first = s; first + 1 < end && !bands; ++first) bands = Try(first, end);
+      if (!bands) {
+        s = std::max(end, s + 1);
+        continue;
+      }
+      for (size_t i = 0; i + 1 < bands->steps.size(); ++i) {
+        plan_.buffers[ResultOf(bands->first + i)].kind = Buffer::Kind::kBand;
+      }
+      plan_.steps[bands->first].parts = static_cast<int>(bands->count());
+      s = bands->end();
+      plan_.bands.push_back(*std::move(bands));
+    }
+  }
+
+ private:
+  const TensorRef& Result(size_t s) const {
+    return plan_.steps[s].operands[static_cast<size_t>(plan_.steps[s].num_inputs)];
+  }
+  size_t ResultOf(size_t s) const { return static_cast<size_t>(Result(s).buffer); }
+
+  // Whether the next step is the one reader of the result of step s, which is too large to wait for it.
+  bool Leaves(size_t s) const {
+    const TensorRef& result = Result(s);
+    if (s + 1 == plan_.steps.size() || result.buffer < 0) return false;
+    const Buffer& buffer = plan_.buffers[ResultOf(s)];
+    const Uses& uses = uses_[ResultOf(s)];
+    const bool between = buffer.kind == Buffer::Kind::kArena && uses.writers == std::vector<size_t>{s} &&
+                         uses.readers == std::vector<size_t>{s + 1};
+    if (!between) return false;
+    const Step& next = plan_.steps[s + 1];
+    const TensorRef& x = next.operands[0];
+    const auto reads = std::count_if(next.operands.begin(), next.operands.end(),
+                                     [&](const TensorRef& ref) { return ref.buffer == result.buffer; });
+    const bool whole = result.offset == 0 && result.view.contiguous() && BytesOf(result) == buffer.bytes &&
+                       x.buffer == result.buffer && x.offset == 0 && x.view.contiguous() && reads == 1;
+    return whole && static_cast<double>(buffer.bytes) / plan_.num_threads > kShareOfResult * cache_bytes_;
+  }
+
+  // The lines of steps [first, end), if they fit each other.
+  std::optional<Bands> Join(size_t first, size_t end) const {
+    Bands bands;
+    bands.first = first;
+    size_t known = end;
+    for (size_t s = first; s < end; ++s) {
+      bands.steps.push_back({lines_[s]});
+      if (lines_[s].pictures > 0 && known == end) known = s;
+    }
+    if (known == end) {  // they all take rows
+      StepLines& rows = bands.steps[0].lines;
+      rows.pictures = 1;
+      rows.lines = rows.x_lines = rows.positions;
+      rows.positions = 1;
+      known = first;
+    }
+    const auto spread = [&](BandedStep& step, int64_t pictures, int64_t lines) {
+      StepLines& rows = step.lines;
+      if (rows.pictures > 0) return rows.pictures == pictures;
+      if (rows.positions % (pictures * lines) != 0) return false;
+      rows.pictures = pictures;
+      rows.lines = rows.x_lines = lines;
+      rows.positions /= pictures * lines;
+      for (int64_t* const line : {&rows.x_line, &rows.added_line, &rows.line}) *line *= rows.positions;
+      rows.x_picture = rows.x_line * lines;
+      return true;
+    };
+    for (size_t i = known - first; i > 0; --i) {
+      const StepLines& next = bands.steps[i].lines;
+      if (!spread(bands.steps[i - 1], next.pictures, next.x_lines)) return std::nullopt;
+    }
+    for (size_t i = 1; i < bands.steps.size(); ++i) {
+      const StepLines& before = bands.steps[i - 1].lines;
+      if (!spread(bands.steps[i], before.pictures, before.lines)) return std::nullopt;
+      const StepLines& step = bands.steps[i].lines;
+      if (step.x_lines != before.lines || step.x_line != before.line) return std::nullopt;
+      // Each line reads at least one.
+      if (step.padding >= step.reach || (step.lines - 1) * step.stride - step.padding >= step.x_lines) {
+        return std::nullopt;
+      }
+    }
+    return bands;
+  }
+
+  // The bytes of weights, which every band reads.
+  int64_t WeightsOf(const Bands& bands) const {
+    int64_t bytes = 0;
+    for (size_t s = bands.first; s < bands.end(); ++s) {
+      for (const TensorRef& ref : plan_.steps[s].operands) {
+        if (ref.buffer < 0) continue;
+        const Buffer& buffer = plan_.buffers[static_cast<size_t>(ref.buffer)];
+        if (buffer.kind == Buffer::Kind::kConstant) bytes += buffer.bytes;
+      }
+    }
+    return bytes;
+  }
+
+  // Cuts pictures into so many bands, and gives each step's result its place. Returns the floating point operations
+  // that bands have more than pictures.
+  double Cut(Bands& bands, int64_t in_picture) const {
+    const int64_t lines = bands.steps.back().lines.lines;
+    bands.lines = (lines + in_picture - 1) / in_picture;
+    bands.in_picture = (lines + bands.lines - 1) / bands.lines;
+    std::vector<LineRange> ranges(bands.steps.size());
+    std::vector<int64_t> most(bands.steps.size(), 0), all(bands.steps.size(), 0);
+    for (int64_t band = 0; band < bands.in_picture; ++band) {
+      bands.Ranges(band, ranges.data());
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        most[i] = std::max(most[i], ranges[i].size());
+        all[i] += ranges[i].size();
+      }
+    }
+    bands.kernel_bytes = 0;
+    double more = 0;
+    for (size_t i = 0; i < bands.steps.size(); ++i) {
+      const Step& step = plan_.steps[bands.first + i];
+      bands.kernel_bytes = std::max(bands.kernel_bytes, AlignUp(static_cast<int64_t>(step.scratch_bytes)));
+      const double share = static_cast<double>(all[i]) / static_cast<double>(bands.steps[i].lines.lines);
+      more += std::max(step.flops, 0.0) * (share - 1);
+    }
+    bands.bytes = bands.kernel_bytes;
+    for (size_t i = 0; i + 1 < bands.steps.size(); ++i) {
+      bands.steps[i].place = bands.bytes;
+      const auto element = static_cast<int64_t>(SizeOf(Result(bands.first + i).view.dtype));
+      bands.bytes += AlignUp(most[i] * bands.steps[i].lines.line * element);
+    }
+    return more;
+  }
+
+  std::optional<Bands> Try(size_t first, size_t end) const {
+    std::optional<Bands> bands = Join(first, end);
+    if (!bands) return std::nullopt;
+    const double room = kShareOfBand * cache_bytes_ - static_cast<double>(WeightsOf(*bands));
+    const StepLines& last = bands->steps.back().lines;
+    const double flops_per_ns = kFlopsPerNsOfColumn * static_cast<double>(kernels::PackedColumns());
+    double saved = 0;
+    for (size_t s = first; s + 1 < end; ++s) {
+      const double reading = static_cast<double>(BytesOf(Result(s))) / kBytesPerNs;
+      saved += std::max(reading - plan_.steps[s + 1].flops / flops_per_ns, kLeastExposed * reading);
+    }
+    for (int64_t in_picture = 1; in_picture <= last.lines; ++in_picture) {
+      if (in_picture * last.pictures % plan_.num_threads != 0) continue;
+      const double more = Cut(*bands, in_picture);
+      if (bands->count() > Rounds::kMostParts) return std::nullopt;
+      if (more / flops_per_ns > kMostAgain * saved) return std::nullopt;
+      if (static_cast<double>(bands->bytes - bands->kernel_bytes) <= room) {
+        return bands;
+      }
+    }
+    return std::nullopt;
+  }
+
+  Plan& plan_;
+  const double cache_bytes_;  // of a thread
+  const std::vector<Uses> uses_;
+  std::vector<StepLines> lines_;  // per step; without positions: it cannot be cut
+};
+
+}  // namespace
+
+void FindBands(Plan& plan, int64_t cache_bytes) { Finder(plan, cache_bytes).Find(); }
+
+std::vector<bool> BandedSteps(const Plan& plan) {
+  std::vector<bool> banded(plan.steps.size(), false);
+  for (const Bands& bands : plan.bands) {
+    std::fill_n(banded.begin() + static_cast<std::ptrdiff_t>(bands.first), bands.steps.size(), true);
+  }
+  return banded;
+}
+
+}  // namespace thresher
