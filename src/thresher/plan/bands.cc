@@ -126,10 +126,10 @@ class Finder {
       if (!spread(bands.steps[i], before.pictures, before.lines)) return std::nullopt;
       const StepLines& step = bands.steps[i].lines;
       if (step.x_lines != before.lines || step.x_line != before.line) return std::nullopt;
-      // Each line reads at least one.
-      if (step.padding >= step.reach || (step.lines - 1) * step.stride - step.padding >= step.x_lines) {
-        return std::nullopt;
-      }
+    }
+    for (const auto& [step, place] : bands.steps) {
+      const bool reads = step.padding < step.reach && (step.lines - 1) * step.stride - step.padding < step.x_lines;
+      if (!reads) return std::nullopt;  // a line that lies in the padding
     }
     return bands;
   }
@@ -195,9 +195,7 @@ class Finder {
       const double more = Cut(*bands, in_picture);
       if (bands->count() > Rounds::kMostParts) return std::nullopt;
       if (more / flops_per_ns > kMostAgain * saved) return std::nullopt;
-      if (static_cast<double>(bands->bytes - bands->kernel_bytes) <= room) {
-        return bands;
-      }
+      if (static_cast<double>(bands->bytes - bands->kernel_bytes) <= room) return bands;
     }
     return std::nullopt;
   }
