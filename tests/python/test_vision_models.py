@@ -153,7 +153,8 @@ def test_large_results_between_steps_stay_in_bands(compiler: Any) -> None:
     model = nn.Sequential(*layers, nn.Conv2d(wide, 8, 1)).eval()
     x = torch.randn(2, 8, 255, 257).to(memory_format=torch.channels_last)
     with torch.no_grad():
-        close(compiler.compile(model)(x), model(x))
+        # Many threads would each have a share that stays in its cache.
+        close(compiler.compile(model, config=compiler.CompilerConfig(threads=2))(x), model(x))
     (plan,) = (plan for graph in RECORDER.alive() for plan in graph.plans())
     assert [(step["name"], step["banded"]) for step in plan.steps()] == [
         ("linear", True),

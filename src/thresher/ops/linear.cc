@@ -114,11 +114,7 @@ size_t PackedScratch(const StepContext& c) { return kernels::GemmScratchBytes(Pa
 
 bool PackedLines(const Step& product, StepLines& lines) {
   const auto& p = ops::ParamsOf<GemmParams>(product);
-  lines.positions = p.m;
-  lines.x_line = p.lda;
-  lines.added = kResidual;
-  lines.added_line = p.ldr;
-  lines.line = p.n;
+  lines = {.positions = p.m, .x_line = p.lda, .added_line = p.ldr, .line = p.n, .added = kResidual};
   return true;
 }
 

@@ -74,11 +74,11 @@ Status NormStep(const StepContext& c) {
 
 bool NormLines(const Step& norm, StepLines& lines) {
   const auto& p = ops::ParamsOf<NormParams>(norm);
-  lines.positions = p.rows;
-  lines.x_line = p.row_stride;
-  lines.added = kNormResidual;
-  lines.added_line = p.residual_row_stride;
-  lines.line = p.cols;
+  lines = {.positions = p.rows,
+           .x_line = p.row_stride,
+           .added_line = p.residual_row_stride,
+           .line = p.cols,
+           .added = kNormResidual};
   return norm.operands[kNormOut].view.dtype == DType::kF32;
 }
 

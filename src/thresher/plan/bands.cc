@@ -1,6 +1,7 @@
 #include "thresher/plan/bands.h"
 
 #include <optional>
+#include <ranges>
 
 #include "thresher/base/rounds.h"
 #include "thresher/kernels/gemm.h"
@@ -183,6 +184,7 @@ class Finder {
     std::optional<Bands> bands = Join(first, end);
     if (!bands) return std::nullopt;
     const double room = kShareOfBand * cache_bytes_ - static_cast<double>(WeightsOf(*bands));
+    if (room <= 0) return std::nullopt;
     const StepLines& last = bands->steps.back().lines;
     const double flops_per_ns = kFlopsPerNsOfColumn * static_cast<double>(kernels::PackedColumns());
     double saved = 0;
@@ -190,14 +192,18 @@ class Finder {
       const double reading = static_cast<double>(BytesOf(Result(s))) / kBytesPerNs;
       saved += std::max(reading - plan_.steps[s + 1].flops / flops_per_ns, kLeastExposed * reading);
     }
-    for (int64_t in_picture = 1; in_picture <= last.lines; ++in_picture) {
-      if (in_picture * last.pictures % plan_.num_threads != 0) continue;
-      const double more = Cut(*bands, in_picture);
-      if (bands->count() > Rounds::kMostParts) return std::nullopt;
-      if (more / flops_per_ns > kMostAgain * saved) return std::nullopt;
-      if (static_cast<double>(bands->bytes - bands->kernel_bytes) <= room) return bands;
-    }
-    return std::nullopt;
+    // More bands want less memory and compute more twice.
+    const auto too_few = [&](int64_t in_picture) {
+      Cut(*bands, in_picture);
+      return static_cast<double>(bands->bytes - bands->kernel_bytes) > room;
+    };
+    const auto counts = std::views::iota(int64_t{1}, last.lines + 1);
+    auto in_picture = std::ranges::partition_point(counts, too_few);
+    while (in_picture != counts.end() && *in_picture * last.pictures % plan_.num_threads != 0) ++in_picture;
+    if (in_picture == counts.end()) return std::nullopt;
+    const double more = Cut(*bands, *in_picture);
+    if (bands->count() > Rounds::kMostParts || more / flops_per_ns > kMostAgain * saved) return std::nullopt;
+    return bands;
   }
 
   Plan& plan_;
@@ -209,6 +215,20 @@ class Finder {
 }  // namespace
 
 void FindBands(Plan& plan, int64_t cache_bytes) { Finder(plan, cache_bytes).Find(); }
+
+std::vector<StepRange> RoundsOf(const Plan& plan) {
+  std::vector<StepRange> rounds;
+  auto bands = plan.bands.begin();
+  for (size_t s = 0; s < plan.steps.size(); s = rounds.back().end) {
+    if (bands != plan.bands.end() && bands->first == s) {
+      rounds.push_back({s, bands->end(), &*bands});
+      ++bands;
+    } else {
+      rounds.push_back({s, s + 1});
+    }
+  }
+  return rounds;
+}
 
 std::vector<bool> BandedSteps(const Plan& plan) {
   std::vector<bool> banded(plan.steps.size(), false);

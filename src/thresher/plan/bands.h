@@ -77,6 +77,15 @@ struct Bands {
 // saves. Their results but the last become buffers of a band (Buffer::Kind::kBand).
 void FindBands(Plan& plan, int64_t cache_bytes);
 
+// Steps of a plan that a run does in one round.
+struct StepRange {
+  size_t first = 0, end = 0;
+  const Bands* bands = nullptr;  // null: one step
+};
+
+// All of them, in order.
+std::vector<StepRange> RoundsOf(const Plan& plan);
+
 // Of each step, whether it is computed so.
 std::vector<bool> BandedSteps(const Plan& plan);
 

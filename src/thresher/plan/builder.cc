@@ -29,23 +29,15 @@ constexpr int kMostPartsPerThread = 4;
 
 constexpr int64_t kMaxArenaBytes = int64_t{1} << 40;
 
+// Bands begin with their first step again after the last one: what any of them touches lives through all.
 void MarkLifetimes(Plan& plan) {
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    for (const TensorRef& ref : plan.steps[s].operands) {
-      if (ref.buffer < 0) continue;
-      Buffer& buffer = plan.buffers[static_cast<size_t>(ref.buffer)];
-      if (buffer.first_step < 0) buffer.first_step = static_cast<int>(s);
-      buffer.last_step = static_cast<int>(s);
-    }
-  }
-  // The first step of a band comes again behind its last one.
-  for (const Bands& bands : plan.bands) {
-    for (size_t s = bands.first; s < bands.end(); ++s) {
+  for (const StepRange& round : RoundsOf(plan)) {
+    for (size_t s = round.first; s < round.end; ++s) {
       for (const TensorRef& ref : plan.steps[s].operands) {
         if (ref.buffer < 0) continue;
         Buffer& buffer = plan.buffers[static_cast<size_t>(ref.buffer)];
-        buffer.first_step = std::min(buffer.first_step, static_cast<int>(bands.first));
-        buffer.last_step = std::max(buffer.last_step, static_cast<int>(bands.end()) - 1);
+        if (buffer.first_step < 0) buffer.first_step = static_cast<int>(round.first);
+        buffer.last_step = static_cast<int>(round.end) - 1;
       }
     }
   }

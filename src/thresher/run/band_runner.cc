@@ -16,20 +16,6 @@ void Advance(View& view, int64_t elements) {
 
 }  // namespace
 
-std::vector<StepRange> RoundsOf(const Plan& plan) {
-  std::vector<StepRange> rounds;
-  auto bands = plan.bands.begin();
-  for (size_t s = 0; s < plan.steps.size(); s = rounds.back().end) {
-    if (bands != plan.bands.end() && bands->first == s) {
-      rounds.push_back({s, bands->end(), &*bands});
-      ++bands;
-    } else {
-      rounds.push_back({s, s + 1});
-    }
-  }
-  return rounds;
-}
-
 Status RunBand(const SizedPlan& sized, const Bands& bands, int part, const StepContext& context,
                std::atomic<int64_t>* took) {
   const Plan& plan = sized.plan();

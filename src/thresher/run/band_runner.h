@@ -2,23 +2,12 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "thresher/plan/cpu_kernel.h"
 #include "thresher/plan/extent.h"
 
 namespace thresher {
-
-// Steps of a plan that a run does in one round.
-struct StepRange {
-  size_t first = 0, end = 0;
-  const Bands* bands = nullptr;  // null: one step
-};
-
-// All of them, in order.
-std::vector<StepRange> RoundsOf(const Plan& plan);
 
 // Computes band `part`. `context`: of this thread, its memory and what is read next. `took`: one a step, to which what
 // this band took of it is added; null: nobody wants to know.

@@ -103,15 +103,15 @@ void AddSteps(const RunContext& context, size_t first, size_t last, uint64_t cor
 // The steps of a round have ended, of which bands are given shares of its time as their threads have spent it on them.
 void NoteEnds(RunContext& context, const StepRange& steps, int64_t start) {
   const int64_t end = NowNs();
+  context.step_ends[steps.end - 1] = end;
+  if (steps.bands == nullptr) return;
   double all = 0, so_far = 0;
-  for (size_t s = steps.first; s < steps.end && steps.bands != nullptr; ++s)
-    all += static_cast<double>(context.took[s]);
+  for (size_t s = steps.first; s < steps.end; ++s) all += static_cast<double>(context.took[s]);
   for (size_t s = steps.first; s + 1 < steps.end; ++s) {
     so_far += static_cast<double>(context.took[s]);
     const double share = all > 0 ? so_far / all : 0;
     context.step_ends[s] = start + static_cast<int64_t>(share * static_cast<double>(end - start));
   }
-  context.step_ends[steps.end - 1] = end;
 }
 
 // The first error of those that the parts of a run meet.

@@ -180,7 +180,7 @@ Result<std::unique_ptr<Session::Context>> Session::Acquire(std::span<const int64
     for (const TensorRef& ref : step.operands) {
       if (ref.buffer >= 0) {
         const Buffer::Kind kind = plan_->buffers[static_cast<size_t>(ref.buffer)].kind;
-        if (kind != Buffer::Kind::kArena && kind != Buffer::Kind::kConstant && kind != Buffer::Kind::kBand) {
+        if (kind == Buffer::Kind::kInput || kind == Buffer::Kind::kState || kind == Buffer::Kind::kOutput) {
           const Buffer& buffer = plan_->buffers[static_cast<size_t>(ref.buffer)];
           context->fixups.push_back({operand, ref.buffer});
           if (kind != Buffer::Kind::kOutput) context->reads[static_cast<size_t>(buffer.index)] = 1;
