@@ -263,6 +263,23 @@ WRITERS = {
 }
 
 
+def _stop_unfinished(writer: Writer, child: int, choose: random.Random) -> None:
+    """Stops the child where its file is unfinished, at whatever moment of that.
+
+    A file that was seen unfinished may be whole before a kill arrives, on a fast or a busy machine nearly always. So
+    the child is stopped first, then looked at, and sent on until it lies right.
+    """
+    limit = time.monotonic() + 5
+    while True:
+        time.sleep(choose.random() * 0.003)
+        os.kill(child, signal.SIGSTOP)
+        _, state = os.waitpid(child, os.WUNTRACED)
+        assert os.WIFSTOPPED(state), "the writer failed"
+        if writer.leftovers() or time.monotonic() > limit:
+            return
+        os.kill(child, signal.SIGCONT)
+
+
 def execute(writer: Writer, kills: int, seed: int) -> dict[str, Any]:
     """Kills a writing child again and again.
 
@@ -282,12 +299,8 @@ def execute(writer: Writer, kills: int, seed: int) -> dict[str, Any]:
                     writer.write(version)
             finally:
                 os._exit(99)  # it is killed, unless a write fails
-        before = time.monotonic()
         if kill % 2:
-            # As soon as there is an unfinished file, and a moment more.
-            while not writer.leftovers() and time.monotonic() - before < 0.5:
-                pass
-            time.sleep(choose.random() * 0.003)
+            _stop_unfinished(writer, child, choose)
         else:
             time.sleep(choose.random() * 0.06)
         os.kill(child, signal.SIGKILL)

@@ -57,6 +57,17 @@ inline constexpr size_t kUnitBlockRows = 2 * kUnitRows;
 // Lines of a panel that one step reads.
 inline constexpr size_t kUnitTurnLines = 2 * kUnitRows;
 
+// Of tiles: a run's steps are cut into as few pieces as there can be, or one more where those would not be equal, so
+// that none reaches behind the run, where anything may lie. Where neither cuts them evenly, whole tiles and a rest.
+constexpr size_t UnitDepth(size_t steps) {
+  if (steps == 0) return kUnitSteps;
+  const size_t least = (steps + kUnitSteps - 1) / kUnitSteps;
+  for (const size_t pieces : {least, least + 1}) {
+    if (steps % pieces == 0) return steps / pieces;
+  }
+  return kUnitSteps;
+}
+
 // Bytes from one converted row of `bytes` bytes to the next: whole tiles, and an odd number of lines, so that the rows
 // of a tile spread over all sets of L1.
 constexpr size_t UnitRowStride(size_t bytes) {
@@ -337,15 +348,14 @@ class UnitTiles {
   using Dot = DotType;
   static constexpr size_t kMostRows = kUnitBlockRows;
   // depth: steps of a tile.
-  explicit UnitTiles(size_t rows, size_t depth = kUnitSteps) : tiles_(rows, depth * sizeof(uint32_t)) {}
+  explicit UnitTiles(size_t rows, size_t depth = kUnitSteps) : tiles_(rows, depth * sizeof(uint32_t)), depth_(depth) {}
   ~UnitTiles() { pending_.template Run<typename Dot::Sum>(pending_.rows()); }
-  // Up to 16 rows when the tiles are configured for so many, else 16 to 32; tiles of kUnitSteps. half: without the
-  // right half of the panel.
+  // Up to 16 rows when the tiles are configured for so many, else 16 to 32. half: without the right half of the panel.
   void Run(const DotTileArgs& tile, size_t rows, bool half = false) {
     constexpr StepRun kAll{0, 0};
     const size_t second = rows <= kUnitRows ? 0 : rows - kUnitRows;
     Run({tile.a, tile.lda, static_cast<ptrdiff_t>(second * tile.lda), second, std::min(rows, kUnitRows), tile.b, &kAll,
-         1, tile.steps, kUnitSteps, tile.padded, tile.init, tile.init_ld, tile.fetch.lines, tile.out, tile.out_ld,
+         1, tile.steps, depth_, tile.padded, tile.init, tile.init_ld, tile.fetch.lines, tile.out, tile.out_ld,
          tile.fetch.from},
         rows > kUnitRows, half);
   }
@@ -366,6 +376,7 @@ class UnitTiles {
 
  private:
   ConfiguredTiles<Unit> tiles_;
+  const size_t depth_;
   PendingFinish pending_;
 };
 

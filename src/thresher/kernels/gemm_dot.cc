@@ -269,6 +269,7 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
   const size_t lda = StrideOf(args);
   const size_t width = PanelWidth();
   const size_t steps = (k + Dot::kStep - 1) / Dot::kStep;
+  const size_t depth = UnitDepth(steps), turns = steps / depth;
   const size_t number_bytes = NumberBytes<Dot>(k);
   const size_t panel_stride = kInt8 ? Int8Stride(k) : number_bytes;
   const size_t rows = range.row_end - range.row_begin;
@@ -295,10 +296,10 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
     const size_t block_begin = range.row_begin + rows * block / row_blocks;
     const size_t block_end = range.row_begin + rows * (block + 1) / row_blocks;
     const RowTiles tiles(block_end - block_begin, kUnitBlockRows);
-    UnitTiles<Unit, Dot> unit(tiles.Height(tiles.count - 1));
+    UnitTiles<Unit, Dot> unit(tiles.Height(tiles.count - 1), depth);
     const size_t panels = range.panel_end - range.panel_begin;
     LinesAhead ahead(block + 1 < row_blocks ? std::span<const std::byte>() : args.ahead,
-                     tiles.count * products * (args.near ? panels : std::min(panels, group)) * (steps / kUnitSteps));
+                     tiles.count * products * (args.near ? panels : std::min(panels, group)) * turns);
     // A single tile reads weights from memory, which is faster the longer they lie side by side.
     const size_t run = gated && tiles.count == 1 ? kGateRun : 1;
     const size_t step = std::max(group, run);
@@ -331,15 +332,15 @@ void GemmUnitRange(const GemmDotArgs& args, void* scratch, const PanelRange& ran
               tile.out = direct ? static_cast<void*>(to.c) : waits ? waiting : strip;
               tile.out_ld = direct ? to.ldc : width;
               if (args.near) {
-                tile.fetch = ahead.Next(steps / kUnitSteps);
+                tile.fetch = ahead.Next(turns);
               } else if (tiles.count == 1) {
                 tile.fetch = {panel_b + kUnitFetchDistance, kUnitTurnLines, false};
               } else if (panel + group < range.panel_end) {
                 const size_t lines = (kUnitTurnLines + tiles.count - 1) / tiles.count;
-                const size_t done = t * (steps / kUnitSteps) * lines * 64;
+                const size_t done = t * turns * lines * 64;
                 if (done < number_bytes) tile.fetch = {panel_b + group * panel_stride + done, lines, false};
               } else {
-                tile.fetch = ahead.Next(steps / kUnitSteps);
+                tile.fetch = ahead.Next(turns);
               }
               unit.Run(tile, tiles.Height(t), columns <= width / 2);
               if (direct || waits) continue;

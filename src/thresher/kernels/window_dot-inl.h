@@ -193,16 +193,6 @@ struct WindowGroup {
   WindowGroup Nothing() const { return {row, 0, a, picture, runs}; }
 };
 
-// Of tiles: a run's steps are cut into as few pieces as there can be, or one more where those would not be equal, so
-// that none reaches behind the run, where anything may lie. Where neither cuts them evenly, whole tiles and a rest.
-constexpr size_t UnitDepth(size_t steps) {
-  const size_t least = (steps + kUnitSteps - 1) / kUnitSteps;
-  for (const size_t pieces : {least, least + 1}) {
-    if (steps % pieces == 0) return steps / pieces;
-  }
-  return kUnitSteps;
-}
-
 constexpr size_t kWindowStripRows = std::max(size_t{kTileRows}, kUnitBlockRows);
 constexpr size_t kWindowDotScratchBytes =
     kWindowStripRows * kMaxPanelWidth * sizeof(float) + static_cast<size_t>(kMostImageTaps) * sizeof(StepRun);

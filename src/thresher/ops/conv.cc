@@ -398,10 +398,10 @@ size_t DepthwiseScratch(const StepContext& c) {
 bool ConvolutionLines(const Step& convolution, StepLines& lines) {
   const auto& p = ops::ParamsOf<ConvolutionParams>(convolution);
   const kernels::ConvolutionShape& s = p.shape;
-  const bool floats =
-      convolution.operands[kX].view.dtype == DType::kF32 && convolution.operands.back().view.dtype == DType::kF32;
+  const View& out = convolution.operands.back().view;
+  const auto element = static_cast<int64_t>(SizeOf(convolution.operands[kX].view.dtype));
   const bool flat = p.in_d == 1 && p.out_d == 1 && s.kernel[0] == 1;
-  if (!floats || !flat || s.planes || s.form != kernels::RowForm::kF32 || s.spread[1] != 1 || s.spread[2] != 1) {
+  if (!flat || s.planes || s.form != kernels::RowForm::kF32 || s.spread[1] != 1 || s.spread[2] != 1) {
     return false;
   }
   lines.pictures = BatchOf(p);
@@ -411,11 +411,11 @@ bool ConvolutionLines(const Step& convolution, StepLines& lines) {
   lines.stride = s.stride[1];
   lines.padding = s.padding[1];
   lines.reach = (s.kernel[1] - 1) * s.dilation[1] + 1;
-  lines.x_picture = p.x_batch;
-  lines.x_line = p.x_h;
+  lines.x_picture = p.x_batch * element;
+  lines.x_line = p.x_h * element;
   lines.added = kResidual;
-  lines.added_line = p.out_w * p.ldr;
-  lines.line = p.out_w * p.n * s.groups;
+  lines.added_line = p.out_w * p.ldr * static_cast<int64_t>(sizeof(float));
+  lines.line = p.out_w * ops::ResultRowBytes(out, p.n * s.groups);
   return true;
 }
 

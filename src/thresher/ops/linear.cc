@@ -114,11 +114,16 @@ size_t PackedScratch(const StepContext& c) { return kernels::GemmScratchBytes(Pa
 
 bool PackedLines(const Step& product, StepLines& lines) {
   const auto& p = ops::ParamsOf<GemmParams>(product);
-  lines = {.positions = p.m, .x_line = p.lda, .added_line = p.ldr, .line = p.n, .added = kResidual};
+  constexpr int64_t kBytes = sizeof(float);
+  lines = {.positions = p.m,
+           .x_line = p.lda * kBytes,
+           .added_line = p.ldr * kBytes,
+           .line = p.n * kBytes,
+           .added = kResidual};
   return true;
 }
 
-void CutPacked(void* params, const LineCut& cut) { static_cast<GemmParams*>(params)->m = cut.positions; }
+void CutRows(void* params, const LineCut& cut) { static_cast<GemmParams*>(params)->m = cut.positions; }
 
 // Rows in another form in one piece of memory: the rows, then what belongs to each of them.
 struct ConvertedRows {
@@ -127,11 +132,11 @@ struct ConvertedRows {
         scale(reinterpret_cast<float*>(rows + p.m * kernels::RowBytes(p.form, p.k))),
         zero(reinterpret_cast<int32_t*>(scale + p.m)) {}
 
-  static int64_t Bytes(const GemmParams& p) {
+  static int64_t BytesOfRow(const GemmParams& p) {
     const bool scaled = kernels::HasRowScales(p.form);
-    return p.m *
-           (kernels::RowBytes(p.form, p.k) + (scaled ? static_cast<int64_t>(sizeof(float) + sizeof(int32_t)) : 0));
+    return kernels::RowBytes(p.form, p.k) + (scaled ? static_cast<int64_t>(sizeof(float) + sizeof(int32_t)) : 0);
   }
+  static int64_t Bytes(const GemmParams& p) { return p.m * BytesOfRow(p); }
 
   std::byte* rows;
   float* scale;
@@ -167,6 +172,15 @@ Status ConvertStep(const StepContext& c) {
   return Status::Ok();
 }
 
+bool ConvertLines(const Step& convert, StepLines& lines) {
+  const auto& p = ops::ParamsOf<GemmParams>(convert);
+  lines = {.positions = p.m,
+           .x_line = p.lda * static_cast<int64_t>(SizeOf(convert.operands[kX].view.dtype)),
+           .line = ConvertedRows::BytesOfRow(p),
+           .result_inside = kernels::HasRowScales(p.form)};
+  return ops::HasStoredRows(p.form);
+}
+
 Status DotStep(const StepContext& c) {
   const auto& p = c.as<GemmParams>();
   const ConvertedRows converted(c.in(0), p);
@@ -195,6 +209,19 @@ size_t DotScratch(const StepContext& c) {
   if (p.wide) args.wide_from = 0;
   args.gate = p.gate;
   return kernels::GemmDotScratchBytes(args);
+}
+
+bool DotLines(const Step& product, StepLines& lines) {
+  const auto& p = ops::ParamsOf<GemmParams>(product);
+  const View& out = product.operands.back().view;
+  lines = {.positions = p.m,
+           .x_line = p.row_bytes != 0 ? p.row_bytes : ConvertedRows::BytesOfRow(p),
+           .added_line = p.ldr * static_cast<int64_t>(sizeof(float)),
+           .line = ops::ResultRowBytes(out, p.n),
+           .added = kResidual,
+           .x_inside = kernels::HasRowScales(p.form),
+           .speed = ops::TimesFloats(p.form)};
+  return ops::HasStoredRows(p.form) && p.gate == kernels::Gate::kNone;
 }
 
 // The rows of bf16 that it makes are stored by who makes x; or x lies in rows of another stride.
@@ -519,6 +546,17 @@ Taken TakesResidualAsRows(Step& product, int buffer, int64_t& ldr, StoredRows& r
   return residual.offset == 0 && ldr == rows.columns && rows.stride % 2 == 0 ? Taken::kRead : Taken::kNot;
 }
 
+int64_t ResultRowBytes(const View& out, int64_t columns) {
+  const int64_t elements = out.dtype == DType::kBF16 ? out.strides[0] : columns;
+  return elements * static_cast<int64_t>(SizeOf(out.dtype));
+}
+
+double TimesFloats(kernels::RowForm form) {
+  const double by_vectors = form == kernels::RowForm::kInt8 ? 4 : 2;
+  constexpr int kUnitRows = 32;  // of a matrix unit's tiles
+  return kernels::TileRows(form) == kUnitRows ? 4 * by_vectors : by_vectors;
+}
+
 void SetRows(const StepContext& c, kernels::GemmDotArgs& args) {
   args.stores_bf16 = c.out().dtype == DType::kBF16;
   if (args.stores_bf16) args.ldc = c.out().strides[0] / 2;
@@ -600,14 +638,26 @@ Status LowerProduct(const Product& product, const Attrs& attrs, const TensorRef&
 
 std::span<const CpuKernel> LinearKernels() {
   static const CpuKernel kernels[] = {{KernelId::kPack, PackStep},
-                                      {KernelId::kConvertRows, ConvertStep, nullptr, ConvertTakesRows},
+                                      {.id = KernelId::kConvertRows,
+                                       .run = ConvertStep,
+                                       .takes_rows = ConvertTakesRows,
+                                       .lines = ConvertLines,
+                                       .cut = CutRows},
                                       {.id = KernelId::kPackedProduct,
                                        .run = PackedStep,
                                        .scratch = PackedScratch,
                                        .lines = PackedLines,
-                                       .cut = CutPacked},
-                                      {KernelId::kDotProduct, DotStep, DotScratch, DotTakesRows, DotStoresRows,
-                                       DotTakesGate, DotTakesConversion, kResidual},
+                                       .cut = CutRows},
+                                      {.id = KernelId::kDotProduct,
+                                       .run = DotStep,
+                                       .scratch = DotScratch,
+                                       .takes_rows = DotTakesRows,
+                                       .stores_rows = DotStoresRows,
+                                       .takes_gate = DotTakesGate,
+                                       .takes_conversion = DotTakesConversion,
+                                       .replaced = kResidual,
+                                       .lines = DotLines,
+                                       .cut = CutRows},
                                       {KernelId::kBatchedProduct, BatchedStep, BatchedScratch}};
   return kernels;
 }

@@ -86,6 +86,10 @@ bool StoresResultAsRows(Step& writer, int64_t m, int64_t n, StoredRows& rows);
 // TakeRowsFn of a product with a result of so many rows and columns that HasStoredRows(), for its residual, whose rows
 // lie ldr apart.
 Taken TakesResidualAsRows(Step& product, int buffer, int64_t& ldr, StoredRows& rows);
+// Bytes from one row of a result to the next, once it is decided whether such rows are stored.
+int64_t ResultRowBytes(const View& out, int64_t columns);
+// How many times as fast as floats such rows are multiplied, about.
+double TimesFloats(kernels::RowForm form);
 // What both have decided.
 void SetRows(const StepContext& c, kernels::GemmDotArgs& args);
 

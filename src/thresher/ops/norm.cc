@@ -73,13 +73,14 @@ Status NormStep(const StepContext& c) {
 }
 
 bool NormLines(const Step& norm, StepLines& lines) {
+  constexpr int64_t kBytes = sizeof(float);
   const auto& p = ops::ParamsOf<NormParams>(norm);
   lines = {.positions = p.rows,
-           .x_line = p.row_stride,
-           .added_line = p.residual_row_stride,
-           .line = p.cols,
+           .x_line = p.row_stride * kBytes,
+           .added_line = p.residual_row_stride * kBytes,
+           .line = ops::ResultRowBytes(norm.operands[kNormOut].view, p.cols),
            .added = kNormResidual};
-  return norm.operands[kNormOut].view.dtype == DType::kF32;
+  return true;
 }
 
 void CutNorm(void* params, const LineCut& cut) { static_cast<NormParams*>(params)->rows = cut.positions; }

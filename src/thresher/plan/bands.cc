@@ -25,7 +25,12 @@ constexpr double kLeastExposed = 0.25;
 // What bands may compute twice, beside what they save.
 constexpr double kMostAgain = 1.0 / 3;
 
-int64_t BytesOf(const TensorRef& ref) { return ref.view.size() * static_cast<int64_t>(SizeOf(ref.view.dtype)); }
+// Whether rows follow one another from the begin on, gaps behind each of them or not.
+bool InRows(const TensorRef& ref) {
+  const View& v = ref.view;
+  const bool gaps = v.rank == 2 && v.strides[1] == 1 && v.strides[0] >= v.shape[1];
+  return ref.offset == 0 && (gaps || v.contiguous());
+}
 
 // Finds bands in a plan, whose uses of buffers are known.
 class Finder {
@@ -51,6 +56,7 @@ class Finder {
              (end == s || Leaves(end - 1))) {
         ++end;
       }
+      while (end > s + 1 && lines_[end - 1].result_inside) --end;
       // Rather without the first steps, which have most lines that two bands want, than not at all.
       std::optional<Bands> bands;
       for (size_t first = s; first + 1 < end && !bands; ++first) bands = Try(first, end);
@@ -86,13 +92,13 @@ class Finder {
     const TensorRef& x = next.operands[0];
     const auto reads = std::count_if(next.operands.begin(), next.operands.end(),
                                      [&](const TensorRef& ref) { return ref.buffer == result.buffer; });
-    const bool whole = result.offset == 0 && result.view.contiguous() && BytesOf(result) == buffer.bytes &&
-                       x.buffer == result.buffer && x.offset == 0 && x.view.contiguous() && reads == 1;
+    const bool whole = InRows(result) && x.buffer == result.buffer && InRows(x) && reads == 1;
     return whole && static_cast<double>(buffer.bytes) / plan_.num_threads > kShareOfResult * cache_bytes_;
   }
 
   // The lines of steps [first, end), if they fit each other.
   std::optional<Bands> Join(size_t first, size_t end) const {
+    if (lines_[first].x_inside) return std::nullopt;
     Bands bands;
     bands.first = first;
     size_t known = end;
@@ -148,8 +154,14 @@ class Finder {
     return bytes;
   }
 
-  // Cuts pictures into so many bands, and gives each step's result its place. Returns the floating point operations
-  // that bands have more than pictures.
+  // Of what step s computes.
+  double Ns(size_t s) const {
+    const double flops_per_ns = kFlopsPerNsOfColumn * static_cast<double>(kernels::PackedColumns());
+    return std::max(plan_.steps[s].flops, 0.0) / (flops_per_ns * lines_[s].speed);
+  }
+
+  // Cuts pictures into so many bands, and gives each step's result its place. Returns the nanoseconds that bands
+  // compute more than pictures.
   double Cut(Bands& bands, int64_t in_picture) const {
     const int64_t lines = bands.steps.back().lines.lines;
     bands.lines = (lines + in_picture - 1) / in_picture;
@@ -169,13 +181,12 @@ class Finder {
       const Step& step = plan_.steps[bands.first + i];
       bands.kernel_bytes = std::max(bands.kernel_bytes, AlignUp(static_cast<int64_t>(step.scratch_bytes)));
       const double share = static_cast<double>(all[i]) / static_cast<double>(bands.steps[i].lines.lines);
-      more += std::max(step.flops, 0.0) * (share - 1);
+      more += Ns(bands.first + i) * (share - 1);
     }
     bands.bytes = bands.kernel_bytes;
     for (size_t i = 0; i + 1 < bands.steps.size(); ++i) {
       bands.steps[i].place = bands.bytes;
-      const auto element = static_cast<int64_t>(SizeOf(Result(bands.first + i).view.dtype));
-      bands.bytes += AlignUp(most[i] * bands.steps[i].lines.line * element);
+      bands.bytes += AlignUp(most[i] * bands.steps[i].lines.line);
     }
     return more;
   }
@@ -186,11 +197,10 @@ class Finder {
     const double room = kShareOfBand * cache_bytes_ - static_cast<double>(WeightsOf(*bands));
     if (room <= 0) return std::nullopt;
     const StepLines& last = bands->steps.back().lines;
-    const double flops_per_ns = kFlopsPerNsOfColumn * static_cast<double>(kernels::PackedColumns());
     double saved = 0;
     for (size_t s = first; s + 1 < end; ++s) {
-      const double reading = static_cast<double>(BytesOf(Result(s))) / kBytesPerNs;
-      saved += std::max(reading - plan_.steps[s + 1].flops / flops_per_ns, kLeastExposed * reading);
+      const double reading = static_cast<double>(plan_.buffers[ResultOf(s)].bytes) / kBytesPerNs;
+      saved += std::max(reading - Ns(s + 1), kLeastExposed * reading);
     }
     // More bands want less memory and compute more twice.
     const auto too_few = [&](int64_t in_picture) {
@@ -202,7 +212,7 @@ class Finder {
     while (in_picture != counts.end() && *in_picture * last.pictures % plan_.num_threads != 0) ++in_picture;
     if (in_picture == counts.end()) return std::nullopt;
     const double more = Cut(*bands, *in_picture);
-    if (bands->count() > Rounds::kMostParts || more / flops_per_ns > kMostAgain * saved) return std::nullopt;
+    if (bands->count() > Rounds::kMostParts || more > kMostAgain * saved) return std::nullopt;
     return bands;
   }
 

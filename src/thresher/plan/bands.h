@@ -19,9 +19,12 @@ struct StepLines {
   int64_t x_lines = 0;
   // Result line y reads lines [y * stride - padding, y * stride - padding + reach) of those that x has.
   int64_t stride = 1, padding = 0, reach = 1;
-  // Elements from one line to the next, or from one row, of x, of what is added to the result, and of the result.
+  // Bytes from one line to the next, or from one row, of x, of what is added to the result, and of the result.
   int64_t x_picture = 0, x_line = 0, added_line = 0, line = 0;
   size_t added = 0;  // operand that is added, if it is present; 0: none
+  // Behind all rows of x, or of the result, lies something of each, so that they can only be those of a band.
+  bool x_inside = false, result_inside = false;
+  double speed = 1;  // how many times as fast as floats are multiplied
 };
 
 // What becomes of a step that computes some lines of one picture.

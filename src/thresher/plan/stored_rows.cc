@@ -46,10 +46,13 @@ void StoreRows(Plan& plan, std::vector<const Node*>& origins) {
     if (wholes == 1) place = plan.steps[whole].operands.back();
     if (rows.given) place = writer.operands.front();
     gone[s] = rows.given;
-    // Few channels take less as floats than as whole lines.
     Buffer& to = plan.buffers[static_cast<size_t>(place.buffer)];
     const int64_t bytes = rows.rows * rows.stride * static_cast<int64_t>(sizeof(uint16_t));
-    if (to.kind == Buffer::Kind::kArena) to.bytes = std::max(to.bytes, bytes);
+    if (place.buffer == number && !rows.given) {
+      to.bytes = bytes;
+    } else if (to.kind == Buffer::Kind::kArena) {
+      to.bytes = std::max(to.bytes, bytes);
+    }
     place.view = MakeView(nullptr, DType::kBF16, {rows.rows, rows.columns});
     place.view.strides[0] = rows.stride;
     rows.place = &place;

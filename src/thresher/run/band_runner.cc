@@ -9,9 +9,8 @@
 namespace thresher {
 namespace {
 
-void Advance(View& view, int64_t elements) {
-  if (view.data == nullptr) return;
-  view.data = static_cast<std::byte*>(view.data) + elements * static_cast<int64_t>(SizeOf(view.dtype));
+void Advance(View& view, int64_t bytes) {
+  if (view.data != nullptr) view.data = static_cast<std::byte*>(view.data) + bytes;
 }
 
 }  // namespace

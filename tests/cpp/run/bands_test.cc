@@ -18,6 +18,7 @@ namespace thresher {
 namespace {
 
 using kernels::ForEachIsa;
+using kernels::ForEachIsaAndPlainTiles;
 
 constexpr int64_t kChannels = 5, kWide = 24;
 
@@ -33,14 +34,14 @@ struct Case {
 };
 
 // x -> 1x1 -> convolution of lines -> norm -> 1x1 + x.
-Graph MakeBlock(const Case& c) {
+Graph MakeBlock(const Case& c, const std::string& precision = "fp32") {
   Graph g;
   const ValueId x = g.AddInput("x", DType::kF32, {c.picture[0], c.picture[1], c.picture[2], kChannels});
   const ValueId copy = Must(g.Add1("relu", {x}, {}));
   const auto linear = [&](ValueId from, int64_t k, int64_t n, uint32_t seed, ValueId added) {
     const ValueId bias = AddF32(g, "b" + std::to_string(seed), {n}, RandomFloats(n, seed + 50));
-    return Must(
-        g.Add1("linear", {from, AddWeight(g, {n, k}, seed), bias, added}, {{"activation", std::string("relu")}}));
+    return Must(g.Add1("linear", {from, AddWeight(g, {n, k}, seed), bias, added},
+                       {{"activation", std::string("relu")}, {"precision", precision}}));
   };
   ValueId y = linear(copy, kChannels, kWide, 1, kNoValue);
   y = Must(g.Add1("convolution", {y, AddWeight(g, {kWide, kWide / c.groups, c.kernel, c.kernel}, 2)},
@@ -117,6 +118,62 @@ TEST(Bands, ResultsHaveTheSameBits) {
       EXPECT_GE(banded, 3);
     });
   }
+}
+
+// Rows that are converted within a band, have scales behind them, or are stored as bf16 by who makes them.
+TEST(Bands, ResultsOfSmallNumbersHaveTheSameBits) {
+  for (const char* precision : {"bf16", "int8"}) {
+    for (const Case& c : Cases()) {
+      SCOPED_TRACE(std::string(precision) + ", " + c.about);
+      const Graph g = MakeBlock(c, precision);
+      ForEachIsaAndPlainTiles([&] {
+        Session whole(PlanFor(g, 0, 1));
+        const std::vector<float> expected = RunOnce(g, whole);
+        int banded = 0, converted = 0;
+        for (const int threads : {1, 2}) {
+          for (const int64_t cache_bytes : {16 << 10, 24 << 10, 32 << 10, 48 << 10, 80 << 10}) {
+            Session session(PlanFor(g, c.times * cache_bytes, threads));
+            for (const Bands& bands : session.plan().bands) {
+              ++banded;
+              for (size_t s = bands.first; s < bands.end(); ++s) {
+                converted += session.plan().steps[s].kernel == KernelId::kConvertRows;
+              }
+            }
+            EXPECT_EQ(RunOnce(g, session), expected) << threads << " threads, " << cache_bytes;
+          }
+        }
+        EXPECT_GE(banded, 3);
+        if (std::string(precision) == "int8" && c.groups == kWide) {
+          EXPECT_GE(converted, 1);
+        }
+      });
+    }
+  }
+}
+
+// Scales of rows lie behind all of them: what quantises rows does not end a band, and what reads them begins none.
+TEST(Bands, ScalesOfRowsStayWithThem) {
+  Graph g;
+  const ValueId x = g.AddInput("x", DType::kF32, {4096, kWide});
+  const std::string precision = "int8";
+  const ValueId y = Must(g.Add1("linear", {x, AddWeight(g, {kWide, kWide}, 1)}, {{"precision", precision}}));
+  const ValueId z = Must(g.Add1("linear", {y, AddWeight(g, {512, kWide}, 2)}, {{"precision", precision}}));
+  g.SetOutputs({Must(g.Add1("linear", {z, AddWeight(g, {kWide, 512}, 3)}, {{"precision", precision}}))});
+  ForEachIsa([&] {
+    int found = 0;
+    Session whole(PlanFor(g, 0, 1));
+    for (const int64_t cache_bytes : {32 << 10, 64 << 10, 128 << 10, 256 << 10}) {
+      Session session(PlanFor(g, cache_bytes, 1));
+      const Plan& plan = session.plan();
+      for (const Bands& bands : plan.bands) {
+        ++found;
+        EXPECT_NE(plan.steps[bands.end() - 1].kernel, KernelId::kConvertRows) << cache_bytes;
+        EXPECT_NE(plan.steps[bands.first].kernel, KernelId::kDotProduct) << cache_bytes;
+      }
+      EXPECT_EQ(RunOnce(g, session), RunOnce(g, whole)) << cache_bytes;
+    }
+    EXPECT_GE(found, 1);
+  });
 }
 
 TEST(Bands, HaveLinesThatFitTheCache) {
