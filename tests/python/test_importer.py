@@ -203,6 +203,15 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "empty_like": (lambda x: torch.empty_like(x).fill_(2.5) + x, lambda: (f32(3, 4),)),
     "sin": (torch.sin, lambda: (f32(4, 7),)),
     "cos": (torch.cos, lambda: (f32(4, 7),)),
+    **{
+        f"{name}{size}": (getattr(torch, name), lambda scale=scale: (special(4, 7) * scale,))
+        for name in ("expm1", "log1p")
+        for size, scale in (("", 1.0), ("_large", 30.0))
+    },
+    "expm1_near_one": (torch.expm1, lambda: (torch.linspace(-2, 2, 97),)),
+    "log1p_near_one": (torch.log1p, lambda: (torch.linspace(-1, 2, 97),)),
+    "expm1_int": (torch.expm1, lambda: (i64(4, 7),)),
+    "log1p_bool": (torch.log1p, lambda: (mask(4, 7),)),
     "exp_int": (torch.exp, lambda: (i64(4, 7),)),
     "sqrt_bool": (torch.sqrt, lambda: (mask(4, 7),)),
     "relu_int": (torch.relu, lambda: (i64(4, 7),)),
@@ -568,6 +577,15 @@ def test_rule(compiler: Any, name: str) -> None:
     assert stats.partitions == 1 and stats.nodes_unsupported == 0
     assert all("a tensor of the graph has no elements" in reason for reason in stats.eager_shapes)
     assert bool(stats.eager_shapes) == name.endswith("_of_nothing")
+
+
+@pytest.mark.parametrize("name", ["expm1", "log1p"])
+def test_small_numbers_keep_their_digits(compiler: Any, name: str) -> None:
+    function = getattr(torch, name)
+    x = torch.cat([sign * torch.logspace(-30, -0.05, 200) for sign in (1, -1)] + [torch.logspace(-0.05, 1.9, 100)])
+    compiled = torch.compile(function, backend=compiler.thresher_backend, options={"fallback": "error"})
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x).double(), function(x.double()), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", REFUSED)

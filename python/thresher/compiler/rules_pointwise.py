@@ -147,22 +147,44 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
     return b.unary("neg", _softplus(b, b.unary("neg", a.self))), None
 
 
+@rule(aten.expm1.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x = _as_float(b, a.self)
+    # From 1 on nothing cancels.
+    return b.where(b.binary("gt", x, 1.0), b.binary("sub", b.unary("exp", x), 1.0), _expm1_below(b, x, 1.0))
+
+
+@rule(aten.log1p.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x = _as_float(b, a.self)
+    return b.where(b.binary("eq", x, math.inf), x, _log1p(b, x))
+
+
+def _as_float(b: Builder, x: Value) -> Value:
+    return x if x.dtype.is_floating_point else b.cast(x, _float(x))
+
+
 def _expm1_negative(b: Builder, x: Value) -> Value:
-    """exp(min(x, 0)) - 1 without cancellation: 2 t / (1 - t) with t = tanh(x / 2), and 1 - t is in [1, 2]."""
-    t = b.unary("tanh", b.binary("mul", b.binary("minimum", x, 0.0), 0.5))
+    """exp(min(x, 0)) - 1 without cancellation."""
+    return _expm1_below(b, x, 0.0)
+
+
+def _expm1_below(b: Builder, x: Value, most: float) -> Value:
+    """exp(min(x, most)) - 1, most up to 1: 2 t / (1 - t) with t = tanh(x / 2), and 1 - t is in [0.5, 2]."""
+    t = b.unary("tanh", b.binary("mul", b.binary("minimum", x, most), 0.5))
     return b.binary("div", b.binary("mul", t, 2.0), b.binary("sub", 1.0, t))
 
 
-def _softplus(b: Builder, x: Value) -> Value:
-    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)).
-
-    log1p(u) is u * log(w) / (w - 1) with w = 1 + u: the rounding of w cancels.
-    """
-    u = b.unary("exp", b.unary("neg", b.unary("abs", x)))
+def _log1p(b: Builder, u: Value) -> Value:
+    """log(1 + u) of a finite u: u * log(w) / (w - 1) with w = 1 + u, where the rounding of w cancels."""
     w = b.binary("add", u, 1.0)
     below = b.binary("sub", w, 1.0)
-    log1p = b.where(b.binary("eq", below, 0.0), u, b.binary("mul", u, b.binary("div", b.unary("log", w), below)))
-    return b.binary("add", b.binary("maximum", x, 0.0), log1p)
+    return b.where(b.binary("eq", below, 0.0), u, b.binary("mul", u, b.binary("div", b.unary("log", w), below)))
+
+
+def _softplus(b: Builder, x: Value) -> Value:
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
+    return b.binary("add", b.binary("maximum", x, 0.0), _log1p(b, b.unary("exp", b.unary("neg", b.unary("abs", x)))))
 
 
 # ---- two operands ----
