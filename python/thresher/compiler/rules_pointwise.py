@@ -117,14 +117,14 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 @rule(aten.elu.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     x = a.self
-    below = b.binary("mul", _expm1_negative(b, b.binary("mul", x, a.input_scale)), a.alpha * a.scale)
+    below = b.binary("mul", _expm1_below(b, b.binary("mul", x, a.input_scale), 0.0), a.alpha * a.scale)
     above = x if a.scale == 1 else b.binary("mul", x, a.scale)
     return b.where(b.binary("gt", x, 0), above, below)
 
 
 @rule(aten.celu.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
-    below = b.binary("mul", _expm1_negative(b, b.binary("div", a.self, a.alpha)), a.alpha)
+    below = b.binary("mul", _expm1_below(b, b.binary("div", a.self, a.alpha), 0.0), a.alpha)
     return b.where(b.binary("gt", a.self, 0), a.self, below)
 
 
@@ -149,28 +149,22 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
 
 @rule(aten.expm1.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
-    x = _as_float(b, a.self)
+    x = b.cast(a.self, _float(a.self))
     # From 1 on nothing cancels.
     return b.where(b.binary("gt", x, 1.0), b.binary("sub", b.unary("exp", x), 1.0), _expm1_below(b, x, 1.0))
 
 
 @rule(aten.log1p.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
-    x = _as_float(b, a.self)
+    x = b.cast(a.self, _float(a.self))
     return b.where(b.binary("eq", x, math.inf), x, _log1p(b, x))
 
 
-def _as_float(b: Builder, x: Value) -> Value:
-    return x if x.dtype.is_floating_point else b.cast(x, _float(x))
-
-
-def _expm1_negative(b: Builder, x: Value) -> Value:
-    """exp(min(x, 0)) - 1 without cancellation."""
-    return _expm1_below(b, x, 0.0)
-
-
 def _expm1_below(b: Builder, x: Value, most: float) -> Value:
-    """exp(min(x, most)) - 1, most up to 1: 2 t / (1 - t) with t = tanh(x / 2), and 1 - t is in [0.5, 2]."""
+    """exp(min(x, most)) - 1 without cancellation, most up to 1.
+
+    2 t / (1 - t) with t = tanh(x / 2), and 1 - t is in [0.5, 2].
+    """
     t = b.unary("tanh", b.binary("mul", b.binary("minimum", x, most), 0.5))
     return b.binary("div", b.binary("mul", t, 2.0), b.binary("sub", 1.0, t))
 
