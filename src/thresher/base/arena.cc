@@ -1,5 +1,7 @@
 #include "thresher/base/arena.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -26,11 +28,16 @@ std::byte* Arena::Release() {
 
 Result<Arena> Arena::Allocate(size_t bytes) {
   if (bytes == 0) return Arena();
-  void* data = bytes <= PTRDIFF_MAX - kAlignment ? std::aligned_alloc(kAlignment, AlignUp(bytes)) : nullptr;
+  const bool large = bytes >= kLargePage;
+  const size_t alignment = large ? kLargePage : kAlignment;
+  const size_t whole = bytes <= PTRDIFF_MAX - alignment ? (bytes + alignment - 1) / alignment * alignment : 0;
+  void* data = whole > 0 ? std::aligned_alloc(alignment, whole) : nullptr;
   if (data == nullptr) {
     return ResourceExhausted("memory: expected a block of " + std::to_string(bytes) +
                              " bytes, the system gave none; use smaller batches or shorter sequences");
   }
+  // Only whole large pages. Advice; failing is no error.
+  if (large) (void)madvise(data, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
   return Arena(static_cast<std::byte*>(data), bytes);
 }
 

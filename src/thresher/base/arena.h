@@ -12,10 +12,15 @@ namespace thresher {
 // Cache line, and the widest vector of any instruction set the kernels know.
 inline constexpr size_t kAlignment = 64;
 
+// What blocks of so many bytes and more begin on, and ask the system for: finding out where a small page lies takes as
+// long as several lines from memory where the table that says so is in no cache, and in a virtual machine twice that.
+inline constexpr size_t kLargePage = size_t{2} << 20;
+
 // `bytes` rounded up to a multiple of kAlignment.
 constexpr size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Owns a block aligned to kAlignment; movable, not copyable. The content is undefined at first.
+// Owns a block aligned to kAlignment, or to kLargePage if it is as large; movable, not copyable. The content is
+// undefined at first.
 class Arena {
  public:
   Arena() = default;

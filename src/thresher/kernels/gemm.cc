@@ -82,19 +82,22 @@ bool FitsWhole(const GemmArgs& args) {
   return bytes <= static_cast<size_t>(Caches().l2) / 4 && (kStoredAsFloats || bytes <= kGatheredFloats * sizeof(float));
 }
 
-// Whether two panels at once stay in L2 next to the rows that pass by and the panels that are fetched meanwhile, where
-// FitsWhole().
-HWY_INLINE bool TwoPanelsFit(size_t k) { return 2 * FloatPanel::Bytes(k) <= static_cast<size_t>(Caches().l2) / 4; }
-
 // So many tiles of two panels end together where a tile cannot end its sums: these stay in L1.
 constexpr size_t kWideTilesTogether = 4;
 
 // Of a strip that holds the sums of `rows` rows and two panels, and of the tiles that end together.
 constexpr size_t StripRowsOfTwoPanels(size_t rows) { return 2 * (rows + kWideTilesTogether * kWideTileRows); }
 
-// Whether two panels at once are multiplied in two blocks of k, where FitsWhole() but both would not fit.
-HWY_INLINE bool CutsTwoPanels(size_t k, size_t most_rows) {
-  return !TwoPanelsFit(k) && StripRowsOfTwoPanels(most_rows) <= size_t{kMostBlockRows};
+// In how many blocks of k two panels at once are multiplied, where FitsWhole(). What the tiles of one block fetch of
+// the next must still be in L2 when it is used: many rows need that less often, and blocks cost them sums that wait.
+// Measured with weights that come from memory (Xeon of 2 MiB, docs/performance.md): 49 rows of 2048 numbers took 0.87
+// of the time in blocks of 64 KiB, 128 rows of 3072 0.92 in blocks of 128 KiB; 128 rows of 768 were none the faster.
+HWY_INLINE size_t BlocksOfTwoPanels(size_t k, size_t rows) {
+  constexpr size_t kFewRows = 64;
+  const size_t bytes = 2 * FloatPanel::Bytes(k);
+  if (rows > kFewRows && 4 * bytes <= static_cast<size_t>(Caches().l2)) return 1;
+  const size_t most = (rows > kFewRows ? size_t{128} : size_t{64}) * 1024;
+  return std::max<size_t>((bytes + most - 1) / most, 1);
 }
 
 // How `rows` rows pass `panels` panels.
@@ -138,7 +141,8 @@ Buffers BuffersFor(const GemmArgs& args) {
   const auto [gathers, most_rows] = RowBlocksFor<Panel>(args, m, (static_cast<size_t>(args.n) + width - 1) / width);
   Buffers buffers;
   size_t strip_rows = std::min(m, size_t{kMostBlockRows});
-  if (kHasWideTiles && FitsWhole<Panel>(args) && CutsTwoPanels(k, most_rows)) {
+  // A part with few rows may have several blocks where one with all of them has none.
+  if (kHasWideTiles && FitsWhole<Panel>(args) && BlocksOfTwoPanels(k, 1) > 1) {
     strip_rows = std::max(strip_rows, StripRowsOfTwoPanels(std::min(m, most_rows)));
   }
   buffers.widened = buffers.strip + WholeLines(strip_rows * width);
@@ -146,7 +150,7 @@ Buffers BuffersFor(const GemmArgs& args) {
   const size_t widened_rows = FitsWhole<Panel>(args) ? all_rows : std::min(panel_rows, all_rows);
   buffers.gathered = buffers.widened + (std::is_same_v<Panel, FloatPanel> ? 0 : WholeLines(widened_rows * width));
   buffers.end = buffers.gathered + (gathers ? std::min(m, most_rows) * GatheredStride(panel_rows) : 0);
-  static_assert((size_t{kMostBlockRows} * kMaxPanelWidth +
+  static_assert((StripRowsOfTwoPanels(kMostBlockRows) * kMaxPanelWidth +
                  std::max(size_t{kMostPanelKib} * 1024 / sizeof(float), kStepUnit<Panel> * kMaxPanelWidth) +
                  kGatheredFloats + 48) *
                     sizeof(float) <=
@@ -169,10 +173,10 @@ inline size_t GatherRows(const GemmArgs& args, size_t row, size_t rows, size_t b
   return ld;
 }
 
-// The rows of a part times two whole panels of floats, with k in two blocks if `cut`, else in one. `strip` has room for
-// PanelWidth() sums of half as many rows each, of StripRowsOfTwoPanels() if `cut`.
+// The rows of a part times two whole panels of floats, with k in so many blocks. `strip` has room for PanelWidth() sums
+// of half as many rows each, of StripRowsOfTwoPanels() where there are several.
 void MultiplyTwoPanels(const GemmArgs& args, const Ending<float>& ending, size_t row_begin, size_t row_end,
-                       size_t panel, bool cut, float* strip) {
+                       size_t panel, size_t blocks, float* strip) {
   const size_t k = static_cast<size_t>(args.k);
   const size_t width = PanelWidth();
   const size_t column = panel * width;
@@ -182,14 +186,15 @@ void MultiplyTwoPanels(const GemmArgs& args, const Ending<float>& ending, size_t
   const size_t panel_bytes = FloatPanel::Bytes(k);
   const uint8_t* b = static_cast<const uint8_t*>(args.packed_b) + panel * panel_bytes;
   const uint8_t* const next_panels = b + 2 * panel_bytes;
+  const bool cut = blocks > 1;
   float* const ended = cut ? strip + 2 * rows * width : strip;
   WideTileArgs tile;
   tile.lda = static_cast<size_t>(args.lda);
   tile.second.b = panel_bytes;
   tile.second.fetched = cut ? panel_bytes : 0;
-  for (size_t k_begin = 0, part = 0; part < (cut ? 2 : 1); ++part) {
-    const size_t k_end = cut && part == 0 ? k / 8 * 4 : k;
-    const bool last = k_end == k;
+  for (size_t k_begin = 0, block = 0; block < blocks; ++block) {
+    const bool last = block + 1 == blocks;
+    const size_t k_end = last ? k : k / 4 * (block + 1) / blocks * 4;
     tile.k = k_end - k_begin;
     tile.b = b;
     const size_t bytes = FloatPanel::Bytes(tile.k) * (cut ? 1 : 2);
@@ -204,8 +209,8 @@ void MultiplyTwoPanels(const GemmArgs& args, const Ending<float>& ending, size_t
       const TileResult to = ResultAt(args, row, column, tile.tiles * height, width);
       float* const wait = strip + 2 * (row - row_begin) * width;
       tile.a = args.a + row * tile.lda + k_begin;
-      tile.init = part == 0 ? bias : wait;
-      tile.init_ld = part == 0 ? 0 : 2 * width;
+      tile.init = block == 0 ? bias : wait;
+      tile.init_ld = block == 0 ? 0 : 2 * width;
       tile.fetch = FetchShare(tiles, t, b, bytes, tile.k / 4, next);
       if (last) {
         ending.Of(to, ended, tile);
@@ -378,11 +383,10 @@ void GemmRange(const GemmArgs& args, float* scratch, const PanelRange& range) {
     }
     const float* a = args.a + block_begin * lda;
     if constexpr (kStoredAsFloats && kHasWideTiles) {
-      const bool cut = CutsTwoPanels(k, most_rows);
-      if (TakesTwoPanels() && FitsWhole<Panel>(args) && (cut || TwoPanelsFit(k)) &&
-          block_rows > static_cast<size_t>(kTileRows)) {
+      if (TakesTwoPanels() && FitsWhole<Panel>(args) && block_rows > static_cast<size_t>(kTileRows)) {
+        const size_t blocks = BlocksOfTwoPanels(k, block_rows);
         for (; panel + 2 <= std::min(range.panel_end, n / width); panel += 2) {
-          MultiplyTwoPanels(args, ending, block_begin, block_end, panel, cut, strip);
+          MultiplyTwoPanels(args, ending, block_begin, block_end, panel, blocks, strip);
         }
       }
     }

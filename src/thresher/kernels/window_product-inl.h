@@ -23,8 +23,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace thresher::kernels::HWY_NAMESPACE {
 
-// Floats of the copies, which stay in L2 while panels pass.
-inline constexpr size_t kLineFloats = size_t{64} * 1024;
+// Floats of the copies, which stay in L2 while panels pass: every block of rows reads all panels again.
+inline constexpr size_t kMostLineFloats = size_t{128} * 1024;
+HWY_INLINE size_t LineFloats() {
+  return std::clamp(static_cast<size_t>(Caches().l2) / 4 / sizeof(float), kMostLineFloats / 2, kMostLineFloats);
+}
 // A block of rows ends where a table is full.
 inline constexpr size_t kMostLineRows = 512;
 inline constexpr size_t kMostLines = 256;
@@ -36,6 +39,10 @@ inline constexpr int64_t kLeastPartOfLine = 24;
 inline constexpr int64_t kMostSpread = 8;
 // Shorter pieces of a line that are cut where taps leave it would lose in low tiles what they save in multiplications.
 inline constexpr int64_t kLeastCutPiece = 6;
+// Panels of no more bytes, or an eighth of L2, pass the rows whole, others in parts of so many, unless what a window
+// covers of one line is more.
+inline constexpr size_t kWholePanelBytes = size_t{192} * 1024;
+inline constexpr size_t kPartBytes = size_t{64} * 1024;
 
 // Output positions of one line, up to as many as a copy has room for. Where x is spread, those that meet the same taps,
 // which lie as far apart.
@@ -117,7 +124,7 @@ struct LineReading {
       piece = 0;
     }
     if (!copies || piece == 0) return;
-    const int64_t fitting = (static_cast<int64_t>(kLineFloats / lines / position) - reach - 1) / step + 1;
+    const int64_t fitting = (static_cast<int64_t>(LineFloats() / lines / position) - reach - 1) / step + 1;
     if (fitting < std::min(piece, kLeastPartOfLine)) {
       piece = 0;
       return;
@@ -161,8 +168,8 @@ struct LineReading {
 };
 
 constexpr size_t kWindowTableFloats = (sizeof(WindowTables) + 63) / 64 * 16;
-constexpr size_t kWindowStripFloats = size_t{kTileRows} * kMaxPanelWidth;
-constexpr size_t kWindowScratchFloats = kWindowTableFloats + kWindowStripFloats + kLineFloats;
+constexpr size_t kWindowStripFloats = kMostLineRows * kMaxPanelWidth;
+constexpr size_t kWindowScratchFloats = kWindowTableFloats + kWindowStripFloats + kMostLineFloats;
 static_assert(kWindowScratchFloats * sizeof(float) <= kMostGemmScratchBytes);
 
 // panel_stride: bytes from one panel to the next; where there are scales of columns, they are at a panel's end.
@@ -275,7 +282,7 @@ class WindowProduct {
       const LineCopy& copy = tables_.lines[i - 1];
       if (copy.line == line && copy.first == first && copy.positions >= positions) return i - 1;
     }
-    if (num_lines_ == kMostLines || (num_lines_ + 1) * reading_.copy_floats > kLineFloats) return kMostLines;
+    if (num_lines_ == kMostLines || (num_lines_ + 1) * reading_.copy_floats > LineFloats()) return kMostLines;
     tables_.lines[num_lines_] = {line, first, positions};
     CopyLine(args_.a + line, first, positions, copies_ + num_lines_ * reading_.copy_floats);
     return num_lines_++;
@@ -338,35 +345,62 @@ class WindowProduct {
     const bool one_vector = columns <= hn::Lanes(TileTag());
     alignas(64) float padded_bias[kMaxPanelWidth];
     const float* const a = reading_.copies ? copies_ : args_.a;
-    WindowTileArgs tile;
-    tile.lda = Lda();
     const uint8_t* const b = static_cast<const uint8_t*>(args_.packed_b) + panel * panel_stride_;
     const float* const bias = PanelBias(args_.bias, column, columns, padded_bias);
+    WindowTileArgs tile;
+    tile.lda = Lda();
     tile.b = b;
     tile.k = reading_.run;
-    tile.init = column_scale_ ? nullptr : bias;
     const size_t bytes = Panel::Bytes(static_cast<size_t>(args_.k));
     const uint8_t* const scales = column_scale_ ? b + bytes : nullptr;
-    PanelAhead ahead(b + panel_stride_, last ? 0 : bytes, Panel::Bytes(4), num_tiles_);
-    for (size_t i = 0; i < num_tiles_; ++i) {
-      const WindowTile& t = tables_.tiles[i];
-      tile.fetch = ahead.Next(t.num_runs * (reading_.run / 4));
-      TileResult to = ResultAt(args_, t.row, column, t.first + t.second, columns);
-      to.ldc *= static_cast<size_t>(w_.spread[2]);
-      to.ldr *= static_cast<size_t>(w_.spread[2]);
-      if (!ending.in_tile()) FetchResult(to);
-      tile.a = a + t.a;
-      tile.second = t.to_second;
-      tile.runs = tables_.runs + t.runs;
-      tile.num_runs = t.num_runs;
-      ending.Of(to, strip_, tile);
-      WindowTileFunction run = WindowTileFor<Panel>(t.first, t.second);
-      if constexpr (std::is_same_v<Panel, FloatPanel>) {
-        if (one_vector) run = WindowTileFor<Panel, 1>(t.first, t.second);
+    const size_t parts = PanelParts(bytes);
+    const size_t runs = static_cast<size_t>(args_.k) / reading_.run;
+    for (size_t part = 0; part < parts; ++part) {
+      const bool last_part = part + 1 == parts;
+      const size_t k_begin = runs * part / parts * reading_.run;
+      const size_t k_end = runs * (part + 1) / parts * reading_.run;
+      PanelAhead ahead(last_part ? b + panel_stride_ : b + Panel::Bytes(k_end), last && last_part ? 0 : bytes / parts,
+                       Panel::Bytes(4), num_tiles_);
+      float* wait = strip_;
+      for (size_t i = 0; i < num_tiles_; ++i) {
+        const WindowTile& t = tables_.tiles[i];
+        const size_t rows = t.first + t.second;
+        const WindowRun* const end = tables_.runs + t.runs + t.num_runs;
+        const auto before = [](const WindowRun& run, size_t k) { return run.b < k; };
+        const WindowRun* const first = tables_.runs + t.runs;
+        tile.runs = std::lower_bound(first, end, k_begin, before);
+        tile.num_runs = static_cast<size_t>(std::lower_bound(tile.runs, end, k_end, before) - tile.runs);
+        tile.fetch = ahead.Next(tile.num_runs * (reading_.run / 4));
+        tile.a = a + t.a;
+        tile.second = t.to_second;
+        tile.init = part > 0 ? wait : column_scale_ ? nullptr : bias;
+        tile.init_ld = part > 0 ? width : 0;
+        TileResult to = ResultAt(args_, t.row, column, rows, columns);
+        to.ldc *= static_cast<size_t>(w_.spread[2]);
+        to.ldr *= static_cast<size_t>(w_.spread[2]);
+        if (last_part) {
+          if (!ending.in_tile()) FetchResult(to);
+          ending.Of(to, wait, tile);
+        } else {
+          tile.KeepSums(wait, width);
+        }
+        WindowTileFunction run = WindowTileFor<Panel>(t.first, t.second);
+        if constexpr (std::is_same_v<Panel, FloatPanel>) {
+          if (one_vector) run = WindowTileFor<Panel, 1>(t.first, t.second);
+        }
+        run(tile);
+        if (last_part && !ending.in_tile()) ending.finish()(ending.Rest(to, wait, bias, scales));
+        if (parts > 1) wait += rows * width;
       }
-      run(tile);
-      if (!ending.in_tile()) ending.finish()(ending.Rest(to, strip_, bias, scales));
     }
+  }
+
+  // In how many parts, one behind the other, a panel of so many bytes passes the rows: a long one by a few taps at a
+  // time, so that what is fetched of the next part is still in L2 when it is used.
+  size_t PanelParts(size_t bytes) const {
+    if (bytes <= std::max(static_cast<size_t>(Caches().l2) / 8, kWholePanelBytes)) return 1;
+    const size_t together = std::max<size_t>(kPartBytes / Panel::Bytes(reading_.run), 1);
+    return (static_cast<size_t>(args_.k) / reading_.run + together - 1) / together;
   }
 
   const GemmArgs& args_;

@@ -79,8 +79,9 @@ struct WindowTileArgs : TileEnd {
   const WindowRun* runs;
   size_t num_runs;
   size_t k;           // of each run; of panels that store pairs of rows, an even number
-  const float* init;  // one row for all, or null for zeros
-  Fetch fetch;        // beside the panel itself, in each turn of four; into L2
+  const float* init;  // rows init_ld apart (0: one row for all), or null for zeros
+  size_t init_ld = 0;
+  Fetch fetch;  // beside the panel itself, in each turn of four; into L2
 };
 
 template <class Panel, int G1, int G2, int kVectors>
@@ -92,14 +93,15 @@ HWY_NOINLINE void RunWindowTile(const WindowTileArgs& args) {
   const size_t lanes = hn::Lanes(d);
   size_t lda = args.lda;
   size_t lda2 = 2 * lda;
-#define THRESHER_WINDOW_DECLARE(i)                                           \
-  V c##i##a = hn::Zero(d);                                                   \
-  V c##i##b = hn::Zero(d);                                                   \
-  if constexpr (i < kRows) {                                                 \
-    if (args.init != nullptr) {                                              \
-      c##i##a = hn::LoadU(d, args.init);                                     \
-      if constexpr (kVectors > 1) c##i##b = hn::LoadU(d, args.init + lanes); \
-    }                                                                        \
+#define THRESHER_WINDOW_DECLARE(i)                                      \
+  V c##i##a = hn::Zero(d);                                              \
+  V c##i##b = hn::Zero(d);                                              \
+  if constexpr (i < kRows) {                                            \
+    if (args.init != nullptr) {                                         \
+      const float* const init = args.init + i * args.init_ld;           \
+      c##i##a = hn::LoadU(d, init);                                     \
+      if constexpr (kVectors > 1) c##i##b = hn::LoadU(d, init + lanes); \
+    }                                                                   \
   }
   THRESHER_TILE_ROWS(THRESHER_WINDOW_DECLARE)
 

@@ -4,13 +4,12 @@
 
 #include <new>
 
+#include "thresher/base/arena.h"
 #include "thresher/profile/memory.h"
 
 namespace thresher {
 namespace {
 
-constexpr size_t kAlignment = 64;
-constexpr size_t kLargePage = size_t{2} << 20;
 constexpr size_t kSlab = 4 * kLargePage;
 // A slab keeps at least one large page resident, which must not dwarf what it is for.
 constexpr size_t kLeastInSlab = size_t{128} << 10;
@@ -32,7 +31,7 @@ std::shared_ptr<std::byte> AllocateAligned(size_t size, size_t alignment) {
 }  // namespace
 
 std::shared_ptr<void> PackedMemory::Allocate(int64_t bytes) {
-  const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t size = AlignUp(static_cast<size_t>(bytes));
   if (size < kLeastInSlab) return AllocateAligned(size, kAlignment);
   if (size >= kLargePage) return AllocateAligned(size, kLargePage);
   if (slab_ == nullptr || used_ + size > kSlab) {

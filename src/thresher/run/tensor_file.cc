@@ -11,12 +11,12 @@
 #include <system_error>
 #include <utility>
 
+#include "thresher/base/arena.h"
 #include "thresher/base/thread_pool.h"
 
 namespace thresher {
 namespace {
 
-constexpr size_t kLargePage = size_t{2} << 20;
 constexpr size_t kMostInPlace = size_t{32} << 20;  // of a spare place
 constexpr size_t kPiece =
     size_t{256} << 10;  // bytes that a thread reads at a time, and hashes while it has them in its cache

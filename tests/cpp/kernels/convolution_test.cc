@@ -248,6 +248,41 @@ TEST(ConvolutionTest, FewLongWindowsOfSmallNumbers) {
   }
 }
 
+// Panels so long that they pass the rows in parts: by lines of taps and by taps, some of which rows at the edge do not
+// meet; every form whose sums wait, and every ending.
+TEST(ConvolutionTest, LongPanels) {
+  const auto axes = [](int64_t stride, int64_t dilation) {
+    const Axis axis = {
+        .in = 9, .kernel = 3, .stride = stride, .before = dilation, .after = dilation, .dilation = dilation};
+    return std::vector<Axis>{axis, axis};
+  };
+  constexpr int64_t kChannels = 520;  // 9 taps of which are more than an eighth of 2 MiB in panels of 16 columns
+  for (const int64_t stride : {1, 2}) {
+    for (const int64_t dilation : {1, 2}) {
+      CheckProduct({.axes = axes(stride, dilation), .channels = kChannels, .n = 70, .batch = 1});
+    }
+  }
+  CheckProduct({.axes = axes(2, 1), .channels = 512, .n = 37, .num_parts = 2});  // from one row to the next 4 KiB
+  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    CheckProduct({.axes = axes(2, 1),
+                  .channels = kChannels,
+                  .n = 5,
+                  .residual = true,
+                  .residual_first = true,
+                  .activation = activation,
+                  .num_parts = 3});
+  }
+  CheckProduct({.axes = {{.in = 5, .kernel = 3, .before = 2, .after = 1, .spread = 2},
+                         {.in = 5, .kernel = 3, .before = 2, .after = 1, .spread = 2}},
+                .channels = kChannels,
+                .n = 37,
+                .batch = 1});
+  for (const Precision precision : {Precision::kBf16, Precision::kFp16, Precision::kInt8Weight}) {
+    const int64_t channels = precision == Precision::kInt8Weight ? 1000 : kChannels;
+    CheckProduct({.axes = axes(2, 1), .channels = channels, .n = 37, .batch = 1, .precision = precision});
+  }
+}
+
 // The taps of a weight [n, channels, taps], as they are and backwards.
 TEST(ConvolutionTest, TapsArePackedFromWhereTheyLie) {
   const int64_t n = 43, channels = 21, taps = 6;

@@ -208,16 +208,19 @@ TEST(GemmTest, TwoPanelsAtOnce) {
   }
 }
 
-// So long a k that one panel of 32 columns fits a quarter of L2 and two do not.
-int64_t DepthCutInTwo() { return std::min<int64_t>(Caches().l2 / 4 / 128 / 4 * 3, 8192); }
+// So long a k that one panel of 32 columns fits a quarter of L2 and two do not: they are cut for any rows.
+int64_t DepthThatIsCut() { return std::min<int64_t>(Caches().l2 / 4 / 128 / 4 * 3, 8192); }
 
-TEST(GemmTest, TwoPanelsInTwoBlocksOfDepth) {
-  for (const int64_t extra : {0, 1, 3}) Check({.m = 61, .n = 97, .k = DepthCutInTwo() + extra, .bias = extra > 0});
+TEST(GemmTest, TwoPanelsInBlocksOfDepth) {
+  // Few rows in smaller blocks, where more have none, too.
+  for (const int64_t m : {15, 49, 64, 65}) Check({.m = m, .n = 64, .k = 515, .bias = true, .extra = 3});
+  Check({.m = 120, .n = 64, .k = 515, .num_parts = 2});
+  for (const int64_t extra : {0, 1, 3}) Check({.m = 61, .n = 97, .k = DepthThatIsCut() + extra, .bias = extra > 0});
   for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
     for (const auto residual : {Case::kNoResidual, Case::kResidual, Case::kInPlace}) {
       Check({.m = 199,
              .n = 64,
-             .k = DepthCutInTwo(),
+             .k = DepthThatIsCut(),
              .bias = true,
              .residual = residual,
              .activation = activation,
@@ -256,7 +259,7 @@ TEST_P(TwoPanelsAtOnce, AreTheSameBits) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Depths, TwoPanelsAtOnce, ::testing::Values(200, DepthCutInTwo()));
+INSTANTIATE_TEST_SUITE_P(Depths, TwoPanelsAtOnce, ::testing::Values(200, 600, DepthThatIsCut()));
 
 TEST(GemmTest, LayoutsAndLeadingDimensions) {
   for (const bool transposed : {false, true}) {
