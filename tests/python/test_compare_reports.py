@@ -256,7 +256,7 @@ def test_load_traces_reports_and_operator_reports(tmp_path: Path) -> None:
     from thresher.profiler.trace import read_trace
 
     trace = synthetic_trace.write(tmp_path / "run.thrtrace")
-    of_trace = load_report(trace)
+    of_trace = load_report(str(trace))
     (tmp_path / "run.json").write_text(json.dumps(build_report(read_trace(trace))))
     of_json = load_report(tmp_path / "run.json")
     assert diff_reports(of_trace, of_json)["wall"]["ratio"] == 1.0

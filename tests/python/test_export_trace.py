@@ -153,7 +153,7 @@ def test_chrome_reads_back_as_the_same_trace(trace: Trace, tmp_path: Path) -> No
 
 
 def test_compressed_file_is_the_same_each_time(trace: Trace, tmp_path: Path) -> None:
-    write_trace(trace, tmp_path / "a.json.gz")
+    write_trace(trace, str(tmp_path / "a.json.gz"))
     first = (tmp_path / "a.json.gz").read_bytes()
     write_trace(trace, tmp_path / "a.json.gz", force=True)
     assert (tmp_path / "a.json.gz").read_bytes() == first

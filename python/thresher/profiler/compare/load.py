@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thresher.json_text import integer, number, parse, text
 from thresher.profiler.report import OpReport
+
+if TYPE_CHECKING:
+    import os
 
 REPORT_FORMAT = "thresher-profile"
 OP_REPORT_FORMAT = "thresher-op-report"
@@ -26,7 +29,7 @@ def format_of(path: Path) -> str | None:
     return None if found is None else found[1].decode("utf-8", "replace")
 
 
-def load_report(path: Path) -> dict[str, Any]:
+def load_report(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The data of the report of a run.
 
     Args:
@@ -36,21 +39,22 @@ def load_report(path: Path) -> dict[str, Any]:
         ValueError: The file is none of these.
         OSError: It cannot be read.
     """
-    format = format_of(path)
+    file = Path(path)
+    format = format_of(file)
     if format == OP_REPORT_FORMAT:
-        return _of_op_report(path)
+        return _of_op_report(file)
     if format == REPORT_FORMAT:
         try:
-            data = parse(path.read_bytes())
+            data = parse(file.read_bytes())
         except ValueError as error:
-            raise ValueError(f"{path}: expected JSON, got a damaged file: {error}; write the report again") from error
-        return _checked(path, data)
+            raise ValueError(f"{file}: expected JSON, got a damaged file: {error}; write the report again") from error
+        return _checked(file, data)
     if format is not None and format.startswith("thresher-"):
-        raise ValueError(f"{path}: expected a trace or the report of a run, got a {format}; give the run's own file")
+        raise ValueError(f"{file}: expected a trace or the report of a run, got a {format}; give the run's own file")
     from thresher.profiler.analysis import build_report
     from thresher.profiler.trace import read_trace
 
-    report: dict[str, Any] = build_report(read_trace(path))
+    report: dict[str, Any] = build_report(read_trace(file))
     return report
 
 

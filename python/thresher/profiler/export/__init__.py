@@ -3,7 +3,7 @@
 from thresher.profiler.trace import read_trace
 from thresher.profiler.export import write_trace
 
-write_trace(read_trace("run.thrtrace"), Path("run.json.gz"))
+write_trace(read_trace("run.thrtrace"), "run.json.gz")
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from thresher.profiler.export.files import OutputError, check_output, open_outpu
 from thresher.profiler.export.perfetto import write_perfetto
 
 if TYPE_CHECKING:
+    import os
+
     from thresher.profiler.trace import Trace
 
 CHROME_SUFFIXES = (".json", ".json.gz")
 PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 
 
-def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
+def write_trace(trace: Trace, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Writes a trace in the format that the file's name asks for.
 
     Args:
@@ -34,13 +36,14 @@ def write_trace(trace: Trace, path: Path, *, force: bool = False) -> None:
         ValueError: The name has another suffix.
         OutputError: The file cannot be written.
     """
-    if path.name.endswith(CHROME_SUFFIXES):
-        write_chrome(trace, path, force=force)
-    elif path.name.endswith(PERFETTO_SUFFIXES):
-        write_perfetto(trace, path, force=force)
+    file = Path(path)
+    if file.name.endswith(CHROME_SUFFIXES):
+        write_chrome(trace, file, force=force)
+    elif file.name.endswith(PERFETTO_SUFFIXES):
+        write_perfetto(trace, file, force=force)
     else:
         wanted = ", ".join((*CHROME_SUFFIXES, *PERFETTO_SUFFIXES))
-        raise ValueError(f"{path}: expected a name that ends in one of {wanted}, got {path.name!r}; choose one of them")
+        raise ValueError(f"{file}: expected a name that ends in one of {wanted}, got {file.name!r}; choose one of them")
 
 
 __all__ = [
