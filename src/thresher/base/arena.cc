@@ -10,6 +10,11 @@
 
 namespace thresher {
 
+void WantLargePages(void* data, size_t bytes) {
+  // What is behind the last whole one may share its pages with other blocks.
+  (void)madvise(data, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
+}
+
 Arena::~Arena() { std::free(data_); }
 
 Arena::Arena(Arena&& other) noexcept
@@ -36,8 +41,7 @@ Result<Arena> Arena::Allocate(size_t bytes) {
     return ResourceExhausted("memory: expected a block of " + std::to_string(bytes) +
                              " bytes, the system gave none; use smaller batches or shorter sequences");
   }
-  // Only whole large pages. Advice; failing is no error.
-  if (large) (void)madvise(data, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
+  if (large) WantLargePages(data, bytes);
   return Arena(static_cast<std::byte*>(data), bytes);
 }
 

@@ -16,6 +16,9 @@ inline constexpr size_t kAlignment = 64;
 // long as several lines from memory where the table that says so is in no cache, and in a virtual machine twice that.
 inline constexpr size_t kLargePage = size_t{2} << 20;
 
+// Asks for the large pages that lie wholly within a block that begins on one. Advice: without them pages are small.
+void WantLargePages(void* data, size_t bytes);
+
 // `bytes` rounded up to a multiple of kAlignment.
 constexpr size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 

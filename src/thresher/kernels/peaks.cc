@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "thresher/base/arena.h"
 #include "thresher/base/barrier.h"
 #include "thresher/base/clock.h"
 #include "thresher/base/cpu.h"
@@ -333,8 +334,6 @@ size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * u
 // Memory straight from the system, in large pages where it has them, so that address translation does not count.
 class Pages {
  public:
-  static constexpr size_t kLargePage = size_t{2} << 20;
-
   explicit Pages(size_t bytes) : mapped_(RoundUp(bytes, kLargePage) + kLargePage) {
     void* memory = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return;
@@ -506,7 +505,7 @@ class Bench {
     }
     const size_t dram_share = std::max(RoundUp(in_dram / threads, 4 * kGrain), 4 * kGrain);
 
-    share_ = RoundUp(std::max(dram_share, in_l3), Pages::kLargePage);
+    share_ = RoundUp(std::max(dram_share, in_l3), kLargePage);
     pages_ = std::make_unique<Pages>(share_ * threads);
     laps_.resize(threads);
     peaks_.num_threads = pool_.num_threads();

@@ -1,7 +1,5 @@
 #include "thresher/plan/packed_memory.h"
 
-#include <sys/mman.h>
-
 #include <new>
 
 #include "thresher/base/arena.h"
@@ -17,10 +15,7 @@ constexpr size_t kLeastInSlab = size_t{128} << 10;
 std::shared_ptr<std::byte> AllocateAligned(size_t size, size_t alignment) {
   const std::align_val_t align{alignment};
   auto* data = static_cast<std::byte*>(::operator new(size, align));
-  if (alignment == kLargePage) {
-    // Only whole large pages: what is left may share its pages with other allocations. Advice; failing is no error.
-    (void)madvise(data, size / kLargePage * kLargePage, MADV_HUGEPAGE);
-  }
+  if (alignment == kLargePage) WantLargePages(data, size);
   profile::NoteAllocation(data, static_cast<int64_t>(size));
   return {data, [align, size](std::byte* p) {
             profile::NoteRelease(p, static_cast<int64_t>(size));

@@ -160,8 +160,7 @@ Result<const std::byte*> TensorFile::Add(std::string what, uint64_t offset, size
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor->reserved);
   auto* const data = static_cast<std::byte*>(tensor->reserved) + (RoundUp(address, alignment) - address);
-  // Whole large pages only; advice, failing is no error.
-  if (alignment == kLargePage) (void)madvise(data, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
+  if (alignment == kLargePage) WantLargePages(data, bytes);
   tensors_.emplace(data, std::move(tensor));
   return data;
 }
