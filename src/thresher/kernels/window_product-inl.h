@@ -354,11 +354,10 @@ class WindowProduct {
     const size_t bytes = Panel::Bytes(static_cast<size_t>(args_.k));
     const uint8_t* const scales = column_scale_ ? b + bytes : nullptr;
     const size_t parts = PanelParts(bytes);
-    const size_t runs = static_cast<size_t>(args_.k) / reading_.run;
     for (size_t part = 0; part < parts; ++part) {
       const bool last_part = part + 1 == parts;
-      const size_t k_begin = runs * part / parts * reading_.run;
-      const size_t k_end = runs * (part + 1) / parts * reading_.run;
+      const size_t k_begin = reading_.runs * part / parts * reading_.run;
+      const size_t k_end = reading_.runs * (part + 1) / parts * reading_.run;
       PanelAhead ahead(last_part ? b + panel_stride_ : b + Panel::Bytes(k_end), last && last_part ? 0 : bytes / parts,
                        Panel::Bytes(4), num_tiles_);
       float* wait = strip_;
@@ -400,7 +399,7 @@ class WindowProduct {
   size_t PanelParts(size_t bytes) const {
     if (bytes <= std::max(static_cast<size_t>(Caches().l2) / 8, kWholePanelBytes)) return 1;
     const size_t together = std::max<size_t>(kPartBytes / Panel::Bytes(reading_.run), 1);
-    return (static_cast<size_t>(args_.k) / reading_.run + together - 1) / together;
+    return (reading_.runs + together - 1) / together;
   }
 
   const GemmArgs& args_;
