@@ -90,7 +90,7 @@ constexpr size_t StripRowsOfTwoPanels(size_t rows) { return 2 * (rows + kWideTil
 
 // In how many blocks of k two panels at once are multiplied, where FitsWhole(). What the tiles of one block fetch of
 // the next must still be in L2 when it is used: many rows need that less often, and blocks cost them sums that wait.
-// Measured with weights that come from memory (Xeon of 2 MiB, docs/performance.md): 49 rows of 2048 numbers took 0.87
+// Measured with weights that come from memory (Xeon of 2 MiB, docs/performance.md): 49 rows of 2048 numbers took 0.80
 // of the time in blocks of 64 KiB, 128 rows of 3072 0.92 in blocks of 128 KiB; 128 rows of 768 were none the faster.
 HWY_INLINE size_t BlocksOfTwoPanels(size_t k, size_t rows) {
   constexpr size_t kFewRows = 64;
