@@ -61,11 +61,12 @@ class Finder {
       }
     }
     for (size_t end = plan_.steps.size(); end > 0;) {
-      if (!best[end].last) {
+      std::optional<Bands>& last = best[end].last;
+      if (!last) {
         --end;
         continue;
       }
-      Bands& bands = *best[end].last;
+      Bands& bands = *last;
       for (size_t i = 0; i + 1 < bands.steps.size(); ++i) {
         plan_.buffers[ResultOf(bands.first + i)].kind = Buffer::Kind::kBand;
       }

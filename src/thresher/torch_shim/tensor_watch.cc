@@ -44,7 +44,7 @@ Places PlacesOf(PyObject* object) {
   const auto* const begin = reinterpret_cast<const char*>(&tensor);
   const void* counter = nullptr;  // the one member of a VariableVersion points there
   static_assert(sizeof(tensor.version_counter()) == sizeof(counter));
-  std::memcpy(&counter, &tensor.version_counter(), sizeof(counter));
+  std::memcpy(static_cast<void*>(&counter), static_cast<const void*>(&tensor.version_counter()), sizeof(counter));
   const void* const storage = tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
   return {object,  begin,   begin + kLine,         begin + 2 * kLine, begin + sizeof(tensor) - 1,
           counter, storage, tensor.autograd_meta()};
