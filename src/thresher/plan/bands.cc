@@ -2,7 +2,9 @@
 
 #include <optional>
 #include <ranges>
+#include <utility>
 
+#include "thresher/base/cpu.h"
 #include "thresher/base/rounds.h"
 #include "thresher/kernels/gemm.h"
 #include "thresher/plan/memory_planner.h"
@@ -12,18 +14,13 @@
 namespace thresher {
 namespace {
 
-// Of a thread's second cache: what a result may take of it before it is better kept in bands, and what a band may take.
-// Measured on an Intel Xeon with 2 MiB (docs/performance.md): a band of 0.3 to 0.7 is as good.
-constexpr double kShareOfResult = 0.25;
+// Of a thread's second cache, what a band may take. Measured on an Intel Xeon with 2 MiB (docs/performance.md): 0.3 to
+// 0.7 is as good.
 constexpr double kShareOfBand = 0.4;
-// A core beside which others compute reads its third cache so fast, and computes two vectors a cycle so fast, for each
-// of their columns.
-constexpr double kBytesPerNs = 20;
+// Computes two vectors a cycle so fast, for each of their columns.
 constexpr double kFlopsPerNsOfColumn = 5.5;
 // Of the time that reading a result takes, at least so much is not hidden behind what is computed with it.
 constexpr double kLeastExposed = 0.25;
-// What bands may compute twice, beside what they save.
-constexpr double kMostAgain = 1.0 / 3;
 
 // Whether rows follow one another from the begin on, gaps behind each of them or not.
 bool InRows(const TensorRef& ref) {
@@ -35,8 +32,8 @@ bool InRows(const TensorRef& ref) {
 // Finds bands in a plan, whose uses of buffers are known.
 class Finder {
  public:
-  Finder(Plan& plan, int64_t cache_bytes)
-      : plan_(plan), cache_bytes_(static_cast<double>(cache_bytes)), uses_(UsesOf(plan)), lines_(plan.steps.size()) {
+  Finder(Plan& plan, const NearCache& cache)
+      : plan_(plan), cache_(cache), uses_(UsesOf(plan)), lines_(plan.steps.size()) {
     for (size_t s = 0; s < plan.steps.size(); ++s) {
       const Step& step = plan.steps[s];
       const auto inputs = static_cast<size_t>(step.num_inputs);
@@ -49,31 +46,43 @@ class Finder {
     }
   }
 
+  // Steps may be joined in many ways: takes what gains most in all.
   void Find() {
-    for (size_t s = 0; s < plan_.steps.size();) {
-      size_t end = s;
-      while (end < plan_.steps.size() && end - s < Bands::kMostSteps && lines_[end].positions > 0 &&
-             (end == s || Leaves(end - 1))) {
-        ++end;
+    std::vector<Best> best(plan_.steps.size() + 1);
+    for (size_t end = 1; end < best.size(); ++end) {
+      best[end].gain = best[end - 1].gain;
+      if (lines_[end - 1].positions == 0 || lines_[end - 1].result_inside) continue;
+      for (size_t first = end - 1;
+           first > 0 && end - first < Bands::kMostSteps && lines_[first - 1].positions > 0 && Leaves(first - 1);) {
+        --first;
+        Best found = Try(first, end);
+        found.gain += best[first].gain;
+        if (found.last && found.gain > best[end].gain) best[end] = std::move(found);
       }
-      while (end > s + 1 && lines_[end - 1].result_inside) --end;
-      // Rather without the first steps, which have most lines that two bands want, than not at all.
-      std::optional<Bands> bands;
-      for (size_t first = s; first + 1 < end && !bands; ++first) bands = Try(first, end);
-      if (!bands) {
-        s = std::max(end, s + 1);
+    }
+    for (size_t end = plan_.steps.size(); end > 0;) {
+      std::optional<Bands>& last = best[end].last;
+      if (!last) {
+        --end;
         continue;
       }
-      for (size_t i = 0; i + 1 < bands->steps.size(); ++i) {
-        plan_.buffers[ResultOf(bands->first + i)].kind = Buffer::Kind::kBand;
+      Bands& bands = *last;
+      for (size_t i = 0; i + 1 < bands.steps.size(); ++i) {
+        plan_.buffers[ResultOf(bands.first + i)].kind = Buffer::Kind::kBand;
       }
-      plan_.steps[bands->first].parts = static_cast<int>(bands->count());
-      s = bands->end();
-      plan_.bands.push_back(*std::move(bands));
+      plan_.steps[bands.first].parts = static_cast<int>(bands.count());
+      end = bands.first;
+      plan_.bands.insert(plan_.bands.begin(), std::move(bands));
     }
   }
 
  private:
+  // What bands of the first steps gain, in nanoseconds, and the last of them.
+  struct Best {
+    double gain = 0;
+    std::optional<Bands> last = std::nullopt;  // none: the last step is in no band
+  };
+
   const TensorRef& Result(size_t s) const {
     return plan_.steps[s].operands[static_cast<size_t>(plan_.steps[s].num_inputs)];
   }
@@ -93,7 +102,8 @@ class Finder {
     const auto reads = std::count_if(next.operands.begin(), next.operands.end(),
                                      [&](const TensorRef& ref) { return ref.buffer == result.buffer; });
     const bool whole = InRows(result) && x.buffer == result.buffer && InRows(x) && reads == 1;
-    return whole && static_cast<double>(buffer.bytes) / plan_.num_threads > kShareOfResult * cache_bytes_;
+    return whole && static_cast<double>(buffer.bytes) / plan_.num_threads >
+                        cache_.share_of_result * static_cast<double>(cache_.bytes);
   }
 
   // The lines of steps [first, end), if they fit each other.
@@ -191,15 +201,16 @@ class Finder {
     return more;
   }
 
-  std::optional<Bands> Try(size_t first, size_t end) const {
+  // Bands of steps [first, end), if they gain anything.
+  Best Try(size_t first, size_t end) const {
     std::optional<Bands> bands = Join(first, end);
-    if (!bands) return std::nullopt;
-    const double room = kShareOfBand * cache_bytes_ - static_cast<double>(WeightsOf(*bands));
-    if (room <= 0) return std::nullopt;
+    if (!bands) return {};
+    const double room = kShareOfBand * static_cast<double>(cache_.bytes) - static_cast<double>(WeightsOf(*bands));
+    if (room <= 0) return {};
     const StepLines& last = bands->steps.back().lines;
     double saved = 0;
     for (size_t s = first; s + 1 < end; ++s) {
-      const double reading = static_cast<double>(plan_.buffers[ResultOf(s)].bytes) / kBytesPerNs;
+      const double reading = static_cast<double>(plan_.buffers[ResultOf(s)].bytes) / cache_.far_bytes_per_ns;
       saved += std::max(reading - Ns(s + 1), kLeastExposed * reading);
     }
     // More bands want less memory and compute more twice.
@@ -210,21 +221,32 @@ class Finder {
     const auto counts = std::views::iota(int64_t{1}, last.lines + 1);
     auto in_picture = std::ranges::partition_point(counts, too_few);
     while (in_picture != counts.end() && *in_picture * last.pictures % plan_.num_threads != 0) ++in_picture;
-    if (in_picture == counts.end()) return std::nullopt;
+    if (in_picture == counts.end()) return {};
     const double more = Cut(*bands, *in_picture);
-    if (bands->count() > Rounds::kMostParts || more > kMostAgain * saved) return std::nullopt;
-    return bands;
+    const double gain = saved - cache_.price * more;
+    if (bands->count() > Rounds::kMostParts || gain <= 0) return {};
+    return {gain, std::move(bands)};
   }
 
   Plan& plan_;
-  const double cache_bytes_;  // of a thread
+  const NearCache cache_;
   const std::vector<Uses> uses_;
   std::vector<StepLines> lines_;  // per step; without positions: it cannot be cut
 };
 
 }  // namespace
 
-void FindBands(Plan& plan, int64_t cache_bytes) { Finder(plan, cache_bytes).Find(); }
+NearCache NearCache::OfCore() {
+  // Intel's were measured beside others that compute (Xeon: 17 GB/s); where nothing was, as there. A core of AMD reads
+  // 60 to 120 GB/s of its third cache (Zen 5), which fewer bands pay for.
+  NearCache cache = {.bytes = Caches().l2};
+#if defined(__x86_64__)
+  if (!IsIntel()) cache = {.bytes = cache.bytes, .share_of_result = 0.5, .far_bytes_per_ns = 60, .price = 1};
+#endif
+  return cache;
+}
+
+void FindBands(Plan& plan, const NearCache& cache) { Finder(plan, cache).Find(); }
 
 std::vector<StepRange> RoundsOf(const Plan& plan) {
   std::vector<StepRange> rounds;

@@ -75,10 +75,20 @@ struct Bands {
   }
 };
 
-// Which steps these are: where a result that only the next step reads would leave a thread's second cache, of
-// `cache_bytes`, before that does, and neither weights nor lines that two bands want cost more than staying there
-// saves. Their results but the last become buffers of a band (Buffer::Kind::kBand).
-void FindBands(Plan& plan, int64_t cache_bytes);
+// The second cache of a thread, and what it costs to read what has left it.
+struct NearCache {
+  int64_t bytes = 0;              // 0: no step is cut into bands
+  double share_of_result = 0.25;  // what a result may take of it before it is better kept in bands
+  double far_bytes_per_ns = 20;
+  double price = 3;  // what must be saved for each nanosecond computed twice
+
+  static NearCache OfCore();
+};
+
+// Which steps these are: where a result that only the next step reads would leave the cache before that does, and
+// neither weights nor lines that two bands want cost more than staying there saves. Their results but the last become
+// buffers of a band (Buffer::Kind::kBand).
+void FindBands(Plan& plan, const NearCache& cache);
 
 // Steps of a plan that a run does in one round.
 struct StepRange {

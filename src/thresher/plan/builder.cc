@@ -195,7 +195,7 @@ class PlanBuilder {
       step.parts = PartsOf(step, step.flops, step.bytes, num_threads);
     }
     if (options.recorded) AssignSites(*plan);
-    if (options.cache_bytes > 0 && options.share_memory) FindBands(*plan, options.cache_bytes);
+    if (options.cache.bytes > 0 && options.share_memory) FindBands(*plan, options.cache);
     MarkLifetimes(*plan);
     ReleaseUnread(*plan);
     if (options.share_memory) {

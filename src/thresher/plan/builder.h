@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "thresher/base/cpu.h"
 #include "thresher/base/status.h"
 #include "thresher/graph/graph.h"
+#include "thresher/plan/bands.h"
 #include "thresher/plan/plan.h"
 #include "thresher/plan/tuning.h"
 #include "thresher/plan/weight_store.h"
@@ -17,11 +17,11 @@ struct PlanOptions {
   std::shared_ptr<const Target> target = CpuTarget();  // what the plan is for
   int num_threads = 1;
   bool share_memory = true;  // false: every buffer gets memory of its own, to tell planner faults from others
-  const TuningTable* tuning = nullptr;  // what to choose blockings from; null: the defaults
-  std::string name;                     // of the graph, for profiles
-  bool allow_tf32 = false;              // products in f32 may round to 10 bits of fraction where the target has that
-  int64_t cache_bytes = Caches().l2;    // of a thread, in which steps are computed band by band (plan/bands.h); 0: none
-  bool recorded = true;                 // false: runs of the plan are nobody's business but the compiler's
+  const TuningTable* tuning = nullptr;    // what to choose blockings from; null: the defaults
+  std::string name;                       // of the graph, for profiles
+  bool allow_tf32 = false;                // products in f32 may round to 10 bits of fraction where the target has that
+  NearCache cache = NearCache::OfCore();  // in which steps are computed band by band
+  bool recorded = true;                   // false: runs of the plan are nobody's business but the compiler's
 };
 
 // Places the buffers in the arena and finds how much memory a run takes. `share`: those that are not needed at the same

@@ -125,7 +125,7 @@ Result<std::unique_ptr<Session>> CompileExtent(const GraphFamily& family, Weight
   }
   CompileOptions own = options;
   own.plan.recorded = false;
-  own.plan.cache_bytes = 0;  // how many lines there are follows from the sizes
+  own.plan.cache.bytes = 0;  // how many lines there are follows from the sizes
   std::shared_ptr<TuningTable> tuning;
   if (options.plan.tuning != nullptr) {
     // A copy: what is measured later must not change how this plan computes.

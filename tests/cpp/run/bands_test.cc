@@ -63,7 +63,7 @@ std::shared_ptr<const Plan> PlanFor(const Graph& g, int64_t cache_bytes, int thr
   WeightStore weights;
   PlanOptions options;
   options.num_threads = threads;
-  options.cache_bytes = cache_bytes;
+  options.cache = {.bytes = cache_bytes, .price = 0};  // as many steps as can be
   return Must(BuildPlan(g, weights, options));
 }
 
@@ -202,6 +202,31 @@ TEST(Bands, HaveLinesThatFitTheCache) {
   EXPECT_TRUE(PlanFor(g, 16 << 20, 1)->bands.empty());
   // Of no use: weights alone fill it.
   EXPECT_TRUE(PlanFor(g, 2 << 10, 1)->bands.empty());
+}
+
+TEST(Bands, AreWhatGainsMostInAll) {
+  // Two blocks, one after the other: what lies between them is small, and lines of the second want many of the first.
+  Graph g;
+  ValueId y = g.AddInput("x", DType::kF32, {1, 64, 256, kChannels});
+  y = Must(g.Add1("relu", {y}, {}));
+  for (const uint32_t seed : {1u, 2u}) {
+    y = Must(g.Add1("linear", {y, AddWeight(g, {kWide, kChannels}, seed)}));
+    y = Must(g.Add1("convolution", {y, AddWeight(g, {kWide, 1, 9, 9}, seed + 2)},
+                    {{"stride", Dims{1, 1}}, {"padding", Dims{4, 4}}, {"dilation", Dims{1, 1}}, {"groups", kWide}}));
+    y = Must(g.Add1("linear", {y, AddWeight(g, {kChannels, kWide}, seed + 4)}));
+  }
+  g.SetOutputs({y});
+  WeightStore weights;
+  const auto banded = [&](double price) {
+    PlanOptions options;
+    options.cache = {.bytes = 3 << 20, .share_of_result = 0.02, .far_bytes_per_ns = 1, .price = price};
+    const auto plan = Must(BuildPlan(g, weights, options));
+    std::vector<size_t> sizes;
+    for (const Bands& bands : plan->bands) sizes.push_back(bands.steps.size());
+    return sizes;
+  };
+  EXPECT_EQ(banded(0), std::vector<size_t>({6}));
+  EXPECT_EQ(banded(3), std::vector<size_t>({3, 3}));
 }
 
 TEST(Bands, RowsAloneAreBandsToo) {

@@ -378,7 +378,7 @@ TEST(Session, NothingIsAllocatedWhereStepsAreBanded) {
   graph.SetOutputs({Must(graph.Add1("linear", {Must(graph.Add1("linear", {x, up})), down}))});
   PlanOptions options;
   options.num_threads = 2;
-  options.cache_bytes = 96 << 10;
+  options.cache = {.bytes = 96 << 10};
   WeightStore weights;
   Session session(Must(BuildPlan(graph, weights, options)));
   ASSERT_EQ(session.plan().bands.size(), 1u);
