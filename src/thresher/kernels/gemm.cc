@@ -72,11 +72,12 @@ constexpr bool kWidenedByTile = std::is_same_v<Panel, Bf16Panel> || std::is_same
 
 // Whether all of k stays in registers and rows are read where they lie: where L2 delivers a panel as fast as it is
 // used, next to rows that push each other out of L1. Zen 4 was faster with blocks of k. What is widened takes the place
-// of gathered rows.
+// of gathered rows; it was measured on Intel's cores alone.
 template <class Panel>
 bool FitsWhole(const GemmArgs& args) {
   constexpr bool kStoredAsFloats = std::is_same_v<Panel, FloatPanel>;
-  if (!(kStoredAsFloats || kWidenedByTile<Panel>) || kTileRows < 14 || !IsIntel()) return false;
+  if (!(kStoredAsFloats || kWidenedByTile<Panel>) || kTileRows < 14) return false;
+  if (kStoredAsFloats ? IsZen4() : !IsIntel()) return false;
   if (args.blocking.panel_kib != 0 || args.windows != nullptr) return false;
   const size_t bytes = FloatPanel::Bytes(static_cast<size_t>(args.k));
   return bytes <= static_cast<size_t>(Caches().l2) / 4 && (kStoredAsFloats || bytes <= kGatheredFloats * sizeof(float));

@@ -40,8 +40,9 @@ inline constexpr int kWideTileRows = 6;
 // Whether there are registers enough.
 inline constexpr bool kHasWideTiles = kTileRows >= 14;
 
-// Whether products of many rows take two panels at once. Only Intel's cores were measured.
-HWY_INLINE bool TakesTwoPanels() { return kHasWideTiles && IsIntel(); }
+// Whether products of many rows take two panels at once. Intel's cores and Zen 5 were measured; Zen 4, whose
+// multiply-adds take two cycles, was not.
+HWY_INLINE bool TakesTwoPanels() { return kHasWideTiles && !IsZen4(); }
 
 // Where the second panel of a tile lies. What it begins with and what is added to it lie PanelWidth() behind the first
 // panel's, as its results do unless they are sums.
