@@ -17,7 +17,7 @@ namespace {
 // Of a thread's second cache, what a band may take. Measured on an Intel Xeon with 2 MiB (docs/performance.md): 0.3 to
 // 0.7 is as good.
 constexpr double kShareOfBand = 0.4;
-// Computes two vectors a cycle so fast, for each of their columns.
+// A core computes two vectors a cycle so fast, for each of their columns.
 constexpr double kFlopsPerNsOfColumn = 5.5;
 // Of the time that reading a result takes, at least so much is not hidden behind what is computed with it.
 constexpr double kLeastExposed = 0.25;
