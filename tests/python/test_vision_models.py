@@ -149,18 +149,21 @@ def runs_whole_in_the_engine(compiler: Any, name: str, *, channels_last: bool) -
 def test_large_results_between_steps_stay_in_bands(compiler: Any) -> None:
     torch.manual_seed(0)
     wide = 32
-    layers = [nn.Conv2d(8, wide, 1), nn.ReLU6(), nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.ReLU6()]
+    # No line is computed twice, so that bands pay whatever the processor.
+    layers = [nn.Conv2d(8, wide, 1), nn.ReLU6(), nn.Conv2d(wide, wide, 2, stride=2, groups=wide), nn.ReLU6()]
     model = nn.Sequential(*layers, nn.Conv2d(wide, 8, 1)).eval()
     x = torch.randn(2, 8, 255, 257).to(memory_format=torch.channels_last)
     with torch.no_grad():
         # Many threads would each have a share that stays in its cache.
         close(compiler.compile(model, config=compiler.CompilerConfig(threads=2))(x), model(x))
     (plan,) = (plan for graph in RECORDER.alive() for plan in graph.plans())
-    assert [step["name"] for step in plan.steps()] == ["linear", "convolution", "linear"]
-    # Whether the first one pays depends on the processor.
-    assert [step["banded"] for step in plan.steps()][1:] == [True, True]
-    # Not both of the results between the steps.
-    assert compiler.compilation_stats().peak_arena_bytes < 1.5 * 2 * 255 * 257 * wide * 4
+    assert [(step["name"], step["banded"]) for step in plan.steps()] == [
+        ("linear", True),
+        ("convolution", True),
+        ("linear", True),
+    ]
+    # Neither of the two results between the steps.
+    assert compiler.compilation_stats().peak_arena_bytes < 2 * 255 * 257 * wide * 4
 
 
 # The deep ones take PyTorch as long again to capture, and have no operators beyond those of the others.
