@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,17 @@ NETWORKS = {
         encoder_ffn_dim=2048,
     ),
 }
+
+
+def networks(names: Sequence[str]) -> list[str]:
+    """Those of NETWORKS whose names begin so, in any case of letters; all where `names` is empty.
+
+    Raises:
+      ValueError: none begins so.
+    """
+    if not names:
+        return list(NETWORKS)
+    for name in names:
+        if not any(known.lower().startswith(name.lower()) for known in NETWORKS):
+            raise ValueError(f"expected beginnings of {', '.join(NETWORKS)}, got '{name}'")
+    return [known for known in NETWORKS if known.lower().startswith(tuple(name.lower() for name in names))]

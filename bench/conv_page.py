@@ -40,6 +40,7 @@ def measure(
     pythons: Mapping[str, Path],
     output: Path,
     file: Path | None,
+    networks: Sequence[str],
     batches: Sequence[int],
     threads: Sequence[int],
     rounds: int,
@@ -47,13 +48,22 @@ def measure(
 ) -> dict[str, Any]:
     """Measures the convolutions of a file of commands, or networks where there is none.
 
+    Args:
+      pythons: interpreters of the environments that ENGINES names.
+      output: folder of the workers' files.
+      file: commands, or None.
+      networks: beginnings of the networks' names; none for all.
+      batches, threads, precisions: every combination is measured.
+      rounds: turns of every engine in every case.
+
     Returns:
       "environment" and "rows": a case each, with "engines" by key (samples, median, error, or why it is not available),
       "roof_ms", what Thresher's operators take at least at the machine's measured peaks, and, against the peer with the
-      smallest median, "best", "ratio" and "ratio_at_roof", what the ratio would be at that least time.
+      smallest median, "best", "ratio" and "ratio_at_roof", what the ratio would be at that least time. Where an engine
+      failed, or gave another answer, "failed" says so, and the rows are those before it.
 
     Raises:
-      WorkerError: an engine failed, or gave another answer.
+      WorkerError: an engine does not start, or there is nothing to measure.
     """
     rows: list[dict[str, Any]] = []
     about: dict[str, Any] = {}
@@ -67,18 +77,24 @@ def measure(
                 worker = Worker(title, command, variables, output / "logs" / f"conv-{key}.log")
                 workers[key] = stack.enter_context(worker)
             given = str(file.resolve()) if file else None
-            found = workers[OURS].call("begin", MAKE_LIMIT_S, file=given, batches=list(batches))
+            asked = {"file": given, "networks": list(networks), "batches": list(batches)}
+            found = workers[OURS].call("begin", MAKE_LIMIT_S, **asked)
             about = found["environment"]
             for case in found["cases"]:
-                if case["precision"] in precisions:
+                if case["precision"] not in precisions:
+                    continue
+                try:
                     rows.append(_measure_one(workers, case, count, rounds))
-                    report(rows[-1])
+                except WorkerError as error:
+                    told = f"{case['name']}, batch {case['batch']}, {count} threads, {case['precision']}"
+                    return {"environment": about, "rows": rows, "failed": f"{told}: {error}"}
+                report(rows[-1])
     return {"environment": about, "rows": rows}
 
 
 def report(row: Mapping[str, Any]) -> None:
     """A line about what was just measured."""
-    name = f"{row['name']}, batch {row['batch']}, {row['threads']} threads"
+    name = f"{row['name']}, batch {row['batch']}, {row['threads']} threads, {row['precision']}"
     told = f"{row['ratio']:.2f} x {TITLES[row['best']]}" if "ratio" in row else "no peer has it"
     print(f"bench: {name}: {told}", file=sys.stderr, flush=True)
 

@@ -6,6 +6,7 @@ that is expected in FOLDER, where the others find them.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import shutil
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import numpy as np
 import torch
-from conv_cases import DTYPES, NETWORKS, PRECISIONS, layers, make
+from conv_cases import DTYPES, PRECISIONS, layers, make, networks
 from engines import Unavailable, unavailable_reason
 
 from measure import environment, service
@@ -36,17 +37,21 @@ class ConvWorker:
         self._engine, self._threads, self._folder = engine, threads, folder
         self._call: Callable[[], Any] = lambda: None
         self._output: Callable[[Any], np.ndarray] = np.asarray
+        self._written: dict[str, Any] = {}
         torch.set_num_threads(threads)
 
     def begin(self, command: dict[str, Any]) -> dict[str, Any]:
-        """What there is to measure: {"file": commands or null, "batches": sizes}; measures the roofs if nobody has."""
+        """What there is to measure; measures the roofs if nobody has.
+
+        The command is {"file": commands or null, "networks": beginnings of names, none for all, "batches": sizes}.
+        """
         import thresher
 
         thresher.peaks()
         if command["file"] is None:
             found = [
                 {"name": name, "kind": "network", "network": name, "batch": batch, "precision": precision}
-                for name in NETWORKS
+                for name in networks(command["networks"])
                 for batch in command["batches"]
                 for precision in PRECISIONS[torch.float32]
             ]
@@ -57,7 +62,8 @@ class ConvWorker:
     def make(self, command: dict[str, Any]) -> dict[str, Any]:
         """Makes the engine's form of {"case": ...}, and compares its answer with the expected one."""
         case = command["case"]
-        gc.collect()
+        self._call = lambda: None
+        _give_memory_back()
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
@@ -97,12 +103,17 @@ class ConvWorker:
         return None if roof_ns is None else roof_ns / 1e6
 
     def _write(self, case: dict[str, Any]) -> None:
+        written = {**case, "precision": None}  # the files are the same in every precision
+        if written == self._written:
+            return
+        self._written = {}
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         model, x = make(case)
-        torch.jit.trace(model, x).save(self._folder / FILES[0])
+        torch.jit.trace(model, x, check_trace=False).save(self._folder / FILES[0])
         for file, tensor in zip(FILES[1:], (x, model(x)), strict=True):
             np.save(self._folder / file, tensor.numpy())
+        self._written = written
 
     def _prepare(self, case: dict[str, Any]) -> None:
         if self._engine in ("onnxruntime", "openvino"):
@@ -155,6 +166,14 @@ class ConvWorker:
         inputs = engine.prepare({"x": x})
         self._call = lambda: engine.run(inputs)
         self._output = engine.output
+
+
+def _give_memory_back() -> None:
+    """What the case before has used: the C library keeps it else, by and by all of the machine's, beside four peers."""
+    gc.collect()
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):  # glibc
+        library.malloc_trim(0)
 
 
 def _calibrated(onnx: Path, x: np.ndarray) -> Path:

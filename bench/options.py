@@ -36,6 +36,7 @@ examples:
   python bench/run.py --python-thresher P --python-peers Q llm --model-file model.gguf --work decode,prefill
   python bench/run.py --python-thresher P --python-peers Q conv --threads 1 --batches 1
   python bench/run.py --python-thresher P --python-peers Q conv --commands-file bench/layers.txt --precision bf16
+  python bench/run.py --python-thresher P --python-peers Q conv --networks resnet,mobile --precision fp32 --threads 2
   python bench/run.py --python-thresher P --python-peers Q --inductor --zentorch --python-zentorch Z
 
 An engine that is not available here (no such library, processor without the instructions) is a row that says why.
@@ -160,7 +161,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=f"with conv: the convolutions of this file alone (default: {' and '.join(CONVOLUTIONS)}, and networks)",
     )
-    made.add_argument("--networks", action="store_true", help="with conv: networks alone")
+    made.add_argument(
+        "--networks",
+        type=lambda text: tuple(text.split(",")),
+        nargs="?",
+        const=(),
+        metavar="NAMES",
+        help="with conv: networks alone, all or those whose names begin so, for example resnet,mobile",
+    )
     made.add_argument("--model", choices=MODELS, default="minilm", help="default: %(default)s")
     made.add_argument(
         "--precision", type=_precisions, help="engines of these precisions only, all there are: fp32,bf16,fp16,int8"
@@ -224,9 +232,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         made.error(f"--accuracy needs trained weights, and {options.model} has random ones; use --model minilm")
     if options.architectures and "int8" in (options.precision or ()):
         made.error("--architectures takes the types of values fp32, bf16 and fp16, got int8")
-    if options.subject != "conv" and (options.commands_file or options.networks):
+    if options.subject != "conv" and (options.commands_file or options.networks is not None):
         made.error("--commands-file and --networks belong to conv: bench/run.py ... conv --networks")
-    if options.commands_file and (options.networks or not options.commands_file.exists()):
+    if options.commands_file and (options.networks is not None or not options.commands_file.exists()):
         made.error(f"--commands-file: expected a file of commands without --networks, got {options.commands_file}")
     if options.subject != "llm" and (options.model_file or options.work):
         made.error("--model-file and --work belong to llm: bench/run.py ... llm --work decode")

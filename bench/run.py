@@ -170,7 +170,7 @@ def _llm(chosen: argparse.Namespace, pythons: dict[str, Path], output: Path) -> 
 
 def _conv(chosen: argparse.Namespace, pythons: dict[str, Any], output: Path) -> int:
     files: list[Path | None] = [Path(__file__).with_name(name) for name in options.CONVOLUTIONS]
-    if chosen.commands_file or chosen.networks:
+    if chosen.commands_file or chosen.networks is not None:
         files = [chosen.commands_file]
     else:
         files.append(None)
@@ -180,6 +180,7 @@ def _conv(chosen: argparse.Namespace, pythons: dict[str, Any], output: Path) -> 
             pythons,
             output,
             file,
+            chosen.networks or (),
             chosen.batches or (1, 8),
             chosen.threads or (1, 2),
             chosen.rounds or (options.QUICK_ROUNDS if chosen.quick else CONV_ROUNDS),
@@ -193,6 +194,9 @@ def _conv(chosen: argparse.Namespace, pythons: dict[str, Any], output: Path) -> 
         (output / f"conv-{what}.csv").write_text(conv_page.csv_of(rows), encoding="utf-8")
         (output / f"conv-{what}.svg").write_text(conv_page.svg_of(rows, title), encoding="utf-8")
         _write(output, f"conv-{what}", conv_page.table_of(rows, title), remarks, result, "csv", "svg")
+        if "failed" in found:
+            print(f"bench: {found['failed']}", file=sys.stderr)
+            return EXIT_ERROR
     return EXIT_DONE
 
 

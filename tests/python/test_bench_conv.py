@@ -88,7 +88,24 @@ def test_gradients_are_refused(tmp_path: Path) -> None:
         conv_cases.layers(file, [1])
 
 
-@pytest.mark.parametrize("wrong", [["--networks"], ["conv", "--commands-file", "none.txt"]])
+def test_networks_are_chosen_by_the_beginning_of_their_names() -> None:
+    pytest.importorskip("torch")
+    import conv_cases
+
+    assert conv_cases.networks([]) == list(conv_cases.NETWORKS)
+    assert conv_cases.networks(["vit", "ResNet"]) == ["ResNet-50", "ViT-B/16"]
+    with pytest.raises(ValueError, match=r"expected beginnings of EfficientNet-Lite0, .*, got 'vgg'"):
+        conv_cases.networks(["vit", "vgg"])
+    given = ["--python-thresher", "p", "--python-peers", "q", "conv"]
+    assert options.parse(given).networks is None
+    assert options.parse([*given, "--networks"]).networks == ()
+    assert options.parse([*given, "--networks", "vit,resnet", "--threads", "1"]).networks == ("vit", "resnet")
+
+
+WRONG = [["--networks"], ["conv", "--commands-file", "none.txt"], ["conv", "--networks", "--commands-file", __file__]]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_options_that_do_not_fit(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         options.parse(["--python-thresher", "p", "--python-peers", "q", *wrong])
@@ -96,18 +113,38 @@ def test_options_that_do_not_fit(wrong: list[str], capsys: pytest.CaptureFixture
     assert "--commands-file" in capsys.readouterr().err
 
 
+def run_on_a_small_convolution(folder: Path, peers: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The whole program, whose results lie in `folder`."""
+    file = folder / "small.txt"
+    file.write_text("conv -n 1 -c 16 -H 6 -W 6 -k 16 --in_layout NHWC --fil_layout NHWC --out_layout NHWC\n")
+    pythons = ["--python-thresher", sys.executable, "--python-peers", str(peers)]
+    command = [sys.executable, str(ROOT / "bench" / "run.py"), *pythons, "--output", str(folder), "conv"]
+    command += ["--commands-file", str(file), "--rounds", "3", "--batches", "2", *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.thorough
+def test_a_peer_that_dies_takes_no_measured_case_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    peers = tmp_path / "python"
+    peers.write_text(f'#!/bin/sh\n[ "$3" = 2 ] && exit 7\nexec {sys.executable} "$@"\n')  # its third word: threads
+    peers.chmod(0o755)
+    done = run_on_a_small_convolution(tmp_path, peers, "--threads", "1,2", "--precision", "fp32")
+    assert done.returncode == 2
+    told = "16x6x6 -> 16, 3x3, batch 2, 2 threads, fp32: ONNX Runtime: the process ended with status 7"
+    assert told in done.stderr
+    found = json.loads((tmp_path / "conv-small.json").read_text())
+    assert [row["threads"] for row in found["rows"]] == [1] and "status 7" in found["failed"]
+
+
 @pytest.mark.thorough
 def test_the_whole_program_on_a_small_convolution(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
-    file = tmp_path / "small.txt"
-    file.write_text("conv -n 1 -c 16 -H 6 -W 6 -k 16 --in_layout NHWC --fil_layout NHWC --out_layout NHWC\n")
-    pythons = ["--python-thresher", sys.executable, "--python-peers", sys.executable]
-    command = [sys.executable, str(ROOT / "bench" / "run.py"), *pythons, "--output", str(tmp_path), "conv"]
-    command += ["--commands-file", str(file), "--rounds", "3", "--threads", "1", "--batches", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_on_a_small_convolution(tmp_path, Path(sys.executable), "--threads", "1")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "conv-small.json").read_text())
-    (case,) = found["rows"]
+    assert [row["precision"] for row in found["rows"]] == ["fp32", "bf16", "int8"]
+    case = found["rows"][0]
     assert len(case["engines"]["thresher"]["samples_ms"]) == 3
     assert case["engines"]["torch-last"]["error"] < 1e-5
     assert 0 < case["roof_ms"] < case["engines"]["thresher"]["median_ms"]

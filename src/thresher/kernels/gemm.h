@@ -83,7 +83,7 @@ struct GemmArgs {
 size_t BlockRows(const GemmArgs& args, size_t rows, size_t panels);
 
 // Bytes of scratch memory that a part of Gemm or GemmDot (gemm_dot.h) wants at most.
-inline constexpr size_t kMostGemmScratchBytes = size_t{768} * 1024;
+inline constexpr size_t kMostGemmScratchBytes = size_t{896} * 1024;
 
 // Bytes that a part of this product wants, however many parts there are; no less than for the same product with fewer
 // rows. Needs no data.

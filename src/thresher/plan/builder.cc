@@ -24,7 +24,7 @@ constexpr double kBytesPerNs = 10;
 constexpr double kLeastShareNs = 2000;
 // Shares longer than this are cut further, into parts that whoever is free takes, so that a thread whose core is slow,
 // or has been taken away, holds up one part and not its whole share.
-constexpr double kLeastPartNs = 10000;
+constexpr double kLeastPartNs = 25000;
 constexpr int kMostPartsPerThread = 4;
 
 constexpr int64_t kMaxArenaBytes = int64_t{1} << 40;
