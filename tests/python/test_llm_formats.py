@@ -134,6 +134,7 @@ BAD_GGUF = {
     "no type": (gguf({"blk": (99, (256,), bytes(84))}), "tensor 'blk'.*got 99, which is none"),
     "rank": (gguf({"blk": ("f32", (1,) * 5, bytes(4))}), "at most 4 dimensions, got 5"),
     "size": (gguf({"blk": ("f32", (1 << 40, 1 << 40), b"")}), "a shape that a file can hold"),
+    "size of nothing": (gguf({"blk": ("f32", (0, 1 << 60), b"")}), "a shape that a file can hold"),
     "row": (gguf({"blk": ("q4_k", (2, 128), bytes(144))}), r"multiple of 256 numbers in q4_k, got shape \[2, 128\]"),
     "alignment": (gguf({}, {"general.alignment": 3}), "power of two"),
     "twice": (gguf({}, {"a": 1, "b": 1}).replace(text("b"), text("a")), "each key once, got 'a' again"),
@@ -207,6 +208,7 @@ BAD_SAFETENSORS = {
     "size": (safetensors({"a": ("F32", [3], bytes(8))}), "expected 12 bytes of F32"),
     "negative": (safetensors({"a": ("F32", [-1], b"")}), "shape that a file can hold"),
     "large": (safetensors({"a": ("F32", [1 << 40, 1 << 40], b"")}), "shape that a file can hold"),
+    "large nothing": (safetensors({"a": ("F32", [0, 1 << 60], b"")}), "shape that a file can hold"),
     "shape": (safetensors({"a": ("F32", ["x"], b"")}), "expected dtype, shape and data_offsets"),  # type: ignore
     "metadata": (safetensors({}, __metadata__={"a": 1}), "texts as __metadata__"),
     "overlap": (safetensors({"a": ("U8", [2], b"xy")}, b={"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}),

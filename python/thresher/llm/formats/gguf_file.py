@@ -6,7 +6,6 @@ memory than it has bytes. Every error names the file, and the tensor or key and 
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from thresher import _engine
 from thresher.llm.formats.mapped_file import map_file
-from thresher.llm.formats.tensors import StoredTensor, Tensors, stored_bytes
+from thresher.llm.formats.tensors import StoredTensor, Tensors, is_possible, stored_bytes
 
 # What a tensor's type is called here, by its number.
 ENCODINGS = {
@@ -203,7 +202,7 @@ def _entry(cursor: _Cursor, alignment: int) -> tuple[str, tuple[str, tuple[int, 
         found = f"{UNREAD[kind]}, which is not read" if kind in UNREAD else f"{kind}, which is none"
         known = ", ".join(name.upper() for name in ENCODINGS.values())
         raise ValueError(f"{what}: expected a type of {known}, got {found}; use another quantisation of the model")
-    if math.prod(max(size, 1) for size in shape) >= 1 << 62:
+    if not is_possible(shape):
         raise ValueError(f"{what}: expected a shape that a file can hold, got {list(shape)}{DAMAGED}")
     if offset % alignment:
         raise ValueError(f"{what}: expected an offset of a multiple of {alignment}, got {offset}{DAMAGED}")

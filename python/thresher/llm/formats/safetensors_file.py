@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from thresher import json_text
 from thresher.llm.formats.mapped_file import MappedFile, map_file
-from thresher.llm.formats.tensors import StoredTensor, Tensors, stored_bytes
+from thresher.llm.formats.tensors import StoredTensor, Tensors, is_possible, stored_bytes
 
 INDEX = "model.safetensors.index.json"
 
@@ -126,7 +125,7 @@ def _entry(entry: Any, room: int) -> tuple[str, tuple[int, ...], int, int]:
     begin, end = (json_text.integer(at) for at in _pair(entry["data_offsets"]))
     if dtype not in ENCODINGS:
         raise ValueError(f"expected a type of {', '.join(ENCODINGS)}, got {dtype}; convert the model to one of them")
-    if any(size < 0 for size in shape) or math.prod(max(size, 1) for size in shape) >= 1 << 62:
+    if not is_possible(shape):
         raise ValueError(f"expected a shape that a file can hold, got {list(shape)}{DAMAGED}")
     if not 0 <= begin <= end <= room:
         raise ValueError(f"expected bytes within the {room} behind the header, got {begin} to {end}{DAMAGED}")

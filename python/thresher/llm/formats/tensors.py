@@ -33,6 +33,15 @@ DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
 )
 
 
+# Of all dimensions but those of 0: NumPy counts an array's bytes so, of which an element has eight at most, in 63 bits.
+MOST_ELEMENTS = (1 << 60) - 1
+
+
+def is_possible(shape: Sequence[int]) -> bool:
+    """Whether there can be an array of that shape, empty or not."""
+    return min(shape, default=0) >= 0 and math.prod(max(size, 1) for size in shape) <= MOST_ELEMENTS
+
+
 def stored_bytes(encoding: str, shape: tuple[int, ...]) -> int:
     """Bytes of a tensor.
 
