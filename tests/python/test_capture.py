@@ -142,6 +142,17 @@ def change_a_view_of_the_input(x: Any) -> Any:
     return v * 3.0
 
 
+def pooled_with_channels_last(x: Any) -> Any:
+    y = (x * 2.0).view(1, 2, 2, 3).permute(0, 3, 1, 2)
+    return torch.nn.functional.adaptive_avg_pool2d(y, 1).flatten(1)
+
+
+def strides_that_matter(x: Any) -> Any:
+    y = x * 2.0
+    y.as_strided_((4, 3), (1, 4))
+    return y + 1.0
+
+
 def a_constant(x: Any) -> Any:
     return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
@@ -173,6 +184,7 @@ def hooks_inside(x: Any) -> Any:
         (change_the_input, False),
         (change_a_view_of_the_input, False),
         (a_constant, False),
+        (strides_that_matter, True),
         (gradients_inside, False),
         (autocast_inside, False),
         (inference_mode_inside, False),
@@ -184,6 +196,7 @@ def hooks_inside(x: Any) -> Any:
         (a_view_sees_the_change, True),
         (changed_and_shared, True),
         (twice_the_same, True),
+        (pooled_with_channels_last, True),
     ],
 )
 @pytest.mark.filterwarnings("ignore:thresher")

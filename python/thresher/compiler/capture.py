@@ -12,6 +12,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from thresher.compiler.attention import Interpreter
 from thresher.compiler.decompositions import DECOMPOSITIONS
@@ -61,8 +62,23 @@ def _trace(run: Callable[..., Any], inputs: list[object], mode: FakeTensorMode) 
     except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
         log.debug("a graph goes through AOTAutograd after all", exc_info=True)
         return None
+    _drop_new_strides(traced)
     traced.graph.eliminate_dead_code()
     return traced
+
+
+def _drop_new_strides(traced: fx.GraphModule) -> None:
+    """Leaves out changes of strides that change no element's place, as average pooling to one position has them."""
+    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
+        x, size, stride, *offset = node.args
+        val = x.meta["val"]
+        same = len(size) == val.dim() and not any(offset)
+        for new, to, old, by in zip(size, stride, val.shape, val.stride(), strict=same):
+            same &= statically_known_true(new == old)
+            same &= statically_known_true(old == 1) or statically_known_true(to == by)
+        if same:
+            node.replace_all_uses_with(x)
+            traced.graph.erase_node(node)
 
 
 def _fake(value: object, context: TracingContext) -> object:
