@@ -661,7 +661,8 @@ def test_a_copy_is_a_model_of_its_own(compiler: Any, x: Any) -> None:
         agree(compiled, model, x)
 
 
-def test_a_model_that_holds_too_much(compiler: Any, x: Any) -> None:
+def test_a_model_that_holds_too_much(compiler: Any, x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MOST_ITEMS", 1000)
     model = Model().eval()
     model.words = {str(i): i for i in range(watch.MOST_ITEMS)}
     compiled = compiler.compile(model)

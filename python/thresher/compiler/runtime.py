@@ -21,7 +21,7 @@ from thresher import _engine, threads, tuning
 from thresher.compiler import tracing
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
-from thresher.compiler.extents import NoExtent, Sizes, fit_family, memory_bytes
+from thresher.compiler.extents import NoExtent, Sizes, TooManySizes, fit_family, memory_bytes
 from thresher.compiler.generations import Generation, Generations
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph, stored
 from thresher.compiler.openmp import borrow_threads, give_back
@@ -356,6 +356,7 @@ class CompiledGraph:
         )
         self._tensors = tuple(i for i, val in enumerate(vals) if isinstance(val, torch.Tensor))
         self._sizes: Sizes | None = None  # found when a second combination of shapes is met
+        self._ties = 0  # of sizes, that were tried
         self._plain_numbers = tuple(i for i in self._numbers if not isinstance(vals[i], torch.SymInt))
         fixed = not self._symbolic and len(self._plain_numbers) == len(self._numbers)
         self._one_plan_a_shape = fixed or config.plan_sizes == "one"
@@ -567,21 +568,33 @@ class CompiledGraph:
         """The sizes of the call, where plans for many sizes may serve this graph."""
         if self._one_plan_a_shape or collect.active():
             return None
-        if self._sizes is None:
+        sizes = None if self._sizes is None else self._sizes.of(args)
+        if sizes is None:
             try:
                 if self.config.user_passes():
                     raise NoExtent("passes of your own see sizes as plain numbers")
-                self._sizes = Sizes(self._module)
+                self._sizes = self._tie(args)
             except NoExtent as reason:
                 self._one_plan_a_shape = True
                 log.info("%s: one plan for each combination of shapes: %s", self.name, reason)
                 return None
-        sizes = self._sizes.of(args)
+            sizes = self._sizes.of(args)
+            assert sizes is not None
         return None if min(sizes) == 0 or max(sizes) == 1 else sizes
+
+    def _tie(self, args: Sequence[Any]) -> Sizes:
+        """The sizes to begin with; with fewer ties, where a call has shown that they are no sizes of it."""
+        if self._sizes is not None:
+            return Sizes(self._module, args, self._sizes)
+        try:
+            return Sizes(self._module)
+        except TooManySizes:
+            return Sizes(self._module, args)
 
     def _family(self, generation: Generation, args: Sequence[Any], sizes: Sequence[int]) -> Family:
         ones = frozenset(i for i, size in enumerate(sizes) if size == 1)
-        key = (torch.get_num_threads(), ones, *(args[i] for i in self._plain_numbers))
+        # Other sizes may have been told apart meanwhile.
+        key = (torch.get_num_threads(), self._sizes, ones, *(args[i] for i in self._plain_numbers))
         families: dict[object, Family] = generation.families
         if key not in families:
             while len(families) >= self.config.plan_cache_size:
@@ -623,6 +636,9 @@ class CompiledGraph:
             family.failures[roomy] += 1
             family.closed = family.program is None
             log.info("%s: a plan for the sizes %s alone: %s", self.name, list(sizes), error)
+            if family.closed and self._sizes.can_be_tied(args) and self._ties < ATTEMPTS:
+                self._ties += 1  # perhaps what is equal here is equal in all calls
+                self._sizes = Sizes(self._module, args)
             return None
         seconds = time.perf_counter() - start
         RECORDER.plan(seconds)
