@@ -307,3 +307,35 @@ def test_module_names_are_plain_paths() -> None:
         "layer.0.fc@1": "layer.0.fc",
     }
     assert {path: module_path(path) for path in paths} == paths
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.logsumexp(1),
+        lambda x: torch.logaddexp(x, x.flip(1)),
+        lambda x: nn.functional.threshold(x, 0.1, 0.5),
+        lambda x: torch.logit(x.sigmoid(), 1e-6),
+        lambda x: torch.xlogy(x.abs(), x.abs() + 1),
+        lambda x: torch.sinc(x) + torch.frac(x) + torch.deg2rad(x) + torch.rad2deg(x),
+        lambda x: torch.diag_embed(x),
+        lambda x: x + torch.linspace(-1, 1, 4),
+        lambda x: nn.functional.affine_grid(x[:2, :3].reshape(1, 2, 3), (1, 1, 5, 4), align_corners=False),
+        lambda x: nn.functional.mse_loss(x, x * 2) + nn.functional.smooth_l1_loss(x, x * 3),
+        lambda x: nn.functional.binary_cross_entropy_with_logits(x, x.sigmoid()),
+        lambda x: nn.functional.cross_entropy(x, x.argmax(1)),
+    ],
+)
+def test_what_pytorch_writes_out_for_inference(
+    compiler: Any, taken: list[bool], function: Callable[[Any], Any]
+) -> None:
+    compiled = torch.compile(function, backend="thresher", options={"fallback": "error"})
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-5, atol=1e-5)
+    assert taken == [True]
+    y = x.clone().requires_grad_()  # with gradients PyTorch's own kernels stay
+    z = x.clone().requires_grad_()
+    torch.compile(function, backend="thresher")(y).sum().backward()
+    function(z).sum().backward()
+    torch.testing.assert_close(y.grad, z.grad, rtol=1e-4, atol=1e-5)

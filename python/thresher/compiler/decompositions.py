@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch.nn import functional
 
 aten: Any = torch.ops.aten
@@ -98,4 +99,17 @@ def _additive(mask: torch.Tensor, mask_type: int | None, dtype: torch.dtype) -> 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer,
+}
+
+# Of inference alone, whose PyTorch has no kernel for them that is faster than their parts together in the engine.
+# What PyTorch writes them out in is PyTorch's.
+INFERENCE_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    **get_decompositions(
+        [
+            *(aten.affine_grid_generator, aten.binary_cross_entropy_with_logits, aten.deg2rad, aten.diag_embed),
+            *(aten.frac, aten.linspace, aten.logaddexp, aten.logit, aten.logsumexp, aten.mse_loss),
+            *(aten.nll_loss_forward, aten.rad2deg, aten.sinc, aten.smooth_l1_loss, aten.threshold, aten.xlogy),
+        ]
+    ),
+    **DECOMPOSITIONS,
 }
