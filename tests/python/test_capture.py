@@ -157,6 +157,18 @@ def a_constant(x: Any) -> Any:
     return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
+def a_constant_is_changed(x: Any) -> Any:
+    c = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    c.add_(x[0])
+    c[1] = 7.0
+    return c * x, c
+
+
+def constants_come_out(x: Any) -> Any:
+    c = torch.tensor([1.0, 2.0])
+    return x + 1.0, c, torch.tensor([]), torch.tensor(3)
+
+
 def gradients_inside(x: Any) -> Any:
     with torch.enable_grad():
         return x * 2.0
@@ -183,7 +195,9 @@ def hooks_inside(x: Any) -> Any:
     [
         (change_the_input, False),
         (change_a_view_of_the_input, False),
-        (a_constant, False),
+        (a_constant, True),
+        (a_constant_is_changed, True),
+        (constants_come_out, True),
         (strides_that_matter, True),
         (gradients_inside, False),
         (autocast_inside, False),
@@ -309,6 +323,17 @@ def test_module_names_are_plain_paths() -> None:
     assert {path: module_path(path) for path in paths} == paths
 
 
+def test_results_are_no_constants_of_the_graph(compiler: Any) -> None:
+    compiled = torch.compile(constants_come_out, backend="thresher")
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 2)
+            got, want = compiled(x), constants_come_out(x)
+            for mine, reference in zip(got, want, strict=True):
+                assert torch.equal(mine, reference)
+                mine.fill_(9)  # the caller's own
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -326,6 +351,7 @@ def test_module_names_are_plain_paths() -> None:
         lambda x: nn.functional.cross_entropy(x, x.argmax(1)),
     ],
 )
+@pytest.mark.filterwarnings("ignore:thresher")
 def test_what_pytorch_writes_out_for_inference(
     compiler: Any, taken: list[bool], function: Callable[[Any], Any]
 ) -> None:

@@ -42,7 +42,7 @@ def capture_inference(
     inputs = [_fake(value, context) for value in example_inputs]
     run: Callable[..., Any] = Interpreter(gm).run
     traced = _trace(run, inputs, context.fake_mode)
-    if traced is not None and _has_changes(traced) and not _has_tensors(traced):
+    if traced is not None and not is_pure(traced):
         # Changes of what it has computed itself become values of their own; those of its inputs stay changes.
         traced = _trace(torch.func.functionalize(run, remove="mutations"), inputs, context.fake_mode)
     if traced is None or not is_pure(traced):
@@ -139,14 +139,6 @@ def _sets_context(function: Any) -> bool:
 
 
 def is_pure(traced: fx.GraphModule) -> bool:
-    """Whether nothing is changed in place and no tensor belongs to the graph itself."""
-    return not (_has_tensors(traced) or _has_changes(traced))
-
-
-def _has_tensors(traced: fx.GraphModule) -> bool:
-    return any(node.op == "get_attr" for node in traced.graph.nodes)
-
-
-def _has_changes(traced: fx.GraphModule) -> bool:
+    """Whether nothing is changed in place."""
     schemas = (node.target._schema for node in traced.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
-    return any(schema.is_mutable or not schema.returns for schema in schemas)
+    return not any(schema.is_mutable or not schema.returns for schema in schemas)
