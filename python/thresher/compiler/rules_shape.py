@@ -202,6 +202,11 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return x
 
 
+def _repeated(b: Builder, x: Value, axis: int, at: int, count: int) -> Value:
+    """One element of one dimension, `count` times."""
+    return b.expand(b.slice(x, axis, at, at + 1), (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+
+
 def _edges(b: Builder, a: SimpleNamespace, rank: int, reflect: bool) -> Value:
     """Pads the last `rank` dimensions by what lies at, or, reflected, inside their ends; negative numbers take away."""
     x: Value = a.self
@@ -210,14 +215,12 @@ def _edges(b: Builder, a: SimpleNamespace, rank: int, reflect: bool) -> Value:
         x = b.slice(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
     for axis, before, after in pairs:
         size = x.shape[axis]
-        front, back = [], []
         if reflect:
             front = [_reversed(b, x, axis, before, before)] if before > 0 else []
             back = [_reversed(b, x, axis, size - 2, after)] if after > 0 else []
         else:
-            shape = lambda count: (*x.shape[:axis], count, *x.shape[axis + 1 :])  # noqa: B023, E731
-            front = [b.expand(b.slice(x, axis, 0, 1), shape(before))] if before > 0 else []
-            back = [b.expand(b.slice(x, axis, size - 1, size), shape(after))] if after > 0 else []
+            front = [_repeated(b, x, axis, 0, before)] if before > 0 else []
+            back = [_repeated(b, x, axis, size - 1, after)] if after > 0 else []
         if front or back:
             x = b.emit("cat", [*front, x, *back], dim=axis)
     return x

@@ -1,6 +1,7 @@
 #include "thresher/graph/graph_family.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -41,7 +42,7 @@ void SetNumber(Attr& attr, size_t element, int64_t value) {
 bool SameAttr(const Attr& a, const Attr& b) {
   const auto* x = std::get_if<double>(&a);
   const auto* y = std::get_if<double>(&b);
-  return x != nullptr && y != nullptr ? std::memcmp(x, y, sizeof(double)) == 0 : a == b;
+  return x != nullptr && y != nullptr ? std::bit_cast<uint64_t>(*x) == std::bit_cast<uint64_t>(*y) : a == b;
 }
 
 bool SameConstant(const Value& a, const Value& b) {
