@@ -171,8 +171,8 @@ class Generations:
         tensor = args[self._static[0]]
         sighting = self._sightings.get(id(tensor))
         if sighting is None or sighting.tensor() is not tensor:
-            while len(self._sightings) >= MOST_MODELS:
-                self._sightings.pop(next(iter(self._sightings)), None)
+            for key in list(self._sightings)[: max(0, len(self._sightings) + 1 - MOST_MODELS)]:
+                self._sightings.pop(key, None)
             self._sightings[id(tensor)] = _Sighting(weakref.ref(tensor))
             return False
         parameters = [args[i] for i in self._static]
@@ -194,7 +194,7 @@ class Generations:
           lasting: whether `lasting` says so.
 
         Returns:
-          It, and the number of those whose packed parameters are of no use any more.
+          It, and the number of those whose parameters have changed.
         """
         frozen, changes, useless = self._static, 0, 0
         if lasting:
@@ -204,7 +204,7 @@ class Generations:
                     self._all.pop(one.serial, None)
         else:
             stale = [one for one in self.all() if not one.holds() and one.precedes(args)]
-            useless = len(stale) + (self._changes_of_dead is not None)
+            useless = len(stale)
             if stale:
                 last = max(stale, key=lambda one: one.used)
                 frozen, changes = last.frozen, last.changes_after
