@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from thresher.compiler.attention import Interpreter
-from thresher.compiler.decompositions import INFERENCE_DECOMPOSITIONS
+from thresher.compiler.decompositions import for_inference
 from thresher.compiler.origin import argument_name, module_path
 from thresher.compiler.resizing import kept_whole
 
@@ -58,7 +58,7 @@ def _trace(run: Callable[..., Any], inputs: list[object], mode: FakeTensorMode) 
     try:
         # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
         with torch.no_grad(), fx.traceback.preserve_node_meta(), enable_python_dispatcher(), mode, kept_whole():
-            traced = make_fx(run, decomposition_table=INFERENCE_DECOMPOSITIONS)(*inputs)
+            traced = make_fx(run, decomposition_table=for_inference())(*inputs)
     except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
         log.debug("a graph goes through AOTAutograd after all", exc_info=True)
         return None
