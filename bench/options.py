@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from architectures import ARCHITECTURES, SMALL, WHOLE
@@ -56,28 +57,17 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def _precisions(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in PRECISIONS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"expected some of {', '.join(PRECISIONS)}, got '{unknown[0]}'")
-    return names
+def _some_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """A type of argparse: names from a list, separated by commas."""
 
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}, got '{unknown[0]}'")
+        return names
 
-def _works(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in WORKS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"expected some of {', '.join(WORKS)}, got '{unknown[0]}'")
-    return names
-
-
-def _architectures(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in ARCHITECTURES]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"expected some of {', '.join(ARCHITECTURES)}, got '{unknown[0]}'")
-    return names
+    return read
 
 
 def parser() -> argparse.ArgumentParser:
@@ -136,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
     )
     what.add_argument(
         "--architectures",
-        type=_architectures,
+        type=_some_of(ARCHITECTURES),
         nargs="?",
         const=SMALL,
         metavar="NAMES",
@@ -153,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
         "billion random weights in bf16 and Q8_0)",
     )
     made.add_argument(
-        "--work", type=_works, metavar="NAMES", help=f"with llm: some of {', '.join(WORKS)} (default: all)"
+        "--work", type=_some_of(WORKS), metavar="NAMES", help=f"with llm: some of {', '.join(WORKS)} (default: all)"
     )
     made.add_argument(
         "--commands-file",
@@ -171,7 +161,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--model", choices=MODELS, default="minilm", help="default: %(default)s")
     made.add_argument(
-        "--precision", type=_precisions, help="engines of these precisions only, all there are: fp32,bf16,fp16,int8"
+        "--precision",
+        type=_some_of(PRECISIONS),
+        help="engines of these precisions only, all there are: fp32,bf16,fp16,int8",
     )
     made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
     made.add_argument("--rounds", type=int, help="turns of every engine in every case")

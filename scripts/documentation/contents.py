@@ -16,7 +16,10 @@ SECTIONS = {
         *("docs/profiling/the_page", "docs/profiling/pytorch", "docs/profiling/report_data", "docs/profiling/pti"),
         *("docs/tuning", "docs/peaks", "docs/cache"),
     ),
-    "What was measured": ("docs/benchmarks", "docs/performance", "docs/stage_test", "docs/robustness"),
+    "What was measured": (
+        *("docs/benchmarks", "docs/results", "docs/performance", "docs/performance/convolutions"),
+        *("docs/performance/attention", "docs/stage_test", "docs/robustness"),
+    ),
     "Look up": ("docs/api", "docs/glossary", "CHANGELOG", "SECURITY", "licenses/README"),
     "Take part": (
         *("CONTRIBUTING", "docs/architecture", "docs/passes", "docs/building", "docs/dependencies"),

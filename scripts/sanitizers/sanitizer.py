@@ -98,6 +98,7 @@ ADDRESS = Sanitizer(
         "detect_stack_use_after_return": 1,
         "check_initialization_order": 1,
         "malloc_context_size": 40,
+        "allocator_may_return_null": 1,  # as the C library does: tests ask for more than there is
     },
     suppressions={},
     symbol="__asan_report_load",
@@ -112,7 +113,7 @@ THREAD = Sanitizer(
     "thread",
     library="tsan",
     variable="TSAN_OPTIONS",
-    options={"halt_on_error": 0, "second_deadlock_stack": 1, "history_size": 5},
+    options={"halt_on_error": 0, "second_deadlock_stack": 1, "history_size": 5, "allocator_may_return_null": 1},
     suppressions={"TSAN_OPTIONS": "thread.supp"},
     symbol="__tsan_read",
     planted={

@@ -142,8 +142,31 @@ def change_a_view_of_the_input(x: Any) -> Any:
     return v * 3.0
 
 
+def pooled_with_channels_last(x: Any) -> Any:
+    y = (x * 2.0).view(1, 2, 2, 3).permute(0, 3, 1, 2)
+    return torch.nn.functional.adaptive_avg_pool2d(y, 1).flatten(1)
+
+
+def strides_that_matter(x: Any) -> Any:
+    y = x * 2.0
+    y.as_strided_((4, 3), (1, 4))
+    return y + 1.0
+
+
 def a_constant(x: Any) -> Any:
     return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def a_constant_is_changed(x: Any) -> Any:
+    c = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    c.add_(x[0])
+    c[1] = 7.0
+    return c * x, c
+
+
+def constants_come_out(x: Any) -> Any:
+    c = torch.tensor([1.0, 2.0])
+    return x + 1.0, c, torch.tensor([]), torch.tensor(3)
 
 
 def gradients_inside(x: Any) -> Any:
@@ -172,7 +195,10 @@ def hooks_inside(x: Any) -> Any:
     [
         (change_the_input, False),
         (change_a_view_of_the_input, False),
-        (a_constant, False),
+        (a_constant, True),
+        (a_constant_is_changed, True),
+        (constants_come_out, True),
+        (strides_that_matter, True),
         (gradients_inside, False),
         (autocast_inside, False),
         (inference_mode_inside, False),
@@ -184,6 +210,7 @@ def hooks_inside(x: Any) -> Any:
         (a_view_sees_the_change, True),
         (changed_and_shared, True),
         (twice_the_same, True),
+        (pooled_with_channels_last, True),
     ],
 )
 @pytest.mark.filterwarnings("ignore:thresher")
@@ -294,3 +321,47 @@ def test_module_names_are_plain_paths() -> None:
         "layer.0.fc@1": "layer.0.fc",
     }
     assert {path: module_path(path) for path in paths} == paths
+
+
+def test_results_are_no_constants_of_the_graph(compiler: Any) -> None:
+    compiled = torch.compile(constants_come_out, backend="thresher")
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 2)
+            got, want = compiled(x), constants_come_out(x)
+            for mine, reference in zip(got, want, strict=True):
+                assert torch.equal(mine, reference)
+                mine.fill_(9)  # the caller's own
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.logsumexp(1),
+        lambda x: torch.logaddexp(x, x.flip(1)),
+        lambda x: nn.functional.threshold(x, 0.1, 0.5),
+        lambda x: torch.logit(x.sigmoid(), 1e-6),
+        lambda x: torch.xlogy(x.abs(), x.abs() + 1),
+        lambda x: torch.sinc(x) + torch.frac(x) + torch.deg2rad(x) + torch.rad2deg(x),
+        lambda x: torch.diag_embed(x),
+        lambda x: x + torch.linspace(-1, 1, 4),
+        lambda x: nn.functional.affine_grid(x[:2, :3].reshape(1, 2, 3), (1, 1, 5, 4), align_corners=False),
+        lambda x: nn.functional.mse_loss(x, x * 2) + nn.functional.smooth_l1_loss(x, x * 3),
+        lambda x: nn.functional.binary_cross_entropy_with_logits(x, x.sigmoid()),
+        lambda x: nn.functional.cross_entropy(x, x.argmax(1)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:thresher")
+def test_what_pytorch_writes_out_for_inference(
+    compiler: Any, taken: list[bool], function: Callable[[Any], Any]
+) -> None:
+    compiled = torch.compile(function, backend="thresher", options={"fallback": "error"})
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-5, atol=1e-5)
+    assert taken == [True]
+    y = x.clone().requires_grad_()  # with gradients PyTorch's own kernels stay
+    z = x.clone().requires_grad_()
+    torch.compile(function, backend="thresher")(y).sum().backward()
+    function(z).sum().backward()
+    torch.testing.assert_close(y.grad, z.grad, rtol=1e-4, atol=1e-5)

@@ -467,6 +467,40 @@ def test_parameters_with_strides(compiler: Any) -> None:
     assert one < 3 * 4 * 64 * 8
 
 
+class Standardized(nn.Conv2d):
+    """A convolution whose kernels have mean 0 and variance 1, as networks without batch norms have them."""
+
+    def forward(self, x: Any) -> Any:
+        rows = self.weight.reshape(1, self.out_channels, -1)
+        weight = nn.functional.batch_norm(rows, None, None, training=True).reshape_as(self.weight)
+        return nn.functional.conv2d(x, weight, self.bias, padding=1)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(12, 40)),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(12, 40, 3, padding=1)),
+        lambda: Standardized(12, 40, 3),
+    ],
+)
+def test_weights_that_are_computed_are_packed_ahead(compiler: Any, layer: Any) -> None:
+    from thresher.compiler.stats import RECORDER
+
+    model = nn.Sequential(layer()).eval()
+    compiled = compiler.compile(model)
+    x = torch.randn(2, 12, 12, 12)
+    with torch.no_grad():
+        assert_close(compiled(x), model(x))
+        stats = compiler.compilation_stats()
+        assert stats.weight_bytes >= 4 * 12 * 40 and not stats.unsupported
+        (graph,) = (graph for graph in RECORDER.alive() if graph.plans())
+        assert {step["name"] for step in graph.plans()[0].steps()} <= {"copy", "linear", "convolution"}
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        assert_close(compiled(x), model(x))
+
+
 def test_clear_cache_keeps_models_working(compiler: Any) -> None:
     model = Mlp().eval()
     compiled = compiler.compile(model)

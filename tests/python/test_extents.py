@@ -302,3 +302,56 @@ def test_a_profile_has_the_shapes_of_each_call(compiler: Any) -> None:
     assert shapes == {"3x2x7x8": 2, "3x2x11x8": 1}
     flops = {row["shapes"].split(",")[0]: row["flops"] for row in rows if row["count"]}
     assert flops["3x2x7x8"] * 121 == flops["3x2x11x8"] * 49
+
+
+def decoder(name: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    words: dict[str, Any] = {"vocab_size": WORDS, "eos_token_id": None, "bos_token_id": None, "pad_token_id": 0}
+    if name == "llama":
+        config = transformers.LlamaConfig(**BERT, **words, num_key_value_heads=2)
+        return transformers.LlamaForCausalLM(config).eval()
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, **words)).eval()
+
+
+@pytest.mark.parametrize("name", ["llama", pytest.param("t5", marks=pytest.mark.thorough)])
+def test_a_cache_that_grows_takes_one_plan(compiler: Any, name: str) -> None:
+    """Each layer's keys and values have a length of their own for TorchDynamo."""
+    model = decoder(name)
+    words = torch.randint(3, WORDS, (1, 7))
+    with torch.no_grad():
+        want = model.generate(words, max_new_tokens=44, do_sample=False)
+        model.forward = torch.compile(model.forward, backend="thresher")
+        assert torch.equal(model.generate(words, max_new_tokens=44, do_sample=False), want)
+        stats = compiler.compilation_stats()
+        assert len(stats.plan_extents) == 1 and stats.plans_built <= 8  # of 44 lengths
+        assert torch.equal(model.generate(words, max_new_tokens=44, do_sample=False), want)
+    assert compiler.compilation_stats().plans_built == stats.plans_built
+
+
+def test_sizes_that_were_equal_by_chance(compiler: Any) -> None:
+    """Five sizes are more than a plan is for: those that are equal count as one, until a call has them otherwise."""
+    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(5)).eval()
+
+    def both(*given: Any) -> list[Any]:
+        return [layer(x) for layer, x in zip(layers, given, strict=True)]
+
+    compiled = torch.compile(both, backend="thresher", dynamic=True)
+
+    def call(*sizes: int) -> int:
+        given = [torch.randn(size, 4) for size in sizes]
+        for got, expected in zip(compiled(*given), both(*given), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        return int(compiler.compilation_stats().plans_built)
+
+    with torch.no_grad():
+        for size in (5, 7, 9, 12):
+            built = call(*[size] * 5)
+        assert call(*[13] * 5) == built  # by the plan for many
+        for size in (5, 8, 11):
+            built = call(size, size, size, 2 * size, 2 * size)  # of which there are two sizes now
+        assert call(6, 6, 6, 14, 14) == built and call(9, 9, 9, 9, 9) == built
+        for size in (5, 6, 7):
+            built = call(size, size + 1, size + 2, size + 3, size + 4)
+        assert call(5, 6, 7, 8, 9) == built  # each combination has a plan
+        call(9, 9, 9, 9, 9)

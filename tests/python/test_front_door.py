@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from thresher import _engine  # noqa: E402
 from thresher.compiler import door, runtime, watch  # noqa: E402
 from thresher.compiler.stats import RECORDER  # noqa: E402
 from thresher.torch_shim import tensors  # noqa: E402
@@ -578,19 +579,26 @@ def test_vmap_and_modes_go_round(compiler: Any) -> None:
             agree(compiled, model, x[0])
 
 
-def test_a_model_can_be_freed(compiler: Any, x: Any) -> None:
+@pytest.mark.parametrize("recaptured", [False, True])
+def test_a_model_that_is_given_up_is_freed(compiler: Any, x: Any, recaptured: bool) -> None:
+    gc.collect()
+    others, before = RECORDER.alive(), _engine.allocated_bytes()
     model = Model().eval()
     model.settings["back"] = compiled = compiler.compile(model)  # a cycle through what is watched
     with torch.no_grad():
-        compiled(x)
-        compiled(x)
+        for rows in (3, 3, 4, 5):  # fixed sizes, then symbolic ones
+            agree(compiled, model, torch.randn(rows, 8))
+        if recaptured:
+            compiled.recapture()
+            agree(compiled, model, x)
     freed = weakref.ref(model)
+    assert _engine.allocated_bytes() > before and len(RECORDER.alive()) > len(others)
     del model, compiled
-    torch._dynamo.reset()
-    compiler.clear_cache()
     gc.collect()
     gc.collect()
     assert freed() is None
+    assert len(RECORDER.alive()) == len(others)
+    assert _engine.allocated_bytes() == before
 
 
 def test_what_is_cleared_is_freed(compiler: Any, x: Any) -> None:
@@ -653,7 +661,8 @@ def test_a_copy_is_a_model_of_its_own(compiler: Any, x: Any) -> None:
         agree(compiled, model, x)
 
 
-def test_a_model_that_holds_too_much(compiler: Any, x: Any) -> None:
+def test_a_model_that_holds_too_much(compiler: Any, x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MOST_ITEMS", 1000)
     model = Model().eval()
     model.words = {str(i): i for i in range(watch.MOST_ITEMS)}
     compiled = compiler.compile(model)

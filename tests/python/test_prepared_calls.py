@@ -235,7 +235,7 @@ def prepared(**changes: Any) -> Any:
         "orders": [None],
         "result": 0,
         "build": print,
-        "counts": (array("q", [0]), array("q", [0]), array("q", [0])),
+        "counts": (array("q", [0]), array("q", [0]), array("q", [0, 1])),
     }
     assert tensors.PreparedCall is not None
     return tensors.PreparedCall(*(given | changes).values())
@@ -264,6 +264,7 @@ def test_without_what_it_wants_it_is_slow() -> None:
         {"inputs": [(0, (1,))]},
         {"inputs": [0]},
         {"counts": (array("b", [0]),) * 3},
+        {"counts": (array("q", [0]),) * 3},
         {"counts": ()},
     ],
     ids=str,

@@ -49,7 +49,8 @@ def test_by_default_as_pytorch() -> None:
 
 @pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "THRESHER_NUM_THREADS"])
 def test_variables(variable: str) -> None:
-    assert said("compiled(); print(thresher.get_num_threads(), *numbers())", **{variable: "1"}) == ["1", "1"]
+    code = "model = compiled(); print(thresher.get_num_threads(), *numbers())"
+    assert said(code, **{variable: "1"}) == ["1", "1"]
 
 
 def test_more_threads_than_cores_are_had_by_asking_thresher() -> None:

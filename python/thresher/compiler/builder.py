@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -262,6 +263,15 @@ class Builder:
         if (begin, stop, step) == (0, x.shape[axis], 1):
             return x
         return self.emit("slice", [x], dim=axis, start=begin, end=stop, step=step)
+
+    def index_rows(self, x: Value, axis: int, index: Value) -> Value:
+        """Elements of one dimension, of a float type, by numbers; negative ones are errors when it runs."""
+        # The embedding operator on rows: like index_select, and unlike index, it refuses negative indices.
+        order = [axis, *(i for i in range(x.rank) if i != axis)]
+        rows = self.permute(x, order)
+        picked = self.emit("embedding", [self.reshape(rows, (rows.shape[0], math.prod(rows.shape[1:]))), index])
+        back = self.reshape(picked, (index.shape[0], *rows.shape[1:]))
+        return self.permute(back, [order.index(i) for i in range(x.rank)])
 
     def reduce(self, op: str, x: Value, dims: Iterable[int] | None, keepdim: bool) -> Value:
         """sum, mean, amax or amin over some dimensions; None or an empty list means all."""

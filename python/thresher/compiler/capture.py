@@ -12,9 +12,10 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from thresher.compiler.attention import Interpreter
-from thresher.compiler.decompositions import DECOMPOSITIONS
+from thresher.compiler.decompositions import for_inference
 from thresher.compiler.origin import argument_name, module_path
 from thresher.compiler.resizing import kept_whole
 
@@ -41,7 +42,7 @@ def capture_inference(
     inputs = [_fake(value, context) for value in example_inputs]
     run: Callable[..., Any] = Interpreter(gm).run
     traced = _trace(run, inputs, context.fake_mode)
-    if traced is not None and _has_changes(traced) and not _has_tensors(traced):
+    if traced is not None and not is_pure(traced):
         # Changes of what it has computed itself become values of their own; those of its inputs stay changes.
         traced = _trace(torch.func.functionalize(run, remove="mutations"), inputs, context.fake_mode)
     if traced is None or not is_pure(traced):
@@ -57,12 +58,27 @@ def _trace(run: Callable[..., Any], inputs: list[object], mode: FakeTensorMode) 
     try:
         # The order is AOTAutograd's: nodes keep the lines of the model, symbolic sizes their names.
         with torch.no_grad(), fx.traceback.preserve_node_meta(), enable_python_dispatcher(), mode, kept_whole():
-            traced = make_fx(run, decomposition_table=DECOMPOSITIONS)(*inputs)
+            traced = make_fx(run, decomposition_table=for_inference())(*inputs)
     except Exception:  # AOTAutograd meets the same, and says it in the words that users of PyTorch know
         log.debug("a graph goes through AOTAutograd after all", exc_info=True)
         return None
+    _drop_new_strides(traced)
     traced.graph.eliminate_dead_code()
     return traced
+
+
+def _drop_new_strides(traced: fx.GraphModule) -> None:
+    """Leaves out changes of strides that change no element's place, as average pooling to one position has them."""
+    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
+        x, size, stride, *offset = node.args
+        val = x.meta["val"]
+        same = len(size) == val.dim() and not any(offset)
+        for new, to, old, by in zip(size, stride, val.shape, val.stride(), strict=same):
+            same &= statically_known_true(new == old)
+            same &= statically_known_true(old == 1) or statically_known_true(to == by)
+        if same:
+            node.replace_all_uses_with(x)
+            traced.graph.erase_node(node)
 
 
 def _fake(value: object, context: TracingContext) -> object:
@@ -123,14 +139,6 @@ def _sets_context(function: Any) -> bool:
 
 
 def is_pure(traced: fx.GraphModule) -> bool:
-    """Whether nothing is changed in place and no tensor belongs to the graph itself."""
-    return not (_has_tensors(traced) or _has_changes(traced))
-
-
-def _has_tensors(traced: fx.GraphModule) -> bool:
-    return any(node.op == "get_attr" for node in traced.graph.nodes)
-
-
-def _has_changes(traced: fx.GraphModule) -> bool:
+    """Whether nothing is changed in place."""
     schemas = (node.target._schema for node in traced.graph.nodes if isinstance(node.target, torch._ops.OpOverload))
-    return any(schema.is_mutable or not schema.returns for schema in schemas)
+    return not any(schema.is_mutable or not schema.returns for schema in schemas)

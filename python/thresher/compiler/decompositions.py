@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch.nn import functional
 
 aten: Any = torch.ops.aten
@@ -99,3 +100,18 @@ def _additive(mask: torch.Tensor, mask_type: int | None, dtype: torch.dtype) -> 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._transformer_encoder_layer_fwd.default: _transformer_encoder_layer,
 }
+
+# Of inference alone: PyTorch has no kernel for them that is faster than their parts together in the engine. What they
+# are written out in is PyTorch's.
+_OF_INFERENCE = get_decompositions(
+    [
+        *(aten.affine_grid_generator, aten.binary_cross_entropy_with_logits, aten.deg2rad, aten.diag_embed),
+        *(aten.frac, aten.linspace, aten.logaddexp, aten.logit, aten.logsumexp, aten.mse_loss),
+        *(aten.nll_loss_forward, aten.rad2deg, aten.sinc, aten.smooth_l1_loss, aten.threshold, aten.xlogy),
+    ]
+)
+
+
+def for_inference() -> dict[Any, Callable[..., Any]]:
+    """What is replaced where no gradients are needed: DECOMPOSITIONS, and more."""
+    return {**_OF_INFERENCE, **DECOMPOSITIONS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import inspect
@@ -9,11 +10,13 @@ import itertools
 import logging
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.eval_frame import remove_from_cache
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.mutation_guard import install_generation_tagging_init
 from torch._dynamo.side_effects import SideEffects
@@ -258,11 +261,16 @@ class Door:
 
     def _compile(self, *, dynamic: bool) -> Call:
         # TorchDynamo keeps what it captured with the code, so code of our own shares nothing with other models.
-        function = types.FunctionType(_call.__code__.replace(co_name=_call.__name__), globals())
-        options: dict[str, Any] = {"config": self._config, MODEL_CHECKED: True, OBSERVER: self._observe}
+        # So do global variables of our own: it puts what it compiled among those of the function.
+        code = _call.__code__.replace(co_name=_call.__name__)
+        function = types.FunctionType(code, {"__name__": __name__, "__builtins__": builtins})
+        observer = functools.partial(_observe, self._local)
+        options: dict[str, Any] = {"config": self._config, MODEL_CHECKED: True, OBSERVER: observer}
         compiled: Call = torch.compile(
             function, backend=thresher_backend, fullgraph=True, dynamic=dynamic, options=options, **_RECOMPILE_LIMIT
         )
+        # What is kept with the code leads back to the code, and the garbage collector does not look through code.
+        weakref.finalize(compiled, remove_from_cache, function).atexit = False
         if _RECOMPILE_LIMIT:
             return compiled
 
@@ -271,26 +279,6 @@ class Door:
                 return compiled(*args, **kwargs)
 
         return limited
-
-    def _observe(self, gm: fx.GraphModule, boxed: Boxed, plain: bool) -> Call:
-        """The compiled graph as TorchDynamo is to call it, so that its calls are seen."""
-        sources = []
-        for node in gm.graph.find_nodes(op="placeholder"):
-            source = getattr(node.meta.get("grapharg"), "source", None)
-            sources.append("" if source is None else source.name)
-        obstacle = None if plain else "it changes tensors in place, or its graph needs AOTAutograd for another reason"
-        if _has_side_effects():
-            obstacle = "it changes objects of the program when it is called"
-        local = self._local
-
-        def run(*args: Any) -> Sequence[Any]:
-            if local.runs is None:
-                return boxed(list(args))
-            outputs = boxed(list(args))
-            local.runs.append(Run(boxed, tuple(sources), obstacle, args, tuple(outputs)))
-            return outputs
-
-        return run
 
     def _guarded(self, reason: str) -> None:
         name = type(self._model).__name__
@@ -302,6 +290,29 @@ class _Local(threading.local):
     """What the calling thread sees of the graphs that run while it captures a model."""
 
     runs: list[Run] | None = None
+
+
+def _observe(local: _Local, gm: fx.GraphModule, boxed: Boxed, plain: bool) -> Call:
+    """The compiled graph as TorchDynamo is to call it, so that its calls are seen.
+
+    TorchDynamo keeps this function as long as the process lives: it must not hold the door, nor so the model.
+    """
+    sources = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        source = getattr(node.meta.get("grapharg"), "source", None)
+        sources.append("" if source is None else source.name)
+    obstacle = None if plain else "it changes tensors in place, or its graph needs AOTAutograd for another reason"
+    if _has_side_effects():
+        obstacle = "it changes objects of the program when it is called"
+
+    def run(*args: Any) -> Sequence[Any]:
+        if local.runs is None:
+            return boxed(list(args))
+        outputs = boxed(list(args))
+        local.runs.append(Run(boxed, tuple(sources), obstacle, args, tuple(outputs)))
+        return outputs
+
+    return run
 
 
 def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:

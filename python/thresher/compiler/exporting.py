@@ -24,7 +24,7 @@ from torch.utils._pytree import TreeSpec
 from thresher import _engine, startup
 from thresher.compiler.capture import is_pure
 from thresher.compiler.config import CompilerConfig
-from thresher.compiler.decompositions import DECOMPOSITIONS
+from thresher.compiler.decompositions import for_inference
 from thresher.compiler.errors import ExportError, UnsupportedNode, UnsupportedOperatorError
 from thresher.compiler.extents import UNBOUNDED, NoExtent, Sizes, fit_family
 from thresher.compiler.importer import EmptyTensor, Imported, import_graph
@@ -338,7 +338,7 @@ def _aten(program: ExportedProgram) -> fx.GraphModule:
         mode or contextlib.nullcontext(),
         kept_whole(),
     ):
-        traced = make_fx(fx.Interpreter(graph).run, decomposition_table=DECOMPOSITIONS)(*inputs)
+        traced = make_fx(fx.Interpreter(graph).run, decomposition_table=for_inference())(*inputs)
     _drop_assertions(traced)
     return traced
 

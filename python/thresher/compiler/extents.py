@@ -35,6 +35,10 @@ class NoExtent(Exception):
     """Internal: one plan cannot serve many sizes here; the text says why."""
 
 
+class TooManySizes(NoExtent):
+    """Internal: more than a plan can be for."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
     """Where a size comes from: an argument that is a number, or a dimension of one that is a tensor."""
@@ -50,14 +54,20 @@ class _Place:
 class Sizes:
     """The symbolic sizes among the arguments of an aten graph.
 
+    Symbols may be tied: those that are equal in a call count as one size, as the lengths of a cache's layers, of which
+    TorchDynamo does not know that they grow together.
+
     Args:
       module: the graph, with symbols in meta["val"].
+      args: those of a call, which say what to tie; by default every symbol is a size.
+      before: ties as earlier calls had them; what is not tied there is not here.
 
     Raises:
-      NoExtent: there are none or too many, or the graph does more with them than adding and multiplying.
+      TooManySizes: there are more than a plan can be for.
+      NoExtent: there are none, or the graph does more with them than adding and multiplying.
     """
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, args: Sequence[Any] | None = None, before: Sizes | None = None) -> None:
         self._found: dict[tuple[int, int], Any] = {}  # by argument and dimension (-1: a number): the expression
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for position, node in enumerate(placeholders):
@@ -71,7 +81,7 @@ class Sizes:
                         self._found[position, dimension] = size.node.expr
         _check_polynomials(module)
         # Symbols that stand alone somewhere come first; what can be computed from them is no size of its own.
-        self.places: dict[str, _Place] = {}
+        places: dict[str, _Place] = {}
         self._symbols: list[Any] = []
         for alone in (True, False):
             for (argument, dimension), expression in sorted(self._found.items(), key=lambda found: found[0][1] < 0):
@@ -80,26 +90,53 @@ class Sizes:
                 if not known and not derived and expression.is_Symbol == alone:
                     self._symbols.append(expression)
                     name = placeholders[argument].meta.get("thresher_name", placeholders[argument].name)
-                    self.places[name if dimension < 0 else f"{name}[{dimension}]"] = _Place(argument, dimension)
-        if not 1 <= len(self._symbols) <= MAX_SIZES:
-            raise NoExtent(f"expected 1 to {MAX_SIZES} sizes that change, got {len(self._symbols)}")
+                    places[name if dimension < 0 else f"{name}[{dimension}]"] = _Place(argument, dimension)
+        self._all_places = list(places.values())
+        self._size_of = self._sizes_of_symbols(args, before)
+        count = len(set(self._size_of))
+        if not 1 <= count <= MAX_SIZES:
+            kind = TooManySizes if count else NoExtent
+            raise kind(f"expected 1 to {MAX_SIZES} sizes that change, got {count}")
+        # Each size by the first of its symbols.
+        first = [self._size_of.index(i) for i in range(count)]
+        self.places = {name: place for i, (name, place) in enumerate(places.items()) if i in first}
         guards, ranges = _guards_of(module)
         own = [guard for guard in guards if guard.free_symbols and guard.free_symbols <= set(self._symbols)]
         # A plain bound, such as PyTorch sets where it chooses a kernel, says what calls come, not what the graph is.
         self._guards = [guard for guard in own if _bound_of(guard) is None]
-        self._bounds = [_upper(ranges.get(symbol)) for symbol in self._symbols]
-        for symbol, upper in filter(None, map(_bound_of, own)):
-            at = self._symbols.index(symbol)
+        uppers = [(symbol, _upper(ranges.get(symbol))) for symbol in self._symbols]
+        self._bounds = [UNBOUNDED] * count
+        for symbol, upper in [*uppers, *filter(None, map(_bound_of, own))]:
+            at = self._size_of[self._symbols.index(symbol)]
             self._bounds[at] = min(self._bounds[at], upper)
+
+    def _sizes_of_symbols(self, args: Sequence[Any] | None, before: Sizes | None) -> list[int]:
+        """The number of each symbol's size."""
+        if args is None:
+            return list(range(len(self._symbols)))
+        known: dict[object, int] = {}
+        values = (place.read(args) for place in self._all_places)
+        earlier = [0] * len(self._symbols) if before is None else before._size_of
+        return [known.setdefault(key, len(known)) for key in zip(earlier, values, strict=True)]
 
     @property
     def bounds(self) -> list[int]:
         """The largest value of each size that the graph is for."""
         return self._bounds
 
-    def of(self, args: Sequence[Any]) -> tuple[int, ...]:
-        """The sizes of a call."""
-        return tuple(place.read(args) for place in self.places.values())
+    def of(self, args: Sequence[Any]) -> tuple[int, ...] | None:
+        """The sizes of a call; None where some are not equal that were."""
+        found = tuple(place.read(args) for place in self.places.values())
+        if len(found) < len(self._all_places):
+            symbols = zip(self._size_of, self._all_places, strict=True)
+            if any(place.read(args) != found[size] for size, place in symbols):
+                return None
+        return found
+
+    def can_be_tied(self, args: Sequence[Any]) -> bool:
+        """Whether some sizes are equal in a call."""
+        found = self.of(args)
+        return found is not None and len(set(found)) < len(found)
 
     def capacity(self, own: Sequence[int], ones: frozenset[int], *, roomy: bool = True) -> tuple[int, ...]:
         """What a plan should have room for that must have it for `own`, the sizes but for `ones`."""
@@ -118,7 +155,7 @@ class Sizes:
         Raises:
           NoExtent: the graph is not for these sizes.
         """
-        values = dict(zip(self._symbols, sizes, strict=True))
+        values = dict(zip(self._symbols, map(sizes.__getitem__, self._size_of), strict=True))
         for guard in self._guards:
             if guard.xreplace(values) == False:  # noqa: E712 (a sympy object)
                 raise NoExtent(f"the graph is only for sizes with {guard}")

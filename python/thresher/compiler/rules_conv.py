@@ -96,6 +96,9 @@ def _weight_gradient(b: Builder, a: SimpleNamespace, gradient: Value) -> Value:
 
 # ---- pooling ----
 
+# Windows of several sizes in one dimension, each of which is a reduction.
+MOST_WINDOWS = 64
+
 
 def _pooled(b: Builder, op: str, x: Value, rank: int, **attrs: Any) -> Value:
     """A pooling operator on x [N, C, spatial...] or, as PyTorch allows, [C, spatial...]."""
@@ -158,6 +161,33 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 @rule(aten._adaptive_avg_pool3d.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     return _pooled(b, "adaptive_avg_pool", a.self, 3, size=[int(size) for size in a.output_size])
+
+
+def _adaptive_max_pool(b: Builder, a: SimpleNamespace, rank: int) -> tuple[Value, None]:
+    if b.out_used(1):
+        raise UnsupportedNode("the indices of the greatest, which only training needs, are not offered")
+    x, size = a.self, [int(size) for size in a.output_size]
+    pairs = list(zip(x.shape[-rank:], size, strict=True))
+    if not any(n == 0 or m % n for m, n in pairs):
+        kernel = [m // n for m, n in pairs]
+        return _pooled(b, "max_pool", x, rank, kernel=kernel, stride=kernel, padding=[0] * rank), None
+    if 0 in size or max(size) > MOST_WINDOWS:
+        raise UnsupportedNode(f"{size} windows that are not of one size, expected 1 to {MOST_WINDOWS}")
+    for axis, (before, after) in enumerate(pairs, x.rank - rank):
+        ends = [(i * before // after, -(-(i + 1) * before // after)) for i in range(after)]
+        parts = [b.reduce("amax", b.slice(x, axis, *end), [axis], True) for end in ends]
+        x = parts[0] if after == 1 else b.emit("cat", parts, dim=axis)
+    return x, None
+
+
+@rule(aten.adaptive_max_pool2d.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
+    return _adaptive_max_pool(b, a, 2)
+
+
+@rule(aten.adaptive_max_pool3d.default)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None]:
+    return _adaptive_max_pool(b, a, 3)
 
 
 # ---- resizing ----

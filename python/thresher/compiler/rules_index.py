@@ -33,12 +33,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     x, axis = a.self, dim(a.dim, a.self.rank)
     if not x.dtype.is_floating_point or x.rank == 0 or a.index.rank != 1:
         raise UnsupportedNode("only tensors of a float type with a 1-D index are supported")
-    # The embedding operator on rows: like index_select, and unlike index, it refuses negative indices.
-    order = [axis, *(i for i in range(x.rank) if i != axis)]
-    rows = b.permute(x, order)
-    picked = b.emit("embedding", [b.reshape(rows, (rows.shape[0], math.prod(rows.shape[1:]))), a.index])
-    back = b.reshape(picked, (a.index.shape[0], *rows.shape[1:]))
-    return b.permute(back, [order.index(i) for i in range(x.rank)])
+    return b.index_rows(x, axis, a.index)
 
 
 @rule(aten.index.Tensor, aten._unsafe_index.Tensor)

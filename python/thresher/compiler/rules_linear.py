@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,10 +143,28 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None, None]:
 
 
 @rule(aten.native_batch_norm.default)
-def _(b: Builder, a: SimpleNamespace) -> tuple[Value, None, None]:
-    if a.training:
-        raise UnsupportedNode("statistics of the batch, which training takes, are not offered")
-    return _batch_norm(b, a)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None]:
+    if not a.training:
+        return _batch_norm(b, a)
+    if a.running_mean is not None or a.running_var is not None:
+        raise UnsupportedNode("statistics of the batch that change running ones, as in training, are not offered")
+    return _norm_of_the_batch(b, a)
+
+
+@rule(aten._native_batch_norm_legit.no_stats)
+def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None]:
+    return _norm_of_the_batch(b, a)
+
+
+def _norm_of_the_batch(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None]:
+    """Statistics of the batch itself: instance norms, whose pictures and channels are one dimension, and weights."""
+    x: Value = a.input
+    order = [1, 0, *range(2, x.rank)]
+    turned = x if x.shape[0] == 1 else b.permute(x, order)
+    rows = b.reshape(turned, (x.shape[1], x.numel // max(x.shape[1], 1)))
+    normal = b.reshape(b.emit("layer_norm", [rows, None, None], eps=float(a.eps), dims=1), turned.shape)
+    normal = normal if turned is x else b.permute(normal, order)
+    return _per_channel(b, normal, a.weight, a.bias), *_statistics(b, rows, a.eps, (x.shape[1],))
 
 
 def _batch_norm(b: Builder, a: SimpleNamespace) -> tuple[Value, None, None]:
@@ -174,13 +193,17 @@ def _(b: Builder, a: SimpleNamespace) -> tuple[Value, Value | None, Value | None
     x = a.input
     rows = b.reshape(x, (a.N, a.group, a.C // a.group * a.HxW))
     normal = b.reshape(b.emit("layer_norm", [rows, None, None], eps=float(a.eps), dims=1), x.shape)
-    out = _per_channel(b, normal, a.weight, a.bias)
+    return _per_channel(b, normal, a.weight, a.bias), *_statistics(b, rows, a.eps, (a.N, a.group))
+
+
+def _statistics(b: Builder, rows: Value, eps: float, shape: Sequence[int]) -> tuple[Value | None, Value | None]:
+    """Mean and reciprocal deviation of each row, where the node's second or third result is used."""
     if not (b.out_used(1) or b.out_used(2)):
-        return out, None, None
-    mean = b.reduce("mean", rows, [2], True)
+        return None, None
+    mean = b.reduce("mean", rows, [rows.rank - 1], True)
     centred = b.binary("sub", rows, mean)
-    variance = b.reduce("mean", b.binary("mul", centred, centred), [2], False)
-    return out, b.reshape(mean, (a.N, a.group)), b.unary("rsqrt", b.binary("add", variance, a.eps))
+    variance = b.reduce("mean", b.binary("mul", centred, centred), [rows.rank - 1], False)
+    return b.reshape(mean, shape), b.reshape(b.unary("rsqrt", b.binary("add", variance, float(eps))), shape)
 
 
 @rule(aten._weight_norm_interface.default)

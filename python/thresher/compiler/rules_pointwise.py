@@ -378,6 +378,28 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return _clamp(b, a.self, None, a.max)
 
 
+@rule(aten.lerp.Scalar)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    # As PyTorch does: from the nearer end, so that a weight of 1 gives the end itself.
+    way = b.binary("sub", a.end, a.self)
+    if abs(a.weight) < 0.5:
+        return b.binary("add", a.self, b.binary("mul", way, float(a.weight)))
+    return b.binary("sub", a.end, b.binary("mul", way, 1.0 - float(a.weight)))
+
+
+@rule(aten.nan_to_num.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    if not x.dtype.is_floating_point:
+        return x
+    limits = torch.finfo(x.dtype)
+    highest = limits.max if a.posinf is None else float(a.posinf)
+    lowest = limits.min if a.neginf is None else float(a.neginf)
+    known = b.where(b.emit("ne", [x, x]), 0.0 if a.nan is None else float(a.nan), x, x.dtype)
+    known = b.where(b.binary("eq", x, math.inf), highest, known, x.dtype)
+    return b.where(b.binary("eq", x, -math.inf), lowest, known, x.dtype)
+
+
 @rule(aten.addcmul.default)
 def _(b: Builder, a: SimpleNamespace) -> Value:
     product = b.binary("mul", a.tensor1, a.tensor2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -169,6 +171,116 @@ def _roll(b: Builder, x: Value, axis: int, shift: int) -> Value:
         return x
     cut = x.shape[axis] - shift % x.shape[axis]
     return b.emit("cat", [b.slice(x, axis, cut, None), b.slice(x, axis, 0, cut)], dim=axis)
+
+
+# Windows of up to so many elements are joined of slices.
+_MOST_SLICES = 64
+# Up to so many elements are turned round by slices; more are looked up, row by row.
+_FEW = 8
+# Short rows are looked up slowly, so that PyTorch turns as many of them faster.
+_LEAST_ROW, _MOST_ROWS = 16, 1 << 16
+
+
+def _reversed(b: Builder, x: Value, axis: int, last: int, count: int) -> Value:
+    """Elements last, last - 1, ..., `count` of them, of one dimension."""
+    if count <= _FEW:
+        parts = [b.slice(x, axis, i, i + 1) for i in range(last, last - count, -1)]
+        return parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=axis)
+    row = math.prod(x.shape[axis + 1 :])
+    if not x.dtype.is_floating_point or (row < _LEAST_ROW and count * x.numel // x.shape[axis] // row > _MOST_ROWS):
+        raise UnsupportedNode(f"{count} of {x.shape} {x.dtype} turned round along dimension {axis}")
+    ends = {"start": float(last), "end": float(last - count), "step": -1.0}
+    return b.index_rows(x, axis, b.emit("arange", [], **ends, dtype="i64"))
+
+
+@rule(aten.flip.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    for axis in sorted({dim(d, x.rank) for d in a.dims}):
+        if x.rank and x.shape[axis] > 1:
+            x = _reversed(b, x, axis, x.shape[axis] - 1, x.shape[axis])
+    return x
+
+
+def _repeated(b: Builder, x: Value, axis: int, at: int, count: int) -> Value:
+    """One element of one dimension, `count` times."""
+    return b.expand(b.slice(x, axis, at, at + 1), (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+
+
+def _edges(b: Builder, a: SimpleNamespace, rank: int, reflect: bool) -> Value:
+    """Pads the last `rank` dimensions by what lies at, or, reflected, inside their ends; negative numbers take away."""
+    x: Value = a.self
+    pairs = [(x.rank - 1 - i, int(a.padding[2 * i]), int(a.padding[2 * i + 1])) for i in range(rank)]
+    for axis, before, after in pairs:
+        x = b.slice(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
+    for axis, before, after in pairs:
+        size = x.shape[axis]
+        if reflect:
+            front = [_reversed(b, x, axis, before, before)] if before > 0 else []
+            back = [_reversed(b, x, axis, size - 2, after)] if after > 0 else []
+        else:
+            front = [_repeated(b, x, axis, 0, before)] if before > 0 else []
+            back = [_repeated(b, x, axis, size - 1, after)] if after > 0 else []
+        if front or back:
+            x = b.emit("cat", [*front, x, *back], dim=axis)
+    return x
+
+
+for _rank, _reflection, _replication in (
+    (1, aten.reflection_pad1d, aten.replication_pad1d),
+    (2, aten.reflection_pad2d, aten.replication_pad2d),
+    (3, aten.reflection_pad3d, aten.replication_pad3d),
+):
+    rule(_reflection.default)(functools.partial(_edges, rank=_rank, reflect=True))
+    rule(_replication.default)(functools.partial(_edges, rank=_rank, reflect=False))
+
+
+@rule(aten.unfold.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    axis, size, step = dim(a.dimension, x.rank), int(a.size), int(a.step)
+    block = math.gcd(size, step)  # of which windows consist, and which they begin at
+    if x.rank == 0 or size == 0 or size // block > _MOST_SLICES:
+        raise UnsupportedNode(f"windows of {size} elements, {step} apart")
+    order = [*(i for i in range(x.rank) if i != axis), axis]
+    windows = (x.shape[axis] - size) // step + 1
+    needed = b.slice(b.permute(x, order), x.rank - 1, 0, (windows - 1) * step + size)
+    blocks = b.reshape(needed, (*needed.shape[:-1], needed.shape[-1] // block, block))
+    ends = (windows - 1) * (step // block) + 1
+    parts = [b.slice(blocks, x.rank - 1, i, i + ends, step // block) for i in range(size // block)]
+    joined = parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=x.rank)
+    return b.permute(joined, [*(order.index(i) for i in range(x.rank)), x.rank])
+
+
+@rule(aten.im2col.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    kernel, dilation, padding, stride = (list(map(int, n)) for n in (a.kernel_size, a.dilation, a.padding, a.stride))
+    if math.prod(kernel) > _MOST_SLICES:
+        raise UnsupportedNode(f"windows of {kernel}, expected at most {_MOST_SLICES} elements")
+    batch = x if x.rank == 4 else b.reshape(x, (1, *x.shape))
+    for axis in (2, 3):
+        if padding[axis - 2]:
+            zeros = [_full_like(b, batch, axis, padding[axis - 2], 0.0)]
+            batch = b.emit("cat", [*zeros, batch, *zeros], dim=axis)
+    counts = [(batch.shape[i + 2] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(2)]
+    parts = []
+    for at in itertools.product(*map(range, kernel)):
+        part = batch
+        for i in range(2):
+            start = at[i] * dilation[i]
+            part = b.slice(part, i + 2, start, start + (counts[i] - 1) * stride[i] + 1, stride[i])
+        parts.append(b.reshape(part, (*part.shape[:2], 1, math.prod(counts))))
+    joined = parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=2)
+    rows = (batch.shape[1] * math.prod(kernel), math.prod(counts))
+    return b.reshape(joined, rows if x.rank == 3 else (batch.shape[0], *rows))
+
+
+@rule(aten.channel_shuffle.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x: Value = a.self
+    grouped = b.reshape(x, (x.shape[0], a.groups, x.shape[1] // a.groups, *x.shape[2:]))
+    return b.reshape(b.permute(grouped, (0, 2, 1, *range(3, grouped.rank))), x.shape)
 
 
 def _row_major(size: list[int]) -> list[int]:

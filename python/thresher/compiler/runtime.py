@@ -21,12 +21,13 @@ from thresher import _engine, threads, tuning
 from thresher.compiler import tracing
 from thresher.compiler.config import CompilerConfig
 from thresher.compiler.errors import PassError, UnsupportedNode, UnsupportedOperatorError
-from thresher.compiler.extents import NoExtent, Sizes, fit_family, memory_bytes
+from thresher.compiler.extents import NoExtent, Sizes, TooManySizes, fit_family, memory_bytes
+from thresher.compiler.generations import Generation, Generations
 from thresher.compiler.importer import EmptyTensor, Imported, Output, import_graph, stored
 from thresher.compiler.openmp import borrow_threads, give_back
 from thresher.compiler.placement import Placement
 from thresher.compiler.stats import RECORDER, describe
-from thresher.compiler.weights import Snapshot, Store
+from thresher.compiler.weights import Store
 from thresher.fork_lock import ForkLock
 from thresher.profiler import hooks
 from thresher.profiler.events import number_of
@@ -51,9 +52,6 @@ _PYTORCH = _engine.profile_site("PyTorch operators", "forward")
 
 _serial = itertools.count()
 _clock = array("q", [0])  # of all runs
-
-# Parameters that twice change within this many calls are being trained: they stop being packed ahead.
-TRAINING_CALLS = 8
 
 # Sizes of which a graph keeps what it needs to run them without a look at the plan.
 KEPT_SIZES = 4096
@@ -126,7 +124,7 @@ class Entry:
           watch: a TensorWatch that has to be unchanged.
           threads: that PyTorch has to have.
           prepared: where the arguments come from.
-          calls: where calls are counted.
+          calls: where calls are counted, and the count at which `slow` is called.
         """
         if shim.PreparedCall is None or self.plan is None or self._in_place or not self._plain:
             return slow
@@ -253,22 +251,8 @@ def _result(output: Output, outputs: list[torch.Tensor], args: Sequence[Any]) ->
     return output.value
 
 
-@dataclasses.dataclass(slots=True)
-class _Generation:
-    """Plans for one state of the parameters."""
-
-    frozen: tuple[int, ...]
-    constants: dict[int, torch.Tensor]  # the frozen arguments, as graphs hold them
-    snapshot: Snapshot
-    store: Store
-    entries: dict[object, Entry]
-    families: dict[object, _Family] = dataclasses.field(default_factory=dict)
-    calls: array[int] = dataclasses.field(default_factory=lambda: array("q", [0]))
-    serial: int = dataclasses.field(default_factory=lambda: next(_serial))  # no other has it
-
-
 @dataclasses.dataclass(slots=True, eq=False)
-class _Family:
+class Family:
     """Plans for many sizes: calls with equal numbers, and the same sizes being 1."""
 
     ones: frozenset[int]  # positions of the sizes that are 1
@@ -372,12 +356,12 @@ class CompiledGraph:
         )
         self._tensors = tuple(i for i, val in enumerate(vals) if isinstance(val, torch.Tensor))
         self._sizes: Sizes | None = None  # found when a second combination of shapes is met
+        self._ties = 0  # of sizes, that were tried
         self._plain_numbers = tuple(i for i in self._numbers if not isinstance(vals[i], torch.SymInt))
         fixed = not self._symbolic and len(self._plain_numbers) == len(self._numbers)
         self._one_plan_a_shape = fixed or config.plan_sizes == "one"
-        self._quick_changes = 0
         self._lock = ForkLock()
-        self.generation: _Generation | None = None
+        self._generations = Generations(self._static, lambda i, tensor: stored(placeholders[i], tensor))
         RECORDER.register(self)
 
     def __call__(self, args: Sequence[Any], entry: Entry | None = None) -> list[Any]:
@@ -418,38 +402,34 @@ class CompiledGraph:
         if generation is None:
             return None
         frozen = [args[i] for i in generation.frozen]
-        entry = generation.entries.get(self._key(args))
+        entry: Entry | None = generation.entries.get(self._key(args))
         if entry is None or not generation.snapshot.unchanged(frozen):
             return None
         known = set(map(id, frozen))
         fixed, chosen, build = preparation.fixed, preparation.chosen, preparation.build
         watch = generation.snapshot.watch(frozen, [one for one in preparation.held if id(one) not in known])
         unchanged = watch.unchanged
-        serial, entry_of = generation.serial, weakref.ref(entry)  # plans may be dropped while the function stays
+        entry_of = weakref.ref(entry)  # plans may be dropped while the function stays
         threads = torch.get_num_threads()
+        calls, partial, lasting = generation.calls, not generation.whole, self._generations.lasting
 
         # One function, and no more: where kernels fill the caches, each one costs microseconds.
         def call(leaves: list[Any]) -> Any:
-            generation = self.generation
-            if (
-                generation is None
-                or generation.serial != serial
-                or (entry := entry_of()) is None
-                or torch.get_num_threads() != threads
-                or not unchanged()
-            ):
+            if (entry := entry_of()) is None or torch.get_num_threads() != threads or not unchanged():
                 return MISSED
-            generation.calls[0] += 1
-            entry.note_use()
             args = fixed.copy()
             for place, leaf in chosen:
                 args[place] = leaves[leaf]
+            if partial and lasting(args, calls):
+                return MISSED
+            calls[0] += 1
+            entry.note_use()
             alone = self.mixed is None and not _engine.profile_enabled()
             return build(entry.run(args) if alone else self(args, entry), leaves)
 
         if self.mixed is not None:
             return call
-        return entry.without_python(call, watch, threads, preparation, generation.calls)
+        return entry.without_python(call, watch, threads, preparation, calls)
 
     def _run(self, args: Sequence[Any], entry: Entry | None) -> list[Any]:
         if not _engine.profile_enabled():
@@ -474,45 +454,48 @@ class CompiledGraph:
         """Runs the aten graph in PyTorch."""
         return list(self._module(*args))
 
+    @property
+    def generation(self) -> Generation | None:
+        """What the last call ran, if its parameters are alive."""
+        return self._generations.current
+
     def plans(self) -> list[_engine.Plan]:
         """The plans alive."""
-        generation = self.generation
-        if generation is None:
-            return []
-        found = {id(plan): plan for family in list(generation.families.values()) for plan, _ in family.plans}
-        for entry in list(generation.entries.values()):
-            plan = entry.whole_plan
-            if plan is not None:
-                found[id(plan)] = plan
+        found: dict[int, _engine.Plan] = {}
+        for generation in self._generations.all():
+            found |= {id(plan): plan for family in list(generation.families.values()) for plan, _ in family.plans}
+            whole = [entry.whole_plan for entry in list(generation.entries.values())]
+            found |= {id(plan): plan for plan in whole if plan is not None}
         return list(found.values())
 
     def weight_stores(self) -> list[Store]:
         """The packed weights in use."""
-        generation = self.generation
-        return [] if generation is None else [generation.store]
+        return [generation.store for generation in self._generations.all()]
 
     def copies(self) -> dict[int, int]:
         """Addresses and sizes of row-major copies of parameters."""
-        generation = self.generation
-        if generation is None:
-            return {}
-        owners = dict(zip(generation.frozen, generation.snapshot.pointers, strict=True))
-        return {t.data_ptr(): t.nbytes for i, t in generation.constants.items() if t.data_ptr() != owners[i]}
+        found: dict[int, int] = {}
+        for generation in self._generations.all():
+            owners = dict(zip(generation.frozen, generation.snapshot.pointers, strict=True))
+            copied = (t for i, t in generation.constants.items() if t.data_ptr() != owners[i])
+            found |= {tensor.data_ptr(): tensor.nbytes for tensor in copied}
+        return found
 
     def clear(self) -> None:
         """Drops all plans and packed weights."""
         with self._lock:
-            self.generation = None
+            self._generations.clear()
 
     # ---- picking a plan ----
 
     def _entry(self, args: Sequence[Any]) -> Entry:
-        generation = self.generation
-        if generation is None or not generation.snapshot.unchanged(list(map(args.__getitem__, generation.frozen))):
-            generation = self._renew(generation, args)
+        generation = self._generations.find(args)
+        lasting = generation is not None and not generation.whole and self._generations.lasting(args, generation.calls)
+        if generation is None or lasting:
+            generation = self._renew(args, lasting)
         generation.calls[0] += 1
         key = self._key(args)
-        entry = generation.entries.get(key)
+        entry: Entry | None = generation.entries.get(key)
         if entry is None:
             entry = self._build(generation, key, args)
         entry.note_use()
@@ -525,36 +508,23 @@ class CompiledGraph:
             tuple(args[i].shape for i in self._symbolic),
         )
 
-    def _renew(self, old: _Generation | None, args: Sequence[Any]) -> _Generation:
-        """Starts a generation of plans for parameters that were never seen or have changed."""
+    def _renew(self, args: Sequence[Any], lasting: bool) -> Generation:
+        """Starts a generation of plans for parameters that are new, have changed, or have long been the same."""
         with self._lock:
-            if self.generation is not old and self.generation is not None:
-                current = self.generation
-                if current.snapshot.unchanged([args[i] for i in current.frozen]):
-                    return current
-            if old is None:
-                frozen = self._static
-            else:
-                RECORDER.repack()
-                log.info("%s: parameters changed, packing them again", self.name)
-                frozen = old.frozen
-                if old.calls[0] < TRAINING_CALLS:
-                    self._quick_changes += 1
-                if self._quick_changes > 1:
-                    stable = old.snapshot.stable([args[i] for i in frozen])
-                    frozen = tuple(frozen[i] for i in stable)
-            tensors = [args[i] for i in frozen]
-            constants = {i: stored(self._placeholders[i], tensor) for i, tensor in zip(frozen, tensors, strict=True)}
-            snapshot = Snapshot.take(tensors)
-            store = snapshot.store()
+            found = self._generations.find(args)  # by another thread, meanwhile
+            if found is not None and (found.whole or not lasting):
+                return found
             if self.placement.in_place:  # the engine reads them on a stream of its own
                 torch.cuda.synchronize(self.placement.tensors)
-            self.generation = _Generation(frozen, constants, snapshot, store, {})
-            return self.generation
+            made, useless = self._generations.make(args, lasting=lasting)
+            if useless:
+                RECORDER.repack(useless)
+                log.info("%s: parameters changed, packing them again", self.name)
+            return made
 
-    def _build(self, generation: _Generation, key: object, args: Sequence[Any]) -> Entry:
+    def _build(self, generation: Generation, key: object, args: Sequence[Any]) -> Entry:
         with self._lock:
-            entry = generation.entries.get(key)
+            entry: Entry | None = generation.entries.get(key)
             if entry is not None:
                 return entry
             if self.config.use_tuning:
@@ -568,7 +538,7 @@ class CompiledGraph:
             generation.entries[key] = entry
             return entry
 
-    def _for_many(self, generation: _Generation, args: Sequence[Any]) -> Entry | None:
+    def _for_many(self, generation: Generation, args: Sequence[Any]) -> Entry | None:
         """The plan for many sizes at those of the call; None where it is to have a plan of its own."""
         sizes = self._find_sizes(args)
         if sizes is None:
@@ -598,30 +568,42 @@ class CompiledGraph:
         """The sizes of the call, where plans for many sizes may serve this graph."""
         if self._one_plan_a_shape or collect.active():
             return None
-        if self._sizes is None:
+        sizes = None if self._sizes is None else self._sizes.of(args)
+        if sizes is None:
             try:
                 if self.config.user_passes():
                     raise NoExtent("passes of your own see sizes as plain numbers")
-                self._sizes = Sizes(self._module)
+                self._sizes = self._tie(args)
             except NoExtent as reason:
                 self._one_plan_a_shape = True
                 log.info("%s: one plan for each combination of shapes: %s", self.name, reason)
                 return None
-        sizes = self._sizes.of(args)
+            sizes = self._sizes.of(args)
+            assert sizes is not None
         return None if min(sizes) == 0 or max(sizes) == 1 else sizes
 
-    def _family(self, generation: _Generation, args: Sequence[Any], sizes: Sequence[int]) -> _Family:
+    def _tie(self, args: Sequence[Any]) -> Sizes:
+        """The sizes to begin with; with fewer ties, where a call has shown that they are no sizes of it."""
+        if self._sizes is not None:
+            return Sizes(self._module, args, self._sizes)
+        try:
+            return Sizes(self._module)
+        except TooManySizes:
+            return Sizes(self._module, args)
+
+    def _family(self, generation: Generation, args: Sequence[Any], sizes: Sequence[int]) -> Family:
         ones = frozenset(i for i, size in enumerate(sizes) if size == 1)
-        key = (torch.get_num_threads(), ones, *(args[i] for i in self._plain_numbers))
-        families = generation.families
+        # Other sizes may have been told apart meanwhile.
+        key = (torch.get_num_threads(), self._sizes, ones, *(args[i] for i in self._plain_numbers))
+        families: dict[object, Family] = generation.families
         if key not in families:
             while len(families) >= self.config.plan_cache_size:
                 families.pop(next(iter(families)))
-            families[key] = _Family(ones)
+            families[key] = Family(ones)
         return families[key]
 
     def _extend(
-        self, generation: _Generation, family: _Family, args: Sequence[Any], sizes: tuple[int, ...]
+        self, generation: Generation, family: Family, args: Sequence[Any], sizes: tuple[int, ...]
     ) -> _engine.Plan | None:
         """A plan for many sizes, those of the call among them; it takes the place of plans for fewer."""
         assert self._sizes is not None
@@ -654,6 +636,9 @@ class CompiledGraph:
             family.failures[roomy] += 1
             family.closed = family.program is None
             log.info("%s: a plan for the sizes %s alone: %s", self.name, list(sizes), error)
+            if family.closed and self._sizes.can_be_tied(args) and self._ties < ATTEMPTS:
+                self._ties += 1  # perhaps what is equal here is equal in all calls
+                self._sizes = Sizes(self._module, args)
             return None
         seconds = time.perf_counter() - start
         RECORDER.plan(seconds)
@@ -668,7 +653,7 @@ class CompiledGraph:
         return plan
 
     def _build_extent(
-        self, generation: _Generation, program: _engine.GraphFamily, own: tuple[int, ...], capacity: tuple[int, ...]
+        self, generation: Generation, program: _engine.GraphFamily, own: tuple[int, ...], capacity: tuple[int, ...]
     ) -> _engine.Plan:
         dump = self._dump(sum(len(family.plans) for family in generation.families.values()), "many_sizes")
         try:
@@ -698,7 +683,7 @@ class CompiledGraph:
             **self.config.precision_arguments(),
         }
 
-    def _compile(self, generation: _Generation, args: Sequence[Any]) -> Entry:
+    def _compile(self, generation: Generation, args: Sequence[Any]) -> Entry:
         try:
             known = [generation.constants.get(i, arg) for i, arg in enumerate(args)]
             with tracing.importing(self.site):

@@ -227,10 +227,10 @@ class Recorder:
             self._guarded.append(reason)
             return True
 
-    def repack(self) -> None:
+    def repack(self, times: int) -> None:
         """Packed parameters were thrown away."""
         with self._lock:
-            self._repacks += 1
+            self._repacks += times
 
     def alive(self) -> list[Holder]:
         """The compiled graphs that still exist."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import re
-from contextlib import suppress
 from pathlib import Path
+
+from thresher import _engine
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -28,8 +28,7 @@ def forget_peak() -> str | None:
       Why that is impossible, None where it was done.
     """
     gc.collect()
-    with suppress(OSError, AttributeError):  # no glibc: then its allocator keeps what it has
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    _engine.release_free_memory()
     try:
         _CLEAR.write_text("5")
     except OSError as error:

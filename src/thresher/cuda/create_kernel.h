@@ -102,7 +102,7 @@ struct CreateFamily : NoScratch {
     kernel.head = static_cast<int64_t>((16 - reinterpret_cast<uintptr_t>(out.data) % 16) % 16);
     if (kernel.head > kernel.bytes) kernel.head = kernel.bytes;
     kernel.words = (kernel.bytes - kernel.head) / 16;
-    kernel.pattern = call.as<kernels::FillParams>().bits;
+    kernel.pattern = static_cast<uint64_t>(call.as<kernels::FillParams>().bits);
     shape.blocks = AtMostBlocks(DivideUp(kernel.words + 32, int64_t{kCreateWidth} * 4));
     return launch(shape, kernel);
   }

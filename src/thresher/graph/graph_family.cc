@@ -1,6 +1,7 @@
 #include "thresher/graph/graph_family.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -41,7 +42,7 @@ void SetNumber(Attr& attr, size_t element, int64_t value) {
 bool SameAttr(const Attr& a, const Attr& b) {
   const auto* x = std::get_if<double>(&a);
   const auto* y = std::get_if<double>(&b);
-  return x != nullptr && y != nullptr ? std::memcmp(x, y, sizeof(double)) == 0 : a == b;
+  return x != nullptr && y != nullptr ? std::bit_cast<uint64_t>(*x) == std::bit_cast<uint64_t>(*y) : a == b;
 }
 
 bool SameConstant(const Value& a, const Value& b) {
@@ -247,6 +248,18 @@ std::optional<Dims> GraphFamily::SizesOf(std::span<const View> inputs, std::span
   return sizes;
 }
 
+std::optional<size_t> GraphFamily::SameSource(size_t i) const {
+  const Node& node = base_.nodes()[i];
+  for (size_t j = 0; j < i; ++j) {
+    const Node& other = base_.nodes()[j];
+    if (other.op == node.op && other.inputs.empty() && other.attrs == node.attrs &&
+        rules_.nodes[j] == rules_.nodes[i]) {
+      return j;
+    }
+  }
+  return std::nullopt;
+}
+
 Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
   if (sizes.size() != names().size()) {
     return InvalidArgument("expected " + std::to_string(names().size()) + " sizes, got " +
@@ -289,6 +302,14 @@ Result<Graph> GraphFamily::At(std::span<const int64_t> sizes) const {
       SetNumber(attrs[number.attr], number.element, number.value.At(monomials.data()));
     }
     const bool hide = own.varies && from_constants_[i] != 0;
+    if (hide && node.inputs.empty()) {
+      if (const std::optional<size_t> same = SameSource(i)) {
+        for (size_t o = 0; o < node.outputs.size(); ++o) {
+          map[static_cast<size_t>(node.outputs[o])] = mapped(base_.nodes()[*same].outputs[o]);
+        }
+        continue;
+      }
+    }
     std::vector<ValueId> inputs;
     for (const ValueId id : node.inputs) {
       ValueId input = mapped(id);

@@ -27,10 +27,12 @@ class GraphFamily {
     std::string attr;
     size_t element = 0;  // of a list
     Polynomial value;
+    friend bool operator==(const Number&, const Number&) = default;
   };
   struct NodeNumbers {
     std::vector<Number> numbers;  // those that depend on sizes
     bool varies = false;          // an attribute or the shape of a result does
+    friend bool operator==(const NodeNumbers&, const NodeNumbers&) = default;
   };
   // What of the graphs follows the sizes.
   struct Rules {
@@ -71,6 +73,8 @@ class GraphFamily {
 
   GraphFamily(Graph base, Rules rules, Monomials monomials);
   std::optional<Place> PlaceOf(size_t size) const;
+  // The first node without operands that is the same as node i at all sizes.
+  std::optional<size_t> SameSource(size_t i) const;
 
   Graph base_;
   Rules rules_;

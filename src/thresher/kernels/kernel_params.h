@@ -33,9 +33,12 @@ struct BinaryParams {
   friend bool operator==(const BinaryParams&, const BinaryParams&) = default;
 };
 
-// KernelId::kFill. Operands: out, row-major. `bits`: an element's bytes in its low end.
+// KernelId::kFill. Operands: out, row-major. `bits`: an element's bytes in its low end; an integer may follow the
+// sizes.
 struct FillParams {
-  uint64_t bits;
+  int64_t bits;
+
+  static constexpr auto Sizes() { return std::tuple(&FillParams::bits); }
   friend bool operator==(const FillParams&, const FillParams&) = default;
 };
 

@@ -432,7 +432,7 @@ WinogradTile SuitableWinogradTile(const Windows& w, int64_t outputs, bool packed
 }
 
 double WinogradShare(WinogradTile tile, int64_t channels, int64_t depth, int64_t outputs) {
-  // Transforms: as measured by AVX2 with 64 to 512 channels (docs/performance.md).
+  // Transforms: as measured by AVX2 with 64 to 512 channels (docs/performance/convolutions.md).
   constexpr double kTransforms = 9;
   const double taps = tile == WinogradTile::k1x4 ? 3 : 9, results = tile == WinogradTile::k4x4 ? 16 : 4;
   if (tile == WinogradTile::kNone) return 1;

@@ -66,7 +66,7 @@ Result<std::vector<TensorType>> InferFull(const InferContext& c) {
 }
 
 Status FillStep(const StepContext& c) {
-  kernels::Fill(c.out(), c.as<FillParams>().bits, c.part, c.num_parts);
+  kernels::Fill(c.out(), static_cast<uint64_t>(c.as<FillParams>().bits), c.part, c.num_parts);
   return Status::Ok();
 }
 
@@ -77,7 +77,7 @@ Status LowerFull(const Graph&, const Node& node, Lowering& lowering) {
   const bool integral = node.attrs.contains("value_int");
   const uint64_t bits = integral ? kernels::BitsOf(GetAttr<int64_t>(node.attrs, "value_int", 0), out.view.dtype)
                                  : kernels::BitsOf(GetAttr<double>(node.attrs, "value", 0), out.view.dtype);
-  lowering.AddStep(KernelId::kFill, {}, {out}, FillParams{bits});
+  lowering.AddStep(KernelId::kFill, {}, {out}, FillParams{static_cast<int64_t>(bits)});
   return Status::Ok();
 }
 

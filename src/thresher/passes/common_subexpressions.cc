@@ -57,10 +57,25 @@ std::string NodeKey(const Node& node, const std::vector<ValueId>& inputs) {
   return key.text();
 }
 
+// Nodes of which all users are barriers. Two that are equal at some sizes need not be at others; those that are at all
+// have been made one (GraphFamily::At).
+std::vector<bool> Hidden(const Graph& graph) {
+  std::vector<bool> hidden(graph.values().size(), false), seen(graph.values().size(), false);
+  for (const Node& node : graph.nodes()) {
+    for (const ValueId id : node.inputs) {
+      if (id != kNoValue) (node.op->name == "barrier" ? hidden : seen)[static_cast<size_t>(id)] = true;
+    }
+  }
+  for (const ValueId id : graph.outputs()) seen[static_cast<size_t>(id)] = true;
+  for (size_t id = 0; id < hidden.size(); ++id) hidden[id] = hidden[id] && !seen[id];
+  return hidden;
+}
+
 }  // namespace
 
 Result<Graph> CommonSubexpressions(const Graph& graph, const PassContext&) {
   Rewriter rewriter(graph);
+  const std::vector<bool> hidden = Hidden(graph);
   std::map<std::string, ValueId> constants;
   std::map<std::string, std::vector<ValueId>> nodes;
   for (ValueId id = 0; id < static_cast<ValueId>(graph.values().size()); ++id) {
@@ -69,6 +84,10 @@ Result<Graph> CommonSubexpressions(const Graph& graph, const PassContext&) {
     if (!added) rewriter.Replace(id, rewriter.Map(first->second));
   }
   for (const Node& node : graph.nodes()) {
+    if (hidden[static_cast<size_t>(node.outputs[0])]) {
+      THRESHER_TRY(rewriter.Copy(node));
+      continue;
+    }
     const auto [first, added] = nodes.try_emplace(NodeKey(node, rewriter.MapAll(node.inputs)));
     if (added) {
       THRESHER_TRY(rewriter.Copy(node));

@@ -126,14 +126,21 @@ class Folder {
  private:
   static size_t Index(ValueId id) { return static_cast<size_t>(id); }
 
+  // Whether a constant's numbers lie in memory, one by one, and a node that `moves` them may have a copy.
+  static bool IsAtHand(const Constant& constant, bool moves) {
+    return !constant.is_weight || (!moves && !constant.blocks && constant.source == nullptr);
+  }
+
   bool Folds(const Node& node) const {
     if (node.op->name == kBarrier) return false;
+    // What only moves a weight would keep a second copy of it. What computes with one is how a model says what its
+    // weights are (weight norm, a standardised kernel, 1 + w), and is the same in every run.
+    const bool moves = IsView(node) || node.op->Has(Trait::kMoves);
     int64_t operand_bytes = 0;
     for (const ValueId id : node.inputs) {
       if (id == kNoValue) continue;
       const Value& value = graph_.value(id);
-      // A weight belongs to the caller, who may change it.
-      if (graph_.is_constant(id) ? value.constant.is_weight : !folds_[Index(id)]) return false;
+      if (!(graph_.is_constant(id) ? IsAtHand(value.constant, moves) : folds_[Index(id)])) return false;
       operand_bytes += Bytes(value);
     }
     int64_t result_bytes = 0;

@@ -60,6 +60,10 @@ struct Call {
     for (Py_buffer& count : counts) PyBuffer_Release(&count);  // does nothing to one that was never filled
   }
   int64_t& count(size_t i) { return *static_cast<int64_t*>(counts[i].buf); }
+  bool IsDue() const {
+    const auto* calls = static_cast<const int64_t*>(counts[2].buf);
+    return calls[0] >= calls[1];
+  }
 };
 
 struct PreparedCall {
@@ -140,7 +144,7 @@ Owned EntryOf(const PreparedCall& prepared) {
   Owned entry(Py_NewRef(found));
 #endif
   const Call& call = *prepared.state;
-  if (at::get_num_threads() != call.threads || call.profiled() || IsInAMode()) return nullptr;
+  if (at::get_num_threads() != call.threads || call.IsDue() || call.profiled() || IsInAMode()) return nullptr;
   if (!IsUnchanged(prepared.watch)) return nullptr;
   return entry;
 }
@@ -251,7 +255,10 @@ bool ReadCounts(PyObject* counts, Call& call) {
   for (size_t i = 0; i < kCounts; ++i) {
     PyObject* const array = PyTuple_GET_ITEM(counts, static_cast<Py_ssize_t>(i));
     if (PyObject_GetBuffer(array, &call.counts[i], PyBUF_WRITABLE) < 0) return false;
-    if (call.counts[i].len < static_cast<Py_ssize_t>(sizeof(int64_t))) return Refuse("expected arrays of one int64");
+    const size_t numbers = i == 2 ? 2 : 1;
+    if (call.counts[i].len < static_cast<Py_ssize_t>(numbers * sizeof(int64_t))) {
+      return Refuse("expected arrays of one, one and two int64");
+    }
   }
   return true;
 }

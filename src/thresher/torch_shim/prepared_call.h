@@ -21,7 +21,8 @@ namespace thresher::torch_shim {
 //   is given. threads: that PyTorch has to have. inputs: of each of the plan's, (number of a leaf, or a tensor; the
 //   order of its dimensions, or None). outputs: places, as Empty takes them. orders: of each output's dimensions, or
 //   None. result: the number of the output that the model gives, or -1: build(outputs, leaves) makes its result.
-//   counts: arrays of one int64: the first counts runs, and what it then is becomes the second; the third counts calls.
+//   counts: arrays of int64: the first counts runs, and what it then is becomes the second; the third counts calls, and
+//   where these have reached its other number it is slow(leaves).
 PyObject* MakePreparedCallType();
 
 }  // namespace thresher::torch_shim

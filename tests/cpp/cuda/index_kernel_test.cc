@@ -237,7 +237,7 @@ TEST(CreateKernel, FillsWithOneValue) {
   for (const DType dtype : kAllTypes) {
     for (const Dims& shape : {Dims{}, Dims{1}, Dims{3}, Dims{17}, Dims{5, 33}, Dims{4096}}) {
       for (const int64_t offset : {0, 1, 3}) {
-        const kernels::FillParams params{dtype == DType::kBool ? 1 : 0x1122334455667788u};
+        const kernels::FillParams params{dtype == DType::kBool ? 1 : 0x1122334455667788};
         Tensor want(dtype, shape, {.offset = offset});
         kernels::Fill(want.view, params.bits);
         for (const Order order : {Order::kForward, Order::kBackward}) {

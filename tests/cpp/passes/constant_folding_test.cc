@@ -12,8 +12,25 @@ TEST(ConstantFolding, ComputesWhatDependsOnConstantsAlone) {
   ExpectPass(kPass, text, "add", 0);
 }
 
-TEST(ConstantFolding, LeavesWeightsToTheirOwner) {
-  ExpectPass(kPass, "input %x : f32[4]\nweight %w : f32[4]\n%e = exp(%w)\n%y = add(%x, %e)\nreturn %y\n", "exp add", 0);
+TEST(ConstantFolding, ComputesWithWeights) {
+  ExpectPass(kPass, "input %x : f32[4]\nweight %w : f32[4]\n%e = exp(%w)\n%y = add(%x, %e)\nreturn %y\n", "add");
+  // Weight norm.
+  ExpectPass(kPass,
+             "input %x : f32[2, 8]\nweight %v : f32[4, 8]\nweight %g : f32[4, 1]\n%p = mul(%v, %v)\n%s = sum(%p) {dims "
+             "= [1], keepdim = true}\n%n = sqrt(%s)\n%q = div(%g, %n)\n%w = mul(%v, %q)\n%t = permute(%w) {dims = [1, "
+             "0]}\n%y = matmul(%x, %t)\nreturn %y\n",
+             "permute matmul");
+}
+
+TEST(ConstantFolding, LeavesWeightsThatAreMovedToTheirOwner) {
+  ExpectPass(kPass,
+             "input %x : f32[4]\nweight %w : f32[2]\nweight %v : f32[2]\n%c = cat(%w, %v) {dim = 0}\n%y = add(%x, "
+             "%c)\nreturn %y\n",
+             "cat add", 0);
+  ExpectPass(kPass,
+             "input %x : f32[2, 4]\nweight %w : f32[9, 4]\nconst %i : i64[2] = [3, 5]\n%e = embedding(%w, %i)\n%y = "
+             "add(%x, %e)\nreturn %y\n",
+             "embedding add", 0);
 }
 
 TEST(ConstantFolding, DoesNotGrowConstantsByBroadcasting) {

@@ -95,6 +95,49 @@ TEST(Extent, EqualsThePlanForTheSize) {
   }
 }
 
+// As a decoder that knows how many tokens came before: positions less that number, no farther than `bound`.
+Graph Distances(int64_t before, double bound) {
+  Graph g;
+  const ValueId x = g.AddInput("x", DType::kI64, {before + 1});
+  const auto positions = [&] {
+    return Must(g.Add1("arange", {}, {{"end", static_cast<double>(before + 1)}, {"dtype", std::string("i64")}}));
+  };
+  const auto full = [&](Dims shape, double value) {
+    const Attrs attrs = {{"shape", std::move(shape)}, {"value", value}, {"dtype", std::string("i64")}};
+    return Must(g.Add1("full", {}, attrs));
+  };
+  const ValueId past = full({1}, static_cast<double>(before));
+  const ValueId distance = Must(g.Add1("sub", {past, positions()}));
+  const ValueId near = Must(g.Add1("minimum", {distance, full({before + 1}, bound)}));
+  g.SetOutputs({Must(g.Add1("mul", {Must(g.Add1("add", {near, x})), positions()}))});
+  return g;
+}
+
+TEST(Extent, IntegersFollowTheSizes) {
+  constexpr double kBound = 31;  // which `before` is in some of the samples, and at capacity less one
+  std::vector<Graph> graphs;
+  std::vector<GraphFamily::Sample> samples;
+  for (const int64_t before : {3, 11, 19, 95}) graphs.push_back(Distances(before, kBound));
+  for (size_t i = 0; i < graphs.size(); ++i) samples.push_back({{Dims{3, 11, 19, 95}[i]}, &graphs[i]});
+  const GraphFamily family = Must(GraphFamily::Fit({"before"}, 1, samples));
+  for (const auto& [seed, capacity] : std::vector<std::pair<Dims, Dims>>{{{5}, {32}}, {{31}, {64}}, {{30}, {256}}}) {
+    WeightStore store;
+    const auto session = Must(CompileExtent(family, store, {}, seed, capacity));
+    const auto at_once = std::ranges::count(session->plan().steps, KernelId::kArange, &Step::kernel);
+    EXPECT_EQ(at_once, 1);  // the two are one at all sizes
+    for (const int64_t before : {4, 17, 30, 31, 32}) {
+      std::vector<int64_t> x(static_cast<size_t>(before) + 1, 2), y(x.size());
+      const View in = MakeView(x.data(), DType::kI64, {before + 1}),
+                 out = MakeView(y.data(), DType::kI64, {before + 1});
+      const Status status = session->Run(std::vector<View>{in}, std::vector<View>{out}, Dims{before});
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (int64_t i = 0; i <= before; ++i) {
+        EXPECT_EQ(y[static_cast<size_t>(i)], (std::min<int64_t>(before - i, 31) + 2) * i) << before;
+      }
+    }
+  }
+}
+
 TEST(Extent, OtherSizesAreRefused) {
   const Weights weights;
   WeightStore store;
