@@ -186,7 +186,7 @@ def _reversed(b: Builder, x: Value, axis: int, last: int, count: int) -> Value:
     if count <= _FEW:
         parts = [b.slice(x, axis, i, i + 1) for i in range(last, last - count, -1)]
         return parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=axis)
-    row = math.prod(x.shape[axis + 1 :])
+    row = max(math.prod(x.shape[axis + 1 :]), 1)
     if not x.dtype.is_floating_point or (row < _LEAST_ROW and count * x.numel // x.shape[axis] // row > _MOST_ROWS):
         raise UnsupportedNode(f"{count} of {x.shape} {x.dtype} turned round along dimension {axis}")
     ends = {"start": float(last), "end": float(last - count), "step": -1.0}
