@@ -382,6 +382,7 @@ def check_load(seen: Seen, seconds: float) -> None:
     assert max(seen.resident) < 500e6
 
 
+@pytest.mark.release_build  # how much memory that takes
 def test_many_processes(tmp_path: Path) -> None:
     seen = load(tmp_path / "history.sqlite", 3)
     check_load(seen, 3)
