@@ -119,9 +119,13 @@ def _windows(a: SimpleNamespace, rank: int) -> dict[str, Any]:
     }
 
 
-def _max_pool(b: Builder, a: SimpleNamespace, rank: int) -> tuple[Value, None]:
+def _refuse_indices(b: Builder) -> None:
     if b.out_used(1):
         raise UnsupportedNode("the indices of the greatest, which only training needs, are not offered")
+
+
+def _max_pool(b: Builder, a: SimpleNamespace, rank: int) -> tuple[Value, None]:
+    _refuse_indices(b)
     attrs = _windows(a, rank) | {"dilation": per_dimension(a.dilation, rank)}
     return _pooled(b, "max_pool", a.self, rank, **attrs), None
 
@@ -164,8 +168,7 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
 
 
 def _adaptive_max_pool(b: Builder, a: SimpleNamespace, rank: int) -> tuple[Value, None]:
-    if b.out_used(1):
-        raise UnsupportedNode("the indices of the greatest, which only training needs, are not offered")
+    _refuse_indices(b)
     x, size = a.self, [int(size) for size in a.output_size]
     pairs = list(zip(x.shape[-rank:], size, strict=True))
     if not any(n == 0 or m % n for m, n in pairs):

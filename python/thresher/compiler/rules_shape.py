@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,13 +134,20 @@ def _(b: Builder, a: SimpleNamespace) -> Value:
     return parts[0] if len(parts) == 1 else b.emit("cat", parts, dim=axis)
 
 
-@rule(aten.constant_pad_nd.default)
-def _(b: Builder, a: SimpleNamespace) -> Value:
-    # Pairs of what to add in front and behind, from the last dimension on; a negative number takes away.
-    x: Value = a.self
-    pairs = [(x.rank - 1 - i // 2, int(a.pad[i]), int(a.pad[i + 1])) for i in range(0, len(a.pad), 2)]
+def _cut(b: Builder, x: Value, padding: Sequence[int]) -> tuple[Value, list[tuple[int, int, int]]]:
+    """x without what padding takes away, and of each dimension what it adds in front and behind, from the last one on.
+
+    A negative number takes away.
+    """
+    pairs = [(x.rank - 1 - i // 2, int(padding[i]), int(padding[i + 1])) for i in range(0, len(padding), 2)]
     for axis, before, after in pairs:
         x = b.slice(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
+    return x, pairs
+
+
+@rule(aten.constant_pad_nd.default)
+def _(b: Builder, a: SimpleNamespace) -> Value:
+    x, pairs = _cut(b, a.self, a.pad)
     for axis, before, after in pairs:
         front = [_full_like(b, x, axis, before, a.value)] if before > 0 else []
         back = [_full_like(b, x, axis, after, a.value)] if after > 0 else []
@@ -207,12 +215,9 @@ def _repeated(b: Builder, x: Value, axis: int, at: int, count: int) -> Value:
     return b.expand(b.slice(x, axis, at, at + 1), (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
 
-def _edges(b: Builder, a: SimpleNamespace, rank: int, reflect: bool) -> Value:
-    """Pads the last `rank` dimensions by what lies at, or, reflected, inside their ends; negative numbers take away."""
-    x: Value = a.self
-    pairs = [(x.rank - 1 - i, int(a.padding[2 * i]), int(a.padding[2 * i + 1])) for i in range(rank)]
-    for axis, before, after in pairs:
-        x = b.slice(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
+def _edges(b: Builder, a: SimpleNamespace, reflect: bool) -> Value:
+    """Pads the last dimensions by what lies at, or, reflected, inside their ends."""
+    x, pairs = _cut(b, a.self, a.padding)
     for axis, before, after in pairs:
         size = x.shape[axis]
         if reflect:
@@ -226,13 +231,13 @@ def _edges(b: Builder, a: SimpleNamespace, rank: int, reflect: bool) -> Value:
     return x
 
 
-for _rank, _reflection, _replication in (
-    (1, aten.reflection_pad1d, aten.replication_pad1d),
-    (2, aten.reflection_pad2d, aten.replication_pad2d),
-    (3, aten.reflection_pad3d, aten.replication_pad3d),
+for _reflection, _replication in (
+    (aten.reflection_pad1d, aten.replication_pad1d),
+    (aten.reflection_pad2d, aten.replication_pad2d),
+    (aten.reflection_pad3d, aten.replication_pad3d),
 ):
-    rule(_reflection.default)(functools.partial(_edges, rank=_rank, reflect=True))
-    rule(_replication.default)(functools.partial(_edges, rank=_rank, reflect=False))
+    rule(_reflection.default)(functools.partial(_edges, reflect=True))
+    rule(_replication.default)(functools.partial(_edges, reflect=False))
 
 
 @rule(aten.unfold.default)
